@@ -5,13 +5,14 @@
 #   scripts/gpu-check.sh pack FOLDER        builds the programs into FOLDER, and with NVRTC also the machine
 #                                           code of the kernels
 #   scripts/gpu-check.sh run FOLDER [PART…] runs the parts on the machine with the GPU; without PART:
-#       libraries digits half resume trace overhead warm_up checks networks compare
+#       libraries digits half resume trace startup overhead warm_up checks networks compare
 #
 # `run` prints the output of each part, and a table at the end; it fails if a part failed.
 #
 #   libraries  what `stratus doctor` finds         digits    trains digits
 #   half       trains digits in f16                resume    kills a run and continues it: the same weights?
 #   trace      times against those of CUPTI        overhead  the cost of taking times
+#   startup    what starting takes, with and without caches
 #   warm_up    lets PyTorch compile its networks, which takes minutes, while the next parts run
 #   checks     cases, tiles and parity at the same time
 #   networks   the networks by Stratus alone, planned for the first time
@@ -49,6 +50,7 @@ pack() {
     strip -o "$folder/stratus" "${CARGO_TARGET_DIR:-target}/release/stratus"
     strip -o "$folder/parity" "$(built stratus-train)"
     strip -o "$folder/oracle" "$(built stratus-cuda)"
+    backtrace | cc -shared -fPIC -O1 -x c - -o "$folder/backtrace.so"
     local network precision entries=""
     for network in $networks; do
         for precision in $precisions; do
@@ -58,6 +60,35 @@ pack() {
     STRATUS_KERNELS_OUT=$folder/cache/kernels STRATUS_KERNELS_FOR=$entries \
         cargo test --release --locked -q -p stratus-cuda --test it compiles
     du -sh "$folder"
+}
+
+backtrace() { # C: a library to preload, which shows where a program crashes
+    cat <<'C'
+#include <execinfo.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char stack[1 << 16];
+
+static void crashed(int signal) {
+    void *frames[64];
+    static const char text[] = "crashed:\n";
+    if (write(2, text, sizeof text - 1) > 0) backtrace_symbols_fd(frames, backtrace(frames, 64), 2);
+    _exit(128 + signal);
+}
+
+__attribute__((constructor)) static void install(void) {
+    void *frame[1];
+    stack_t memory = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = crashed, .sa_flags = SA_ONSTACK};
+    backtrace(frame, 1); // loads what it needs now
+    sigaltstack(&memory, 0);
+    sigaction(SIGSEGV, &action, 0);
+    sigaction(SIGBUS, &action, 0);
+    unsetenv("LD_PRELOAD");
+}
+C
 }
 
 # Uses the libraries in NVIDIA's Python packages, unless STRATUS_CUDA names others.
@@ -157,6 +188,46 @@ synthetic() { # command network batch precision argument…
         --set train.precision="$4" "${@:5}"
 }
 
+trace() { # times against CUPTI's, which must not crash; the ends of the tables
+    local status=0 traced
+    for traced in digits vgg11; do
+        if [ $traced = digits ]; then
+            set -- "$folder/stratus" bench trace digits --set train.device=cuda --runs 10
+        else
+            set -- synthetic trace vgg11 128 bf16 --runs 10
+        fi
+        LD_PRELOAD=$folder/backtrace.so "$@" >"$out/trace-$traced.txt" 2>&1 || status=1
+        tail -n 24 "$out/trace-$traced.txt"
+    done
+    return $status
+}
+
+overhead() { # what taking times costs each network
+    local status=0 network
+    for network in ${OVERHEAD:-resnet50:256 resnet18:256 googlenet:256}; do
+        echo "$network"
+        synthetic overhead "${network%:*}" "${network#*:}" bf16 --pairs 40 || status=1
+    done
+    return $status
+}
+
+startup() { # until the first step, phase by phase: without any cache, then with both
+    local status=0 network cache
+    for network in ${STARTUP:-resnet50:256 digits:1024}; do
+        cache=$(mktemp -d)
+        for state in cold cached; do
+            echo "$network, $state"
+            if [ "${network%:*}" = digits ]; then
+                STRATUS_CACHE=$cache "$folder/stratus" bench overhead digits --set train.device=cuda --pairs 2
+            else
+                STRATUS_CACHE=$cache synthetic overhead "${network%:*}" "${network#*:}" bf16 --pairs 2
+            fi || status=1
+        done
+        rm -r "$cache"
+    done
+    return $status
+}
+
 await() { # process log: waits for it; prints its log, and has its exit status
     wait "$1"
     local rc=$?
@@ -183,7 +254,7 @@ run() {
     mkdir -p "$out"
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
     checks=()
-    [ $# -gt 0 ] || set -- libraries digits half resume trace overhead warm_up checks networks compare
+    [ $# -gt 0 ] || set -- libraries digits half resume trace startup overhead warm_up checks networks compare
     for name; do
         case $name in
         libraries) part "$name" "$folder/stratus" doctor --no-measure ;;
@@ -196,8 +267,9 @@ run() {
         half) part "$name" half ;;
         sanitize) part "$name" sanitize ;;
         resume) part "$name" resume ;;
-        overhead) part "$name" synthetic overhead resnet50 256 bf16 --pairs 40 ;;
-        trace) part "$name" synthetic trace vgg11 128 bf16 --runs 10 ;;
+        overhead) part "$name" overhead ;;
+        startup) part "$name" startup ;;
+        trace) part "$name" trace ;;
         digits) part "$name" digits ;;
         warm_up) warm_up ;;
         checks)

@@ -7,17 +7,20 @@ use crate::ffi::{cudnn, nvrtc};
 use crate::gpu::{GpuDevice, GpuProcessor};
 use crate::gpu_libraries::GpuLibraries;
 use crate::prepare;
-use crate::processor::Processor;
+use crate::processor::{Implementation, Processor};
+use crate::step_clock::StepClock;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_engine::device::Tracer;
 use stratus_engine::passes::fuse::Fusions;
-use stratus_engine::{Backend, Device, EngineError, Precision, PrepareRequest, Prepared, Program};
+use stratus_engine::{Backend, Device, EngineError, Phases, Precision, PrepareRequest, Prepared, Program};
 
 /// The CUDA backend: one GPU, or in tests the emulation of one.
 pub struct Cuda {
     pub(crate) processor: Arc<dyn Processor>,
     pub(crate) libraries: Option<GpuLibraries>,
+    pub(crate) clock: Arc<StepClock>,
+    pub(crate) phases: Arc<Phases>,
     machine: Machine,
     /// Bytes of its memory that were free when it was opened.
     initially_free: usize,
@@ -30,6 +33,8 @@ enum Machine {
     Emulated,
     #[cfg(feature = "emulation")]
     CompileOnly,
+    #[cfg(feature = "emulation")]
+    Counting,
 }
 
 /// Which GPU is used, and how.
@@ -96,8 +101,11 @@ impl Cuda {
     /// Where a library is missing or too old, or there is no such GPU.
     pub fn open(settings: &Settings) -> Result<Self, NotFound> {
         let not_found = |reason: String| NotFound { reason };
-        let missing: Vec<&str> =
-            Library::ALL.iter().filter(|library| !library.is_there()).map(|library| library.name()).collect();
+        let phases = Arc::new(Phases::default());
+        let is_missing = |library: &&Library| !library.is_there();
+        let missing: Vec<&str> = phases.during("loading libraries", || {
+            Library::ALL.iter().filter(is_missing).map(|library| library.name()).collect()
+        });
         if !missing.is_empty() {
             return Err(not_found(format!(
                 "{} cannot be loaded; {} names folders that hold libraries",
@@ -105,16 +113,24 @@ impl Cuda {
                 libraries::ENVIRONMENT
             )));
         }
-        let gpu = Gpu::open(settings.ordinal).map_err(not_found)?;
+        let gpu = phases.during("opening the GPU", || Gpu::open(settings.ordinal)).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;
-        let libraries = GpuLibraries::new(&gpu, settings.tf32).map_err(not_found)?;
+        let libraries = phases
+            .during("opening cuDNN and cuBLAS", || GpuLibraries::new(&gpu, settings.tf32, &phases))
+            .map_err(not_found)?;
         let initially_free = gpu.free_bytes().map_err(not_found)?;
-        Ok(Self {
-            processor: Arc::new(processor),
-            libraries: Some(libraries),
-            machine: Machine::Gpu(gpu),
-            initially_free,
-        })
+        Ok(Self::of(Arc::new(processor), Some(libraries), Machine::Gpu(gpu), initially_free))
+    }
+
+    fn of(
+        processor: Arc<dyn Processor>,
+        libraries: Option<GpuLibraries>,
+        machine: Machine,
+        initially_free: usize,
+    ) -> Self {
+        let clock = Arc::new(StepClock::new(&processor));
+        let phases = libraries.as_ref().map(|libraries| Arc::clone(&libraries.phases)).unwrap_or_default();
+        Self { processor, libraries, clock, phases, machine, initially_free }
     }
 
     /// The libraries by name, with their versions. The emulation has none.
@@ -136,7 +152,7 @@ impl Cuda {
         match &self.machine {
             Machine::Gpu(gpu) => gpu.capability[0] >= 8,
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly => true,
+            Machine::Emulated | Machine::CompileOnly | Machine::Counting => true,
         }
     }
 
@@ -152,12 +168,24 @@ impl Cuda {
         }
         let compiler = crate::gpu::Compiler::new(capability, Some(cache))?;
         let processor = crate::emulation::CompileOnly::new(compiler, multiprocessors);
-        Ok(Self {
-            processor: Arc::new(processor),
-            libraries: None,
-            machine: Machine::CompileOnly,
-            initially_free: 0,
-        })
+        Ok(Self::of(Arc::new(processor), None, Machine::CompileOnly, 0))
+    }
+
+    /// A backend that plans as for an H100, with the libraries where it has plain kernels, and runs nothing:
+    /// [`Self::count_marks`].
+    #[cfg(feature = "emulation")]
+    #[must_use]
+    pub fn counting() -> Self {
+        Self::of(Arc::new(crate::emulation::Counting::default()), None, Machine::Counting, 0)
+    }
+
+    /// An implementation as this backend runs it.
+    pub(crate) fn adapted(&self, implementation: Implementation) -> Implementation {
+        match self.machine {
+            #[cfg(feature = "emulation")]
+            Machine::Counting => crate::emulation::by_libraries(implementation),
+            _ => implementation,
+        }
     }
 
     /// The emulation of a GPU: native kernels on this machine's CPU, compiled by its C++ compiler.
@@ -177,12 +205,7 @@ impl Cuda {
     #[cfg(feature = "emulation")]
     pub fn emulated_with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
         let emulation = crate::emulation::Emulation::with(multiprocessors, backwards)?;
-        Ok(Self {
-            processor: Arc::new(emulation),
-            libraries: None,
-            machine: Machine::Emulated,
-            initially_free: 0,
-        })
+        Ok(Self::of(Arc::new(emulation), None, Machine::Emulated, 0))
     }
 }
 
@@ -209,6 +232,8 @@ impl Backend for Cuda {
             Machine::Emulated => "emulated".to_owned(),
             #[cfg(feature = "emulation")]
             Machine::CompileOnly => "compiling".to_owned(),
+            #[cfg(feature = "emulation")]
+            Machine::Counting => "counting".to_owned(),
         }
     }
 
@@ -222,15 +247,15 @@ impl Backend for Cuda {
 
     fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
         match &self.machine {
-            Machine::Gpu(gpu) => match GpuDevice::new(gpu) {
+            Machine::Gpu(gpu) => match GpuDevice::new(gpu, &self.clock) {
                 Ok(device) => Ok(Some(Box::new(device))),
                 Err(reason) => Err(EngineError::Device { device: gpu.name.clone(), reason }),
             },
             #[cfg(feature = "emulation")]
-            Machine::Emulated => Ok(Some(Box::new(crate::emulation::EmulatedDevice::default()))),
+            Machine::Emulated => Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock)))),
             #[cfg(feature = "emulation")]
-            Machine::CompileOnly => Err(EngineError::Device {
-                device: "a compiler".to_owned(),
+            Machine::CompileOnly | Machine::Counting => Err(EngineError::Device {
+                device: "a GPU that is not there".to_owned(),
                 reason: "it runs nothing".to_owned(),
             }),
         }
@@ -240,7 +265,7 @@ impl Backend for Cuda {
         match &self.machine {
             Machine::Gpu(gpu) => Ok(Box::new(Cupti::start(gpu)?)),
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly => {
+            Machine::Emulated | Machine::CompileOnly | Machine::Counting => {
                 Err("there is no GPU that could be traced".to_owned())
             }
         }
@@ -252,7 +277,7 @@ impl Backend for Cuda {
                 gpu.free_bytes().ok().map(|free| self.initially_free.saturating_sub(free) as u64)
             }
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly => None,
+            Machine::Emulated | Machine::CompileOnly | Machine::Counting => None,
         }
     }
 
@@ -268,6 +293,10 @@ impl Backend for Cuda {
     /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused.
     fn fusions(&self) -> Fusions {
         Fusions { stems: false, ..Fusions::default() }
+    }
+
+    fn phases(&self) -> Vec<(&'static str, f64)> {
+        self.phases.seconds()
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {

@@ -5,14 +5,17 @@
 //! It finds errors of arithmetic, addresses and barriers. It finds neither races nor slow kernels.
 
 mod compile_only;
+mod counting;
 mod device;
 mod kernel;
 
 pub(crate) use compile_only::CompileOnly;
+pub(crate) use counting::{Counting, by_libraries};
 pub(crate) use device::EmulatedDevice;
 
 use crate::Cuda;
 use crate::processor::{Function, HOPPER, Processor, Shape, Source};
+use crate::step_clock::Stamps;
 use kernel::Kernel;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -30,12 +33,15 @@ pub(crate) struct Emulation {
     backwards: bool,
     kernels: Mutex<Kernels>,
     launched: Mutex<Launched>,
+    stamps: Stamps,
 }
 
 #[derive(Default)]
 struct Kernels {
     functions: HashMap<(Source, String), Function>,
     loaded: Vec<Kernel>,
+    /// How often kernels have read the device's clock: that is its time.
+    clock: u64,
 }
 
 impl Emulation {
@@ -45,7 +51,8 @@ impl Emulation {
     /// Where there is no C++ compiler.
     pub fn with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
         kernel::check_compiler()?;
-        Ok(Self { multiprocessors, backwards, kernels: Mutex::default(), launched: Mutex::default() })
+        let (kernels, launched) = (Mutex::default(), Mutex::default());
+        Ok(Self { multiprocessors, backwards, kernels, launched, stamps: Stamps::default() })
     }
 }
 
@@ -71,15 +78,21 @@ impl Processor for Emulation {
         if threads == 0 || threads > MOST_THREADS || shape.shared > MOST_SHARED {
             return Err(format!("a block of {:?} threads with {} bytes", shape.block, shape.shared));
         }
-        let kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let kernel = kernels.loaded.get(function.0).ok_or("the kernel was not compiled")?;
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let Kernels { loaded, clock, .. } = &mut *kernels;
+        let kernel = loaded.get(function.0).ok_or("the kernel was not compiled")?;
         let launched = (kernel.file, kernel.name.clone());
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(launched);
-        kernel.run(shape, arguments, self.backwards).map_err(|error| format!("`{}`: {error}", kernel.name))
+        let run = kernel.run(shape, arguments, self.backwards, clock);
+        run.map_err(|error| format!("`{}`: {error}", kernel.name))
     }
 
     fn launched(&self) -> Launched {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn stamps(&self) -> &Stamps {
+        &self.stamps
     }
 
     /// Kernels for Hopper are emulated too.

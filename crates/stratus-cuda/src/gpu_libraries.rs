@@ -1,17 +1,18 @@
 //! cuDNN and cuBLAS as calls of steps, and the choice among implementations of the same step.
 
 use crate::ffi::cublas::{Cublas, Product};
-use crate::ffi::cudnn::{ConvolutionPlan, Cudnn, Problem};
+use crate::ffi::cudnn::{ConvolutionPlan, Cudnn, PREFIX, Problem};
 use crate::ffi::driver::{Event, Gpu, Memory};
 use crate::processor::{Argument, Call, Implementation};
+use crate::sources::side_by_side;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use stratus_engine::Tile;
 use stratus_engine::backend::Operands;
+use stratus_engine::{Phases, Tile};
 
 /// A convolution by cuDNN.
 pub(crate) struct ConvolutionCall {
-    pub plan: ConvolutionPlan,
+    pub plan: Arc<ConvolutionPlan>,
     /// Input, weight, output, or their gradients.
     pub operands: [Argument; 3],
     /// The workspace's first byte in the scratch.
@@ -54,6 +55,16 @@ pub(crate) enum ImplementationChoice<'a> {
     First,
 }
 
+/// A convolution, and the name of the implementation that is asked for, if any is.
+pub(crate) type Asked = (Problem, Option<String>);
+
+/// The most configurations of cuDNN that are measured, and the most bytes of workspace of each.
+const PLANS: usize = 6;
+const WORKSPACE: usize = 1 << 30;
+
+/// The most threads that ask cuDNN at the same time, each by a handle of its own.
+const PLANNERS: usize = 8;
+
 /// The libraries of a GPU.
 pub(crate) struct GpuLibraries {
     pub gpu: Arc<Gpu>,
@@ -61,8 +72,13 @@ pub(crate) struct GpuLibraries {
     pub cublas: Arc<Cublas>,
     /// Whether factors in f32 may be rounded to TF32.
     pub tf32: bool,
+    pub phases: Arc<Phases>,
     /// The name of the fastest implementation of each convolution measured so far.
     timing_cache: Mutex<HashMap<Problem, String>>,
+    /// Plans of cuDNN by what was asked for, the best by its estimate first. Equal convolutions share one.
+    plans: Mutex<HashMap<Asked, Vec<Arc<ConvolutionPlan>>>>,
+    /// Handles of threads that ask cuDNN, while none does.
+    planners: Mutex<Vec<Arc<Cudnn>>>,
     /// Operands and scratch for measuring, reused from problem to problem.
     measuring_memory: Mutex<Option<Memory>>,
 }
@@ -77,13 +93,16 @@ impl GpuLibraries {
     ///
     /// # Errors
     /// A library's own message.
-    pub fn new(gpu: &Arc<Gpu>, tf32: bool) -> Result<Self, String> {
+    pub fn new(gpu: &Arc<Gpu>, tf32: bool, phases: &Arc<Phases>) -> Result<Self, String> {
         Ok(Self {
             gpu: Arc::clone(gpu),
             cudnn: Arc::new(Cudnn::new(gpu)?),
             cublas: Arc::new(Cublas::new(gpu)?),
             tf32,
+            phases: Arc::clone(phases),
             timing_cache: Mutex::default(),
+            plans: Mutex::default(),
+            planners: Mutex::default(),
             measuring_memory: Mutex::default(),
         })
     }
@@ -100,6 +119,58 @@ impl GpuLibraries {
             ImplementationChoice::Fastest => self.cached(problem),
             ImplementationChoice::First => None,
         }
+    }
+
+    /// cuDNN's plans for a convolution; where a name is given, only the one of that name. None where it has no
+    /// plan: a native kernel computes it then, and the library's error would help nobody.
+    pub fn plans(&self, problem: &Problem, only: Option<&str>) -> Vec<Arc<ConvolutionPlan>> {
+        let asked = (*problem, only.map(str::to_owned));
+        let known = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let known_plans = known().get(&asked).cloned();
+        known_plans.unwrap_or_else(|| {
+            let ask = || Self::ask(&self.cudnn, &asked);
+            let plans = self.phases.during("asking cuDNN for plans", ask);
+            known().insert(asked.clone(), plans.clone());
+            plans
+        })
+    }
+
+    fn ask(cudnn: &Arc<Cudnn>, (problem, only): &Asked) -> Vec<Arc<ConvolutionPlan>> {
+        let plans = cudnn.plans(problem, PLANS, WORKSPACE, only.as_deref()).unwrap_or_default();
+        plans.into_iter().map(Arc::new).collect()
+    }
+
+    /// Asks cuDNN for plans side by side, as far as it was not asked before.
+    pub fn plan_ahead(&self, convolutions: Vec<Asked>) {
+        let known = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let planners = || self.planners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked: Vec<Asked> = Vec::new();
+        for (problem, requested) in convolutions {
+            let name = requested.or_else(|| self.cached(&problem));
+            let one = (problem, name);
+            let is_cudnn = one.1.as_ref().is_none_or(|name| name.starts_with(PREFIX));
+            if is_cudnn && !known().contains_key(&one) && !asked.contains(&one) {
+                asked.push(one);
+            }
+        }
+        let ask = |one: &Asked| {
+            let idle = planners().pop();
+            // What cannot be asked now is asked when it is needed.
+            let Some(cudnn) = idle.or_else(|| Cudnn::new(&self.gpu).ok().map(Arc::new)) else { return };
+            let plans = Self::ask(&cudnn, one);
+            known().insert(one.clone(), plans);
+            planners().push(cudnn);
+        };
+        self.phases.during("asking cuDNN for plans", || side_by_side(&asked, PLANNERS, ask));
+        planners().clear();
+    }
+
+    /// Forgets the plans of a convolution that were measured, but for the one that was chosen.
+    fn keep_plan(&self, problem: &Problem, name: &str) {
+        let mut known = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let measured = known.remove(&(*problem, None)).unwrap_or_default();
+        let chosen = measured.into_iter().filter(|plan| plan.name == name).collect();
+        known.insert((*problem, Some(name.to_owned())), chosen);
     }
 
     /// Chooses among `candidates`. `operands` are pairs of an operand's position and its bytes.
@@ -122,9 +193,11 @@ impl GpuLibraries {
             ImplementationChoice::Fastest => match self.cached(problem).and_then(|name| named(&name)) {
                 Some(position) => position,
                 None => {
-                    let fastest = self.fastest(&mut candidates, operands)?;
+                    let measure = || self.fastest(&mut candidates, operands);
+                    let fastest = self.phases.during("measuring kernels", measure)?;
                     let mut cache = self.timing_cache.lock().unwrap_or_else(PoisonError::into_inner);
                     cache.insert(*problem, candidates[fastest].name.clone());
+                    self.keep_plan(problem, &candidates[fastest].name);
                     fastest
                 }
             },
@@ -193,9 +266,9 @@ impl GpuLibraries {
         scratch: usize,
         events: &[Event; 2],
     ) -> Result<u64, String> {
-        events[0].record(false)?;
+        events[0].record()?;
         candidate.calls.iter_mut().try_for_each(|call| call.enqueue(addresses, scratch))?;
-        events[1].record(false)?;
+        events[1].record()?;
         self.gpu.wait()?;
         events[1].since(&events[0])
     }

@@ -16,6 +16,8 @@ mod ops;
 mod prepare;
 mod processor;
 mod source;
+mod sources;
+mod step_clock;
 
 pub use backend::{Cuda, LibraryVersion, NotFound, Settings, survey};
 pub use ffi::libraries::ENVIRONMENT;

@@ -1,6 +1,7 @@
 //! Kernels, launches and steps, and the [`Processor`] that runs them: a GPU, or in tests the emulation of
 //! one.
 
+use crate::step_clock::{Stamps, StepClock};
 use std::fmt::Display;
 use std::sync::Arc;
 use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
@@ -85,6 +86,9 @@ pub struct Shape {
 /// The most bytes of dynamic shared memory that a kernel has without [`Processor::allow_shared`].
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
+/// The last parameters of every kernel: where it writes when it begins and ends.
+const TIMED: usize = 2;
+
 /// Compiles kernels and launches them in the order of the calls.
 pub trait Processor: Send + Sync {
     /// Compiles a file, unless that was done before, and looks up one of its kernels.
@@ -92,6 +96,10 @@ pub trait Processor: Send + Sync {
     /// # Errors
     /// The compiler's messages.
     fn function(&self, source: &Source, name: &str) -> Result<Function, String>;
+
+    /// Compiles sources side by side, as far as they are not compiled yet. What cannot be compiled is an
+    /// error when it is asked for.
+    fn compile_ahead(&self, _sources: Vec<Source>) {}
 
     /// Allows a kernel more than 48 KiB of dynamic shared memory: `bytes` per block.
     ///
@@ -106,6 +114,9 @@ pub trait Processor: Send + Sync {
     /// # Errors
     /// The driver's message.
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String>;
+
+    /// Where kernels note when they begin and end.
+    fn stamps(&self) -> &Stamps;
 
     /// The kernels launched so far; only an emulation keeps count.
     #[cfg(feature = "emulation")]
@@ -202,7 +213,7 @@ impl Launch {
         if shape.shared > SHARED_BY_DEFAULT {
             processor.allow_shared(function, shape.shared)?;
         }
-        let words = vec![0; arguments.len()];
+        let words = vec![0; arguments.len() + TIMED];
         Ok(Self { processor: Arc::clone(processor), function, shape, arguments, words })
     }
 
@@ -214,12 +225,20 @@ impl Launch {
         for (word, argument) in self.words.iter_mut().zip(&self.arguments) {
             *word = argument.word(operands, scratch);
         }
+        if let Some((_, timed)) = self.words.split_last_chunk_mut::<TIMED>() {
+            *timed = self.processor.stamps().of_kernel();
+        }
         self.processor.launch(self.function, self.shape, &mut self.words)
     }
 }
 
 /// Work that a step enqueues: a launch, or a call of a library.
 pub trait Call: Send {
+    /// Whether it is a launch of a native kernel, which notes its times itself.
+    fn is_native(&self) -> bool {
+        false
+    }
+
     /// Enqueues it; `scratch` is the position of the scratch among the operands.
     ///
     /// # Errors
@@ -228,6 +247,10 @@ pub trait Call: Send {
 }
 
 impl Call for Launch {
+    fn is_native(&self) -> bool {
+        true
+    }
+
     fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
         self.run(operands, scratch)
     }
@@ -241,6 +264,10 @@ pub(crate) struct NestedCall {
 }
 
 impl Call for NestedCall {
+    fn is_native(&self) -> bool {
+        self.call.is_native()
+    }
+
     fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
         let mut nested = Operands::new(operands.tile());
         for (position, argument) in self.operands.iter().enumerate() {
@@ -275,10 +302,16 @@ pub(crate) struct CudaStep {
     pub(crate) calls: Vec<Box<dyn Call>>,
     /// The position of the scratch: after the operands.
     pub(crate) scratch: usize,
+    pub(crate) clock: Arc<StepClock>,
 }
 
 impl StepKernel for CudaStep {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        self.calls.iter_mut().try_for_each(|call| call.enqueue(operands, self.scratch))
+        self.calls.iter_mut().try_for_each(|call| {
+            if !call.is_native() {
+                self.clock.before_library()?;
+            }
+            call.enqueue(operands, self.scratch)
+        })
     }
 }

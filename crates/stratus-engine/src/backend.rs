@@ -109,6 +109,12 @@ pub trait Backend: Send + Sync {
         Fusions::default()
     }
 
+    /// The seconds that phases of its start and of preparing programs have taken so far, by their names;
+    /// empty where it does not take them.
+    fn phases(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
     /// Chooses kernels and layouts.
     ///
     /// # Errors

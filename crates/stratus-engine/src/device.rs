@@ -27,6 +27,8 @@ pub struct Run<'a> {
     pub inputs: [(u64, &'a [u8]); 2],
     /// Whether the time of each step is asked for.
     pub timed: bool,
+    /// How many marks there are: one behind every step, as often as it runs.
+    pub marks: usize,
     /// Puts the steps into the queue. It may be called once for many runs.
     pub enqueue: Enqueue<'a>,
 }
@@ -77,6 +79,12 @@ pub trait Device: Send {
     /// # Errors
     /// What the device said.
     fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError>;
+
+    /// Of a program's timed runs: how many marks they have, and how much of the work in the queue does
+    /// nothing but take times. `None` where that is not known, or not yet.
+    fn marks(&self, _program: usize) -> Option<[usize; 2]> {
+        None
+    }
 
     /// Waits for the queue.
     ///

@@ -3,6 +3,7 @@
 
 use crate::gpu::Compiler;
 use crate::processor::{Function, Processor, Shape, Source};
+use crate::step_clock::Stamps;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,16 +12,27 @@ pub(crate) struct CompileOnly {
     compiler: Compiler,
     multiprocessors: u32,
     compiled: Mutex<HashSet<Source>>,
+    stamps: Stamps,
 }
 
 impl CompileOnly {
     /// A processor that plans as for a GPU with this many multiprocessors.
     pub fn new(compiler: Compiler, multiprocessors: u32) -> Self {
-        Self { compiler, multiprocessors, compiled: Mutex::default() }
+        Self { compiler, multiprocessors, compiled: Mutex::default(), stamps: Stamps::default() }
     }
 }
 
 impl Processor for CompileOnly {
+    fn compile_ahead(&self, mut sources: Vec<Source>) {
+        let compiled = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|source| !compiled().contains(source));
+        crate::sources::compile_side_by_side(sources, |source| {
+            if self.compiler.code(source).is_ok() {
+                compiled().insert(source.clone());
+            }
+        });
+    }
+
     fn function(&self, source: &Source, name: &str) -> Result<Function, String> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if !compiled.contains(source) {
@@ -35,6 +47,10 @@ impl Processor for CompileOnly {
 
     fn launch(&self, _function: Function, _shape: Shape, _arguments: &mut [u64]) -> Result<(), String> {
         Err("there is no GPU to run it on".to_owned())
+    }
+
+    fn stamps(&self) -> &Stamps {
+        &self.stamps
     }
 
     fn capability(&self) -> u32 {

@@ -1,6 +1,9 @@
 //! The device of the emulation: its memory is the process's, and work runs at once where a GPU would enqueue
-//! it.
+//! it. Its clock counts how often it was read; the times of steps are what their kernels note of it.
 
+use crate::step_clock::{Enqueued, StepClock};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 use stratus_engine::EngineError;
 use stratus_engine::device::{Device, DeviceTime, Marks, Run};
@@ -9,12 +12,16 @@ use stratus_engine::device::{Device, DeviceTime, Marks, Run};
 const ALIGNMENT: usize = 256;
 
 /// The emulated GPU's memory, and the times of its last run.
-#[derive(Default)]
 pub(crate) struct EmulatedDevice {
+    clock: Arc<StepClock>,
     allocations: Vec<Allocation>,
-    /// Nanoseconds of the last run: of its copies, and of each slot.
+    /// Nanoseconds of the last run's copies.
     copies: u64,
-    times: Vec<(usize, u64)>,
+    /// What was enqueued last of each program with its buffer.
+    enqueued: HashMap<[usize; 2], Enqueued>,
+    /// The last run, if its steps were timed, and the words that its kernels wrote.
+    timed: Option<[usize; 2]>,
+    words: Vec<u64>,
 }
 
 struct Allocation {
@@ -40,6 +47,18 @@ impl Allocation {
 }
 
 impl EmulatedDevice {
+    /// A device without memory yet.
+    pub fn new(clock: &Arc<StepClock>) -> Self {
+        Self {
+            clock: Arc::clone(clock),
+            allocations: Vec::new(),
+            copies: 0,
+            enqueued: HashMap::new(),
+            timed: None,
+            words: Vec::new(),
+        }
+    }
+
     /// Writes bytes, if there are any.
     fn write_any(&mut self, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
         if bytes.is_empty() { Ok(()) } else { self.write(address, bytes) }
@@ -86,15 +105,36 @@ impl Device for EmulatedDevice {
         let begin = Instant::now();
         run.inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))?;
         self.copies = nanoseconds(begin);
-        let mut stopwatch = Stopwatch { last: Instant::now(), times: Vec::new() };
-        (run.enqueue)(&mut stopwatch)?;
-        self.times = if run.timed { stopwatch.times } else { Vec::new() };
+        let key = [run.program, run.buffer];
+        self.timed = None;
+        if !run.timed {
+            return (run.enqueue)(&mut Untimed);
+        }
+        self.words = vec![0; StepClock::words(run.marks)];
+        let address = self.words.as_mut_ptr().expose_provenance() as u64;
+        let ends = self.enqueued.get(&key).map(|before| before.ends.clone()).unwrap_or_default();
+        self.clock.begin(address, run.marks, ends);
+        if let Err(error) = (run.enqueue)(&mut Noted(&self.clock)) {
+            self.clock.cancel();
+            return Err(error);
+        }
+        self.enqueued.insert(key, self.clock.end().map_err(failed)?);
+        self.timed = Some(key);
         Ok(())
     }
 
     fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
-        self.times.drain(..).for_each(|(slot, nanoseconds)| time(slot, nanoseconds));
+        if let Some(enqueued) = self.timed.take().and_then(|key| self.enqueued.get(&key)) {
+            enqueued.times(std::hint::black_box(&self.words), time);
+        }
         Ok(DeviceTime { copies: self.copies })
+    }
+
+    fn marks(&self, program: usize) -> Option<[usize; 2]> {
+        let of_program = |(key, enqueued): (&[usize; 2], &Enqueued)| {
+            (key[0] == program).then(|| [enqueued.steps(), enqueued.marks])
+        };
+        self.enqueued.iter().find_map(of_program)
     }
 
     fn wait(&self) -> Result<(), EngineError> {
@@ -106,15 +146,21 @@ fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-struct Stopwatch {
-    last: Instant,
-    times: Vec<(usize, u64)>,
+/// Steps end.
+struct Noted<'a>(&'a StepClock);
+
+impl Marks for Noted<'_> {
+    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
+        self.0.mark(slot);
+        Ok(())
+    }
 }
 
-impl Marks for Stopwatch {
-    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
-        self.times.push((slot, nanoseconds(self.last)));
-        self.last = Instant::now();
+/// Nobody asks when.
+struct Untimed;
+
+impl Marks for Untimed {
+    fn mark(&mut self, _slot: usize) -> Result<(), EngineError> {
         Ok(())
     }
 }

@@ -75,6 +75,7 @@ struct Launch {
     count: u64,
     stacks: *mut u8,
     shared: *mut u8,
+    clock: *mut u64,
 }
 
 /// A kernel's launcher. It returns null, or an error message.
@@ -116,11 +117,13 @@ impl Kernel {
         Ok(Self { file: source.file, name: name.to_owned(), launcher, lock, _library: library })
     }
 
-    /// Runs a launch to its end. Addresses among `words` must be those of live memory, as on a GPU.
+    /// Runs a launch to its end. Addresses among `words` must be those of live memory, as on a GPU. `clock`
+    /// is how often the device's clock was read.
     ///
-    /// # Errors What the emulation found: misaligned addresses, indices out of bounds, barriers that not all
+    /// # Errors
+    /// What the emulation found: misaligned addresses, indices out of bounds, barriers that not all
     /// threads reach.
-    pub fn run(&self, shape: Shape, words: &[u64], backwards: bool) -> Result<(), String> {
+    pub fn run(&self, shape: Shape, words: &[u64], backwards: bool, clock: &mut u64) -> Result<(), String> {
         let _running = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = IDLE_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut memory = idle.unwrap_or_else(|| LaunchMemory {
@@ -136,6 +139,7 @@ impl Kernel {
             count: words.len() as u64,
             stacks: memory.stacks.as_mut_ptr(),
             shared: memory.shared.as_mut_ptr().cast(),
+            clock,
         };
         // SAFETY: `launch` and what it points to outlive the call, nobody else has the memory, and the lock
         // allows no other launch of this library. As on
@@ -234,7 +238,7 @@ mod tests {
         // The text contains common.cu twice, as the file is common.cu itself: one copy is removed.
         let text = text.replacen(crate::source::text("common").unwrap_or_default(), "", 1);
         let shape = Shape { grid: [1, 1, 1], block: [threads, 1, 1], shared: 1024 };
-        Kernel::of_text(&source, &text, "k")?.run(shape, words, backwards)
+        Kernel::of_text(&source, &text, "k")?.run(shape, words, backwards, &mut 0)
     }
 
     /// Runs a kernel that writes numbers, in both orders, which must give the same.

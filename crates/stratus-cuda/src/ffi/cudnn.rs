@@ -71,7 +71,7 @@ pub(crate) struct Problem {
 }
 
 /// The prefix of the names of plans.
-const PREFIX: &str = "cudnn:";
+pub(crate) const PREFIX: &str = "cudnn:";
 
 /// The operands' identifiers in a graph: x, weight, y.
 const UIDS: [i64; 3] = [1, 2, 3];
@@ -110,7 +110,7 @@ impl Cudnn {
         let mut reason = "the library names no engine".to_owned();
         for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
             for config in configurations(&graph, mode)? {
-                if plans.len() >= most {
+                if plans.len() >= most || (only.is_some() && !plans.is_empty()) {
                     return Ok(plans);
                 }
                 match self.plan(&config, problem, only) {
@@ -257,7 +257,7 @@ pub(crate) fn version() -> String {
     format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100)
 }
 
-/// A configuration of an engine, ready to run.
+/// A configuration of an engine, ready to run. It runs by the handle that it was made with.
 pub(crate) struct ConvolutionPlan {
     cudnn: Arc<Cudnn>,
     plan: Descriptor,
@@ -266,6 +266,9 @@ pub(crate) struct ConvolutionPlan {
     /// Bytes of workspace.
     pub workspace: usize,
 }
+
+// SAFETY: a finished plan is only read. It is executed by the thread that has the session, as the handle is.
+unsafe impl Sync for ConvolutionPlan {}
 
 impl ConvolutionPlan {
     /// Enqueues it on the addresses of x, weight and y (or of their gradients) and of its workspace.

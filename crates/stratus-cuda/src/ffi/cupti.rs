@@ -1,33 +1,55 @@
 //! CUPTI: the start and end of each kernel as NVIDIA's own tools see them. Training does not need it; `bench
 //! trace` compares our times with it.
 //!
-//! The library asks for buffers and returns them with records, on a thread of its own.
+//! The library asks for buffers and returns them with records, on a thread of its own. Once it has recorded,
+//! the driver calls into it until the process ends, so it is never unloaded.
 
 use super::driver::Gpu;
 use libloading::Library;
 use std::alloc::{Layout, alloc, dealloc};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use stratus_engine::device::{KernelSpan, Tracer};
 
 type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-type Complete = unsafe extern "C" fn(*mut std::ffi::c_void, u32, *mut u8, usize, usize);
+type Complete = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 type Register = unsafe extern "C" fn(Request, Complete) -> i32;
 type Switch = unsafe extern "C" fn(u32) -> i32;
 type Next = unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> i32;
+type Dropped = unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> i32;
+type Version = unsafe extern "C" fn(*mut u32) -> i32;
+type Timestamp = unsafe extern "C" fn(*mut u64) -> i32;
 
 /// `CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL`.
 const KERNELS: u32 = 10;
-/// Offsets of start and end, in nanoseconds, in the record of a kernel: the same in every version since CUDA
-/// 8.
+/// Offsets of start and end, in nanoseconds, in the record of a kernel. They are the same in
+/// `CUpti_ActivityKernel3` (CUDA 7) to `CUpti_ActivityKernel13` (CUDA 13.5): later versions have more fields
+/// at the end.
 const START: usize = 16;
 const END: usize = 24;
+/// The versions whose records are known: those of CUDA 11.6 (17) to 12.9 (28), and from 13.0 on
+/// `major * 10000 + minor * 100 + update`.
+const OLDEST: u32 = 17;
+const NEWEST: u32 = 139_999;
+/// How far the tool's clock and the times of its records may be apart, in nanoseconds.
+const CLOCKS_APART: u64 = 1_000_000_000;
 const BUFFER: usize = 8 << 20;
 const ALIGNMENT: usize = 8;
 
-/// The records. Static, as the library's callbacks take no context.
-static SPANS: Mutex<Vec<KernelSpan>> = Mutex::new(Vec::new());
-/// The function that iterates over the records of a buffer.
-static NEXT: Mutex<Option<Next>> = Mutex::new(None);
+/// What was recorded. Static, as the library's callbacks take no context.
+static RECORDED: Mutex<Recorded> = Mutex::new(Recorded { functions: None, spans: Vec::new(), lost: 0 });
+
+struct Recorded {
+    /// Iterates over the records of a buffer; counts those that found no buffer.
+    functions: Option<(Next, Dropped)>,
+    spans: Vec<KernelSpan>,
+    /// Kernels that the library had no buffer for.
+    lost: usize,
+}
+
+fn recorded() -> std::sync::MutexGuard<'static, Recorded> {
+    RECORDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn buffer_layout() -> Option<Layout> {
     Layout::from_size_align(BUFFER, ALIGNMENT).ok()
@@ -43,19 +65,22 @@ unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, records: *m
     }
 }
 
-unsafe extern "C" fn complete(_: *mut std::ffi::c_void, _: u32, buffer: *mut u8, _: usize, valid: usize) {
-    let next = *NEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut spans = SPANS.lock().unwrap_or_else(PoisonError::into_inner);
+unsafe extern "C" fn complete(context: *mut c_void, stream: u32, buffer: *mut u8, _: usize, valid: usize) {
+    let mut recorded = recorded();
     let mut record = std::ptr::null_mut();
     // SAFETY: the buffer is one of ours with `valid` bytes of records, over which the library iterates. Each
     // begins with its kind; that of a kernel has its times at the offsets above.
     unsafe {
-        while let Some(next) = next
-            && next(buffer, valid, &raw mut record) == 0
-        {
-            if record.cast::<u32>().read_unaligned() == KERNELS {
-                let number = |offset: usize| record.add(offset).cast::<u64>().read_unaligned();
-                spans.push(KernelSpan { start: number(START), end: number(END) });
+        if let Some((next, dropped)) = recorded.functions {
+            while !buffer.is_null() && next(buffer, valid, &raw mut record) == 0 {
+                if record.cast::<u32>().read_unaligned() == KERNELS {
+                    let number = |offset: usize| record.add(offset).cast::<u64>().read_unaligned();
+                    recorded.spans.push(KernelSpan { start: number(START), end: number(END) });
+                }
+            }
+            let mut lost = 0;
+            if dropped(context, stream, &raw mut lost) == 0 {
+                recorded.lost += lost;
             }
         }
         if let (false, Some(layout)) = (buffer.is_null(), buffer_layout()) {
@@ -64,65 +89,252 @@ unsafe extern "C" fn complete(_: *mut std::ffi::c_void, _: u32, buffer: *mut u8,
     }
 }
 
+/// The library, opened once.
+fn library() -> Result<&'static Library, String> {
+    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    let open = || super::libraries::open(&["libcupti.so.13", "libcupti.so.12", "libcupti.so"]);
+    LIBRARY.get_or_init(open).as_ref().ok_or_else(|| "CUPTI cannot be loaded".to_owned())
+}
+
 /// The library, while it records.
+struct Recording {
+    library: &'static Library,
+    /// As `13.0`.
+    version: String,
+    /// By the tool's clock.
+    begun: u64,
+}
+
+impl Recording {
+    /// Begins to record.
+    fn start(library: &'static Library) -> Result<Self, String> {
+        let mut recording = Self { library, version: String::new(), begun: 0 };
+        let mut version = 0;
+        // SAFETY: the functions have these types in every version of the library that is accepted; the
+        // callbacks are functions of the program, which outlives the library's use.
+        unsafe {
+            check(recording.find::<Version>(b"cuptiGetVersion\0")?(&raw mut version))?;
+            recording.version = known_version(version)?;
+            let next: Next = *recording.find(b"cuptiActivityGetNextRecord\0")?;
+            let dropped: Dropped = *recording.find(b"cuptiActivityGetNumDroppedRecords\0")?;
+            *recorded() = Recorded { functions: Some((next, dropped)), spans: Vec::new(), lost: 0 };
+            let register: Register = *recording.find(b"cuptiActivityRegisterCallbacks\0")?;
+            let enable: Switch = *recording.find(b"cuptiActivityEnable\0")?;
+            check(register(request, complete))?;
+            check(enable(KERNELS))?;
+        }
+        recording.begun = recording.now()?;
+        Ok(recording)
+    }
+
+    fn now(&self) -> Result<u64, String> {
+        let mut now = 0;
+        // SAFETY: the function has this type; the pointer is to a number.
+        check(unsafe { self.find::<Timestamp>(b"cuptiGetTimestamp\0")?(&raw mut now) })?;
+        Ok(now)
+    }
+
+    /// The kernels that ended since it began, or since they were taken before.
+    fn take(&self) -> Result<Vec<KernelSpan>, String> {
+        // SAFETY: the function has this type; 1 asks for buffers that are not full, too.
+        unsafe { check(self.find::<Switch>(b"cuptiActivityFlushAll\0")?(1))? };
+        let now = self.now()?;
+        let (mut spans, lost) = {
+            let mut recorded = recorded();
+            (std::mem::take(&mut recorded.spans), std::mem::take(&mut recorded.lost))
+        };
+        if lost > 0 {
+            return Err(format!("CUPTI {} lost the records of {lost} kernels", self.version));
+        }
+        let possible = self.begun.saturating_sub(CLOCKS_APART)..=now.saturating_add(CLOCKS_APART);
+        let is_possible = |span: &&KernelSpan| {
+            span.start <= span.end && [span.start, span.end].iter().all(|time| possible.contains(time))
+        };
+        if let Some(span) = spans.iter().find(|span| !is_possible(span)) {
+            return Err(format!(
+                "CUPTI {} gives a kernel the times {} to {} ns, outside of what was traced ({} to {now} ns): \
+                 it could not time it, or has records that are not known here",
+                self.version, span.start, span.end, self.begun
+            ));
+        }
+        spans.sort_unstable_by_key(|span| span.start);
+        Ok(spans)
+    }
+
+    /// # Safety
+    /// The symbol must have the type that is asked for.
+    unsafe fn find<T>(&self, name: &[u8]) -> Result<libloading::Symbol<'static, T>, String> {
+        // SAFETY: the caller's.
+        unsafe { self.library.get(name) }.map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // SAFETY: the functions have this type. Nothing can be done where they fail. What is flushed here is
+        // not returned later, while the process ends.
+        unsafe {
+            for (name, argument) in
+                [(b"cuptiActivityDisable\0".as_slice(), KERNELS), (b"cuptiActivityFlushAll\0", 1)]
+            {
+                if let Ok(function) = self.find::<Switch>(name) {
+                    let _ = function(argument);
+                }
+            }
+        }
+    }
+}
+
+/// A version as `13.0`, where its records are known.
+fn known_version(version: u32) -> Result<String, String> {
+    let text = match version {
+        10_000.. => format!("{}.{}", version / 10_000, version / 100 % 100),
+        _ => format!("with API {version}"),
+    };
+    if (OLDEST..=NEWEST).contains(&version) {
+        return Ok(text);
+    }
+    Err(format!(
+        "CUPTI {text} may have other records than the known ones, which are those of CUDA 11.6 to 13"
+    ))
+}
+
+/// CUPTI, while it records what runs on a GPU.
 pub(crate) struct Cupti {
     gpu: Arc<Gpu>,
-    library: Library,
+    recording: Recording,
 }
 
 impl Cupti {
     /// Begins to record.
     pub fn start(gpu: &Arc<Gpu>) -> Result<Self, String> {
-        let library = super::libraries::open(&["libcupti.so.13", "libcupti.so.12", "libcupti.so"])
-            .ok_or("CUPTI cannot be loaded")?;
-        let cupti = Self { gpu: Arc::clone(gpu), library };
         gpu.adopt()?;
-        // SAFETY: the functions have these types in every version of the library; the callbacks are functions
-        // of the program.
-        unsafe {
-            let next: Next = *cupti.find(b"cuptiActivityGetNextRecord\0")?;
-            *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
-            let register: Register = *cupti.find(b"cuptiActivityRegisterCallbacks\0")?;
-            let enable: Switch = *cupti.find(b"cuptiActivityEnable\0")?;
-            check(register(request, complete))?;
-            check(enable(KERNELS))?;
-        }
-        Ok(cupti)
-    }
-
-    /// # Safety
-    /// The symbol must have the type that is asked for.
-    unsafe fn find<T>(&self, name: &[u8]) -> Result<libloading::Symbol<'_, T>, String> {
-        // SAFETY: the caller's.
-        unsafe { self.library.get(name) }.map_err(|error| error.to_string())
+        Ok(Self { gpu: Arc::clone(gpu), recording: Recording::start(library()?)? })
     }
 }
 
 impl Tracer for Cupti {
     fn take(&mut self) -> Result<Vec<KernelSpan>, String> {
         self.gpu.wait()?;
-        // SAFETY: the function has this type; 1 asks for buffers that are not full, too.
-        unsafe {
-            let flush: Switch = *self.find(b"cuptiActivityFlushAll\0")?;
-            check(flush(1))?;
-        }
-        let mut spans = std::mem::take(&mut *SPANS.lock().unwrap_or_else(PoisonError::into_inner));
-        spans.sort_unstable_by_key(|span| span.start);
-        Ok(spans)
+        self.recording.take()
     }
 }
 
 impl Drop for Cupti {
     fn drop(&mut self) {
-        // SAFETY: the function has this type. Nothing can be done where it fails.
-        unsafe {
-            if let Ok(disable) = self.find::<Switch>(b"cuptiActivityDisable\0") {
-                let _ = disable(KERNELS);
-            }
-        }
+        // What is under way is still recorded.
+        let _ = self.gpu.wait();
     }
 }
 
 fn check(code: i32) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("CUPTI said {code}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A library with CUPTI's functions. It reports two kernels at each flush, 100 and 50 ns long, the later
+    /// one first, in records of `RECORD` bytes with one of another kind between them.
+    const FAKE: &str = r#"
+        #include <cstddef>
+        #include <cstdint>
+        #include <cstring>
+        static void (*request)(uint8_t **, size_t *, size_t *);
+        static void (*complete)(void *, uint32_t, uint8_t *, size_t, size_t);
+        static uint64_t now = 5000000000, records;
+        static uint8_t *put(uint8_t *to, uint32_t kind, uint64_t start, uint64_t end) {
+            memset(to, 0xff, RECORD);
+            memcpy(to, &kind, 4);
+            memcpy(to + 16, &start, 8);
+            memcpy(to + 24, &end, 8);
+            return to + RECORD;
+        }
+        extern "C" {
+        int cuptiGetVersion(uint32_t *version) { *version = VERSION; return 0; }
+        int cuptiGetTimestamp(uint64_t *time) { *time = now; return 0; }
+        int cuptiActivityRegisterCallbacks(decltype(request) r, decltype(complete) c) {
+            request = r, complete = c;
+            return 0;
+        }
+        int cuptiActivityEnable(uint32_t kind) { records = 1; return kind != 10; }
+        int cuptiActivityDisable(uint32_t kind) { records = 0; return kind != 10; }
+        int cuptiActivityGetNumDroppedRecords(void *, uint32_t, size_t *n) { *n = LOST; return 0; }
+        int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) {
+            *record = *record ? *record + RECORD : buffer;
+            return *record < buffer + valid ? 0 : 12;
+        }
+        int cuptiActivityFlushAll(uint32_t) {
+            uint8_t *buffer;
+            size_t size, most;
+            if (!records) return 0;
+            request(&buffer, &size, &most);
+            if ((uintptr_t)buffer % 8 || size < 3 * RECORD) return 1;
+            now += 1000;
+            uint8_t *to = put(buffer, 10, now - 500, now - 400);
+            to = put(to, 39, 1, 0);
+            to = put(to, 10, now - 600, now - 550 + WRONG);
+            complete(nullptr, 0, buffer, size, to - buffer);
+            return 0;
+        }
+        }
+    "#;
+
+    /// Held while a fake library records: what is recorded is static.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    fn fake(name: &str, definitions: &[&str]) -> &'static Library {
+        let folder = std::env::current_exe().unwrap().with_file_name("fake-cupti");
+        std::fs::create_dir_all(&folder).unwrap();
+        let (code, path) = (folder.join(format!("{name}.cpp")), folder.join(format!("lib{name}.so")));
+        std::fs::write(&code, FAKE).unwrap();
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let defaults = ["-DRECORD=208", "-DVERSION=130001", "-DLOST=0", "-DWRONG=0"];
+        let is_given = |default: &str| {
+            definitions.iter().any(|given| given.split('=').next() == default.split('=').next())
+        };
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-fPIC"]).args(defaults.iter().filter(|default| !is_given(default)));
+        command.args(definitions).arg(&code).arg("-o").arg(&path);
+        assert!(command.status().unwrap().success());
+        // SAFETY: the library was compiled from the text above, which has no initialisers.
+        Box::leak(Box::new(unsafe { Library::new(&path) }.unwrap()))
+    }
+
+    /// Records of `CUpti_ActivityKernel9`, `…10` and `…13`, which are of different sizes.
+    #[test]
+    fn kernels_are_read_from_records_of_every_size() {
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, record, version) in [("a", 208, 28), ("b", 216, 130_001), ("c", 256, 130_500)] {
+            let definitions = [format!("-DRECORD={record}"), format!("-DVERSION={version}")];
+            let definitions = definitions.each_ref().map(String::as_str);
+            let library = fake(name, &definitions);
+            for _ in 0..2 {
+                let recording = Recording::start(library).unwrap();
+                for _ in 0..2 {
+                    let spans = recording.take().unwrap();
+                    let lengths: Vec<u64> = spans.iter().map(|span| span.end - span.start).collect();
+                    assert_eq!(lengths, [50, 100], "{name}");
+                    assert!(spans[0].start < spans[1].start);
+                }
+            }
+            assert!(recorded().spans.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = |name: &str, definition: &str| {
+            let recording = Recording::start(fake(name, &[definition]));
+            recording.and_then(|recording| recording.take()).unwrap_err()
+        };
+        assert!(error("newer", "-DVERSION=140000").contains("CUPTI 14.0 may have other records"));
+        assert!(error("older", "-DVERSION=12").contains("API 12"));
+        assert!(error("lost", "-DLOST=3").contains("lost the records of 3 kernels"));
+        assert!(error("late", "-DWRONG=2000000000").contains("13.0 gives a kernel the times"));
+        assert!(error("backwards", "-DWRONG=-60").contains("outside of what was traced"));
+    }
 }

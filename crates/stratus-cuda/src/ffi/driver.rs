@@ -164,7 +164,7 @@ impl Gpu {
         shape: crate::processor::Shape,
         arguments: &mut [u64],
     ) -> Result<(), String> {
-        const MOST: usize = 40;
+        const MOST: usize = 48;
         self.adopt()?;
         let mut pointers = [ptr::null_mut(); MOST];
         if arguments.len() > MOST {
@@ -299,6 +299,8 @@ pub(crate) struct Pinned {
     /// Reached when the last copy from it is complete.
     copied: Event,
     copying: bool,
+    /// The bytes that were last copied to it.
+    received: usize,
 }
 
 // SAFETY: it may be used from every thread.
@@ -312,7 +314,7 @@ impl Pinned {
         check("no memory can be page-locked", unsafe {
             sys::cuMemHostAlloc(&raw mut pointer, bytes.max(1), 0)
         })?;
-        Ok(Self { gpu: Arc::clone(gpu), pointer: pointer.cast(), bytes, copied, copying: false })
+        Ok(Self { gpu: Arc::clone(gpu), pointer: pointer.cast(), bytes, copied, copying: false, received: 0 })
     }
 
     pub fn bytes(&self) -> usize {
@@ -346,6 +348,29 @@ impl Pinned {
         Ok(())
     }
 
+    /// Begins to copy all of `from` to this memory, behind the work of the stream.
+    pub fn receive(&mut self, from: &Memory) -> Result<(), String> {
+        if from.bytes > self.bytes {
+            return Err("page-locked memory is too small".to_owned());
+        }
+        self.gpu.adopt()?;
+        // SAFETY: source and target have these bytes; the target is read and freed only when the stream is
+        // empty.
+        check("bytes cannot be copied from the GPU", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(self.pointer.cast(), from.address, from.bytes, self.gpu.stream)
+        })?;
+        self.received = from.bytes;
+        Ok(())
+    }
+
+    /// What was received last, as words: waits for the stream.
+    pub fn received(&self) -> Result<&[u64], String> {
+        self.gpu.wait()?;
+        // SAFETY: the driver aligns memory to pages; as many bytes were written, and nothing writes to them
+        // now that the stream is empty: the next copy takes `&mut self`.
+        Ok(unsafe { std::slice::from_raw_parts(self.pointer.cast(), self.received / size_of::<u64>()) })
+    }
+
     /// Lets the stream wait for the last copy.
     pub fn await_copy(&self) -> Result<(), String> {
         if !self.copying {
@@ -361,8 +386,10 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if !self.copying || self.copied.wait().is_ok() {
-            // SAFETY: it was allocated and is freed once, when no copy from it is under way.
+        let is_read = !self.copying || self.copied.wait().is_ok();
+        let is_written = self.received == 0 || self.gpu.wait().is_ok();
+        if is_read && is_written {
+            // SAFETY: it was allocated and is freed once, when no copy from it or to it is under way.
             let _ = unsafe { sys::cuMemFreeHost(self.pointer.cast()) };
         }
     }
@@ -430,13 +457,11 @@ impl Event {
         Ok(Self { gpu: Arc::clone(gpu), event })
     }
 
-    /// Records it in the stream; while the stream is being captured, as a node of the graph.
-    pub fn record(&self, capturing: bool) -> Result<(), String> {
-        use sys::CUevent_record_flags_enum::{CU_EVENT_RECORD_DEFAULT, CU_EVENT_RECORD_EXTERNAL};
-        let flags = if capturing { CU_EVENT_RECORD_EXTERNAL } else { CU_EVENT_RECORD_DEFAULT };
-        // SAFETY: event and stream live; the flag is one of the two.
+    /// Records it in the stream.
+    pub fn record(&self) -> Result<(), String> {
+        // SAFETY: event and stream live; 0 asks for nothing special.
         check("an event cannot be recorded", unsafe {
-            sys::cuEventRecordWithFlags(self.event, self.gpu.stream, flags as u32)
+            sys::cuEventRecordWithFlags(self.event, self.gpu.stream, 0)
         })
     }
 

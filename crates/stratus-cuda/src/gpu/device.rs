@@ -6,13 +6,14 @@
 //! run 3…  launches the graph as a whole, so that the host's time per step no longer counts
 //! ```
 //!
-//! An event before the first step and one after each step give the times of steps, without holding the stream
-//! up.
+//! Kernels note the times of steps themselves (`step_clock.rs`). These are copied to the process behind the
+//! last step.
 //!
 //! Initialisation inside a library may not be captured. Where a capture fails, that run enqueues its steps
 //! one by one, which completes more of the initialisation, and the next run captures again.
 
 use crate::ffi::driver::{CapturedGraph, Event, Gpu, Memory, Pinned};
+use crate::step_clock::{Enqueued, StepClock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stratus_engine::device::{DeviceTime, Marks, Run};
@@ -21,6 +22,7 @@ use stratus_engine::{Device, EngineError};
 /// The GPU that a session runs on.
 pub(crate) struct GpuDevice {
     gpu: Arc<Gpu>,
+    clock: Arc<StepClock>,
     memory: Vec<Memory>,
     programs: HashMap<GraphKey, ProgramState>,
     /// Before and after the copies of the inputs, or the wait for them.
@@ -44,13 +46,25 @@ struct GraphKey {
 /// The state of a program that was run before.
 #[derive(Default)]
 struct ProgramState {
-    /// The first event is before the first step, each other one after a step.
-    events: Vec<Event>,
-    /// The slot of each step's time.
-    slots: Vec<usize>,
     graph: Option<CapturedGraph>,
+    /// Where its kernels note times, if steps are timed, and page-locked memory that these are copied to.
+    times: Option<Times>,
+    enqueued: Enqueued,
     /// Captures that failed.
     failed_captures: u32,
+}
+
+/// The words that kernels note times in, and page-locked memory that they are copied to.
+struct Times {
+    words: Memory,
+    copy: Pinned,
+}
+
+impl Times {
+    fn new(gpu: &Arc<Gpu>, marks: usize) -> Result<Self, String> {
+        let bytes = StepClock::words(marks) * size_of::<u64>();
+        Ok(Self { words: Memory::zeroed(gpu, bytes)?, copy: Pinned::new(gpu, bytes)? })
+    }
 }
 
 /// Failed captures of a program before the next failure is an error.
@@ -61,10 +75,11 @@ impl GpuDevice {
     ///
     /// # Errors
     /// The driver's message.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+    pub fn new(gpu: &Arc<Gpu>, clock: &Arc<StepClock>) -> Result<Self, String> {
         let copies = [Event::new(gpu)?, Event::new(gpu)?];
         Ok(Self {
             gpu: Arc::clone(gpu),
+            clock: Arc::clone(clock),
             memory: Vec::new(),
             programs: HashMap::new(),
             copies,
@@ -96,37 +111,37 @@ fn containing(memory: &[Memory], address: u64) -> Result<&Memory, String> {
     found.ok_or_else(|| "an address is in no allocation of the session".to_owned())
 }
 
-/// Records the events between steps, where steps are timed.
-struct EventRecorder<'a> {
-    gpu: &'a Arc<Gpu>,
-    program: &'a mut ProgramState,
-    /// The next event of `program`.
-    next: usize,
-    timed: bool,
-    capturing: bool,
-}
+/// Notes the ends of steps, where they are timed.
+struct StepEnds<'a>(Option<&'a StepClock>);
 
-impl EventRecorder<'_> {
-    fn record(&mut self) -> Result<(), String> {
-        if !self.timed {
-            return Ok(());
+impl Marks for StepEnds<'_> {
+    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
+        if let Some(clock) = self.0 {
+            clock.mark(slot);
         }
-        if self.next == self.program.events.len() {
-            self.program.events.push(Event::new(self.gpu)?);
-        }
-        self.program.events[self.next].record(self.capturing)?;
-        self.next += 1;
         Ok(())
     }
 }
 
-impl Marks for EventRecorder<'_> {
-    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
-        self.record().map_err(|reason| EngineError::Device { device: self.gpu.name.clone(), reason })?;
-        if self.timed {
-            self.program.slots.push(slot);
+impl ProgramState {
+    /// Enqueues its steps, `marks` of them, with what takes their times where `clock` is given.
+    fn enqueue(
+        &mut self,
+        clock: Option<&StepClock>,
+        marks: usize,
+        enqueue: &mut dyn FnMut(&mut dyn Marks) -> Result<(), EngineError>,
+    ) -> Result<(), CaptureError> {
+        if let (Some(clock), Some(times)) = (clock, &self.times) {
+            clock.begin(times.words.address(), marks, self.enqueued.ends.clone());
         }
-        Ok(())
+        let enqueued = enqueue(&mut StepEnds(clock)).map_err(CaptureError);
+        if let Some(clock) = clock {
+            match enqueued {
+                Ok(()) => self.enqueued = clock.end()?,
+                Err(_) => clock.cancel(),
+            }
+        }
+        enqueued
     }
 }
 
@@ -179,11 +194,11 @@ impl Device for GpuDevice {
     }
 
     fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError> {
-        let Run { program, buffer, is_staged, inputs, timed, enqueue } = run;
+        let Run { program, buffer, is_staged, inputs, timed, marks, enqueue } = run;
         let gpu = Arc::clone(&self.gpu);
         let failed = |reason: String| EngineError::Device { device: gpu.name.clone(), reason };
         if timed {
-            self.copies[0].record(false).map_err(failed)?;
+            self.copies[0].record().map_err(failed)?;
         }
         let has_inputs = inputs.iter().any(|(_, bytes)| !bytes.is_empty());
         self.stage(buffer, inputs)?;
@@ -193,21 +208,19 @@ impl Device for GpuDevice {
             }
         }
         if timed {
-            self.copies[1].record(false).map_err(failed)?;
+            self.copies[1].record().map_err(failed)?;
         }
         let key = GraphKey { program, buffer, timed };
         let first = !self.programs.contains_key(&key);
         let state = self.programs.entry(key).or_default();
+        let clock = timed.then_some(&*self.clock);
+        if timed && state.times.is_none() {
+            state.times = Some(Times::new(&gpu, marks).map_err(failed)?);
+        }
         if state.graph.is_none() {
-            let mut enqueue_steps = |state: &mut ProgramState, capturing: bool| {
-                state.slots.clear();
-                let mut events = EventRecorder { gpu: &gpu, program: state, next: 0, timed, capturing };
-                events.record()?;
-                enqueue(&mut events).map_err(CaptureError)
-            };
             let graph = match first {
                 true => None,
-                false => match CapturedGraph::of(&gpu, || enqueue_steps(state, true)) {
+                false => match CapturedGraph::of(&gpu, || state.enqueue(clock, marks, enqueue)) {
                     Ok(graph) => Some(graph),
                     Err(CaptureError(error)) if state.failed_captures == MOST_FAILED_CAPTURES => {
                         return Err(error);
@@ -220,11 +233,14 @@ impl Device for GpuDevice {
             };
             match graph {
                 Some(graph) => state.graph = Some(graph),
-                None => enqueue_steps(state, false).map_err(|CaptureError(error)| error)?,
+                None => state.enqueue(clock, marks, enqueue).map_err(|CaptureError(error)| error)?,
             }
         }
         if let Some(graph) = &state.graph {
             graph.launch().map_err(failed)?;
+        }
+        if let Some(Times { words, copy }) = &mut state.times {
+            copy.receive(words).map_err(failed)?;
         }
         self.launched = Some(key);
         Ok(())
@@ -237,10 +253,18 @@ impl Device for GpuDevice {
             return Ok(DeviceTime::default());
         };
         let Some(state) = self.programs.get(&key) else { return Ok(DeviceTime::default()) };
-        for (pair, &slot) in state.events.windows(2).zip(&state.slots) {
-            time(slot, pair[1].since(&pair[0]).map_err(failed)?);
+        if let Some(times) = &state.times {
+            state.enqueued.times(times.copy.received().map_err(failed)?, time);
         }
         Ok(DeviceTime { copies: self.copies[1].since(&self.copies[0]).map_err(failed)? })
+    }
+
+    fn marks(&self, program: usize) -> Option<[usize; 2]> {
+        let of_program = |(key, state): (&GraphKey, &ProgramState)| {
+            let is_recorded = key.program == program && key.timed && state.graph.is_some();
+            is_recorded.then(|| [state.enqueued.steps(), state.enqueued.marks])
+        };
+        self.programs.iter().find_map(of_program)
     }
 
     fn wait(&self) -> Result<(), EngineError> {

@@ -3,6 +3,7 @@
 use super::code::Compiler;
 use crate::ffi::driver::{Gpu, Module};
 use crate::processor::{Function, Processor, Shape, Source};
+use crate::step_clock::Stamps;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ pub(crate) struct GpuProcessor {
     gpu: Arc<Gpu>,
     compiler: Compiler,
     modules: Mutex<HashMap<Source, Module>>,
+    stamps: Stamps,
 }
 
 impl GpuProcessor {
@@ -22,7 +24,7 @@ impl GpuProcessor {
     pub fn new(gpu: &Arc<Gpu>, cache: Option<PathBuf>) -> Result<Self, String> {
         let [major, minor] = gpu.capability;
         let compiler = Compiler::new(10 * major + minor, cache)?;
-        Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default() })
+        Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default(), stamps: Stamps::default() })
     }
 
     /// Loads the module of a source. One from the cache that does not load is compiled anew.
@@ -36,6 +38,16 @@ impl GpuProcessor {
 }
 
 impl Processor for GpuProcessor {
+    fn compile_ahead(&self, mut sources: Vec<Source>) {
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|source| !modules().contains_key(source));
+        crate::sources::compile_side_by_side(sources, |source| {
+            if let Ok(module) = self.load(source) {
+                modules().insert(source.clone(), module);
+            }
+        });
+    }
+
     fn function(&self, source: &Source, name: &str) -> Result<Function, String> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if !modules.contains_key(source) {
@@ -52,6 +64,10 @@ impl Processor for GpuProcessor {
 
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String> {
         self.gpu.launch(function.0, shape, arguments)
+    }
+
+    fn stamps(&self) -> &Stamps {
+        &self.stamps
     }
 
     fn capability(&self) -> u32 {

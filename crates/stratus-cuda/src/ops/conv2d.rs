@@ -28,10 +28,6 @@ use crate::processor::{AMPERE, Argument, Call, Implementation, Launch, Source};
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
-/// The most configurations of cuDNN that are measured, and the most bytes of workspace of each.
-const PLANS: usize = 6;
-const WORKSPACE: usize = 1 << 30;
-
 /// The name of the native kernel that computes any convolution, a thread per output element.
 const PLAIN: &str = "stratus:plain";
 
@@ -189,12 +185,14 @@ impl Convolution<'_> {
     fn build(&self, builder: &KernelBuilder<'_>) -> Result<Implementation, String> {
         check_types(self.operands)?;
         let plain = || self.with_bias_and_relu(self.plain(builder)?, builder);
-        let problem = self.problem(builder.libraries.is_some_and(|libraries| libraries.tf32))?;
+        let problem = self.problem(builder.tf32)?;
+        if let Some(convolutions) = builder.convolutions {
+            convolutions.borrow_mut().push((problem, builder.requested.map(str::to_owned)));
+        }
         let mut candidates = self.f32_candidates(&problem, builder)?;
         let special = self.special_candidates(&problem, builder)?;
         let Some(libraries) = builder.libraries else {
-            let requested =
-                |candidate: &Implementation| builder.requested.is_none_or(|name| candidate.name == name);
+            let requested = |candidate: &Implementation| builder.wants(&candidate.name);
             return candidates.into_iter().chain(special).find(requested).map_or_else(plain, Ok);
         };
         if builder.requested == Some(PLAIN) {
@@ -209,7 +207,7 @@ impl Convolution<'_> {
         candidates.extend(special);
         let name = libraries.chosen_name(&problem, builder.choice());
         // Where cuDNN has no plan, a native kernel computes it: its error would help nobody.
-        let plans = libraries.cudnn.plans(&problem, PLANS, WORKSPACE, name.as_deref()).unwrap_or_default();
+        let plans = libraries.plans(&problem, name.as_deref());
         for plan in plans {
             let candidate = Implementation {
                 name: plan.name.clone(),

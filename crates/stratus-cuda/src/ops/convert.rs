@@ -179,8 +179,7 @@ pub(super) mod tests {
     /// Runs a kernel on a tile of the batch, with its operands at these addresses.
     pub fn run(kernel: &dyn OnGpu, operands: &[Operand], counts: [usize; 3], addresses: &[u64], tile: Tile) {
         let processor: Arc<dyn Processor> = Arc::new(Emulation::with(4, false).unwrap());
-        let builder =
-            KernelBuilder { processor: &processor, libraries: None, requested: None, measure: false };
+        let builder = KernelBuilder::without_libraries(&processor);
         let implementation = kernel.build(operands, counts, &builder).unwrap();
         let mut scratch = vec![0u64; implementation.scratch_bytes.div_ceil(8) + 1];
         let mut at = Operands::new(tile);

@@ -32,8 +32,9 @@ mod scale;
 mod sgd;
 mod stem;
 
-use crate::gpu_libraries::{GpuLibraries, ImplementationChoice};
+use crate::gpu_libraries::{Asked, GpuLibraries, ImplementationChoice};
 use crate::processor::{Argument, Implementation, Launch, Processor, Shape, Source};
+use std::cell::RefCell;
 use std::sync::Arc;
 use stratus_engine::{DType, Kernel, Layout, Value};
 
@@ -85,9 +86,27 @@ pub(crate) struct KernelBuilder<'a> {
     pub requested: Option<&'a str>,
     /// Whether implementations may be measured.
     pub measure: bool,
+    /// Whether factors in f32 may be rounded to TF32.
+    pub tf32: bool,
+    /// Where convolutions are noted, each with the name of the implementation that is asked for.
+    pub convolutions: Option<&'a RefCell<Vec<Asked>>>,
+}
+
+#[cfg(test)]
+impl<'a> KernelBuilder<'a> {
+    /// One that asks for nothing.
+    pub fn without_libraries(processor: &'a Arc<dyn Processor>) -> Self {
+        let (libraries, requested, convolutions) = (None, None, None);
+        Self { processor, libraries, requested, measure: false, tf32: false, convolutions }
+    }
 }
 
 impl KernelBuilder<'_> {
+    /// Whether an implementation of this name may be taken.
+    pub fn wants(&self, name: &str) -> bool {
+        self.requested.is_none_or(|requested| requested == name)
+    }
+
     /// How to choose among several implementations.
     pub fn choice(&self) -> ImplementationChoice<'_> {
         match (self.requested, self.measure) {

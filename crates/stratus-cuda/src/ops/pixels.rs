@@ -68,8 +68,7 @@ mod tests {
             let operands = [operand(DType::U8, &shape, images), operand(DType::F32, &shape, y)];
             let processor: std::sync::Arc<dyn crate::processor::Processor> =
                 std::sync::Arc::new(crate::emulation::Emulation::with(4, false).unwrap());
-            let builder =
-                KernelBuilder { processor: &processor, libraries: None, requested: None, measure: false };
+            let builder = KernelBuilder::without_libraries(&processor);
             kernel.build(&operands, [1, 0, 1], &builder).err()
         };
         let (plain, last) = (|| Layout::plain(&shape), || Layout::channels_last(&shape));

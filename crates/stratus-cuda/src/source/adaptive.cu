@@ -22,7 +22,8 @@
 extern "C" __global__ void adaptive_update(const T *gradient, const double *hyper, T *parameter, T *state0,
                                            T *state1, T_OUT *copy, i64 count, double factor, double decay,
                                            double keep0, double keep1, double epsilon,
-                                           const float *loss_scale) {
+                                           const float *loss_scale, TIMED) {
+    NOTE_TIMES;
     constexpr bool is_adam = RULE == ADAM || RULE == ADAM_DECOUPLED;
     __shared__ float of_all[3];
     const LossScale scaling = read_loss_scale(loss_scale);

@@ -48,7 +48,8 @@ __device__ __forceinline__ void apply(const X *x, const T *a, T *y, const float 
 
 extern "C" __global__ void batch_norm_apply(const X *x, T *y, const float *weight, const float *bias,
                                             const float *mean, const float *spread, float epsilon, i64 rows,
-                                            int channels, i64 x_stride, i64 y_stride) {
+                                            int channels, i64 x_stride, i64 y_stride, TIMED) {
+    NOTE_TIMES;
     apply<false>(x, 0, y, weight, bias, mean, spread, epsilon, rows, channels, x_stride, y_stride);
 }
 
@@ -56,7 +57,8 @@ extern "C" __global__ void batch_norm_apply(const X *x, T *y, const float *weigh
 extern "C" __global__ void batch_norm_add_apply(const X *x, const T *a, T *y, const float *weight,
                                                 const float *bias, const float *mean, const float *spread,
                                                 float epsilon, i64 rows, int channels, i64 x_stride,
-                                                i64 y_stride) {
+                                                i64 y_stride, TIMED) {
+    NOTE_TIMES;
     apply<true>(x, a, y, weight, bias, mean, spread, epsilon, rows, channels, x_stride, y_stride);
 }
 
@@ -105,9 +107,10 @@ extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *
                                                     const float *bias, const float *mean,
                                                     const float *inverse_deviation, const float *dweight,
                                                     const float *dbias, int tiles, i64 rows, int channels,
-                                                    i64 x_stride, i64 y_stride) {
+                                                    i64 x_stride, i64 y_stride, TIMED) {
     int channel = CHANNEL;
     if (channel >= channels) return;
+    NOTE_TIMES;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
     const Correction correction(affine, dweight, dbias, 1.0f / ((float)rows * tiles), channel);
     backward<true>(affine, &correction, x, dy, dx, rows, x_stride, y_stride);
@@ -116,9 +119,10 @@ extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *
 extern "C" __global__ void batch_norm_inference_backward(const X *x, const T *dy, T *dx, const float *weight,
                                                          const float *bias, const float *mean,
                                                          const float *variance, float epsilon, i64 rows,
-                                                         int channels, i64 x_stride, i64 y_stride) {
+                                                         int channels, i64 x_stride, i64 y_stride, TIMED) {
     int channel = CHANNEL;
     if (channel >= channels) return;
+    NOTE_TIMES;
     const Affine affine(weight, bias, mean, variance, epsilon, channel);
     backward<false>(affine, 0, x, dy, dx, rows, x_stride, y_stride);
 }

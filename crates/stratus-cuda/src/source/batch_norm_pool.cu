@@ -41,7 +41,8 @@ __device__ __forceinline__ void visit_window(const X *x, u32 output, int channel
 extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, const float *weight,
                                                  const float *bias, const float *mean, const float *spread,
                                                  float epsilon, int rows, int channels, int height, int width,
-                                                 int out_height, int out_width) {
+                                                 int out_height, int out_width, TIMED) {
+    NOTE_TIMES;
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, spread, epsilon, channel);
@@ -77,7 +78,8 @@ extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, co
 extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, const u8 *index,
                                                      const float *mean, int rows, int channels, int height,
                                                      int width, int out_height, int out_width,
-                                                     double *shares) {
+                                                     double *shares, TIMED) {
+    NOTE_TIMES;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -161,7 +163,8 @@ __device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy
 extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const T *dy, const u8 *index,
                                                               const float *mean, int rows, int channels,
                                                               int height, int width, int out_height,
-                                                              int out_width, double *shares) {
+                                                              int out_width, double *shares, TIMED) {
+    NOTE_TIMES;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -180,12 +183,13 @@ extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const 
 }
 
 // The sums are over all tiles of the batch.
-extern "C" __global__ void batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx,
-                                                         const float *weight, const float *bias,
-                                                         const float *mean, const float *inverse_deviation,
-                                                         const float *dweight, const float *dbias, int tiles,
-                                                         int rows, int channels, int height, int width,
-                                                         int out_height, int out_width) {
+// Three blocks of 256 threads fit a multiprocessor.
+extern "C" __global__ void __launch_bounds__(256, 3)
+    batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx, const float *weight,
+                                  const float *bias, const float *mean, const float *inverse_deviation,
+                                  const float *dweight, const float *dbias, int tiles, int rows,
+                                  int channels, int height, int width, int out_height, int out_width, TIMED) {
+    NOTE_TIMES;
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
@@ -212,7 +216,8 @@ extern "C" __global__ void batch_norm_pool_inference_backward(const T *dy, const
                                                               const float *mean, const float *variance,
                                                               float epsilon, int rows, int channels,
                                                               int height, int width, int out_height,
-                                                              int out_width) {
+                                                              int out_width, TIMED) {
+    NOTE_TIMES;
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, variance, epsilon, channel);

@@ -33,7 +33,8 @@ template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, cons
 
 // Σ x and Σ x².
 extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int channels, i64 stride,
-                                                 double *shares) {
+                                                 double *shares, TIMED) {
+    NOTE_TIMES;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -65,7 +66,8 @@ __device__ __forceinline__ void add_shares(double (&sums)[2], const double *shar
 extern "C" __global__ void batch_norm_settle(const double *shares, int count, int channels, double rows,
                                              int is_first, int is_last, double epsilon, double momentum,
                                              float *running_mean, float *running_var, float *mean,
-                                             float *inverse_deviation, double *moments) {
+                                             float *inverse_deviation, double *moments, TIMED) {
+    NOTE_TIMES;
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     double sums[2];
     add_shares(sums, shares, count, channel, channels);
@@ -119,7 +121,8 @@ __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, 
 extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const float *weight,
                                                 const float *bias, const float *mean,
                                                 const float *inverse_deviation, i64 rows, int channels,
-                                                i64 x_stride, i64 y_stride, double *shares) {
+                                                i64 x_stride, i64 y_stride, double *shares, TIMED) {
+    NOTE_TIMES;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -185,13 +188,15 @@ __device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy
 }
 
 extern "C" __global__ void batch_norm_cut_gradients(const X *x, const T *y, T *dy, const float *mean,
-                                                    i64 rows, int channels, double *shares) {
+                                                    i64 rows, int channels, double *shares, TIMED) {
+    NOTE_TIMES;
     cut<false>(x, y, 0, dy, mean, rows, channels, shares);
 }
 
 extern "C" __global__ void batch_norm_add_cut_gradients(const X *x, const T *y, const T *part, T *dy,
                                                         const float *mean, i64 rows, int channels,
-                                                        double *shares) {
+                                                        double *shares, TIMED) {
+    NOTE_TIMES;
     cut<true>(x, y, part, dy, mean, rows, channels, shares);
 }
 
@@ -199,7 +204,8 @@ extern "C" __global__ void batch_norm_add_cut_gradients(const X *x, const T *y, 
 extern "C" __global__ void batch_norm_settle_gradients(const double *shares, int count, int channels,
                                                        const float *inverse_deviation, int is_first,
                                                        int is_last, float *dweight, float *dbias,
-                                                       double *totals) {
+                                                       double *totals, TIMED) {
+    NOTE_TIMES;
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     double sums[2];
     add_shares(sums, shares, count, channel, channels);

@@ -9,7 +9,8 @@ __device__ __forceinline__ void add_to_norm(double *norm, double squares, int is
 
 // `partial[block]` is the sum of the block's squares. A block alone adds it to the norm.
 extern "C" __global__ void sum_of_squares(const T *gradient, double *partial, double *norm, i64 count,
-                                          int is_first) {
+                                          int is_first, TIMED) {
+    NOTE_TIMES;
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;
     double squares = 0.0;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += step) {
@@ -27,7 +28,8 @@ extern "C" __global__ void sum_of_squares(const T *gradient, double *partial, do
 }
 
 // One block.
-extern "C" __global__ void add_squares(const double *partial, double *norm, int blocks, int is_first) {
+extern "C" __global__ void add_squares(const double *partial, double *norm, int blocks, int is_first, TIMED) {
+    NOTE_TIMES;
     double squares = 0.0;
     for (int block = threadIdx.x; block < blocks; block += blockDim.x) squares += partial[block];
     squares = block_sum(squares);
@@ -35,13 +37,15 @@ extern "C" __global__ void add_squares(const double *partial, double *norm, int 
 }
 
 // One thread. NaN passes.
-extern "C" __global__ void clip_factor(double *norm, double max_norm, const float *loss_scale) {
+extern "C" __global__ void clip_factor(double *norm, double max_norm, const float *loss_scale, TIMED) {
+    NOTE_TIMES;
     const double ratio = max_norm / (sqrt(norm[0]) * read_loss_scale(loss_scale).inverse + 1e-6);
     norm[1] = ratio >= 1.0 ? 1.0 : ratio;
 }
 
 // Grid-stride loop over the elements, VECTOR at a time.
-extern "C" __global__ void clip_gradient(const double *norm, T *gradient, i64 count) {
+extern "C" __global__ void clip_gradient(const double *norm, T *gradient, i64 count, TIMED) {
+    NOTE_TIMES;
     const float factor = (float)norm[1];
     if (factor == 1.0f) return;
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;

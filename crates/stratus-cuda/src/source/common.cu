@@ -4,7 +4,9 @@
 // to C++.
 //
 // Conventions
-//   kernels        `extern "C" __global__`, repeated as EXPORT(name) at the end of the file
+//   kernels        `extern "C" __global__`, repeated as EXPORT(name) at the end of the file; their last
+//                  parameters are TIMED, their first statement NOTE_TIMES (behind the return of threads that
+//                  have nothing to do, where that saves registers: a block's first thread always has)
 //   shared memory  of a size known at the launch: DYNAMIC_SHARED(type, name)
 //   T, VECTOR      the type of elements, and how many a thread loads at once (16 bytes, or 1 element)
 //   feature maps   channels last: [N, H, W, C] in memory; filters [K, KH, KW, C]
@@ -22,6 +24,37 @@ typedef unsigned long long u64;
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
+
+// Nanoseconds of the device's clock, which all multiprocessors share. The emulation counts.
+__device__ __forceinline__ u64 device_time() {
+#ifdef EMULATED
+    return emulated::tick();
+#else
+    u64 time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
+    return time;
+#endif
+}
+
+// Where a kernel is asked to, it notes when its first block begins, and when its last one ends: the first
+// thread of each block, behind all that it does. The clock only goes forward, so that the largest time is
+// that of this run, whatever an earlier one has left.
+#define TIMED u64 *begun_at, u64 *ended_at
+#define NOTE_TIMES const NotedTimes noted_times(begun_at, ended_at)
+
+struct NotedTimes {
+    u64 *ended_at;
+    static __device__ __forceinline__ bool is_first_thread() {
+        return (threadIdx.x | threadIdx.y | threadIdx.z) == 0;
+    }
+    __device__ __forceinline__ NotedTimes(u64 *begun_at, u64 *to) : ended_at(to) {
+        if (begun_at && is_first_thread() && (blockIdx.x | blockIdx.y | blockIdx.z) == 0)
+            *begun_at = device_time();
+    }
+    __device__ __forceinline__ ~NotedTimes() {
+        if (ended_at && is_first_thread()) atomicMax(ended_at, device_time());
+    }
+};
 
 // bfloat16: the upper half of a float.
 struct bf16 {

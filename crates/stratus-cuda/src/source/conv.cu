@@ -14,7 +14,9 @@
         int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w, int dilation_h, int dilation_w, \
         int groups
 
-extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 count, GEOMETRY_PARAMETERS) {
+extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 count, GEOMETRY_PARAMETERS,
+                                        TIMED) {
+    NOTE_TIMES;
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int o = at % outputs;
@@ -39,7 +41,8 @@ extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 c
 }
 
 extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *dx, i64 count,
-                                              GEOMETRY_PARAMETERS) {
+                                              GEOMETRY_PARAMETERS, TIMED) {
+    NOTE_TIMES;
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = at % channels;
@@ -68,7 +71,8 @@ extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *d
 }
 
 extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float *dweight, i64 count,
-                                                 i64 batch, GEOMETRY_PARAMETERS) {
+                                                 i64 batch, GEOMETRY_PARAMETERS, TIMED) {
+    NOTE_TIMES;
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = at % group_in;
@@ -93,7 +97,8 @@ extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float 
 }
 
 // Adds a bias [columns] to rows of `columns` elements in place, with a ReLU if RELU. NaN passes.
-extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int columns) {
+extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int columns, TIMED) {
+    NOTE_TIMES;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count;
          at += (i64)gridDim.x * blockDim.x * VECTOR) {
         int column = at % columns;
@@ -110,7 +115,8 @@ extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int colu
 
 // Sums over the rows of a matrix [rows, columns], in gridDim.y parts. A block has 32 threads along the
 // columns, VECTOR columns each, and 8 along the rows.
-extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int columns) {
+extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int columns, TIMED) {
+    NOTE_TIMES;
     __shared__ double sums[8][32 * VECTOR];
     int column = (blockIdx.x * 32 + threadIdx.x) * VECTOR;
     i64 part = (rows + gridDim.y - 1) / gridDim.y;
@@ -149,7 +155,8 @@ extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int c
     }
 }
 
-extern "C" __global__ void sum_parts(const double *partial, float *sum, int parts, int columns) {
+extern "C" __global__ void sum_parts(const double *partial, float *sum, int parts, int columns, TIMED) {
+    NOTE_TIMES;
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= columns) return;
     double whole = 0;

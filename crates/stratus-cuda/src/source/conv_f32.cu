@@ -207,7 +207,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
              int taps_h, int taps_w, int result_height, int result_width, int result_step_h,
              int result_step_w, int result_first_h, int result_first_w, int kernel_h, int kernel_w,
              int first_tap_h, int first_tap_w, int next_tap_h, int next_tap_w, int move_ah, int move_aw,
-             int move_ac, int move_bh, int move_bw, int move_bc) {
+             int move_ac, int move_bh, int move_bw, int move_bc, TIMED) {
+    NOTE_TIMES;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x;
@@ -311,7 +312,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                      i64 elements, int outputs, int columns, int pixels, int part, int channels, int height,
                      int width, int out_height, int out_width, int kernel_w, int pad_h, int pad_w,
                      int stride_h, int stride_w, int dilation_h, int dilation_w, int move_n, int move_p,
-                     int move_q) {
+                     int move_q, TIMED) {
+    NOTE_TIMES;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x;
@@ -389,7 +391,8 @@ EXPORT(convolve_weights)
 // sums[i] = Σ_p partial[p][i] over `parts` parts of `count` sums, in f64 and in a fixed order. Threads of a
 // block with the same x divide the parts of a sum.
 extern "C" __global__ void __launch_bounds__(256)
-    add_exactly(const float *partial, float *sums, int parts, i64 count) {
+    add_exactly(const float *partial, float *sums, int parts, i64 count, TIMED) {
+    NOTE_TIMES;
     __shared__ double shares[256];
     const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;

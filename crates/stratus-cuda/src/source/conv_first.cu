@@ -39,7 +39,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_first(const T *__restrict__ x, const T *__restrict__ weight, const float *__restrict__ bias,
                T *__restrict__ y, int tiles, int outputs, int taps, int kernel_w, int dilation_h,
                int dilation_w, int height, int width, int out_height, int out_width, int stride_h,
-               int stride_w, int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w) {
+               int stride_w, int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w,
+               TIMED) {
+    NOTE_TIMES;
     DYNAMIC_SHARED(unsigned char, shared);
     uint2 *weights = (uint2 *)shared;
     int *distance = (int *)(weights + STEPS * OUTPUTS * 32);

@@ -40,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         int tiles, int part, int outputs, int taps, int kernel_w, int dilation_h,
                         int dilation_w, int height, int width, int out_height, int out_width, int stride_h,
                         int stride_w, int pad_h, int pad_w, int tile_h, int tile_w, int window_h,
-                        int window_w) {
+                        int window_w, TIMED) {
+    NOTE_TIMES;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     // `first`: the first tap of a pixel in the window, in the order of lanes. `place`: row and column in the

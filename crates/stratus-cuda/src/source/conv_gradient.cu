@@ -39,7 +39,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels,
                   int part, int columns, int channels, int height, int width, int outputs, int out_height,
                   int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
-                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n) {
+                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n, TIMED) {
+    NOTE_TIMES;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;

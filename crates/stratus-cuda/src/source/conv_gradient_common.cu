@@ -20,7 +20,8 @@ __device__ __forceinline__ Column column_of(int column, int columns, int channel
 // sums[i] = Σ_p partial[p][i] over `parts` parts of `count` sums, in f64 and in a fixed order. Threads of a
 // block with the same x divide the parts of a sum.
 extern "C" __global__ void __launch_bounds__(256)
-    add_parts(const float *partial, float *sums, int parts, int count) {
+    add_parts(const float *partial, float *sums, int parts, int count, TIMED) {
+    NOTE_TIMES;
     __shared__ double shares[256];
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;

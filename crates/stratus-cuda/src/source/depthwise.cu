@@ -34,7 +34,8 @@ __device__ constexpr bool is_read(int k) {
 extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     depthwise(const T *x, const T *weight, T *y, i64 count, int channels, int height, int width,
               int out_height, int out_width, int rows, int parts, int groups, int first_h, int begin_h,
-              int first_w, int begin_w) {
+              int first_w, int begin_w, TIMED) {
+    NOTE_TIMES;
     const int vectors = channels / VECTOR;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int channel = (int)(at % vectors) * VECTOR;

@@ -24,7 +24,8 @@ __device__ constexpr bool is_read(int k) {
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
     depthwise_weights(const T *x, const T *dy, double *shares, int units, int share, int channels, int height,
-                      int width, int out_height, int out_width, int groups, int pad_h, int pad_w) {
+                      int width, int out_height, int out_width, int groups, int pad_h, int pad_w, TIMED) {
+    NOTE_TIMES;
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
     const u32 step = channels * sizeof(T);
     float sums[TAPS][VECTOR] = {};
@@ -82,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
 
 // Sums `count` shares. A block has 32 sums, with 16 threads each.
 extern "C" __global__ void __launch_bounds__(512)
-    depthwise_weights_sum(const double *shares, float *dweight, int count, int channels) {
+    depthwise_weights_sum(const double *shares, float *dweight, int count, int channels, TIMED) {
+    NOTE_TIMES;
     __shared__ double sums[16][32];
     const int taps = TAPS * channels, at = blockIdx.x * 32 + threadIdx.x;
     double sum = 0;

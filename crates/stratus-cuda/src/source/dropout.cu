@@ -48,7 +48,8 @@ struct Stream {
 
 // Elements in row-major order; `first` elements of the batch come before them.
 extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *y, i64 count, i64 first,
-                                        i64 layer, i64 threshold, float scale) {
+                                        i64 layer, i64 threshold, float scale, TIMED) {
+    NOTE_TIMES;
     Stream stream(hyper, (u32)layer);
     i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x, threads = (i64)gridDim.x * blockDim.x;
 #if VECTOR >= 4
@@ -81,7 +82,8 @@ extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *
 // per channel; an image has `fours` of these. Only where VECTOR is 1 may a channel begin within a block.
 extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *y, int items, i64 first,
                                         i64 layer, i64 threshold, float scale, int groups, int fours,
-                                        int pixels) {
+                                        int pixels, TIMED) {
+    NOTE_TIMES;
     Stream stream(hyper, (u32)layer);
     i64 channels = (i64)groups * VECTOR;
     u32 step = gridDim.x * blockDim.x;
@@ -114,7 +116,8 @@ extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *
 // Neighbouring threads have neighbouring channels.
 extern "C" __global__ void dropout_channels(const T *x, const double *hyper, T *y, i64 items, i64 first,
                                             i64 layer, i64 threshold, float scale, int groups, int runs,
-                                            int pixels) {
+                                            int pixels, TIMED) {
+    NOTE_TIMES;
     Stream stream(hyper, (u32)layer);
     i64 channels = (i64)groups * VECTOR, step = (i64)gridDim.x * blockDim.x;
     for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {

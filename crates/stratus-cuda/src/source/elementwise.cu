@@ -15,7 +15,8 @@
          position += (i64)gridDim.x * blockDim.x * VECTOR)
 
 // NaN passes, so that a diverged run shows.
-extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling) {
+extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling, TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
@@ -25,7 +26,9 @@ extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float c
     }
 }
 
-extern "C" __global__ void relu_backward(const T *y, const T_OTHER *dy, T_OUT *dx, i64 count, float ceiling) {
+extern "C" __global__ void relu_backward(const T *y, const T_OTHER *dy, T_OUT *dx, i64 count, float ceiling,
+                                         TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         float of_y[VECTOR], v[VECTOR];
         load(y + at, of_y);
@@ -36,7 +39,8 @@ extern "C" __global__ void relu_backward(const T *y, const T_OTHER *dy, T_OUT *d
     }
 }
 
-extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count, int relu) {
+extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count, int relu, TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         float v[VECTOR], w[VECTOR];
         load(a + at, v);
@@ -51,7 +55,8 @@ extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count
 }
 
 // sum += x
-extern "C" __global__ void accumulate(const T *x, T_OUT *sum, i64 count) {
+extern "C" __global__ void accumulate(const T *x, T_OUT *sum, i64 count, TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         float v[VECTOR], w[VECTOR];
         load(x + at, v);
@@ -68,7 +73,8 @@ template <typename E> __device__ __forceinline__ void plus(E &sum, E part) {
 }
 
 // The first part initialises the sum.
-extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_first) {
+extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_first, TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         Vector<T, VECTOR> v = *(const Vector<T, VECTOR> *)(part + at);
         if (!is_first) {
@@ -84,7 +90,8 @@ extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_fi
     }
 }
 
-extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count) {
+extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count, TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
@@ -92,7 +99,8 @@ extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count) {
     }
 }
 
-extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor) {
+extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor, TIMED) {
+    NOTE_TIMES;
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
@@ -149,12 +157,14 @@ __device__ __forceinline__ void activation_backward(const T *x, const T_OTHER *d
     }
 }
 
-#define ACTIVATION(name)                                                                              \
-    extern "C" __global__ void name##_forward(const T *x, T_OUT *y, i64 count) {                      \
-        activation<name>(x, y, count);                                                                \
-    }                                                                                                 \
-    extern "C" __global__ void name##_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count) { \
-        activation_backward<name##_derivative>(x, dy, dx, count);                                     \
+#define ACTIVATION(name)                                                                                     \
+    extern "C" __global__ void name##_forward(const T *x, T_OUT *y, i64 count, TIMED) {                      \
+        NOTE_TIMES;                                                                                          \
+        activation<name>(x, y, count);                                                                       \
+    }                                                                                                        \
+    extern "C" __global__ void name##_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count, TIMED) { \
+        NOTE_TIMES;                                                                                          \
+        activation_backward<name##_derivative>(x, dy, dx, count);                                            \
     }
 
 ACTIVATION(gelu)
@@ -164,7 +174,8 @@ ACTIVATION(silu)
 // A change of layout, element by element: extents and strides of four dimensions in the order of `y`,
 // outermost first.
 extern "C" __global__ void reorder(const T *x, T *y, i64 count, i64 extent1, i64 extent2, i64 extent3, i64 x0,
-                                   i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3) {
+                                   i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3, TIMED) {
+    NOTE_TIMES;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         i64 i3 = at % extent3, rest = at / extent3;
         i64 i2 = rest % extent2;

@@ -2,7 +2,8 @@
 // iteration t. Grid-stride loop over the elements, VECTOR at a time.
 
 extern "C" __global__ void ema_update(const T *value, const double *hyper, T *average, i64 count,
-                                      double decay) {
+                                      double decay, TIMED) {
+    NOTE_TIMES;
     i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR,
         step = (i64)gridDim.x * blockDim.x * VECTOR;
     if (at >= count) return;

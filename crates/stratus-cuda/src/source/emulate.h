@@ -42,6 +42,8 @@ struct Launch {
     Word count;
     // Memory for the stacks of threads and for shared memory.
     unsigned char *stacks, *shared;
+    // How often the device's clock was read.
+    Word *clock;
 };
 
 const unsigned MOST_THREADS = 1024;
@@ -68,6 +70,8 @@ jmp_buf scheduler;
 void (*body)(const void *kernel, const Word *words);
 const void *kernel;
 char error[256];
+
+inline Word tick() { return ++*launch->clock; }
 
 inline unsigned ordered(unsigned turn, unsigned of) { return launch->backwards ? of - 1 - turn : turn; }
 

@@ -4,7 +4,9 @@
 //
 // A_TRANSPOSED: A is stored as [depth, rows]; B_TRANSPOSED: B is stored as [columns, depth].
 
-extern "C" __global__ void multiply(const T *a, const T *b, RESULT *c, i64 rows, i64 columns, i64 depth) {
+extern "C" __global__ void multiply(const T *a, const T *b, RESULT *c, i64 rows, i64 columns, i64 depth,
+                                    TIMED) {
+    NOTE_TIMES;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * columns;
          at += (i64)gridDim.x * blockDim.x) {
         i64 row = at / columns, column = at % columns;

@@ -59,7 +59,8 @@ struct Scales {
 };
 
 extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight,
-                                       float beta) {
+                                       float beta, TIMED) {
+    NOTE_TIMES;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         Scales scales(x + (at - c), channels, c);
@@ -68,7 +69,8 @@ extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels
 }
 
 extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k,
-                                        float weight, float beta, float slope) {
+                                        float weight, float beta, float slope, TIMED) {
+    NOTE_TIMES;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         const T *pixel = x + (at - c), *gradient = dy + (at - c);
@@ -117,7 +119,8 @@ __device__ __forceinline__ float scale_of(const float (&x)[N], int place, float 
 }
 
 extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight,
-                                       float beta) {
+                                       float beta, TIMED) {
+    NOTE_TIMES;
     const int REACH = ROUNDED_UP(BEFORE);
     const INDEX vectors = (INDEX)(count / VECTOR), of_pixel = (INDEX)(channels / VECTOR);
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors;
@@ -135,7 +138,8 @@ extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels
 
 // Every output whose window contains the channel contributes to its gradient.
 extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k,
-                                        float weight, float beta, float slope) {
+                                        float weight, float beta, float slope, TIMED) {
+    NOTE_TIMES;
     const int REACH = ROUNDED_UP(BEFORE), FAR = ROUNDED_UP(BEFORE + AFTER);
     const INDEX vectors = (INDEX)(count / VECTOR), of_pixel = (INDEX)(channels / VECTOR);
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors;

@@ -27,7 +27,8 @@ constexpr int NONE = -1;
 __device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
 
 extern "C" __global__ void count_labels(const int *labels, const float *class_weights, double *divisor,
-                                        int batch, int classes) {
+                                        int batch, int classes, TIMED) {
+    NOTE_TIMES;
     int own = 0;
     double weight = 0.0;
     for (int n = threadIdx.x; n < batch; n += blockDim.x) {
@@ -64,7 +65,8 @@ __device__ __forceinline__ double part(double share, float logit) {
 extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const float *class_weights,
                                               const double *divisor, double *losses, int *ranks,
                                               T_OUT *gradient, int classes, double smoothing, double weight,
-                                              int micro_batches, const float *loss_scale) {
+                                              int micro_batches, const float *loss_scale, TIMED) {
+    NOTE_TIMES;
     i64 n = blockIdx.x;
     const LossScale scaling = read_loss_scale(loss_scale);
     const T *row = logits + n * classes;
@@ -164,7 +166,8 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
 extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks,
                                               const double *divisor, double *metrics, int batch,
                                               double weight, int micro_batches, int is_auxiliary,
-                                              int is_first) {
+                                              int is_first, TIMED) {
+    NOTE_TIMES;
     double loss = 0.0;
     int counted = 0, top1 = 0, top5 = 0;
     for (int n = threadIdx.x; n < batch; n += blockDim.x) {

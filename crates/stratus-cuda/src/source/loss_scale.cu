@@ -4,7 +4,8 @@
 const int AT_A_TIME = 4;
 
 // Sets the overflow flag where an element is not finite. Threads that find one all write the same.
-extern "C" __global__ void find_overflow(const T *gradient, float *loss_scale, i64 count) {
+extern "C" __global__ void find_overflow(const T *gradient, float *loss_scale, i64 count, TIMED) {
+    NOTE_TIMES;
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;
     bool found = false;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += AT_A_TIME * step) {
@@ -23,7 +24,8 @@ extern "C" __global__ void find_overflow(const T *gradient, float *loss_scale, i
 
 // One thread. Halves the scale on overflow, doubles it after `grows_after` iterations without; the exponent
 // stays within ±`most`.
-extern "C" __global__ void adjust_loss_scale(float *loss_scale, double grows_after, double most) {
+extern "C" __global__ void adjust_loss_scale(float *loss_scale, double grows_after, double most, TIMED) {
+    NOTE_TIMES;
     float numbers[4];
     load(loss_scale, numbers);
     const double exponent = numbers[EXPONENT], iterations = numbers[ITERATIONS] + 1.0,

@@ -23,7 +23,8 @@ __device__ __forceinline__ float weight_of(const float *class_weights, int class
 
 // A label without a class: a kernel cannot fail, so it makes the weight, and with it the loss, NaN.
 extern "C" __global__ void pixel_weights(const int *labels, const float *class_weights, double *weights,
-                                         int *counts, i64 pixels, int classes) {
+                                         int *counts, i64 pixels, int classes, TIMED) {
+    NOTE_TIMES;
     double weight = 0.0;
     int count = 0;
     const i64 step = (i64)gridDim.x * blockDim.x;
@@ -44,7 +45,8 @@ extern "C" __global__ void pixel_weights(const int *labels, const float *class_w
 extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const float *class_weights,
                                       const double *weights, double *losses, int *hits, int *predictions,
                                       T_OUT *gradient, i64 pixels, int classes, double smoothing,
-                                      double auxiliary, int micro_batches, const float *loss_scale) {
+                                      double auxiliary, int micro_batches, const float *loss_scale, TIMED) {
+    NOTE_TIMES;
     const LossScale scaling = read_loss_scale(loss_scale);
     // The parts of the weight, in their order.
     double weight = 0.0;
@@ -108,7 +110,8 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
 // One block of one warp; `parts` blocks made the sums.
 extern "C" __global__ void pixel_sums(const double *weights, const double *losses, const int *counts,
                                       const int *hits, double *metrics, int parts, double auxiliary,
-                                      int micro_batches, int is_auxiliary, int is_first) {
+                                      int micro_batches, int is_auxiliary, int is_first, TIMED) {
+    NOTE_TIMES;
     if (threadIdx.x > 0) return;
     double weight = 0.0, loss = 0.0;
     i64 counted = 0, right = 0;

@@ -43,7 +43,8 @@ __device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0
 
 // Of equal pixels the first wins. NaN wins, so that a diverged run shows.
 extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 items, int groups, int height,
-                                            int width, int out_height, int out_width) {
+                                            int width, int out_height, int out_width, TIMED) {
+    NOTE_TIMES;
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, out_height, out_width);
@@ -86,7 +87,8 @@ extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 ite
 }
 
 extern "C" __global__ void max_pool_backward(const T *dy, const u8 *index, T *dx, i64 items, int groups,
-                                             int height, int width, int out_height, int out_width) {
+                                             int height, int width, int out_height, int out_width, TIMED) {
+    NOTE_TIMES;
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, height, width);
@@ -137,7 +139,8 @@ __device__ __forceinline__ Stretch stretch(int at, int outputs, int size, int ke
 }
 
 extern "C" __global__ void avg_pool_forward(const T *x, T *y, i64 items, int groups, int height, int width,
-                                            int out_height, int out_width) {
+                                            int out_height, int out_width, TIMED) {
+    NOTE_TIMES;
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, out_height, out_width);
@@ -180,7 +183,9 @@ extern "C" __global__ void avg_pool_forward(const T *x, T *y, i64 items, int gro
 
 // The average of a whole map of `pixels` pixels. A block has 32 vectors of channels of a sample, and eight
 // threads for each, which divide the pixels: one thread per output would be too few.
-extern "C" __global__ void avg_pool_whole(const T *x, T *y, int groups, int chunks, int pixels, float share) {
+extern "C" __global__ void avg_pool_whole(const T *x, T *y, int groups, int chunks, int pixels, float share,
+                                          TIMED) {
+    NOTE_TIMES;
     __shared__ float sums[8][VECTOR][32];
     int n = blockIdx.x / chunks, group = blockIdx.x % chunks * 32 + threadIdx.x;
     i64 channels = (i64)groups * VECTOR;
@@ -210,7 +215,8 @@ extern "C" __global__ void avg_pool_whole(const T *x, T *y, int groups, int chun
 }
 
 extern "C" __global__ void avg_pool_backward(const T *dy, T *dx, i64 items, int groups, int height, int width,
-                                             int out_height, int out_width) {
+                                             int out_height, int out_width, TIMED) {
+    NOTE_TIMES;
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, height, width);

@@ -59,7 +59,8 @@ __device__ __forceinline__ float weight_of(int input, float at) {
 
 extern "C" __global__ void resize_forward(const T *x, T_OUT *y, i64 items, int groups, int height, int width,
                                           int out_height, int out_width, float down, float across,
-                                          int corners) {
+                                          int corners, TIMED) {
+    NOTE_TIMES;
     int channels = groups * VECTOR;
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < (INDEX)items;
          item += (INDEX)gridDim.x * blockDim.x) {
@@ -87,7 +88,8 @@ extern "C" __global__ void resize_forward(const T *x, T_OUT *y, i64 items, int g
 
 extern "C" __global__ void resize_backward(const T *dy, T_OUT *dx, i64 items, int groups, int height,
                                            int width, int out_height, int out_width, float down,
-                                           float across, int corners) {
+                                           float across, int corners, TIMED) {
+    NOTE_TIMES;
     int channels = groups * VECTOR;
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < (INDEX)items;
          item += (INDEX)gridDim.x * blockDim.x) {

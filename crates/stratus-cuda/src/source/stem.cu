@@ -32,7 +32,8 @@ __device__ __forceinline__ float seen(const T *image, int height, int width, int
 extern "C" __global__ void stem_apply(const T *images, const T *weight, const float *norm_weight,
                                       const float *norm_bias, const float *mean, const float *deviation, T *y,
                                       u8 *index, i64 count, int channels, int height, int width,
-                                      int out_height, int out_width, float epsilon) {
+                                      int out_height, int out_width, float epsilon, TIMED) {
+    NOTE_TIMES;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         i64 place = at / channels;
@@ -61,7 +62,8 @@ extern "C" __global__ void stem_apply(const T *images, const T *weight, const fl
 // A block's share of the correlation: entries [TAPS + 1, TAPS], the last row of which is the sums of pixels.
 // A thread per entry.
 extern "C" __global__ void stem_correlation(const T *images, double *shares, i64 places, int height,
-                                            int width, int rows, int columns) {
+                                            int width, int rows, int columns, TIMED) {
+    NOTE_TIMES;
     const i64 begin = places * blockIdx.x / gridDim.x, end = places * (blockIdx.x + 1) / gridDim.x;
     for (int entry = threadIdx.x; entry < (TAPS + 1) * TAPS; entry += blockDim.x) {
         int j = entry / TAPS, k = entry % TAPS;
@@ -80,7 +82,8 @@ extern "C" __global__ void stem_correlation(const T *images, double *shares, i64
 // which is the sums of the gradient. Only argmax pixels have a gradient.
 extern "C" __global__ void stem_products(const T *images, const T *dy, const u8 *index, double *shares,
                                          i64 places, int channels, int height, int width, int out_height,
-                                         int out_width) {
+                                         int out_width, TIMED) {
+    NOTE_TIMES;
     const i64 begin = places * blockIdx.x / gridDim.x, end = places * (blockIdx.x + 1) / gridDim.x;
     for (int entry = threadIdx.x; entry < channels * (TAPS + 1); entry += blockDim.x) {
         int c = entry / (TAPS + 1), k = entry % (TAPS + 1);
@@ -101,7 +104,8 @@ extern "C" __global__ void stem_products(const T *images, const T *dy, const u8 
 
 // Adds up the shares of blocks, and the sums of the tiles before.
 extern "C" __global__ void stem_add(const double *shares, double *sums, int blocks, int entries,
-                                    int is_first) {
+                                    int is_first, TIMED) {
+    NOTE_TIMES;
     int entry = blockIdx.x * blockDim.x + threadIdx.x;
     if (entry >= entries) return;
     double sum = is_first ? 0.0 : sums[entry];
@@ -112,7 +116,9 @@ extern "C" __global__ void stem_add(const double *shares, double *sums, int bloc
 // With the last tile: mean and inverse deviation of a channel, from the correlation.
 extern "C" __global__ void stem_settle(const T *weight, const double *correlation, float *running_mean,
                                        float *running_var, float *mean, float *inverse_deviation, i64 places,
-                                       int channels, float epsilon, float momentum, int tiles, int is_last) {
+                                       int channels, float epsilon, float momentum, int tiles, int is_last,
+                                       TIMED) {
+    NOTE_TIMES;
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (!is_last || c >= channels) return;
     const T *w = weight + c * TAPS;
@@ -136,7 +142,9 @@ extern "C" __global__ void stem_settle(const T *weight, const double *correlatio
 extern "C" __global__ void stem_finish(const T *weight, const float *norm_weight, const float *mean,
                                        const float *inverse_deviation, const double *correlation,
                                        const double *sums, float *dweight, float *dnorm_weight,
-                                       float *dnorm_bias, i64 places, int channels, int tiles, int is_last) {
+                                       float *dnorm_bias, i64 places, int channels, int tiles, int is_last,
+                                       TIMED) {
+    NOTE_TIMES;
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (!is_last || c >= channels) return;
     const T *w = weight + c * TAPS;

@@ -10,7 +10,8 @@
 
 extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T *parameter, T *velocity,
                                       T_OUT *copy, i64 count, double rate, float momentum, float decay,
-                                      int nesterov, const float *loss_scale) {
+                                      int nesterov, const float *loss_scale, TIMED) {
+    NOTE_TIMES;
     i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR,
         step = (i64)gridDim.x * blockDim.x * VECTOR;
     if (at >= count) return;

@@ -7,5 +7,6 @@ mod compiles;
 mod depthwise;
 mod f32;
 mod first_layer;
+mod marks;
 mod oracle;
 mod session;

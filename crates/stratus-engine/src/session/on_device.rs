@@ -30,6 +30,16 @@ impl Session {
         }
     }
 
+    /// The marks of a program's timed runs on a device, and how much of its work does nothing but take times;
+    /// `None` where there is no device, or that is not known yet.
+    #[must_use]
+    pub fn device_marks(&self, program: usize) -> Option<[usize; 2]> {
+        match &self.arena {
+            Arena::Host(_) => None,
+            Arena::Device(arena) => arena.device.marks(program),
+        }
+    }
+
     /// Begins to copy a batch to the device, beside what runs there: the next run without inputs is of this
     /// batch. Nothing happens where there is no device, and the inputs are to be given to the run.
     ///
@@ -94,6 +104,7 @@ impl Session {
             is_staged,
             inputs: [(places[0], &*inputs[0]), (places[1], &*inputs[1])],
             timed: clock.is_enabled(),
+            marks: passes.iter().map(|(range, tiles)| range.len() * tiles).sum(),
             enqueue: &mut enqueue_all,
         };
         device.launch(run)?;

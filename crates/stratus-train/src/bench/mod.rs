@@ -25,6 +25,7 @@ pub struct Bench {
     backend: Box<dyn Backend>,
     /// Whether the batch was copied to the device.
     resident: bool,
+    startup_s: f64,
 }
 
 /// Runs per measurement; the shortest counts.
@@ -89,6 +90,14 @@ pub struct Overhead {
     pub unstamped_s: f64,
     /// How much longer the stamped step of a pair took, in percent: the median.
     pub overhead_percent: f64,
+    /// On a GPU: the steps that are timed, and the kernels of a recording that do nothing else. `None` on a
+    /// CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marks: Option<[usize; 2]>,
+    /// Seconds until the first step was ready to run.
+    pub startup_s: f64,
+    /// Of these, the phases that the backend knows of.
+    pub phases: Vec<(&'static str, f64)>,
 }
 
 impl Bench {
@@ -97,6 +106,7 @@ impl Bench {
     /// # Errors
     /// As starting a run.
     pub fn new(experiment: &Experiment, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
+        let begun = Instant::now();
         let datasets = open_datasets(experiment)?;
         let graph = Network::of(experiment, datasets.train.as_ref())?.graph;
         let device = device::open(&experiment.train)?;
@@ -119,7 +129,8 @@ impl Bench {
         let config = resolved.input().training(BatchFormat::of(plan));
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
-        Ok(Self { compiled, batch, backend: device.backend, resident: false })
+        let startup_s = begun.elapsed().as_secs_f64();
+        Ok(Self { compiled, batch, backend: device.backend, resident: false, startup_s })
     }
 
     fn step(&mut self, clock: &mut Clock) -> Result<f64, TrainError> {
@@ -256,6 +267,9 @@ impl Bench {
             stamped_s: median(stamped),
             unstamped_s: median(unstamped),
             overhead_percent: median(&mut differences),
+            marks: self.compiled.session.device_marks(self.compiled.ids.train),
+            startup_s: self.startup_s,
+            phases: self.backend.phases(),
         })
     }
 }

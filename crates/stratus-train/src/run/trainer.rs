@@ -206,7 +206,9 @@ impl<'a> Trainer<'a> {
 
     /// Trains to the end, or until told to stop; returns whether it was stopped.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
-        self.sums.startup_s += self.begun.elapsed().as_secs_f64();
+        let startup_s = self.begun.elapsed().as_secs_f64();
+        self.sums.startup_s += startup_s;
+        self.say_startup(startup_s)?;
         self.summary(Status::Running).write(&self.run.summary())?;
         self.restart_clock();
         let per_epoch = self.loader.batches_per_epoch();
@@ -240,6 +242,13 @@ impl<'a> Trainer<'a> {
             observer.say(&text);
         }
         Ok(false)
+    }
+
+    /// Logs how long starting took, and the phases that the backend knows of.
+    fn say_startup(&mut self, seconds: f64) -> Result<(), TrainError> {
+        let phases = self.setup.device.backend.phases();
+        let phases = phases.iter().map(|(name, seconds)| format!(", {name} {seconds:.2} s"));
+        Ok(self.log.say(&format!("ready after {seconds:.2} s{}", phases.collect::<String>()))?)
     }
 
     /// Why training ends before its last epoch, if it does.

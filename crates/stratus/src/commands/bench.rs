@@ -100,12 +100,19 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         What::Overhead { target, pairs: count } => {
             let overhead = open(target)?.overhead(*count)?;
             output.result(&overhead, || {
-                pairs(&[
+                let mut rows = vec![
                     ("pairs".to_owned(), overhead.pairs.to_string()),
                     ("with stamps".to_owned(), format!("{:.3} ms", overhead.stamped_s * 1e3)),
                     ("without".to_owned(), format!("{:.3} ms", overhead.unstamped_s * 1e3)),
                     ("stamps cost".to_owned(), format!("{:+.3} %", overhead.overhead_percent)),
-                ])
+                ];
+                if let Some([steps, marks]) = overhead.marks {
+                    rows.push(("kernels that only mark".to_owned(), format!("{marks} in {steps} steps")));
+                }
+                rows.push(("start-up".to_owned(), format!("{:.2} s", overhead.startup_s)));
+                let phase = |(name, seconds): &(&str, f64)| (format!("  {name}"), format!("{seconds:.2} s"));
+                rows.extend(overhead.phases.iter().map(phase));
+                pairs(&rows)
             })
         }
         What::Data { target, images, rounds, epochs: whole } => {

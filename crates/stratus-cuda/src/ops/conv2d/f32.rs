@@ -112,7 +112,7 @@ pub(super) fn candidates(
     tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
     let mut candidates = Vec::new();
     for (rank, (tile, split)) in tiles.iter().enumerate() {
-        if rank < MEASURED || builder.requested == Some(&tile.name()) {
+        if builder.wants(&tile.name()) && (rank < MEASURED || builder.requested.is_some()) {
             candidates.push(product.candidate(tile, split.parts, builder)?);
         }
     }

@@ -155,7 +155,7 @@ impl<'a> FirstLayer<'a> {
             if fragments > 8 { fragments.next_multiple_of(4) } else { fragments.next_power_of_two() };
         let steps = self.taps().div_ceil(4);
         let mut candidates = Vec::new();
-        let requested = |tiling: &PixelTiling| builder.requested.is_none_or(|name| name == tiling.name());
+        let requested = |tiling: &PixelTiling| builder.wants(&tiling.name());
         for tiling in TILINGS.into_iter().filter(|tiling| tiling.blocks(fragments) > 0 && requested(tiling)) {
             // Weights, biases and tables in shared memory, as in the kernel.
             let tables = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + tiling.pixels() * 8;

@@ -73,9 +73,7 @@ impl FirstLayer<'_> {
         }
         let mut candidates = Vec::new();
         let tilings = TILE_PIXELS.map(|pixels| Tiling::of(pixels, [outputs, self.taps(), channels]));
-        for tiling in
-            tilings.into_iter().filter(|tiling| builder.requested.is_none_or(|name| name == tiling.name()))
-        {
+        for tiling in tilings.into_iter().filter(|tiling| builder.wants(&tiling.name())) {
             // A window's pixel takes half a clock cycle; a pixel's products are made at 1000 per cycle.
             let products = tiling.warps[0] * 8 * channels * tiling.fragments * 16;
             let room = SHARED_OF_BLOCK.saturating_sub(tiling.shared_tables()) / 2;

@@ -175,8 +175,9 @@ pub(super) fn candidates(
         let measured = if instruction == Instruction::Mma || builder.measure { measured } else { 0 };
         for (rank, (tile, split)) in tiles.iter().enumerate() {
             for cached in [true, false] {
-                let offered = rank < measured && (gradient.overlaps() || !cached);
-                let requested = builder.requested == Some(&tile.name(cached));
+                let name = tile.name(cached);
+                let offered = rank < measured && (gradient.overlaps() || !cached) && builder.wants(&name);
+                let requested = builder.requested == Some(&name);
                 if !offered && !requested {
                     continue;
                 }

@@ -1,0 +1,48 @@
+//! What a backend's start spends its time on.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Phases by name, in the order in which they began first, with the time that each has taken in all.
+#[derive(Debug, Default)]
+pub struct Phases(Mutex<Vec<(&'static str, Duration)>>);
+
+impl Phases {
+    /// Does some work, whose time is counted to a phase.
+    pub fn during<T>(&self, phase: &'static str, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = work();
+        let taken = begun.elapsed();
+        let mut phases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match phases.iter_mut().find(|(name, _)| *name == phase) {
+            Some((_, sum)) => *sum += taken,
+            None => phases.push((phase, taken)),
+        }
+        done
+    }
+
+    /// The seconds of each phase so far.
+    #[must_use]
+    pub fn seconds(&self) -> Vec<(&'static str, f64)> {
+        let phases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        phases.iter().map(|(name, taken)| (*name, taken.as_secs_f64())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_phase_are_added_up() {
+        let phases = Phases::default();
+        let sleep = || std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(phases.during("a", || 7), 7);
+        phases.during("b", sleep);
+        let before = phases.seconds();
+        phases.during("a", sleep);
+        let after = phases.seconds();
+        assert_eq!(after.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(after[0].1 >= before[0].1 + 0.002 && after[1] == before[1] && after[1].1 >= 0.002);
+    }
+}
