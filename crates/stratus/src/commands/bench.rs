@@ -1,5 +1,7 @@
 //! `stratus bench`: kernels alone, the cost of measuring, the operations' cases.
 
+mod threads;
+
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -33,6 +35,10 @@ pub enum What {
         /// Rounds of five whole steps and five runs of each kernel
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         rounds: u32,
+        /// Compare numbers of threads, such as `1,2,4,8`: where do more stop to help, and what bounds each
+        /// kernel there?
+        #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = thread_count)]
+        threads: Option<Vec<usize>>,
     },
     /// What the stamps of the timeline cost: iterations with and without them in turn, in one process
     Overhead {
@@ -93,7 +99,18 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         Ok(Bench::new(&experiment, &mut |text| output.warning(text))?)
     };
     match &arguments.what {
-        What::Kernels { target, rounds } => {
+        What::Kernels { target, rounds, threads: Some(counts) } => {
+            let experiment = Target::find(target, globals)?.experiment(globals)?;
+            let by = threads::measure(counts, |count| {
+                let mut experiment = experiment.clone();
+                experiment.train.threads = count;
+                output.message(&format!("{count} threads"));
+                let mut bench = Bench::new(&experiment, &mut |text| output.warning(text))?;
+                Ok(bench.floor(*rounds as usize)?)
+            })?;
+            output.result(&by, || threads::render(&by))
+        }
+        What::Kernels { target, rounds, threads: None } => {
             let floor = open(target)?.floor(*rounds as usize)?;
             output.result(&floor, || render_floor(&floor))
         }
@@ -132,6 +149,14 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         What::Forecast => super::forecast::bench::run(output),
         What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
+    }
+}
+
+/// A number of threads.
+fn thread_count(text: &str) -> std::result::Result<usize, String> {
+    match text.trim().parse() {
+        Ok(count @ 1..=1024) => Ok(count),
+        _ => Err("a number of threads is from 1 to 1024".to_owned()),
     }
 }
 

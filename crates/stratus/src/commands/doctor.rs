@@ -162,7 +162,7 @@ pub fn run(arguments: &DoctorArguments, output: &Output, probes: &Probes) -> Res
 }
 
 fn render(report: &Report) -> String {
-    let Survey { machine, instruction_sets, ram_available_bytes } = &report.survey;
+    let Survey { machine, instruction_sets, ram_available_bytes, threads_limited_by } = &report.survey;
     let mut rows: Vec<(String, String)> = Vec::new();
     // What is not known is left out.
     let mut row = |name: &str, parts: Vec<String>| {
@@ -183,7 +183,10 @@ fn render(report: &Report) -> String {
             machine.cpu.cores.map(|n| count(n as usize, "core")),
             machine.cpu.threads.map(|n| count(n as usize, "thread")),
             machine.cpu.sockets.map(|n| count(n as usize, "socket")),
-            machine.cpu.usable_threads.map(|n| format!("usable {}", count(n as usize, "thread"))),
+            machine.cpu.usable_threads.map(|n| {
+                let why = threads_limited_by.as_ref().map_or(String::new(), |why| format!(", limited {why}"));
+                format!("usable {}{why}", count(n as usize, "thread"))
+            }),
         ]),
     );
     if !instruction_sets.is_empty() {
@@ -271,6 +274,7 @@ mod tests {
                 machine,
                 instruction_sets: vec!["AVX2", "FMA"],
                 ram_available_bytes: Some(3 << 29),
+                threads_limited_by: None,
             },
             looked_for: Some(vec![
                 library("oneDNN", Some("3.2"), Some("/opt/libdnnl.so.3"), Some("GNU OpenMP")),

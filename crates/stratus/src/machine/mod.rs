@@ -21,6 +21,8 @@ pub struct Survey {
     pub instruction_sets: Vec<&'static str>,
     /// Bytes of memory that are free or can be freed.
     pub ram_available_bytes: Option<u64>,
+    /// Why this process may not use all of the processor's threads, where it may not.
+    pub threads_limited_by: Option<String>,
 }
 
 /// A library that Stratus looked for at run time.
@@ -45,7 +47,9 @@ impl Survey {
     /// Completes `machine` from the files under `root`.
     fn new(machine: Machine, root: &Path) -> Self {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+        let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
         Survey {
+            threads_limited_by: limit(machine.cpu.usable_threads, machine.cpu.threads, allowed_cpus(&status)),
             instruction_sets: cpu::instruction_sets(&machine.cpu.features),
             ram_available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
             machine,
@@ -80,6 +84,31 @@ impl Survey {
     }
 }
 
+/// Processors that the system lets this process run on, of `/proc/self/status`.
+fn allowed_cpus(status: &str) -> Option<u32> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.trim().split(',').try_fold(0u32, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+/// What limits the threads that can be used, where there are more.
+fn limit(usable: Option<u32>, threads: Option<u32>, allowed: Option<u32>) -> Option<String> {
+    let (usable, threads) = (usable?, threads?);
+    if usable >= threads {
+        return None;
+    }
+    Some(match allowed {
+        Some(allowed) if usable < allowed => {
+            "by the share of processors of its control group (cpu.max: containers, batch systems)".to_owned()
+        }
+        Some(_) => "by the processors that it may run on (affinity: taskset, batch systems)".to_owned(),
+        None => "by the system".to_owned(),
+    })
+}
+
 fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -96,6 +125,28 @@ mod tests {
         assert_eq!(meminfo_bytes(text, "MemAvailable"), Some(23_949_500 * 1024));
         assert_eq!(meminfo_bytes(text, "Mem"), None);
         assert_eq!(meminfo_bytes("MemTotal: lots kB", "MemTotal"), None);
+    }
+
+    #[test]
+    fn what_limits_the_threads_is_told() {
+        let status = |list: &str| format!("Name:\tstratus\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");
+        for (list, expected) in [
+            ("0", Some(1)),
+            ("0-3", Some(4)),
+            ("0-1,4,8-11", Some(7)),
+            ("3-1", None),
+            ("0-4294967295", None),
+            ("", None),
+            ("all", None),
+        ] {
+            assert_eq!(allowed_cpus(&status(list)), expected, "{list:?}");
+        }
+        assert_eq!(allowed_cpus("Name:\tstratus\n"), None);
+        assert_eq!(limit(Some(4), Some(4), Some(4)), None);
+        assert_eq!(limit(None, Some(4), Some(4)), None);
+        assert!(limit(Some(1), Some(4), Some(1)).unwrap().contains("affinity"));
+        assert!(limit(Some(2), Some(64), Some(64)).unwrap().contains("cpu.max"));
+        assert_eq!(limit(Some(1), Some(4), None).unwrap(), "by the system");
     }
 
     #[test]

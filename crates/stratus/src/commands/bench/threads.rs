@@ -1,0 +1,229 @@
+//! `stratus bench kernels --threads 1,2,4`: where more threads stop to help, and what bounds it there.
+
+use crate::commands::doctor::Probes;
+use crate::errors::Result;
+use crate::machine::{Survey, peaks};
+use crate::output::table;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use stratus_train::bench::Floor;
+
+/// What kernels of one kind take in a layer, by threads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Scaling {
+    /// The layers that the kernels compute.
+    pub layer: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The phase.
+    pub phase: &'static str,
+    /// Milliseconds within a whole step, by threads; `None` where the plan for that many has no such kernel.
+    pub ms: Vec<Option<f64>>,
+    /// How many times as fast it is with the most threads as with the fewest.
+    pub speed_up: Option<f64>,
+    /// GFLOP/s with the most threads.
+    pub gflops: Option<f64>,
+    /// GB/s with the most threads.
+    pub gb_per_second: Option<f64>,
+    /// The share of the machine's measured peak that this is, in percent: of memory or arithmetic, whichever
+    /// is more.
+    pub percent_of_peak: Option<f64>,
+    /// Which of the two that is.
+    pub bound: Option<&'static str>,
+}
+
+/// A network's step by threads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ByThreads {
+    /// The network.
+    pub network: String,
+    /// Element type.
+    pub precision: String,
+    /// Samples per step.
+    pub batch: usize,
+    /// Numbers of threads.
+    pub threads: Vec<usize>,
+    /// Images per second in whole steps.
+    pub images_per_second: Vec<f64>,
+    /// Seconds of whole steps.
+    pub step_s: Vec<f64>,
+    /// GB/s that all usable threads read and write (triad), where it was measured.
+    pub peak_gb_per_second: Option<f64>,
+    /// GFLOP/s that they multiply at in this precision, where it was measured.
+    pub peak_gflops: Option<f64>,
+    /// The kernels, those that take longest with the most threads first.
+    pub kernels: Vec<Scaling>,
+}
+
+/// What `floor` finds with each number of threads, put side by side.
+///
+/// # Errors
+/// Those of `floor`.
+pub fn measure(threads: &[usize], mut floor: impl FnMut(usize) -> Result<Floor>) -> Result<ByThreads> {
+    let mut threads = threads.to_vec();
+    threads.sort_unstable();
+    threads.dedup();
+    let floors = threads.iter().map(|count| floor(*count)).collect::<Result<Vec<Floor>>>()?;
+    let probes = Probes::of_this_machine();
+    let peaks = peaks::measure(&Survey::of_this_machine(), &probes.compute);
+    let precision = floors.first().map(|floor| floor.precision.clone()).unwrap_or_default();
+    let peak_gflops = peaks.compute.iter().find(|compute| compute.name.starts_with(&precision));
+    Ok(compare(threads, &floors, peaks.memory_gb_per_second, peak_gflops.map(|compute| compute.gflops)))
+}
+
+fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmetic: Option<f64>) -> ByThreads {
+    /// Of the kernels of a kind, phase and layer: seconds by threads, operations and bytes with the most.
+    #[derive(Default)]
+    struct Sum {
+        seconds: BTreeMap<usize, f64>,
+        flops: u64,
+        bytes: u64,
+    }
+    let mut sums: BTreeMap<(String, String, &'static str), Sum> = BTreeMap::new();
+    for (at, floor) in floors.iter().enumerate() {
+        for kernel in &floor.kernels {
+            let key = (kernel.layer.clone(), kernel.kernel.clone(), kernel.phase);
+            let sum = sums.entry(key).or_default();
+            *sum.seconds.entry(at).or_default() += kernel.within_s;
+            if at + 1 == floors.len() {
+                sum.flops += kernel.flops;
+                sum.bytes += kernel.bytes;
+            }
+        }
+    }
+    let last = floors.len().saturating_sub(1);
+    let mut kernels: Vec<Scaling> = sums
+        .into_iter()
+        .map(|((layer, kernel, phase), sum)| {
+            let most = sum.seconds.get(&last).copied().filter(|seconds| *seconds > 0.0);
+            let rate =
+                |amount: u64| most.filter(|_| amount > 0).map(|seconds| amount as f64 * 1e-9 / seconds);
+            let (gflops, gb_per_second) = (rate(sum.flops), rate(sum.bytes));
+            let share =
+                |rate: Option<f64>, peak: Option<f64>| Some(100.0 * rate? / peak.filter(|p| *p > 0.0)?);
+            let shares =
+                [("memory", share(gb_per_second, memory)), ("arithmetic", share(gflops, arithmetic))];
+            let bound = shares
+                .into_iter()
+                .filter_map(|(name, share)| Some((name, share?)))
+                .max_by(|a, b| a.1.total_cmp(&b.1));
+            Scaling {
+                layer,
+                kernel,
+                phase,
+                ms: (0..floors.len()).map(|at| sum.seconds.get(&at).map(|seconds| seconds * 1e3)).collect(),
+                speed_up: sum.seconds.get(&0).and_then(|fewest| Some(fewest / most?)),
+                gflops,
+                gb_per_second,
+                percent_of_peak: bound.map(|(_, share)| share),
+                bound: bound.map(|(name, _)| name),
+            }
+        })
+        .collect();
+    let at_last = |kernel: &Scaling| kernel.ms.get(last).copied().flatten().unwrap_or(0.0);
+    kernels.sort_by(|a, b| at_last(b).total_cmp(&at_last(a)));
+    let first = floors.first();
+    ByThreads {
+        network: first.map(|floor| floor.network.clone()).unwrap_or_default(),
+        precision: first.map(|floor| floor.precision.clone()).unwrap_or_default(),
+        batch: first.map_or(0, |floor| floor.batch),
+        threads,
+        images_per_second: floors.iter().map(|floor| floor.images_per_second).collect(),
+        step_s: floors.iter().map(|floor| floor.step_s).collect(),
+        peak_gb_per_second: memory,
+        peak_gflops: arithmetic,
+        kernels,
+    }
+}
+
+/// As a table.
+pub fn render(by: &ByThreads) -> String {
+    let cell = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let heading = ["layer", "kernel", "phase"].map(str::to_owned);
+    let counts = by.threads.iter().map(|count| format!("ms, {count}"));
+    let rates = ["speed-up", "GFLOP/s", "GB/s", "of peak", "which"].map(str::to_owned);
+    let mut rows: Vec<Vec<String>> = vec![heading.into_iter().chain(counts).chain(rates).collect()];
+    rows.extend(by.kernels.iter().map(|kernel| {
+        let names = [kernel.layer.clone(), kernel.kernel.clone(), kernel.phase.to_owned()];
+        let times = kernel.ms.iter().map(|ms| cell(*ms, 3));
+        let rates = [cell(kernel.speed_up, 1), cell(kernel.gflops, 0), cell(kernel.gb_per_second, 1)];
+        let share = kernel.percent_of_peak.map_or_else(|| "–".to_owned(), |share| format!("{share:.0} %"));
+        let bound = [share, kernel.bound.unwrap_or("–").to_owned()];
+        names.into_iter().chain(times).chain(rates).chain(bound).collect()
+    }));
+    let step = by.step_s.iter().map(|seconds| format!("{:.2}", seconds * 1e3)).collect::<Vec<_>>();
+    let images = by.images_per_second.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>();
+    let threads = by.threads.iter().map(usize::to_string).collect::<Vec<_>>();
+    format!(
+        "{} {} batch {}\n{}\nthreads   {}\nstep, ms  {}\nimages/s  {}\npeaks     {} GB/s, {} GFLOP/s\n",
+        by.network,
+        by.precision,
+        by.batch,
+        table(&rows),
+        threads.join("  "),
+        step.join("  "),
+        images.join("  "),
+        cell(by.peak_gb_per_second, 1),
+        cell(by.peak_gflops, 0),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_train::bench::KernelTime;
+
+    fn floor(kernels: &[(&str, f64)]) -> Floor {
+        let kernel = |(name, ms): &(&str, f64)| KernelTime {
+            layer: "conv1".into(),
+            kernel: (*name).into(),
+            phase: "forward",
+            implementation: String::new(),
+            alone_s: ms * 1e-3,
+            within_s: ms * 1e-3,
+            flops: 2_000_000,
+            bytes: 1_000_000,
+        };
+        Floor {
+            network: "net".into(),
+            precision: "bf16".into(),
+            batch: 8,
+            library: String::new(),
+            kernels: kernels.iter().map(kernel).collect(),
+            floor_s: 0.001,
+            step_s: 0.002,
+            percent_of_floor: 50.0,
+            images_per_second: 4000.0,
+            device_bytes: None,
+        }
+    }
+
+    #[test]
+    fn kernels_of_a_kind_are_added_up_and_compared() {
+        let floors = [floor(&[("a", 6.0), ("a", 2.0), ("b", 1.0)]), floor(&[("a", 2.0), ("c", 3.0)])];
+        let by = compare(vec![1, 4], &floors, Some(2.0), Some(10.0));
+        assert_eq!(by.kernels.iter().map(|kernel| &kernel.kernel[..]).collect::<Vec<_>>(), ["c", "a", "b"]);
+        let a = &by.kernels[1];
+        assert_eq!((&a.ms[..], a.speed_up), (&[Some(8.0), Some(2.0)][..], Some(4.0)));
+        // 2 million operations and a million bytes in 2 ms: 1 GFLOP/s of 10, 0.5 GB/s of 2.
+        assert_eq!((a.gflops.map(f64::round), a.bound), (Some(1.0), Some("memory")));
+        assert!((a.percent_of_peak.unwrap() - 25.0).abs() < 1e-9);
+        let b = &by.kernels[2];
+        assert_eq!((&b.ms[..], b.speed_up, b.gflops, b.bound), (&[Some(1.0), None][..], None, None, None));
+        assert_eq!((by.kernels[0].speed_up, by.kernels[0].ms[0]), (None, None));
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let by = compare(vec![1, 4], &[floor(&[("b", 1.0)]), floor(&[])], None, None);
+        let text = render(&by);
+        assert!(text.contains("peaks     – GB/s, – GFLOP/s"), "{text}");
+        let row = text.lines().find(|line| line.starts_with("conv1")).unwrap();
+        assert_eq!(
+            row.split_whitespace().collect::<Vec<_>>(),
+            ["conv1", "b", "forward", "1.000", "–", "–", "–", "–", "–", "–"]
+        );
+    }
+}
