@@ -1,19 +1,125 @@
 //! The buffers of batches: aligned, allocated once, passed back and forth between loader and consumer.
 
-use stratus_base::{ALIGNMENT, AlignedBytes, OutOfMemory};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::Pod;
+use bytes::BytesMut;
+use stratus_base::{ALIGNMENT, OutOfMemory};
+
+/// The numbers of a batch, in one piece of memory that begins at a multiple of [`ALIGNMENT`]. The loader
+/// takes it apart, so that several threads fill it at a time, and puts it together again.
+pub struct BatchMemory<T> {
+    bytes: BytesMut,
+    numbers: PhantomData<T>,
+}
+
+impl<T: Pod> BatchMemory<T> {
+    /// Allocates so many zeros.
+    pub(crate) fn zeroed(count: usize) -> Result<Self, OutOfMemory> {
+        if count == 0 {
+            return Ok(Self::default());
+        }
+        let size = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(ALIGNMENT - 1));
+        let size = size.unwrap_or(usize::MAX);
+        // Zeros from the system cost nothing until they are written, but are had only without a word about
+        // failure. So what fails is tried first.
+        let tried = Vec::<u8>::new().try_reserve_exact(size);
+        tried.map_err(|_| OutOfMemory { what: "a batch".to_owned(), bytes: size })?;
+        let mut bytes = BytesMut::zeroed(size);
+        let start = bytes.as_ptr().align_offset(ALIGNMENT);
+        // Memory that was taken apart once is so without further allocations.
+        drop(bytes.split_to(start));
+        bytes.truncate(count * size_of::<T>());
+        Ok(Self { bytes, numbers: PhantomData })
+    }
+
+    /// Bytes of memory for so many numbers.
+    pub(crate) fn bytes_of(count: usize) -> u64 {
+        (count * size_of::<T>() + ALIGNMENT - 1) as u64
+    }
+
+    /// Takes off the first `count` numbers, at most all.
+    pub(crate) fn split_to(&mut self, count: usize) -> Self {
+        let bytes = self.bytes.split_to(self.bytes.len().min(count * size_of::<T>()));
+        Self { bytes, numbers: PhantomData }
+    }
+
+    /// Puts back what was taken off behind it.
+    pub(crate) fn unsplit(&mut self, behind: Self) {
+        self.bytes.unsplit(behind.bytes);
+    }
+}
+
+impl BatchMemory<u8> {
+    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`]. An incomplete last element
+    /// is left out.
+    #[must_use]
+    pub fn elements<E: Pod>(&self) -> &[E] {
+        bytemuck::pod_align_to(self).1
+    }
+
+    /// As [`elements`](Self::elements), to write.
+    pub fn elements_mut<E: Pod>(&mut self) -> &mut [E] {
+        bytemuck::pod_align_to_mut(self).1
+    }
+}
+
+impl<T> Default for BatchMemory<T> {
+    fn default() -> Self {
+        Self { bytes: BytesMut::new(), numbers: PhantomData }
+    }
+}
+
+impl<T: Pod> Deref for BatchMemory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        bytemuck::pod_align_to(&self.bytes).1
+    }
+}
+
+impl<T: Pod> DerefMut for BatchMemory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        bytemuck::pod_align_to_mut(&mut self.bytes).1
+    }
+}
+
+impl<T: Pod> Clone for BatchMemory<T> {
+    /// # Panics
+    /// The system has not enough memory.
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeroed(self.len()).unwrap_or_else(|error| panic!("{error}"));
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl<T: Pod + PartialEq> PartialEq for BatchMemory<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Pod + fmt::Debug> fmt::Debug for BatchMemory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
 
 /// A batch, as a [`Loader`](crate::Loader) fills it.
 #[derive(Clone, Debug)]
 pub struct BatchBuffer {
     /// `[N, C, H, W]` or `[N, H, W, C]` elements of the loader's type and layout. Rows from `samples` on are
     /// zero bytes.
-    pub images: AlignedBytes,
+    pub images: BatchMemory<u8>,
     /// Class labels, [`label_len`](crate::Loader::label_len) per sample: `[N]`; `[N, 3]` where samples are
     /// mixed (see [`mix`](crate::transform::mix)); `[N, H, W]` with masks.
     ///
     /// [`IGNORED_LABEL`] marks rows from `samples` on, samples that cannot be decoded, and mask pixels
     /// without a class or outside the stored image.
-    pub labels: Vec<i32>,
+    pub labels: BatchMemory<i32>,
     /// The data set index of each sample; `samples` numbers.
     pub indices: Vec<u32>,
     /// Rows that hold a sample: the batch size, or fewer in the last batch of an epoch.
@@ -37,19 +143,56 @@ impl BatchBuffer {
         label_count: usize,
         owner: u64,
     ) -> Result<Self, OutOfMemory> {
-        let what = "a batch";
-        let out_of_memory = |bytes| move |_| OutOfMemory { what: what.to_owned(), bytes };
-        let images = AlignedBytes::zeroed(image_bytes, what)?;
-        let (mut labels, mut indices) = (Vec::new(), Vec::new());
-        labels.try_reserve_exact(label_count).map_err(out_of_memory(label_count * size_of::<i32>()))?;
-        labels.resize(label_count, IGNORED_LABEL);
-        indices.try_reserve_exact(batch_size).map_err(out_of_memory(batch_size * size_of::<u32>()))?;
+        let (images, labels) = (BatchMemory::zeroed(image_bytes)?, BatchMemory::zeroed(label_count)?);
+        let mut indices = Vec::new();
+        let bytes = batch_size * size_of::<u32>();
+        let reserved = indices.try_reserve_exact(batch_size);
+        reserved.map_err(|_| OutOfMemory { what: "a batch".to_owned(), bytes })?;
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
     }
 
     /// The memory of such a buffer, in bytes.
     pub(crate) fn bytes_of(batch_size: usize, image_bytes: usize, label_count: usize) -> u64 {
-        (image_bytes + ALIGNMENT - 1) as u64
-            + (label_count * size_of::<i32>() + batch_size * size_of::<u32>()) as u64
+        BatchMemory::<u8>::bytes_of(image_bytes)
+            + BatchMemory::<i32>::bytes_of(label_count)
+            + (batch_size * size_of::<u32>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_whole_again_where_its_parts_were() {
+        let mut labels = BatchMemory::<i32>::zeroed(100).unwrap();
+        let place = labels.as_ptr();
+        for parts in [[30, 50, 20], [1, 98, 1], [0, 100, 0], [100, 0, 0]] {
+            let mut whole: Vec<BatchMemory<i32>> = parts.map(|count| labels.split_to(count)).into();
+            assert!(labels.is_empty());
+            for (part, number) in whole.iter_mut().zip(1..) {
+                part.fill(number);
+            }
+            for part in whole {
+                labels.unsplit(part);
+            }
+            let expected = parts.into_iter().zip(1..).flat_map(|(count, number)| vec![number; count]);
+            assert_eq!(labels.to_vec(), expected.collect::<Vec<_>>(), "{parts:?}");
+            assert_eq!(labels.as_ptr(), place, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_aligned_and_has_its_length_also_when_cloned() {
+        for count in [0, 1, 3, 64, 1000, 1 << 20] {
+            let mut bytes = BatchMemory::<u8>::zeroed(count).unwrap();
+            bytes.fill(7);
+            for bytes in [&bytes, &bytes.clone()] {
+                assert!(bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(ALIGNMENT));
+                assert_eq!((bytes.len(), bytes.elements::<f32>().len()), (count, count / 4));
+                assert!(bytes.iter().all(|&byte| byte == 7));
+            }
+        }
+        assert!(BatchMemory::<i32>::zeroed(usize::MAX / 4).is_err());
     }
 }

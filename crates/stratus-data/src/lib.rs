@@ -24,7 +24,7 @@ pub mod stats;
 pub mod sync;
 pub mod transform;
 
-pub use buffer::BatchBuffer;
+pub use buffer::{BatchBuffer, BatchMemory};
 pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;

@@ -2,43 +2,38 @@
 //! order.
 //!
 //! ```text
-//!            ┌── recycle ◀── consumer ◀── next ──┐
-//!   free buffers ──▶ worker: assign, fill ──▶ ready, by sequence number
+//!            ┌── recycle ◀── consumer ◀────────── next ──────────┐
+//!   free buffers ──▶ open batches ──▶ parts, filled by workers ──▶ ready, by sequence number
 //! ```
 //!
-//! A worker takes a free buffer first and then the number of the next batch. So every assigned batch has its
-//! buffer, and the oldest one is always in progress: there is no deadlock, whatever the numbers of workers
-//! and slots. Memory is bounded by the slots: where the consumer is slow, workers find no free buffer and
-//! sleep. The content of a batch depends on (seed, epoch, batch) only.
+//! The workers share out the rows of the oldest open batch, each taking a part of what is left. Where no rows
+//! are left, a worker opens the next batch: it takes a free buffer first and then the number of the next
+//! batch. So every assigned batch has its buffer, and the oldest one is always in progress: there is no
+//! deadlock, whatever the numbers of workers and slots. A slow sample holds up its own batch alone, as long
+//! as there are free buffers. Memory is bounded by the slots: where the consumer is slow, workers find no
+//! free buffer and sleep. The content of a batch depends on (seed, epoch, batch) only.
 
 mod config;
+mod fill;
 mod order;
+mod ring;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use stratus_base::AlignedBytes;
-
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use self::order::EpochOrder;
-use crate::buffer::{BatchBuffer, IGNORED_LABEL};
-use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
+use self::ring::{Ring, Sequencer};
+use crate::buffer::BatchBuffer;
+use crate::datasets::Dataset;
 use crate::decode::JpegLibrary;
-use crate::error::DataError;
-use crate::transform::augment::Augment;
-use crate::transform::colour::Picture;
-use crate::transform::frame::{Framed, Framer, Framing, Orientation, Region};
-use crate::transform::mask::{MaskWriter, StoredMask, greatest_class};
+use crate::transform::frame::Framing;
 use crate::transform::mix::Mixer;
-use crate::transform::pixels::{Converter, PixelOrder};
-
-/// Bytes of pixels that a worker gathers before it converts them: they fit the L1 cache.
-const STAGED_BYTES: usize = 16 << 10;
+use crate::transform::pixels::Converter;
 
 /// Delivers the batches of a data set in order, prepared ahead by worker threads. Dropping it ends the
 /// threads.
@@ -74,30 +69,13 @@ struct Shared {
     /// The number of batches in all; sequence numbers are below it.
     batches: u64,
     ring: Mutex<Ring>,
-    /// Signalled when a buffer becomes free, and at the end.
+    /// Signalled when there is something to do: a buffer is free, rows are to be filled, or it is the end.
     freed: Condvar,
-    /// Signalled when a batch becomes ready, and when a worker ends.
+    /// Signalled when more workers are wanted, and at the end.
+    wanted: Condvar,
+    /// Signalled when a batch becomes ready, after a failure, and after the last batch.
     filled: Condvar,
     sequencer: Mutex<Sequencer>,
-}
-
-/// The buffers. Batches that are assigned and not delivered are at most `slots` consecutive ones.
-struct Ring {
-    free: Vec<BatchBuffer>,
-    /// Batch `s` is at `s % slots`.
-    ready: Vec<Option<BatchBuffer>>,
-    /// The number of buffers that workers hold.
-    filling: usize,
-    /// Tells the workers to end.
-    stopped: bool,
-    /// The failure of the earliest batch.
-    failure: Option<(u64, LoaderError)>,
-}
-
-/// Assigns batches to workers, in order.
-struct Sequencer {
-    next: u64,
-    order: EpochOrder,
 }
 
 impl Loader {
@@ -113,20 +91,14 @@ impl Loader {
         let id = LOADERS.fetch_add(1, Ordering::Relaxed);
         let buffer = |_| BatchBuffer::new(config.batch_size, plan.image_bytes, plan.label_count, id);
         let buffer_bytes = BatchBuffer::bytes_of(config.batch_size, plan.image_bytes, plan.label_count);
-        let free = (0..config.slots).map(buffer).collect::<Result<_, _>>();
-        let ring = Ring {
-            free: free.map_err(|_| LoaderError::Memory {
-                bytes: buffer_bytes.saturating_mul(config.slots as u64),
-                batch_size: config.batch_size,
-                slots: config.slots,
-            })?,
-            ready: (0..config.slots).map(|_| None).collect(),
-            filling: 0,
-            stopped: false,
-            failure: None,
-        };
+        let free = (0..config.slots).map(buffer).collect::<Result<Vec<_>, _>>();
+        let free = free.map_err(|_| LoaderError::Memory {
+            bytes: buffer_bytes.saturating_mul(config.slots as u64),
+            batch_size: config.batch_size,
+            slots: config.slots,
+        })?;
         let order = EpochOrder::new(dataset.as_ref(), &config);
-        let shared = Arc::new(Shared {
+        let mut shared = Shared {
             converter: Converter::new(&normalisation, config.element, config.layout, shape),
             mixer: config.mix.is_on().then_some(Mixer {
                 mix: config.mix,
@@ -147,19 +119,24 @@ impl Loader {
             label_len: plan.label_len,
             batches_per_epoch: plan.batches_per_epoch,
             batches: plan.batches,
-            ring: Mutex::new(ring),
+            ring: Mutex::new(Ring::new(Vec::new(), 0, 0)),
             freed: Condvar::new(),
+            wanted: Condvar::new(),
             filled: Condvar::new(),
             sequencer: Mutex::new(Sequencer { next: 0, order }),
             dataset,
             config,
-        });
+        };
+        let LoaderConfig { batch_size, workers, .. } = shared.config;
+        let parts = ring::parts(batch_size, workers, shared.least_rows());
+        shared.ring = Mutex::new(Ring::new(free, parts, workers));
+        let shared = Arc::new(shared);
         let mut loader = Self { shared, workers: Vec::new(), next: 0 };
         for worker in 0..loader.shared.config.workers {
             let shared = Arc::clone(&loader.shared);
             let thread = thread::Builder::new()
                 .name(format!("loader-{worker}"))
-                .spawn(move || shared.work())
+                .spawn(move || shared.work(worker))
                 .map_err(|cause| LoaderError::Thread { cause })?;
             loader.workers.push(thread);
         }
@@ -192,11 +169,7 @@ impl Loader {
             if ring.stopped {
                 return Err(LoaderError::Stopped);
             }
-            // Nobody is at work on an earlier batch than the one that failed.
-            if ring.filling == 0
-                && let Some((_, error)) = ring.failure.take()
-            {
-                ring.stopped = true;
+            if let Some(error) = ring.take_failure() {
                 return Err(error);
             }
             if ring.filling == 0 && ring.free.is_empty() {
@@ -212,6 +185,27 @@ impl Loader {
             lock(&self.shared.ring).free.push(buffer);
             self.shared.freed.notify_one();
         }
+    }
+
+    /// Bytes of memory of one batch.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn batch_bytes(dataset: &dyn Dataset, config: &LoaderConfig) -> Result<u64, LoaderError> {
+        let (plan, _) = Plan::new(dataset, config)?;
+        Ok(BatchBuffer::bytes_of(config.batch_size, plan.image_bytes, plan.label_count))
+    }
+
+    /// Lets only so many of the workers work, at least 1 and at most all, which is how it begins. The
+    /// batches are the same.
+    pub fn set_workers(&self, active: usize) {
+        let mut ring = lock(&self.shared.ring);
+        ring.active = active.clamp(1, self.shared.config.workers);
+        drop(ring);
+        // Those that may no longer work find out; one of the others takes what they were woken for.
+        self.shared.freed.notify_all();
+        self.shared.wanted.notify_all();
     }
 
     /// The position of the batch with this sequence number.
@@ -287,6 +281,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         lock(&self.shared.ring).stopped = true;
         self.shared.freed.notify_all();
+        self.shared.wanted.notify_all();
         for worker in self.workers.drain(..) {
             // A worker catches its own panics; here nobody is left to tell.
             let _ = worker.join();
@@ -295,77 +290,6 @@ impl Drop for Loader {
 }
 
 impl Shared {
-    /// The loop of a worker thread.
-    fn work(&self) {
-        let mut worker = WorkerState::default();
-        while let Some(mut buffer) = self.take_free() {
-            let Some(sequence) = self.assign(&mut buffer) else {
-                let mut ring = lock(&self.ring);
-                ring.filling -= 1;
-                ring.free.push(buffer);
-                self.filled.notify_all();
-                return;
-            };
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.fill(&mut buffer, &mut worker)));
-            let mut ring = lock(&self.ring);
-            ring.filling -= 1;
-            let at = Position { epoch: buffer.epoch, batch: buffer.index };
-            let failure = match outcome {
-                Ok(Ok(())) => {
-                    let slot = (sequence % ring.ready.len() as u64) as usize;
-                    ring.ready[slot] = Some(buffer);
-                    self.filled.notify_all();
-                    continue;
-                }
-                Ok(Err(cause)) => LoaderError::Data { at, cause },
-                Err(payload) => LoaderError::Panicked { at, message: said(payload.as_ref()) },
-            };
-            if ring.failure.as_ref().is_none_or(|(earliest, _)| sequence < *earliest) {
-                ring.failure = Some((sequence, failure));
-            }
-            self.filled.notify_all();
-            drop(ring);
-            self.freed.notify_all();
-            return;
-        }
-    }
-
-    /// Waits for a free buffer; `None` at the end.
-    fn take_free(&self) -> Option<BatchBuffer> {
-        let mut ring = lock(&self.ring);
-        loop {
-            if ring.stopped || ring.failure.is_some() {
-                return None;
-            }
-            if let Some(buffer) = ring.free.pop() {
-                ring.filling += 1;
-                return Some(buffer);
-            }
-            ring = wait(&self.freed, ring);
-        }
-    }
-
-    /// Assigns the next batch to `buffer` and returns its sequence number; `None` after the last.
-    fn assign(&self, buffer: &mut BatchBuffer) -> Option<u64> {
-        let mut sequencer = lock(&self.sequencer);
-        let sequence = sequencer.next;
-        if sequence == self.batches {
-            return None;
-        }
-        sequencer.next += 1;
-        let Position { epoch, batch } = self.position(sequence);
-        let len = self.dataset.len();
-        // Below `len`, as there is such a batch.
-        let first = batch as usize * self.config.batch_size;
-        let samples = first..len.min(first + self.config.batch_size);
-        buffer.epoch = epoch;
-        buffer.index = batch;
-        buffer.samples = samples.len();
-        buffer.indices.clear();
-        sequencer.order.visit(self.dataset.as_ref(), sequence, epoch, samples, &mut buffer.indices);
-        Some(sequence)
-    }
-
     /// The place of the batch with this sequence number.
     fn position(&self, sequence: u64) -> Position {
         let start = self.config.start;
@@ -374,197 +298,10 @@ impl Shared {
         Position { epoch: start.epoch.saturating_add(epochs as u32), batch: batch % self.batches_per_epoch }
     }
 
-    fn fill(&self, buffer: &mut BatchBuffer, worker: &mut WorkerState) -> Result<(), DataError> {
-        let image_bytes = self.sample_bytes * self.config.batch_size;
-        if buffer.images.len() != image_bytes
-            || buffer.labels.len() != self.label_len * self.config.batch_size
-        {
-            // The fields are public: the consumer may have replaced them.
-            return Err(DataError::Buffer { expected: image_bytes, found: buffer.images.len() });
-        }
-        let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
-        let (images, no_images) = images.split_at_mut(*samples * self.sample_bytes);
-        let (all_labels, no_labels) = labels.split_at_mut(*samples * self.label_len);
-        // Before they are mixed, samples have one class each.
-        let stored_labels = if self.mixer.is_some() { 1 } else { self.label_len };
-        let labels = &mut all_labels[..*samples * stored_labels];
-        let expected = self.shape.iter().product::<usize>();
-        let group = STAGED_BYTES / expected;
-        if self.as_stored && group > 1 && !self.dataset.masks() {
-            let images = images.chunks_mut(self.sample_bytes * group);
-            for ((images, labels), indices) in images.zip(labels.chunks_mut(group)).zip(indices.chunks(group))
-            {
-                self.fill_gathered(images, labels, indices, *epoch, worker)?;
-            }
-        } else {
-            let images = images.chunks_exact_mut(self.sample_bytes);
-            let labels = labels.chunks_exact_mut(stored_labels);
-            for ((image, labels), &index) in images.zip(labels).zip(indices.iter()) {
-                if !self.fill_one(image, labels, index, *epoch, worker)? {
-                    image.fill(0);
-                    labels.fill(IGNORED_LABEL);
-                }
-            }
-        }
-        if let Some(mixer) = &self.mixer {
-            mixer.mix(images, all_labels, indices, *epoch, &mut worker.last);
-        }
-        no_images.fill(0);
-        no_labels.fill(IGNORED_LABEL);
-        if let (None, Some(library)) = (self.jpeg.get(), worker.scratch.images.jpeg_library()) {
-            self.jpeg.get_or_init(|| library.clone());
-        }
-        Ok(())
+    /// Labels of a sample before samples are mixed.
+    fn stored_labels(&self) -> usize {
+        if self.mixer.is_some() { 1 } else { self.label_len }
     }
-
-    /// Samples are scattered in memory. Copying a few at a time keeps many more cache misses in flight than
-    /// converting one by one.
-    fn fill_gathered(
-        &self,
-        images: &mut [u8],
-        labels: &mut [i32],
-        indices: &[u32],
-        epoch: u32,
-        worker: &mut WorkerState,
-    ) -> Result<(), DataError> {
-        let expected = self.shape.iter().product::<usize>();
-        let [_, height, width] = self.shape;
-        let Augment { colour, .. } = self.config.augment;
-        worker.staged.clear();
-        worker.orders.clear();
-        for (label, &index) in labels.iter_mut().zip(indices) {
-            let read = self.dataset.read(index as usize, &mut worker.scratch);
-            let Some(sample) = self.unless_skipped(read, index)? else {
-                *label = IGNORED_LABEL;
-                worker.orders.push(None);
-                worker.staged.resize(worker.staged.len() + expected, 0);
-                continue;
-            };
-            sample.check(self.dataset.as_ref(), index as usize)?;
-            *label = self.label_of(&sample, index)?;
-            worker.orders.push(Some(sample.order));
-            worker.staged.extend_from_slice(sample.pixels);
-        }
-        let samples =
-            images.chunks_exact_mut(self.sample_bytes).zip(worker.staged.chunks_exact_mut(expected));
-        for ((image, pixels), (&index, &order)) in samples.zip(indices.iter().zip(&worker.orders)) {
-            let Some(order) = order else {
-                image.fill(0);
-                continue;
-            };
-            if let Some(changes) = colour.changes(self.config.seed, epoch, index) {
-                Picture { pixels, order, shape: self.shape, shown: None }.apply(&changes);
-            }
-            let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
-            self.converter.write(image, Framed { pixels, order, shown: None }, &placement);
-        }
-        Ok(())
-    }
-
-    /// Reads, crops and writes one sample and its label or mask; false where it cannot be decoded and is
-    /// skipped.
-    fn fill_one(
-        &self,
-        image: &mut [u8],
-        labels: &mut [i32],
-        index: u32,
-        epoch: u32,
-        worker: &mut WorkerState,
-    ) -> Result<bool, DataError> {
-        let [_, height, width] = self.shape;
-        let region = |shape: [usize; 3], orientation| match self.dataset.masks() || self.as_stored {
-            true => Region::of(shape),
-            false => self.framing.region(shape, orientation, epoch, index),
-        };
-        let read = self.dataset.read_region(index as usize, &mut worker.scratch, &region);
-        let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
-        let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
-        let rows = region(sample.shape, sample.orientation).rows.end;
-        sample.check_rows(self.dataset.as_ref(), index as usize, rows)?;
-        let view = self.framing.view(sample.upright_size(), epoch, index);
-        let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
-        match mask {
-            Some(mask) => {
-                let (size, wanted) = ([height, width], self.config.mask_size.unwrap_or([height, width]));
-                worker.mask_writer.write_coarse(labels, wanted, &mask, view, size, &placement);
-            }
-            None => labels.fill(self.label_of(&sample, index)?),
-        }
-        let mut cut = if self.as_stored && sample.orientation == Orientation::default() {
-            Framed { pixels: sample.pixels, order: sample.order, shown: None }
-        } else {
-            worker.framer.cut(&sample, view, self.shape)?
-        };
-        if let Some(changes) = self.config.augment.colour.changes(self.config.seed, epoch, index) {
-            let Framed { pixels, order, shown } = cut;
-            worker.staged.clear();
-            worker.staged.extend_from_slice(pixels);
-            Picture { pixels: &mut worker.staged, order, shape: self.shape, shown }.apply(&changes);
-            cut.pixels = &worker.staged;
-        }
-        self.converter.write(image, cut, &placement);
-        Ok(true)
-    }
-
-    /// The sample, or `None` where it cannot be decoded and is skipped, which is recorded.
-    fn unless_skipped<T>(&self, read: Result<T, DataError>, index: u32) -> Result<Option<T>, DataError> {
-        match read {
-            Ok(sample) => Ok(Some(sample)),
-            Err(DataError::BadSample { problem, .. }) if self.config.skip_bad => {
-                lock(&self.skipped).entry(index).or_insert(problem);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Checks the mask of a sample: its size is that of the image, and its classes exist.
-    fn mask_of<'a>(&self, sample: &Sample<'a>, index: u32) -> Result<Option<StoredMask<'a>>, DataError> {
-        if !self.dataset.masks() {
-            return Ok(None);
-        }
-        let bad =
-            |problem| Err(DataError::BadSample { sample: self.dataset.sample_name(index as usize), problem });
-        let [_, height, width] = sample.shape;
-        let Some(classes) = sample.mask else { return bad("it has no mask".to_owned()) };
-        if Some(classes.len()) != height.checked_mul(width) {
-            let problem = format!("its mask has {} pixels, but its image {height}×{width}", classes.len());
-            return bad(problem);
-        }
-        match greatest_class(classes) {
-            Some(class) if usize::from(class) >= self.dataset.classes() => bad(format!(
-                "a pixel of its mask has class {class}, but classes go from 0 to {}, and {IGNORED_PIXEL} is \
-                 for no class",
-                self.dataset.classes().saturating_sub(1)
-            )),
-            _ => Ok(Some(StoredMask { classes, size: [height, width], orientation: sample.orientation })),
-        }
-    }
-
-    fn label_of(&self, sample: &Sample<'_>, index: u32) -> Result<i32, DataError> {
-        let classes = self.dataset.classes();
-        let class = i32::try_from(sample.label).ok().filter(|_| (sample.label as usize) < classes);
-        class.ok_or_else(|| DataError::LabelOutOfRange {
-            origin: self.dataset.name().to_owned(),
-            index: index as usize,
-            label: sample.label,
-            classes,
-        })
-    }
-}
-
-/// A worker's scratch memory, kept between samples.
-#[derive(Debug, Default)]
-struct WorkerState {
-    scratch: Scratch,
-    framer: Framer,
-    mask_writer: MaskWriter,
-    /// The staged pixels of a few samples, or of one whose colours change, and their pixel orders (`None`: no
-    /// sample).
-    staged: Vec<u8>,
-    orders: Vec<Option<PixelOrder>>,
-    /// An image before it was mixed.
-    last: AlignedBytes,
 }
 
 impl std::fmt::Debug for Shared {

@@ -56,6 +56,8 @@ pub struct Summary {
     pub device: String,
     /// CPU threads that computed.
     pub threads: u32,
+    /// Loader threads, at the end.
+    pub data_workers: u32,
     /// `f32`, `bf16`, `f16`.
     pub precision: String,
     /// Samples per iteration.
@@ -309,8 +311,8 @@ mod tests {
         keys.sort();
         assert_eq!(
             keys.join("\n"),
-            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndataset\ndevice\nepochs\n\
-             experiment\nfinal{train_loss val_loss val_top1 val_top5}\n\
+            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndata_workers\n\
+             dataset\ndevice\nepochs\nexperiment\nfinal{train_loss val_loss val_top1 val_top5}\n\
              images_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
              resumed\nstatus\nthreads\n\

@@ -21,6 +21,8 @@ pub struct OpenDevice {
     /// The KiB that a tile of the batch should fit: the second-level caches of all threads. 0 if the backend
     /// gains nothing from tiles.
     pub tile_kib: usize,
+    /// Whether a device of its own computes, beside which the process's cores have nothing else to do.
+    pub beside_cores: bool,
     /// What the user must be told.
     pub warnings: Vec<String>,
 }
@@ -93,7 +95,7 @@ fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::NotFound> {
         path: String::new(),
     });
     let (libraries, fast_bf16) = (libraries.collect(), cuda.has_bf16());
-    Ok(OpenDevice { libraries, fast_bf16, ..OpenDevice::new(Box::new(cuda)) })
+    Ok(OpenDevice { libraries, fast_bf16, beside_cores: true, ..OpenDevice::new(Box::new(cuda)) })
 }
 
 fn reference(warnings: Vec<String>) -> OpenDevice {
@@ -105,7 +107,14 @@ impl OpenDevice {
     #[must_use]
     pub fn new(backend: Box<dyn Backend>) -> Self {
         let tile_kib = tile_kib(backend.as_ref());
-        Self { backend, libraries: Vec::new(), fast_bf16: false, tile_kib, warnings: Vec::new() }
+        Self {
+            backend,
+            libraries: Vec::new(),
+            fast_bf16: false,
+            tile_kib,
+            beside_cores: false,
+            warnings: Vec::new(),
+        }
     }
 }
 

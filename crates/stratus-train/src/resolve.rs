@@ -13,7 +13,7 @@
 
 use crate::device::OpenDevice;
 use crate::experiment::{self, Experiment, Measure};
-use crate::input::InputPipeline;
+use crate::input::{InputPipeline, usable_cores, workers_beside};
 use crate::{Schedule, TrainError};
 use stratus_data::{Dataset, View};
 use stratus_engine::Precision;
@@ -46,6 +46,9 @@ impl Resolved {
         graph: &Graph,
         device: &OpenDevice,
     ) -> Result<Self, TrainError> {
+        let mut experiment = experiment.clone();
+        experiment.data.workers = experiment.data.workers.or_else(|| workers_beside(device));
+        let experiment = &experiment;
         let input = InputPipeline::new(experiment, dataset);
         let input = match graph.shape(graph.output).0[..] {
             [_, height, width] => input.with_mask_size([height, width]),
@@ -90,6 +93,12 @@ impl Resolved {
     #[must_use]
     pub fn input(&self) -> &InputPipeline {
         &self.input
+    }
+
+    /// The most loader threads: `data.workers`, or where training decides, the usable cores.
+    #[must_use]
+    pub fn most_workers(&self) -> usize {
+        self.settings.data.workers.unwrap_or_else(usable_cores)
     }
 
     /// The number format of activations and gradients.

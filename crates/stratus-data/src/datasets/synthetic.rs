@@ -5,6 +5,9 @@
 //! a function of (seed, sample) alone. The pattern is coarse, so that it survives pooling, and a network
 //! learns it.
 
+use std::thread;
+use std::time::Duration;
+
 use stratus_random::{Purpose, Stream};
 
 use super::{Dataset, DatasetEntry, OpenOptions, Sample, Scratch, Split};
@@ -39,11 +42,13 @@ pub struct Size {
     pub validation_images: usize,
     /// Classes, at least 1.
     pub classes: usize,
+    /// How long the reader of an image sleeps first.
+    pub delay: Duration,
 }
 
 impl Default for Size {
     fn default() -> Self {
-        Self { images: 1280, validation_images: 256, classes: 10 }
+        Self { images: 1280, validation_images: 256, classes: 10, delay: Duration::ZERO }
     }
 }
 
@@ -54,6 +59,7 @@ pub struct Synthetic {
     classes: usize,
     shape: [usize; 3],
     seed: u64,
+    delay: Duration,
     /// The index of the first image among all of all splits.
     first: u64,
     /// −31 to 32, used from any place and from the beginning again.
@@ -67,7 +73,7 @@ impl Synthetic {
     ///
     /// [`DataError::Option`]: a shape or number that cannot be.
     pub fn new(split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let Size { images, validation_images, classes } = options.synthetic;
+        let Size { images, validation_images, classes, delay } = options.synthetic;
         let (key, images, part) = match split {
             Split::Train => ("data.synthetic.images", images, 0),
             Split::Validation => ("data.synthetic.validation_images", validation_images, 1),
@@ -89,7 +95,8 @@ impl Synthetic {
         }
         let mut stream = Stream::new(options.seed, Purpose::Synthetic, u64::MAX, 0);
         let noise = (0..NOISE).map(|_| (stream.below(64) as i8) - 31).collect();
-        Ok(Self { images, classes, shape: options.shape, seed: options.seed, first: part << 32, noise })
+        let (shape, seed) = (options.shape, options.seed);
+        Ok(Self { images, classes, shape, seed, delay, first: part << 32, noise })
     }
 
     /// Classes in turn, so that each has as many images as any other.
@@ -129,6 +136,9 @@ impl Dataset for Synthetic {
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         self.check(index)?;
+        if !self.delay.is_zero() {
+            thread::sleep(self.delay);
+        }
         let [channels, height, width] = self.shape;
         let class = self.class_of(index);
         let mut image = Stream::new(self.seed, Purpose::Synthetic, self.first + index as u64, 1);
@@ -182,7 +192,7 @@ mod tests {
     use crate::stats;
 
     fn options(shape: [usize; 3]) -> OpenOptions {
-        let synthetic = Size { images: 40, validation_images: 20, classes: 4 };
+        let synthetic = Size { images: 40, validation_images: 20, classes: 4, ..Size::default() };
         OpenOptions { shape, synthetic, ..OpenOptions::default() }
     }
 

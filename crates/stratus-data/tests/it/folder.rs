@@ -170,7 +170,7 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     assert!(error.contains("train/ant/notes.txt: neither a JPEG nor a PNG file"), "{error}");
     let mut loader = Loader::new(train, LoaderConfig { skip_bad: true, ..settings }).unwrap();
     let batch = loader.next().unwrap().unwrap();
-    assert_eq!(batch.labels, [0, 0, 0, 0, -1, 1, -1, 1, -1, 1, 1]);
+    assert_eq!(batch.labels[..], [0, 0, 0, 0, -1, 1, -1, 1, -1, 1, 1]);
     let row = |row: usize| &batch.images.elements::<f32>()[row * 192..(row + 1) * 192];
     assert!(row(4).iter().all(|&value| value == 0.0) && row(5).iter().any(|&value| value != 0.0));
     assert_eq!(loader.skipped().into_keys().collect::<Vec<_>>(), [4, 6, 8]);

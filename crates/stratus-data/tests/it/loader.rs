@@ -2,18 +2,19 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use half::{bf16, f16};
 use stratus_base::ALIGNMENT;
 use stratus_data::buffer::IGNORED_LABEL;
+use stratus_data::datasets::synthetic::Size;
 use stratus_data::{
-    Augment, BatchBuffer, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig,
-    LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder, Position,
-    ResizedCrop, Sample, Scratch, Split, mix, open,
+    Augment, BatchBuffer, BatchMemory, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader,
+    LoaderConfig, LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder,
+    Position, ResizedCrop, Sample, Scratch, Split, mix, open,
 };
 
 /// Samples that tell their index: pixel p of sample i is i × 31 + p.
@@ -235,8 +236,12 @@ fn every_epoch_is_a_permutation_of_its_own() {
 /// The same bytes for any number of workers and slots, and from any place where a run may resume.
 #[test]
 fn workers_slots_and_resuming_change_nothing() {
-    for mix in [Mix::default(), Mix { mixup: 0.5, cutmix: 1.0, of_samples: 0.9 }] {
+    let mixed = Mix { mixup: 0.5, cutmix: 1.0, of_samples: 0.9 };
+    // Resized samples are shared out among the workers; those that are but copied come in one part.
+    let shape = Some([3, 6, 7]);
+    for (mix, shape) in [(Mix::default(), None), (mixed, None), (Mix::default(), shape), (mixed, shape)] {
         let base = LoaderConfig {
+            shape,
             augment: Augment { shift: 2, ..Augment::default() },
             mix,
             last: LastBatch::Keep,
@@ -246,7 +251,7 @@ fn workers_slots_and_resuming_change_nothing() {
         };
         let expected = all(&mut loader(29, base.clone()), 99);
         assert_eq!(expected.len(), 12);
-        for (workers, slots) in [(1, 1), (2, 1), (2, 3), (5, 4), (4, 9)] {
+        for (workers, slots) in [(1, 1), (2, 1), (2, 3), (5, 4), (4, 9), (16, 2), (16, 19)] {
             let batches = all(&mut loader(29, LoaderConfig { workers, slots, ..base.clone() }), 99);
             assert_eq!(content(&batches), content(&expected), "{workers} workers, {slots} slots");
         }
@@ -262,6 +267,118 @@ fn workers_slots_and_resuming_change_nothing() {
         let batches = all(&mut loader(29, LoaderConfig { start, ..base.clone() }), 99);
         assert_eq!(content(&batches), content(&expected[8..]));
     }
+}
+
+/// Samples that come slowly: more workers than cores read them, and the bytes are the same.
+#[test]
+fn many_workers_that_wait_deliver_the_same() {
+    let batches = |workers: usize, delay: Duration, shape| {
+        let size = Size { images: 48, delay, ..Size::default() };
+        let options = OpenOptions { shape: [3, 20, 20], synthetic: size, ..OpenOptions::default() };
+        let dataset = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
+        let slots = workers + 3;
+        let settings = LoaderConfig { shape, workers, slots, epochs: Some(1), ..config(12) };
+        all(&mut Loader::new(Arc::from(dataset), settings).unwrap(), 99)
+    };
+    for shape in [None, Some([3, 16, 16])] {
+        let expected = batches(1, Duration::ZERO, shape);
+        assert_eq!(expected.len(), 4);
+        for workers in [1, 4, 16] {
+            let delayed = batches(workers, Duration::from_millis(10), shape);
+            assert_eq!(content(&delayed), content(&expected), "{workers} workers");
+        }
+    }
+}
+
+/// Samples of which some are read only once others are: whoever waits for what nobody reads fails.
+struct Dependent {
+    inner: Counting,
+    /// A sample, and the sample that must be read before it.
+    after: [(usize, usize); 2],
+    read: Mutex<HashSet<usize>>,
+    changed: Condvar,
+}
+
+impl Dependent {
+    fn new(after: [(usize, usize); 2]) -> Self {
+        Self { inner: Counting::new(40), after, read: Mutex::default(), changed: Condvar::new() }
+    }
+}
+
+impl Dataset for Dependent {
+    fn name(&self) -> &str {
+        "dependent"
+    }
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+    fn classes(&self) -> usize {
+        self.inner.classes()
+    }
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        self.inner.sample_shape()
+    }
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.inner.label(index)
+    }
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        let mut read = self.read.lock().unwrap();
+        for (_, before) in self.after.iter().filter(|(sample, _)| *sample == index) {
+            let waiting =
+                self.changed.wait_timeout_while(read, Duration::from_secs(60), |read| !read.contains(before));
+            let (now, outcome) = waiting.unwrap();
+            assert!(!outcome.timed_out(), "nobody reads sample {before} while another waits for it");
+            read = now;
+        }
+        read.insert(index);
+        self.changed.notify_all();
+        drop(read);
+        self.inner.read(index, scratch)
+    }
+    fn normalisation(&self) -> Normalisation {
+        self.inner.normalisation()
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Two workers and one buffer: while one is held up by the first sample, the other reads the rest of the
+/// batch.
+#[test]
+fn a_batch_is_shared_out_among_workers() {
+    let settings =
+        LoaderConfig { order: Order::Sequential, shape: Some([3, 6, 7]), workers: 2, slots: 1, ..config(8) };
+    let dataset = Arc::new(Dependent::new([(0, 7), (8, 15)]));
+    let mut shared = Loader::new(dataset, settings.clone()).unwrap();
+    let expected = all(&mut loader(40, LoaderConfig { workers: 1, ..settings }), 3);
+    assert_eq!(content(&all(&mut shared, 3)), content(&expected));
+}
+
+/// While a sample of the first batch holds up one worker, the others fill all other buffers.
+#[test]
+fn a_slow_batch_holds_up_no_other() {
+    for shape in [None, Some([3, 6, 7])] {
+        let settings = LoaderConfig { order: Order::Sequential, shape, workers: 2, slots: 4, ..config(4) };
+        let dataset = Arc::new(Dependent::new([(0, 15), (19, 2)]));
+        let mut shared = Loader::new(dataset, settings.clone()).unwrap();
+        let expected = all(&mut loader(40, LoaderConfig { workers: 1, ..settings }), 6);
+        assert_eq!(content(&all(&mut shared, 6)), content(&expected), "{shape:?}");
+    }
+}
+
+/// Fewer workers deliver the same; those that were sent to wait work again when they are wanted.
+#[test]
+fn the_number_of_workers_changes_while_they_work() {
+    let base = LoaderConfig { shape: Some([3, 6, 7]), slots: 5, ..config(4) };
+    let expected = all(&mut loader(40, base.clone()), 30);
+    let mut loader = loader(40, LoaderConfig { workers: 6, ..base });
+    let mut batches = Vec::new();
+    for active in [1, 6, 0, 3, 99, 1] {
+        loader.set_workers(active);
+        batches.extend(all(&mut loader, 5));
+    }
+    assert_eq!(content(&batches), content(&expected));
 }
 
 /// A mixed batch has the same samples, each with its class and another sample's; the rows of an incomplete
@@ -316,7 +433,7 @@ fn memory_is_what_the_slots_hold() {
     let settings = LoaderConfig { workers: 3, slots: 4, ..config(8) };
     let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
     let bytes = loader.bytes();
-    assert_eq!(bytes, 4 * (8 * 60 * 4 + 63 + 8 * 8) + 4 * 64);
+    assert_eq!(bytes, 4 * (8 * 60 * 4 + 63 + 8 * 8 + 63) + 4 * 64);
     let mut places = HashSet::new();
     for _ in 0..40 {
         let buffer = loader.next().unwrap().unwrap();
@@ -345,7 +462,7 @@ fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
     one.recycle(two.next().unwrap().unwrap());
     let mut buffer = one.next().unwrap().unwrap();
     assert_eq!(buffer.labels.len(), 2);
-    buffer.images = stratus_base::AlignedBytes::default();
+    buffer.images = BatchMemory::default();
     one.recycle(buffer);
     assert_eq!(
         one.next().unwrap_err().to_string(),
@@ -363,9 +480,9 @@ fn more_memory_than_there_is_is_an_error() {
 
 #[test]
 fn an_error_reaches_the_consumer_after_the_batches_before_it() {
-    for workers in [1, 4] {
+    for (workers, shape) in [(1, None), (4, None), (1, Some([3, 6, 7])), (4, Some([3, 6, 7]))] {
         let dataset = Counting { fail_at: Some(13), ..Counting::new(40) };
-        let settings = LoaderConfig { order: Order::Sequential, workers, slots: 6, ..config(4) };
+        let settings = LoaderConfig { order: Order::Sequential, shape, workers, slots: 6, ..config(4) };
         let mut loader = Loader::new(Arc::new(dataset), settings).unwrap();
         assert_eq!(all(&mut loader, 3).last().unwrap().index, 2);
         assert_eq!(
@@ -378,9 +495,9 @@ fn an_error_reaches_the_consumer_after_the_batches_before_it() {
 
 #[test]
 fn a_panic_reaches_the_consumer() {
-    for workers in [1, 3] {
+    for (workers, shape) in [(1, None), (3, None), (3, Some([3, 6, 7]))] {
         let dataset = Counting { panic_at: Some(5), ..Counting::new(40) };
-        let settings = LoaderConfig { order: Order::Sequential, workers, ..config(4) };
+        let settings = LoaderConfig { order: Order::Sequential, shape, workers, ..config(4) };
         let mut loader = Loader::new(Arc::new(dataset), settings).unwrap();
         all(&mut loader, 1);
         let error = loader.next().unwrap_err().to_string();

@@ -212,7 +212,7 @@ fn labels_are_the_classes_of_the_pixels() {
 fn masks_count_among_the_bytes() {
     let loader = Loader::new(Arc::new(Blocks::new(8, [36, 30])), config(2)).unwrap();
     assert_eq!(loader.label_len(), 36 * 30);
-    let buffer = 2 * 36 * 30 * (CHANNELS * 4 + 4) + 2 * 4 + 63;
+    let buffer = 2 * 36 * 30 * (CHANNELS * 4 + 4) + 2 * 4 + 2 * 63;
     assert_eq!(loader.bytes(), (3 * buffer + 4 * 8) as u64);
 }
 
@@ -284,7 +284,7 @@ fn images_and_masks_are_mirrored_in_the_same_edge() {
     let zero = Augment { padding: Padding::Zero, ..augment };
     let zero = all(set(), LoaderConfig { augment: zero, epochs: Some(4), ..config(8) });
     let ignored =
-        zero.iter().flat_map(|batch| &batch.labels).filter(|&&label| label == IGNORED_LABEL).count();
+        zero.iter().flat_map(|batch| batch.labels.iter()).filter(|&&label| label == IGNORED_LABEL).count();
     // What remains without a class are blocks that have none.
     assert!(compared > 40_000 && 2 * uncovered < ignored, "{compared} {uncovered} {ignored}");
 }

@@ -65,7 +65,9 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
     let mut found: Vec<(f64, String)> = Vec::new();
     let wait = share(accounting, Phase::DataWait);
     if wait >= WORTH_PERCENT {
-        let workers = key("data", "workers").and_then(serde_json::Value::as_u64).unwrap_or(1);
+        let in_use = report.experiment.summary.as_ref().map(|summary| u64::from(summary.data_workers));
+        let set = key("data", "workers").and_then(serde_json::Value::as_u64);
+        let workers = set.or(in_use.filter(|&workers| workers > 0)).unwrap_or(1);
         found.push((
             wait,
             format!(

@@ -1,7 +1,7 @@
 //! Measures the input pipeline alone: reading, decoding, augmentation, batches.
 
 use crate::device::OpenDevice;
-use crate::input::{BatchFormat, InputPipeline, open_dataset};
+use crate::input::{BatchFormat, InputPipeline, open_dataset, workers_beside};
 use crate::resolve::precision;
 use crate::{Experiment, TrainError};
 use serde::Serialize;
@@ -27,6 +27,8 @@ pub struct DataRate {
     pub precision: DType,
     /// Loader threads.
     pub workers: usize,
+    /// Batches that are read ahead.
+    pub batches: usize,
     /// Images of a round.
     pub images: usize,
     /// The JPEG decoder; `None` without JPEG files.
@@ -121,8 +123,9 @@ fn open(
         _ => (DType::F32, Element::F32),
     };
     let mut config = input.training(BatchFormat { element, layout: Layout::Nhwc });
+    config.workers = experiment.data.workers.or_else(|| workers_beside(device)).unwrap_or(1);
     config.batch_size = config.batch_size.min(dataset.len());
-    config.slots = config.workers + 1;
+    let config = input.read_ahead(dataset.as_ref(), config)?;
     let rate = DataRate {
         dataset: dataset.name().to_owned(),
         samples: dataset.len(),
@@ -131,6 +134,7 @@ fn open(
         shape: input.shape,
         precision,
         workers: config.workers,
+        batches: config.slots,
         images: 0,
         jpeg: None,
         decoded: Vec::new(),

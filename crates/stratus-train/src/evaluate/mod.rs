@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use stratus_base::AlignedBytes;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::{Dataset, Loader, Split, View};
+use stratus_data::{Dataset, Loader, LoaderConfig, Split, View};
 use stratus_engine::{Clock, Program, Session};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
@@ -101,17 +101,25 @@ impl Evaluator {
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
         let format = BatchFormat::of(plan);
-        let config = resolved.input().measuring(format, plan.program.batch);
+        let workers = resolved.most_workers();
+        let config = LoaderConfig { workers, ..resolved.input().measuring(format, plan.program.batch) };
         let clock = Clock::disabled(session.slots(program));
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
         let scorer = Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?;
-        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, scorer, multi_view })
+        let loader = Loader::new(dataset, config)?;
+        loader.set_workers(resolved.settings().data.workers.unwrap_or(1));
+        Ok(Self { program, loader, clock, scorer, multi_view })
     }
 
     /// Bytes of the loader's batches.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.loader.bytes() + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
+    }
+
+    /// Lets so many loader threads work.
+    pub(crate) fn set_workers(&self, workers: usize) {
+        self.loader.set_workers(workers);
     }
 
     /// The reader of the validation data.

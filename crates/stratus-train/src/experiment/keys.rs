@@ -304,8 +304,14 @@ settings! {
         /// What happens if images cannot be decoded: `error` lists them and does not train; `skip` leaves
         /// them out and lists them in the summary.
         on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;
-        /// Threads that decode and augment while the device trains. Results do not depend on it.
-        workers: usize = 1, Limit::Between(1.0, 1024.0);
+        /// Threads that decode and augment while the device trains. Results do not depend on it. Not set:
+        /// beside a GPU all usable cores but one; on a CPU one, and as many more as the first iterations
+        /// show to be needed.
+        workers: Option<usize> = None, Limit::Between(1.0, 1024.0);
+        /// The most MiB of training batches that are read ahead. As many batches are in work as there are
+        /// workers, and a few more, as far as they fit. Results do not depend on it. Not set: 1024, or two
+        /// batches where these take more.
+        prefetch_mib: Option<usize> = None, Limit::Between(1.0, 1_073_741_824.0);
         /// Leave out the last batch of an epoch if it is smaller than the others.
         drop_last: bool = false, Limit::Any;
         /// Mean of each channel, for pixels scaled to 0…1; it is subtracted. Not set: the data set's.
@@ -375,6 +381,9 @@ settings! {
         validation_images: usize = 256, Limit::Between(1.0, 4e9);
         /// Classes.
         classes: usize = 10, Limit::Between(2.0, 1_000_000.0);
+        /// Milliseconds that a worker sleeps before it makes an image, as if it waited for a slow disk or a
+        /// server: to test and measure the loader.
+        delay_ms: u64 = 0, Limit::Between(0.0, 60_000.0);
     }
 
     /// Training.

@@ -27,6 +27,7 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
         images: experiment.synthetic.images,
         validation_images: experiment.synthetic.validation_images,
         classes: experiment.synthetic.classes,
+        delay: Duration::from_millis(experiment.synthetic.delay_ms),
     };
     OpenOptions {
         verify: experiment.data.verify,

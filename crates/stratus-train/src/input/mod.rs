@@ -7,8 +7,10 @@
 mod class_weights;
 mod datasets;
 mod pipeline;
+mod read_ahead;
 
 pub(crate) use class_weights::with_class_weights;
 pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use pipeline::image_shape;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
+pub use read_ahead::{HostMemory, usable_cores, workers_beside};

@@ -60,6 +60,8 @@ pub struct InputPipeline {
     measuring: LoaderConfig,
     /// Batches to train on.
     training: LoaderConfig,
+    /// The most MiB of batches that are read ahead.
+    pub(super) prefetch_mib: Option<usize>,
 }
 
 impl InputPipeline {
@@ -83,7 +85,7 @@ impl InputPipeline {
             shape: Some(shape),
             resize: data.resize,
             skip_bad: data.on_bad_sample == OnBadSample::Skip,
-            workers: data.workers,
+            workers: data.workers.unwrap_or(1),
             seed: experiment.train.seed,
             ..LoaderConfig::new(experiment.validation_batch_size())
         };
@@ -95,7 +97,7 @@ impl InputPipeline {
             last: if data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
             ..measuring.clone()
         };
-        Self { shape, normalisation, measuring, training }
+        Self { shape, normalisation, measuring, training, prefetch_mib: data.prefetch_mib }
     }
 
     /// With masks of this height and width, that of the network's answers.

@@ -8,6 +8,7 @@ use super::records::{
     timeline_program,
 };
 use super::setup::RunSetup;
+use super::workers::{Observed, WorkerSearch};
 use super::{JPEG, Options};
 use crate::evaluate::{Evaluator, Measures, Scores};
 use crate::input::BatchFormat;
@@ -16,7 +17,7 @@ use crate::{EpochResult, Observer, Schedule, TrainError, TrainingProgress, Valid
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
 use stratus_engine::Clock;
 use stratus_engine::session::Hyper;
@@ -32,8 +33,8 @@ use stratus_run::timeline::{ProgramId, TimelineWriter};
 
 /// The key of [`RunningTotals`] in a checkpoint's state.
 const SUMS: &str = "sums";
-/// Batches that are read ahead.
-const PREFETCH: usize = 4;
+/// The key of the number of loader threads in a checkpoint's state, where it was not set.
+const WORKERS: &str = "workers";
 /// Seconds between flushes, for processes that read the files while training runs.
 const FLUSH_S: f64 = 1.0;
 
@@ -49,13 +50,16 @@ impl Loaders {
         let RunSetup { resolved, datasets, compiled, .. } = setup;
         let (session, ids) = (&compiled.session, compiled.ids);
         let config = LoaderConfig {
-            slots: PREFETCH,
+            workers: resolved.most_workers(),
             start,
             epochs: Some(u32::try_from(resolved.settings().train.epochs).unwrap_or(u32::MAX)),
             ..resolved.input().training(BatchFormat::of(session.plan(ids.train)))
         };
+        let config = resolved.input().read_ahead(datasets.train.as_ref(), config)?;
+        let train = Loader::new(Arc::clone(&datasets.train), config)?;
+        train.set_workers(resolved.settings().data.workers.unwrap_or(1));
         Ok(Self {
-            train: Loader::new(Arc::clone(&datasets.train), config)?,
+            train,
             evaluator: Evaluator::new(resolved, session, ids.evaluate, Arc::clone(&datasets.validation))?,
         })
     }
@@ -90,6 +94,9 @@ pub(super) struct Trainer<'a> {
     begun: Instant,
     schedule: Schedule,
     loader: Loader,
+    workers: WorkerSearch,
+    /// Whether the log has the number of loader threads.
+    workers_are_logged: bool,
     evaluator: Evaluator,
     rows: CsvWriter<IterationRow>,
     epochs: CsvWriter<EpochRow>,
@@ -169,6 +176,14 @@ impl<'a> Trainer<'a> {
         let classes = Summary::read(&run.summary()).map(|summary| summary.classes).unwrap_or_default();
         let best = BestEpochs::new(settings, loader.batches_per_epoch(), &epoch_rows);
         let schedule = setup.resolved.schedule();
+        let found = state.extra.get(WORKERS).and_then(serde_json::Value::as_u64);
+        let found = found.and_then(|workers| usize::try_from(workers).ok());
+        let most = setup.resolved.most_workers();
+        let workers = match settings.data.workers.or(found) {
+            Some(workers) => WorkerSearch::fixed(workers.clamp(1, most)),
+            None => WorkerSearch::up_to(most),
+        };
+        loader.set_workers(workers.active());
         let now = Instant::now();
         Ok(Self {
             checkpoints: Checkpoints::new(run.checkpoints()),
@@ -184,6 +199,8 @@ impl<'a> Trainer<'a> {
             begun,
             schedule,
             loader,
+            workers_are_logged: workers.is_over(),
+            workers,
             evaluator,
             rows,
             epochs,
@@ -383,6 +400,12 @@ impl<'a> Trainer<'a> {
         self.sums.attributed_s += attributed;
         self.sums.data_wait_s += data;
         self.sums.checkpoint_in_iterations_s += seconds(self.clock.slots()[CHECKPOINT]);
+        let wait = Duration::from_nanos(self.clock.slots()[DATA_WAIT]);
+        if let Some(workers) =
+            self.workers.observe(Observed { images, wall: Duration::from_nanos(wall_ns), wait })
+        {
+            self.loader.set_workers(workers);
+        }
         if self.rates.len() < self.rates.capacity() {
             self.rates.push((images as f64 / wall.max(1e-9)) as f32);
         }
@@ -464,6 +487,7 @@ impl<'a> Trainer<'a> {
     /// Measures the weights on the validation data: their moving average, if there is one.
     fn evaluate(&mut self) -> Result<Scores, TrainError> {
         swap_averages(&mut self.setup.compiled)?;
+        self.evaluator.set_workers(self.workers.active());
         let scores = self.evaluator.run(&mut self.setup.compiled.session)?;
         swap_averages(&mut self.setup.compiled)?;
         Ok(scores)
@@ -507,6 +531,14 @@ impl<'a> Trainer<'a> {
             ..self.setup.state()
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
+        if self.workers.is_over() {
+            state.extra.insert(WORKERS.to_owned(), self.workers.active().into());
+            if !self.workers_are_logged {
+                self.workers_are_logged = true;
+                let workers = self.workers.active();
+                self.log.say(&format!("data.workers is not set: training needs {workers}"))?;
+            }
+        }
         // If no JPEG file was read since the run was resumed, its results still depend on the earlier
         // decoder.
         let jpeg = jpeg.or_else(|| self.jpeg_before.clone());

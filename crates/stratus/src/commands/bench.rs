@@ -202,7 +202,7 @@ fn render_rate(rate: &DataRate) -> String {
     rows.extend((0..rate.delivered.len()).map(|at| row((at + 1).to_string(), &|rounds| rounds[at])));
     rows.push(row("median".to_owned(), &DataRate::median));
     let [channels, height, width] = rate.shape;
-    let DataRate { dataset, samples, open_s, precision, workers, images, .. } = rate;
+    let DataRate { dataset, samples, open_s, precision, workers, batches, images, .. } = rate;
     let opened =
         format!("{dataset}, {samples} images, opened in {open_s:.3} s, {}", bytes(rate.resident_bytes));
     if rate.delivered.is_empty() {
@@ -211,7 +211,7 @@ fn render_rate(rate: &DataRate) -> String {
     let jpeg = rate.jpeg.as_ref().map(|library| format!("; JPEG by {library}")).unwrap_or_default();
     format!(
         "{opened}\n{images} images a round, {channels} × {height} × {width} {precision}, \
-         {workers} worker{}; {}{jpeg}\n{}",
+         {workers} worker{}, {batches} batches; {}{jpeg}\n{}",
         if *workers == 1 { "" } else { "s" },
         if rate.decoded.is_empty() { "whole epochs" } else { "decoding only, on one thread" },
         table(&rows)

@@ -12,7 +12,7 @@ use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Plan, Program};
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
-use stratus_train::input::open_datasets;
+use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::Network;
 use stratus_train::{Resolved, device};
 
@@ -48,8 +48,16 @@ pub enum Dump {
 #[serde(untagged)]
 enum Report<'a> {
     Graph(&'a Graph),
-    Programs { train: &'a Program, tail: Option<&'a Program>, evaluate: &'a Program },
-    Plans(&'a Plans),
+    Programs {
+        train: &'a Program,
+        tail: Option<&'a Program>,
+        evaluate: &'a Program,
+    },
+    Plans {
+        #[serde(flatten)]
+        plans: &'a Plans,
+        host_memory: HostMemory,
+    },
 }
 
 /// Runs `stratus plan`.
@@ -59,7 +67,8 @@ enum Report<'a> {
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
     let mut experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
     arguments.memory.apply(&mut experiment);
-    let dataset = open_datasets(&experiment)?.train;
+    let datasets = open_datasets(&experiment)?;
+    let dataset = &datasets.train;
     let graph = Network::of(&experiment, dataset.as_ref())?.graph;
     if arguments.dump == Dump::Graph {
         return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
@@ -73,20 +82,29 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     let selection = if arguments.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
     let mut warn = |text: &str| output.warning(text);
-    let FittedRun { programs, planned, .. } = compile::fit(resolved, &graph, &device, &selection, &mut warn)?;
+    let FittedRun { resolved, programs, planned } =
+        compile::fit(resolved, &graph, &device, &selection, &mut warn)?;
     if arguments.dump == Dump::Program {
         return dump_programs(&programs, output);
     }
     let compiled = planned.allocate(device.backend.as_ref())?;
-    output.result(&Report::Plans(&compiled.plans), || {
-        let plans = &compiled.plans;
+    let plans = &compiled.plans;
+    let host_memory = HostMemory::of(&resolved, &datasets, &plans.train, &plans.evaluate)?;
+    output.result(&Report::Plans { plans, host_memory }, || {
+        let HostMemory { batches, batch_bytes, validation_bytes, dataset_bytes } = host_memory;
         format!(
-            "{}\narena {} in all: {} persistent, {} transient (at least {} are alive at one step)\n",
+            "{}\narena {} in all: {} persistent, {} transient (at least {} are alive at one step)\n\
+             beside it {} of the process's memory: {batches} training batches of {} read ahead, {} of \
+             validation, {} of data sets\n",
             steps(&plans.train),
             bytes(plans.arena_bytes as u64),
             bytes(plans.train.persistent_bytes as u64),
             bytes(plans.train.transient_bytes as u64),
             bytes(plans.train.transient_lower_bound as u64),
+            bytes(host_memory.bytes()),
+            bytes(batch_bytes),
+            bytes(validation_bytes),
+            bytes(dataset_bytes),
         )
     })
 }

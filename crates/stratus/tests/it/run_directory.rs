@@ -88,6 +88,7 @@ fn every_file_of_the_contract_is_there() {
             "dataset",
             "device",
             "threads",
+            "data_workers",
             "precision",
             "batch_size",
             "epochs",

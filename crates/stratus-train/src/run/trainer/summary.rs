@@ -60,6 +60,7 @@ impl Trainer<'_> {
             },
             weights_sha256: self.weights_sha256.clone(),
             resumed: sums.resumed,
+            data_workers: u32::try_from(self.workers.active()).unwrap_or(u32::MAX),
             loss_scale: loss_scale(session),
             bad_samples: (settings.data.on_bad_sample == OnBadSample::Skip)
                 .then(|| bad_samples([&self.loader, self.evaluator.loader()])),

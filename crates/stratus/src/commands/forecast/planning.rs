@@ -54,7 +54,7 @@ impl Planner {
             epochs: experiment.train.epochs,
             validation_every: experiment.validation.every_epochs,
             checkpoints: experiment.checkpoint.keep as u64,
-            batches_ahead: experiment.data.workers as u64 + 1,
+            batches_ahead: experiment.data.workers.unwrap_or(1) as u64 + 2,
             ..Length::default()
         };
         let dataset: Arc<dyn Dataset> = match open_dataset(&experiment, Split::Train) {

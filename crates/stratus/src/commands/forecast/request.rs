@@ -63,7 +63,7 @@ pub(super) fn request(
         row,
         seconds: MARGIN * total + SETTING_UP,
         ram_gib: gib(MEMORY_MARGIN * row.host_bytes as f64),
-        cores: experiment.data.workers as u64 + 1,
+        cores: experiment.data.workers.unwrap_or(1) as u64 + 1,
         disk_gib: gib((row.disk_bytes + PROGRAM_DISK) as f64),
     };
     match form {
@@ -93,10 +93,7 @@ impl Needs<'_> {
             line("instance", format!("{} ({})", instance.name, instance.cloud));
         }
         line("memory", format!("{ram_gib} GiB"));
-        line(
-            "cores",
-            format!("{cores} for the program and the {} that decode images", experiment.data.workers),
-        );
+        line("cores", format!("{cores} for the program and the {} that decode images", cores - 1));
         line("disk", format!("{disk_gib} GiB, and the data set"));
         let expected = duration(self.row.total_s.unwrap_or(0.0));
         line("time", format!("{}; {expected} of it are expected to be used", duration(self.seconds)));
