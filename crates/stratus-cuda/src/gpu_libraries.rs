@@ -94,10 +94,16 @@ impl GpuLibraries {
     /// # Errors
     /// A library's own message.
     pub fn new(gpu: &Arc<Gpu>, tf32: bool, phases: &Arc<Phases>) -> Result<Self, String> {
+        // Each takes tenths of a second.
+        let (cudnn, cublas) = std::thread::scope(|scope| {
+            let cublas = scope.spawn(|| Cublas::new(gpu));
+            (Cudnn::new(gpu), cublas.join())
+        });
+        let cublas = cublas.map_err(|_| "opening cuBLAS has failed".to_owned())?;
         Ok(Self {
             gpu: Arc::clone(gpu),
-            cudnn: Arc::new(Cudnn::new(gpu)?),
-            cublas: Arc::new(Cublas::new(gpu)?),
+            cudnn: Arc::new(cudnn?),
+            cublas: Arc::new(cublas?),
             tf32,
             phases: Arc::clone(phases),
             timing_cache: Mutex::default(),
@@ -121,8 +127,8 @@ impl GpuLibraries {
         }
     }
 
-    /// cuDNN's plans for a convolution; where a name is given, only the one of that name. None where it has no
-    /// plan: a native kernel computes it then, and the library's error would help nobody.
+    /// cuDNN's plans for a convolution; where a name is given, only the one of that name. None where it has
+    /// no plan: a native kernel computes it then, and the library's error would help nobody.
     pub fn plans(&self, problem: &Problem, only: Option<&str>) -> Vec<Arc<ConvolutionPlan>> {
         let asked = (*problem, only.map(str::to_owned));
         let known = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);

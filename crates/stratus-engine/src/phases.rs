@@ -1,7 +1,18 @@
 //! What a backend's start spends its time on.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Is called with the name of each phase that begins.
+pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Who is told what the process does meanwhile.
+static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
+
+/// Has `listener` be told from now on, in place of who was told before.
+pub fn listen(listener: Option<Listener>) {
+    *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = listener;
+}
 
 /// Phases by name, in the order in which they began first, with the time that each has taken in all.
 #[derive(Debug, Default)]
@@ -10,6 +21,10 @@ pub struct Phases(Mutex<Vec<(&'static str, Duration)>>);
 impl Phases {
     /// Does some work, whose time is counted to a phase.
     pub fn during<T>(&self, phase: &'static str, work: impl FnOnce() -> T) -> T {
+        let listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(listener) = listener {
+            listener(phase);
+        }
         let begun = Instant::now();
         let done = work();
         let taken = begun.elapsed();
@@ -32,6 +47,20 @@ impl Phases {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_listens_is_told_what_begins() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&told);
+        listen(Some(Arc::new(move |phase: &str| to.lock().unwrap().push(phase.to_owned()))));
+        Phases::default().during("compiling what is told", || ());
+        listen(None);
+        Phases::default().during("measuring in silence", || ());
+        let told = told.lock().unwrap();
+        // Other tests may have told something meanwhile.
+        assert!(told.iter().any(|phase| phase == "compiling what is told"));
+        assert!(!told.iter().any(|phase| phase == "measuring in silence"));
+    }
 
     #[test]
     fn times_of_a_phase_are_added_up() {

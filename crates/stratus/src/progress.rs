@@ -3,7 +3,9 @@
 use crate::output::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stratus_engine::phases;
 use stratus_run::csv::Task;
 use stratus_train::{EpochResult, Observer, TrainingProgress, Validated};
 
@@ -23,13 +25,15 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins to show progress.
+    /// Begins to show progress: until the first iteration, which phase of its start the backend is in.
     pub fn new(output: Output) -> Self {
         let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{msg}  {wide_bar}") {
                 bar.set_style(style.progress_chars("━╸ "));
             }
+            let until_then = bar.clone();
+            phases::listen(Some(Arc::new(move |phase: &str| until_then.set_message(phase.to_owned()))));
             bar
         });
         let now = Instant::now();
@@ -100,6 +104,7 @@ impl Drop for Progress {
     /// The bar goes; what was said stays.
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
+            phases::listen(None);
             bar.finish_and_clear();
         }
     }

@@ -185,8 +185,8 @@ fn double_precision_is_refused() {
     suite.run(Precision::F64, &cases_of(Precision::F64)).assert_passed();
 }
 
-/// Kernels that no case reaches, sums of tiles and changes of layout: unit tests cover them.
-const WITHOUT_CASE: [&str; 2] = ["add_tiles", "reorder"];
+/// Kernels that no case reaches, sums of tiles, changes of layout and marks: other tests cover them.
+const WITHOUT_CASE: [&str; 3] = ["add_tiles", "mark", "reorder"];
 
 /// On three multiprocessors, where every other kernel is reached.
 #[test]

@@ -298,3 +298,28 @@ fn all_the_time_of_a_run_is_given_to_slots() {
     assert!(clock.slots()[..steps].iter().all(|&nanoseconds| nanoseconds > 0));
     assert!(session.device_bytes().unwrap() > session.arena_bytes());
 }
+
+/// By the emulated clock, which counts how often kernels read it: every step has its time, run after run, and
+/// from the second run on hardly any kernel only marks.
+#[test]
+fn kernels_note_the_times_of_steps() {
+    let backend = Cuda::emulated().unwrap();
+    let mut session = session(&backend, Precision::F32);
+    let steps = session.plan(0).program.steps.len();
+    let mut clock = Clock::new(session.slots(0));
+    assert_eq!(session.device_marks(0), None);
+    let mut marks = Vec::new();
+    for number in 0..3 {
+        let (mut images, mut labels) = batch(number);
+        clock.begin_iteration();
+        session.run(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+        // The clock is read once between two steps, and now and then at a kernel's end.
+        assert!(clock.slots()[..steps].iter().all(|&reads| (1..100).contains(&reads)), "{:?}", clock.slots());
+        let [of_steps, mark] = session.device_marks(0).unwrap();
+        assert_eq!(of_steps, steps);
+        marks.push(mark);
+    }
+    // In the first run, before it is known that the last step's end is needed.
+    assert_eq!(marks, [1, 0, 0]);
+    assert!(backend.launched().contains(&("mark", "mark".to_owned())));
+}

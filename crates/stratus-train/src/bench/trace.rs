@@ -17,6 +17,9 @@ pub struct LayerTrace {
     pub marked_s: f64,
     /// Seconds of its kernels by the tracer: the median over runs.
     pub traced_s: f64,
+    /// The same with the pauses behind its kernels, until the next step's first one begins: what the marks
+    /// should be.
+    pub elapsed_s: f64,
 }
 
 /// A training step, measured by our marks and by the tracer at once.
@@ -38,6 +41,8 @@ pub struct StepTrace {
     pub marked_s: f64,
     /// All kernels by the tracer, in seconds.
     pub traced_s: f64,
+    /// The same with the pauses between them.
+    pub elapsed_s: f64,
 }
 
 impl Bench {
@@ -68,34 +73,25 @@ impl Bench {
         let layer_of: Vec<usize> = of_step.iter().map(position).collect();
         let (network, precision) = (plan.program.network.clone(), plan.program.precision.to_string());
         let batch = plan.program.batch;
-        let mut seen = vec![(0, Vec::new(), Vec::new()); names.len()];
+        let mut seen = vec![Seen::default(); names.len()];
         for _ in 0..runs.max(1) {
             self.step(&mut clock)?;
             let spans = tracer.take().map_err(failed)?;
             let marked = &clock.slots()[..layer_of.len()];
-            let mut run = vec![(0, 0_u64, 0_u64); names.len()];
-            for (&layer, &nanoseconds) in layer_of.iter().zip(marked) {
-                run[layer].1 += nanoseconds;
-            }
-            for (step, span) in assign(marked, &spans) {
-                let layer = &mut run[layer_of[step]];
-                layer.0 += 1;
-                layer.2 += span.end - span.start;
-            }
-            for ((kernels, by_marks, by_tracer), (of_run, marked, traced)) in seen.iter_mut().zip(run) {
-                *kernels = of_run;
-                by_marks.push(marked as f64 * 1e-9);
-                by_tracer.push(traced as f64 * 1e-9);
+            let run = of_layers(marked, &spans, &layer_of, names.len());
+            for (seen, (kernels, nanoseconds)) in seen.iter_mut().zip(run) {
+                seen.kernels = kernels;
+                for (seconds, nanoseconds) in seen.seconds.iter_mut().zip(nanoseconds) {
+                    seconds.push(nanoseconds as f64 * 1e-9);
+                }
             }
         }
         let layers: Vec<LayerTrace> = names
             .into_iter()
-            .zip(&mut seen)
-            .map(|(layer, (kernels, by_marks, by_tracer))| LayerTrace {
-                layer,
-                kernels: *kernels,
-                marked_s: median(by_marks),
-                traced_s: median(by_tracer),
+            .zip(seen)
+            .map(|(layer, Seen { kernels, mut seconds })| {
+                let [marked_s, traced_s, elapsed_s] = seconds.each_mut().map(|of_runs| median(of_runs));
+                LayerTrace { layer, kernels, marked_s, traced_s, elapsed_s }
             })
             .collect();
         Ok(StepTrace {
@@ -106,9 +102,41 @@ impl Bench {
             runs: runs.max(1),
             marked_s: layers.iter().map(|layer| layer.marked_s).sum(),
             traced_s: layers.iter().map(|layer| layer.traced_s).sum(),
+            elapsed_s: layers.iter().map(|layer| layer.elapsed_s).sum(),
             layers,
         })
     }
+}
+
+/// What the runs have shown of a layer: its kernels, and for each run the seconds by the marks, by the
+/// tracer, and by the tracer with pauses.
+#[derive(Clone, Default)]
+struct Seen {
+    kernels: usize,
+    seconds: [Vec<f64>; 3],
+}
+
+/// Of each layer: its kernels, and its nanoseconds by the marks, by the tracer, and by the tracer with
+/// pauses. `layer_of` is the layer of each step.
+fn of_layers(
+    marked: &[u64],
+    spans: &[KernelSpan],
+    layer_of: &[usize],
+    layers: usize,
+) -> Vec<(usize, [u64; 3])> {
+    let mut of_layers = vec![(0, [0; 3]); layers];
+    for (&layer, &nanoseconds) in layer_of.iter().zip(marked) {
+        of_layers[layer].1[0] += nanoseconds;
+    }
+    let assigned = assign(marked, spans);
+    for (position, (step, span)) in assigned.iter().enumerate() {
+        let (kernels, [_, traced, elapsed]) = &mut of_layers[layer_of[*step]];
+        let until = assigned.get(position + 1).map_or(span.end, |(_, next)| next.start);
+        *kernels += 1;
+        *traced += span.end - span.start;
+        *elapsed += until.saturating_sub(span.start);
+    }
+    of_layers
 }
 
 /// Assigns each kernel to the step in whose time its midpoint is. The two clocks have different origins: they
@@ -143,5 +171,9 @@ mod tests {
         let steps: Vec<usize> = assign(&[100, 50, 200], &spans).iter().map(|(step, _)| *step).collect();
         assert_eq!(steps, [0, 1, 1, 2]);
         assert!(assign(&[100], &[]).is_empty());
+        // The first and the last step are of one layer. Pauses of 2, 1 and 4 follow the first three
+        // kernels.
+        let of_layers = of_layers(&[100, 50, 200], &spans, &[0, 1, 0], 2);
+        assert_eq!(of_layers, [(2, [300, 97 + 198, 99 + 198]), (2, [50, 19 + 27, 20 + 31])]);
     }
 }

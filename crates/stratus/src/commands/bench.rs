@@ -161,24 +161,25 @@ fn thread_count(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn render_trace(traced: &StepTrace) -> String {
-    let row = |layer: &str, kernels: usize, marked: f64, traced: f64| {
-        let off =
-            if traced > 0.0 { format!("{:+.2} %", 100.0 * (marked / traced - 1.0)) } else { String::new() };
-        [
-            layer.to_owned(),
-            kernels.to_string(),
-            format!("{:.4}", marked * 1e3),
-            format!("{:.4}", traced * 1e3),
-            off,
-        ]
+    let row = |layer: &str, kernels: usize, [marked, traced, elapsed]: [f64; 3]| {
+        let off = match elapsed > 0.0 {
+            true => format!("{:+.2} %", 100.0 * (marked / elapsed - 1.0)),
+            false => "–".to_owned(),
+        };
+        let [marked, traced, elapsed] = [marked, traced, elapsed].map(|s| format!("{:.4}", s * 1e3));
+        [layer.to_owned(), kernels.to_string(), marked, elapsed, off, traced]
     };
-    let heading = ["layer", "kernels", "marks, ms", "CUPTI, ms", "difference"].map(str::to_owned);
+    let heading = ["layer", "kernels", "marks, ms", "CUPTI, ms", "difference", "kernels alone, ms"];
+    let heading = heading.map(str::to_owned);
     let mut rows = vec![heading];
     rows.extend(
-        traced.layers.iter().map(|layer| row(&layer.layer, layer.kernels, layer.marked_s, layer.traced_s)),
+        traced
+            .layers
+            .iter()
+            .map(|layer| row(&layer.layer, layer.kernels, [layer.marked_s, layer.traced_s, layer.elapsed_s])),
     );
     let kernels = traced.layers.iter().map(|layer| layer.kernels).sum();
-    rows.push(row("all", kernels, traced.marked_s, traced.traced_s));
+    rows.push(row("all", kernels, [traced.marked_s, traced.traced_s, traced.elapsed_s]));
     let StepTrace { network, precision, batch, library, runs, .. } = traced;
     format!("{network} {precision} batch {batch}, medians of {runs} steps, {library}\n{}", table(&rows))
 }
