@@ -108,6 +108,14 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
             (accounting.unattributed_percent * 1000.0).round() / 1000.0 + 0.0
         )],
     );
+    // The system's own services are no news.
+    let others = summary.others_percent.filter(|percent| *percent >= 5.0);
+    line(
+        "shared",
+        some(
+            [others.map(|percent| format!("{percent:.0} % of the processors' time went to other programs"))],
+        ),
+    );
     let memory = &summary.memory;
     line(
         "memory",

@@ -84,6 +84,10 @@ pub struct Summary {
     /// Loss scaling, in f16 only; `None` is not written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// The percent of the processors' time that other programs had, since the run was last continued; `None`,
+    /// which is not written, where the system does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others_percent: Option<f64>,
     /// Samples that could not be decoded and were skipped, since the run was last continued; `None`, which is
     /// not written, if `data.on_bad_sample` is `error`.
     #[serde(skip_serializing_if = "Option::is_none")]

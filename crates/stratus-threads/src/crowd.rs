@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Nanoseconds between two looks. The system counts in hundredths of a second.
 const LOOK: u64 = 200_000_000;
@@ -41,6 +42,31 @@ pub fn is_better_alone(threads: usize) -> bool {
         // A program that wants a processor which we want too uses half of it.
         let programs = 2.0 * f64::from(CROWD.others.load(Ordering::Relaxed)) / 1e3;
         0.5f64.powf(programs) < 1.2 / threads as f64
+    }
+}
+
+/// What other programs have of the processors, from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Others {
+    begun: Instant,
+    /// The nanoseconds that the processors had worked for others by then; `None` where that is not known.
+    before: Option<u64>,
+}
+
+impl Others {
+    /// From now on.
+    #[must_use]
+    pub fn from_now() -> Self {
+        Self { begun: Instant::now(), before: system::for_others() }
+    }
+
+    /// The percent of the time of the processors that this process may use; `None` where that is not known, or
+    /// after less than a second, which the system does not measure well.
+    #[must_use]
+    pub fn percent(&self) -> Option<f64> {
+        let time = self.begun.elapsed();
+        let used = system::for_others()?.saturating_sub(self.before?) as f64;
+        (time.as_secs() >= 1).then(|| 100.0 * used / (time.as_nanos() as f64 * processors() as f64))
     }
 }
 

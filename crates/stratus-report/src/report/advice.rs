@@ -6,6 +6,8 @@ use super::RunReport;
 use crate::accounting::Accounting;
 use crate::text::bytes;
 
+/// Percent of the processors' time that are worth saying when other programs had them.
+const SHARED_PERCENT: f64 = 10.0;
 /// From this share of the wall time on, in percent, something is worth a word.
 const WORTH_PERCENT: f64 = 5.0;
 
@@ -93,6 +95,16 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
                 format!("{} takes {percent:.1} % of the time: {remedy}.", title(phase.name())),
             ));
         }
+    }
+    let others = report.experiment.summary.as_ref().and_then(|summary| summary.others_percent);
+    if let Some(percent) = others.filter(|percent| *percent >= SHARED_PERCENT) {
+        found.push((
+            percent,
+            format!(
+                "Other programs had {percent:.0} % of the processors' time: set train.threads to what is left \
+                 for this run, or run it where they are not."
+            ),
+        ));
     }
     if let Some(work) = &report.work {
         let wall = accounting.wall.median_ms.max(f64::MIN_POSITIVE);

@@ -48,6 +48,7 @@ impl Trainer<'_> {
                 data_wait_s: sums.data_wait_s,
                 checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
             },
+            others_percent: self.others.percent(),
             accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
             classes: if self.classes.len() > MOST_CLASSES { Vec::new() } else { self.classes.clone() },
