@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on a machine with many cores, which need nothing installed there but Python and, for the peers, PyTorch.
+# Checks on a machine with many cores, which needs nothing but Python, and for the peers PyTorch.
 #
 #   scripts/many-cores-check.sh pack FOLDER        builds the program into FOLDER, with its libraries
 #   scripts/many-cores-check.sh run FOLDER [PART…] runs the parts there; without PART: all of them
@@ -10,8 +10,8 @@
 #   busy       steps beside programs that want half of the processors, ours and PyTorch's
 #   loader     photographs by numbers of workers, where PHOTOS names a folder of them
 #
-# Environment: NETWORKS='resnet18:64 …' (name:batch); THREADS='1 2 4 …'; PRECISION=bf16; OUT is a folder for raw
-# output; BASE names another `stratus`, which runs the busy steps too.
+# Environment: NETWORKS='resnet18:64 …' (name:batch); THREADS='1 2 4 …'; PRECISION=bf16; OUT is a folder for
+# raw output; BASE names another `stratus`, which runs the busy steps too.
 set -uo pipefail
 mode=${1:-} folder=${2:-}
 [ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 2; }
@@ -142,7 +142,8 @@ loader() {
     local workers
     for workers in $THREADS; do
         echo "workers $workers: $("$folder/stratus" bench data resnet18 --set data.name=folder \
-            --set "data.path=$PHOTOS" --set "data.workers=$workers" --set train.batch_size=64 2>&1 | tail -n 2)"
+            --set "data.path=$PHOTOS" --set "data.workers=$workers" --set train.batch_size=64 2>&1 |
+            tail -n 2)"
     done
 }
 

@@ -34,9 +34,10 @@ pub fn is_crowded(threads: usize) -> bool {
 
 /// Whether one thread does the work of a small team sooner than the team.
 ///
-/// Threads that wait for each other after every piece of work advance only while all of them have a processor,
-/// and each has its own half of the time where another program wants it too: with `m` such programs about
-/// `0.5^m` of the time. One thread of `n` does at least `1 / n`, in fact more, as teams do not scale perfectly.
+/// Threads that wait for each other after every piece of work advance only while all of them have a
+/// processor, and each has its own half of the time where another program wants it too: with `m` such
+/// programs about `0.5^m` of the time. One thread of `n` does at least `1 / n`, in fact more, as teams do not
+/// scale perfectly.
 pub fn is_better_alone(threads: usize) -> bool {
     threads <= SMALL_TEAM && is_crowded(threads) && {
         // A program that wants a processor which we want too uses half of it.
@@ -60,8 +61,8 @@ impl Others {
         Self { begun: Instant::now(), before: system::for_others() }
     }
 
-    /// The percent of the time of the processors that this process may use; `None` where that is not known, or
-    /// after less than a second, which the system does not measure well.
+    /// The percent of the time of the processors that this process may use; `None` where that is not known,
+    /// or after less than a second, which the system does not measure well.
     #[must_use]
     pub fn percent(&self) -> Option<f64> {
         let time = self.begun.elapsed();

@@ -231,7 +231,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_pieces_of_all_threads_are_the_loop(
-            start in -50i64..50, length in 0i64..200, increment in (-7i64..7).prop_filter("none", |n| *n != 0),
+            start in -50i64..50, length in 0i64..200,
+            increment in (-7i64..7).prop_filter("none", |n| *n != 0),
             chunk in 0i64..9, size in 1i64..9,
         ) {
             let end = start + length * increment.signum();

@@ -4,9 +4,10 @@
 //! number 0 and takes part. The others sleep or spin between regions, each at a slot of its own, where it
 //! finds its next region and says that it is done: so a region of few threads disturbs no others.
 //!
-//! A thread's part of a region is *claimed*: by itself when it begins, or by the thread that opened the region
-//! when that is done with its own and the other has not begun, since the system has not given it a processor.
-//! Parts that wait for each other (barriers) do so in spite of that, as every part has a thread that will come.
+//! A thread's part of a region is *claimed*: by itself when it begins, or by the thread that opened the
+//! region when that is done with its own and the other has not begun, since the system has not given it a
+//! processor. Parts that wait for each other (barriers) do so in spite of that, as every part has a thread
+//! that will come.
 
 use crate::crowd;
 use crate::wait::{Policy, Signal, now, publish};
@@ -19,8 +20,8 @@ use std::thread::{JoinHandle, Thread};
 /// What the threads of a team call: a function in C, and what it is given.
 pub type Function = unsafe extern "C" fn(*mut c_void);
 
-/// Bytes of a thread's stack: as much as the system gives a program's first thread. The library's kernels have
-/// buffers there.
+/// Bytes of a thread's stack: as much as the system gives a program's first thread. The library's kernels
+/// have buffers there.
 const STACK: usize = 8 << 20;
 
 /// Where a thread is.
@@ -79,8 +80,8 @@ pub fn set_max_threads(threads: usize) {
     THREADS.set(threads.max(1));
 }
 
-/// `OMP_NUM_THREADS`, or the processors that this process may use: those of its affinity, but no more than the
-/// share of processors that its control group has, by which containers and batch systems limit it.
+/// `OMP_NUM_THREADS`, or the processors that this process may use: those of its affinity, but no more than
+/// the share of processors that its control group has, by which containers and batch systems limit it.
 fn default_threads() -> usize {
     static DEFAULT: OnceLock<usize> = OnceLock::new();
     *DEFAULT.get_or_init(|| {
@@ -95,9 +96,9 @@ fn asked_threads(list: &str) -> Option<usize> {
     list.split(',').next()?.trim().parse().ok().filter(|threads| *threads > 0)
 }
 
-/// Whether the calling thread had better do alone what it has for a team of `threads`: other programs want the
-/// processors, and it would wait for the team most of the time. To be asked before every region, as this is
-/// also where it is found out.
+/// Whether the calling thread had better do alone what it has for a team of `threads`: other programs want
+/// the processors, and it would wait for the team most of the time. To be asked before every region, as this
+/// is also where it is found out.
 #[must_use]
 pub fn is_better_alone(threads: usize) -> bool {
     crowd::look(now());
@@ -215,7 +216,8 @@ unsafe impl Send for Slot {}
 impl Slot {
     /// Gives the thread its next job.
     fn ask(&self, count: u32, job: Job) {
-        // SAFETY: the thread has done what it was asked before, and looks at the job only when `asked` says so.
+        // SAFETY: the thread has done what it was asked before, and looks at the job only when `asked` says
+        // so.
         #[expect(unsafe_code, reason = "the job is handed over by the counters")]
         unsafe {
             *self.job.get() = job;

@@ -1,6 +1,6 @@
-//! A team of threads: those that oneDNN's kernels run on too, or they would fight for the same cores. They are
-//! `stratus-threads`', or those of an OpenMP run time that the library brings; without either, the calling
-//! thread is alone.
+//! A team of threads: those that oneDNN's kernels run on too, or they would fight for the same cores. They
+//! are `stratus-threads`', or those of an OpenMP run time that the library brings; without either, the
+//! calling thread is alone.
 
 use crate::ffi::{Context, ordinarily};
 use std::cell::UnsafeCell;

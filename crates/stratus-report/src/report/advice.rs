@@ -101,8 +101,8 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
         found.push((
             percent,
             format!(
-                "Other programs had {percent:.0} % of the processors' time: set train.threads to what is left \
-                 for this run, or run it where they are not."
+                "Other programs had {percent:.0} % of the processors' time: set train.threads to what is \
+                 left for this run, or run it where they are not."
             ),
         ));
     }
