@@ -109,7 +109,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         )],
     );
     // The system's own services are no news.
-    let others = summary.others_percent.filter(|percent| *percent >= 5.0);
+    let others = summary.usage.stolen_percent.filter(|percent| *percent >= 5.0);
     line(
         "shared",
         some(

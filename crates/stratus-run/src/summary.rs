@@ -77,6 +77,8 @@ pub struct Summary {
     pub last: FinalMetrics,
     /// Bytes planned and used.
     pub memory: Memory,
+    /// Who used the processors.
+    pub usage: Usage,
     /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
     pub weights_sha256: Option<String>,
     /// How often the run was continued.
@@ -84,10 +86,6 @@ pub struct Summary {
     /// Loss scaling, in f16 only; `None` is not written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// The percent of the processors' time that other programs had, since the run was last continued; `None`,
-    /// which is not written, where the system does not tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub others_percent: Option<f64>,
     /// Samples that could not be decoded and were skipped, since the run was last continued; `None`, which is
     /// not written, if `data.on_bad_sample` is `error`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +107,17 @@ pub struct Summary {
     /// Keys that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// Who used the processors that the run may use, in percent of their time since it was last continued. `None`
+/// where the system does not tell, or in the first second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// The run.
+    pub cpu_percent_mean: Option<f64>,
+    /// Other programs, and other virtual machines where the hypervisor says so.
+    pub stolen_percent: Option<f64>,
 }
 
 /// The stage before a run's training.
@@ -320,7 +329,8 @@ mod tests {
              images_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
              resumed\nstatus\nthreads\n\
-             time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\nweights_sha256"
+             time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\n\
+             usage{cpu_percent_mean stolen_percent}\nweights_sha256"
         );
         assert_eq!(value["status"], "running");
     }

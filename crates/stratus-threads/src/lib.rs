@@ -15,6 +15,6 @@ mod gomp;
 mod team;
 mod wait;
 
-pub use crowd::Others;
+pub use crowd::{Usage, UsageMeter};
 pub use gomp::{PROVIDED, are_exported};
 pub use team::{Function, is_better_alone, max_threads, parallel, set_max_threads, team_size, thread_number};

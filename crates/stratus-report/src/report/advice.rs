@@ -96,7 +96,7 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
             ));
         }
     }
-    let others = report.experiment.summary.as_ref().and_then(|summary| summary.others_percent);
+    let others = report.experiment.summary.as_ref().and_then(|summary| summary.usage.stolen_percent);
     if let Some(percent) = others.filter(|percent| *percent >= SHARED_PERCENT) {
         found.push((
             percent,

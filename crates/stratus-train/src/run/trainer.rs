@@ -30,7 +30,7 @@ use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
 use stratus_run::summary::{FinalMetrics, Status, StoppedEarly, Summary};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
-use stratus_threads::Others;
+use stratus_threads::UsageMeter;
 
 /// The key of [`RunningTotals`] in a checkpoint's state.
 const SUMS: &str = "sums";
@@ -93,8 +93,8 @@ pub(super) struct Trainer<'a> {
     stop: Arc<AtomicBool>,
     until_epoch: Option<u64>,
     begun: Instant,
-    /// What other programs have of the processors.
-    others: Others,
+    /// Who uses the processors.
+    usage: UsageMeter,
     schedule: Schedule,
     loader: Loader,
     workers: WorkerSearch,
@@ -200,7 +200,7 @@ impl<'a> Trainer<'a> {
             run,
             log,
             begun,
-            others: Others::from_now(),
+            usage: UsageMeter::from_now(),
             schedule,
             loader,
             workers_are_logged: workers.is_over(),

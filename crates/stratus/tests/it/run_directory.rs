@@ -99,6 +99,7 @@ fn every_file_of_the_contract_is_there() {
             "final",
             "classes",
             "memory",
+            "usage",
             "weights_sha256",
             "resumed"
         ])
@@ -106,6 +107,7 @@ fn every_file_of_the_contract_is_there() {
     let parts: &[(&str, &[&str])] = &[
         ("images_per_second", &["median", "p10", "p90"]),
         ("time", &["checkpoint_s", "data_wait_s", "startup_s", "total_s", "train_s", "validation_s"]),
+        ("usage", &["cpu_percent_mean", "stolen_percent"]),
         ("accounting", &["attributed_s", "iteration_s", "unattributed_percent"]),
         ("final", &["train_loss", "val_loss", "val_top1", "val_top5"]),
         ("memory", &["device_peak_bytes", "measured_peak_rss_bytes", "planned_peak_bytes"]),
