@@ -1,6 +1,6 @@
-//! The fastest implementations of convolutions that were measured: in this process, and by earlier ones on the
-//! same GPU with the same libraries and kernels. Networks have many equal convolutions, and another experiment
-//! has those of the last one.
+//! The fastest implementations of convolutions that were measured: in this process, and by earlier ones on
+//! the same GPU with the same libraries and kernels. Networks have many equal convolutions, and another
+//! experiment has those of the last one.
 
 use crate::ffi::cudnn::Problem;
 use crate::gpu::write_atomically;
@@ -56,8 +56,8 @@ impl Measured {
         self.names().by_problem.clear();
     }
 
-    /// Writes them to the file, where that lacks some. Where nothing can be written, the next process measures
-    /// again.
+    /// Writes them to the file, where that lacks some. Where nothing can be written, the next process
+    /// measures again.
     pub fn save(&self) {
         let mut names = self.names();
         let (Some(path), true) = (&self.path, std::mem::take(&mut names.is_changed)) else { return };
