@@ -45,7 +45,8 @@ pub struct Settings {
     /// Whether factors in f32 may be rounded to TF32, which has 11 bits of precision instead of 24 and is
     /// many times as fast.
     pub tf32: bool,
-    /// The folder that caches compiled kernels; without one, every process compiles its own.
+    /// The folder that caches compiled kernels and which ones are the fastest; without one, every process
+    /// compiles and measures its own.
     pub cache: Option<PathBuf>,
 }
 
@@ -116,7 +117,9 @@ impl Cuda {
         let gpu = phases.during("opening the GPU", || Gpu::open(settings.ordinal)).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;
         let libraries = phases
-            .during("opening cuDNN and cuBLAS", || GpuLibraries::new(&gpu, settings.tf32, &phases))
+            .during("opening cuDNN and cuBLAS", || {
+                GpuLibraries::new(&gpu, settings.tf32, settings.cache.as_deref(), &phases)
+            })
             .map_err(not_found)?;
         let initially_free = gpu.free_bytes().map_err(not_found)?;
         Ok(Self::of(Arc::new(processor), Some(libraries), Machine::Gpu(gpu), initially_free))
@@ -293,6 +296,17 @@ impl Backend for Cuda {
     /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused.
     fn fusions(&self) -> Fusions {
         Fusions { stems: false, ..Fusions::default() }
+    }
+
+    fn forget_measured(&self) {
+        if let Some(libraries) = &self.libraries {
+            libraries.forget_measured();
+        }
+    }
+
+    /// cuDNN's configurations and native tiles are named without the batch size.
+    fn repeats_choices_for_other_batches(&self) -> bool {
+        true
     }
 
     fn phases(&self) -> Vec<(&'static str, f64)> {

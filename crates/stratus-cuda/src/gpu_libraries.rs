@@ -1,11 +1,14 @@
 //! cuDNN and cuBLAS as calls of steps, and the choice among implementations of the same step.
 
 use crate::ffi::cublas::{Cublas, Product};
+use crate::ffi::cudnn;
 use crate::ffi::cudnn::{ConvolutionPlan, Cudnn, PREFIX, Problem};
-use crate::ffi::driver::{Event, Gpu, Memory};
+use crate::ffi::driver::{self, Event, Gpu, Memory};
+use crate::measured::Measured;
 use crate::processor::{Argument, Call, Implementation};
 use crate::sources::side_by_side;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use stratus_engine::backend::Operands;
 use stratus_engine::{Phases, Tile};
@@ -60,10 +63,12 @@ pub(crate) type Asked = (Problem, Option<String>);
 
 /// The most configurations of cuDNN that are measured, and the most bytes of workspace of each.
 const PLANS: usize = 6;
+/// The same where native kernels are many times as fast as all of cuDNN's: docs/benchmarks/gpu.md.
+const PLANS_BESIDE_NATIVE: usize = 1;
 const WORKSPACE: usize = 1 << 30;
 
 /// The most threads that ask cuDNN at the same time, each by a handle of its own.
-const PLANNERS: usize = 8;
+const PLANNERS: usize = 16;
 
 /// The libraries of a GPU.
 pub(crate) struct GpuLibraries {
@@ -73,8 +78,8 @@ pub(crate) struct GpuLibraries {
     /// Whether factors in f32 may be rounded to TF32.
     pub tf32: bool,
     pub phases: Arc<Phases>,
-    /// The name of the fastest implementation of each convolution measured so far.
-    timing_cache: Mutex<HashMap<Problem, String>>,
+    /// The fastest implementation of each convolution measured so far.
+    measured: Measured,
     /// Plans of cuDNN by what was asked for, the best by its estimate first. Equal convolutions share one.
     plans: Mutex<HashMap<Asked, Vec<Arc<ConvolutionPlan>>>>,
     /// Handles of threads that ask cuDNN, while none does.
@@ -88,25 +93,44 @@ const ALIGNMENT: usize = 256;
 /// Timed runs of each implementation; the shortest counts.
 const TIMED_RUNS: usize = 3;
 
+/// Whether a candidate whose run took `time` nanoseconds need not run again. `fastest` is the shortest run of
+/// all so far. The first run of a candidate may have loaded its kernel, which takes milliseconds; other runs
+/// differ by a few percent.
+fn is_hopeless(run: usize, time: u64, fastest: u64) -> bool {
+    const LOADING: u64 = 20_000_000;
+    match run {
+        0 => time.saturating_sub(LOADING) / 2 > fastest,
+        _ => time - time / 5 > fastest,
+    }
+}
+
 impl GpuLibraries {
-    /// Opens cuDNN and cuBLAS on a GPU.
+    /// Opens cuDNN and cuBLAS on a GPU. What is measured is kept in the folder `cache`.
     ///
     /// # Errors
     /// A library's own message.
-    pub fn new(gpu: &Arc<Gpu>, tf32: bool, phases: &Arc<Phases>) -> Result<Self, String> {
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        tf32: bool,
+        cache: Option<&Path>,
+        phases: &Arc<Phases>,
+    ) -> Result<Self, String> {
         // Each takes tenths of a second.
         let (cudnn, cublas) = std::thread::scope(|scope| {
             let cublas = scope.spawn(|| Cublas::new(gpu));
             (Cudnn::new(gpu), cublas.join())
         });
-        let cublas = cublas.map_err(|_| "opening cuBLAS has failed".to_owned())?;
+        let (cudnn, cublas) = (cudnn?, cublas.map_err(|_| "opening cuBLAS has failed".to_owned())??);
+        let (cuda, _) = driver::driver()?;
+        let versions = [cuda, cublas.version()?, cudnn::version(), env!("STRATUS_KERNELS").to_owned()];
+        let machine = format!("{} {:?} {}", gpu.name, gpu.capability, versions.join(" "));
         Ok(Self {
             gpu: Arc::clone(gpu),
-            cudnn: Arc::new(cudnn?),
-            cublas: Arc::new(cublas?),
+            cudnn: Arc::new(cudnn),
+            cublas: Arc::new(cublas),
             tf32,
             phases: Arc::clone(phases),
-            timing_cache: Mutex::default(),
+            measured: Measured::open(cache, &machine),
             plans: Mutex::default(),
             planners: Mutex::default(),
             measuring_memory: Mutex::default(),
@@ -115,7 +139,7 @@ impl GpuLibraries {
 
     /// The name of the fastest implementation, where this problem was measured before.
     fn cached(&self, problem: &Problem) -> Option<String> {
-        self.timing_cache.lock().unwrap_or_else(PoisonError::into_inner).get(problem).cloned()
+        self.measured.get(problem)
     }
 
     /// The name that [`Self::choose`] will arrive at, where that is certain beforehand.
@@ -142,7 +166,8 @@ impl GpuLibraries {
     }
 
     fn ask(cudnn: &Arc<Cudnn>, (problem, only): &Asked) -> Vec<Arc<ConvolutionPlan>> {
-        let plans = cudnn.plans(problem, PLANS, WORKSPACE, only.as_deref()).unwrap_or_default();
+        let most = if problem.has_fast_native() { PLANS_BESIDE_NATIVE } else { PLANS };
+        let plans = cudnn.plans(problem, most, WORKSPACE, only.as_deref()).unwrap_or_default();
         plans.into_iter().map(Arc::new).collect()
     }
 
@@ -201,8 +226,7 @@ impl GpuLibraries {
                 None => {
                     let measure = || self.fastest(&mut candidates, operands);
                     let fastest = self.phases.during("measuring kernels", measure)?;
-                    let mut cache = self.timing_cache.lock().unwrap_or_else(PoisonError::into_inner);
-                    cache.insert(*problem, candidates[fastest].name.clone());
+                    self.measured.set(problem, &candidates[fastest].name);
                     self.keep_plan(problem, &candidates[fastest].name);
                     fastest
                 }
@@ -211,8 +235,14 @@ impl GpuLibraries {
         Ok(candidates.swap_remove(position))
     }
 
-    /// Frees the memory that implementations were measured on.
-    pub fn release_measuring_memory(&self) {
+    /// Has everything measured again.
+    pub fn forget_measured(&self) {
+        self.measured.forget();
+    }
+
+    /// Keeps what was measured, and frees the memory that it was measured on.
+    pub fn end_measuring(&self) {
+        self.measured.save();
         *self.measuring_memory.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -246,13 +276,21 @@ impl GpuLibraries {
         let events = [Event::new(&self.gpu)?, Event::new(&self.gpu)?];
         let mut times = vec![u64::MAX; candidates.len()];
         let mut failure = String::new();
+        let mut fastest = u64::MAX;
         for (candidate, best) in candidates.iter_mut().zip(&mut times) {
             for run in 0..=TIMED_RUNS {
                 let measured = self.measure(candidate, &addresses, scratch, &events);
                 match measured {
-                    // The first run loads the kernel.
-                    Ok(_) if run == 0 => {}
-                    Ok(time) => *best = time.min(*best),
+                    Ok(time) => {
+                        // The first run loads the kernel.
+                        if run > 0 {
+                            *best = time.min(*best);
+                            fastest = time.min(fastest);
+                        }
+                        if is_hopeless(run, time, fastest) {
+                            break;
+                        }
+                    }
                     Err(reason) => {
                         failure = reason;
                         break;
@@ -277,5 +315,22 @@ impl GpuLibraries {
         events[1].record()?;
         self.gpu.wait()?;
         events[1].since(&events[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_hopeless;
+
+    #[test]
+    fn candidates_run_as_long_as_they_may_be_the_fastest() {
+        const MS: u64 = 1_000_000;
+        // Before anything was measured, none is hopeless.
+        assert!(!is_hopeless(0, 900 * MS, u64::MAX) && !is_hopeless(1, 900 * MS, u64::MAX));
+        // A first run may have loaded its kernel.
+        assert!(!is_hopeless(0, 21 * MS, MS) && is_hopeless(0, 25 * MS, MS));
+        // Any other that is a quarter longer will not become the fastest; the fastest itself goes on.
+        assert!(is_hopeless(1, 130 * MS, 100 * MS) && !is_hopeless(2, 120 * MS, 100 * MS));
+        assert!(!is_hopeless(3, 100 * MS, 100 * MS));
     }
 }

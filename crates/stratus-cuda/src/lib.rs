@@ -12,6 +12,7 @@ mod ffi;
 mod gpu;
 mod gpu_libraries;
 mod layouts;
+mod measured;
 mod ops;
 mod prepare;
 mod processor;

@@ -55,7 +55,7 @@ pub(crate) fn prepare(
         steps.push(PreparedStep { implementation: name, scratch_bytes, kernel });
     }
     if let Some(libraries) = libraries {
-        libraries.release_measuring_memory();
+        libraries.end_measuring();
     }
     Ok(Prepared { program: program.clone(), layouts, steps, choices })
 }

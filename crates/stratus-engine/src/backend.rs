@@ -109,6 +109,15 @@ pub trait Backend: Send + Sync {
         Fusions::default()
     }
 
+    /// Forgets what it has measured, so that it is measured again.
+    fn forget_measured(&self) {}
+
+    /// Whether a program for another batch size is best given the same choices: measuring them would take
+    /// longer than they could save.
+    fn repeats_choices_for_other_batches(&self) -> bool {
+        false
+    }
+
     /// The seconds that phases of its start and of preparing programs have taken so far, by their names;
     /// empty where it does not take them.
     fn phases(&self) -> Vec<(&'static str, f64)> {

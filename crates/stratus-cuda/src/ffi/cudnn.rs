@@ -70,6 +70,16 @@ pub(crate) struct Problem {
     pub tf32: bool,
 }
 
+impl Problem {
+    /// Whether it is a gradient of weights that tensor cores compute: bf16 or f16 maps, one group. cuDNN has
+    /// no engine that shares its sum out.
+    pub fn has_fast_native(&self) -> bool {
+        let [x, weight, y] = self.types;
+        let is_half = matches!(x, DType::Bf16 | DType::F16) && x == y && weight == DType::F32;
+        self.pass == Pass::BackwardWeights && is_half && self.x[1] == self.weight[1]
+    }
+}
+
 /// The prefix of the names of plans.
 pub(crate) const PREFIX: &str = "cudnn:";
 

@@ -67,7 +67,7 @@ impl Compiler {
 }
 
 /// Writes a file so that a reader never sees half of it.
-fn write_atomically(path: &Path, code: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_atomically(path: &Path, code: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

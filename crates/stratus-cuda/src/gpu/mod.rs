@@ -7,5 +7,6 @@ mod processor;
 
 #[cfg(feature = "emulation")]
 pub(crate) use code::Compiler;
+pub(crate) use code::write_atomically;
 pub(crate) use device::GpuDevice;
 pub(crate) use processor::GpuProcessor;

@@ -30,6 +30,12 @@ impl PlanCache {
         Self { folder: cache_folder().map(|folder| folder.join("plans")), cpu: machine.cpu.model }
     }
 
+    /// A cache that keeps nothing.
+    #[cfg(test)]
+    pub fn nowhere() -> Self {
+        Self { folder: None, cpu: "none".to_owned() }
+    }
+
     fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {
         let mut hash = Sha256::new();
         let (library, program_text) = (backend.describe(), program.dump());

@@ -146,19 +146,7 @@ pub fn plan(
         KernelSelection::Repeat(choices) => Some(*choices),
         _ => None,
     };
-    let mut planner = Planner::new(device, selection, warn);
-    let train = planner.prepare(&programs.train, recorded.map(|choices| &choices.train))?;
-    let tail = match &programs.tail {
-        Some(tail) => Some(planner.prepare(tail, recorded.and_then(|choices| choices.tail.as_ref()))?),
-        None => None,
-    };
-    let evaluate = planner.prepare(&programs.evaluate, recorded.map(|choices| &choices.evaluate))?;
-    let refresh = planner.prepare(&programs.refresh, recorded.map(|choices| &choices.refresh))?;
-    let first = usize::from(tail.is_some());
-    let ids =
-        ProgramIds { train: 0, tail: tail.is_some().then_some(1), evaluate: first + 1, refresh: first + 2 };
-    let prepared = [Some(train), tail, Some(evaluate), Some(refresh)].into_iter().flatten().collect();
-    Ok(PlannedRun { prepared, persistent: planner.persistent, ids })
+    Planner::new(device, selection, warn).plan(programs, recorded)
 }
 
 /// A session that measures weights and trains nothing.
@@ -183,7 +171,8 @@ pub fn compile_evaluation(
 ) -> Result<EvaluationSession, TrainError> {
     let program = evaluation_program(resolved, graph, device)?;
     let mut planner = Planner::new(device, &KernelSelection::Cached, warn);
-    let prepared = vec![planner.prepare(&program, None)?, planner.prepare(&refresh(&program)?, None)?];
+    let evaluate = planner.prepare(&program, None, None)?;
+    let prepared = vec![evaluate, planner.prepare(&refresh(&program)?, None, None)?];
     let session = Session::of(device.backend.as_ref(), prepared, planner.persistent)?;
     Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
 }
@@ -204,24 +193,63 @@ impl<'a> Planner<'a> {
         warn: &'a mut dyn FnMut(&str),
     ) -> Self {
         let (backend, cache) = (device.backend.as_ref(), PlanCache::of_this_machine());
+        if matches!(selection, KernelSelection::Remeasure) {
+            backend.forget_measured();
+        }
         Self { backend, cache, selection, persistent: Persistent::default(), warn }
     }
 
-    /// Plans a program; `recorded` are the choices to repeat, if any are recorded for it.
-    fn prepare(&mut self, program: &Program, recorded: Option<&Choices>) -> Result<PreparedPlan, TrainError> {
-        let known = match self.selection {
-            KernelSelection::Repeat(_) => recorded.map(|choices| with_recomputed(program, choices)),
-            KernelSelection::Cached => self.cache.load(self.backend, program),
-            KernelSelection::Remeasure => None,
+    /// Plans every program of a run; `recorded` are the choices to repeat.
+    fn plan(
+        mut self,
+        programs: &Programs,
+        recorded: Option<&KernelChoices>,
+    ) -> Result<PlannedRun, TrainError> {
+        let train = self.prepare(&programs.train, recorded.map(|choices| &choices.train), None)?;
+        let tail = match &programs.tail {
+            Some(tail) => {
+                let recorded = recorded.and_then(|choices| choices.tail.as_ref());
+                // It runs once an epoch.
+                let repeats = self.backend.repeats_choices_for_other_batches();
+                Some(self.prepare(tail, recorded, repeats.then_some(&train.plan.choices))?)
+            }
+            None => None,
         };
-        if let Some(choices) = known {
-            match Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
-                Ok(plan) => return Ok(plan),
-                Err(error) if matches!(self.selection, KernelSelection::Repeat(_)) => {
-                    return Err(error.into());
-                }
-                // A cache entry that cannot be used is measured again.
-                Err(_) => {}
+        let evaluate = self.prepare(&programs.evaluate, recorded.map(|choices| &choices.evaluate), None)?;
+        let refresh = self.prepare(&programs.refresh, recorded.map(|choices| &choices.refresh), None)?;
+        let first = usize::from(tail.is_some());
+        let ids = ProgramIds {
+            train: 0,
+            tail: tail.is_some().then_some(1),
+            evaluate: first + 1,
+            refresh: first + 2,
+        };
+        let prepared = [Some(train), tail, Some(evaluate), Some(refresh)].into_iter().flatten().collect();
+        Ok(PlannedRun { prepared, persistent: self.persistent, ids })
+    }
+
+    /// Plans a program; `recorded` are the choices to repeat, if any are recorded for it, and `similar` those
+    /// of a program for another batch, which are better than measuring.
+    fn prepare(
+        &mut self,
+        program: &Program,
+        recorded: Option<&Choices>,
+        similar: Option<&Choices>,
+    ) -> Result<PreparedPlan, TrainError> {
+        if let KernelSelection::Repeat(_) = self.selection
+            && let Some(choices) = recorded
+        {
+            let choices = with_recomputed(program, choices);
+            return Ok(Plan::prepare(self.backend, program, choices, false, &mut self.persistent)?);
+        }
+        let cached = match self.selection {
+            KernelSelection::Cached => self.cache.load(self.backend, program),
+            KernelSelection::Repeat(_) | KernelSelection::Remeasure => None,
+        };
+        for choices in similar.cloned().into_iter().chain(cached) {
+            // What cannot be used is measured again.
+            if let Ok(plan) = Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
+                return Ok(plan);
             }
         }
         let plan = Plan::prepare(self.backend, program, Choices::default(), true, &mut self.persistent)?;
@@ -242,4 +270,77 @@ fn with_recomputed(program: &Program, choices: &Choices) -> Choices {
         }
     }
     choices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use stratus_engine::passes::lower::lower;
+    use stratus_engine::program::Mode;
+    use stratus_engine::reference::ReferenceBackend;
+    use stratus_engine::{EngineError, Precision, PrepareRequest, Prepared};
+
+    /// A backend that notes the batches of programs which it is asked to measure.
+    struct Measures<'a> {
+        repeats: bool,
+        measured: &'a Mutex<Vec<usize>>,
+    }
+
+    impl Backend for Measures<'_> {
+        fn name(&self) -> &'static str {
+            "measures"
+        }
+        fn describe(&self) -> String {
+            "what it is asked to measure".to_owned()
+        }
+        fn revision(&self) -> &'static str {
+            "1"
+        }
+        fn threads(&self) -> usize {
+            1
+        }
+        fn precisions(&self) -> Vec<Precision> {
+            ReferenceBackend.precisions()
+        }
+        fn repeats_choices_for_other_batches(&self) -> bool {
+            self.repeats
+        }
+        fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+            if request.measure {
+                self.measured.lock().unwrap().push(program.batch);
+            }
+            ReferenceBackend.prepare(program, request)
+        }
+    }
+
+    /// The last batch of an epoch takes the kernels of the others, where their names hold for every batch.
+    #[test]
+    fn a_smaller_batch_is_measured_only_where_its_kernels_may_be_others() {
+        let network = stratus_graph::zoo::find("digits").unwrap();
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        let lowered = |mode, batch| lower(&graph, mode, Precision::F32, batch).unwrap();
+        let train = lowered(Mode::Train, 8);
+        let programs = Programs {
+            tail: Some(lowered(Mode::Train, 3)),
+            evaluate: lowered(Mode::Evaluate, 5),
+            refresh: refresh(&train).unwrap(),
+            train,
+        };
+        for (repeats, expected) in [(true, [8, 5, 8].as_slice()), (false, &[8, 3, 5, 8])] {
+            let measured: &'static Mutex<Vec<usize>> = Box::leak(Box::default());
+            let device = OpenDevice::new(Box::new(Measures { repeats, measured }));
+            let persistent = Persistent::default();
+            let cache = PlanCache::nowhere();
+            let planner = Planner {
+                backend: device.backend.as_ref(),
+                cache,
+                selection: &KernelSelection::Cached,
+                persistent,
+                warn: &mut |_| {},
+            };
+            planner.plan(&programs, None).unwrap();
+            assert_eq!(*measured.lock().unwrap(), expected);
+        }
+    }
 }
