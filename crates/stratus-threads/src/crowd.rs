@@ -71,8 +71,8 @@ impl UsageMeter {
         Self { begun: Instant::now(), before: system::used() }
     }
 
-    /// What was used since; `None` where that is not known, or after less than a second, which the system does
-    /// not measure well.
+    /// What was used since; `None` where that is not known, or after less than a second, which the system
+    /// does not measure well.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         let time = self.begun.elapsed();
@@ -164,8 +164,8 @@ mod system {
         tick: u64,
     }
 
-    /// The nanoseconds that this process has used, and that the processors have worked for others; `None` where
-    /// the system does not say.
+    /// The nanoseconds that this process has used, and that the processors have worked for others; `None`
+    /// where the system does not say.
     pub fn used() -> Option<[u64; 2]> {
         static KEPT: OnceLock<Option<Mutex<Kept>>> = OnceLock::new();
         let mut kept = KEPT.get_or_init(|| open().map(Mutex::new)).as_ref()?.lock().ok()?;

@@ -45,24 +45,22 @@ pub struct LoadedLibrary {
 pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
     match settings.device {
         Device::Reference => Ok(reference(Vec::new())),
-        Device::Cuda => cuda(settings).map_err(|error| missing("cuda", &error)),
+        Device::Gpu | Device::Cuda => cuda(settings).map_err(|error| missing("cuda", &error)),
         Device::Onednn => onednn(settings.threads).map_err(|error| missing("onednn", &error)),
-        Device::Auto => {
-            if let Ok(gpu) = cuda(settings) {
-                return Ok(gpu);
-            }
-            onednn(settings.threads).or_else(|error| {
-                Ok(reference(vec![format!(
-                    "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a \
-                     hundred \
-                     times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root \
-                     needed); \
-                     elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: \
-                     onednn)."
-                )]))
-            })
-        }
+        Device::Auto => cuda(settings).or_else(|_| cpu(settings)),
+        Device::Cpu => cpu(settings),
     }
+}
+
+/// oneDNN, or the reference backend with a warning.
+fn cpu(settings: &Train) -> Result<OpenDevice, TrainError> {
+    onednn(settings.threads).or_else(|error| {
+        Ok(reference(vec![format!(
+            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred \
+             times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); \
+             elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
+        )]))
+    })
 }
 
 fn missing(device: &'static str, error: &dyn Error) -> TrainError {

@@ -1,7 +1,8 @@
 //! The arguments: global flags and the list of commands.
 
 use crate::commands::{
-    bench, collect, config, data, doctor, eval, forecast, infer, model, plan, report, runs, sweep, train,
+    bench, collect, completions, config, data, doctor, eval, forecast, infer, model, plan, report, runs,
+    sweep, train,
 };
 use crate::errors::Result;
 use crate::output::Output;
@@ -71,6 +72,8 @@ pub enum Command {
     Sweep(sweep::SweepArguments),
     /// Show configurations and the keys they are made of
     Config(config::ConfigArguments),
+    /// Print what a shell completes the commands with: `source <(stratus completions bash)`
+    Completions(completions::CompletionsArguments),
     /// Report on this machine: processor, memory, libraries, measured peaks
     Doctor(doctor::DoctorArguments),
 }
@@ -95,6 +98,7 @@ impl Command {
             Command::Runs(arguments) => runs::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
+            Command::Completions(arguments) => completions::run(arguments, output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),
         }
     }

@@ -21,9 +21,13 @@ choices! {
 choices! {
     /// The device that computes.
     Device {
-        /// A GPU if one can be used, else oneDNN if it is found, else the reference backend with a warning.
+        /// `gpu` if one can be used, else `cpu`.
         Auto = "auto",
+        /// The CPU: oneDNN if it is found, else the reference backend with a warning.
+        Cpu = "cpu",
         /// The first NVIDIA GPU; an error if none can be used.
+        Gpu = "gpu",
+        /// The same.
         Cuda = "cuda",
         /// The CPU through oneDNN; an error if it is not found.
         Onednn = "onednn",

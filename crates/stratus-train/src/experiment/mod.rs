@@ -6,6 +6,7 @@
 //! `experiment.toml`.
 
 mod error;
+mod habits;
 mod keys;
 mod measure;
 mod parse;

@@ -1,6 +1,7 @@
 //! From TOML text to keys with values, each with its line.
 
 use super::error::{ExperimentError, Origin};
+use super::habits;
 use super::keys::{KEYS, Key};
 use super::value::{Kind, Value};
 use std::ops::Range;
@@ -102,7 +103,7 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
     Err(ExperimentError::UnknownKey {
         origin: origin.clone(),
         key: name.to_owned(),
-        nearest: nearest(name, KEYS.iter().map(|key| key.name)),
+        nearest: nearest(name, KEYS.iter().map(|key| key.name)).or_else(|| habits::key_of(name)),
     })
 }
 

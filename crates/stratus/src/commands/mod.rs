@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod collect;
+pub mod completions;
 pub mod config;
 pub mod data;
 pub mod doctor;

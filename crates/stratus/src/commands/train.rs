@@ -18,12 +18,18 @@ use stratus_report::run_table;
 use stratus_run::summary::Summary;
 use stratus_train::run::{self, Options};
 
+/// Layers in the table at the end.
+const LAYERS: usize = 10;
+
 /// Arguments of `stratus train`.
 #[derive(Args, Debug)]
 pub struct TrainArguments {
     /// A built-in experiment (digits), an experiment file, a layer file, or a run directory to continue
     #[arg(value_name = "EXPERIMENT|RUN")]
     pub target: String,
+    /// The keys that everybody sets.
+    #[command(flatten)]
+    pub often: Often,
     /// Begin with these weights: a safetensors file, a PyTorch state dict (.pth), or another run
     #[arg(long, value_name = "FILE|RUN")]
     pub weights: Option<String>,
@@ -45,6 +51,52 @@ pub struct TrainArguments {
     pub stop_with_stdin: bool,
 }
 
+/// Short forms of the keys that everybody sets; `--set` wins over them.
+#[derive(Args, Debug, Default)]
+pub struct Often {
+    /// Epochs to train: `train.epochs`
+    #[arg(long, value_name = "NUMBER")]
+    pub epochs: Option<String>,
+    /// Samples per iteration: `train.batch_size`
+    #[arg(long, value_name = "SAMPLES", visible_alias = "batch-size")]
+    pub batch: Option<String>,
+    /// Learning rate: `optimiser.learning_rate`
+    #[arg(long, value_name = "RATE", visible_alias = "learning-rate")]
+    pub lr: Option<String>,
+    /// Where the data are: `data.path`
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<String>,
+    /// What computes, auto, cpu or gpu: `train.device`
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Seed of weights, order and augmentation: `train.seed`
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<String>,
+}
+
+impl Often {
+    /// The flags that were given, with their keys and values.
+    fn given(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
+        let Self { epochs, batch, lr, data, device, seed } = self;
+        [
+            ("--epochs", "train.epochs", epochs),
+            ("--batch", "train.batch_size", batch),
+            ("--lr", "optimiser.learning_rate", lr),
+            ("--data", "data.path", data),
+            ("--device", "train.device", device),
+            ("--seed", "train.seed", seed),
+        ]
+        .into_iter()
+        .filter_map(|(flag, key, value)| Some((flag, key, value.as_ref()?)))
+    }
+
+    /// The overrides that they are, before those of `--set`.
+    fn before(&self, globals: &Globals) -> Globals {
+        let given = self.given().map(|(_, key, value)| (key.to_owned(), value.clone()));
+        Globals { set: given.chain(globals.set.iter().cloned()).collect(), ..globals.clone() }
+    }
+}
+
 /// What `stratus train` reports.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -58,6 +110,8 @@ struct Report<'a> {
 /// # Errors
 /// What stopped training, or that it was interrupted.
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
+    let short = arguments.often.given().next().map(|(flag, ..)| flag);
+    let globals = &arguments.often.before(globals);
     let target = Target::find(&arguments.target, globals)?;
     let stop = signals::stop_flag()?;
     if arguments.stop_with_stdin {
@@ -81,6 +135,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         }
         Target::Run(path) => {
             let flags = [
+                (short.unwrap_or_default(), short.is_some()),
                 ("--out", arguments.out.is_some()),
                 ("--weights", arguments.weights.is_some()),
                 ("--memory-limit", arguments.memory.memory_limit.is_some()),
@@ -105,7 +160,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let accounting = Accounting::of(&finished.run, &accounting::Options::default())?;
     let run = finished.run.path().display().to_string();
     output.result(&Report { run, summary: &finished.summary, accounting: &accounting }, || {
-        let table = accounting::render(&accounting, None);
-        format!("{table}\n{}", run_table::render(&finished.summary, &finished.run))
+        let table = accounting::render(&accounting, Some(LAYERS));
+        let path = finished.run.path().display();
+        let result = run_table::render(&finished.summary, &finished.run);
+        let next = format!(
+            "`stratus report {path}` makes a page of it, `stratus collect {path}` shows every layer."
+        );
+        format!("{result}\n{table}\n{next}\n")
     })
 }

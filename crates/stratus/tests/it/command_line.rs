@@ -66,6 +66,51 @@ fn help_texts() {
 }
 
 #[test]
+fn shells_get_completions_with_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = stratus(&["completions", shell]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        for word in ["train", "forecast", "completions", "until-epoch"] {
+            assert!(ran.out.contains(word), "{shell}: {word}");
+        }
+    }
+    assert_eq!(stratus(&["completions", "tcsh"]).code, Some(2));
+}
+
+#[test]
+fn short_forms_set_the_keys_that_everybody_sets_and_set_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut arguments =
+        vec!["train", "digits", "--device", "cpu", "--epochs", "1", "--batch", "8", "--lr", "0.01"];
+    arguments.extend([
+        "--seed",
+        "7",
+        "--out",
+        "run",
+        "--set",
+        "train.epochs=2",
+        "--set",
+        "data.name=synthetic",
+    ]);
+    arguments.extend(["--set", "data.synthetic.images=16", "--set", "data.synthetic.validation_images=8"]);
+    let ran = stratus_in(folder.path(), &arguments);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    // The result comes first, then where the time went.
+    let place = |text: &str| ran.out.find(text).unwrap_or_else(|| panic!("{text}: {}", ran.out));
+    assert!(place("run directory") < place("Milliseconds per iteration"));
+    let text = std::fs::read_to_string(folder.path().join("run/experiment.toml")).unwrap();
+    for line in ["epochs = 2", "batch_size = 8", "learning_rate = 0.01", "seed = 7", "device = \"cpu\""] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let ran = stratus_in(folder.path(), &["train", "run", "--epochs", "3"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("--epochs cannot be given to a run that is continued"), "{}", ran.err);
+    let ran = stratus_in(folder.path(), &["train", "digits", "--lr", "fast"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("`optimiser.learning_rate` expects a number"), "{}", ran.err);
+}
+
+#[test]
 fn networks_are_listed_and_shown() {
     let list = stratus(&["model", "list"]).out;
     for name in ["digits ", "alexnet ", "resnet152 ", "mobilenet_v2 "] {
