@@ -82,9 +82,9 @@ impl Window {
     }
 }
 
-/// By how much an image is reduced while it is decoded, in height and width. Each pixel is then about the mean
-/// of a square of the image's pixels. The last row and the last column may be of squares that reach beyond the
-/// image, where encoders repeat its edge.
+/// By how much an image is reduced while it is decoded, in height and width. Each pixel is then about the
+/// mean of a square of the image's pixels. The last row and the last column may be of squares that reach
+/// beyond the image, where encoders repeat its edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reduction {
     /// Not at all.

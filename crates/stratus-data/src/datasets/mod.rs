@@ -98,7 +98,8 @@ pub trait Dataset: Send + Sync {
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
     /// Like [`read`](Self::read), but may decode only the region that is `wanted`, and reduce the image as it
-    /// allows. Rows below the region may be missing, and pixels outside of it are undefined. Damage elsewhere in the file may go unnoticed.
+    /// allows. Rows below the region may be missing, and pixels outside of it are undefined. Damage elsewhere
+    /// in the file may go unnoticed.
     ///
     /// # Errors
     ///

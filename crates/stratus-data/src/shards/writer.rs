@@ -1,7 +1,8 @@
 //! Packing a data set into shards. The same data set, options and seed give the same bytes.
 //!
-//! Files are copied unchanged, or made smaller; samples without a file are encoded as PNG. A marker file in the folder says
-//! that packing is unfinished. The index is written last. Interrupted packing is detected and starts over.
+//! Files are copied unchanged, or made smaller; samples without a file are encoded as PNG. A marker file in
+//! the folder says that packing is unfinished. The index is written last. Interrupted packing is detected and
+//! starts over.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
