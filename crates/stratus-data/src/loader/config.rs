@@ -309,7 +309,7 @@ impl Plan {
             return wrong("normalisation", problem);
         }
         if let Some(problem) = decoding_problem(config.decoding, JpegLibrary::of_process()) {
-            return wrong("decoding", problem);
+            return wrong("data.decode", problem);
         }
         if let Some(problem) = config.augment.problem([height, width]) {
             return wrong("augment", problem);
