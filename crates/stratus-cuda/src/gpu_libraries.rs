@@ -5,7 +5,7 @@ use crate::ffi::cudnn;
 use crate::ffi::cudnn::{ConvolutionPlan, Cudnn, PREFIX, Problem};
 use crate::ffi::driver::{self, Event, Gpu, Memory};
 use crate::measured::Measured;
-use crate::processor::{Argument, Call, Implementation};
+use crate::processor::{AMPERE, Argument, Call, Implementation};
 use crate::sources::side_by_side;
 use std::collections::HashMap;
 use std::path::Path;
@@ -158,15 +158,17 @@ impl GpuLibraries {
         let known = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let known_plans = known().get(&asked).cloned();
         known_plans.unwrap_or_else(|| {
-            let ask = || Self::ask(&self.cudnn, &asked);
+            let ask = || self.ask(&self.cudnn, &asked);
             let plans = self.phases.during("asking cuDNN for plans", ask);
             known().insert(asked.clone(), plans.clone());
             plans
         })
     }
 
-    fn ask(cudnn: &Arc<Cudnn>, (problem, only): &Asked) -> Vec<Arc<ConvolutionPlan>> {
-        let most = if problem.has_fast_native() { PLANS_BESIDE_NATIVE } else { PLANS };
+    fn ask(&self, cudnn: &Arc<Cudnn>, (problem, only): &Asked) -> Vec<Arc<ConvolutionPlan>> {
+        let [major, minor] = self.gpu.capability;
+        let has_native = 10 * major + minor >= AMPERE && problem.has_fast_native();
+        let most = if has_native { PLANS_BESIDE_NATIVE } else { PLANS };
         let plans = cudnn.plans(problem, most, WORKSPACE, only.as_deref()).unwrap_or_default();
         plans.into_iter().map(Arc::new).collect()
     }
@@ -188,7 +190,7 @@ impl GpuLibraries {
             let idle = planners().pop();
             // What cannot be asked now is asked when it is needed.
             let Some(cudnn) = idle.or_else(|| Cudnn::new(&self.gpu).ok().map(Arc::new)) else { return };
-            let plans = Self::ask(&cudnn, one);
+            let plans = self.ask(&cudnn, one);
             known().insert(one.clone(), plans);
             planners().push(cudnn);
         };

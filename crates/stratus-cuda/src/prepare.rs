@@ -117,10 +117,15 @@ impl Preparation<'_> {
             let operands = self.operands(position, step);
             let _ = self.build(step, &operands, &collecting, None, Some(&convolutions));
         }
-        self.backend.phases.during("compiling kernels", || processor.compile_ahead(collector.take()));
-        if let Some(libraries) = &self.backend.libraries {
-            libraries.plan_ahead(convolutions.into_inner());
-        }
+        let (sources, convolutions) = (collector.take(), convolutions.into_inner());
+        std::thread::scope(|scope| {
+            if let Some(libraries) = &self.backend.libraries {
+                // Where no thread can be had, cuDNN is asked step by step.
+                let ask = || libraries.plan_ahead(convolutions);
+                let _ = std::thread::Builder::new().spawn_scoped(scope, ask);
+            }
+            self.backend.phases.during("compiling kernels", || processor.compile_ahead(sources));
+        });
     }
 }
 

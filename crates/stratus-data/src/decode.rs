@@ -14,7 +14,7 @@ mod png;
 pub use self::jpeg::JpegLibrary;
 pub(crate) use self::labels::{LabelPixels, decode_classes, decode_labels};
 
-use crate::transform::frame::{Orientation, Region};
+use crate::transform::frame::{Orientation, Reduced, Region};
 
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;
@@ -31,7 +31,17 @@ pub(crate) const LONGEST_SIDE: usize = 65_535;
 pub(crate) struct Decoded {
     /// Channels, 1 or 3; height; width.
     pub shape: [usize; 3],
+    /// The stored image, where the pixels are a reduction of it.
+    pub reduced: Option<Reduced>,
     pub orientation: Orientation,
+}
+
+impl Decoded {
+    /// Height and width of the stored image.
+    pub(crate) fn stored_size(&self) -> [usize; 2] {
+        let [_, height, width] = self.shape;
+        self.reduced.map_or([height, width], |reduced| reduced.size)
+    }
 }
 
 /// A kind of image file.
@@ -98,7 +108,8 @@ impl ImageDecoder {
         }
     }
 
-    /// Decodes at least the region that `wanted` returns for the described image. `pixels` receives the rows
+    /// Decodes at least the region that `wanted` returns for the described image, reduced as that says where
+    /// the library can. `pixels` receives the rows
     /// from the first to at least the last of the region; outside of the region they are undefined. Damage
     /// below the region may go unnoticed. The file may be modified temporarily.
     pub(crate) fn decode_region(

@@ -29,11 +29,11 @@ pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, 
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
-pub use loader::{LastBatch, Loader, LoaderConfig, LoaderError, Order, Position};
+pub use loader::{Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position};
 pub use stratus_store as store;
 pub use transform::augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use transform::colour::ColourJitter;
-pub use transform::frame::{Orientation, Region};
+pub use transform::frame::{Orientation, Reduced, Reduction, Region};
 pub use transform::mix::Mix;
 pub use transform::pixels::{Element, Layout, Normalisation, PixelOrder};
 pub use transform::view::View;

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::config::Plan;
-pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
+pub use self::config::{Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position};
 use self::order::EpochOrder;
 use self::ring::{Ring, Sequencer};
 use crate::buffer::BatchBuffer;
@@ -107,7 +107,10 @@ impl Loader {
                 layout: config.layout,
                 shape,
             }),
-            framing: Framing::new([height, width], config.resize, &config.augment, config.seed),
+            framing: Framing {
+                reduces: config.decoding == Decoding::Fast,
+                ..Framing::new([height, width], config.resize, &config.augment, config.seed)
+            },
             as_stored: dataset.sample_shape() == Some(shape)
                 && config.resize.is_none()
                 && !config.augment.cuts(),

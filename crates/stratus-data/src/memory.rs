@@ -116,7 +116,8 @@ impl Dataset for ImagesInMemory {
             }
         };
         let label = if self.masks { IGNORED } else { 0 };
-        Ok(Sample { pixels, shape: *shape, order: *order, orientation: *orientation, label, mask })
+        let (shape, order, orientation) = (*shape, *order, *orientation);
+        Ok(Sample { pixels, shape, reduced: None, order, orientation, label, mask })
     }
 
     fn masks(&self) -> bool {

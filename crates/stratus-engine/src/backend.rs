@@ -118,8 +118,8 @@ pub trait Backend: Send + Sync {
         false
     }
 
-    /// The seconds that phases of its start and of preparing programs have taken so far, by their names;
-    /// empty where it does not take them.
+    /// The seconds that phases of its start and of preparing programs have taken so far, by their names; some
+    /// overlap. Empty where it does not take them.
     fn phases(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }

@@ -14,7 +14,8 @@ pub fn listen(listener: Option<Listener>) {
     *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = listener;
 }
 
-/// Phases by name, in the order in which they began first, with the time that each has taken in all.
+/// Phases by name, in the order in which they ended first, with the time that each has taken in all. Phases
+/// of different threads overlap.
 #[derive(Debug, Default)]
 pub struct Phases(Mutex<Vec<(&'static str, Duration)>>);
 

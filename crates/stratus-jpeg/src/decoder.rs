@@ -74,6 +74,50 @@ impl Window {
         let right = self.right.clamp(1, header.width);
         Self { top: self.top.min(bottom - 1), bottom, left: self.left.min(right - 1), right }
     }
+
+    /// The squares of `by` × `by` pixels that it touches.
+    fn reduced(self, by: usize) -> Self {
+        let Self { top, bottom, left, right } = self;
+        Self { top: top / by, bottom: bottom.div_ceil(by), left: left / by, right: right.div_ceil(by) }
+    }
+}
+
+/// By how much an image is reduced while it is decoded, in height and width. Each pixel is then about the
+/// mean of a square of the image's pixels. The last row and the last column may be of squares that reach
+/// beyond the image, where encoders repeat its edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reduction {
+    /// Not at all.
+    #[default]
+    Whole,
+    /// To one half.
+    Half,
+    /// To a quarter.
+    Quarter,
+    /// To an eighth.
+    Eighth,
+}
+
+impl Reduction {
+    /// All of them, the largest first.
+    pub const ALL: [Self; 4] = [Self::Eighth, Self::Quarter, Self::Half, Self::Whole];
+
+    /// The side of a square that becomes a pixel.
+    #[must_use]
+    pub fn by(self) -> usize {
+        match self {
+            Self::Whole => 1,
+            Self::Half => 2,
+            Self::Quarter => 4,
+            Self::Eighth => 8,
+        }
+    }
+
+    /// Height and width of an image of this height and width.
+    #[must_use]
+    pub fn of(self, size: [usize; 2]) -> [usize; 2] {
+        size.map(|length| length.div_ceil(self.by()))
+    }
 }
 
 /// Why a file cannot be decoded.
@@ -162,16 +206,35 @@ impl Decoder {
         pixels: &mut Vec<u8>,
         wanted: &dyn Fn(&Header) -> Window,
     ) -> Result<Header, DecodeError> {
+        let whole = |header: &Header| (wanted(header), Reduction::Whole);
+        self.decode_reduced(file, pixels, &whole).map(|(header, _)| header)
+    }
+
+    /// As [`decode`](Self::decode), reduced by what `wanted` returns beside the window, which is that of the
+    /// whole image. `pixels` receives rows of the reduced image: the squares that the window touches are at
+    /// their positions, with the bits that they have where all of it is reduced. Returns the reduction too.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode_reduced(
+        &mut self,
+        file: &[u8],
+        pixels: &mut Vec<u8>,
+        wanted: &dyn Fn(&Header) -> (Window, Reduction),
+    ) -> Result<(Header, Reduction), DecodeError> {
         let mut storage = DecoderMemory::new(&self.library);
         let mut session =
             Session::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
         let header = self.read_header(&mut session)?;
-        let window = wanted(&header).within(&header);
+        let (window, reduction) = wanted(&header);
+        let [height, width] = reduction.of([header.height, header.width]);
+        let reduced = Header { height, width, ..header };
+        let window = window.within(&header).reduced(reduction.by());
         let four = matches!(session.colours(), ColourSpace::Cmyk | ColourSpace::Ycck);
-        pixels.resize(window.bottom * header.width * header.colours.channels(), 0);
+        pixels.resize(window.bottom * width * header.colours.channels(), 0);
         let row = four.then_some(&mut self.row);
-        decode_window(&mut session, &header, window, row, pixels).map_err(refused)?;
-        Ok(header)
+        decode_window(&mut session, &reduced, reduction, window, row, pixels).map_err(refused)?;
+        Ok((header, reduction))
     }
 
     fn memory(&self) -> usize {
@@ -197,25 +260,35 @@ impl Decoder {
     }
 }
 
-/// Decodes a window; CMYK pixels go through `row`.
+/// Decodes a window of a reduced image, as `header` describes that; CMYK pixels go through `row`.
 fn decode_window(
     session: &mut Session<'_>,
     header: &Header,
+    reduction: Reduction,
     window: Window,
     row: Option<&mut Vec<u8>>,
     pixels: &mut [u8],
 ) -> Result<(), String> {
     let &Header { height, width, colours } = header;
     let channels = colours.channels();
-    session.start(match (&row, colours) {
+    let space = match (&row, colours) {
         (Some(_), _) => ColourSpace::Cmyk,
         (None, Colours::Grey) => ColourSpace::Grey,
         (None, Colours::Rgb) => ColourSpace::Rgb,
-    })?;
+    };
+    session.start(space, reduction.by())?;
+    if session.output_size() != [height, width] {
+        return Err(format!("the library does not reduce images by {}", reduction.by()));
+    }
     let left = window.left.saturating_sub(MARGIN);
     let right = (window.right + MARGIN).max(left + NARROWEST).min(width);
     let left = left.min(right.saturating_sub(NARROWEST));
-    let (left, columns) = if right - left < width { session.crop(left, right - left)? } else { (0, width) };
+    // Columns of reduced images are all decoded: some versions crop those of coarse colours wrongly.
+    let (left, columns) = if right - left < width && reduction == Reduction::Whole {
+        session.crop(left, right - left)?
+    } else {
+        (0, width)
+    };
     let top = window.top.saturating_sub(MARGIN);
     if top > 0 {
         session.skip(top)?;

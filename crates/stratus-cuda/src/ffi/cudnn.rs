@@ -71,8 +71,8 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Whether it is a gradient of weights that tensor cores compute: bf16 or f16 maps, one group. cuDNN has
-    /// no engine that shares its sum out.
+    /// Whether it is a gradient of weights that native kernels compute on tensor cores, from Ampere on: bf16
+    /// or f16 maps, one group. cuDNN has no engine that shares its sum out.
     pub fn has_fast_native(&self) -> bool {
         let [x, weight, y] = self.types;
         let is_half = matches!(x, DType::Bf16 | DType::F16) && x == y && weight == DType::F32;

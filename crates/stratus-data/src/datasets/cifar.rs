@@ -297,6 +297,7 @@ impl Dataset for Cifar {
         Ok(Sample {
             pixels: &record[self.kind.labels..],
             shape: SHAPE,
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: u32::from(record[self.kind.label]),

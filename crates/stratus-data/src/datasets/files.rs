@@ -73,11 +73,11 @@ pub(crate) fn sample<'a>(
         }
         None => images.decode(encoded, decoded)?,
     };
-    let [_, height, width] = decoded.shape;
-    let label = annotate([height, width], scratch)?;
+    let label = annotate(decoded.stored_size(), scratch)?;
     Ok(Sample {
         pixels: &scratch.decoded,
         shape: decoded.shape,
+        reduced: decoded.reduced,
         order: PixelOrder::Interleaved,
         orientation: decoded.orientation,
         label,

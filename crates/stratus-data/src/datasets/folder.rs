@@ -123,11 +123,12 @@ impl Folder {
     ) -> Result<Sample<'a>, DataError> {
         self.check(index)?;
         let decoded = self.store.read(&self.index, index, scratch).and_then(|()| decode(scratch));
-        let Decoded { shape, orientation } =
+        let Decoded { shape, reduced, orientation } =
             decoded.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
         Ok(Sample {
             pixels: &scratch.decoded,
             shape,
+            reduced,
             order: PixelOrder::Interleaved,
             orientation,
             label: self.index.class(index) as u32,

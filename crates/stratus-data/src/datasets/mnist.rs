@@ -209,6 +209,7 @@ impl Dataset for Mnist {
         Ok(Sample {
             pixels,
             shape: [1, self.height, self.width],
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label,

@@ -26,7 +26,7 @@ use stratus_store::RetryPolicy;
 
 use crate::decode::ImageDecoder;
 use crate::error::DataError;
-use crate::transform::frame::{Orientation, Region};
+use crate::transform::frame::{Orientation, Reduced, Reduction, Region};
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// How many damaged samples a message lists.
@@ -97,8 +97,9 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
-    /// Like [`read`](Self::read), but may decode only the region that is `wanted`. Rows below the region may
-    /// be missing, and pixels outside of it are undefined. Damage elsewhere in the file may go unnoticed.
+    /// Like [`read`](Self::read), but may decode only the region that is `wanted`, and reduce the image as it
+    /// allows. Rows below the region may be missing, and pixels outside of it are undefined. Damage elsewhere
+    /// in the file may go unnoticed.
     ///
     /// # Errors
     ///
@@ -181,6 +182,8 @@ pub struct Sample<'a> {
     pub pixels: &'a [u8],
     /// Channels, height, width.
     pub shape: [usize; 3],
+    /// The stored image, where the pixels are a reduction of it; see [`Region::reduction`].
+    pub reduced: Option<Reduced>,
     /// The order of the pixels.
     pub order: PixelOrder,
     /// The rotation and mirroring that make the image upright.
@@ -198,11 +201,23 @@ pub const IGNORED: u32 = u32::MAX;
 pub const IGNORED_PIXEL: u8 = 255;
 
 impl Sample<'_> {
-    /// Height and width of the image when it is upright.
+    /// Height and width of the stored image, also where the pixels are a reduction of it.
+    #[must_use]
+    pub fn stored_size(&self) -> [usize; 2] {
+        let [_, height, width] = self.shape;
+        self.reduced.map_or([height, width], |reduced| reduced.size)
+    }
+
+    /// By how much the image was reduced.
+    #[must_use]
+    pub fn reduction(&self) -> Reduction {
+        self.reduced.map_or(Reduction::Whole, |reduced| reduced.reduction)
+    }
+
+    /// Height and width of the stored image when it is upright.
     #[must_use]
     pub fn upright_size(&self) -> [usize; 2] {
-        let [_, height, width] = self.shape;
-        if self.orientation.transpose { [width, height] } else { [height, width] }
+        self.orientation.turned(self.stored_size())
     }
 
     /// Checks the number of pixels against the shape, and the shape against that of the data set, if it has
@@ -223,7 +238,7 @@ impl Sample<'_> {
     pub fn check_rows(&self, dataset: &dyn Dataset, index: usize, rows: usize) -> Result<(), DataError> {
         let bytes = |shape: [usize; 3]| shape.iter().try_fold(1, |all: usize, &n| all.checked_mul(n));
         let [channels, height, width] = self.shape;
-        let declared = dataset.sample_shape().unwrap_or(self.shape);
+        let declared = dataset.sample_shape().filter(|_| self.reduced.is_none()).unwrap_or(self.shape);
         let (expected, found) = (bytes(declared), self.pixels.len());
         let least = bytes([channels, rows.min(height), width]);
         let part = self.order == PixelOrder::Interleaved

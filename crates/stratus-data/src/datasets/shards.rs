@@ -224,7 +224,7 @@ impl Dataset for Shards {
         let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
         let image =
             images.decode_region(encoded, decoded, &wanted).map_err(|problem| self.bad(index, problem))?;
-        let [_, height, width] = image.shape;
+        let [height, width] = image.stored_size();
         let mask = match shard.masks.get(at) {
             Some(&range) => {
                 self.source.read(number, range, encoded)?;
@@ -241,6 +241,7 @@ impl Dataset for Shards {
         Ok(Sample {
             pixels: decoded,
             shape: image.shape,
+            reduced: image.reduced,
             order: PixelOrder::Interleaved,
             orientation: image.orientation,
             label: shard.labels.get(at).copied().unwrap_or(super::IGNORED),

@@ -170,6 +170,7 @@ impl Dataset for Synthetic {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: self.shape,
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: class as u32,

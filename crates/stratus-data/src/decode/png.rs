@@ -73,5 +73,5 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
         pixels.truncate(height * width * channels);
     }
     let orientation = reader.info().exif_metadata.as_deref().map(exif::orientation).unwrap_or_default();
-    Ok(Decoded { shape: [channels, height, width], orientation })
+    Ok(Decoded { shape: [channels, height, width], reduced: None, orientation })
 }

@@ -1,6 +1,7 @@
 //! Image files of every kind against what Pillow decodes from them, and damaged ones.
 
 use super::*;
+use crate::transform::frame::Reduction;
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
@@ -41,10 +42,11 @@ fn decoders() -> Vec<ImageDecoder> {
 /// The pixels, upright.
 fn upright(images: &mut ImageDecoder, file: &[u8]) -> (Vec<u8>, [usize; 3]) {
     let mut pixels = Vec::new();
-    let Decoded { shape, orientation } = images.decode(file, &mut pixels).unwrap();
+    let Decoded { shape, orientation, .. } = images.decode(file, &mut pixels).unwrap();
     let sample = crate::datasets::Sample {
         pixels: &pixels,
         shape,
+        reduced: None,
         order: crate::transform::pixels::PixelOrder::Interleaved,
         orientation,
         label: 0,
@@ -134,7 +136,8 @@ fn a_region_is_that_of_the_whole_image() {
             for end in [0, 1, unit - 1, unit, unit + 1, 50, 100, 149, 150, 1000] {
                 for columns in [0..40, 0..3, 17..19, 30..40] {
                     let first = end.min(height) / 2;
-                    let region = Region { rows: first..end, columns: columns.clone() };
+                    let region =
+                        Region { rows: first..end, columns: columns.clone(), reduction: Reduction::Whole };
                     part.fill(0x5a);
                     assert_eq!(
                         images.decode_region(&mut file, &mut part, &|_| region.clone()).unwrap(),
@@ -167,7 +170,7 @@ fn a_file_cut_anywhere_is_an_error() {
                 let cut = &file[..end];
                 assert!(images.decode(cut, &mut pixels).is_err(), "{name} cut at {end} of {}", file.len());
                 let mut cut = cut.to_vec();
-                let first = Region { rows: 0..1, columns: 0..1 };
+                let first = Region { rows: 0..1, columns: 0..1, reduction: Reduction::Whole };
                 assert!(
                     images.decode_region(&mut cut, &mut pixels, &|_| first.clone()).is_err(),
                     "{name} cut at {end}"

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::datasets::Dataset;
+use crate::decode::JpegLibrary;
 use crate::error::DataError;
 use crate::transform::augment::Augment;
 use crate::transform::frame::shape_text;
@@ -30,6 +31,19 @@ pub enum LastBatch {
     Drop,
     /// They form a smaller batch.
     Keep,
+}
+
+/// How JPEG files are decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decoding {
+    /// To the pixels that the whole image has.
+    #[default]
+    Exact,
+    /// To a half, a quarter or an eighth of the size, where the window of the image is at least that much
+    /// larger than a sample: by libjpeg-turbo alone. Images with masks, and those that are rotated or zoomed,
+    /// are decoded exactly.
+    Fast,
 }
 
 /// A position in the sequence of batches: recorded by checkpoints, where a resumed loader starts.
@@ -66,6 +80,8 @@ pub struct LoaderConfig {
     /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the
     /// loader.
     pub skip_bad: bool,
+    /// How JPEG files are decoded.
+    pub decoding: Decoding,
     /// Per-channel mean and deviation; where `None`, the data set's own.
     pub normalisation: Option<Normalisation>,
     /// The type of the images' elements. As [`Element::U8`] they are not normalised, and rows without a
@@ -100,6 +116,7 @@ impl LoaderConfig {
             mask_size: None,
             mix: Mix::default(),
             skip_bad: false,
+            decoding: Decoding::default(),
             normalisation: None,
             element: Element::default(),
             layout: Layout::default(),
@@ -198,6 +215,17 @@ pub enum LoaderError {
     },
 }
 
+/// Why JPEG files cannot be decoded so by this library.
+fn decoding_problem(decoding: Decoding, library: &JpegLibrary) -> Option<String> {
+    let possible = decoding == Decoding::Exact || matches!(library, JpegLibrary::Turbo(_));
+    (!possible).then(|| {
+        format!(
+            "is fast, but {library} decodes JPEG files here, which cannot reduce them; set it to exact, or \
+             install libjpeg-turbo (`stratus doctor` says where it is looked for)"
+        )
+    })
+}
+
 /// Values derived from configuration and data set.
 pub(super) struct Plan {
     /// The shape of an image in a batch.
@@ -280,6 +308,9 @@ impl Plan {
             );
             return wrong("normalisation", problem);
         }
+        if let Some(problem) = decoding_problem(config.decoding, JpegLibrary::of_process()) {
+            return wrong("data.decode", problem);
+        }
         if let Some(problem) = config.augment.problem([height, width]) {
             return wrong("augment", problem);
         }
@@ -340,5 +371,20 @@ impl Plan {
         let plan =
             Self { shape, sample_bytes, image_bytes, label_len, label_count, batches_per_epoch, batches };
         Ok((plan, normalisation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_reduce_images_is_not_asked_to() {
+        assert_eq!(decoding_problem(Decoding::Exact, &JpegLibrary::Zune), None);
+        assert_eq!(
+            decoding_problem(Decoding::Fast, &JpegLibrary::Zune).unwrap(),
+            "is fast, but zune-jpeg 0.5 decodes JPEG files here, which cannot reduce them; set it to exact, \
+             or install libjpeg-turbo (`stratus doctor` says where it is looked for)"
+        );
     }
 }

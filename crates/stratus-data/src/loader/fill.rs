@@ -121,7 +121,9 @@ impl Shared {
         let read = self.dataset.read_region(index as usize, &mut worker.scratch, &region);
         let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
         let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
-        let rows = region(sample.shape, sample.orientation).rows.end;
+        let ([channels, ..], [stored_height, stored_width]) = (sample.shape, sample.stored_size());
+        let rows = region([channels, stored_height, stored_width], sample.orientation).rows.end;
+        let rows = rows.div_ceil(sample.reduction().by());
         sample.check_rows(self.dataset.as_ref(), index as usize, rows)?;
         let view = self.framing.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);

@@ -9,6 +9,8 @@
 //!
 //! `labels` holds the class of each sample, in the order of the shard. `images` and `masks` hold the position
 //! of each file: 512-byte blocks before it, and its length in bytes. Data sets with masks have no labels.
+//! Where images were made smaller, `"resized": {"side": 256, "quality": 92, "images": 100, "bytes_before":
+//! 11300000, "bytes": 3200000}` says how, how many, and how much smaller they became.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::archive::BLOCK;
 use super::is_shard_name;
+use super::smaller::Resized;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -44,6 +47,9 @@ pub struct Index {
     pub normalisation: Normalisation,
     /// Whether samples have masks instead of labels.
     pub masks: bool,
+    /// How images were made smaller; not written where they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resized: Option<Resized>,
     /// The shards of each split, in order. Split names are the prefixes of shard names.
     pub splits: BTreeMap<String, Vec<Shard>>,
 }
@@ -141,7 +147,7 @@ impl Index {
     ) -> Self {
         let splits = BTreeMap::new();
         let (format, version, source) = (FORMAT.to_owned(), VERSION, source.to_owned());
-        Self { format, version, source, classes, shape, normalisation, masks, splits }
+        Self { format, version, source, classes, shape, normalisation, masks, resized: None, splits }
     }
 
     /// Reads the index in a folder; `None` where there is none.

@@ -21,12 +21,14 @@ mod index;
 mod png;
 mod remote;
 mod scan;
+mod smaller;
 mod source;
 mod target;
 mod writer;
 
 pub use self::index::{INDEX_FILE, Index, MemberRange, Shard};
 pub use self::scan::index_folder;
+pub use self::smaller::{Resized, Smaller};
 pub use self::writer::{PackOptions, PackProgress, PackedPart, Part, open_parts, pack};
 
 pub(crate) use self::scan::{LISTED, Problem, scan};

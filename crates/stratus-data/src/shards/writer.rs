@@ -1,7 +1,8 @@
 //! Packing a data set into shards. The same data set, options and seed give the same bytes.
 //!
-//! Files are copied unchanged; samples without a file are encoded as PNG. A marker file in the folder says
-//! that packing is unfinished. The index is written last. Interrupted packing is detected and starts over.
+//! Files are copied unchanged, or made smaller; samples without a file are encoded as PNG. A marker file in
+//! the folder says that packing is unfinished. The index is written last. Interrupted packing is detected and
+//! starts over.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -16,6 +17,7 @@ use super::EXTENSION;
 use super::archive::BLOCK;
 use super::index::{Index, MemberRange, Shard};
 use super::png::encode;
+use super::smaller::{Resized, Shrinker, Smaller};
 use super::target::PackTarget;
 use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
@@ -34,6 +36,8 @@ pub struct PackOptions {
     /// The seed that shuffles the samples, so that a shard holds many classes; `None` keeps the order of the
     /// data set.
     pub shuffle: Option<u64>,
+    /// How images are made smaller; `None` leaves them as they are.
+    pub smaller: Option<Smaller>,
     /// Whether existing shards are replaced.
     pub overwrite: bool,
     /// Whether unreadable samples are left out instead of being an error.
@@ -47,6 +51,7 @@ impl Default for PackOptions {
         Self {
             shard_bytes: 256 << 20,
             shuffle: Some(1),
+            smaller: None,
             overwrite: false,
             skip_damaged: false,
             staging: std::env::temp_dir(),
@@ -75,6 +80,8 @@ pub struct PackedPart {
     pub left_out: usize,
     /// Bytes of all archives.
     pub bytes: u64,
+    /// How images were made smaller.
+    pub resized: Option<Resized>,
 }
 
 /// Progress of packing.
@@ -150,19 +157,36 @@ pub fn pack(
             return Err(DataError::Damaged { path: PathBuf::from(set.name()), problem });
         }
     }
+    if options.smaller.is_some() && set.masks() {
+        let problem = "would make images smaller than their masks; leave it out".to_owned();
+        return Err(DataError::Option { key: "--resize", problem });
+    }
     let shapes = parts.iter().map(|part| part.set.sample_shape());
     let shape = set.sample_shape().filter(|shape| shapes.clone().all(|other| other == Some(*shape)));
+    // Those that were made smaller have another.
+    let fits = |[_, height, width]: &[usize; 3]| {
+        options.smaller.is_none_or(|smaller| smaller.side >= *height.min(width))
+    };
+    let shape = shape.filter(fits);
     let mut index = Index::new(set.name(), classes, shape, set.normalisation(), set.masks());
     let target = PackTarget::prepare(root, options)?;
     let mut packed = Vec::new();
     for part in parts {
-        let (shards, left_out) = pack_part(part, &target, options, progress)?;
+        let (shards, left_out, resized) = pack_part(part, &target, options, progress)?;
+        if let Some(resized) = &resized {
+            let all =
+                index.resized.get_or_insert(Resized { images: 0, bytes_before: 0, bytes: 0, ..*resized });
+            all.images += resized.images;
+            all.bytes_before += resized.bytes_before;
+            all.bytes += resized.bytes;
+        }
         packed.push(PackedPart {
             split: part.split,
             shards: shards.len(),
             samples: shards.iter().map(Shard::samples).sum(),
             left_out,
             bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            resized,
         });
         index.splits.insert(stem(part.split).to_owned(), shards);
     }
@@ -179,13 +203,13 @@ fn stem(split: Split) -> &'static str {
     }
 }
 
-/// The shards of a part, and how many samples were left out.
+/// The shards of a part, how many samples were left out, and how images were made smaller.
 fn pack_part(
     part: &Part,
     target: &PackTarget,
     options: &PackOptions,
     progress: &mut dyn FnMut(PackProgress<'_>),
-) -> Result<(Vec<Shard>, usize), DataError> {
+) -> Result<(Vec<Shard>, usize, Option<Resized>), DataError> {
     let set = part.set.as_ref();
     let mut order: Vec<u32> = (0..set.len() as u32).collect();
     if let Some(seed) = options.shuffle {
@@ -195,9 +219,16 @@ fn pack_part(
     let digits = (set.len() - 1).to_string().len().max(6);
     let (mut shards, mut writer, mut left_out) = (Vec::new(), None::<Writer>, 0);
     let (mut scratch, mut files) = (Scratch::default(), Files::default());
+    let mut resized = options.smaller.map(|how| Resized { how, images: 0, bytes_before: 0, bytes: 0 });
     for (done, &sample) in order.iter().enumerate() {
-        match files.take(set, sample as usize, &mut scratch) {
-            Ok(()) => {}
+        match files.take(set, sample as usize, options.smaller, &mut scratch) {
+            Ok(before) => {
+                if let Some(resized) = &mut resized {
+                    resized.images += u64::from(before.is_some());
+                    resized.bytes_before += before.unwrap_or(files.image.len() as u64);
+                    resized.bytes += files.image.len() as u64;
+                }
+            }
             Err(DataError::BadSample { .. }) if options.skip_damaged => {
                 left_out += 1;
                 continue;
@@ -221,7 +252,7 @@ fn pack_part(
         writer.ok_or_else(|| DataError::Empty { origin: format!("{} of `{}`", part.split, set.name()) })?;
     shards.push(last.finish(target)?);
     tell(progress, &shards, set.len(), set.len());
-    Ok((shards, left_out))
+    Ok((shards, left_out, resized))
 }
 
 fn tell(progress: &mut dyn FnMut(PackProgress<'_>), shards: &[Shard], samples: usize, of: usize) {
@@ -240,11 +271,20 @@ struct Files {
     /// Empty where there is none.
     mask: Vec<u8>,
     planes: Vec<u8>,
+    shrinker: Shrinker,
+    smaller: Vec<u8>,
 }
 
 impl Files {
-    /// Takes a sample's files; what is no file becomes a PNG.
-    fn take(&mut self, set: &dyn Dataset, index: usize, scratch: &mut Scratch) -> Result<(), DataError> {
+    /// Takes a sample's files; what is no file becomes a PNG, what is too large a JPEG. Returns the length of
+    /// the file that was made smaller.
+    fn take(
+        &mut self,
+        set: &dyn Dataset,
+        index: usize,
+        smaller: Option<Smaller>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<u64>, DataError> {
         let bad = |problem| DataError::BadSample { sample: set.sample_name(index), problem };
         let copied = match set.encoded(index, scratch)? {
             Some(file) => {
@@ -257,8 +297,8 @@ impl Files {
         };
         self.mask.clear();
         self.label = if set.masks() { None } else { Some(set.label(index)?) };
-        if copied && !set.masks() {
-            return Ok(());
+        if copied && !set.masks() && smaller.is_none() {
+            return Ok(None);
         }
         let sample = set.read(index, scratch)?;
         sample.check(set, index)?;
@@ -271,7 +311,13 @@ impl Files {
         } else if set.masks() {
             return Err(bad("it has no mask".to_owned()));
         }
-        Ok(())
+        let Some(how) = smaller else { return Ok(None) };
+        if !self.shrinker.shrink(&sample, how, &mut self.smaller).map_err(bad)? {
+            return Ok(None);
+        }
+        self.extension = "jpg";
+        std::mem::swap(&mut self.image, &mut self.smaller);
+        Ok(Some(self.smaller.len() as u64))
     }
 
     /// The image of a sample that is no file.

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+pub use stratus_jpeg::Reduction;
 use stratus_random::{Purpose, Stream};
 use stratus_resize::{Part, Resizer};
 
@@ -117,6 +118,15 @@ impl Window {
     }
 }
 
+impl Window {
+    /// The window in pixels that are squares of `by` × `by`.
+    fn reduced(self, by: usize) -> Self {
+        let of = |length: f64| length / by as f64;
+        let Self { top, left, height, width } = self;
+        Self { top: of(top), left: of(left), height: of(height), width: of(width) }
+    }
+}
+
 /// A region of a stored image, in whole pixels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
@@ -124,13 +134,24 @@ pub struct Region {
     pub rows: Range<usize>,
     /// Its columns.
     pub columns: Range<usize>,
+    /// By how much the image may be reduced while it is decoded.
+    pub reduction: Reduction,
+}
+
+/// A stored image of which a sample has a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduced {
+    /// Its height and width.
+    pub size: [usize; 2],
+    /// By how much it was reduced.
+    pub reduction: Reduction,
 }
 
 impl Region {
-    /// All of an image of `shape` (C, H, W).
+    /// All of an image of `shape` (C, H, W), not reduced.
     #[must_use]
     pub fn of([_, height, width]: [usize; 3]) -> Self {
-        Self { rows: 0..height, columns: 0..width }
+        Self { rows: 0..height, columns: 0..width, reduction: Reduction::Whole }
     }
 }
 
@@ -158,6 +179,8 @@ pub(crate) struct Framing {
     pub rotation: f64,
     /// The least and the greatest zoom factor.
     pub zoom: Option<[f64; 2]>,
+    /// Whether images are reduced while they are decoded, where windows are larger than samples.
+    pub reduces: bool,
     pub seed: u64,
 }
 
@@ -170,6 +193,7 @@ impl Framing {
             random_place: augment.random_crop,
             rotation: augment.rotation,
             zoom: augment.zoom,
+            reduces: false,
             seed,
         }
     }
@@ -201,9 +225,14 @@ impl Framing {
         }
         let part = window.stored(orientation, [height, width]);
         let [rows, columns] = orientation.turned(self.wanted);
+        let fits = |reduction: &Reduction| {
+            part.height >= (rows * reduction.by()) as f64 && part.width >= (columns * reduction.by()) as f64
+        };
+        let reductions = if self.reduces { &Reduction::ALL[..] } else { &[] };
+        let reduction = reductions.iter().copied().find(fits).unwrap_or_default();
         let along = |first: f64, length: f64, wanted: usize, all: usize| {
             // The reach of the filter beyond the window, and one pixel for rounding.
-            let reach = (length / wanted as f64).max(1.0) + 1.0;
+            let reach = (length / wanted as f64).max(1.0) + reduction.by() as f64;
             // Casting clamps negative numbers to 0.
             let end = all.min((first + length + reach).ceil() as usize);
             ((first - reach).floor() as usize).min(end)..end
@@ -211,6 +240,7 @@ impl Framing {
         Region {
             rows: along(part.top, part.height, rows, height),
             columns: along(part.left, part.width, columns, width),
+            reduction,
         }
     }
 
@@ -317,11 +347,13 @@ impl Framer {
             pixels = &self.resized;
             shown = Some(self.shown.as_slice());
         } else {
+            let (stored, by) = (sample.stored_size(), sample.reduction().by());
             let whole = window.top == 0.0
                 && window.left == 0.0
-                && sample.upright_size().map(|length| length as f64) == [window.height, window.width];
+                && sample.upright_size().map(|length| length as f64) == [window.height, window.width]
+                && stored == [height * by, width * by];
             if !(whole && [height, width] == [rows, columns]) {
-                let crop = window.stored(sample.orientation, [height, width]);
+                let crop = window.stored(sample.orientation, stored).reduced(by);
                 resize_planes(&mut self.resizer, sample, crop, &mut self.resized, [rows, columns])?;
                 pixels = &self.resized;
             }

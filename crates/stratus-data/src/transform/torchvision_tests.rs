@@ -43,6 +43,7 @@ fn cut(view: View, wanted: [usize; 2], order: PixelOrder) -> (Vec<u8>, Vec<[usiz
     let sample = Sample {
         pixels: &pixels,
         shape: [3, SIZE[0], SIZE[1]],
+        reduced: None,
         order,
         orientation: Orientation::default(),
         label: IGNORED,

@@ -66,6 +66,7 @@ impl Dataset for Counting {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: self.shape,
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,

@@ -12,6 +12,7 @@ mod masks;
 mod mnist;
 mod order;
 mod pairs;
+mod reduced;
 mod regions;
 mod shards;
 mod split;

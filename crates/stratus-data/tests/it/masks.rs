@@ -94,6 +94,7 @@ impl Dataset for Blocks {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [CHANNELS, height, width],
+            reduced: None,
             order: PixelOrder::Interleaved,
             orientation: Orientation::from_exif(exif as u16),
             label: IGNORED,

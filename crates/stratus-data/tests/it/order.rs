@@ -73,6 +73,7 @@ impl Dataset for Grouped {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [1, 1, 2],
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,

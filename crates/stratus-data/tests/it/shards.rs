@@ -4,12 +4,13 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stratus_data::datasets::IGNORED;
-use stratus_data::shards::{self, Index, PackOptions, PackedPart, Part};
+use stratus_data::shards::{self, Index, PackOptions, PackedPart, Part, Smaller};
 use stratus_data::{
-    DataError, Dataset, Normalisation, OpenOptions, Orientation, PixelOrder, Sample, Scratch, Split, open,
-    stats,
+    DataError, Dataset, Element, Loader, LoaderConfig, Normalisation, OpenOptions, Order, Orientation,
+    PixelOrder, Sample, Scratch, Split, open, stats,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -164,6 +165,87 @@ fn the_same_input_gives_the_same_bytes() {
     assert!(shards_alone("d").eq(shards_alone("e")));
 }
 
+/// Images larger than asked for become smaller JPEG files, upright; all others, names and labels stay.
+#[test]
+fn images_are_made_smaller_on_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    photographs(&at("set"));
+    for class in ["ant", "cat"] {
+        fs::copy(fixture("scene_420.jpg"), at("set").join("train").join(class).join("scene.jpg")).unwrap();
+    }
+    // An upright image of 203 × 301 pixels, and of 301 × 203 as its orientation has it.
+    let file = fs::read(fixture("scene_444.jpg")).unwrap();
+    let exif = b"\xff\xe1\0\x1eExif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0";
+    let turned = [&file[..2], exif, &file[2..]].concat();
+    fs::write(at("set/train/cat/turned.jpg"), turned).unwrap();
+    let how = Smaller { side: 100, quality: 92 };
+    let options = PackOptions { smaller: Some(how), ..small() };
+    let packed = pack("folder", &at("set"), &at("a"), &options).unwrap();
+    let [resized, none] = [&packed[0], &packed[1]].map(|part| part.resized.clone().unwrap());
+    assert_eq!((resized.how, resized.images, none.images), (how, 3, 0));
+    assert!(resized.bytes < resized.bytes_before && none.bytes == none.bytes_before, "{resized:?}");
+    let index = Index::read(&at("a")).unwrap().unwrap();
+    assert_eq!(index.resized.unwrap().bytes, resized.bytes + none.bytes);
+    pack("folder", &at("set"), &at("b"), &options).unwrap();
+    assert_eq!(content(&at("a")), content(&at("b")));
+
+    let source = open("folder", &at("set"), Split::Train, &OpenOptions::default()).unwrap();
+    let set = shards_of(&at("a"), Split::Train);
+    assert_eq!((set.len(), source.len()), (51, 51));
+    let (mut ours, mut theirs) = (Scratch::default(), Scratch::default());
+    let mut smaller = 0;
+    for sample in 0..set.len() {
+        let name = set.sample_name(sample);
+        let number: usize = name.rsplit('/').next().unwrap().split('.').next().unwrap().parse().unwrap();
+        assert_eq!(set.label(sample).unwrap(), source.label(number).unwrap());
+        let large = source.read(number, &mut theirs).unwrap().upright_size();
+        if large == [16, 24] || large == [24, 16] {
+            let file = set.encoded(sample, &mut ours).unwrap().unwrap().to_vec();
+            assert_eq!(source.encoded(number, &mut theirs).unwrap().unwrap(), file);
+            continue;
+        }
+        let small = set.read(sample, &mut ours).unwrap();
+        let expected = if large == [203, 301] { [3, 100, 148] } else { [3, 148, 100] };
+        assert_eq!((small.shape, small.orientation), (expected, Orientation::default()));
+        smaller += 1;
+    }
+    assert_eq!(smaller, 3);
+
+    // What is seen is the same: the middle of both, at a third of the size.
+    let seen = |set: Box<dyn Dataset>, names: &dyn Fn(usize) -> usize| {
+        let config = LoaderConfig {
+            shape: Some([3, 64, 64]),
+            order: Order::Sequential,
+            element: Element::U8,
+            ..LoaderConfig::new(51)
+        };
+        let numbers: Vec<usize> = (0..51).map(names).collect();
+        let batch = Loader::new(Arc::from(set), config).unwrap().next().unwrap().unwrap();
+        let mut images = vec![Vec::new(); 51];
+        for (image, number) in batch.images.chunks_exact(3 * 64 * 64).zip(numbers) {
+            images[number] = image.to_vec();
+        }
+        images.concat()
+    };
+    let number = |sample: usize| {
+        let name = set.sample_name(sample);
+        name.rsplit('/').next().unwrap().split('.').next().unwrap().parse().unwrap()
+    };
+    let (now, before) = (seen(shards_of(&at("a"), Split::Train), &number), seen(source, &|number| number));
+    let off: f64 = now.iter().zip(&before).map(|(&a, &b)| f64::from(a.abs_diff(b))).sum();
+    assert!(off / now.len() as f64 <= 0.2, "{}", off / now.len() as f64);
+}
+
+#[test]
+fn masks_are_not_made_smaller() {
+    let directory = tempfile::tempdir().unwrap();
+    let part = Part { split: Split::Train, set: Box::new(Made { masks: true }) };
+    let options = PackOptions { smaller: Some(Smaller { side: 1, quality: 90 }), ..small() };
+    let error = shards::pack(&[part], directory.path(), &options, &mut |_| {}).unwrap_err().to_string();
+    assert_eq!(error, "--resize: would make images smaller than their masks; leave it out");
+}
+
 /// Images of one size, in planes, with masks where asked for.
 struct Made {
     masks: bool,
@@ -191,6 +273,7 @@ impl Dataset for Made {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [3, 2, 3],
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,

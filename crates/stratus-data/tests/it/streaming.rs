@@ -43,6 +43,7 @@ impl Dataset for Noise {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [1, 12, 12],
+            reduced: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,

@@ -186,18 +186,27 @@ impl<'a> Session<'a> {
         ColourSpace::of(unsafe { (*self.object).jpeg_color_space })
     }
 
-    /// Starts decoding to these colours; returns the bytes per pixel. Multi-scan files are read to their end.
-    pub(crate) fn start(&mut self, colours: ColourSpace) -> Result<usize, String> {
+    /// Starts decoding to these colours, reduced by 1, 2, 4 or 8; returns the bytes per pixel. Multi-scan
+    /// files are read to their end.
+    pub(crate) fn start(&mut self, colours: ColourSpace, by: usize) -> Result<usize, String> {
         // SAFETY: as in `size`. Smoothing would guess what scans that are missing hold, from the neighbours.
         unsafe {
             (*self.object).out_color_space = colours.code();
             (*self.object).do_block_smoothing = 0;
+            ((*self.object).scale_num, (*self.object).scale_denom) = (1, by as u32);
         }
         // SAFETY: the header is read, or the library says that it is not.
         self.call(|functions, object| unsafe {
             (functions.jpeg_start_decompress)(object);
             (*object).output_components as usize
         })
+    }
+
+    /// Height and width of what is decoded, once decoding has begun: those of the image, divided by the
+    /// reduction and rounded up.
+    pub(crate) fn output_size(&self) -> [usize; 2] {
+        // SAFETY: as in `size`.
+        unsafe { [(*self.object).output_height as usize, (*self.object).output_width as usize] }
     }
 
     /// Restricts decoding to some columns, rounded outwards; returns the first column and the width of rows.

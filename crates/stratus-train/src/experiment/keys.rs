@@ -90,6 +90,16 @@ choices! {
 }
 
 choices! {
+    /// How JPEG files are decoded.
+    Decode {
+        /// To the pixels that the whole image has.
+        Exact = "exact",
+        /// To a half, a quarter or an eighth of the size, where that is enough.
+        Fast = "fast",
+    }
+}
+
+choices! {
     /// How much each class counts in the training loss.
     ClassWeighting {
         /// All the same.
@@ -308,6 +318,11 @@ settings! {
         /// What happens if images cannot be decoded: `error` lists them and does not train; `skip` leaves
         /// them out and lists them in the summary.
         on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;
+        /// How JPEG files are decoded: `exact`, or `fast`: to a half, a quarter or an eighth of the size,
+        /// where the part of the image that is wanted is at least that much larger than the network's input.
+        /// Pixels then differ a little. Needs libjpeg-turbo. Images with masks, and those that are rotated
+        /// or zoomed, are decoded exactly.
+        decode: Decode = Decode::Exact, Limit::Any;
         /// Threads that decode and augment while the device trains. Results do not depend on it. Not set:
         /// beside a GPU all usable cores but one; on a CPU one, and as many more as the first iterations
         /// show to be needed.

@@ -17,8 +17,8 @@ mod tests;
 
 pub use error::{ExperimentError, Origin};
 pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Data, Device, EarlyStopping, Experiment, FirstStage, KEYS, Key,
-    Limit, Model, Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName,
+    Augment, Checkpoint, ClassWeighting, Data, Decode, Device, EarlyStopping, Experiment, FirstStage, KEYS,
+    Key, Limit, Model, Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName,
     ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use measure::{Better, Measure};

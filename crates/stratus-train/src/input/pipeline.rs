@@ -2,10 +2,10 @@
 
 use super::open_options;
 use crate::Experiment;
-use crate::experiment::{self, OnBadSample};
+use crate::experiment::{self, Decode, OnBadSample};
 use stratus_data::{
-    Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation, Order,
-    Padding, ResizedCrop, mix,
+    Augment, ColourJitter, Dataset, Decoding, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation,
+    Order, Padding, ResizedCrop, mix,
 };
 use stratus_engine::ops::{MIXED, MOST_CHANNELS, WHOLE_SHARE};
 use stratus_engine::{DType, Plan, Role};
@@ -85,6 +85,10 @@ impl InputPipeline {
             shape: Some(shape),
             resize: data.resize,
             skip_bad: data.on_bad_sample == OnBadSample::Skip,
+            decoding: match data.decode {
+                Decode::Exact => Decoding::Exact,
+                Decode::Fast => Decoding::Fast,
+            },
             workers: data.workers.unwrap_or(1),
             seed: experiment.train.seed,
             ..LoaderConfig::new(experiment.validation_batch_size())

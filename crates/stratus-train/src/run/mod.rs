@@ -9,6 +9,7 @@ mod workers;
 
 use crate::compile::{KernelSelection, Plans};
 use crate::device::LoadedLibrary;
+use crate::experiment::Decode;
 use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use first_stage::FirstStage;
@@ -200,7 +201,9 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     match &recovery.checkpoint {
         Some(checkpoint) => {
             session_state::restore(&mut setup.compiled, checkpoint, Restored::Training)?;
-            if let Some(text) = other_decoder(&checkpoint.state, JpegLibrary::of_process()) {
+            let decode = setup.resolved.settings().data.decode;
+            let decoder = jpeg_decoder(JpegLibrary::of_process(), decode);
+            if let Some(text) = other_decoder(&checkpoint.state, &decoder) {
                 observer.warn(&text);
                 log.say(&text)?;
             }
@@ -235,14 +238,22 @@ fn kernels(plan: &Plan) -> String {
     if kernels.is_empty() { library.clone() } else { format!("{library}, kernels {kernels}") }
 }
 
-/// A warning, if the run's JPEG files were decoded by another library than they are now.
-fn other_decoder(state: &State, library: &JpegLibrary) -> Option<String> {
+/// How a run's JPEG files are decoded, as it is recorded.
+fn jpeg_decoder(library: &JpegLibrary, decode: Decode) -> String {
+    match decode {
+        Decode::Exact => library.to_string(),
+        Decode::Fast => format!("{library}, fast"),
+    }
+}
+
+/// A warning, if the run's JPEG files were decoded otherwise than they are `now`.
+fn other_decoder(state: &State, now: &str) -> Option<String> {
     let recorded = state.libraries.get(JPEG)?;
-    (*recorded != library.to_string()).then(|| {
+    (recorded != now).then(|| {
         format!(
             "this run continues with another decoder: its JPEG files were decoded by {recorded}, and are now \
              by \
-             {library}. Its results are as good, but not the same bits as without the interruption"
+             {now}. Its results are as good, but not the same bits as without the interruption"
         )
     })
 }
@@ -303,11 +314,16 @@ mod tests {
     #[test]
     fn another_decoder_is_told_where_there_was_one() {
         let mut state = State::default();
-        assert_eq!(other_decoder(&state, &JpegLibrary::Zune), None);
+        let zune = jpeg_decoder(&JpegLibrary::Zune, Decode::Exact);
+        assert_eq!(other_decoder(&state, &zune), None);
         state.libraries.insert(JPEG.to_owned(), JpegLibrary::Zune.to_string());
-        assert_eq!(other_decoder(&state, &JpegLibrary::Zune), None);
+        assert_eq!(other_decoder(&state, &zune), None);
+        // The same library, and other pixels.
+        let fast = jpeg_decoder(&JpegLibrary::Zune, Decode::Fast);
+        let text = other_decoder(&state, &fast).unwrap();
+        assert!(text.contains("by zune-jpeg 0.5, and are now by zune-jpeg 0.5, fast. Its"), "{text}");
         state.libraries.insert(JPEG.to_owned(), "libjpeg-turbo 3.0.0".to_owned());
-        let text = other_decoder(&state, &JpegLibrary::Zune).unwrap();
+        let text = other_decoder(&state, &zune).unwrap();
         assert!(text.contains("by libjpeg-turbo 3.0.0, and are now by zune-jpeg 0.5"), "{text}");
     }
 }

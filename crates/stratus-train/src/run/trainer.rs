@@ -9,7 +9,7 @@ use super::records::{
 };
 use super::setup::RunSetup;
 use super::workers::{Observed, WorkerSearch};
-use super::{JPEG, Options};
+use super::{JPEG, Options, jpeg_decoder};
 use crate::evaluate::{Evaluator, Measures, Scores};
 use crate::input::BatchFormat;
 use crate::weights::session_state::{Snapshot, swap_averages};
@@ -565,7 +565,8 @@ impl<'a> Trainer<'a> {
     fn jpeg_library(&mut self) -> Result<Option<String>, TrainError> {
         let library = self.loader.jpeg_library().or(self.evaluator.loader().jpeg_library());
         let Some(library) = library.filter(|_| self.jpeg.is_none()) else { return Ok(self.jpeg.clone()) };
-        self.log.say(&format!("JPEG files are decoded by {library}"))?;
+        let decoder = jpeg_decoder(library, self.setup.resolved.settings().data.decode);
+        self.log.say(&format!("JPEG files are decoded by {decoder}"))?;
         // A resumed run may lack this file.
         if let Ok(mut machine) = Machine::read(&self.run.machine()) {
             let path = library.path().map(|path| path.display().to_string()).unwrap_or_default();
@@ -573,7 +574,7 @@ impl<'a> Trainer<'a> {
             machine.libraries.entry(library.name().to_owned()).or_insert(about);
             machine.write(&self.run.machine())?;
         }
-        self.jpeg = Some(library.to_string());
+        self.jpeg = Some(decoder);
         Ok(self.jpeg.clone())
     }
 

@@ -184,6 +184,63 @@ fn a_run_knows_what_decoded_its_jpeg_files() {
 }
 
 #[test]
+fn fast_decoding_is_recorded_and_refused_where_it_cannot_be() {
+    let place = Place::bare();
+    put_images(&place);
+    let settings = [
+        "data.name=folder",
+        "data.path=images",
+        "data.shape=[3, 6, 6]",
+        "data.decode=fast",
+        "train.batch_size=3",
+        "train.epochs=1",
+    ];
+    let arguments = [with(&settings), vec!["--out", "run"]].concat();
+    let refused = place.command(&arguments).env("STRATUS_LIBJPEG", "none").output().unwrap();
+    let refused = Ran::of(refused).expect(2);
+    let told =
+        "data.decode: is fast, but zune-jpeg 0.5 decodes JPEG files here, which cannot reduce them; set";
+    assert!(refused.err.contains(told), "{}", refused.err);
+    let doctor = place.run(&["doctor", "--no-measure"]).out;
+    if !doctor.lines().any(|line| line.starts_with("libjpeg-turbo") && !line.contains("not found")) {
+        eprintln!("SKIPPED with libjpeg-turbo, which is not found");
+        return;
+    }
+    place.run(&arguments).expect(0);
+    let text = |name: &str| fs::read_to_string(place.path("run").join(name)).unwrap();
+    let state: Value = serde_json::from_str(&text("checkpoints/0000000002/state.json")).unwrap();
+    let decoder = state["libraries"]["jpeg"].as_str().unwrap();
+    assert!(decoder.starts_with("libjpeg-turbo ") && decoder.ends_with(", fast"), "{decoder}");
+    assert!(text("log.txt").contains(&format!("JPEG files are decoded by {decoder}")), "{}", text("log.txt"));
+
+    // An epoch more, decoded to other pixels.
+    let experiment = text("experiment.toml").replace("epochs = 1\n", "epochs = 2\n");
+    let experiment = experiment.replace("decode = \"fast\"", "decode = \"exact\"");
+    fs::write(place.path("run/experiment.toml"), experiment).unwrap();
+    fs::remove_file(place.path("run/summary.json")).unwrap();
+    let other = place.run(&["train", "run"]).expect(0);
+    assert!(other.err.contains(&format!("were decoded by {decoder}, and are now by libjpeg-turbo ")));
+}
+
+#[test]
+fn images_are_packed_smaller() {
+    let place = Place::bare();
+    put_images(&place);
+    let small = ["data", "shard", "images", "small", "--resize", "8", "--quality", "80"];
+    let ran = place.run(&small).expect(0);
+    assert!(ran.out.contains("; 6 made smaller: ") && ran.out.contains(" % of "), "{}", ran.out);
+    let index = fs::read_to_string(place.path("small/index.json")).unwrap();
+    let index: Value = serde_json::from_str(&index).unwrap();
+    let resized = &index["resized"];
+    assert_eq!((resized["side"].as_u64(), resized["quality"].as_u64()), (Some(8), Some(80)));
+    assert!(resized["bytes"].as_u64() > Some(0) && resized["images"] == 12, "{resized}");
+    let ran = place.run(&["data", "check", "shards", "--path", "small"]).expect(0);
+    assert_eq!(ran.out, "train: 6 images, 0 damaged\nvalidation: 6 images, 0 damaged\n");
+    let ran = place.run(&["data", "shard", "images", "other", "--quality", "80"]).expect(2);
+    assert!(ran.err.contains("--resize"), "{}", ran.err);
+}
+
+#[test]
 fn a_folder_is_packed_into_shards_and_trained_from_there() {
     let place = Place::bare();
     put_images(&place);

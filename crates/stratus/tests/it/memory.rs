@@ -28,6 +28,31 @@ fn arena(plans: &Value) -> u64 {
     plans["arena_bytes"].as_u64().unwrap()
 }
 
+/// The batches that the plan counts are those that a run reads ahead.
+#[test]
+fn batches_that_are_read_ahead_are_counted_and_bounded() {
+    let place = Place::bare();
+    let plan = |more: &[&str]| -> Value {
+        let more = [&["--set", "data.workers=5"], more].concat();
+        let ran = place.run(&with(&["plan", "resnet18_cifar", "--json"], &more)).expect(0);
+        serde_json::from_str::<Value>(&ran.out).unwrap()["host_memory"].clone()
+    };
+    let memory = plan(&[]);
+    let batch = memory["batch_bytes"].as_u64().unwrap();
+    // At least bytes, at most f32.
+    assert!((64 * 3 * 32 * 32..64 * (3 * 32 * 32 * 4 + 8) + 200).contains(&batch), "{memory}");
+    assert_eq!(memory["batches"], 8);
+    assert_eq!(plan(&["--set", "data.prefetch_mib=2"])["batches"], (2 << 20) / batch);
+    let large = ["--set", "train.batch_size=192", "--set", "data.prefetch_mib=1"];
+    let ran = place.run(&with(&["plan", "resnet18_cifar"], &large)).expect(2);
+    assert!(
+        ran.err.contains("data.prefetch_mib is 1; 2 batches of 192 images, the fewest that"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("set data.prefetch_mib to at least "), "{}", ran.err);
+}
+
 #[test]
 fn a_run_in_less_memory_has_the_same_bits_also_when_it_is_killed() {
     let place = Place::bare();

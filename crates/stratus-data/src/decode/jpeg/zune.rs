@@ -70,7 +70,7 @@ fn describe(file: &[u8], orientation: Orientation) -> Result<(Decoder<'_>, Decod
     let decoder = begin(file)?;
     let channels = if decoder.input_colorspace() == Some(ColorSpace::Luma) { 1 } else { 3 };
     let (width, height) = decoder.dimensions().ok_or("the JPEG has no size")?;
-    Ok((decoder, Decoded { shape: [channels, height, width], orientation }))
+    Ok((decoder, Decoded { shape: [channels, height, width], reduced: None, orientation }))
 }
 
 pub(super) fn decode(file: &[u8], orientation: Orientation, pixels: &mut Vec<u8>) -> Result<Decoded, String> {

@@ -6,7 +6,7 @@ use crate::transform::pixels::PixelOrder;
 use proptest::prelude::*;
 
 fn sample(pixels: &[u8], shape: [usize; 3], orientation: Orientation) -> Sample<'_> {
-    Sample { pixels, shape, order: PixelOrder::Planes, orientation, label: 0, mask: None }
+    Sample { pixels, shape, reduced: None, order: PixelOrder::Planes, orientation, label: 0, mask: None }
 }
 
 fn window([top, left]: [f64; 2], [height, width]: [f64; 2]) -> Window {

@@ -13,7 +13,7 @@ fn still(window: Window) -> View {
 }
 
 fn sample(pixels: &[u8], shape: [usize; 3], order: PixelOrder, orientation: Orientation) -> Sample<'_> {
-    Sample { pixels, shape, order, orientation, label: 0, mask: None }
+    Sample { pixels, shape, reduced: None, order, orientation, label: 0, mask: None }
 }
 
 /// An "F": no two of its eight orientations look alike. Stored so that the EXIF orientation makes it upright.

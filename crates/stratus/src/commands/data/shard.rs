@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use stratus_data::shards::{self, PackOptions, PackProgress};
+use stratus_data::shards::{self, PackOptions, PackProgress, Resized, Smaller};
 use stratus_data::{DataError, OpenOptions};
 
 use super::data_failure;
@@ -34,11 +34,19 @@ pub struct ShardArguments {
     /// Keep the data set's own order; a shard may then hold a single class
     #[arg(long, conflicts_with = "seed")]
     no_shuffle: bool,
+    /// Make larger images smaller: to this many pixels of the shorter side, as JPEG files
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u16).range(1..))]
+    resize: Option<u16>,
+    /// The quality of the JPEG files of smaller images
+    #[arg(long, value_name = "Q", requires = "resize", default_value_t = 92)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=100))]
+    quality: u8,
     /// Replace shards that are there
     #[arg(long)]
     overwrite: bool,
     /// Pack nothing: SRC is a folder of shards that have no index, which is written
-    #[arg(long, conflicts_with_all = ["target", "name", "shard_mib", "seed", "no_shuffle", "overwrite"])]
+    #[arg(long, conflicts_with_all = ["target", "name", "shard_mib", "seed", "no_shuffle", "resize",
+        "overwrite"])]
     index_only: bool,
 }
 
@@ -49,6 +57,8 @@ struct Packed {
     images: usize,
     left_out: usize,
     bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resized: Option<Resized>,
 }
 
 /// Packs a data set, or writes the index of shards that have none.
@@ -65,10 +75,22 @@ pub(super) fn shard(arguments: &ShardArguments, options: &OpenOptions, output: &
         let line = |part: &Packed| {
             let Packed { shards, images, .. } = part;
             let shards = if *shards == 1 { "1 shard".to_owned() } else { format!("{shards} shards") };
-            (part.split.clone(), format!("{images} images in {shards}, {}", bytes(part.bytes)))
+            let smaller = part.resized.as_ref().map_or(String::new(), smaller);
+            (part.split.clone(), format!("{images} images in {shards}, {}{smaller}", bytes(part.bytes)))
         };
         pairs(&packed.iter().map(line).collect::<Vec<_>>())
     })
+}
+
+/// How much smaller images became.
+fn smaller(resized: &Resized) -> String {
+    let Resized { images, bytes_before, bytes: now, .. } = resized;
+    let share = 100.0 * *now as f64 / (*bytes_before).max(1) as f64;
+    format!(
+        "; {images} made smaller: {} of image files, {share:.0} % of {}",
+        bytes(*now),
+        bytes(*bytes_before)
+    )
 }
 
 fn pack(
@@ -81,6 +103,7 @@ fn pack(
     let how = PackOptions {
         shard_bytes: arguments.shard_mib << 20,
         shuffle: (!arguments.no_shuffle).then_some(arguments.seed),
+        smaller: arguments.resize.map(|side| Smaller { side: usize::from(side), quality: arguments.quality }),
         overwrite: arguments.overwrite,
         skip_damaged: options.skip_damaged,
         staging: options.cache.clone().unwrap_or_else(std::env::temp_dir),
@@ -99,6 +122,7 @@ fn pack(
         images: part.samples,
         left_out: part.left_out,
         bytes: part.bytes,
+        resized: part.resized,
     });
     Ok(packed.collect())
 }
@@ -111,6 +135,7 @@ fn index(folder: &Path) -> std::result::Result<Vec<Packed>, DataError> {
         images: shards.iter().map(shards::Shard::samples).sum(),
         left_out: 0,
         bytes: shards.iter().map(|shard| shard.bytes).sum(),
+        resized: None,
     });
     Ok(packed.collect())
 }
