@@ -148,7 +148,7 @@ pub unsafe extern "C" fn GOMP_loop_static_start(
     first: *mut c_long,
     behind: *mut c_long,
 ) -> bool {
-    LOOP.set(StaticLoop::new(start.into(), end.into(), increment.into(), chunk.into()));
+    LOOP.set(StaticLoop::new(start, end, increment, chunk));
     // SAFETY: the caller's contract.
     unsafe { GOMP_loop_static_next(first, behind) }
 }

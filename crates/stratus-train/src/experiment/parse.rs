@@ -103,7 +103,7 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
     Err(ExperimentError::UnknownKey {
         origin: origin.clone(),
         key: name.to_owned(),
-        nearest: nearest(name, KEYS.iter().map(|key| key.name)).or_else(|| habits::key_of(name)),
+        nearest: habits::key_of(name).or_else(|| nearest(name, KEYS.iter().map(|key| key.name))),
     })
 }
 
