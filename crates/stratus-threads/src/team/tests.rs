@@ -41,7 +41,7 @@ fn regions_of_any_sizes_follow_each_other() {
 #[test]
 fn what_was_written_before_and_in_a_region_is_seen() {
     // Far more threads than processors, none of which wait long for their turn.
-    let mut numbers = vec![0u64; 24];
+    let mut numbers = [0u64; 24];
     for round in 0..500 {
         let cells: Vec<Mutex<&mut u64>> = numbers.iter_mut().map(Mutex::new).collect();
         region(24, &|| **cells[thread_number()].lock().unwrap() += round);
