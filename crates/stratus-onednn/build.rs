@@ -15,9 +15,7 @@ fn main() -> io::Result<()> {
         (file.to_string_lossy(), fs::read(&file)?).hash(&mut hash);
     }
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
-        println!(
-            "cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=GOMP_*,--export-dynamic-symbol=omp_*"
-        );
+        println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=GOMP_*,--export-dynamic-symbol=omp_*");
     }
     println!("cargo::rustc-env=STRATUS_KERNELS={:016x}", hash.finish());
     Ok(())
