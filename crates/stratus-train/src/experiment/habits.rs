@@ -59,7 +59,7 @@ const HABITS: &[(&str, &str)] = &[
     ("patience", "train.early_stopping.patience"),
     ("pretrained", "model.weights"),
     ("random_seed", "train.seed"),
-    ("save_period", "checkpoint.every_epochs"),
+    ("save_period", "checkpoint.every_seconds"),
     ("scheduler", "schedule.name"),
     ("seed", "train.seed"),
     ("step_size", "schedule.step_epochs"),
