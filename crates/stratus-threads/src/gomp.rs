@@ -192,7 +192,7 @@ pub extern "C" fn omp_get_max_threads() -> c_int {
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_get_num_procs() -> c_int {
-    std::thread::available_parallelism().map_or(1, usize::from) as c_int
+    team::usable_processors() as c_int
 }
 
 /// Threads of the team.

@@ -9,7 +9,7 @@
 //! processor. Parts that wait for each other (barriers) do so in spite of that, as every part has a thread
 //! that will come.
 
-use crate::crowd;
+use crate::load;
 use crate::wait::{Policy, Signal, now, publish};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::c_void;
@@ -86,9 +86,13 @@ fn default_threads() -> usize {
     static DEFAULT: OnceLock<usize> = OnceLock::new();
     *DEFAULT.get_or_init(|| {
         let asked = std::env::var("OMP_NUM_THREADS").ok();
-        let usable = || std::thread::available_parallelism().map_or(1, Into::into);
-        asked.as_deref().and_then(asked_threads).unwrap_or_else(usable)
+        asked.as_deref().and_then(asked_threads).unwrap_or_else(usable_processors)
     })
+}
+
+/// As many processors as this process may use at once.
+pub fn usable_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// What `OMP_NUM_THREADS` asks for: a list has a number for each depth of regions.
@@ -101,8 +105,8 @@ fn asked_threads(list: &str) -> Option<usize> {
 /// is also where it is found out.
 #[must_use]
 pub fn is_better_alone(threads: usize) -> bool {
-    crowd::look(now());
-    Policy::of_environment() == Policy::Adaptive && crowd::is_better_alone(threads)
+    load::look(now());
+    Policy::of_environment() == Policy::Adaptive && load::is_better_alone(threads)
 }
 
 /// Calls `function(data)` on every thread of a team, and returns when all have returned. Within a region, and
@@ -202,7 +206,7 @@ struct Slot {
     /// `done` has the same count.
     job: UnsafeCell<Job>,
     /// The thread that opens the regions.
-    opener: Thread,
+    primary: Thread,
 }
 
 // SAFETY: one thread writes the job and one reads it, at times that its counters keep apart. What a region's
@@ -260,7 +264,7 @@ impl Slot {
             threads = team_size();
             self.done.set(count);
             publish();
-            self.done.wake(&self.opener);
+            self.done.wake(&self.primary);
         }
     }
 }
@@ -280,7 +284,7 @@ impl Worker {
             claimed: AtomicU32::new(0),
             done: Signal::default(),
             job: UnsafeCell::new(Job::End),
-            opener: std::thread::current(),
+            primary: std::thread::current(),
         });
         let builder = std::thread::Builder::new().name(format!("kernels-{number}")).stack_size(STACK);
         let thread = builder.spawn({
@@ -341,7 +345,7 @@ impl Pool {
     /// Does what other threads of a region of `size` have not begun, if it may, and waits for the rest.
     fn end(&mut self, size: usize, may_claim: bool) {
         let workers = &self.workers[..size - 1];
-        if may_claim && Policy::of_environment() == Policy::Adaptive && crowd::is_crowded(size) {
+        if may_claim && Policy::of_environment() == Policy::Adaptive && load::is_oversubscribed(size) {
             for Worker { slot, count, .. } in workers {
                 if slot.claim(*count) {
                     slot.perform();
@@ -352,7 +356,7 @@ impl Pool {
         for Worker { slot, count, .. } in workers {
             slot.done.wait_while(count.wrapping_sub(1), size);
         }
-        crowd::look(now());
+        load::look(now());
     }
 }
 

@@ -6,7 +6,7 @@
 //! system allots to this program. On a processor that nobody else wants, sleeping is dear: it stops, and has
 //! to be started again.
 
-use crate::crowd;
+use crate::load;
 use std::hint::spin_loop;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Nanoseconds of spinning on a quiet machine: longer than what a thread does alone between two kernels.
 const QUIET: u64 = 2_000_000;
 /// Nanoseconds of spinning where others want the processors: about what falling asleep and waking costs.
-const CROWDED: u64 = 5_000;
+const OVERSUBSCRIBED: u64 = 5_000;
 /// Looks at the signal before the first look at the clock.
 const BURST: u32 = 64;
 
@@ -47,7 +47,7 @@ impl Policy {
         match self {
             Self::Active => u64::MAX,
             Self::Passive => 0,
-            Self::Adaptive if crowd::is_crowded(threads) => CROWDED,
+            Self::Adaptive if load::is_oversubscribed(threads) => OVERSUBSCRIBED,
             Self::Adaptive => QUIET,
         }
     }

@@ -63,13 +63,13 @@ fn a_region_within_a_region_has_one_thread() {
 
 #[test]
 fn every_thread_has_its_own_team() {
-    let openers: Vec<_> = (1..6)
+    let primaries: Vec<_> = (1..6)
         .map(|threads| {
             std::thread::spawn(move || (0..200).for_each(|_| assert_eq!(places(threads), expected(threads))))
         })
         .collect();
-    for opener in openers {
-        opener.join().unwrap();
+    for primary in primaries {
+        primary.join().unwrap();
     }
 }
 
@@ -120,11 +120,11 @@ fn threads_end_with_the_one_that_they_work_for() {
         eprintln!("SKIPPED: this system does not list a program's threads");
         return;
     }
-    let opener = std::thread::spawn(move || {
+    let primary = std::thread::spawn(move || {
         assert_eq!(places(41), expected(41));
         named()
     });
-    assert_eq!(opener.join().unwrap(), 1);
+    assert_eq!(primary.join().unwrap(), 1);
     assert_eq!(named(), 0);
 }
 

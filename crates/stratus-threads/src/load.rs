@@ -10,13 +10,15 @@ use std::time::Instant;
 
 /// Nanoseconds between two looks. The system counts in hundredths of a second.
 const LOOK: u64 = 200_000_000;
-/// Thousandths of a processor that are too little to matter.
+/// Thousandths of a processor that are too little to matter, and what each processor adds to them: services
+/// of the system run everywhere, and each processor's time is known to a hundredth of a second.
 const LITTLE: u32 = 250;
+const LITTLE_OF_EACH: u32 = 25;
 /// Teams of more threads are not given up: one thread would be far slower than many that wait.
 const SMALL_TEAM: usize = 4;
 
 /// What others use, as of the last look.
-struct Crowd {
+struct Load {
     looked_at: AtomicU64,
     /// The nanoseconds that the processors had worked for others by then.
     for_others: AtomicU64,
@@ -24,12 +26,12 @@ struct Crowd {
     others: AtomicU32,
 }
 
-static CROWD: Crowd =
-    Crowd { looked_at: AtomicU64::new(0), for_others: AtomicU64::new(0), others: AtomicU32::new(0) };
+static LOAD: Load =
+    Load { looked_at: AtomicU64::new(0), for_others: AtomicU64::new(0), others: AtomicU32::new(0) };
 
-/// Whether `threads` threads and the others' want more processors than there are.
-pub fn is_crowded(threads: usize) -> bool {
-    want_more(threads, processors(), CROWD.others.load(Ordering::Relaxed))
+/// Whether `threads` threads, alone or with the others', want more processors than there are.
+pub fn is_oversubscribed(threads: usize) -> bool {
+    threads > processors() || want_more(threads, processors(), LOAD.others.load(Ordering::Relaxed))
 }
 
 /// Whether one thread does the work of a small team sooner than the team.
@@ -39,9 +41,9 @@ pub fn is_crowded(threads: usize) -> bool {
 /// programs about `0.5^m` of the time. One thread of `n` does at least `1 / n`, in fact more, as teams do not
 /// scale perfectly.
 pub fn is_better_alone(threads: usize) -> bool {
-    threads <= SMALL_TEAM && is_crowded(threads) && {
+    threads <= SMALL_TEAM && is_oversubscribed(threads) && {
         // A program that wants a processor which we want too uses half of it.
-        let programs = 2.0 * f64::from(CROWD.others.load(Ordering::Relaxed)) / 1e3;
+        let programs = 2.0 * f64::from(LOAD.others.load(Ordering::Relaxed)) / 1e3;
         0.5f64.powf(programs) < 1.2 / threads as f64
     }
 }
@@ -86,24 +88,26 @@ impl UsageMeter {
 }
 
 fn want_more(threads: usize, processors: usize, others: u32) -> bool {
-    others >= LITTLE && threads * 1000 + others as usize > processors * 1000 + LITTLE as usize
+    let little = (LITTLE as usize).saturating_add(LITTLE_OF_EACH as usize * processors);
+    let others = others as usize;
+    others > little && threads * 1000 + others > processors * 1000 + little
 }
 
 /// Looks, where the last look is some time ago. `now` is in nanoseconds of any clock.
 pub fn look(now: u64) {
-    let last = CROWD.looked_at.load(Ordering::Relaxed);
+    let last = LOAD.looked_at.load(Ordering::Relaxed);
     if now.wrapping_sub(last) < LOOK {
         return;
     }
     // One thread looks.
-    if CROWD.looked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    if LOAD.looked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
     let Some([_, for_others]) = system::used() else { return };
-    let before = CROWD.for_others.swap(for_others, Ordering::Relaxed);
+    let before = LOAD.for_others.swap(for_others, Ordering::Relaxed);
     if before != 0 {
         let others = thousandths(for_others.saturating_sub(before), now - last);
-        CROWD.others.store(others, Ordering::Relaxed);
+        LOAD.others.store(others, Ordering::Relaxed);
     }
 }
 
@@ -111,10 +115,11 @@ fn thousandths(used: u64, time: u64) -> u32 {
     u32::try_from(used.saturating_mul(1000) / time.max(1)).unwrap_or(u32::MAX)
 }
 
-/// Processors that this process may use.
-pub fn processors() -> usize {
+/// Processors that this process may run on. Its control group may give it less of their time: what others use
+/// of the rest is then no loss.
+fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, Into::into))
+    *PROCESSORS.get_or_init(|| system::processors().unwrap_or_else(crate::team::usable_processors))
 }
 
 /// The nanoseconds that some processors have worked, of what the system writes to `/proc/stat`, which counts
@@ -178,13 +183,24 @@ mod system {
         Some([own, super::worked(&text[..length], is_ours, *tick)?.saturating_sub(own)])
     }
 
-    fn open() -> Option<Kept> {
+    /// How many processors this process may run on.
+    pub fn processors() -> Option<usize> {
+        // SAFETY: counts the bits of the set.
+        let count = unsafe { libc::CPU_COUNT(&affinity()?) };
+        usize::try_from(count).ok().filter(|count| *count > 0)
+    }
+
+    /// The processors that this process may run on.
+    fn affinity() -> Option<libc::cpu_set_t> {
         // SAFETY: a set of bits, for which zeros are a value.
         let mut ours: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: fills the set in.
-        if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut ours) } != 0 {
-            return None;
-        }
+        let failed = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut ours) } != 0;
+        (!failed).then_some(ours)
+    }
+
+    fn open() -> Option<Kept> {
+        let ours = affinity()?;
         // SAFETY: a query.
         let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
         let tick = 1_000_000_000u64.checked_div(ticks)?;
@@ -219,6 +235,7 @@ mod system {
             }
             let [own, others] = used().unwrap();
             assert!(own > own_before);
+            assert!(processors().unwrap() >= std::thread::available_parallelism().unwrap().get());
             // All that the processors can have done; the system counts in hundredths of a second.
             let all = super::super::processors() as u64 * begun.elapsed().as_nanos() as u64;
             let counted = 20_000_000 * super::super::processors() as u64;
@@ -230,6 +247,11 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
+    /// Not known.
+    pub fn processors() -> Option<usize> {
+        None
+    }
+
     /// Not known.
     pub fn used() -> Option<[u64; 2]> {
         None
@@ -254,12 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn a_team_is_crowded_where_all_do_not_fit() {
+    fn a_team_is_oversubscribed_where_all_do_not_fit() {
         assert!(!want_more(2, 2, 0));
         assert!(!want_more(2, 2, LITTLE), "services of the system");
-        assert!(want_more(2, 2, LITTLE + 1));
-        assert!(!want_more(2, 64, 50_000), "there is room for both");
-        assert!(want_more(60, 64, 5_000));
+        assert!(want_more(2, 2, LITTLE + 2 * LITTLE_OF_EACH + 1));
+        assert!(!want_more(2, 64, 50_000), "there is room for both, also where a control group allows two");
+        assert!(!want_more(64, 64, 1_000), "what 64 processors' times are known to");
+        assert!(want_more(16, 16, 1_000));
+        assert!(want_more(60, 64, 7_000));
         assert!(!want_more(100, 64, 100), "too many threads are not another program");
     }
 
