@@ -111,8 +111,11 @@ speed() { # program network batch threads: images/s of a short training
     local arguments run
     run=$(mktemp -d)
     mapfile -d '' arguments < <(settings "$2" "$3" "$4")
-    timeout 60 "$1" train "${arguments[@]}" --set train.epochs=2 --out "$run/run" 2>&1 |
-        sed -n 's/^ *images.s */    /p' | tail -n 1
+    if timeout 240 "$1" train "${arguments[@]}" --set train.epochs=2 --out "$run/run" >"$run/log" 2>&1; then
+        sed -n 's/^ *images.s */    /p' "$run/log" | tail -n 1
+    else
+        echo "    no result: $(tail -n 1 "$run/log")"
+    fi
     rm -r "$run"
 }
 

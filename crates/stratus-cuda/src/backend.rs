@@ -136,6 +136,16 @@ impl Cuda {
         Self { processor, libraries, clock, phases, machine, initially_free }
     }
 
+    /// Bytes of its memory that were free when it was opened; `None` of the emulation, which has none.
+    #[must_use]
+    pub fn free_bytes(&self) -> Option<u64> {
+        match &self.machine {
+            Machine::Gpu(_) => Some(self.initially_free as u64),
+            #[cfg(feature = "emulation")]
+            Machine::Emulated | Machine::CompileOnly | Machine::Counting => None,
+        }
+    }
+
     /// The libraries by name, with their versions. The emulation has none.
     #[must_use]
     pub fn libraries(&self) -> Vec<(&'static str, String)> {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Result, atomic};
 
 pub mod caches;
+mod cgroup;
 use caches::Cache;
 
 /// The content of `machine.json`.
@@ -120,7 +121,7 @@ impl Machine {
         cpu.usable_threads =
             std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok());
         let installed = line("proc/meminfo").and_then(|text| kib(&text, "MemTotal:"));
-        let allowed = line("sys/fs/cgroup/memory.max").and_then(|text| text.parse().ok());
+        let allowed = cgroup::memory_limit(root);
         let os = line("etc/os-release").and_then(|text| {
             let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
             Some(name.trim_matches('"').to_string())
@@ -148,6 +149,16 @@ impl Machine {
 #[must_use]
 pub fn peak_rss_bytes() -> Option<u64> {
     kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+}
+
+/// Bytes of memory that this process can use now: what is free or can be freed, and no more than its control
+/// group may have.
+#[must_use]
+pub fn usable_memory_bytes() -> Option<u64> {
+    let root = Path::new("/");
+    let free = fs::read_to_string(root.join("proc/meminfo")).ok();
+    let free = free.and_then(|text| kib(&text, "MemAvailable:"));
+    free.into_iter().chain(cgroup::memory_limit(root)).min()
 }
 
 /// The value of a line such as `MemTotal:  1024 kB`, in bytes.

@@ -8,7 +8,7 @@ use stratus_cuda::Cuda;
 use stratus_engine::Backend;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_onednn::OneDnn;
-use stratus_run::machine::{Machine, caches};
+use stratus_run::machine::{Machine, caches, usable_memory_bytes};
 
 /// A backend that is ready to compute, and what a run has to know of it.
 pub struct OpenDevice {
@@ -23,6 +23,9 @@ pub struct OpenDevice {
     pub tile_kib: usize,
     /// Whether a device of its own computes, beside which the process's cores have nothing else to do.
     pub beside_cores: bool,
+    /// Bytes of memory that it has free for a run: a GPU's own, or the process's. `None` where that is not
+    /// known.
+    pub memory_bytes: Option<u64>,
     /// What the user must be told.
     pub warnings: Vec<String>,
 }
@@ -92,8 +95,9 @@ fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::NotFound> {
         version,
         path: String::new(),
     });
-    let (libraries, fast_bf16) = (libraries.collect(), cuda.has_bf16());
-    Ok(OpenDevice { libraries, fast_bf16, beside_cores: true, ..OpenDevice::new(Box::new(cuda)) })
+    let (libraries, fast_bf16, memory_bytes) = (libraries.collect(), cuda.has_bf16(), cuda.free_bytes());
+    let device = OpenDevice::new(Box::new(cuda));
+    Ok(OpenDevice { libraries, fast_bf16, memory_bytes, beside_cores: true, ..device })
 }
 
 fn reference(warnings: Vec<String>) -> OpenDevice {
@@ -101,7 +105,7 @@ fn reference(warnings: Vec<String>) -> OpenDevice {
 }
 
 impl OpenDevice {
-    /// A backend without libraries or fast bf16.
+    /// A backend without libraries or fast bf16, in the process's memory.
     #[must_use]
     pub fn new(backend: Box<dyn Backend>) -> Self {
         let tile_kib = tile_kib(backend.as_ref());
@@ -111,6 +115,7 @@ impl OpenDevice {
             fast_bf16: false,
             tile_kib,
             beside_cores: false,
+            memory_bytes: usable_memory_bytes(),
             warnings: Vec::new(),
         }
     }

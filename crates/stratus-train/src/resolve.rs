@@ -30,6 +30,10 @@ pub struct Resolved {
     input: InputPipeline,
     precision: Precision,
     task: Task,
+    /// Samples of the data set.
+    samples: usize,
+    /// Whether `validation.batch_size` was set, and does not follow the training batch.
+    own_validation_batch: bool,
     tail_batch: Option<usize>,
 }
 
@@ -70,9 +74,28 @@ impl Resolved {
         let decimals = |values: &[f32]| values.iter().map(|&value| shortest_decimal(value)).collect();
         settings.data.mean.get_or_insert_with(|| decimals(&input.normalisation.mean));
         settings.data.std.get_or_insert_with(|| decimals(&input.normalisation.std));
-        let rest = dataset.len() % settings.train.batch_size;
-        let tail_batch = (rest > 0 && !settings.data.drop_last).then_some(rest);
-        Ok(Self { settings, input, precision, task, tail_batch })
+        let samples = dataset.len();
+        let own_validation_batch = experiment.validation.batch_size.is_some();
+        let resolved =
+            Self { settings, input, precision, task, samples, own_validation_batch, tail_batch: None };
+        Ok(resolved.with_tail())
+    }
+
+    fn with_tail(self) -> Self {
+        let rest = self.samples % self.settings.train.batch_size;
+        let tail_batch = (rest > 0 && !self.settings.data.drop_last).then_some(rest);
+        Self { tail_batch, ..self }
+    }
+
+    /// The same in batches of another size, which is not 0.
+    #[must_use]
+    pub fn with_batch_size(&self, batch: usize) -> Self {
+        let mut resolved = self.clone();
+        resolved.settings.train.batch_size = batch.max(1);
+        if !resolved.own_validation_batch {
+            resolved.settings.validation.batch_size = Some(resolved.settings.micro_batch_size().max(1));
+        }
+        resolved.with_tail()
     }
 
     /// The same with at most `kib` KiB of activations and gradients alive at once; `None` keeps all of them.
@@ -111,6 +134,12 @@ impl Resolved {
     #[must_use]
     pub fn task(&self) -> Task {
         self.task
+    }
+
+    /// Samples of an epoch.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        self.samples
     }
 
     /// Samples in an epoch's last batch; `None` if it is a whole one, or dropped.

@@ -55,10 +55,11 @@ pub enum ScheduleShape {
 }
 
 impl Schedule {
-    /// The schedule of an experiment.
+    /// The schedule of an experiment, its rates scaled to the batch size.
     pub fn of(experiment: &Experiment) -> Self {
         let settings = &experiment.schedule;
-        let final_rate = settings.final_learning_rate;
+        let factor = experiment.learning_rate_factor().unwrap_or(1.0);
+        let final_rate = settings.final_learning_rate * factor;
         let shape = match settings.name {
             ScheduleName::Constant => ScheduleShape::Constant,
             ScheduleName::Step => {
@@ -72,7 +73,8 @@ impl Schedule {
                 final_divisor: settings.final_divisor,
             },
         };
-        Schedule { rate: experiment.optimiser.learning_rate, warmup_epochs: settings.warmup_epochs, shape }
+        let rate = experiment.optimiser.learning_rate * factor;
+        Schedule { rate, warmup_epochs: settings.warmup_epochs, shape }
     }
 
     /// The learning rate of an iteration of training, which has `total` of them in all.

@@ -83,7 +83,8 @@ impl BlockKind {
 
 impl MemoryMap {
     /// The memory of `plan`, which is verified.
-    pub(super) fn of(plan: &Plan) -> Self {
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
         let program = &plan.program;
         let is_backward = |phase| matches!(phase, Phase::BackwardData | Phase::BackwardWeights);
         let backward_from = program.steps.iter().position(|step| is_backward(step.phase));

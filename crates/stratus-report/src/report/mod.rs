@@ -7,7 +7,7 @@ mod advice;
 mod compare;
 mod cost;
 mod curves;
-mod memory;
+pub mod memory;
 
 pub use compare::{Comparison, ComparisonRow, Repetitions};
 pub(crate) use compare::{flatten, is_place};

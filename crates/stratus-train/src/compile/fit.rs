@@ -1,10 +1,10 @@
 //! Plans a run so that what it allocates keeps within `train.memory_limit_mib`.
 
+use super::room::{does_not_fit, expect_room};
 use super::{KernelSelection, PlannedRun, Programs, plan, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
-use stratus_engine::Plan;
 use stratus_engine::passes::recompute::live_bytes;
 use stratus_graph::Graph;
 
@@ -30,6 +30,16 @@ impl FittedRun {
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
         let programs = programs(&resolved, graph, device)?;
+        Self::of(resolved, programs, device, selection, warn)
+    }
+
+    fn of(
+        resolved: Resolved,
+        programs: Programs,
+        device: &OpenDevice,
+        selection: &KernelSelection<'_>,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Self, TrainError> {
         let planned = plan(&programs, device, selection, warn)?;
         Ok(Self { resolved, programs, planned })
     }
@@ -50,7 +60,8 @@ impl FittedRun {
 /// as it stands.
 ///
 /// # Errors
-/// As [`programs()`] and [`plan()`]; if nothing fits the limit, it says what would.
+/// As [`programs()`] and [`plan()`]; if nothing fits the limit, or the memory that there is, it says what
+/// would.
 pub fn fit(
     resolved: Resolved,
     graph: &Graph,
@@ -63,7 +74,10 @@ pub fn fit(
     }
     let limit = resolved.memory_limit();
     let wanted = resolved.settings().train.activations_kib;
-    let mut run = FittedRun::new(resolved.with_activations_kib(None), graph, device, selection, warn)?;
+    let keeps_all = resolved.with_activations_kib(None);
+    let wanted_programs = programs(&keeps_all, graph, device)?;
+    expect_room(&resolved, graph, device, &wanted_programs)?;
+    let mut run = FittedRun::of(keeps_all, wanted_programs, device, selection, warn)?;
     let choices = run.planned.choices();
     let repeat = KernelSelection::Repeat(&choices);
     if wanted.is_some() {
@@ -82,31 +96,4 @@ pub fn fit(
         }
     }
     Err(does_not_fit(&run.resolved, run.planned.arena_bytes()))
-}
-
-/// Bytes that training needs at least, whatever kernels it will have: see [`Plan::least_bytes`].
-#[must_use]
-pub fn least_bytes(programs: &Programs) -> usize {
-    let all = [Some(&programs.train), programs.tail.as_ref(), Some(&programs.evaluate)];
-    all.into_iter().flatten().map(Plan::least_bytes).max().unwrap_or(0)
-}
-
-fn does_not_fit(resolved: &Resolved, least: usize) -> TrainError {
-    let settings = resolved.settings();
-    TrainError::Configuration {
-        problem: format!(
-            "train.memory_limit_mib is {}; in {} of {}, {} needs at least {} MiB, even if all activations \
-             that can be \
-             are recomputed",
-            settings.train.memory_limit_mib.unwrap_or(0),
-            if settings.train.micro_batches > 1 { "micro-batches" } else { "batches" },
-            settings.micro_batch_size(),
-            settings.model.name,
-            least.div_ceil(1 << 20)
-        ),
-        hint: "split batches into micro-batches with --set train.micro_batches=, take smaller ones with \
-        --set \
-               train.batch_size=, or halve their bytes with --set train.precision=bf16"
-            .to_owned(),
-    }
 }

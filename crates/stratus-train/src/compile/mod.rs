@@ -7,17 +7,20 @@
 //!          engine      refresh            nothing is allocated
 //! ```
 //!
-//! [`fit()`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`.
+//! [`fit()`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`, and refuses
+//! what cannot fit (`room`) before it measures kernels.
 
 mod fit;
 mod optimiser;
 mod plan_cache;
 mod plans;
 mod programs;
+mod room;
 
-pub use fit::{FittedRun, fit, least_bytes};
+pub use fit::{FittedRun, fit};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds,
     compile_evaluation, plan,
 };
 pub use programs::{Programs, programs};
+pub use room::{largest_batch, least_bytes};

@@ -62,6 +62,8 @@ pub enum KernelSelection<'a> {
     Cached,
     /// Measured in any case, and put into the cache.
     Remeasure,
+    /// The first that can do each operation, as no time is to be spent on measuring.
+    Unmeasured,
     /// The kernels of earlier plans of these programs, so that the results have the same bits. Those plans
     /// may have recomputed other activations, or none.
     Repeat(&'a KernelChoices),
@@ -244,7 +246,7 @@ impl<'a> Planner<'a> {
         }
         let cached = match self.selection {
             KernelSelection::Cached => self.cache.load(self.backend, program),
-            KernelSelection::Repeat(_) | KernelSelection::Remeasure => None,
+            KernelSelection::Repeat(_) | KernelSelection::Remeasure | KernelSelection::Unmeasured => None,
         };
         for choices in similar.cloned().into_iter().chain(cached) {
             // What cannot be used is measured again.
@@ -252,8 +254,9 @@ impl<'a> Planner<'a> {
                 return Ok(plan);
             }
         }
-        let plan = Plan::prepare(self.backend, program, Choices::default(), true, &mut self.persistent)?;
-        if let Err(problem) = self.cache.store(self.backend, program, &plan.plan.choices) {
+        let measure = !matches!(self.selection, KernelSelection::Unmeasured);
+        let plan = Plan::prepare(self.backend, program, Choices::default(), measure, &mut self.persistent)?;
+        if measure && let Err(problem) = self.cache.store(self.backend, program, &plan.plan.choices) {
             (self.warn)(&problem);
         }
         Ok(plan)

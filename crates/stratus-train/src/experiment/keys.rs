@@ -470,7 +470,7 @@ settings! {
         epochs: u64 = 10, Limit::Between(1.0, 1e9);
         /// Images per iteration of the first stage. Not set: `train.batch_size`.
         batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
-        /// The learning rate of the first stage. Not set: `optimiser.learning_rate`.
+        /// The learning rate of the first stage, for its batches. Not set: `optimiser.learning_rate`.
         learning_rate: Option<f64> = None, Limit::Above(0.0);
     }
 
@@ -493,6 +493,10 @@ settings! {
         /// The learning rate; with a schedule, its highest value. Usual: 0.01 to 0.1 for sgd and adagrad,
         /// 0.001 for adam and adamw, 1 for adadelta.
         learning_rate: f64 = 0.01, Limit::Above(0.0);
+        /// The batch size that `learning_rate` is meant for; other batches have a rate in proportion
+        /// (`schedule.scale_with_batch`). Recipes set it. Not set, as where `learning_rate` alone is given:
+        /// the rate is used as it stands.
+        learning_rate_batch: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
         /// sgd: momentum.
         momentum: f64 = 0.9, Limit::From(0.0, 1.0);
         /// Weight decay: this times the weight is added to its gradient. adamw: the learning rate times this
@@ -516,6 +520,9 @@ settings! {
 
     /// How the learning rate changes during training.
     schedule "schedule": ScheduleSettings {
+        /// Where `optimiser.learning_rate_batch` is set, scale learning rates to `train.batch_size`: in
+        /// proportion for sgd (Goyal et al., 2017), by the root for the others (Malladi et al., 2022).
+        scale_with_batch: bool = true, Limit::Any;
         /// The shape of the schedule.
         name: ScheduleName = ScheduleName::Constant, Limit::Any;
         /// Epochs of linear warm-up; may be a fraction. cosine, poly and one_cycle begin after it; the steps

@@ -146,6 +146,7 @@ impl Experiment {
             })
         });
         let mut experiment = model.and_then(|name| Self::builtin(name).ok()).unwrap_or_default();
+        experiment.forget_rates_batch(|name| entries.iter().any(|entry| entry.key.name == name));
         experiment.apply(&entries)?;
         experiment.override_keys(overrides)?;
         if experiment.model.name.is_empty() {
@@ -196,6 +197,7 @@ impl Experiment {
         &mut self,
         overrides: &[(K, V)],
     ) -> Result<(), ExperimentError> {
+        self.forget_rates_batch(|name| overrides.iter().any(|(key, _)| key.as_ref() == name));
         for (key, value) in overrides {
             let (key, value) = (parse::find_key(key.as_ref(), &Origin::Override)?, value.as_ref().trim());
             if value.is_empty() && key.optional {
@@ -207,6 +209,25 @@ impl Experiment {
             self.apply(&[Entry { key, value, origin: Origin::Override }])?;
         }
         Ok(())
+    }
+
+    /// A recipe's batch size is not that of another learning rate.
+    fn forget_rates_batch(&mut self, is_given: impl Fn(&str) -> bool) {
+        if is_given("optimiser.learning_rate") && !is_given("optimiser.learning_rate_batch") {
+            self.optimiser.learning_rate_batch = None;
+        }
+    }
+
+    /// The factor on learning rates by which they are scaled to the batch size; `None` where they are used as
+    /// they stand.
+    #[must_use]
+    pub fn learning_rate_factor(&self) -> Option<f64> {
+        let meant_for = self.optimiser.learning_rate_batch.filter(|_| self.schedule.scale_with_batch)?;
+        let ratio = self.train.batch_size as f64 / meant_for as f64;
+        (self.train.batch_size != meant_for).then(|| match self.optimiser.name {
+            OptimiserName::Sgd => ratio,
+            _ => ratio.sqrt(),
+        })
     }
 
     /// The name of the folder of the runs.
@@ -232,6 +253,7 @@ impl Experiment {
         }
         if let Some(rate) = learning_rate {
             first.optimiser.learning_rate = rate;
+            first.optimiser.learning_rate_batch = None;
         }
         Some(first)
     }

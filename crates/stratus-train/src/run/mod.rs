@@ -1,7 +1,9 @@
 //! A run: started or resumed in its directory, trained to the end or until told to stop.
 
+mod announce;
 mod best;
 mod first_stage;
+mod loss_watch;
 mod records;
 mod setup;
 mod trainer;
@@ -126,14 +128,7 @@ fn begin(
         log.say(&text)?;
         observer.say(&text);
     }
-    observer.say(&format!(
-        "{} on {}: {}, {}",
-        setup.graph.name,
-        setup.resolved.settings().data.name,
-        setup.device.backend.describe(),
-        setup.compiled.plans.train.program.precision
-    ));
-    observer.say(&format!("run directory {}", run.path().display()));
+    announce::header(&setup, run.path()).iter().for_each(|line| observer.say(line));
     train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 

@@ -3,13 +3,14 @@
 mod summary;
 
 use super::best::BestEpochs;
+use super::loss_watch::LossWatch;
 use super::records::{
     BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Measured, RunningTotals, ValidationKind, final_metrics,
     timeline_program,
 };
 use super::setup::RunSetup;
 use super::workers::{Observed, WorkerSearch};
-use super::{JPEG, Options, jpeg_decoder};
+use super::{JPEG, Options, announce, jpeg_decoder};
 use crate::evaluate::{Evaluator, Measures, Scores};
 use crate::input::BatchFormat;
 use crate::weights::session_state::{Snapshot, swap_averages};
@@ -125,6 +126,7 @@ pub(super) struct Trainer<'a> {
     weights_sha256: Option<String>,
     /// Seconds of the run before this process.
     earlier_s: f64,
+    loss_watch: LossWatch,
     /// The JPEG decoder, once it is known and logged.
     jpeg: Option<String>,
     /// The JPEG decoder before the run was resumed.
@@ -220,6 +222,7 @@ impl<'a> Trainer<'a> {
             last,
             classes,
             best,
+            loss_watch: LossWatch::default(),
             jpeg: None,
             jpeg_before: state.libraries.get(JPEG).cloned(),
         })
@@ -230,11 +233,12 @@ impl<'a> Trainer<'a> {
         let startup_s = self.begun.elapsed().as_secs_f64();
         self.sums.startup_s += startup_s;
         self.say_startup(startup_s)?;
+        observer.say(&announce::line("start-up", &format!("{startup_s:.1} s")));
         self.summary(Status::Running).write(&self.run.summary())?;
         self.restart_clock();
         let per_epoch = self.loader.batches_per_epoch();
         let total = self.setup.resolved.settings().train.epochs * per_epoch;
-        let mut epoch_begun = self.sums.elapsed_s;
+        let mut epoch_begun = self.sums.elapsed_s + startup_s;
         while self.iteration < total && self.stopped_early().is_none() {
             if let Some(epoch) = self.until_epoch.filter(|epoch| self.iteration >= epoch * per_epoch) {
                 self.log.say(&format!("stopped after epoch {epoch}, as was asked"))?;
@@ -330,6 +334,10 @@ impl<'a> Trainer<'a> {
         }
         self.clock.stamp(BOOKKEEPING);
         self.record([epoch, batch.samples as u64], rate, measured, timeline, FIRST_STEP + slots)?;
+        if let Some(text) = self.loss_watch.add(measured.loss, rate) {
+            self.log.say(&text)?;
+            observer.warn(&text);
+        }
         let images_per_second = self.rates.last().map_or(0.0, |&rate| f64::from(rate));
         observer.iteration(&TrainingProgress {
             epoch,

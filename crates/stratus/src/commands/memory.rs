@@ -21,19 +21,33 @@ impl MemoryLimit {
     }
 }
 
+/// What a unit of memory is, in bytes. Letters alone and those with an `i` are powers of 1024, as Slurm and
+/// Docker have it; `GB` is a disk maker's.
+const UNITS: [(&str, f64); 9] = [
+    ("GiB", 1_073_741_824.0),
+    ("Gi", 1_073_741_824.0),
+    ("GB", 1e9),
+    ("G", 1_073_741_824.0),
+    ("MiB", 1_048_576.0),
+    ("Mi", 1_048_576.0),
+    ("MB", 1e6),
+    ("M", 1_048_576.0),
+    ("TiB", 1_099_511_627_776.0),
+];
+
 /// MiB from a number with a unit.
 fn mib(text: &str) -> Result<usize, String> {
     let text = text.trim();
-    let (number, factor) = match (text.strip_suffix("GiB"), text.strip_suffix("MiB")) {
-        (Some(number), _) => (number, 1024.0),
-        (_, Some(number)) => (number, 1.0),
-        _ => return Err("give a number of MiB or GiB, like 800MiB or 1.5GiB".to_owned()),
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = &text[digits.len()..];
+    let Some((_, bytes)) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
+        return Err("give a number with a unit, like 800MiB, 4GB or 1.5G".to_owned());
     };
-    let mib = number.trim().parse::<f64>().map_or(f64::NAN, |number| (number * factor).floor());
+    let mib = digits.trim().parse::<f64>().map_or(f64::NAN, |number| (number * bytes / 1_048_576.0).floor());
     if (1.0..=1_073_741_824.0).contains(&mib) {
         Ok(mib as usize)
     } else {
-        Err(format!("`{number}` is no size: give at least 1MiB"))
+        Err(format!("`{text}` is no size: give at least 1MiB"))
     }
 }
 
@@ -46,7 +60,19 @@ mod tests {
         assert_eq!(mib("800MiB"), Ok(800));
         assert_eq!(mib(" 1.5GiB "), Ok(1536));
         assert_eq!(mib("2 GiB"), Ok(2048));
-        for wrong in ["", "2", "2GB", "0MiB", "-1GiB", "NaNMiB", "infGiB", "1e99GiB", "GiB"] {
+        for (text, expected) in [
+            ("4GB", 3814),
+            ("4G", 4096),
+            ("4096M", 4096),
+            ("4gib", 4096),
+            ("4 Gi", 4096),
+            ("500MB", 476),
+            ("1e3MiB", 1000),
+            ("1TiB", 1 << 20),
+        ] {
+            assert_eq!(mib(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "2", "2KB", "0MiB", "-1GiB", "NaNMiB", "infGiB", "1e99GiB", "GiB", "2\u{e9}"] {
             assert!(mib(wrong).is_err(), "{wrong}");
         }
     }

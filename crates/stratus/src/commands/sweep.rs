@@ -406,14 +406,10 @@ fn name(sweep: &Sweep, row: &Row) -> String {
 /// Why an experiment cannot be trained in this machine's memory: what is known of its program at first, so
 /// that nothing is measured that cannot be had, then what its plan says.
 fn shortage(experiment: &Experiment) -> std::result::Result<Option<String>, TrainError> {
-    let Some(there) = crate::machine::Survey::of_this_machine().usable_memory() else { return Ok(None) };
     let dataset = open_datasets(experiment)?.train;
     let graph = Network::of(experiment, dataset.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
-    if device.backend.device_bytes().is_some() {
-        // What a device has its driver says, when it is asked for.
-        return Ok(None);
-    }
+    let Some(there) = device.memory_bytes else { return Ok(None) };
     let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
     let short = |needs: usize, word: &str| {
         let needed = needs as u64;

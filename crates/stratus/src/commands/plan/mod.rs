@@ -1,5 +1,9 @@
 //! `stratus plan`: what a training would do, step by step, without training.
 
+mod largest;
+mod steps;
+mod summary;
+
 use super::memory::MemoryLimit;
 use super::target::Target;
 use crate::cli::Globals;
@@ -7,9 +11,7 @@ use crate::errors::Result;
 use crate::output::{Output, bytes};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use std::fmt::Write;
-use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Plan, Program};
+use stratus_engine::Program;
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
 use stratus_train::input::{HostMemory, open_datasets};
@@ -22,9 +24,12 @@ pub struct PlanArguments {
     /// A built-in experiment, an experiment file or a run directory
     #[arg(value_name = "EXPERIMENT|RUN")]
     pub target: String,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Dump::Plan, value_name = "WHAT")]
-    pub dump: Dump,
+    /// Print a stage of planning as a whole; without it, a summary
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub dump: Option<Dump>,
+    /// Find the largest batch that fits this machine's memory, or --memory-limit, with all activations kept
+    #[arg(long, conflicts_with = "dump")]
+    pub largest_batch: bool,
     /// Measure kernels anew and keep the new choices for this machine and network
     #[arg(long)]
     pub remeasure: bool,
@@ -65,46 +70,50 @@ enum Report<'a> {
 /// # Errors
 /// Where the experiment, its data or its device are not in order.
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
-    let mut experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
-    arguments.memory.apply(&mut experiment);
+    let target = Target::find(&arguments.target, globals)?;
+    let mut experiment = target.experiment(globals)?;
+    if !arguments.largest_batch {
+        arguments.memory.apply(&mut experiment);
+    }
     let datasets = open_datasets(&experiment)?;
     let dataset = &datasets.train;
     let graph = Network::of(&experiment, dataset.as_ref())?.graph;
-    if arguments.dump == Dump::Graph {
+    if arguments.dump == Some(Dump::Graph) {
         return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
     }
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
     let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?;
-    if arguments.dump == Dump::Program && experiment.train.memory_limit_mib.is_none() {
+    if arguments.dump == Some(Dump::Program) && experiment.train.memory_limit_mib.is_none() {
         // Nothing has to be measured for it.
         return dump_programs(&compile::programs(&resolved, &graph, &device)?, output);
     }
     let selection = if arguments.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
     let mut warn = |text: &str| output.warning(text);
+    if arguments.largest_batch {
+        let limit = arguments.memory.memory_limit.map(|mib| mib << 20);
+        let search = largest::Search { resolved: &resolved, graph: &graph, device: &device, limit };
+        let found = search.find(&datasets, &mut warn)?;
+        return output.result(&found, || found.to_string());
+    }
     let FittedRun { resolved, programs, planned } =
         compile::fit(resolved, &graph, &device, &selection, &mut warn)?;
-    if arguments.dump == Dump::Program {
+    if arguments.dump == Some(Dump::Program) {
         return dump_programs(&programs, output);
     }
     let compiled = planned.allocate(device.backend.as_ref())?;
     let plans = &compiled.plans;
     let host_memory = HostMemory::of(&resolved, &datasets, &plans.train, &plans.evaluate)?;
+    if arguments.dump.is_none() {
+        let summary = summary::Summary::of(&resolved, plans, &device, host_memory);
+        return output.result(&summary, || format!("{summary}{}", summary::next(&arguments.target)));
+    }
     output.result(&Report::Plans { plans, host_memory }, || {
-        let HostMemory { batches, batch_bytes, validation_bytes, dataset_bytes } = host_memory;
         format!(
-            "{}\narena {} in all: {} persistent, {} transient (at least {} are alive at one step)\n\
-             beside it {} of the process's memory: {batches} training batches of {} read ahead, {} of \
-             validation, {} of data sets\n",
-            steps(&plans.train),
+            "{}\narena {}, beside it {} of the process's memory\n",
+            steps::steps(&plans.train),
             bytes(plans.arena_bytes as u64),
-            bytes(plans.train.persistent_bytes as u64),
-            bytes(plans.train.transient_bytes as u64),
-            bytes(plans.train.transient_lower_bound as u64),
             bytes(host_memory.bytes()),
-            bytes(batch_bytes),
-            bytes(validation_bytes),
-            bytes(dataset_bytes),
         )
     })
 }
@@ -113,48 +122,4 @@ fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Out
     output.result(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
         format!("{}\n{}", train.dump(), evaluate.dump())
     })
-}
-
-/// One step a line: phase, layer, kernel, output shape, layout, implementation, cost, place.
-fn steps(plan: &Plan) -> String {
-    let program = &plan.program;
-    let mut text = format!(
-        "{} {} batch {}, {}\n{:>3}  {:<16} {:<28} {:<31} {:<15} {:<9} {:>8} {:>8}  {}\n",
-        program.network,
-        program.precision,
-        program.batch,
-        plan.library,
-        "#",
-        "phase",
-        "layer",
-        "kernel",
-        "makes",
-        "layout",
-        "MFLOP",
-        "MB",
-        "implementation"
-    );
-    for (position, step) in program.steps.iter().enumerate() {
-        let made = step.outputs.first().or(step.updates.first());
-        let shape = made.map_or(String::new(), |&id| {
-            program.value(id).shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
-        });
-        let layout = made.map_or("", |&id| plan.placements[id.0].layout.tag.as_str());
-        if let Some(section) = program.section_of(position).filter(|section| section.first == position) {
-            let last = section.steps().end - 1;
-            let _ = writeln!(text, "     {position} to {last} in {} tiles:", section.tiles);
-        }
-        // Writing into a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{position:>3}  {:<16} {:<28} {:<31} {shape:<15} {layout:<9} {:>8.1} {:>8.2}  {}",
-            step.phase.name(),
-            program.layer_name(step),
-            step.kernel.name(),
-            program.step_flops(position) as f64 * 1e-6,
-            plan.step_bytes(position) as f64 * 1e-6,
-            plan.steps[position].implementation,
-        );
-    }
-    text
 }
