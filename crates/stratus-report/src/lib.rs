@@ -17,6 +17,7 @@ pub mod collect;
 mod error;
 pub mod layers;
 pub mod markdown;
+pub mod names;
 pub mod page;
 pub mod report;
 mod rows;

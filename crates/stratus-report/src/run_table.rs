@@ -9,16 +9,19 @@ use stratus_run::summary::{FirstStage, LossScale, Summary};
 use crate::text::bytes;
 use crate::{Result, status};
 
+/// Columns of the names.
+const NAMES: usize = 13;
+
 /// Reads a run's summary and renders it.
-pub fn of(run: &RunDir) -> Result<String> {
+pub fn of(run: &RunDir, width: usize) -> Result<String> {
     let mut summary = Summary::read(&run.summary())?;
     summary.status = status(run, &summary);
-    Ok(render(&summary, run))
+    Ok(render(&summary, run, width))
 }
 
-/// A summary as text. What is not known is left out.
+/// A summary as text. What is not known is left out. Lines are broken where they would be longer than `width`.
 #[must_use]
-pub fn render(summary: &Summary, run: &RunDir) -> String {
+pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     let mut out = String::new();
     let Summary { model, dataset, device, threads, precision, batch_size, .. } = summary;
     let resumed = match summary.resumed {
@@ -27,18 +30,25 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         n => format!(", continued {n} times"),
     };
     // A string takes every write.
-    let _ = writeln!(
-        out,
-        "{model} on {dataset}: {}{resumed}\n  {:<15} {device}, {}, {precision}, batch size {batch_size}",
-        summary.status.name(),
-        "computed by",
-        count((*threads).into(), "thread")
-    );
+    let _ = writeln!(out, "{model} on {dataset}: {}{resumed}", summary.status.name());
     let mut line = |name: &str, parts: Vec<String>| {
-        if !parts.is_empty() {
-            let _ = writeln!(out, "  {name:<15} {}", parts.join(", "));
+        let mut parts = parts.into_iter();
+        let Some(first) = parts.next() else { return };
+        let mut text = format!("  {name:<NAMES$} {first}");
+        for part in parts {
+            text.push(',');
+            if text.chars().count() + 1 + part.chars().count() <= width {
+                text.push(' ');
+            } else {
+                let _ = writeln!(out, "{text}");
+                text = format!("  {:NAMES$} ", "");
+            }
+            text.push_str(&part);
         }
+        let _ = writeln!(out, "{text}");
     };
+    let parts = [device.clone(), count((*threads).into(), "thread"), precision.clone()];
+    line("computed by", parts.into_iter().chain([format!("batch size {batch_size}")]).collect());
     line("done", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
     let of_stage = |stage: &FirstStage| {
         vec![stage.model.clone(), count(stage.epochs.into(), "epoch"), format!("{:.2} s", stage.total_s)]
@@ -94,10 +104,8 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         ("unexplained", time.unexplained_s()),
     ];
     // Adding to positive zero removes the sign of a negative one.
-    let [startup, training, data, rest @ ..] =
-        parts.map(|(name, s)| format!("{name} {:.2}", (s * 100.0).round() / 100.0 + 0.0));
-    line("seconds", vec![format!("{:.2} in all", time.total_s), startup, training, data]);
-    line("", rest.to_vec());
+    let parts = parts.map(|(name, s)| format!("{name} {:.2}", (s * 100.0).round() / 100.0 + 0.0));
+    line("seconds", std::iter::once(format!("{:.2} in all", time.total_s)).chain(parts).collect());
     let accounting = &summary.accounting;
     line(
         "accounted for",
@@ -126,7 +134,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
             memory.device_peak_bytes.map(|v| format!("on the device at most {}", bytes(v))),
         ]),
     );
-    line("weights", some([summary.weights_sha256.as_ref().map(|sum| format!("sha256 {sum}"))]));
+    line("weights' hash", summary.weights_sha256.iter().cloned().collect());
     line("run directory", vec![run.path().display().to_string()]);
     out
 }

@@ -1,13 +1,16 @@
 //! The network of an experiment: one of the zoo, or a layer file's.
 
 use crate::input::image_shape;
-use crate::{Experiment, TrainError};
+use crate::{Experiment, TrainError, experiment};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use stratus_data::Dataset;
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, GraphError, layer_file};
+
+/// The images of the data set where none is named, MNIST.
+const DEFAULT_IMAGES: [usize; 3] = [1, 28, 28];
 
 /// A network, and the layer file that it was read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +53,30 @@ impl LayerFile {
         let graph = layer_file::parse_for(&text, images).map_err(|error| fault(error.to_string()))?;
         Ok((Self { path: path.to_owned(), text }, graph))
     }
+}
+
+/// Reads an experiment's layer file, if it has one, before its data are looked for.
+///
+/// # Errors
+/// If the layer file describes no network, or no data set is named and the network cannot take the images of
+/// the one that is the default.
+pub fn expect_layer_file(experiment: &Experiment) -> Result<(), TrainError> {
+    let Some(path) = experiment.layer_file() else { return Ok(()) };
+    let (_, graph) = LayerFile::read(path)?;
+    let names_no_data = experiment.data == experiment::Data::default();
+    if names_no_data && graph.input_shape().0 != DEFAULT_IMAGES {
+        return Err(TrainError::Configuration {
+            problem: format!(
+                "{} takes images of {}, and no data set is named",
+                path.display(),
+                graph.input_shape()
+            ),
+            hint: "photographs in class folders: --set data.name=folder --data FOLDER\n  others: --set \
+                   data.name=, of which `stratus data list` has the names"
+                .to_owned(),
+        });
+    }
+    Ok(())
 }
 
 impl Network {

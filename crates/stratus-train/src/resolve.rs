@@ -32,7 +32,7 @@ pub struct Resolved {
     task: Task,
     /// Samples of the data set.
     samples: usize,
-    /// Whether `validation.batch_size` was set, and does not follow the training batch.
+    /// Whether `validation.batch_size` is another than that of training, and does not follow it.
     own_validation_batch: bool,
     tail_batch: Option<usize>,
 }
@@ -75,7 +75,8 @@ impl Resolved {
         settings.data.mean.get_or_insert_with(|| decimals(&input.normalisation.mean));
         settings.data.std.get_or_insert_with(|| decimals(&input.normalisation.std));
         let samples = dataset.len();
-        let own_validation_batch = experiment.validation.batch_size.is_some();
+        let own_validation_batch =
+            experiment.validation.batch_size.is_some_and(|batch| batch != experiment.micro_batch_size());
         let resolved =
             Self { settings, input, precision, task, samples, own_validation_batch, tail_batch: None };
         Ok(resolved.with_tail())

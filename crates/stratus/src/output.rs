@@ -4,6 +4,16 @@ use crate::errors::{Failure, Result};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 
+/// Columns where nobody says how many.
+const PAGE: usize = 100;
+/// Tables cannot be narrower.
+const NARROWEST: usize = 40;
+
+/// The columns of a terminal; `None` where it is something else.
+pub fn width_of(stream: &impl std::os::fd::AsFd) -> Option<usize> {
+    terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0))
+}
+
 /// Prints as the global flags ask.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Output {
@@ -25,6 +35,13 @@ impl Output {
     /// Whether messages are left out.
     pub fn quiet(&self) -> bool {
         self.quiet
+    }
+
+    /// Columns that a result may have: those of the terminal, or of `COLUMNS` where that is set; what goes to
+    /// a file or to another program has as many as a page.
+    pub fn width(&self) -> usize {
+        let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
+        asked.or_else(|| width_of(&io::stdout())).unwrap_or(PAGE).max(NARROWEST)
     }
 
     /// Prints the result of a command: `value` as the one JSON document, or else the text.

@@ -22,6 +22,8 @@ pub struct Progress {
     begun: Instant,
     first: Option<u64>,
     shown: Instant,
+    /// Whether the columns of epochs have their heading.
+    headed: bool,
 }
 
 impl Progress {
@@ -37,7 +39,7 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        Progress { output, bar, begun: now, first: None, shown: now }
+        Progress { output, bar, begun: now, first: None, shown: now, headed: false }
     }
 
     /// After an iteration; cheap where it is not yet time to show anything.
@@ -82,12 +84,18 @@ impl Observer for Progress {
         self.show(progress);
     }
 
-    /// A line that stays.
+    /// A line that stays: on a terminal a row of a table, elsewhere one that can be read by itself.
     fn epoch(&mut self, result: &EpochResult) {
-        self.tell(&epoch_line(result));
         if self.bar.is_none() {
+            self.tell(&epoch_line(result));
             self.shown = Instant::now();
+            return;
         }
+        if !self.headed {
+            self.tell(&epoch_heading(result.task));
+            self.headed = true;
+        }
+        self.tell(&epoch_row(result));
     }
 
     fn say(&mut self, text: &str) {
@@ -113,16 +121,70 @@ impl Drop for Progress {
 fn progress_line(progress: &TrainingProgress, remaining: Option<Duration>) -> String {
     let left = remaining.map_or_else(|| "?".to_owned(), clock);
     format!(
-        "epoch {}/{}  {}/{}  {} img/s  loss {:.4}  {} {:.2} %  {left} left",
+        "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {:.2} %  {left} left",
         progress.epoch,
         progress.epochs,
         progress.iteration,
         progress.iterations,
         rate(progress.images_per_second),
-        progress.loss,
+        loss(progress.loss),
         progress.task.accuracy_name(),
         progress.accuracy * 100.0
     )
+}
+
+/// The columns of [`epoch_row`].
+fn epoch_heading(task: Task) -> String {
+    let accuracy = task.accuracy_name();
+    let miou = match task {
+        Task::Classification => String::new(),
+        Task::Segmentation => format!("{:>10}", "mean IoU"),
+    };
+    format!(
+        "{:<9}{:>9}{accuracy:>10}{:>10}{:>10}{miou}{:>10}{:>10}",
+        "epoch",
+        "loss",
+        "val loss",
+        match task {
+            Task::Classification => "val top-1",
+            Task::Segmentation => "val acc.",
+        },
+        "img/s",
+        "time"
+    )
+}
+
+fn epoch_row(result: &EpochResult) -> String {
+    let percent =
+        |share: Option<f64>| share.map_or("–".to_owned(), |share| format!("{:.2} %", share * 100.0));
+    let validation = result.validation;
+    let miou = match result.task {
+        Task::Classification => String::new(),
+        Task::Segmentation => format!("{:>10}", percent(validation.and_then(|measured| measured.miou))),
+    };
+    format!(
+        "{:<9}{:>9}{:>10}{:>10}{:>10}{miou}{:>10}{:>10}",
+        format!("{}/{}", result.epoch, result.epochs),
+        loss(result.train_loss),
+        percent(Some(result.train_accuracy)),
+        validation.map_or("–".to_owned(), |measured| loss(measured.loss)),
+        percent(validation.and_then(|measured| measured.accuracy)),
+        rate(result.images_per_second),
+        seconds(result.seconds)
+    )
+}
+
+/// A loss, with a power of ten where it is out of hand.
+fn loss(loss: f64) -> String {
+    if loss.abs() < 1e4 { format!("{loss:.4}") } else { format!("{loss:.2e}") }
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 600.0 {
+        format!("{seconds:.2} s")
+    } else {
+        clock(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    }
 }
 
 fn epoch_line(result: &EpochResult) -> String {
@@ -136,13 +198,13 @@ fn epoch_line(result: &EpochResult) -> String {
                 Task::Classification => String::new(),
                 Task::Segmentation => format!("  mean IoU {}", percent(miou)),
             };
-            format!("  val loss {loss:.4}  val {accuracy} {}{miou}", percent(share))
+            format!("  val loss {}  val {accuracy} {}{miou}", self::loss(loss), percent(share))
         });
     format!(
-        "epoch {}/{}  loss {:.4}  {accuracy} {:.2} %{validation}  {} img/s  {:.2} s",
+        "epoch {}/{}  loss {}  {accuracy} {:.2} %{validation}  {} img/s  {:.2} s",
         result.epoch,
         result.epochs,
-        result.train_loss,
+        loss(result.train_loss),
         result.train_accuracy * 100.0,
         rate(result.images_per_second),
         result.seconds
@@ -179,8 +241,8 @@ pub(crate) fn clock(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        EpochResult, Observer, Progress, Task, TrainingProgress, Validated, clock, epoch_line, progress_line,
-        remaining,
+        EpochResult, Observer, Progress, Task, TrainingProgress, Validated, clock, epoch_heading, epoch_line,
+        epoch_row, progress_line, remaining,
     };
     use crate::output::Output;
     use std::time::Duration;
@@ -236,6 +298,35 @@ mod tests {
             epoch_line(&result),
             "epoch 1/3  loss 0.5000  accuracy 90.00 %  val loss 0.2500  val accuracy 87.50 %  \
              mean IoU 50.00 %  4.3 img/s  1.50 s"
+        );
+    }
+
+    #[test]
+    fn on_a_terminal_epochs_are_rows_of_a_narrow_table() {
+        let result = EpochResult {
+            epoch: 100,
+            epochs: 150,
+            train_loss: 158_713_371_290_386.2,
+            task: Task::Segmentation,
+            train_accuracy: 0.9,
+            validation: Some(Validated { loss: 0.25, accuracy: Some(1.0), miou: None }),
+            images_per_second: 41_234.5,
+            seconds: 4000.0,
+        };
+        for task in [Task::Segmentation, Task::Classification] {
+            let result = EpochResult { task, ..result };
+            let (heading, row) = (epoch_heading(task), epoch_row(&result));
+            assert_eq!(heading.chars().count(), row.chars().count());
+            assert!(row.chars().count() <= 79, "{row}");
+        }
+        assert_eq!(
+            epoch_row(&result),
+            "100/150    1.59e14   90.00 %    0.2500  100.00 %         –     41234   1:06:40"
+        );
+        let unmeasured = EpochResult { validation: None, task: Task::Classification, seconds: 1.5, ..result };
+        assert_eq!(
+            epoch_row(&unmeasured),
+            "100/150    1.59e14   90.00 %         –         –     41234    1.50 s"
         );
     }
 

@@ -1,97 +1,129 @@
-//! The accounting as a plain-text table of at most 100 columns.
+//! The accounting as a plain-text table.
 
 use std::fmt::Write;
 
 use stratus_run::timeline::Phase;
 
 use super::{Accounting, Cost, LayerCost};
+use crate::names::shorten;
 use crate::text::fit;
 
 const NAME: usize = 32;
+const SHORTEST_NAME: usize = 12;
 const KIND: usize = 14;
 const NUMBER: usize = 8;
+/// All columns but names and kinds: five numbers, a share, and what separates them.
+const REST: usize = 5 * (NUMBER + 1) + 7;
 
-/// The accounting as text. With `rows`, only so many layers, those that take longest, are shown one by one.
+/// The accounting as text of at most `width` columns, if these are not very few. With `rows`, only so many
+/// layers, those that take longest, are shown one by one.
 #[must_use]
-pub fn render(accounting: &Accounting, rows: Option<usize>) -> String {
+pub fn render(accounting: &Accounting, rows: Option<usize>, width: usize) -> String {
+    let columns = if width >= NAME + 1 + KIND + REST {
+        Columns { name: NAME, kind: KIND + 1 }
+    } else {
+        Columns { name: width.saturating_sub(REST).clamp(SHORTEST_NAME, NAME), kind: 0 }
+    };
     let mut out = String::new();
     // A string takes every write.
-    let _ = table(&mut out, accounting, rows);
+    let _ = columns.table(&mut out, accounting, rows);
     out
 }
 
-fn table(out: &mut String, accounting: &Accounting, rows: Option<usize>) -> std::fmt::Result {
-    let Accounting { iterations, skipped, wall, layers, phases, unattributed, .. } = accounting;
-    if *iterations == 0 {
-        return writeln!(out, "No training iteration is recorded yet.");
-    }
-    let plural = if *iterations == 1 { "" } else { "s" };
-    writeln!(
-        out,
-        "Milliseconds per iteration, mean of {iterations} iteration{plural} (the first {skipped} left out)\n"
-    )?;
-    let [forward, backward, update, total, median] = ["forward", "backward", "update", "total", "median"];
-    writeln!(
-        out,
-        "{:<NAME$} {:<KIND$}{forward:>NUMBER$} {backward:>NUMBER$} {update:>NUMBER$} \
-         {total:>NUMBER$} {median:>NUMBER$}  share",
-        "layer", "kind"
-    )?;
-    let shown = longest(layers, rows.unwrap_or(usize::MAX));
-    let several = layers.iter().any(|layer| layer.device != layers[0].device);
-    for layer in layers.iter().zip(&shown).filter_map(|(layer, &shown)| shown.then_some(layer)) {
-        let cells = [layer.forward, layer.backward, layer.update].map(|cost| cost.mean_ms);
-        line(out, &name(layer, several), &layer.kind, Some(cells), &layer.total, true)?;
-    }
-    let hidden: Vec<&LayerCost> = layers.iter().zip(&shown).filter(|(_, s)| !**s).map(|(l, _)| l).collect();
-    if !hidden.is_empty() {
-        sums(out, &format!("{} other layers", hidden.len()), &hidden)?;
-    }
-    if layers.len() > 1 {
-        sums(out, "all layers", &layers.iter().collect::<Vec<_>>())?;
-    }
-    writeln!(out)?;
-    for phase in phases {
-        line(out, label(phase.phase), "", None, &phase.cost, true)?;
-    }
-    line(out, "unattributed", "", None, unattributed, true)?;
-    line(out, "iteration", "", None, wall, true)?;
-    if accounting.torn_bytes > 0 {
-        let torn = accounting.torn_bytes;
+/// Widths of the columns that differ; the second with what separates it from the first, 0 where there is
+/// none.
+#[derive(Clone, Copy)]
+struct Columns {
+    name: usize,
+    kind: usize,
+}
+
+impl Columns {
+    fn table(self, out: &mut String, accounting: &Accounting, rows: Option<usize>) -> std::fmt::Result {
+        let Accounting { iterations, skipped, wall, layers, phases, unattributed, .. } = accounting;
+        if *iterations == 0 {
+            return writeln!(out, "No training iteration is recorded yet.");
+        }
+        let plural = if *iterations == 1 { "" } else { "s" };
         writeln!(
             out,
-            "\nThe timeline ends with {torn} bytes of an unfinished record, which are not counted."
+            "Milliseconds per iteration, mean of {iterations} iteration{plural} (the first {skipped} left out)\n"
         )?;
+        let [forward, backward, update, total, median] = ["forward", "backward", "update", "total", "median"];
+        writeln!(
+            out,
+            "{:<2$}{:>3$}{forward:>NUMBER$} {backward:>NUMBER$} {update:>NUMBER$} {total:>NUMBER$} \
+         {median:>NUMBER$}  share",
+            "layer",
+            self.kind_cell("kind"),
+            self.name,
+            self.kind
+        )?;
+        let shown = longest(layers, rows.unwrap_or(usize::MAX));
+        let several = layers.iter().any(|layer| layer.device != layers[0].device);
+        let in_table = || layers.iter().zip(&shown).filter_map(|(layer, &shown)| shown.then_some(layer));
+        let names: Vec<String> = in_table().map(|layer| name(layer, several)).collect();
+        for (layer, name) in in_table().zip(shorten(&names, self.name)) {
+            let cells = [layer.forward, layer.backward, layer.update].map(|cost| cost.mean_ms);
+            self.line(out, &name, &layer.kind, Some(cells), &layer.total, true)?;
+        }
+        let hidden: Vec<&LayerCost> =
+            layers.iter().zip(&shown).filter(|(_, s)| !**s).map(|(l, _)| l).collect();
+        if !hidden.is_empty() {
+            self.sums(out, &format!("{} other layers", hidden.len()), &hidden)?;
+        }
+        if layers.len() > 1 {
+            self.sums(out, "all layers", &layers.iter().collect::<Vec<_>>())?;
+        }
+        writeln!(out)?;
+        for phase in phases {
+            self.line(out, label(phase.phase), "", None, &phase.cost, true)?;
+        }
+        self.line(out, "unattributed", "", None, unattributed, true)?;
+        self.line(out, "iteration", "", None, wall, true)?;
+        if accounting.torn_bytes > 0 {
+            let torn = accounting.torn_bytes;
+            writeln!(
+                out,
+                "\nThe timeline ends with {torn} bytes of an unfinished record, which are not counted."
+            )?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn line(
-    out: &mut String,
-    name: &str,
-    kind: &str,
-    cells: Option<[f64; 3]>,
-    total: &Cost,
-    median: bool,
-) -> std::fmt::Result {
-    write!(out, "{} {}", fit(name, NAME), fit(kind, KIND))?;
-    match cells {
-        Some(cells) => cells.iter().try_for_each(|&cell| write!(out, "{} ", number(cell)))?,
-        None => write!(out, "{:1$}", "", 3 * (NUMBER + 1))?,
+    fn line(
+        self,
+        out: &mut String,
+        name: &str,
+        kind: &str,
+        cells: Option<[f64; 3]>,
+        total: &Cost,
+        median: bool,
+    ) -> std::fmt::Result {
+        write!(out, "{}{}", fit(name, self.name), self.kind_cell(kind))?;
+        match cells {
+            Some(cells) => cells.iter().try_for_each(|&cell| write!(out, "{} ", number(cell)))?,
+            None => write!(out, "{:1$}", "", 3 * (NUMBER + 1))?,
+        }
+        let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER) };
+        // Clocks are read one after another: a share may be below nothing by a billionth, and is nothing then.
+        let share = if total.share_percent.abs() < 0.05 { 0.0 } else { total.share_percent };
+        writeln!(out, "{} {median} {share:>5.1}%", number(total.mean_ms))
     }
-    let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER) };
-    // Clocks are read one after another: a share may be below nothing by a billionth, and is nothing then.
-    let share = if total.share_percent.abs() < 0.05 { 0.0 } else { total.share_percent };
-    writeln!(out, "{} {median} {share:>5.1}%", number(total.mean_ms))
-}
 
-fn sums(out: &mut String, name: &str, layers: &[&LayerCost]) -> std::fmt::Result {
-    let sum = |cell: fn(&LayerCost) -> f64| layers.iter().map(|layer| cell(layer)).sum::<f64>();
-    let cells = [sum(|l| l.forward.mean_ms), sum(|l| l.backward.mean_ms), sum(|l| l.update.mean_ms)];
-    let (mean_ms, share_percent) = (sum(|l| l.total.mean_ms), sum(|l| l.total.share_percent));
-    let total = Cost { mean_ms, share_percent, ..Cost::default() };
-    // Medians of several rows make no median of their sum.
-    line(out, name, "", Some(cells), &total, false)
+    fn sums(self, out: &mut String, name: &str, layers: &[&LayerCost]) -> std::fmt::Result {
+        let sum = |cell: fn(&LayerCost) -> f64| layers.iter().map(|layer| cell(layer)).sum::<f64>();
+        let cells = [sum(|l| l.forward.mean_ms), sum(|l| l.backward.mean_ms), sum(|l| l.update.mean_ms)];
+        let (mean_ms, share_percent) = (sum(|l| l.total.mean_ms), sum(|l| l.total.share_percent));
+        let total = Cost { mean_ms, share_percent, ..Cost::default() };
+        // Medians of several rows make no median of their sum.
+        self.line(out, name, "", Some(cells), &total, false)
+    }
+
+    /// The second column.
+    fn kind_cell(self, kind: &str) -> String {
+        if self.kind == 0 { String::new() } else { format!(" {}", fit(kind, self.kind - 1)) }
+    }
 }
 
 /// Three decimals while they fit.

@@ -136,7 +136,7 @@ fn the_table_reads_so() {
     let root = tempfile::tempdir().unwrap();
     let run = regular(root.path());
     let accounting = Accounting::of(&run, &Options::default()).unwrap();
-    let text = render(&accounting, None);
+    let text = render(&accounting, None, 100);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let expected = "\
 Milliseconds per iteration, mean of 4 iterations (the first 2 left out)
@@ -155,7 +155,7 @@ unattributed                                                                 0.0
 iteration                                                                    9.150    9.150 100.0%
 ";
     assert_eq!(text, expected, "\n{text}");
-    let short = render(&accounting, Some(1));
+    let short = render(&accounting, Some(1), 100);
     assert!(short.contains("2 other layers") && !short.contains("conv1"), "{short}");
     let json = serde_json::to_value(&accounting).unwrap();
     assert_eq!(json["layers"][1]["layer"], "layer1.1+layer1.2");
@@ -176,16 +176,16 @@ fn a_timeline_cut_anywhere_is_accounted_for() {
         let accounting = Accounting::of(&run, &Options { skip: Some(0) }).unwrap();
         assert!(accounting.iterations >= counted);
         counted = accounting.iterations;
-        let _ = render(&accounting, None);
+        let _ = render(&accounting, None, 100);
         assert_eq!(layers::write(&run, &mut Vec::new(), Path::new("out")).unwrap(), 3 * counted);
     }
     assert_eq!(counted, 6);
     fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
     let accounting = Accounting::of(&run, &Options::default()).unwrap();
-    assert!(accounting.torn_bytes > 0 && render(&accounting, None).contains("unfinished record"));
+    assert!(accounting.torn_bytes > 0 && render(&accounting, None, 100).contains("unfinished record"));
     fs::write(&path, b"").unwrap();
     let accounting = Accounting::of(&run, &Options::default()).unwrap();
-    assert_eq!(render(&accounting, None), "No training iteration is recorded yet.\n");
+    assert_eq!(render(&accounting, None, 100), "No training iteration is recorded yet.\n");
 }
 
 #[test]
@@ -295,26 +295,26 @@ fn the_end_of_a_run_reads_so() {
     let expected = format!(
         "\
 digits on mnist: completed, continued once
-  computed by     cpu, 2 threads, f32, batch size 32
-  done            1 epoch, 6 iterations
-  images/s        1234 in the median
-  validation      top-1 98.76 %
-  seconds         8.00 in all, startup 1.00, training 4.00, data wait 1.50
-                  validation 0.50, checkpoints 0.50, unexplained 0.50
-  accounted for   6.00 of 6.00 s in iterations, 0.050 % unattributed
-  memory          planned 45.2 MB
-  weights         sha256 ab12
-  run directory   {}
+  computed by   cpu, 2 threads, f32, batch size 32
+  done          1 epoch, 6 iterations
+  images/s      1234 in the median
+  validation    top-1 98.76 %
+  seconds       8.00 in all, startup 1.00, training 4.00, data wait 1.50,
+                validation 0.50, checkpoints 0.50, unexplained 0.50
+  accounted for 6.00 of 6.00 s in iterations, 0.050 % unattributed
+  memory        planned 45.2 MB
+  weights' hash ab12
+  run directory {}
 ",
         run.path().display()
     );
-    let text = run_table::of(&run).unwrap();
+    let text = run_table::of(&run, 80).unwrap();
     assert_eq!(text, expected, "\n{text}");
 
     // In f16.
     let scale = Some(LossScale { scale: 32768.0, skipped_iterations: 1 });
     let half = Summary { loss_scale: scale, precision: "f16".to_owned(), ..summary() };
     half.write(&run.summary()).unwrap();
-    let text = run_table::of(&run).unwrap();
+    let text = run_table::of(&run, 80).unwrap();
     assert!(text.contains("\n  loss scale      32768, 1 iteration skipped\n  validation "), "{text}");
 }

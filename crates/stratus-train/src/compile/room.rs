@@ -213,7 +213,7 @@ mod tests {
         let (problem, hint) = refused(&[], 20 << 20).unwrap_err();
         assert!(problem.starts_with("training digits in batches of 1024 needs at least "), "{problem}");
         assert!(problem.ends_with(" MiB of memory, 20 MiB are free"), "{problem}");
-        assert!(hint.contains("--set train.batch_size=") && hint.contains("--memory-limit 17MiB"), "{hint}");
+        assert!(hint.contains("--set train.batch_size=") && hint.contains("--memory-limit 18MiB"), "{hint}");
         assert!(hint.contains("--set train.micro_batches="), "{hint}");
         let (problem, hint) = refused(&[("train.memory_limit_mib", "4000")], 2 << 20).unwrap_err();
         assert!(problem.contains("even if all activations that can be are recomputed"), "{problem}");

@@ -106,6 +106,7 @@ impl Experiment {
         if parse::is_layer_file(&text) {
             let mut experiment = Experiment::default();
             experiment.model.name = path.to_string_lossy().into_owned();
+            experiment.experiment.name = parse::network_name(&text).filter(|name| is_folder_name(name));
             experiment.check()?;
             return Ok(experiment);
         }
@@ -166,7 +167,7 @@ impl Experiment {
     fn find_beside(&mut self, folder: Option<&Path>) {
         let Some(folder) = folder else { return };
         let layer_file = self.layer_file().is_some().then_some(&mut self.model.name);
-        for named in layer_file.into_iter().chain(&mut self.model.weights) {
+        for named in layer_file.into_iter().chain(&mut self.model.weights).chain(&mut self.data.path) {
             let beside = folder.join(&*named);
             if let Some(path) = beside.to_str().filter(|_| beside.exists()) {
                 *named = path.to_owned();
@@ -447,6 +448,11 @@ impl Experiment {
         }
         Ok(())
     }
+}
+
+/// Whether a text can name the folder of an experiment's runs.
+fn is_folder_name(text: &str) -> bool {
+    Limit::FolderName.allows(&Value::Text(text.to_owned()))
 }
 
 /// One flat object: full key names with their values, `null` if unset.

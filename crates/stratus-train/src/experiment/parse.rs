@@ -135,6 +135,14 @@ pub(super) fn is_layer_file(text: &str) -> bool {
     })
 }
 
+/// The name that a layer file gives its network.
+pub(super) fn network_name(text: &str) -> Option<String> {
+    match DeTable::parse(text).ok()?.get_ref().get("name")?.get_ref() {
+        DeValue::String(name) => Some(name.to_string()),
+        _ => None,
+    }
+}
+
 fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
 }

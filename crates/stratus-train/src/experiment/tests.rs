@@ -276,13 +276,26 @@ fn a_layer_file_is_told_from_an_experiment() {
     std::fs::write(&file, "name = \"tiny\"\n[[layer]]\nname = \"fc\"\n").unwrap();
     let experiment = Experiment::load(&file).unwrap();
     assert_eq!(experiment.layer_file(), Some(file.as_path()));
-    assert_eq!((experiment.name(), &experiment.train), ("net", &Train::default()));
+    assert_eq!((experiment.name(), &experiment.train), ("tiny", &Train::default()));
+    std::fs::write(folder.path().join("unnamed.toml"), "[[layer]]\nname = \"fc\"\n").unwrap();
+    assert_eq!(Experiment::load(&folder.path().join("unnamed.toml")).unwrap().name(), "unnamed");
+    std::fs::write(folder.path().join("odd.toml"), "name = \"../x\"\n[[layer]]\n").unwrap();
+    assert_eq!(Experiment::load(&folder.path().join("odd.toml")).unwrap().name(), "odd");
     // Named by an experiment beside it; other paths are those of the working directory.
     let beside = folder.path().join("e.toml");
     let text = "model.name = \"net.toml\"\nmodel.weights = \"absent.pth\"";
     let experiment = Experiment::from_toml(text, &beside).unwrap();
     assert_eq!(experiment.layer_file(), Some(file.as_path()));
     assert_eq!(experiment.model.weights.as_deref(), Some("absent.pth"));
+    // Data as well.
+    std::fs::create_dir(folder.path().join("photos")).unwrap();
+    let data = |path: &str| {
+        let text = format!("model.name = \"digits\"\ndata.path = \"{path}\"");
+        Experiment::from_toml(&text, &beside).unwrap().data_path()
+    };
+    assert_eq!(data("photos"), folder.path().join("photos"));
+    assert_eq!(data("elsewhere"), std::path::Path::new("elsewhere"));
+    assert_eq!(data("s3://bucket/photos"), std::path::Path::new("s3://bucket/photos"));
     let experiment = parse("model.name = \"nets/net.toml\"").unwrap();
     assert_eq!((experiment.model.name.as_str(), experiment.name()), ("nets/net.toml", "net"));
     assert_eq!(parse("model.name = \"digits\"").unwrap().layer_file(), None);
@@ -291,6 +304,38 @@ fn a_layer_file_is_told_from_an_experiment() {
         "configuration: the runs of my net.toml cannot go into a folder of its name | \
          name the folder with experiment.name, of letters, digits, `.`, `_` and `-`"
     );
+}
+
+/// A recipe's learning rate is scaled to another batch; one that was given is not.
+#[test]
+fn a_recipes_learning_rate_scales_with_the_batch() {
+    let factor = |text: &str| {
+        let experiment = parse(text).unwrap();
+        let again = Experiment::from_toml(&experiment.to_toml(), Path::new("run.toml")).unwrap();
+        assert_eq!(again.learning_rate_factor(), experiment.learning_rate_factor(), "as it was recorded");
+        experiment.learning_rate_factor()
+    };
+    let resnet = "model.name = \"resnet18\"\n";
+    assert_eq!(factor(resnet), None);
+    let batch = format!("{resnet}train.batch_size = 64\n");
+    assert_eq!(factor(&batch), Some(0.25));
+    assert_eq!(factor(&format!("{batch}optimiser.name = \"adamw\"")), Some(0.5));
+    assert_eq!(factor(&format!("{batch}optimiser.learning_rate = 0.1")), None);
+    assert_eq!(factor(&format!("{batch}schedule.scale_with_batch = false")), None);
+    let own = "optimiser.learning_rate_batch = 32\noptimiser.learning_rate = 0.1";
+    assert_eq!(factor(&format!("{batch}{own}")), Some(2.0));
+    // The same by overrides, whatever their order.
+    let by =
+        |keys: &[(&str, &str)]| parse(&batch).unwrap().with_overrides(keys).unwrap().learning_rate_factor();
+    let (rate, own) = (("optimiser.learning_rate", "0.1"), ("optimiser.learning_rate_batch", "32"));
+    assert_eq!(
+        (by(&[]), by(&[rate]), by(&[rate, own]), by(&[own, rate])),
+        (Some(0.25), None, Some(2.0), Some(2.0))
+    );
+    assert_eq!(by(&[("optimiser.learning_rate_batch", "")]), None);
+    // And schedules follow.
+    let schedule = crate::Schedule::of(&parse(&batch).unwrap());
+    assert_eq!(schedule.learning_rate(0, 10, 100), 0.025);
 }
 
 fn experiments() -> impl Strategy<Value = Experiment> {

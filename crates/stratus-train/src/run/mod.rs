@@ -11,7 +11,7 @@ mod workers;
 
 use crate::compile::{KernelSelection, Plans};
 use crate::device::LoadedLibrary;
-use crate::experiment::Decode;
+use crate::experiment::{Decode, ScheduleName};
 use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use first_stage::FirstStage;
@@ -132,6 +132,42 @@ fn begin(
     train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 
+/// Makes a run train to a later epoch than it was to: the next [`resume`] does. Its result is that of a run
+/// which was to train so far from the beginning.
+///
+/// # Errors
+/// If it is no run, another process holds it, it ended early, or what it did depends on how long it was to
+/// train.
+pub fn extend(path: &Path, epochs: u64) -> Result<(), TrainError> {
+    let run = RunDir::open(path)?;
+    let _lock = run.lock()?;
+    let mut experiment = Experiment::load(&run.experiment())?;
+    let refused = |problem: String| {
+        let weights = path.display();
+        Err(TrainError::Configuration {
+            problem: format!("{weights} cannot be extended: {problem}"),
+            hint: format!("begin a new run with its weights: --weights {weights}"),
+        })
+    };
+    let trained = experiment.train.epochs;
+    if epochs <= trained {
+        return refused(format!("it is to train {trained} epochs already"));
+    }
+    if !matches!(experiment.schedule.name, ScheduleName::Constant | ScheduleName::Step) {
+        return refused(format!(
+            "its learning rate ({}) was to have fallen after {trained} epochs",
+            experiment.schedule.name
+        ));
+    }
+    if Summary::read(&run.summary()).is_ok_and(|summary| summary.stopped_early.is_some()) {
+        return refused("it ended early, as it gained nothing any more".to_owned());
+    }
+    experiment.train.epochs = epochs;
+    stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
+    Log::open(&run.log())?.say(&format!("extended from {trained} to {epochs} epochs"))?;
+    Ok(())
+}
+
 /// Continues a run from its newest good checkpoint.
 ///
 /// # Errors
@@ -153,6 +189,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     if let (Ok(summary), Some(checkpoint)) = (Summary::read(&run.summary()), &recovery.checkpoint)
         && summary.status == Status::Completed
         && summary.iterations == checkpoint.state.iteration
+        && (u64::from(summary.epochs) >= experiment.train.epochs || summary.stopped_early.is_some())
     {
         observer.say(&format!("{} is complete: nothing is left to train", run.path().display()));
         return Ok(RunOutcome { run, summary, interrupted: false });

@@ -5,7 +5,7 @@ use super::trainer::Loaders;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, open_datasets, with_class_weights};
-use crate::network::{LayerFile, Network};
+use crate::network::{LayerFile, Network, expect_layer_file};
 use crate::resolve::Resolved;
 use crate::weights::initialise::initialise;
 use crate::weights::session_state::{self, Snapshot};
@@ -63,6 +63,7 @@ impl RunSetup {
         selection: &KernelSelection<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
+        expect_layer_file(experiment)?;
         let datasets = open_datasets(experiment)?;
         let train = datasets.train.as_ref();
         let Network { graph, layer_file } = Network::of(experiment, train)?;

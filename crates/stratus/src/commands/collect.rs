@@ -91,11 +91,14 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
         if !arguments.csv && !output.json() {
             let gap = if text.is_empty() { "" } else { "\n" };
             let table = if experiment.summary.is_some() {
-                run_table::of(&run).map_err(Failure::failed)?
+                run_table::of(&run, output.width()).map_err(Failure::failed)?
             } else {
                 format!("{}: nothing is summarised yet\n", run.path().display())
             };
-            text.push_str(&format!("{gap}{table}\n{}", accounting::render(&accounting, None)));
+            text.push_str(&format!(
+                "{gap}{table}\n{}",
+                accounting::render(&accounting, None, output.width())
+            ));
         }
         collected.push(Collected { experiment, accounting, layers_csv });
     }

@@ -39,6 +39,9 @@ pub struct TrainArguments {
     /// Stop after this epoch, with a checkpoint; the schedule remains that of all epochs
     #[arg(long, value_name = "EPOCH", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_epoch: Option<u64>,
+    /// Train a run on, to this epoch, where its learning rate does not depend on how many there are
+    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub extend_to: Option<u64>,
     /// Measure kernels anew instead of repeating the choices kept for this machine and network
     #[arg(long)]
     pub remeasure: bool,
@@ -127,6 +130,10 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let mut progress = Progress::new(*output);
     let finished = match target {
         Target::Experiment(mut experiment) => {
+            if arguments.extend_to.is_some() {
+                return Err(Failure::usage("--extend-to is for a run, this begins one")
+                    .hint("say how long to train with --epochs"));
+            }
             if let Some(weights) = &arguments.weights {
                 experiment.model.weights = Some(super::weights::setting(weights)?);
             }
@@ -142,8 +149,15 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
                 ("--set", !globals.set.is_empty()),
             ];
             if let Some((what, _)) = flags.iter().find(|(_, given)| *given) {
+                let path = path.display();
                 return Err(Failure::usage(format!("{what} cannot be given to a run that is continued"))
-                    .hint("a continued run keeps its configuration; start a new one to change it"));
+                    .hint(format!(
+                        "a continued run keeps its configuration: train it longer with --extend-to EPOCHS, \
+                         or begin a new one with its weights: `stratus train EXPERIMENT --weights {path}`"
+                    )));
+            }
+            if let Some(epochs) = arguments.extend_to {
+                run::extend(&path, epochs)?;
             }
             run::resume(&path, &options, &mut progress)?
         }
@@ -160,11 +174,11 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let accounting = Accounting::of(&finished.run, &accounting::Options::default())?;
     let run = finished.run.path().display().to_string();
     output.result(&Report { run, summary: &finished.summary, accounting: &accounting }, || {
-        let table = accounting::render(&accounting, Some(LAYERS));
+        let table = accounting::render(&accounting, Some(LAYERS), output.width());
         let path = finished.run.path().display();
-        let result = run_table::render(&finished.summary, &finished.run);
+        let result = run_table::render(&finished.summary, &finished.run, output.width());
         let next = format!(
-            "`stratus report {path}` makes a page of it, `stratus collect {path}` shows every layer."
+            "next: `stratus report {path}` for a page of it,\n      `stratus collect {path}` for every layer"
         );
         format!("{result}\n{table}\n{next}\n")
     })

@@ -58,7 +58,11 @@ fn rolled_back(place: &Place, name: &str, iteration: u64) -> std::path::PathBuf 
 #[test]
 fn a_layer_file_is_trained_and_kept() {
     let Tuned { place, first, .. } = tuned();
-    assert!(first.err.contains("tiny on mnist: plain Rust, f32"), "{}", first.err);
+    assert!(
+        first.err.contains("network    tiny, ") && first.err.contains("device     plain Rust, f32, "),
+        "{}",
+        first.err
+    );
     let run = place.path("first");
     assert_eq!(fs::read_to_string(run.join("network.toml")).unwrap(), NET);
     let experiment = fs::read_to_string(run.join("experiment.toml")).unwrap();
@@ -71,9 +75,9 @@ fn a_layer_file_is_trained_and_kept() {
     assert!(sources["weights"].is_null());
     let summary = crate::common::summary(&run);
     assert_eq!((&summary["model"], &summary["experiment"]), (&"tiny".into(), &"net".into()));
-    // Without --out the runs go to a folder of the file's name.
+    // Without --out the runs go to a folder of the network's name.
     place.run(&arguments(&["train", "nets/net.toml", "-q"], &["train.epochs=1"])).expect(0);
-    assert_eq!(Result::of(&place.path("runs/net/1")), Result::of(&run));
+    assert_eq!(Result::of(&place.path("runs/tiny/1")), Result::of(&run));
     // Every command that looks at experiments takes it.
     let plan = place.run(&arguments(&["plan", "nets/net.toml", "--dump", "program"], &[])).expect(0);
     assert!(plan.out.contains("body.norm+body.relu"), "{}", plan.out);

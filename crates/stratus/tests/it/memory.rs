@@ -151,5 +151,57 @@ fn too_little_memory_is_said_before_anything_is_trained() {
     let limit = format!("{least}MiB");
     place.run(&with(&["plan", "resnet18_cifar", "--memory-limit", &limit], &[])).expect(0);
     let wrong = place.run(&with(&["plan", "resnet18_cifar", "--memory-limit", "lots"], &[])).expect(2);
-    assert!(wrong.err.contains("give a number of MiB or GiB"), "{}", wrong.err);
+    assert!(wrong.err.contains("give a number with a unit, like 800MiB"), "{}", wrong.err);
+}
+
+#[test]
+fn the_largest_batch_is_found_and_fits() {
+    let place = Place::bare();
+    let found = |more: &[&str]| -> Value {
+        let ran = place.run(&with(&["plan", "resnet18_cifar", "--largest-batch", "--json"], more)).expect(0);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let limited = found(&["--memory-limit", "100MiB", "--set", "data.synthetic.images=100000"]);
+    let batch = limited["batch_size"].as_u64().unwrap();
+    let bytes = limited["arena_bytes"].as_u64().unwrap();
+    assert!(bytes <= 100 << 20 && bytes > 80 << 20, "{limited}");
+    // Half as much again does not fit.
+    let larger = format!("train.batch_size={}", batch * 3 / 2);
+    let more = ["--set", &larger, "--set", "data.synthetic.images=100000"];
+    let ran = place.run(&with(&["plan", "resnet18_cifar", "--json"], &more)).expect(0);
+    let planned: Value = serde_json::from_str(&ran.out).unwrap();
+    assert!(arena(&planned) > 100 << 20, "{planned}");
+    // No more than there are images; and the text says how to use it.
+    assert_eq!(found(&["--memory-limit", "100GiB"])["is_whole_data_set"], true);
+    let text =
+        place.run(&with(&["plan", "resnet18_cifar", "--largest-batch"], &["--memory-limit", "100MiB"]));
+    assert!(text.expect(0).out.contains("Train with it: --batch "));
+    let none = place.run(&with(&["plan", "resnet18_cifar", "--largest-batch", "--memory-limit", "1M"], &[]));
+    assert!(none.expect(2).err.contains("no batch of resnet18_cifar fits 1 MiB"));
+}
+
+#[test]
+fn what_cannot_fit_this_machine_is_refused_before_kernels_are_measured() {
+    let place = Place::bare();
+    let huge = ["--set", "train.batch_size=8000000", "--set", "data.synthetic.images=9000000"];
+    for command in ["plan", "train"] {
+        let ran = place.run(&with(&[command, "resnet18_cifar"], &huge)).expect(2);
+        assert!(ran.err.contains("in batches of 8000000 needs at least "), "{}", ran.err);
+        assert!(ran.err.contains(" MiB are free\nhint: take smaller batches, about "), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_plan_begins_with_a_summary() {
+    let place = Place::bare();
+    let ran = place.run(&with(&["plan", "resnet18_cifar"], &[])).expect(0);
+    for line in
+        ["network  resnet18_cifar on synthetic", "batch    64 images", "  optimiser state", "  data sets"]
+    {
+        assert!(ran.out.lines().any(|found| found.starts_with(line)), "{line}: {}", ran.out);
+    }
+    assert!(ran.out.lines().count() < 40, "{}", ran.out);
+    assert!(ran.out.lines().all(|line| line.chars().count() <= 80), "{}", ran.out);
+    let all = place.run(&with(&["plan", "resnet18_cifar", "--dump", "plan"], &[])).expect(0);
+    assert!(all.out.lines().count() > 80, "{}", all.out);
 }

@@ -349,3 +349,33 @@ fn the_whole_recipe_continues() {
         assert_eq!(evaluated["loss"], column(&run, "val_loss")[2]);
     }
 }
+
+/// A run that is extended is the run that was to train so long from the beginning.
+#[test]
+fn a_run_is_extended() {
+    let place = place();
+    let step =
+        ["schedule.name=step", "schedule.step_epochs=2", "train.epochs=4", "validation.every_epochs=1"];
+    train(&place, "long", &step);
+    let expected = Result::of(&place.path("long"));
+    train(&place, "short", &[&step[..], &["train.epochs=2"]].concat());
+    let refused = place.run(&["train", "short", "--extend-to", "2"]).expect(2);
+    assert!(
+        refused.err.contains("short cannot be extended: it is to train 2 epochs already"),
+        "{}",
+        refused.err
+    );
+    let ran = place.run(&["train", "short", "--extend-to", "4"]).expect(0);
+    assert!(ran.err.contains("continued after iteration 10"), "{}", ran.err);
+    assert_eq!(Result::of(&place.path("short")), expected);
+    assert_eq!(summary(&place.path("short"))["epochs"], 4);
+    let log = fs::read_to_string(place.path("short/log.txt")).unwrap();
+    assert!(log.contains("extended from 2 to 4 epochs"), "{log}");
+    // A rate that was to fall to its end would have fallen otherwise.
+    train(&place, "cosine", &["schedule.name=cosine", "train.epochs=2"]);
+    let refused = place.run(&["train", "cosine", "--extend-to", "4"]).expect(2);
+    assert!(refused.err.contains("its learning rate (cosine) was to have fallen after 2"), "{}", refused.err);
+    assert!(refused.err.contains("--weights cosine"), "{}", refused.err);
+    let refused = place.run(&["train", "net.toml", "--extend-to", "4"]).expect(2);
+    assert!(refused.err.contains("--extend-to is for a run"), "{}", refused.err);
+}

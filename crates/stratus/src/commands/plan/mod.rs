@@ -15,7 +15,7 @@ use stratus_engine::Program;
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
 use stratus_train::input::{HostMemory, open_datasets};
-use stratus_train::network::Network;
+use stratus_train::network::{Network, expect_layer_file};
 use stratus_train::{Resolved, device};
 
 /// Arguments of `stratus plan`.
@@ -75,6 +75,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if !arguments.largest_batch {
         arguments.memory.apply(&mut experiment);
     }
+    expect_layer_file(&experiment)?;
     let datasets = open_datasets(&experiment)?;
     let dataset = &datasets.train;
     let graph = Network::of(&experiment, dataset.as_ref())?.graph;

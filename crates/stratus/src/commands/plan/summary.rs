@@ -92,7 +92,13 @@ impl Summary {
             arena_bytes: plans.arena_bytes,
             largest: alive
                 .take(NAMED)
-                .map(|block| Part { what: block.name.clone(), bytes: block.bytes })
+                .map(|block| Part {
+                    what: match block.kind {
+                        BlockKind::Scratch => format!("{}, scratch", block.name),
+                        _ => block.name.clone(),
+                    },
+                    bytes: block.bytes,
+                })
                 .collect(),
             peak_layer: program
                 .steps
@@ -109,7 +115,7 @@ impl Summary {
 /// What to ask next.
 pub(super) fn next(target: &str) -> String {
     format!(
-        "next: `stratus forecast {target} --on here` for the time it takes, `--largest-batch` for\n      the \
+        "next: `stratus forecast {target} --on here` for the time it takes,\n      `--largest-batch` for the \
          largest batch that fits, `--dump plan` for every kernel\n"
     )
 }
