@@ -17,7 +17,7 @@ mod programs;
 
 pub use fit::{FittedRun, fit, least_bytes};
 pub use plans::{
-    CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds,
+    CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, plan,
 };
 pub use programs::{Programs, programs};

@@ -7,9 +7,11 @@ use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::passes::lower::refresh;
 use stratus_engine::plan::{Persistent, PreparedPlan};
+use stratus_engine::probe::{Probe, ProgramTime};
 use stratus_engine::{Backend, Choices, Plan, Program, Session, ValueId};
 use stratus_graph::Graph;
 
@@ -87,6 +89,19 @@ pub struct PlannedRun {
     ids: ProgramIds,
 }
 
+/// What the steps of a run take, each timed alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTimes {
+    /// A training step.
+    pub train: ProgramTime,
+    /// A step of validation.
+    pub evaluate: ProgramTime,
+    /// How many kernels of the training step differ.
+    pub kinds: usize,
+    /// Bytes that timing took.
+    pub scratch_bytes: usize,
+}
+
 /// A run's session, ready to be given weights.
 pub struct CompiledRun {
     /// The session.
@@ -111,6 +126,37 @@ impl PlannedRun {
         let of = |id: usize| self.prepared[id].plan.choices.clone();
         let ProgramIds { train, tail, evaluate, refresh } = self.ids;
         KernelChoices { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
+    }
+
+    /// The plans of training and validation.
+    #[must_use]
+    pub fn plans(&self) -> [&Plan; 2] {
+        [self.ids.train, self.ids.evaluate].map(|id| &self.prepared[id].plan)
+    }
+
+    /// Times the steps of training and of validation without the memory of a session, for as long as
+    /// `budgets` says, and each kind of step once. Caches hold less than `cold_bytes`.
+    ///
+    /// # Errors
+    /// As [`Probe::new`] and [`Probe::measure`]. There are no plans then any more.
+    pub fn timed(
+        &mut self,
+        backend: &dyn Backend,
+        cold_bytes: usize,
+        budgets: [Duration; 2],
+    ) -> Result<StepTimes, TrainError> {
+        let ProgramIds { train, evaluate, .. } = self.ids;
+        let mut probe = Probe::new(backend, std::mem::take(&mut self.prepared), cold_bytes)?;
+        probe.measure(train, budgets[0])?;
+        probe.measure(evaluate, budgets[1])?;
+        let times = StepTimes {
+            train: probe.time(train),
+            evaluate: probe.time(evaluate),
+            kinds: probe.kinds(train),
+            scratch_bytes: probe.scratch_bytes(),
+        };
+        self.prepared = probe.into_plans();
+        Ok(times)
     }
 
     /// Allocates the session, in the memory of the backend that the plans were made for.
