@@ -9,6 +9,9 @@ use stratus_run::summary::{FirstStage, LossScale, Summary};
 use crate::text::bytes;
 use crate::{Result, status};
 
+/// Of so many classes, or fewer, the five likeliest tell nothing: top-5 accuracy is not shown.
+pub const FEW_CLASSES: usize = 5;
+
 /// Reads a run's summary and renders it.
 pub fn of(run: &RunDir) -> Result<String> {
     let mut summary = Summary::read(&run.summary())?;
@@ -55,6 +58,8 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         ]),
     );
     let last = &summary.last;
+    // Of so few classes, five are all or nearly. There are more than are listed where none is.
+    let few = (1..=FEW_CLASSES).contains(&summary.classes.len());
     line(
         "loss",
         some([
@@ -70,7 +75,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         "validation",
         some([
             last.val_top1.map(|v| format!("top-1 {:.2} %", 100.0 * v)),
-            last.val_top5.map(|v| format!("top-5 {:.2} %", 100.0 * v)),
+            last.val_top5.filter(|_| !few).map(|v| format!("top-5 {:.2} %", 100.0 * v)),
             last.val_miou.map(|v| format!("mean IoU {:.2} %", 100.0 * v)),
             last.val_accuracy.map(|v| format!("accuracy {:.2} %", 100.0 * v)),
             last.val_mean_accuracy.map(|v| format!("mean of the classes' {:.2} %", 100.0 * v)),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::RunReport;
+use crate::collect::Experiment;
 
 /// Keys of the configuration that say where a run or its data stand, not what is trained.
 const PLACES: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
@@ -88,15 +89,9 @@ pub struct Spread {
 impl Comparison {
     /// Compares runs, in their order.
     pub(crate) fn of(runs: &[RunReport]) -> Self {
-        let settings: Vec<BTreeMap<String, String>> = runs.iter().map(settings).collect();
-        let mut keys: Vec<String> = settings.iter().flat_map(BTreeMap::keys).cloned().collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let differs = |key: &String| {
-            let first = settings.first().and_then(|settings| settings.get(key));
-            settings.iter().any(|settings| settings.get(key) != first)
-        };
-        keys.retain(|key| differs(key) && !is_place(key));
+        let settings: Vec<BTreeMap<String, String>> =
+            runs.iter().map(|run| settings(&run.experiment)).collect();
+        let keys = differing(&settings);
         let values = |of: usize| -> Vec<String> {
             keys.iter().map(|key| settings[of].get(key).cloned().unwrap_or_default()).collect()
         };
@@ -168,13 +163,26 @@ fn repetitions(rows: &[ComparisonRow]) -> Vec<Repetitions> {
         .collect()
 }
 
+/// The keys whose values differ between runs, by name, without those of places.
+pub(crate) fn differing(settings: &[BTreeMap<String, String>]) -> Vec<String> {
+    let mut keys: Vec<String> = settings.iter().flat_map(BTreeMap::keys).cloned().collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let differs = |key: &String| {
+        let first = settings.first().and_then(|settings| settings.get(key));
+        settings.iter().any(|settings| settings.get(key) != first)
+    };
+    keys.retain(|key| differs(key) && !is_place(key));
+    keys
+}
+
 /// Every key of the configuration with its value as text, and the machine.
-fn settings(run: &RunReport) -> BTreeMap<String, String> {
+pub(crate) fn settings(run: &Experiment) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
-    if let Some(tables) = run.experiment.configuration.as_object() {
+    if let Some(tables) = run.configuration.as_object() {
         tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
     }
-    let machine = run.experiment.machine.as_ref();
+    let machine = run.machine.as_ref();
     let name = machine.map(|machine| match machine.devices.first() {
         Some(device) => device.name.clone(),
         None => format!("{} ({})", machine.host, machine.cpu.model),

@@ -10,7 +10,7 @@ mod curves;
 mod memory;
 
 pub use compare::{Comparison, ComparisonRow, Repetitions};
-pub(crate) use compare::{flatten, is_place};
+pub(crate) use compare::{differing, flatten, is_place, settings};
 pub use cost::{LayerWork, Peaks, Point, Work};
 pub use curves::{Curve, Curves, LayerCurve};
 pub use memory::{Block, BlockKind, MemoryMap};
@@ -178,7 +178,7 @@ impl RunReport {
         let headline = advice::headline(&accounting);
         let mut report = Self {
             label,
-            experiment,
+            experiment: experiment.without_identity(),
             headline,
             task,
             accounting,

@@ -2,7 +2,7 @@
 //! them.
 
 use super::plan_cache::PlanCache;
-use super::programs::{Programs, evaluation_program};
+use super::programs::{Programs, evaluation_program, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
@@ -205,7 +205,8 @@ pub struct EvaluationSession {
     pub refresh: usize,
 }
 
-/// Plans and allocates what measuring needs.
+/// Plans and allocates what measuring needs. Where `recorded` plans are of the same batch, their kernels are
+/// repeated if they are to be had here: the results then have the bits that the run saw.
 ///
 /// # Errors
 /// As [`plan()`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
@@ -213,13 +214,39 @@ pub fn compile_evaluation(
     resolved: &Resolved,
     graph: &Graph,
     device: &OpenDevice,
+    recorded: Option<&Plans>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<EvaluationSession, TrainError> {
     let program = evaluation_program(resolved, graph, device)?;
+    let same = recorded.filter(|plans| plans.evaluate.program.batch == program.batch);
+    if let Some(session) = same.and_then(|plans| repeated(plans, resolved, graph, device).ok()) {
+        return Ok(session);
+    }
     let mut planner = Planner::new(device, &KernelSelection::Cached, warn);
     let evaluate = planner.prepare(&program, None, None)?;
     let prepared = vec![evaluate, planner.prepare(&refresh(&program)?, None, None)?];
     let session = Session::of(device.backend.as_ref(), prepared, planner.persistent)?;
+    Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
+}
+
+/// What measuring needs, with the kernels and layouts of a run's plans. Layouts of weights are training's,
+/// so that its program is planned too; no memory is taken for it.
+fn repeated(
+    plans: &Plans,
+    resolved: &Resolved,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<EvaluationSession, TrainError> {
+    let Programs { train, evaluate, refresh, .. } = programs(resolved, graph, device)?;
+    let backend = device.backend.as_ref();
+    let mut persistent = Persistent::default();
+    let mut prepare = |program: &Program, plan: &Plan| {
+        let choices = with_recomputed(program, &plan.choices);
+        Plan::prepare(backend, program, choices, false, &mut persistent)
+    };
+    drop(prepare(&train, &plans.train)?);
+    let prepared = vec![prepare(&evaluate, &plans.evaluate)?, prepare(&refresh, &plans.refresh)?];
+    let session = Session::of(backend, prepared, persistent)?;
     Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
 }
 

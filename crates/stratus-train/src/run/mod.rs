@@ -200,7 +200,9 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     }
     match &recovery.checkpoint {
         Some(checkpoint) => {
-            session_state::restore(&mut setup.compiled, checkpoint, Restored::Training)?;
+            let copies = setup.compiled.ids.refresh;
+            let session = &mut setup.compiled.session;
+            session_state::restore(session, copies, checkpoint, Restored::Training)?;
             let decode = setup.resolved.settings().data.decode;
             let decoder = jpeg_decoder(JpegLibrary::of_process(), decode);
             if let Some(text) = other_decoder(&checkpoint.state, &decoder) {

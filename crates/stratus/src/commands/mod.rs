@@ -12,6 +12,7 @@ pub mod export;
 pub mod forecast;
 pub mod import;
 pub mod infer;
+pub mod man;
 pub mod memory;
 pub mod model;
 pub mod plan;

@@ -78,6 +78,22 @@ fn shells_get_completions_with_every_command() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = stratus_in(folder.path(), &["man", "share/man1"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
+    for (page, text) in [("stratus", "train"), ("stratus-eval", "confusion"), ("stratus-data-check", "path")]
+    {
+        let read = std::fs::read_to_string(folder.path().join(format!("share/man1/{page}.1"))).unwrap();
+        assert!(read.contains(".TH") && read.contains(text), "{read}");
+    }
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let ran = stratus_in(folder.path(), &["man", "file/man1"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.err.starts_with("error: cannot write to file/man1: "), "{}", ran.err);
+}
+
+#[test]
 fn short_forms_set_the_keys_that_everybody_sets_and_set_wins() {
     let folder = tempfile::tempdir().unwrap();
     let mut arguments =
