@@ -161,6 +161,15 @@ impl Experiment {
         put("planned_peak_bytes", show(memory.planned_peak_bytes));
         put("measured_peak_rss_bytes", show(memory.measured_peak_rss_bytes));
         put("device_peak_bytes", show(memory.device_peak_bytes));
+        let usage = &summary.usage;
+        put("cpu_percent_mean", float(usage.cpu_percent_mean));
+        put("stolen_percent", float(usage.stolen_percent));
+        put("gpu_percent_mean", float(usage.gpu_percent_mean));
+        put("gpu_memory_peak_bytes", show(usage.gpu_memory_peak_bytes));
+        put("gpu_watts_mean", float(usage.gpu_watts_mean));
+        put("disk_read_bytes", show(usage.disk_read_bytes));
+        put("disk_write_bytes", show(usage.disk_write_bytes));
+        put("net_bytes", show(usage.net_bytes));
         put("weights_sha256", summary.weights_sha256.clone().unwrap_or_default());
         let default = Machine::default();
         let machine = self.machine.as_ref().unwrap_or(&default);

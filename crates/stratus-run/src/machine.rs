@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Result, atomic};
 
 pub mod caches;
+pub mod process;
 use caches::Cache;
 
 /// The content of `machine.json`.

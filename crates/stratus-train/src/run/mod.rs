@@ -5,6 +5,7 @@ mod first_stage;
 mod records;
 mod setup;
 mod trainer;
+mod usage;
 mod workers;
 
 use crate::compile::{KernelSelection, Plans};

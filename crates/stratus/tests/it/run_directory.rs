@@ -63,7 +63,8 @@ fn every_file_of_the_contract_is_there() {
             "run.lock",
             "sources.json",
             "summary.json",
-            "timeline"
+            "timeline",
+            "usage.csv"
         ]
     );
     assert_eq!((result.iterations.len(), result.epochs.len()), (PER_EPOCH, 1));
@@ -107,7 +108,21 @@ fn every_file_of_the_contract_is_there() {
     let parts: &[(&str, &[&str])] = &[
         ("images_per_second", &["median", "p10", "p90"]),
         ("time", &["checkpoint_s", "data_wait_s", "startup_s", "total_s", "train_s", "validation_s"]),
-        ("usage", &["cpu_percent_mean", "stolen_percent"]),
+        (
+            "usage",
+            &[
+                "cpu_percent_mean",
+                "disk_read_bytes",
+                "disk_write_bytes",
+                "gpu_memory_peak_bytes",
+                "gpu_percent_mean",
+                "gpu_watts_mean",
+                "net_bytes",
+                "rss_peak_bytes",
+                "sampling_percent",
+                "stolen_percent",
+            ],
+        ),
         ("accounting", &["attributed_s", "iteration_s", "unattributed_percent"]),
         ("final", &["train_loss", "val_loss", "val_top1", "val_top5"]),
         ("memory", &["device_peak_bytes", "measured_peak_rss_bytes", "planned_peak_bytes"]),
