@@ -23,3 +23,4 @@ pub mod target;
 pub mod train;
 pub mod weights;
 pub mod windows;
+mod xml;

@@ -54,6 +54,7 @@ fn help_texts() {
     insta::assert_snapshot!("help_config", help(&["config", "--help"]));
     insta::assert_snapshot!("help_config_show", help(&["config", "show", "--help"]));
     insta::assert_snapshot!("help_config_keys", help(&["config", "keys", "--help"]));
+    insta::assert_snapshot!("help_config_convert", help(&["config", "convert", "--help"]));
     insta::assert_snapshot!("help_doctor", help(&["doctor", "--help"]));
     insta::assert_snapshot!("help_data", help(&["data", "--help"]));
     insta::assert_snapshot!("help_train", help(&["train", "--help"]));

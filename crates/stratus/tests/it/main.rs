@@ -21,3 +21,4 @@ mod runs;
 mod segmentation;
 mod stores;
 mod sweep;
+mod xml;
