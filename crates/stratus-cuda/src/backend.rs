@@ -3,6 +3,7 @@
 use crate::ffi::cupti::Cupti;
 use crate::ffi::driver::{self, Gpu};
 use crate::ffi::libraries::{self, Library};
+use crate::ffi::nvml::Nvml;
 use crate::ffi::{cudnn, nvrtc};
 use crate::gpu::{GpuDevice, GpuProcessor};
 use crate::gpu_libraries::GpuLibraries;
@@ -11,7 +12,7 @@ use crate::processor::{Implementation, Processor};
 use crate::step_clock::StepClock;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stratus_engine::device::Tracer;
+use stratus_engine::device::{DeviceMeter, Tracer};
 use stratus_engine::passes::fuse::Fusions;
 use stratus_engine::{Backend, Device, EngineError, Phases, Precision, PrepareRequest, Prepared, Program};
 
@@ -281,6 +282,14 @@ impl Backend for Cuda {
             Machine::Emulated | Machine::CompileOnly | Machine::Counting => {
                 Err("there is no GPU that could be traced".to_owned())
             }
+        }
+    }
+
+    fn meter(&self) -> Option<Box<dyn DeviceMeter>> {
+        match &self.machine {
+            Machine::Gpu(gpu) => Some(Box::new(Nvml::of(&gpu.bus_id().ok()?)?)),
+            #[cfg(feature = "emulation")]
+            Machine::Emulated | Machine::CompileOnly | Machine::Counting => None,
         }
     }
 

@@ -254,6 +254,41 @@ pub enum DataError {
         /// The nearest that is there, as a question; or nothing.
         hint: String,
     },
+    /// A folder of classes without the parts of a data set.
+    #[error(
+        "{}: {found}; add `--set data.split_seed=0`, which divides each class into 60 % training, 20 % \
+         validation and 20 % test images, or sort the images into train/<class>/ and val/<class>/",
+        .root.display()
+    )]
+    Undivided {
+        /// The data set.
+        root: PathBuf,
+        /// What there is, and what is missing.
+        found: String,
+    },
+    /// Classes have too few images to be divided.
+    #[error(
+        "{}: has {images} images of {classes} classes; data.split_seed divides each class by itself, and one \
+         needs at least {least} images to have any in the {split} part, which classes have not ({count}): \
+         {}{}; add images, name the classes to use with data.classes, or divide the images with data.lists",
+        .root.display(), counted(.listed), if *count > .listed.len() { ", …" } else { "" }
+    )]
+    TooFewToDivide {
+        /// The data set.
+        root: PathBuf,
+        /// The part that would be empty.
+        split: Split,
+        /// The fewest images of a class.
+        least: usize,
+        /// Images in all.
+        images: usize,
+        /// Classes in all.
+        classes: usize,
+        /// Classes that have too few.
+        count: usize,
+        /// The first of them, and how many images they have.
+        listed: Vec<(String, usize)>,
+    },
     /// Classes have no image.
     #[error(
         "{}: classes without an image ({count}): {}{}; remove them, or name the classes to use with \
@@ -307,6 +342,11 @@ impl From<StoreError> for DataError {
     fn from(cause: StoreError) -> Self {
         Self::Store { cause: Arc::new(cause) }
     }
+}
+
+/// Names with their counts.
+fn counted(classes: &[(String, usize)]) -> String {
+    classes.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>().join(", ")
 }
 
 /// One line each, and how many more there are.

@@ -1,6 +1,6 @@
 //! What a backend provides: a kernel, an implementation name, layouts and scratch for every step.
 
-use crate::device::{Device, Tracer};
+use crate::device::{Device, DeviceMeter, Tracer};
 use crate::passes::fuse::Fusions;
 use crate::{EngineError, Layout, Precision, Program};
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,12 @@ pub trait Backend: Send + Sync {
     /// Where there is no device, or no such tool.
     fn trace(&self) -> Result<Box<dyn Tracer>, String> {
         Err(format!("{} has no device that could be traced", self.name()))
+    }
+
+    /// Measures how its device is used, by the vendor's library; `None` where there is no device, or no such
+    /// library.
+    fn meter(&self) -> Option<Box<dyn DeviceMeter>> {
+        None
     }
 
     /// Bytes of its device's memory that have been taken since it was opened, as the driver counts; `None`

@@ -3,6 +3,23 @@
 use crate::{AlignedBytes, EngineError};
 use std::borrow::Cow;
 
+/// How a device is used at a moment, by whichever programs. What is not known is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceUsage {
+    /// The time of the last second or so in which it ran a kernel, in percent.
+    pub busy_percent: Option<f64>,
+    /// Bytes of its memory in use.
+    pub memory_bytes: Option<u64>,
+    /// The power that it draws.
+    pub watts: Option<f64>,
+}
+
+/// Measures how a device is used.
+pub trait DeviceMeter: Send {
+    /// How it is used now.
+    fn usage(&mut self) -> DeviceUsage;
+}
+
 /// Notes when the work that was put into a device's queue so far ends.
 pub trait Marks {
     /// Gives the time since the last mark to `slot`.

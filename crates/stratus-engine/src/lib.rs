@@ -21,6 +21,7 @@ pub mod ops;
 pub mod passes;
 pub mod phases;
 pub mod plan;
+pub mod probe;
 pub mod program;
 pub mod reference;
 pub mod session;

@@ -110,7 +110,7 @@ pub fn choose_tensorflow(
 }
 
 /// Deviations to each side for four of five, where there is nothing to take the quantile of.
-const WIDTH: f64 = 1.282;
+pub(crate) const WIDTH: f64 = 1.282;
 
 /// The profile of machines that this one is not.
 fn unseen(profile: &Profile) -> Profile {

@@ -1,7 +1,7 @@
 //! A forecast: time, memory and price of one training at one batch size on one machine.
 
 use crate::catalogue::{Machine, Processor};
-use crate::choice::{Source, choose, choose_tensorflow};
+use crate::choice::{Source, WIDTH, choose, choose_tensorflow};
 use crate::error::Result;
 use crate::model::{Estimate, Framework, Shares, Terms};
 use crate::peaks::{Format, peaks};
@@ -35,6 +35,9 @@ pub struct Memory {
     pub per_image: u64,
     /// A batch as the loader makes it.
     pub batch: u64,
+    /// What the process holds beside `device` and its libraries, where that was planned; else batches are
+    /// counted.
+    pub beside: Option<u64>,
     /// A checkpoint.
     pub checkpoint: u64,
 }
@@ -152,6 +155,8 @@ const CONTEXT: u64 = 768 << 20;
 const TURING: f64 = 7.5;
 /// Bytes of libraries and code of a process that computes on a GPU, and of one that does not.
 const LIBRARIES: [u64; 2] = [2 << 30, 128 << 20];
+/// How far a step lies from the sum of its kernels, timed alone: the deviation of the logarithm.
+const MEASURED_SPREAD: f64 = 0.04;
 /// Below this a batch is no longer worth a warning.
 const FEW_IMAGES: u64 = 4;
 
@@ -170,6 +175,63 @@ pub fn forecast(
     let peaks = peaks(&machine.processor, format)?;
     let (step, Estimate { shares, .. }) = profile.step(&Terms::of(&plan.train, &peaks));
     let (validation, _) = profile.step(&Terms::of(&plan.evaluate, &peaks));
+    let (framework, limit) = (profile.framework, Limit::of(&shares));
+    Ok(row(machine, plan, length, &Timed { framework, format, source, step, validation, limit }))
+}
+
+/// Seconds of a training step and of one of validation whose kernels were timed on the machine itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasuredStep {
+    /// A training step.
+    pub step_s: f64,
+    /// A step of validation.
+    pub validation_s: f64,
+    /// Of the step, what convolutions and fully connected layers take.
+    pub arithmetic_s: f64,
+    /// How far times of the same kernel lay apart, in parts of them; where known.
+    pub spread: Option<f64>,
+}
+
+/// The interval of a step that is the sum of its kernels' times; `spread` as in [`MeasuredStep`].
+#[must_use]
+pub fn measured_interval(seconds: f64, spread: Option<f64>) -> Interval {
+    Interval::new(seconds, WIDTH * MEASURED_SPREAD.hypot(spread.unwrap_or(0.0)))
+}
+
+/// Forecasts a training on the machine on which its kernels were timed.
+#[must_use]
+pub fn measured(
+    machine: &Machine,
+    format: Format,
+    plan: &Plan,
+    length: &Length,
+    measured: &MeasuredStep,
+) -> Forecast {
+    let interval = |seconds: f64| measured_interval(seconds, measured.spread);
+    let arithmetic = measured.arithmetic_s > 0.5 * measured.step_s;
+    let timed = Timed {
+        framework: Framework::Stratus,
+        format,
+        source: Source::Measured,
+        step: interval(measured.step_s),
+        validation: interval(measured.validation_s),
+        limit: if arithmetic { Limit::Arithmetic } else { Limit::Memory },
+    };
+    row(machine, plan, length, &timed)
+}
+
+/// The times of a row.
+struct Timed {
+    framework: Framework,
+    format: Format,
+    source: Source,
+    step: Interval,
+    validation: Interval,
+    limit: Limit,
+}
+
+fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Forecast {
+    let Timed { framework, format, source, step, validation, limit } = *timed;
     let epochs = epochs(step, validation, plan, length);
     let (device, host) = memory(machine, plan, length);
     let fits = room(machine).map(|room| fits(machine, room, device, host));
@@ -177,9 +239,9 @@ pub fn forecast(
     let hourly = instance.and_then(|instance| instance.on_demand_per_hour.or(instance.spot_per_hour));
     let price = |seconds: f64| hourly.map(|hourly| hourly * seconds / 3600.0);
     let total = epochs.map(|(_, total)| total);
-    Ok(Forecast {
+    Forecast {
         name: machine.name.clone(),
-        framework: profile.framework.name(),
+        framework: framework.name(),
         precision: format.name(),
         source,
         batch: plan.batch,
@@ -197,12 +259,12 @@ pub fn forecast(
         fits,
         spare_bytes: room(machine).map(|room| room as i64 - device as i64),
         largest_batch: room(machine).map(|room| largest(plan, device, room)),
-        limit: Limit::of(&shares),
+        limit,
         price: total.and_then(|total| price(total.seconds)),
         price_high: total.and_then(|total| price(total.high)),
         currency: instance.filter(|_| hourly.is_some()).and_then(|instance| instance.currency.clone()),
         warnings: warnings(machine, plan, source),
-    })
+    }
 }
 
 fn choose_for(
@@ -242,7 +304,8 @@ fn epochs(
 
 /// Bytes on the device and of the process.
 fn memory(machine: &Machine, plan: &Plan, length: &Length) -> (u64, u64) {
-    let ahead = plan.memory.batch * (length.batches_ahead + 1) + length.resident;
+    let batches = plan.memory.batch * (length.batches_ahead + 1) + length.resident;
+    let ahead = plan.memory.beside.unwrap_or(batches);
     match machine.processor {
         // TensorFlow's estimate has both.
         Processor::Gpu(_) if plan.framework == Framework::Tensorflow => {
@@ -297,7 +360,7 @@ fn warnings(machine: &Machine, plan: &Plan, source: Source) -> Vec<String> {
     if !ours {
         warnings.push("memory is an estimate from TensorFlow's layers".to_owned());
     }
-    if plan.batch < FEW_IMAGES {
+    if plan.batch < FEW_IMAGES && source != Source::Measured {
         warnings.push("so small a batch is outside of what was measured".to_owned());
     }
     warnings

@@ -39,6 +39,7 @@ impl Sketch {
             device: (persistent.bytes + transient) as u64 + on_device,
             per_image: 0,
             batch: input as u64,
+            beside: None,
             checkpoint: programs.first().map_or(0, |program| saved(program)),
         })
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, IterationRow};
-use stratus_run::machine::Machine;
+use stratus_run::machine::{Identity, Machine};
 use stratus_run::summary::{Status, Summary};
 
 use crate::text::csv_field;
@@ -95,10 +95,21 @@ impl Experiment {
         })
     }
 
-    /// The row as columns and their text; what is not known is empty. Keys of the configuration come last, as
+    /// The same without what tells the machine from all others: its UUID and the addresses of its network
+    /// cards. The run's own `machine.json` keeps them.
+    #[must_use]
+    pub fn without_identity(mut self) -> Self {
+        if let Some(machine) = &mut self.machine {
+            machine.identity = Identity::default();
+        }
+        self
+    }
+
+    /// The row as columns and their text; what is not known is empty. `uuid` and `mac` of the machine are
+    /// columns only where its `identity` is wanted. Keys of the configuration come last, as
     /// `config.<table>.<key>`.
     #[must_use]
-    pub fn fields(&self) -> Vec<(String, String)> {
+    pub fn fields(&self, identity: bool) -> Vec<(String, String)> {
         let mut fields = Vec::new();
         let mut put = |name: &str, value: String| fields.push((name.to_string(), value));
         let default = Summary::default();
@@ -150,12 +161,23 @@ impl Experiment {
         put("planned_peak_bytes", show(memory.planned_peak_bytes));
         put("measured_peak_rss_bytes", show(memory.measured_peak_rss_bytes));
         put("device_peak_bytes", show(memory.device_peak_bytes));
+        let usage = &summary.usage;
+        put("cpu_percent_mean", float(usage.cpu_percent_mean));
+        put("stolen_percent", float(usage.stolen_percent));
+        put("gpu_percent_mean", float(usage.gpu_percent_mean));
+        put("gpu_memory_peak_bytes", show(usage.gpu_memory_peak_bytes));
+        put("gpu_watts_mean", float(usage.gpu_watts_mean));
+        put("disk_read_bytes", show(usage.disk_read_bytes));
+        put("disk_write_bytes", show(usage.disk_write_bytes));
+        put("net_bytes", show(usage.net_bytes));
         put("weights_sha256", summary.weights_sha256.clone().unwrap_or_default());
         let default = Machine::default();
         let machine = self.machine.as_ref().unwrap_or(&default);
         put("host", machine.host.clone());
-        put("uuid", machine.identity.uuid.clone().unwrap_or_default());
-        put("mac", machine.identity.mac.clone().unwrap_or_default());
+        if identity {
+            put("uuid", machine.identity.uuid.clone().unwrap_or_default());
+            put("mac", machine.identity.mac.clone().unwrap_or_default());
+        }
         put("os", machine.os.clone());
         put("kernel", machine.kernel.clone());
         put("cpu", machine.cpu.model.clone());
@@ -178,27 +200,32 @@ impl Experiment {
     }
 }
 
-/// Runs as CSV: a header and a row each. Runs whose configurations differ in their keys leave fields empty.
+/// Runs as CSV: a header and a row each, with the machines' `identity` or without. Runs whose configurations
+/// differ in their keys leave fields empty.
 #[must_use]
-pub fn to_csv(experiments: &[Experiment]) -> String {
-    let rows: Vec<Vec<(String, String)>> = experiments.iter().map(Experiment::fields).collect();
+pub fn to_csv(experiments: &[Experiment], identity: bool) -> String {
+    let rows: Vec<Vec<(String, String)>> =
+        experiments.iter().map(|experiment| experiment.fields(identity)).collect();
     let is_config = |name: &&str| name.starts_with("config.");
     let names = || rows.iter().flatten().map(|(name, _)| name.as_str());
     let first = rows.first().map_or(&[][..], Vec::as_slice);
     let mut columns: Vec<&str> =
         first.iter().map(|(name, _)| name.as_str()).filter(|n| !is_config(n)).collect();
     columns.extend(names().filter(is_config).collect::<std::collections::BTreeSet<_>>());
-    let mut out = columns.iter().map(|name| csv_field(name)).collect::<Vec<_>>().join(",");
-    out.push('\n');
+    let mut out = row_of(columns.iter().copied());
     for row in &rows {
         let row: BTreeMap<&str, &str> =
             row.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let line: Vec<_> =
-            columns.iter().map(|name| csv_field(row.get(name).copied().unwrap_or(""))).collect();
-        out.push_str(&line.join(","));
-        out.push('\n');
+        out.push_str(&row_of(columns.iter().map(|name| row.get(name).copied().unwrap_or(""))));
     }
     out
+}
+
+/// A row of CSV.
+pub(crate) fn row_of<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+    let mut line = fields.map(csv_field).collect::<Vec<_>>().join(",");
+    line.push('\n');
+    line
 }
 
 /// A file that is not there yet is no error.

@@ -26,6 +26,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A table of published figures cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Reference {
+        /// The file.
+        path: PathBuf,
+        /// The line, and what is wrong with it.
+        reason: String,
+    },
     /// The run's configuration is not the TOML it should be.
     #[error("{} is damaged: {reason}; restore it from a copy", path.display())]
     Configuration {

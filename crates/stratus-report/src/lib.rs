@@ -13,6 +13,7 @@
 //!   text.
 
 pub mod accounting;
+pub mod brief;
 pub mod collect;
 mod error;
 pub mod layers;

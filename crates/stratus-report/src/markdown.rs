@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::report::{Comparison, Report, RunReport, score_name};
-use crate::text::{bytes, csv_field};
+use crate::report::{Against, Change, Comparison, Diff, Report, RunReport, score_name};
+use crate::text::{bytes, csv_field, figure, probability};
 
 /// Layers in the table of a run.
 const LAYERS: usize = 20;
@@ -12,11 +12,17 @@ const LAYERS: usize = 20;
 #[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut out = String::new();
+    if let Some(diff) = &report.diff {
+        difference(&mut out, diff);
+    }
     if let Some(comparison) = &report.comparison {
         let (heads, rows) = comparison_table(comparison);
         out.push_str("# Side by side\n\n");
         table(&mut out, &heads, &rows);
         out.push('\n');
+    }
+    if let Some(against) = &report.against {
+        published(&mut out, against);
     }
     for run in &report.runs {
         of_run(&mut out, run);
@@ -34,9 +40,16 @@ pub fn markdown(report: &Report) -> String {
     out
 }
 
-/// The comparison's rows as CSV; of a single run its row.
+/// What was asked for as CSV: the difference of two runs, published figures beside ours; else the
+/// comparison's rows, of a single run its row.
 #[must_use]
 pub fn csv(report: &Report) -> String {
+    if let Some(against) = &report.against {
+        return published_csv(against);
+    }
+    if let Some(diff) = &report.diff {
+        return difference_csv(diff);
+    }
     let alone;
     let comparison = match &report.comparison {
         Some(comparison) => comparison,
@@ -119,6 +132,145 @@ fn of_run(out: &mut String, run: &RunReport) {
     add("an iteration", accounting.wall.mean_ms, 100.0);
     table(out, &heads.map(str::to_owned), &rows);
     out.push('\n');
+}
+
+/// What became faster or slower: the layers that changed most, and what belongs to no layer.
+fn difference(out: &mut String, diff: &Diff) {
+    let _ = writeln!(out, "# What became faster or slower\n\n{}\n", plain(&diff.headline));
+    let _ = writeln!(out, "Judged by {}.\n", diff.test);
+    for side in [0, 1] {
+        if !diff.only[side].is_empty() {
+            let names = plain(&diff.only[side].join(", "));
+            let _ = writeln!(out, "Only in {}: {names}.\n", plain(&diff.runs[side]));
+        }
+    }
+    let unit = diff.per.unit();
+    let [before, after] = ["before", "after"].map(|head| format!("{head} {unit}"));
+    let mut heads = vec!["layer".to_owned(), "phase".to_owned(), before, after];
+    heads.extend([format!("difference {unit}"), "%".to_owned(), "p".to_owned(), "verdict".to_owned()]);
+    let time = |ms: Option<f64>| number(ms.map(|ms| diff.per.in_unit(ms)), 3);
+    let row = |layer: &str, phase: &str, change: &Change| {
+        let mut cells = vec![layer.to_owned(), phase.replace('_', " ")];
+        cells.extend([change.before_ms, change.after_ms, change.difference_ms].map(time));
+        cells.extend([number(change.percent, 1), probability(change.p)]);
+        cells.push(change.verdict().unwrap_or("–").to_owned());
+        cells
+    };
+    let mut layers: Vec<_> = diff.layers.iter().collect();
+    let size = |change: &Change| {
+        change.difference_ms.or(change.after_ms).or(change.before_ms).unwrap_or_default().abs()
+    };
+    layers.sort_by(|a, b| size(&b.total).total_cmp(&size(&a.total)));
+    let mut rows = Vec::new();
+    for layer in layers.iter().take(LAYERS) {
+        let phases = layer.phases().into_iter().rev();
+        let there = phases.filter(|(_, change)| change.before_ms.is_some() || change.after_ms.is_some());
+        rows.extend(there.map(|(phase, change)| row(&layer.layer, phase, change)));
+    }
+    rows.extend(diff.phases.iter().map(|of| row("", of.phase.name(), &of.change)));
+    rows.push(row("", "unattributed", &diff.unattributed));
+    rows.push(row("", &format!("an {}", diff.per.name()), &diff.wall));
+    table(out, &heads, &rows);
+    if layers.len() > LAYERS {
+        let _ = writeln!(out, "\n{} more layers changed less.", layers.len() - LAYERS);
+    }
+    out.push('\n');
+}
+
+/// A row a layer and phase, a row a phase that belongs to no layer, and all of it.
+fn difference_csv(diff: &Diff) -> String {
+    let mut out = String::from("layer,kind,phase,per,before_ms,after_ms,difference_ms,percent,p,verdict\n");
+    let mut row = |layer: &str, kind: &str, phase: &str, change: &Change| {
+        let Change { before_ms, after_ms, difference_ms, percent, p, .. } = change;
+        let numbers = [before_ms, after_ms, difference_ms, percent, p];
+        let numbers = numbers.map(|value| value.map_or(String::new(), |value| format!("{value:?}")));
+        let [layer, kind] = [layer, kind].map(csv_field);
+        let (per, verdict) = (diff.per.name(), change.verdict().unwrap_or_default());
+        let _ = writeln!(out, "{layer},{kind},{phase},{per},{},{verdict}", numbers.join(","));
+    };
+    for layer in &diff.layers {
+        for (phase, change) in layer.phases() {
+            if change.before_ms.is_some() || change.after_ms.is_some() {
+                row(&layer.layer, &layer.kind, phase, change);
+            }
+        }
+    }
+    diff.phases.iter().for_each(|of| row("", "", of.phase.name(), &of.change));
+    row("", "", "unattributed", &diff.unattributed);
+    row("", "", "wall", &diff.wall);
+    out
+}
+
+/// Published figures beside those of runs.
+fn published(out: &mut String, against: &Against) {
+    let _ = writeln!(out, "# Beside published figures\n");
+    let left_out = against.left_out();
+    if !left_out.is_empty() {
+        let _ = writeln!(out, "{}\n", plain(&left_out));
+    }
+    let heads = ["quantity", "network", "batch", "published", "ours", "unit", "ratio"];
+    let more = ["published on", "ours on", "source", "run", "what differs"];
+    let rows: Vec<Vec<String>> = against
+        .rows
+        .iter()
+        .map(|row| {
+            let published = &row.published;
+            vec![
+                published.metric.replace('_', " "),
+                published.model.clone(),
+                published.batch_size.map_or(String::new(), |size| size.to_string()),
+                figure(published.value),
+                row.ours.map_or("–".to_owned(), figure),
+                published.unit.clone(),
+                row.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}")),
+                published.machine.clone(),
+                row.machine.clone().unwrap_or_default(),
+                published.source.clone(),
+                row.run.clone(),
+                row.differences.join("; "),
+            ]
+        })
+        .collect();
+    let heads: Vec<String> = heads.iter().chain(&more).map(ToString::to_string).collect();
+    table(out, &heads, &rows);
+    out.push('\n');
+}
+
+/// The columns of the published table, then the run's.
+fn published_csv(against: &Against) -> String {
+    let mut out = String::from(
+        "source,framework,model,dataset,machine,image_size,epochs,iterations,batch_size,metric,value,unit,\
+         note,run,run_machine,ours,ratio,differences\n",
+    );
+    for row in &against.rows {
+        let of = &row.published;
+        let count = |count: Option<u64>| count.map_or(String::new(), |count| count.to_string());
+        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:?}"));
+        let fields = [
+            of.source.clone(),
+            of.framework.clone(),
+            of.model.clone(),
+            of.dataset.clone(),
+            of.machine.clone(),
+            of.image_size.clone(),
+            count(of.epochs),
+            count(of.iterations),
+            count(of.batch_size),
+            of.metric.clone(),
+            number(Some(of.value)),
+            of.unit.clone(),
+            of.note.clone(),
+            row.run.clone(),
+            row.machine.clone().unwrap_or_default(),
+            number(row.ours),
+            number(row.ratio),
+            row.differences.join("; "),
+        ];
+        let fields: Vec<_> = fields.iter().map(|field| csv_field(field)).collect();
+        out.push_str(&fields.join(","));
+        out.push('\n');
+    }
+    out
 }
 
 fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {

@@ -12,6 +12,9 @@ use crate::{Result, status};
 /// Columns of the names.
 const NAMES: usize = 13;
 
+/// Of so many classes, or fewer, the five likeliest tell nothing: top-5 accuracy is not shown.
+pub const FEW_CLASSES: usize = 5;
+
 /// Reads a run's summary and renders it.
 pub fn of(run: &RunDir, width: usize) -> Result<String> {
     let mut summary = Summary::read(&run.summary())?;
@@ -65,6 +68,8 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         ]),
     );
     let last = &summary.last;
+    // Of so few classes, five are all or nearly. There are more than are listed where none is.
+    let few = (1..=FEW_CLASSES).contains(&summary.classes.len());
     line(
         "loss",
         some([
@@ -80,7 +85,7 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         "validation",
         some([
             last.val_top1.map(|v| format!("top-1 {:.2} %", 100.0 * v)),
-            last.val_top5.map(|v| format!("top-5 {:.2} %", 100.0 * v)),
+            last.val_top5.filter(|_| !few).map(|v| format!("top-5 {:.2} %", 100.0 * v)),
             last.val_miou.map(|v| format!("mean IoU {:.2} %", 100.0 * v)),
             last.val_accuracy.map(|v| format!("accuracy {:.2} %", 100.0 * v)),
             last.val_mean_accuracy.map(|v| format!("mean of the classes' {:.2} %", 100.0 * v)),

@@ -21,8 +21,11 @@ pub enum Rows {
     Layers,
     /// An iteration: the columns of `iterations.csv`.
     Iterations,
-    /// A run: configuration, machine, times, results.
-    Experiments,
+    /// A run: configuration, machine, times, results; with what identifies the machine, or without.
+    Experiments {
+        /// Whether `uuid` and `mac` of the machine are columns.
+        identity: bool,
+    },
 }
 
 /// Writes a table of `runs` to `path`, which is replaced when it is complete; gives the number of rows.
@@ -36,7 +39,7 @@ pub fn write(runs: &[RunDir], rows: Rows, format: Format, path: &Path, skip: Opt
         written = match rows {
             Rows::Layers => of_layers(runs, format, &mut out)?,
             Rows::Iterations => of_iterations(runs, format, &mut out)?,
-            Rows::Experiments => of_experiments(runs, format, &mut out, skip)?,
+            Rows::Experiments { identity } => of_experiments(runs, format, &mut out, skip, identity)?,
         };
         Ok::<(), Error>(())
     })?;
@@ -136,12 +139,18 @@ fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn of_experiments(runs: &[RunDir], format: Format, out: &mut Named<'_>, skip: Option<u64>) -> Result<u64> {
+fn of_experiments(
+    runs: &[RunDir],
+    format: Format,
+    out: &mut Named<'_>,
+    skip: Option<u64>,
+    identity: bool,
+) -> Result<u64> {
     let path = out.path.to_owned();
     let mut names: Vec<String> = Vec::new();
     let mut rows: Vec<BTreeMap<String, String>> = Vec::new();
     for run in runs {
-        let fields = Experiment::of(run, skip)?.fields();
+        let fields = Experiment::of(run, skip)?.fields(identity);
         // Keys of the configuration come last, and not every run has every key.
         for (name, _) in &fields {
             if !names.contains(name) {

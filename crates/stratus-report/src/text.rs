@@ -32,6 +32,23 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
+/// A figure of any size with four digits or more: `0.0123`, `68.21`, `11334`.
+pub(crate) fn figure(value: f64) -> String {
+    let digits = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    let decimals = usize::try_from(3 - digits).unwrap_or(0).min(9);
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// A probability as a table shows it: `0.031`, `< 0.001`; an en dash where there is none.
+pub(crate) fn probability(p: Option<f64>) -> String {
+    match p {
+        None => "–".to_owned(),
+        Some(p) if p < 0.001 => "< 0.001".to_owned(),
+        Some(p) => format!("{p:.3}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +58,8 @@ mod tests {
         assert_eq!(fit("abc", 5), "abc  ");
         assert_eq!(fit("abcdefghij", 6), "ab..ij");
         assert_eq!(fit("äöüäöüäöü", 7), "äöü..öü");
+        let figures = [0.0, 0.012_341, 0.87, 68.214, 11_334.0, -2.5].map(figure);
+        assert_eq!(figures, ["0", "0.01234", "0.87", "68.21", "11334", "-2.5"]);
         assert_eq!(csv_field("a\"b,c"), "\"a\"\"b,c\"");
         assert_eq!(
             (bytes(999), bytes(999_960), bytes(45_210_000)),

@@ -1,4 +1,5 @@
-//! `iterations.csv` and `epochs.csv`: written row by row, cut back on resume, readable while they grow.
+//! `iterations.csv`, `epochs.csv` and `usage.csv`: written row by row, cut back on resume, readable while
+//! they grow.
 //!
 //! Losses, accuracies and learning rates are written as the shortest decimal that reads back as the same
 //! bits, so that equal runs have equal text. Times in seconds have six decimals. A value that does not exist
@@ -9,8 +10,10 @@
 mod rows;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use rows::{EpochRow, IterationRow, Row, Task};
+pub use usage::UsageRow;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};

@@ -21,6 +21,8 @@ pub const PLAN: &str = "plan.json";
 pub const ITERATIONS: &str = "iterations.csv";
 /// One row per epoch.
 pub const EPOCHS: &str = "epochs.csv";
+/// One row a second: how the machine is used.
+pub const USAGE: &str = "usage.csv";
 /// The run of the first stage, within a run of two.
 pub const FIRST_STAGE: &str = "first_stage";
 /// Measures of each class, see [`crate::classes`].
@@ -229,6 +231,12 @@ impl RunDir {
     #[must_use]
     pub fn epochs(&self) -> PathBuf {
         self.path.join(EPOCHS)
+    }
+
+    /// The path of [`USAGE`].
+    #[must_use]
+    pub fn usage(&self) -> PathBuf {
+        self.path.join(USAGE)
     }
 
     /// The path of [`TIMELINE`].

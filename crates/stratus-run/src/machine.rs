@@ -12,6 +12,7 @@ use crate::{Result, atomic};
 
 pub mod caches;
 mod cgroup;
+pub mod process;
 use caches::Cache;
 
 /// The content of `machine.json`.

@@ -77,7 +77,7 @@ pub struct Summary {
     pub last: FinalMetrics,
     /// Bytes planned and used.
     pub memory: Memory,
-    /// Who used the processors.
+    /// How the machine was used.
     pub usage: Usage,
     /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
     pub weights_sha256: Option<String>,
@@ -109,15 +109,31 @@ pub struct Summary {
     pub extra: Map<String, Value>,
 }
 
-/// Who used the processors that the run may use, in percent of their time since it was last continued. `None`
-/// where the system does not tell, or in the first second.
+/// How the machine was used since the run was last continued, see `usage.csv`. `None` where the system does
+/// not tell, or in the first second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// The run.
+    /// The run's share of the processors that it may use, in percent of their time.
     pub cpu_percent_mean: Option<f64>,
-    /// Other programs, and other virtual machines where the hypervisor says so.
+    /// That of other programs, and of other virtual machines where the hypervisor says so.
     pub stolen_percent: Option<f64>,
+    /// The time in which the device that computed was busy, in percent.
+    pub gpu_percent_mean: Option<f64>,
+    /// The most memory of that device in use at a sample, other programs' included.
+    pub gpu_memory_peak_bytes: Option<u64>,
+    /// The power that it drew.
+    pub gpu_watts_mean: Option<f64>,
+    /// The run's most resident memory at a sample.
+    pub rss_peak_bytes: Option<u64>,
+    /// What disks read for the run.
+    pub disk_read_bytes: Option<u64>,
+    /// What disks wrote for the run.
+    pub disk_write_bytes: Option<u64>,
+    /// What the machine received and sent, its loopback left out.
+    pub net_bytes: Option<u64>,
+    /// What sampling all this took, in percent of the run's processor time.
+    pub sampling_percent: Option<f64>,
 }
 
 /// The stage before a run's training.
@@ -330,7 +346,9 @@ mod tests {
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
              resumed\nstatus\nthreads\n\
              time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\n\
-             usage{cpu_percent_mean stolen_percent}\nweights_sha256"
+             usage{cpu_percent_mean disk_read_bytes disk_write_bytes gpu_memory_peak_bytes \
+             gpu_percent_mean gpu_watts_mean net_bytes rss_peak_bytes sampling_percent \
+             stolen_percent}\nweights_sha256"
         );
         assert_eq!(value["status"], "running");
     }

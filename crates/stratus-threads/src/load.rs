@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Nanoseconds between two looks. The system counts in hundredths of a second.
 const LOOK: u64 = 200_000_000;
@@ -85,6 +85,20 @@ impl UsageMeter {
         };
         (time.as_secs() >= 1).then(|| Usage { own_percent: percent(0), others_percent: percent(1) })
     }
+}
+
+impl UsageMeter {
+    /// The processor time that this process used since; `None` where that is not known.
+    #[must_use]
+    pub fn own_time(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(system::used()?[0].saturating_sub(self.before?[0])))
+    }
+}
+
+/// The processor time that the calling thread has used; `None` where that is not known.
+#[must_use]
+pub fn thread_time() -> Option<Duration> {
+    system::thread().map(Duration::from_nanos)
 }
 
 fn want_more(threads: usize, processors: usize, others: u32) -> bool {
@@ -210,10 +224,19 @@ mod system {
 
     /// The nanoseconds that this process has used.
     fn own() -> Option<u64> {
+        clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+    }
+
+    /// The nanoseconds that this thread has used.
+    pub fn thread() -> Option<u64> {
+        clock(libc::CLOCK_THREAD_CPUTIME_ID)
+    }
+
+    fn clock(which: libc::clockid_t) -> Option<u64> {
         // SAFETY: a structure of integers, for which zeros are a value.
         let mut time: libc::timespec = unsafe { std::mem::zeroed() };
         // SAFETY: fills the structure in.
-        let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) } != 0;
+        let failed = unsafe { libc::clock_gettime(which, &raw mut time) } != 0;
         let whole = u64::try_from(time.tv_sec).ok()?.checked_mul(1_000_000_000)?;
         (!failed).then(|| whole.checked_add(u64::try_from(time.tv_nsec).ok()?)).flatten()
     }
@@ -254,6 +277,11 @@ mod system {
 
     /// Not known.
     pub fn used() -> Option<[u64; 2]> {
+        None
+    }
+
+    /// Not known.
+    pub fn thread() -> Option<u64> {
         None
     }
 }

@@ -7,6 +7,9 @@
 //! class_names     ["sky","road"]              by the number of the class
 //! mean, std       [0.485,0.456,0.406]         of each channel; the network gets (value / 255 - mean) / std
 //! input_shape     [3,360,480]                 channels, height, width
+//! resize          256                         the shorter side in pixels, before the crop; without it
+//!                                             the largest crop of the input's aspect ratio is resized
+//! crop            center                      how the input is cut from an image
 //! channel_order   RGB                         or `gray`
 //! ```
 
@@ -19,8 +22,14 @@ const MOST_CHANNELS: usize = 1 << 16;
 
 /// The keys, in the order of the fields.
 const KEYS: [&str; 4] = ["class_names", "mean", "std", "input_shape"];
+/// The shorter side of an image, in pixels.
+const RESIZE: &str = "resize";
+/// How the input is cut from an image: always its centre.
+const CROP: [&str; 2] = ["crop", "center"];
 /// The key that follows from the channels.
 const ORDER: &str = "channel_order";
+/// The largest shorter side.
+const LARGEST_SIDE: usize = 1 << 16;
 
 /// How a network wants its images, and what its classes are called. What is not known is empty.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +42,9 @@ pub struct NetworkMetadata {
     pub std: Vec<f64>,
     /// `[channels, height, width]` of the images.
     pub input_shape: Vec<usize>,
+    /// Pixels of the shorter side that an image is resized to before its centre is cropped; `None` where the
+    /// largest centre crop of the input's aspect ratio is resized.
+    pub resize: Option<usize>,
 }
 
 impl NetworkMetadata {
@@ -52,7 +64,10 @@ impl NetworkMetadata {
             Some(3) => Some((ORDER, "RGB".to_owned())),
             _ => None,
         };
-        texts.chain(order).map(|(key, text)| (key.to_owned(), text)).collect()
+        let resize = self.resize.map(|side| (RESIZE, side.to_string()));
+        // Where nothing is known of how images are prepared, neither is this.
+        let crop = (resize.is_some() || !self.mean.is_empty()).then_some((CROP[0], CROP[1].to_owned()));
+        texts.chain(resize).chain(crop).chain(order).map(|(key, text)| (key.to_owned(), text)).collect()
     }
 
     /// What texts by keys say. Other keys are passed over.
@@ -68,6 +83,13 @@ impl NetworkMetadata {
                 "mean" => found.mean = list(key, text)?,
                 "std" => found.std = list(key, text)?,
                 "input_shape" => found.input_shape = list(key, text)?,
+                RESIZE => match text.parse() {
+                    Ok(side) if (1..=LARGEST_SIDE).contains(&side) => found.resize = Some(side),
+                    _ => return refused("no number of pixels"),
+                },
+                key if key == CROP[0] && text != CROP[1] => {
+                    return refused("not `center`, and images are cropped there");
+                }
                 ORDER if !["RGB", "gray"].contains(&text) => {
                     return refused("neither RGB nor gray, and images are given as one of these");
                 }
@@ -75,7 +97,7 @@ impl NetworkMetadata {
             }
         }
         let refused = |key: &str, why: &str| Err(format!("its `{key}` {why}"));
-        let Self { class_names, mean, std, input_shape } = &found;
+        let Self { class_names, mean, std, input_shape, .. } = &found;
         if class_names.len() > MOST_CLASSES || mean.len() > MOST_CHANNELS {
             return refused("class_names", "or `mean` is longer than any network needs");
         }
@@ -113,8 +135,10 @@ mod tests {
             mean: vec![0.1 + 0.2, 0.0, 1.0],
             std: vec![0.229, 1.0, 1e-3],
             input_shape: vec![3, 360, 480],
+            resize: Some(400),
         };
         let entries = metadata.entries();
+        assert_eq!([&entries["resize"], &entries["crop"]], ["400", "center"]);
         assert_eq!(entries["channel_order"], "RGB");
         assert_eq!(entries["input_shape"], "[3,360,480]");
         let pairs = entries.iter().map(|(key, text)| (key.as_str(), text.as_str()));
@@ -135,6 +159,9 @@ mod tests {
             (&[("input_shape", "[3, 8]")], "`input_shape` is not channels"),
             (&[("input_shape", "[3, 0, 8]")], "`input_shape`"),
             (&[("input_shape", "[3, -1, 8]")], "`input_shape` is no such list"),
+            (&[("resize", "0")], "`resize` is no number of pixels"),
+            (&[("resize", "256,256")], "`resize` is no number of pixels"),
+            (&[("crop", "border")], "`crop` is not `center`"),
             (&[("channel_order", "BGR")], "`channel_order` is neither RGB nor gray"),
         ] {
             let error = read(entries).unwrap_err();

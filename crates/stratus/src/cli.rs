@@ -1,7 +1,7 @@
 //! The arguments: global flags and the list of commands.
 
 use crate::commands::{
-    bench, collect, completions, config, data, doctor, eval, forecast, infer, model, plan, report, runs,
+    bench, collect, completions, config, data, doctor, eval, forecast, infer, man, model, plan, report, runs,
     sweep, train,
 };
 use crate::errors::Result;
@@ -47,7 +47,8 @@ pub struct Globals {
 pub enum Command {
     /// Train a network, or continue a run
     Train(train::TrainArguments),
-    /// Measure a run's weights on its validation images
+    /// Measure weights on images with known classes: the validation images, or others
+    #[command(alias = "test", alias = "val", alias = "validate", alias = "evaluate")]
     Eval(eval::EvalArguments),
     /// Show a trained network images: their classes, or a mask of each
     #[command(alias = "predict")]
@@ -74,6 +75,8 @@ pub enum Command {
     Config(config::ConfigArguments),
     /// Print what a shell completes the commands with: `source <(stratus completions bash)`
     Completions(completions::CompletionsArguments),
+    /// Write the manual pages of the commands to a folder
+    Man(man::ManArguments),
     /// Report on this machine: processor, memory, libraries, measured peaks
     Doctor(doctor::DoctorArguments),
 }
@@ -99,6 +102,7 @@ impl Command {
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Completions(arguments) => completions::run(arguments, output),
+            Command::Man(arguments) => man::run(arguments, output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),
         }
     }

@@ -136,6 +136,21 @@ impl Gpu {
         check("the GPU stopped", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
+    /// Where it is on the PCI bus, as `0000:65:00.0`: its name in NVIDIA's other libraries.
+    ///
+    /// # Errors
+    /// The driver's message.
+    pub fn bus_id(&self) -> Result<CString, String> {
+        let mut text = [0_u8; 32];
+        let length = text.len() as i32;
+        // SAFETY: `text` has `length` bytes.
+        check("the GPU's place cannot be read", unsafe {
+            sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), length, self.device)
+        })?;
+        let text = CStr::from_bytes_until_nul(&text).map_err(|error| error.to_string())?;
+        Ok(text.to_owned())
+    }
+
     /// Bytes of free memory.
     pub fn free_bytes(&self) -> Result<usize, String> {
         self.adopt()?;

@@ -10,4 +10,5 @@ pub(crate) mod cudnn;
 pub(crate) mod cupti;
 pub(crate) mod driver;
 pub(crate) mod libraries;
+pub(crate) mod nvml;
 pub(crate) mod nvrtc;

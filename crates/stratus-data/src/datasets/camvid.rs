@@ -116,6 +116,7 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
             Some(list) => listed_pairs(list)?,
             None => Vec::new(),
         },
+        (SplitBy::Whole, _) => all_pairs(root)?,
         (SplitBy::Seeded(seed), _) => part_of(&all_pairs(root)?, *seed, split),
         (SplitBy::Given, Some(list)) => listed_pairs(&list)?,
         (SplitBy::Given, None) if !listed && root.join(IMAGES).is_dir() => {

@@ -7,6 +7,7 @@
 //! `train/<class>/<image>`, can be by lists or by a seed ([`SplitBy`]).
 
 mod index;
+mod parts;
 mod split;
 mod store;
 
@@ -80,12 +81,20 @@ impl Folder {
         let most = if split == Split::Train { options.images_per_class } else { None };
         let most = most.unwrap_or(usize::MAX);
         let mut index = store.index(&folder, &classes, if given { most } else { usize::MAX })?;
-        if !given {
-            let part = match (&options.split_by, options.split_by.list_of(split)) {
-                (SplitBy::Seeded(seed), _) => split::seeded_part(&index, *seed, split),
-                (_, Some(list)) => split::listed_part(&index, list, options.class_list.is_some())?,
-                (_, None) => Vec::new(),
-            };
+        let part = match &options.split_by {
+            SplitBy::Given => None,
+            SplitBy::Whole => Some((0..index.len() as u32).collect()),
+            SplitBy::Seeded(seed) => {
+                let part = split::seeded_part(&index, *seed, split);
+                split::expect_classes(root, &index, &part, split, options.skip_damaged)?;
+                Some(part)
+            }
+            SplitBy::Listed(_) => match options.split_by.list_of(split) {
+                Some(list) => Some(split::listed_part(&index, list, options.class_list.is_some())?),
+                None => Some(Vec::new()),
+            },
+        };
+        if let Some(part) = part {
             index = index.part(&part, most);
         }
         let empty: Vec<&str> = index.empty_classes().collect();

@@ -8,6 +8,7 @@ pub mod cityscapes;
 pub mod coco;
 pub(crate) mod files;
 pub mod folder;
+pub mod joined;
 pub mod mnist;
 mod pairs;
 pub mod shards;
@@ -31,6 +32,8 @@ use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// How many damaged samples a message lists.
 const LISTED: usize = 20;
+/// How many classes a message lists.
+const LISTED_CLASSES: usize = 4;
 
 /// Every data set, by name.
 pub static REGISTRY: &[&DatasetEntry] = &[
@@ -417,7 +420,7 @@ pub fn open(
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
     let key = match &options.split_by {
-        SplitBy::Given => None,
+        SplitBy::Given | SplitBy::Whole => None,
         SplitBy::Seeded(_) => Some("data.split_seed"),
         SplitBy::Listed(_) => Some("data.lists"),
     };

@@ -48,10 +48,23 @@ impl FromStr for Split {
     type Err = DataError;
 
     fn from_str(name: &str) -> Result<Self, DataError> {
+        if ["val", "valid"].contains(&name) {
+            return Ok(Self::Validation);
+        }
         Self::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| DataError::UnknownSplit {
             name: name.to_owned(),
             nearest: nearest(name, Self::ALL.map(Self::name)).map(str::to_owned),
         })
+    }
+}
+
+/// The fewest images of a class of which [`SplitBy::Seeded`] gives each split one.
+#[must_use]
+pub(super) fn least_images(split: Split) -> usize {
+    match split {
+        Split::Train => 1,
+        Split::Validation => 3,
+        Split::Test => 5,
     }
 }
 
@@ -66,6 +79,8 @@ pub enum SplitBy {
     Seeded(u64),
     /// By list files: training, validation, and optionally test.
     Listed(Vec<PathBuf>),
+    /// Not at all: each split is all that could be divided. Data sets that are published in parts have them.
+    Whole,
 }
 
 impl SplitBy {

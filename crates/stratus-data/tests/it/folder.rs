@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, Dataset, LastBatch, Loader, LoaderConfig, OpenOptions, Order,
-    ResizedCrop, Scratch, Split, open, stats,
+    ResizedCrop, Scratch, Split, SplitBy, open, stats,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -132,7 +132,8 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     let root = directory.path();
     assert_eq!(
         refused(root, Split::Train, &OpenOptions::default()),
-        "ROOT: holds no folder `train`; the layout is train/<class>/<image> and val/<class>/<image>"
+        "ROOT: holds no folder `train`; the layout is train/<class>/<image> and val/<class>/<image>, or \
+         <class>/<image>, which data.split_seed divides"
     );
     set(root);
     fs::create_dir(root.join("train/bee")).unwrap();
@@ -174,6 +175,69 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     let row = |row: usize| &batch.images.elements::<f32>()[row * 192..(row + 1) * 192];
     assert!(row(4).iter().all(|&value| value == 0.0) && row(5).iter().any(|&value| value != 0.0));
     assert_eq!(loader.skipped().into_keys().collect::<Vec<_>>(), [4, 6, 8]);
+}
+
+/// What a folder without parts lacks is said with what to do, of an archive too.
+#[test]
+fn classes_that_are_not_divided_are_told_how() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("set");
+    let put = |to: &str| {
+        fs::create_dir_all(root.join(to).parent().unwrap()).unwrap();
+        fs::copy(fixture("colour.jpg"), root.join(to)).unwrap();
+    };
+    put("1.jpg");
+    let remedy = "; add `--set data.split_seed=0`, which divides each class into 60 % training, 20 % \
+                  validation and 20 % test images, or sort the images into train/<class>/ and val/<class>/";
+    let options = OpenOptions::default();
+    assert_eq!(
+        refused(&root, Split::Train, &options),
+        "ROOT: holds images and no folders; the folder that an image lies in is its class: sort them into \
+         train/<class>/ and val/<class>/, or into <class>/, which data.split_seed divides"
+    );
+    ["bee/1.JPG", "ant/1.jpg", "cat/1.jpg", "dog/1.jpg", "elk/1.jpg"].iter().for_each(|to| put(to));
+    let found = "ROOT: holds the folders of 5 classes (ant, bee, cat, dog, …) and no folder ";
+    assert_eq!(refused(&root, Split::Train, &options), format!("{found}`train`{remedy}"));
+    assert_eq!(
+        refused(&root, Split::Validation, &options),
+        format!("{found}`train`{remedy}"),
+        "training comes first"
+    );
+    let tar = directory.path().join("set.tar");
+    let mut archive = tar::Builder::new(fs::File::create(&tar).unwrap());
+    archive.append_dir_all("photographs", &root).unwrap();
+    archive.finish().unwrap();
+    assert_eq!(refused(&tar, Split::Train, &options), format!("{found}`train`{remedy}"));
+    let whole = OpenOptions { split_by: SplitBy::Whole, images_per_class: Some(0), ..options.clone() };
+    for path in [&root, &tar] {
+        assert_eq!(open("folder", path, Split::Validation, &whole).unwrap().len(), 5);
+    }
+    // Parts under other names are parts.
+    for (from, to) in [("ant", "Train/ant"), ("bee", "Train/bee"), ("cat", "TEST/ant"), ("dog", "valid/bee")]
+    {
+        fs::create_dir_all(root.join(to).parent().unwrap()).unwrap();
+        fs::rename(root.join(from), root.join(to)).unwrap();
+    }
+    for (split, expected) in [
+        (Split::Train, &["1.jpg<ant", "1.JPG<bee"][..]),
+        (Split::Validation, &["1.jpg<bee"]),
+        (Split::Test, &["1.jpg<ant"]),
+    ] {
+        let any = OpenOptions { skip_damaged: true, ..options.clone() };
+        assert_eq!(names(open("folder", &root, split, &any).unwrap().as_ref()), expected);
+    }
+    fs::rename(root.join("valid"), root.join("elk/valid")).unwrap();
+    fs::rename(root.join("TEST"), root.join("elk/test")).unwrap();
+    assert_eq!(
+        refused(&root, Split::Validation, &options),
+        format!("ROOT: holds `Train` and no folder `val`, `valid`, `validation`, `test`{remedy}")
+    );
+    fs::rename(root.join("Train"), root.join("test")).unwrap();
+    assert_eq!(
+        refused(&root, Split::Train, &options),
+        "ROOT: holds no folder `train`, but `elk`, `test`; the layout is train/<class>/<image> and \
+         val/<class>/<image>, or <class>/<image>, which data.split_seed divides"
+    );
 }
 
 #[test]

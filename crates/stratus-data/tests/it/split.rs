@@ -62,6 +62,39 @@ fn a_seed_divides_each_class() {
     assert!(sample.starts_with(&format!("{}/ant/", root.display())), "{sample}");
 }
 
+/// Three images of a class have one to validate with, five one to test with.
+#[test]
+fn what_cannot_be_divided_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    for class in ["ant", "bee", "cat", "dog", "elk"] {
+        write_picture(&root.join(format!("{class}/1.png")), [2, 2], 1);
+    }
+    let seeded = with(SplitBy::Seeded(0));
+    assert_eq!(opened(root, Split::Train, &seeded).len(), 5);
+    let few = "ROOT: has 5 images of 5 classes; data.split_seed divides each class by itself, and one needs \
+               at least 3 images to have any in the validation part, which classes have not (5): ant (1), \
+               bee (1), cat (1), dog (1), …; add images, name the classes to use with data.classes, or \
+               divide the images with data.lists";
+    assert_eq!(refused("folder", root, Split::Validation, &seeded), few);
+    // Also where one is content with what there is.
+    let content = OpenOptions { skip_damaged: true, ..seeded.clone() };
+    assert_eq!(refused("folder", root, Split::Validation, &content), few);
+    for number in 2..5 {
+        write_picture(&root.join(format!("bee/{number}.png")), [2, 2], number);
+    }
+    let message = refused("folder", root, Split::Validation, &seeded);
+    assert!(
+        message.contains("which classes have not (4): ant (1), cat (1), dog (1), elk (1); "),
+        "{message}"
+    );
+    let [only] = &opened(root, Split::Validation, &content)[..] else { panic!("one of four") };
+    assert!(only.ends_with("of bee"), "{only}");
+    let message = refused("folder", root, Split::Test, &content);
+    assert!(message.contains("has 8 images of 5 classes; "), "{message}");
+    assert!(message.contains("at least 5 images to have any in the test part"), "{message}");
+}
+
 #[test]
 fn lists_divide() {
     let directory = tempfile::tempdir().unwrap();

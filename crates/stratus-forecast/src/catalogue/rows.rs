@@ -85,6 +85,28 @@ pub struct Cpu {
     pub date: String,
 }
 
+impl Cpu {
+    /// One that the catalogue does not have: the system tells its name and cores, and no figures of a data
+    /// sheet, which are 0.
+    #[must_use]
+    pub fn unknown(model: &str, cores: usize) -> Self {
+        Self {
+            name: super::HERE.to_owned(),
+            title: model.to_owned(),
+            models: Vec::new(),
+            cores,
+            base_ghz: 0.0,
+            boost_ghz: None,
+            f32_flops_per_cycle: 0.0,
+            bf16_flops_per_cycle: None,
+            bandwidth_gb_s: 0.0,
+            memory_gib: None,
+            source: "the system".to_owned(),
+            date: String::new(),
+        }
+    }
+}
+
 /// A cloud's machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

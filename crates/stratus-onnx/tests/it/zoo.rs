@@ -213,6 +213,7 @@ fn classes_and_normalisation_travel_in_the_metadata() {
         mean: vec![0.5, 0.25, 0.125],
         std: vec![0.25, 0.5, 1.0],
         input_shape: graph.input_shape().0.clone(),
+        resize: Some(256),
     };
     let written = |metadata: &BTreeMap<String, String>| {
         let mut bytes = Vec::new();
@@ -224,6 +225,7 @@ fn classes_and_normalisation_travel_in_the_metadata() {
     assert!(has(entry("class_names", r#"["sky","pole, \"thin\""]"#)));
     assert!(has(entry("mean", "[0.5,0.25,0.125]")) && has(entry("std", "[0.25,0.5,1.0]")));
     assert!(has(entry("channel_order", "RGB")));
+    assert!(has(entry("resize", "256")) && has(entry("crop", "center")));
     assert_eq!(imported(&graph, bytes).metadata, metadata);
 
     // What another program means by these keys is passed over, and said.

@@ -5,10 +5,10 @@ use crate::accounting::Accounting;
 use crate::report::{BlockKind, MemoryMap, Point, RunReport, Work};
 use crate::text::{bytes, fit};
 
-const WIDTH: f64 = 960.0;
+pub(super) const WIDTH: f64 = 960.0;
 
 /// Colours and lines of a chart that is a file of its own.
-const STYLE: &str = include_str!("assets/chart.css");
+pub(super) const STYLE: &str = include_str!("assets/chart.css");
 
 /// Layers in the chart of where an iteration goes.
 const LAYERS: usize = 16;

@@ -4,13 +4,16 @@
 //! draw is a JSON document that cannot end its element. A content security policy forbids whatever would come
 //! from elsewhere.
 
+mod against;
 mod charts;
+mod diff;
 mod html;
 mod offers;
 mod sections;
 mod svg;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
+pub use diff::diff_svg;
 pub use offers::{Offer, offers_svg};
 
 use serde::Serialize;
@@ -39,8 +42,10 @@ struct Drawn<'a> {
 #[derive(Serialize)]
 struct DrawnRun<'a> {
     label: &'a str,
+    task: stratus_run::csv::Task,
     curves: Option<&'a crate::report::Curves>,
     epochs: &'a [crate::report::Epoch],
+    usage: Option<&'a crate::report::UsageCurves>,
 }
 
 /// The page of a report.
@@ -62,11 +67,22 @@ pub fn render(report: &Report) -> String {
     html.raw("<main>\n");
     match &report.runs[..] {
         [] => html.element("h1", "", "Nothing to report"),
-        [run] => sections::run(&mut html, run, 0, true),
+        [run] => {
+            sections::run(&mut html, run, 0, true);
+            if let Some(against) = &report.against {
+                against::section(&mut html, against);
+            }
+        }
         runs => {
             html.element("h1", "", &title);
+            if let Some(diff) = &report.diff {
+                diff::section(&mut html, diff);
+            }
             if let Some(comparison) = &report.comparison {
                 sections::comparison(&mut html, comparison);
+            }
+            if let Some(against) = &report.against {
+                against::section(&mut html, against);
             }
             if runs.len() > DETAILED {
                 let text = format!(
@@ -111,8 +127,10 @@ fn title(report: &Report) -> String {
 fn data(runs: &[RunReport]) -> String {
     let runs = runs.iter().enumerate().map(|(number, run)| DrawnRun {
         label: &run.label,
+        task: run.task,
         curves: (number < DETAILED).then_some(&run.curves),
         epochs: &run.epochs,
+        usage: run.usage.as_ref().filter(|_| number < DETAILED),
     });
     // Names and finite numbers alone: what is not finite was made none before.
     let text =

@@ -40,6 +40,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     if let Some(map) = &run.memory {
         memory(html, map);
     }
+    usage(html, run, number);
     facts(html, run);
     html.close("section");
 }
@@ -291,6 +292,41 @@ fn memory(html: &mut Html, map: &MemoryMap) {
     html.element("h4", "", "What outlives iterations");
     html.table(&["what", "bytes"], &rows);
     html.close("div");
+    html.close("div");
+}
+
+/// How the machine was used, over the time of the run.
+fn usage(html: &mut Html, run: &RunReport, number: usize) {
+    let Some(curves) = &run.usage else { return };
+    let known = |curve: &[Option<f64>]| curve.iter().any(Option::is_some);
+    html.element("h3", "", "How the machine was used");
+    let summary = run.experiment.summary.as_ref().map(|summary| summary.usage).unwrap_or_default();
+    let percent = |value: Option<f64>, decimals: usize| {
+        value.map_or("–".to_owned(), |value| format!("{value:.decimals$} %"))
+    };
+    let mut facts = vec![
+        format!("the run took {} of the processors' time", percent(summary.cpu_percent_mean, 0)),
+        format!("others {}", percent(summary.stolen_percent, 0)),
+    ];
+    if known(&curves.gpu_percent) {
+        facts.push(format!("the GPU was busy {} of it", percent(summary.gpu_percent_mean, 0)));
+    }
+    facts.push(format!("sampling took {} of the run's processor time", percent(summary.sampling_percent, 3)));
+    let text = format!("A sample a second. Since the run was last continued: {}.", facts.join(", "));
+    html.element("p", "note", &text);
+    html.open("div", "pair");
+    html.chart("used-processors", number, "Processors and device, % of their time", "");
+    html.chart("used-memory", number, "Memory in use, GB", "");
+    html.close("div");
+    let moved = [&curves.disk_read_mb_per_s, &curves.disk_write_mb_per_s, &curves.net_mb_per_s];
+    html.open("div", "pair");
+    if moved.iter().any(|curve| known(curve)) {
+        let note = "Of the network, all that the machine sent and received; its loopback is left out.";
+        html.chart("used-transfers", number, "Disk and network, MB a second", note);
+    }
+    if known(&curves.gpu_watts) {
+        html.chart("used-power", number, "Power of the device, W", "");
+    }
     html.close("div");
 }
 

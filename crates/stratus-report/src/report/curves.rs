@@ -12,7 +12,7 @@ use crate::accounting::Accounting;
 use crate::rows::{Place, Rows};
 
 /// Points of a curve at most; a curve of more iterations shows means over equal stretches of them.
-const POINTS: usize = 1000;
+pub(super) const POINTS: usize = 1000;
 
 /// Points at most of the curves by layer, of which there are many.
 const LAYER_POINTS: usize = 300;
@@ -142,7 +142,7 @@ impl Curves {
 }
 
 /// Means over stretches of equal length, which doubles whenever there would be too many of them.
-struct Means {
+pub(super) struct Means {
     columns: usize,
     limit: usize,
     /// Iterations a stretch.
@@ -153,11 +153,11 @@ struct Means {
 }
 
 impl Means {
-    fn new(columns: usize, limit: usize) -> Self {
+    pub(super) fn new(columns: usize, limit: usize) -> Self {
         Self { columns, limit, length: 1, stretches: Vec::new(), sums: Vec::new() }
     }
 
-    fn push(&mut self, iteration: u64, values: &[f64]) {
+    pub(super) fn push(&mut self, iteration: u64, values: &[f64]) {
         if self.stretches.last().is_none_or(|(_, count)| *count == self.length) {
             if self.stretches.len() == self.limit {
                 self.halve();
@@ -195,7 +195,7 @@ impl Means {
     }
 
     /// The last iteration of each stretch, and the means by column. What is not finite is none.
-    fn finish(self) -> (Vec<u64>, Vec<Curve>) {
+    pub(super) fn finish(self) -> (Vec<u64>, Vec<Curve>) {
         let mean = |stretch: usize, column: usize| {
             let mean = self.sums[stretch * self.columns + column] / self.stretches[stretch].1 as f64;
             mean.is_finite().then_some(mean)

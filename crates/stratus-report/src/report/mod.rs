@@ -4,16 +4,23 @@
 //! that cannot be read becomes a [`Problem`]; the others are reported all the same.
 
 mod advice;
+mod against;
 mod compare;
 mod cost;
 mod curves;
-pub mod memory;
+mod diff;
+mod memory;
+mod statistics;
+mod usage;
 
+pub use against::{Against, AgainstRow, Published, Reference};
 pub use compare::{Comparison, ComparisonRow, Repetitions};
-pub(crate) use compare::{flatten, is_place};
+pub(crate) use compare::{differing, flatten, is_place, settings};
 pub use cost::{LayerWork, Peaks, Point, Work};
 pub use curves::{Curve, Curves, LayerCurve};
+pub use diff::{Change, Diff, LayerDiff, Per, PhaseDiff};
 pub use memory::{Block, BlockKind, MemoryMap};
+pub use usage::UsageCurves;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +42,10 @@ pub struct Report {
     pub runs: Vec<RunReport>,
     /// How they compare; none of a single run.
     pub comparison: Option<Comparison>,
+    /// What became faster or slower from the first run to the second, where that was asked for.
+    pub diff: Option<Diff>,
+    /// Published figures beside those of the runs, where a table of them was given.
+    pub against: Option<Against>,
     /// Runs that could not be read, or parts of runs.
     pub problems: Vec<Problem>,
 }
@@ -71,6 +82,8 @@ pub struct RunReport {
     pub work: Option<Work>,
     /// Memory over one iteration; none where the plan cannot be read.
     pub memory: Option<MemoryMap>,
+    /// How the machine was used; none of a run that sampled nothing.
+    pub usage: Option<UsageCurves>,
     /// What to try next, the most promising first.
     pub advice: Vec<String>,
 }
@@ -135,7 +148,26 @@ impl Report {
             }
         }
         let comparison = (runs.len() > 1).then(|| Comparison::of(&runs));
-        Self { runs, comparison, problems }
+        Self { runs, comparison, diff: None, against: None, problems }
+    }
+
+    /// Holds published figures against the runs.
+    pub fn hold_against(&mut self, reference: &Reference) {
+        self.against = Some(Against::of(reference, &self.runs));
+    }
+
+    /// Compares the times of two runs, layer by layer, `skip` first iterations left out. A timeline that
+    /// cannot be read is a [`Problem`]; of another number of runs there is nothing to compare.
+    pub fn compare_times(&mut self, skip: Option<u64>) {
+        let [before, after] = &self.runs[..] else { return };
+        match Diff::of(before, after, skip) {
+            Ok(diff) => self.diff = Some(diff),
+            Err(error) => self.problems.push(Problem {
+                run: after.experiment.path.clone(),
+                what: "the difference of times".to_owned(),
+                reason: error.to_string(),
+            }),
+        }
     }
 }
 
@@ -175,10 +207,14 @@ impl RunReport {
                 (None, None)
             }
         };
+        let usage = UsageCurves::of(&run).unwrap_or_else(|error| {
+            missing("usage of the machine", error.to_string());
+            None
+        });
         let headline = advice::headline(&accounting);
         let mut report = Self {
             label,
-            experiment,
+            experiment: experiment.without_identity(),
             headline,
             task,
             accounting,
@@ -186,6 +222,7 @@ impl RunReport {
             curves,
             work,
             memory,
+            usage,
             advice: Vec::new(),
         };
         report.advice = advice::advice(&report);

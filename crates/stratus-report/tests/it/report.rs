@@ -253,7 +253,7 @@ fn a_run_is_one_row() {
     };
     assert_eq!(experiment.progress, expected);
     assert_eq!(experiment.unexplained_s, Some(0.5));
-    let fields = experiment.fields();
+    let fields = experiment.fields(true);
     let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
     assert_eq!(field("config.train.rate"), Some("0.003"));
     assert_eq!(field("repetition"), Some("1"));
@@ -273,14 +273,14 @@ fn a_run_is_one_row() {
     let third = Experiment::of(&unborn, None).unwrap();
     assert_eq!((third.status, third.summary.clone()), (Status::Interrupted, None));
 
-    let csv = to_csv(&[experiment, second, third]);
+    let csv = to_csv(&[experiment, second, third], false);
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines.len(), 4);
     assert!(lines[0].starts_with("experiment,repetition,path,status,"));
     assert!(lines[0].ends_with(",peaks,config.extra,config.model,config.train.epochs,config.train.rate"));
     assert!(lines[1].contains("\"lab, room 2\"") && lines[1].ends_with(",,digits,2,0.003"));
     assert!(lines[2].ends_with(",1,,,"));
-    assert!(to_csv(&[]).trim().is_empty());
+    assert!(to_csv(&[], false).trim().is_empty());
 
     fs::write(killed.experiment(), "a = = 1").unwrap();
     let error = Experiment::of(&killed, None).unwrap_err().to_string();

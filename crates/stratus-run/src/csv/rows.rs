@@ -224,21 +224,21 @@ impl Row for EpochRow {
 }
 
 /// The fields of a row, taken one by one.
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     rest: std::iter::Zip<std::slice::Iter<'static, &'static str>, std::slice::Iter<'a, &'a str>>,
 }
 
 impl<'a> Fields<'a> {
-    fn new(names: &'static [&'static str], fields: &'a [&'a str]) -> Self {
+    pub(super) fn new(names: &'static [&'static str], fields: &'a [&'a str]) -> Self {
         Self { rest: names.iter().zip(fields) }
     }
 
-    fn value<T: std::str::FromStr>(&mut self) -> Result<T, &'static str> {
+    pub(super) fn value<T: std::str::FromStr>(&mut self) -> Result<T, &'static str> {
         let (name, field) = self.rest.next().ok_or("a column")?;
         field.trim().parse().map_err(|_| *name)
     }
 
-    fn optional<T: std::str::FromStr>(&mut self) -> Result<Option<T>, &'static str> {
+    pub(super) fn optional<T: std::str::FromStr>(&mut self) -> Result<Option<T>, &'static str> {
         if self.rest.clone().next().is_some_and(|(_, field)| field.trim().is_empty()) {
             self.rest.next();
             return Ok(None);

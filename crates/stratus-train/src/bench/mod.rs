@@ -1,7 +1,8 @@
-//! Measures a network's training step: whole, kernel by kernel, with and without clock stamps; and its input
-//! pipeline.
+//! Measures a network's training step: whole, kernel by kernel, with and without clock stamps, and before it
+//! runs; and its input pipeline.
 
 pub mod data_rate;
+pub mod probe;
 pub mod trace;
 
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
@@ -239,6 +240,22 @@ impl Bench {
             percent_of_floor: median(&mut percents),
             images_per_second: plan.program.batch as f64 / step_s,
         })
+    }
+
+    /// The seconds of whole steps, one after the other: for as long as `seconds` says, and at least so many.
+    ///
+    /// # Errors
+    /// If a kernel fails.
+    pub fn steps_for(&mut self, seconds: f64, fewest: usize) -> Result<Vec<f64>, TrainError> {
+        let mut clock = Clock::new(self.slots());
+        // It finds code, pages and weights in no cache.
+        self.step(&mut clock)?;
+        let begun = Instant::now();
+        let mut times = Vec::new();
+        while times.len() < fewest || begun.elapsed().as_secs_f64() < seconds {
+            times.push(self.step(&mut clock)?);
+        }
+        Ok(times)
     }
 
     /// Compares steps with and without stamps, in alternating order.

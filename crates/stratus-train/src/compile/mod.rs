@@ -19,7 +19,7 @@ mod room;
 
 pub use fit::{FittedRun, fit};
 pub use plans::{
-    CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds,
+    CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, plan,
 };
 pub use programs::{Programs, programs};

@@ -2,14 +2,16 @@
 //! them.
 
 use super::plan_cache::PlanCache;
-use super::programs::{Programs, evaluation_program};
+use super::programs::{Programs, evaluation_program, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::passes::lower::refresh;
 use stratus_engine::plan::{Persistent, PreparedPlan};
+use stratus_engine::probe::{Probe, ProgramTime};
 use stratus_engine::{Backend, Choices, Plan, Program, Session, ValueId};
 use stratus_graph::Graph;
 
@@ -89,6 +91,19 @@ pub struct PlannedRun {
     ids: ProgramIds,
 }
 
+/// What the steps of a run take, each timed alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTimes {
+    /// A training step.
+    pub train: ProgramTime,
+    /// A step of validation.
+    pub evaluate: ProgramTime,
+    /// How many kernels of the training step differ.
+    pub kinds: usize,
+    /// Bytes that timing took.
+    pub scratch_bytes: usize,
+}
+
 /// A run's session, ready to be given weights.
 pub struct CompiledRun {
     /// The session.
@@ -113,6 +128,37 @@ impl PlannedRun {
         let of = |id: usize| self.prepared[id].plan.choices.clone();
         let ProgramIds { train, tail, evaluate, refresh } = self.ids;
         KernelChoices { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
+    }
+
+    /// The plans of training and validation.
+    #[must_use]
+    pub fn plans(&self) -> [&Plan; 2] {
+        [self.ids.train, self.ids.evaluate].map(|id| &self.prepared[id].plan)
+    }
+
+    /// Times the steps of training and of validation without the memory of a session, for as long as
+    /// `budgets` says, and each kind of step once. Caches hold less than `cold_bytes`.
+    ///
+    /// # Errors
+    /// As [`Probe::new`] and [`Probe::measure`]. There are no plans then any more.
+    pub fn timed(
+        &mut self,
+        backend: &dyn Backend,
+        cold_bytes: usize,
+        budgets: [Duration; 2],
+    ) -> Result<StepTimes, TrainError> {
+        let ProgramIds { train, evaluate, .. } = self.ids;
+        let mut probe = Probe::new(backend, std::mem::take(&mut self.prepared), cold_bytes)?;
+        probe.measure(train, budgets[0])?;
+        probe.measure(evaluate, budgets[1])?;
+        let times = StepTimes {
+            train: probe.time(train),
+            evaluate: probe.time(evaluate),
+            kinds: probe.kinds(train),
+            scratch_bytes: probe.scratch_bytes(),
+        };
+        self.prepared = probe.into_plans();
+        Ok(times)
     }
 
     /// Allocates the session, in the memory of the backend that the plans were made for.
@@ -161,7 +207,8 @@ pub struct EvaluationSession {
     pub refresh: usize,
 }
 
-/// Plans and allocates what measuring needs.
+/// Plans and allocates what measuring needs. Where `recorded` plans are of the same batch, their kernels are
+/// repeated if they are to be had here: the results then have the bits that the run saw.
 ///
 /// # Errors
 /// As [`plan()`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
@@ -169,13 +216,39 @@ pub fn compile_evaluation(
     resolved: &Resolved,
     graph: &Graph,
     device: &OpenDevice,
+    recorded: Option<&Plans>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<EvaluationSession, TrainError> {
     let program = evaluation_program(resolved, graph, device)?;
+    let same = recorded.filter(|plans| plans.evaluate.program.batch == program.batch);
+    if let Some(session) = same.and_then(|plans| repeated(plans, resolved, graph, device).ok()) {
+        return Ok(session);
+    }
     let mut planner = Planner::new(device, &KernelSelection::Cached, warn);
     let evaluate = planner.prepare(&program, None, None)?;
     let prepared = vec![evaluate, planner.prepare(&refresh(&program)?, None, None)?];
     let session = Session::of(device.backend.as_ref(), prepared, planner.persistent)?;
+    Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
+}
+
+/// What measuring needs, with the kernels and layouts of a run's plans. Layouts of weights are training's,
+/// so that its program is planned too; no memory is taken for it.
+fn repeated(
+    plans: &Plans,
+    resolved: &Resolved,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<EvaluationSession, TrainError> {
+    let Programs { train, evaluate, refresh, .. } = programs(resolved, graph, device)?;
+    let backend = device.backend.as_ref();
+    let mut persistent = Persistent::default();
+    let mut prepare = |program: &Program, plan: &Plan| {
+        let choices = with_recomputed(program, &plan.choices);
+        Plan::prepare(backend, program, choices, false, &mut persistent)
+    };
+    drop(prepare(&train, &plans.train)?);
+    let prepared = vec![prepare(&evaluate, &plans.evaluate)?, prepare(&refresh, &plans.refresh)?];
+    let session = Session::of(backend, prepared, persistent)?;
     Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
 }
 

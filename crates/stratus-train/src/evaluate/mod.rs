@@ -1,14 +1,13 @@
 //! Measuring weights on a data set.
 
+mod images;
 mod scorer;
 mod views;
 mod windows;
 
-use crate::compile::{
-    CompiledRun, EvaluationSession, KernelSelection, Plans, compile_evaluation, plan, programs,
-};
+use crate::compile::{EvaluationSession, Plans, compile_evaluation};
 use crate::device;
-use crate::input::{BatchFormat, Datasets, open_dataset, open_datasets};
+use crate::input::BatchFormat;
 use crate::network::Network;
 use crate::resolve::{Resolved, validation_views};
 use crate::weights::session_state::{Restored, refresh, restore};
@@ -18,12 +17,14 @@ use std::path::Path;
 use std::sync::Arc;
 use stratus_base::AlignedBytes;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::{Dataset, Loader, LoaderConfig, Split, View};
+use stratus_data::{Dataset, Loader, LoaderConfig, View};
 use stratus_engine::{Clock, Program, Session};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
 use views::ViewAverage;
 
+use images::OpenImages;
+pub use images::{ImageChoice, MeasuredImages, Part};
 use scorer::Scorer;
 pub use scorer::{Measures, Scores};
 pub use windows::{of_run_in_windows, of_weights_in_windows};
@@ -172,11 +173,14 @@ pub struct RunEvaluation {
     pub averaged: bool,
     /// Views of each image that were averaged.
     pub views: usize,
+    /// What was measured on.
+    pub measured: MeasuredImages,
     /// The results.
     pub scores: Scores,
 }
 
-/// Measures a run's weights on its validation images: those of one of its checkpoints.
+/// Measures a run's weights: those of one of its checkpoints. On images of its own data set, with its own
+/// kernels if they are to be had here, which gives the bits that training saw.
 ///
 /// # Errors
 /// If the run, its checkpoint or its data cannot be read.
@@ -184,33 +188,35 @@ pub fn of_run(
     path: &Path,
     choice: CheckpointChoice,
     overrides: &[(String, String)],
+    images: &ImageChoice,
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
     let run = RunDir::open(path)?;
-    let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
+    let mut experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
-    let Datasets { train, validation } = open_datasets(&experiment)?;
-    let graph = Network::of(&experiment, train.as_ref())?.graph;
+    let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
+    let OpenImages { set, measured } = images.open(&experiment, &names)?;
+    if images.path.is_some() {
+        cut_batch(&mut experiment, set.len());
+    }
+    let graph = Network::of(&experiment, set.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
-    let resolved = Resolved::new(&experiment, train.as_ref(), &graph, &device)?;
-    let programs = programs(&resolved, &graph, &device)?;
-    // The run's own kernels give the bits that training saw; if they are not to be had here, others do.
-    let recorded = stratus_run::atomic::read_json(&run.plan()).ok().map(|plans: Plans| plans.choices());
-    let repeated = recorded
-        .as_ref()
-        .and_then(|choices| plan(&programs, &device, &KernelSelection::Repeat(choices), &mut *warn).ok());
-    let planned = match repeated {
-        Some(planned) => planned,
-        None => plan(&programs, &device, &KernelSelection::Cached, warn)?,
-    };
-    let mut compiled = planned.allocate(device.backend.as_ref())?;
-    restore(&mut compiled, &checkpoint, Restored::Measuring)?;
-    let CompiledRun { session, ids, .. } = &mut compiled;
-    let scores = Evaluator::new(&resolved, session, ids.evaluate, validation)?.run(session)?;
+    let resolved = Resolved::new(&experiment, set.as_ref(), &graph, &device)?;
+    let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
+    let EvaluationSession { mut session, evaluate, refresh: copies } =
+        compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
+    restore(&mut session, copies, &checkpoint, Restored::Measuring)?;
+    let scores = Evaluator::new(&resolved, &session, evaluate, set)?.run(&mut session)?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
-    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: resolved.views().len(), scores })
+    let views = resolved.views().len();
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views, measured, scores })
+}
+
+/// Measuring has a batch of its own, no larger than what there is to measure.
+fn cut_batch(experiment: &mut Experiment, images: usize) {
+    experiment.validation.batch_size = Some(experiment.validation_batch_size().min(images).max(1));
 }
 
 /// The results of a file's weights.
@@ -218,30 +224,36 @@ pub fn of_run(
 pub struct WeightsEvaluation {
     /// The file.
     pub weights: Source,
+    /// What was measured on.
+    pub measured: MeasuredImages,
     /// The results.
     pub scores: Scores,
 }
 
-/// Measures weights on the validation images of an experiment: a file's, or those of a run directory's newest
-/// good checkpoint.
+/// Measures weights on images of an experiment: a file's, or those of a run directory's newest good
+/// checkpoint.
 ///
 /// # Errors
 /// If the weights or the data cannot be read, or do not fit the experiment's network.
 pub fn of_weights(
     experiment: &Experiment,
     weights: &Path,
+    images: &ImageChoice,
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
-    let dataset = open_dataset(experiment, Split::Validation)?;
-    let graph = Network::of(experiment, dataset.as_ref())?.graph;
+    let OpenImages { set, measured } = images.open(experiment, &[])?;
+    let mut experiment = experiment.clone();
+    cut_batch(&mut experiment, set.len());
+    let experiment = &experiment;
+    let graph = Network::of(experiment, set.as_ref())?.graph;
     let weights = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
-    let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
+    let resolved = Resolved::new(experiment, set.as_ref(), &graph, &device)?;
     let EvaluationSession { mut session, evaluate, refresh: copies } =
-        compile_evaluation(&resolved, &graph, &device, warn)?;
+        compile_evaluation(&resolved, &graph, &device, None, warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
-    let scores = Evaluator::new(&resolved, &session, evaluate, dataset)?.run(&mut session)?;
-    Ok(WeightsEvaluation { weights: weights.source().clone(), scores })
+    let scores = Evaluator::new(&resolved, &session, evaluate, set)?.run(&mut session)?;
+    Ok(WeightsEvaluation { weights: weights.source().clone(), measured, scores })
 }

@@ -2,16 +2,15 @@
 //! size.
 
 use super::scorer::{Scorer, Scores};
-use super::{RunEvaluation, WeightsEvaluation};
+use super::{ImageChoice, MeasuredImages, OpenImages, RunEvaluation, WeightsEvaluation};
 use crate::experiment::OnBadSample;
 use crate::infer::{Predictor, SlidingWindows};
-use crate::input::open_dataset;
 use crate::resolve::validation_views;
 use crate::weights::CheckpointChoice;
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use stratus_data::memory::StoredImage;
-use stratus_data::{DataError, Scratch, Split};
+use stratus_data::{DataError, Scratch};
 use stratus_engine::EngineError;
 use stratus_run::csv::Task;
 
@@ -23,16 +22,17 @@ pub fn of_run_in_windows(
     path: &Path,
     choice: CheckpointChoice,
     overrides: &[(String, String)],
+    images: &ImageChoice,
     windows: SlidingWindows,
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
     let predictor = Predictor::of_run(path, choice, overrides, warn)?.in_windows(windows)?;
-    let scores = scores(&predictor, warn)?;
+    let (measured, scores) = scores(&predictor, images, warn)?;
     let none = || EngineError::Mismatch("the weights are no run's".to_owned());
     let checkpoint = predictor.checkpoint().ok_or_else(none)?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256.clone());
-    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: 1, scores })
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: 1, measured, scores })
 }
 
 /// As [`of_weights`](super::of_weights), through windows.
@@ -42,17 +42,22 @@ pub fn of_run_in_windows(
 pub fn of_weights_in_windows(
     experiment: &Experiment,
     weights: &Path,
+    images: &ImageChoice,
     windows: SlidingWindows,
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
     let predictor = Predictor::of_weights(experiment, weights, warn)?.in_windows(windows)?;
-    let scores = scores(&predictor, warn)?;
+    let (measured, scores) = scores(&predictor, images, warn)?;
     let none = || EngineError::Mismatch("the weights are no file's".to_owned());
-    Ok(WeightsEvaluation { weights: predictor.file().ok_or_else(none)?.clone(), scores })
+    Ok(WeightsEvaluation { weights: predictor.file().ok_or_else(none)?.clone(), measured, scores })
 }
 
-/// Measures on the validation images, one after the other.
-fn scores(predictor: &Predictor, warn: &mut dyn FnMut(&str)) -> Result<Scores, TrainError> {
+/// Measures on images, one after the other.
+fn scores(
+    predictor: &Predictor,
+    choice: &ImageChoice,
+    warn: &mut dyn FnMut(&str),
+) -> Result<(MeasuredImages, Scores), TrainError> {
     let experiment = predictor.experiment();
     let refused = |problem: &str, hint: &str| TrainError::Configuration {
         problem: problem.to_owned(),
@@ -66,7 +71,7 @@ fn scores(predictor: &Predictor, warn: &mut dyn FnMut(&str)) -> Result<Scores, T
             "leave them out, or --window",
         ));
     }
-    let images = open_dataset(experiment, Split::Validation)?;
+    let OpenImages { set: images, measured } = choice.open(experiment, &[])?;
     if images.classes() > predictor.classes() {
         return Err(refused(
             &format!(
@@ -92,5 +97,5 @@ fn scores(predictor: &Predictor, warn: &mut dyn FnMut(&str)) -> Result<Scores, T
         let whole = network.whole(image, &windows, &images.sample_name(index))?;
         scorer.add_image(&whole.labels, &whole.mask, whole.size, whole.loss)?;
     }
-    scorer.scores(images.as_ref())
+    Ok((measured, scorer.scores(images.as_ref())?))
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use stratus_base::did_you_mean;
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,30 @@ impl fmt::Display for Origin {
     }
 }
 
+/// A key of a configuration in XML that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownXmlKey {
+    /// Its line, where it stands in a file.
+    pub line: Option<usize>,
+    /// What was written.
+    pub key: String,
+    /// The key that was probably meant.
+    pub nearest: Option<&'static str>,
+}
+
+impl fmt::Display for UnknownXmlKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(out, "line {line}: ")?;
+        }
+        write!(out, "unknown key `{}`{}", self.key, did_you_mean(self.nearest))
+    }
+}
+
+fn listed(unknown: &[UnknownXmlKey]) -> String {
+    unknown.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
@@ -49,6 +74,22 @@ pub enum ExperimentError {
         origin: Origin,
         /// What the parser says.
         message: String,
+    },
+    /// The file is no configuration in XML.
+    #[error("{origin}: {message}")]
+    Xml {
+        /// The place.
+        origin: Origin,
+        /// Why not.
+        message: String,
+    },
+    /// A configuration in XML has keys that are not understood.
+    #[error("{origin}: {}", listed(unknown))]
+    XmlKeys {
+        /// The file.
+        origin: Origin,
+        /// The keys.
+        unknown: Vec<UnknownXmlKey>,
     },
     /// There is no such key.
     #[error("{origin}: unknown key `{key}`")]
@@ -146,6 +187,10 @@ impl ExperimentError {
         match self {
             Self::Read { .. } => Some("give an experiment file that exists and can be read".into()),
             Self::Syntax { .. } => None,
+            Self::Xml { .. } => Some("`stratus config convert` explains what it reads".into()),
+            Self::XmlKeys { .. } => {
+                Some("leave them out, or set a key of Stratus: `stratus config keys` lists them".into())
+            }
             Self::UnknownKey { nearest: Some(nearest), .. } => Some(format!("did you mean `{nearest}`?")),
             Self::UnknownKey { nearest: None, .. } => Some("`stratus config keys` lists every key".into()),
             Self::SectionAsKey { example, .. } => {

@@ -10,20 +10,24 @@ mod habits;
 mod keys;
 mod measure;
 mod parse;
+mod schema;
 mod value;
+mod xml;
 
 #[cfg(test)]
 mod tests;
 
-pub use error::{ExperimentError, Origin};
+pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use keys::{
     Augment, Checkpoint, ClassWeighting, Data, Decode, Device, EarlyStopping, Experiment, FirstStage, KEYS,
     Key, Limit, Model, Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName,
     ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use measure::{Better, Measure};
+pub use schema::schema;
 pub use stratus_base::nearest;
 pub use value::{Kind, Value};
+pub use xml::{ROOTS as XML_ROOTS, XmlExperiment};
 
 use parse::Entry;
 use serde::ser::SerializeMap;
@@ -76,6 +80,11 @@ impl Experiment {
         BUILTIN.iter().flat_map(|(names, _)| names.iter().copied())
     }
 
+    /// The files of the built-in experiments: the networks of each, and its text.
+    pub fn builtin_files() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
+        BUILTIN.iter().copied()
+    }
+
     /// The built-in experiment of a network.
     ///
     /// # Errors
@@ -96,11 +105,15 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Reads an experiment file; a layer file is the experiment that trains its network with every default.
+    /// Reads an experiment file; a layer file is the experiment that trains its network with every default. A
+    /// file whose name ends in `.xml` is read as [`XmlExperiment`].
     ///
     /// # Errors
     /// If the file cannot be read or holds something that is not a configuration.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
+        if XmlExperiment::is_one(path) {
+            return XmlExperiment::read(path)?.experiment(&[]);
+        }
         let text = std::fs::read_to_string(path)
             .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
         if parse::is_layer_file(&text) {
@@ -199,17 +212,21 @@ impl Experiment {
         overrides: &[(K, V)],
     ) -> Result<(), ExperimentError> {
         self.forget_rates_batch(|name| overrides.iter().any(|(key, _)| key.as_ref() == name));
-        for (key, value) in overrides {
-            let (key, value) = (parse::find_key(key.as_ref(), &Origin::Override)?, value.as_ref().trim());
-            if value.is_empty() && key.optional {
-                (key.unset)(self);
-                continue;
-            }
-            let value = Value::from_argument(key.kind, value)
-                .map_err(|found| parse::wrong_type(key, Origin::Override, found))?;
-            self.apply(&[Entry { key, value, origin: Origin::Override }])?;
+        overrides
+            .iter()
+            .try_for_each(|(key, value)| self.set_one(key.as_ref(), value.as_ref(), &Origin::Override))
+    }
+
+    /// Sets a key to what is written, without quotes, at `origin`.
+    fn set_one(&mut self, key: &str, value: &str, origin: &Origin) -> Result<(), ExperimentError> {
+        let (key, value) = (parse::find_key(key, origin)?, value.trim());
+        if value.is_empty() && key.optional {
+            (key.unset)(self);
+            return Ok(());
         }
-        Ok(())
+        let value = Value::from_argument(key.kind, value)
+            .map_err(|found| parse::wrong_type(key, origin.clone(), found))?;
+        self.apply(&[Entry { key, value, origin: origin.clone() }])
     }
 
     /// A recipe's batch size is not that of another learning rate.

@@ -294,8 +294,8 @@ fn a_layer_file_is_told_from_an_experiment() {
         Experiment::from_toml(&text, &beside).unwrap().data_path()
     };
     assert_eq!(data("photos"), folder.path().join("photos"));
-    assert_eq!(data("elsewhere"), std::path::Path::new("elsewhere"));
-    assert_eq!(data("s3://bucket/photos"), std::path::Path::new("s3://bucket/photos"));
+    assert_eq!(data("elsewhere"), Path::new("elsewhere"));
+    assert_eq!(data("s3://bucket/photos"), Path::new("s3://bucket/photos"));
     let experiment = parse("model.name = \"nets/net.toml\"").unwrap();
     assert_eq!((experiment.model.name.as_str(), experiment.name()), ("nets/net.toml", "net"));
     assert_eq!(parse("model.name = \"digits\"").unwrap().layer_file(), None);

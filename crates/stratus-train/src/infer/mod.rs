@@ -83,7 +83,7 @@ impl Predictor {
     }
 
     /// The network of an experiment with the weights of a file. Normalisation is that of `data.mean` and
-    /// `data.std`, else what the file says, and so are the names of classes.
+    /// `data.std`, else what the file says; so are `data.resize` and the names of classes.
     ///
     /// # Errors
     /// If the weights cannot be read, or do not fit the network.
@@ -100,8 +100,11 @@ impl Predictor {
             NetworkMetadata::default()
         });
         let mut experiment = experiment.clone();
-        let NetworkMetadata { class_names: names, mean, std, .. } = metadata;
+        let NetworkMetadata { class_names: names, mean, std, resize, .. } = metadata;
         let data = &mut experiment.data;
+        // A side that the input cannot be cut from is another input's.
+        let longest = graph.input_shape().0.iter().skip(1).copied().max().unwrap_or(0);
+        data.resize = data.resize.or(resize.filter(|side| *side >= longest));
         if data.mean.is_none() && data.std.is_none() && !mean.is_empty() {
             (data.mean, data.std) = (Some(mean), Some(std));
         }

@@ -79,7 +79,7 @@ impl Predictor {
         let device = device::open(&experiment.train)?;
         let resolved = Resolved::new(&experiment, images, &self.graph, &device)?;
         let EvaluationSession { mut session, evaluate, refresh: copies } =
-            compile_evaluation(&resolved, &self.graph, &device, warn)?;
+            compile_evaluation(&resolved, &self.graph, &device, None, warn)?;
         self.write_weights(&mut session)?;
         refresh(&mut session, copies)?;
         let plan = session.plan(evaluate);

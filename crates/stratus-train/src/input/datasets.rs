@@ -70,6 +70,15 @@ fn has_query(path: &str) -> bool {
 /// # Errors
 /// If it is missing or damaged.
 pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dataset>, TrainError> {
+    open_split(experiment, split, &open_options(experiment)).map(Arc::from)
+}
+
+/// The same by other options than the experiment's.
+pub(crate) fn open_split(
+    experiment: &Experiment,
+    split: Split,
+    options: &OpenOptions,
+) -> Result<Box<dyn Dataset>, TrainError> {
     if experiment.data.path.as_deref().is_some_and(has_query) {
         return Err(TrainError::Configuration {
             problem:
@@ -79,9 +88,7 @@ pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dat
             hint: "give the address without it, and credentials in environment variables".to_owned(),
         });
     }
-    let options = open_options(experiment);
-    let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
-    Ok(Arc::from(set))
+    Ok(stratus_data::open(&experiment.data.name, &experiment.data_path(), split, options)?)
 }
 
 /// Opens an experiment's training and validation sets.

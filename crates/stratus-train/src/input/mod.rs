@@ -10,6 +10,7 @@ mod pipeline;
 mod read_ahead;
 
 pub(crate) use class_weights::with_class_weights;
+pub(crate) use datasets::open_split;
 pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use pipeline::image_shape;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};

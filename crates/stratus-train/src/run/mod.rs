@@ -7,6 +7,7 @@ mod loss_watch;
 mod records;
 mod setup;
 mod trainer;
+mod usage;
 mod workers;
 
 use crate::compile::{KernelSelection, Plans};
@@ -232,7 +233,9 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     }
     match &recovery.checkpoint {
         Some(checkpoint) => {
-            session_state::restore(&mut setup.compiled, checkpoint, Restored::Training)?;
+            let copies = setup.compiled.ids.refresh;
+            let session = &mut setup.compiled.session;
+            session_state::restore(session, copies, checkpoint, Restored::Training)?;
             let decode = setup.resolved.settings().data.decode;
             let decoder = jpeg_decoder(JpegLibrary::of_process(), decode);
             if let Some(text) = other_decoder(&checkpoint.state, &decoder) {

@@ -9,6 +9,7 @@ use super::records::{
     timeline_program,
 };
 use super::setup::RunSetup;
+use super::usage::UsageSampler;
 use super::workers::{Observed, WorkerSearch};
 use super::{JPEG, Options, announce, jpeg_decoder};
 use crate::evaluate::{Evaluator, Measures, Scores};
@@ -26,12 +27,11 @@ use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
-use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
+use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE, USAGE};
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
 use stratus_run::summary::{FinalMetrics, Status, StoppedEarly, Summary};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
-use stratus_threads::UsageMeter;
 
 /// The key of [`RunningTotals`] in a checkpoint's state.
 const SUMS: &str = "sums";
@@ -94,8 +94,8 @@ pub(super) struct Trainer<'a> {
     stop: Arc<AtomicBool>,
     until_epoch: Option<u64>,
     begun: Instant,
-    /// Who uses the processors.
-    usage: UsageMeter,
+    /// How the machine is used.
+    usage: UsageSampler,
     schedule: Schedule,
     loader: Loader,
     workers: WorkerSearch,
@@ -189,6 +189,8 @@ impl<'a> Trainer<'a> {
             None => WorkerSearch::up_to(most),
         };
         loader.set_workers(workers.active());
+        let meter = setup.device.backend.meter();
+        let usage = UsageSampler::start(run, position(USAGE), (begun, sums.elapsed_s), meter)?;
         let now = Instant::now();
         Ok(Self {
             checkpoints: Checkpoints::new(run.checkpoints()),
@@ -202,7 +204,7 @@ impl<'a> Trainer<'a> {
             run,
             log,
             begun,
-            usage: UsageMeter::from_now(),
+            usage,
             schedule,
             loader,
             workers_are_logged: workers.is_over(),
@@ -532,6 +534,7 @@ impl<'a> Trainer<'a> {
             (ITERATIONS.to_owned(), self.rows.position()),
             (EPOCHS.to_owned(), self.epochs.position()),
             (TIMELINE.to_owned(), self.timeline.position()),
+            (USAGE.to_owned(), self.usage.sync()?),
         ]);
         let mut state = State {
             epoch: u32::try_from(epoch).unwrap_or(u32::MAX),

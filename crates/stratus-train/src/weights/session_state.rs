@@ -91,9 +91,10 @@ pub(crate) enum Restored {
     Measuring,
 }
 
-/// Sets what a checkpoint holds.
+/// Sets what a checkpoint holds; `copies` is the session's program that brings copies of weights up to date.
 pub(crate) fn restore(
-    compiled: &mut CompiledRun,
+    session: &mut Session,
+    copies: usize,
     checkpoint: &Checkpoint,
     what: Restored,
 ) -> Result<(), TrainError> {
@@ -101,8 +102,7 @@ pub(crate) fn restore(
         checkpoint: checkpoint.path.display().to_string(),
         problem,
     };
-    let wanted: Vec<(String, String, Vec<usize>, Role)> = compiled
-        .session
+    let wanted: Vec<(String, String, Vec<usize>, Role)> = session
         .state()
         .map(|value| (value.name.to_owned(), key(&value).to_owned(), value.shape.to_vec(), value.role))
         .collect();
@@ -127,9 +127,9 @@ pub(crate) fn restore(
                 tensor.shape
             )));
         }
-        compiled.session.write(&name, values)?;
+        session.write(&name, values)?;
     }
-    refresh(&mut compiled.session, compiled.ids.refresh)
+    refresh(session, copies)
 }
 
 /// The names of the values that have an average, each with the average's.

@@ -78,6 +78,7 @@ pub(crate) fn metadata_of_run(run: &RunDir, experiment: &Experiment) -> NetworkM
         mean: experiment.data.mean.clone().unwrap_or_default(),
         std: experiment.data.std.clone().unwrap_or_default(),
         input_shape: experiment.data.shape.clone().unwrap_or_default(),
+        resize: experiment.data.resize,
     }
 }
 

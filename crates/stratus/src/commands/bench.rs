@@ -2,6 +2,7 @@
 
 mod threads;
 
+use super::forecast::bench_here::Asked;
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -80,7 +81,23 @@ pub enum What {
         runs: u32,
     },
     /// How good forecasts are: measured step times against forecasts that did not see them
-    Forecast,
+    Forecast {
+        /// Compare on this machine instead, for these experiments: kernels timed alone against whole steps
+        #[arg(long, value_name = "EXPERIMENTS", value_delimiter = ',')]
+        here: Vec<String>,
+        /// Batch sizes of `--here`; without it that of each experiment
+        #[arg(
+            long,
+            value_name = "SIZES",
+            value_delimiter = ',',
+            requires = "here",
+            value_parser = clap::value_parser!(u32).range(1..=16_777_216)
+        )]
+        batch: Vec<u32>,
+        /// Number formats of `--here`, such as `f32,bf16`
+        #[arg(long, value_name = "FORMATS", value_delimiter = ',', requires = "here")]
+        precision: Vec<String>,
+    },
     /// Run the operation cases of the tests and compare with the reference backend: does this machine compute
     /// what it should?
     Verify {
@@ -146,7 +163,10 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             let traced = open(target)?.trace(*runs as usize)?;
             output.result(&traced, || render_trace(&traced))
         }
-        What::Forecast => super::forecast::bench::run(output),
+        What::Forecast { here, .. } if here.is_empty() => super::forecast::bench::run(output),
+        What::Forecast { here: experiments, batch: batches, precision: precisions } => {
+            super::forecast::bench_here::run(&Asked { experiments, batches, precisions }, globals, output)
+        }
         What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
     }

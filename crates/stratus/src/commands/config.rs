@@ -6,8 +6,9 @@ use crate::errors::{Failure, Result};
 use crate::output::Output;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 use stratus_train::Experiment;
-use stratus_train::experiment::{KEYS, Key, Kind, Value, nearest};
+use stratus_train::experiment::{KEYS, Key, Kind, Value, XmlExperiment, nearest, schema};
 
 /// Arguments of `stratus config`.
 #[derive(Args, Debug)]
@@ -36,6 +37,20 @@ pub enum What {
     },
     /// List the built-in experiments
     List,
+    /// Print a configuration in XML as TOML: roots `pytorch_configuration` and `tensorflow_configuration`
+    Convert {
+        /// The XML file
+        #[arg(value_name = "FILE.xml")]
+        file: PathBuf,
+        /// Keys on top of it, by their names in the file or with their section: batch_size=64,train.seed=2
+        #[arg(value_name = "KEY=VALUE,…")]
+        settings: Vec<String>,
+        /// Write the file, and beside the XML file the list of classes that it names, instead of printing it
+        #[arg(long, short, value_name = "FILE.toml")]
+        out: Option<PathBuf>,
+    },
+    /// Print a JSON schema of experiment files, for editors
+    Schema,
 }
 
 /// Runs `stratus config`.
@@ -57,7 +72,54 @@ pub fn run(arguments: &ConfigArguments, globals: &Globals, output: &Output) -> R
             let names: Vec<&str> = Experiment::builtin_names().collect();
             output.result(&names, || names.join("\n"))
         }
+        What::Convert { file, settings, out } => convert(file, settings, out.as_deref(), output),
+        What::Schema => {
+            let schema = schema();
+            output.result(&schema, || serde_json::to_string_pretty(&schema).unwrap_or_default())
+        }
     }
+}
+
+/// A converted configuration as JSON.
+#[derive(Serialize)]
+struct Converted<'a> {
+    toml: &'a str,
+    classes: &'a [String],
+    class_list: Option<PathBuf>,
+    remote: Option<String>,
+    unknown: Vec<String>,
+}
+
+fn convert(file: &Path, settings: &[String], out: Option<&Path>, output: &Output) -> Result {
+    let mut read = XmlExperiment::read(file)?;
+    settings.iter().try_for_each(|settings| read.set(settings))?;
+    let (toml, classes) = (read.to_toml()?, read.classes()?);
+    for unknown in read.unknown() {
+        output.warning(&format!("{}: {unknown}", file.display()));
+    }
+    if let Some(out) = out {
+        let written = |path: &Path, text: &str| {
+            stratus_run::atomic::write(path, text.as_bytes()).map_err(Failure::from)?;
+            output.message(&format!("{} is written", path.display()));
+            Ok::<(), Failure>(())
+        };
+        if !classes.is_empty() {
+            written(&read.class_list(), &super::xml::class_lines(classes))?;
+        }
+        return written(out, &toml);
+    }
+    if !classes.is_empty() && !output.json() {
+        let list = read.class_list();
+        output.message(&format!("{} names the classes; with --out it is written", list.display()));
+    }
+    let converted = Converted {
+        toml: &toml,
+        classes,
+        class_list: (!classes.is_empty()).then(|| read.class_list()),
+        remote: read.remote(),
+        unknown: read.unknown().iter().map(ToString::to_string).collect(),
+    };
+    output.result(&converted, || toml.clone())
 }
 
 /// A key as JSON.

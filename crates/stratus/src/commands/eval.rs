@@ -1,4 +1,4 @@
-//! `stratus eval`: measures weights on validation images: those of a run, or of a file.
+//! `stratus eval`: measures weights, those of a run or of a file, on images with known classes.
 
 use super::target::Target;
 use super::windows::WindowArguments;
@@ -9,9 +9,12 @@ use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_measures::ClassMeasures;
+use stratus_report::run_table::FEW_CLASSES;
 use stratus_run::{atomic, classes};
+use stratus_train::Experiment;
 use stratus_train::evaluate::{
-    Measures, Scores, of_run, of_run_in_windows, of_weights, of_weights_in_windows, view_count,
+    ImageChoice, MeasuredImages, Measures, Part, Scores, of_run, of_run_in_windows, of_weights,
+    of_weights_in_windows, view_count,
 };
 use stratus_train::weights::CheckpointChoice;
 
@@ -28,6 +31,13 @@ pub struct EvalArguments {
     /// Measure these weights: a safetensors file, a PyTorch state dict (.pth), or a run
     #[arg(long, value_name = "FILE|RUN", conflicts_with = "checkpoint")]
     pub weights: Option<String>,
+    /// Measure on the data set in this folder. Without --split on its validation images, or on all if it is a
+    /// folder of classes without parts
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<String>,
+    /// Measure on this part: train, val, test or all; without it the validation images
+    #[arg(long, value_name = "PART")]
+    pub split: Option<Part>,
     /// Write the measures of each class to this file, as classes.csv of a run has them
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
@@ -51,6 +61,7 @@ struct RunReport {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     averaged: bool,
     views: usize,
+    measured: MeasuredImages,
     #[serde(flatten)]
     scores: Scores,
 }
@@ -61,6 +72,7 @@ struct FileReport {
     weights: String,
     file_sha256: String,
     views: usize,
+    measured: MeasuredImages,
     #[serde(flatten)]
     scores: Scores,
 }
@@ -72,27 +84,35 @@ struct FileReport {
 pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Result {
     let windows = arguments.windows.windows()?;
     let target = Target::find(&arguments.target, globals)?;
+    let images = ImageChoice { path: arguments.data.clone(), part: arguments.split };
     let mut warn = |text: &str| output.warning(text);
     if let (Target::Run(run), None) = (&target, &arguments.weights) {
         let checkpoint = arguments.checkpoint.unwrap_or_default();
         let evaluated = match windows {
-            Some(windows) => of_run_in_windows(run, checkpoint, &globals.set, windows, &mut warn)?,
-            None => of_run(run, checkpoint, &globals.set, &mut warn)?,
+            Some(windows) => of_run_in_windows(run, checkpoint, &globals.set, &images, windows, &mut warn)?,
+            None => of_run(run, checkpoint, &globals.set, &images, &mut warn)?,
         };
         arguments.write_files(&evaluated.scores)?;
+        if matches!(evaluated.measured.part, "all" | "train") && is_own(run, &evaluated.measured) {
+            output.warning(
+                "the run was trained on images among these; --split val and --split test are parts that it \
+                 was not trained on",
+            );
+        }
         let report = RunReport {
             run: run.display().to_string(),
             iteration: evaluated.iteration,
             weights_sha256: evaluated.weights_sha256,
             averaged: evaluated.averaged,
             views: evaluated.views,
+            measured: evaluated.measured,
             scores: evaluated.scores,
         };
         let iteration = report.iteration.to_string();
         let average = if report.averaged { "the moving average of " } else { "" };
         let weights = format!("{average}{}", report.weights_sha256);
         let about = [("run", &report.run), ("iteration", &iteration), ("weights", &weights)];
-        return output.result(&report, || lines(&about, report.views, &report.scores));
+        return output.result(&report, || lines(&about, report.views, &report.measured, &report.scores));
     }
     let mut experiment = target.experiment(globals)?;
     if let Some(weights) = &arguments.weights {
@@ -107,8 +127,8 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     }
     let path = Path::new(weights);
     let evaluated = match windows {
-        Some(windows) => of_weights_in_windows(&experiment, path, windows, &mut warn)?,
-        None => of_weights(&experiment, path, &mut warn)?,
+        Some(windows) => of_weights_in_windows(&experiment, path, &images, windows, &mut warn)?,
+        None => of_weights(&experiment, path, &images, &mut warn)?,
     };
     arguments.write_files(&evaluated.scores)?;
     let report = FileReport {
@@ -116,25 +136,37 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         weights: evaluated.weights.path,
         file_sha256: evaluated.weights.sha256,
         views: view_count(&experiment),
+        measured: evaluated.measured,
         scores: evaluated.scores,
     };
     let about =
         [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
-    output.result(&report, || lines(&about, report.views, &report.scores))
+    output.result(&report, || lines(&about, report.views, &report.measured, &report.scores))
+}
+
+/// Whether images are of the data set that a run was trained on.
+fn is_own(run: &Path, measured: &MeasuredImages) -> bool {
+    let own = Experiment::load(&run.join(stratus_run::layout::EXPERIMENT)).map(|own| own.data_path());
+    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    own.is_ok_and(|own| place(&own) == place(Path::new(&measured.path)))
 }
 
 /// What was measured, and what came out.
-fn lines(about: &[(&str, &String)], views: usize, scores: &Scores) -> String {
+fn lines(about: &[(&str, &String)], views: usize, measured: &MeasuredImages, scores: &Scores) -> String {
     let mut rows: Vec<(String, String)> =
         about.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
     if views > 1 {
         rows.push(("views".to_owned(), format!("{views} of each image")));
     }
-    rows.extend([
-        ("samples".to_owned(), scores.samples.to_string()),
-        ("loss".to_owned(), format!("{:.5}", scores.loss)),
-    ]);
+    rows.push(("measured on".to_owned(), measured.to_string()));
+    if scores.samples != measured.images as u64 {
+        rows.push(("samples".to_owned(), format!("{} that count", scores.samples)));
+    }
+    rows.push(("loss".to_owned(), format!("{:.5}", scores.loss)));
     let shares: &[(&str, Option<f64>)] = match &scores.measures {
+        Measures::Classification(measures) if measures.classes.len() <= FEW_CLASSES => {
+            &[("top-1", measures.top1)]
+        }
         Measures::Classification(measures) => &[("top-1", measures.top1), ("top-5", measures.top5)],
         Measures::Segmentation(measures) => &[
             ("accuracy", measures.accuracy),

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use stratus_report::report::Report;
+use stratus_report::report::{Reference, Report};
 use stratus_report::{markdown, page};
 use stratus_run::RunDir;
 use stratus_run::machine::Machine;
@@ -29,6 +29,13 @@ pub struct ReportArguments {
     /// The chart, with `--format svg`
     #[arg(long, value_enum, default_value_t = Chart::Time)]
     pub chart: Chart,
+    /// Show what became faster or slower from the first run to the second, layer by layer and phase by phase
+    #[arg(long)]
+    pub diff: bool,
+    /// Show published figures beside ours: a table whose columns name metric, value and unit, model,
+    /// batch_size, machine and source
+    #[arg(long, value_name = "FILE.csv", conflicts_with = "diff")]
+    pub against: Option<PathBuf>,
     /// Training iterations to leave out at the start; without it 5 %, at least two
     #[arg(long, value_name = "COUNT")]
     pub skip: Option<u64>,
@@ -44,9 +51,9 @@ pub enum Format {
     Html,
     /// Tables in Markdown
     Md,
-    /// A row a run
+    /// A row a run; of a difference, a row a layer and phase
     Csv,
-    /// One chart of one run
+    /// One chart of one run, or of the difference of two
     Svg,
 }
 
@@ -86,14 +93,32 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         }
         paths.extend(found.into_iter().map(|run| run.path().to_owned()));
     }
+    if arguments.diff && paths.len() != 2 {
+        let failure = Failure::usage(format!("a difference is between two runs, and not of {}", paths.len()));
+        return Err(failure.hint("name the run before and the run after: `stratus report --diff A B`"));
+    }
+    if arguments.against.is_some() && arguments.format == Format::Svg {
+        return Err(Failure::usage("there is no chart of published figures")
+            .hint("take --format html, md or csv, or --json"));
+    }
+    let reference = arguments.against.as_deref().map(Reference::read).transpose().map_err(Failure::usage)?;
     let here = (!arguments.no_peaks && draws_a_roof(arguments, output)).then(|| here(&paths, output, probes));
-    let report = Report::of(&paths, arguments.skip, here.flatten().as_ref());
+    let mut report = Report::of(&paths, arguments.skip, here.flatten().as_ref());
+    if arguments.diff {
+        report.compare_times(arguments.skip);
+    }
+    if let Some(reference) = &reference {
+        report.hold_against(reference);
+    }
     for problem in &report.problems {
         let run = problem.run.display();
         output.warning(&format!("{run}: {} cannot be reported: {}", problem.what, problem.reason));
     }
     if report.runs.is_empty() {
         return Err(Failure::failed("none of the runs can be read"));
+    }
+    if arguments.diff && report.diff.is_none() {
+        return Err(Failure::failed("the times of the two runs cannot be compared"));
     }
     if output.json() {
         return output.result(&report, String::new);
@@ -128,6 +153,9 @@ fn count(runs: usize) -> String {
 }
 
 fn chart(report: &Report, chart: Chart) -> Result<String> {
+    if let Some(diff) = &report.diff {
+        return Ok(page::diff_svg(diff));
+    }
     let [run] = &report.runs[..] else {
         return Err(Failure::usage("a chart is of one run").hint("name one run directory with --format svg"));
     };

@@ -10,12 +10,13 @@ use crate::progress::Progress;
 use crate::signals;
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
+use stratus_train::experiment::XmlExperiment;
 use stratus_train::run::{self, Options};
 
 /// Layers in the table at the end.
@@ -27,6 +28,9 @@ pub struct TrainArguments {
     /// A built-in experiment (digits), an experiment file, a layer file, or a run directory to continue
     #[arg(value_name = "EXPERIMENT|RUN")]
     pub target: String,
+    /// Of an experiment file in XML: keys on top of it, such as batch_size=64,epochs_number=3
+    #[arg(value_name = "KEY=VALUE,…")]
+    pub settings: Vec<String>,
     /// The keys that everybody sets.
     #[command(flatten)]
     pub often: Often,
@@ -115,7 +119,13 @@ struct Report<'a> {
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
     let short = arguments.often.given().next().map(|(flag, ..)| flag);
     let globals = &arguments.often.before(globals);
-    let target = Target::find(&arguments.target, globals)?;
+    let target = if XmlExperiment::is_one(Path::new(&arguments.target)) {
+        let path = Path::new(&arguments.target);
+        Target::Experiment(Box::new(super::xml::experiment(path, &arguments.settings, globals, output)?))
+    } else {
+        super::xml::refuse(&arguments.settings)?;
+        Target::find(&arguments.target, globals)?
+    };
     let stop = signals::stop_flag()?;
     if arguments.stop_with_stdin {
         signals::stop_with_stdin(Arc::clone(&stop));

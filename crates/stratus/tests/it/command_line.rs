@@ -54,6 +54,7 @@ fn help_texts() {
     insta::assert_snapshot!("help_config", help(&["config", "--help"]));
     insta::assert_snapshot!("help_config_show", help(&["config", "show", "--help"]));
     insta::assert_snapshot!("help_config_keys", help(&["config", "keys", "--help"]));
+    insta::assert_snapshot!("help_config_convert", help(&["config", "convert", "--help"]));
     insta::assert_snapshot!("help_doctor", help(&["doctor", "--help"]));
     insta::assert_snapshot!("help_data", help(&["data", "--help"]));
     insta::assert_snapshot!("help_train", help(&["train", "--help"]));
@@ -75,6 +76,22 @@ fn shells_get_completions_with_every_command() {
         }
     }
     assert_eq!(stratus(&["completions", "tcsh"]).code, Some(2));
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = stratus_in(folder.path(), &["man", "share/man1"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
+    for (page, text) in [("stratus", "train"), ("stratus-eval", "confusion"), ("stratus-data-check", "path")]
+    {
+        let read = std::fs::read_to_string(folder.path().join(format!("share/man1/{page}.1"))).unwrap();
+        assert!(read.contains(".TH") && read.contains(text), "{read}");
+    }
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let ran = stratus_in(folder.path(), &["man", "file/man1"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.err.starts_with("error: cannot write to file/man1: "), "{}", ran.err);
 }
 
 #[test]

@@ -83,6 +83,41 @@ fn more_images_take_more_memory_and_less_time_each() {
     assert!((0.9..1.1).contains(&(number(1, "largest_batch") / number(0, "largest_batch"))));
 }
 
+/// Neither data nor a row of the catalogue is needed for the machine at hand.
+#[test]
+fn this_machine_is_timed() {
+    let place = Place::bare();
+    let settings = ["--set", "data.name=folder", "--set", "train.precision=f32"];
+    let asked =
+        ["forecast", "digits", "--on", "here", "--batch", "4,8", "--images", "1000", "--json", "--layers"];
+    let ran = place.run(&[&asked[..], &settings[..]].concat()).expect(0);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    for (at, batch) in [(0, 4), (1, 8)] {
+        let (row, probe) = (&report["machines"][at], &report["probes"][at]);
+        let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
+        assert_eq!((row["name"].as_str(), row["source"].as_str()), (Some("here"), Some("measured")));
+        assert_eq!((row["batch"].as_u64(), probe["batch"].as_u64()), (Some(batch), Some(batch)));
+        assert_eq!(row["precision"], "f32");
+        let kernels = probe["kernels"].as_array().unwrap();
+        let seconds: f64 = kernels.iter().map(|kernel| number(kernel, "seconds")).sum();
+        assert!(kernels.iter().all(|kernel| number(kernel, "seconds") > 0.0));
+        assert!((seconds / number(row, "step_s") - 1.0).abs() < 1e-9);
+        assert!(
+            number(row, "low_s") < number(row, "step_s") && number(row, "step_s") < number(row, "high_s")
+        );
+        // What a session would allocate, not what was.
+        assert_eq!(row["device_bytes"], probe["arena_bytes"]);
+        assert!(number(row, "host_bytes") > number(row, "device_bytes"));
+        let steps = 1000.0 / batch as f64;
+        assert!((number(row, "epoch_s") / (number(row, "step_s") * steps) - 1.0).abs() < 1e-9);
+    }
+    let layers = report["layers"].as_array().unwrap();
+    assert!(layers.iter().any(|layer| layer["layer"] == "fc"), "{layers:?}");
+    assert!(!place.path("runs").exists());
+    let text = place.run(&[&asked[..6], &settings[..]].concat()).expect(0);
+    assert!(text.out.contains("different kernels"), "{}", text.out);
+}
+
 #[test]
 fn wishes_choose_machines() {
     let chosen = |wish: &str| {
@@ -123,6 +158,7 @@ fn what_is_refused() {
         &["resnet18", "--want", "budget=-20"],
         &["resnet18", "--machines", "own.toml"],
         &["resnet18", "--machines", "absent.toml"],
+        &["resnet18", "--on", "here", "--framework", "tensorflow"],
         &["resnet18", "--profile", "own.toml"],
         &["resnet18", "--profile", "later.toml"],
         &["resnet81"],

@@ -136,7 +136,7 @@ fn a_network_takes_its_classes_and_normalisation_along() {
     assert_eq!(said["metadata"]["channel_order"], "RGB");
     place.run(&["model", "import", "net.onnx", "-o", "net.toml"]).expect(0);
     let file = WeightsFile::open(place.path("net.safetensors")).unwrap();
-    for key in ["class_names", "mean", "std", "input_shape", "channel_order"] {
+    for key in ["class_names", "mean", "std", "input_shape", "crop", "channel_order"] {
         assert_eq!(file.metadata()[key], said["metadata"][key].as_str().unwrap(), "{key}");
     }
     let reference = ["--set", "train.device=reference", "--set", "train.precision=f32"];

@@ -63,6 +63,49 @@ fn runs_are_shown_as_pages_tables_charts_and_data() {
 }
 
 #[test]
+fn two_runs_and_published_figures_are_compared() {
+    let place = Place::new();
+    train(&place, "a", 1);
+    train(&place, "b", 2);
+    let report = |arguments: &[&str]| place.run(&[&["report", "--no-peaks"], arguments].concat()).expect(0);
+
+    let text = report(&["--diff", "a", "b", "--format", "md", "--out", "-"]).out;
+    assert!(text.starts_with("# What became faster or slower\n"), "{text}");
+    assert!(text.contains("Welch's t-test") && text.contains(" takes "), "{text}");
+    assert!(text.contains("| an iteration |"), "{text}");
+    let csv = report(&["--diff", "a", "b", "--format", "csv", "--out", "-"]).out;
+    let forward = csv.lines().find(|line| line.starts_with("layer2.0,conv2d,forward,iteration,"));
+    assert!(forward.is_some_and(|line| line.split(',').count() == 10), "{csv}");
+    let json: Value = serde_json::from_str(&report(&["--diff", "a", "b", "--json"]).out).unwrap();
+    let diff = &json["diff"];
+    // One epoch has 58 whole batches; 5 % of 59, but at least two, are left out.
+    assert_eq!((diff["iterations"][0].as_u64(), diff["blocks"][1].as_u64()), (Some(55), Some(20)));
+    let wall = &diff["wall"];
+    assert!(wall["before_ms"].as_f64() > Some(0.0) && wall["p"].is_number(), "{wall}");
+    let svg = report(&["--diff", "a", "b", "--format", "svg", "--out", "-"]).out;
+    assert!(svg.contains("What became faster or slower"), "{svg}");
+    report(&["--diff", "a", "b"]);
+    assert!(fs::read_to_string(place.path("report.html")).unwrap().contains("Every layer and phase"));
+    let refused = place.run(&["report", "--diff", "a"]).expect(2);
+    assert_eq!(
+        refused.err,
+        "error: a difference is between two runs, and not of 1\n\
+         hint: name the run before and the run after: `stratus report --diff A B`\n"
+    );
+
+    fs::write(place.path("deck.csv"), "quantity,value,unit,network\naccuracy,87,percent,digits\n").unwrap();
+    let csv = report(&["a", "b", "--against", "deck.csv", "--format", "csv", "--out", "-"]).out;
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert!(csv.lines().nth(1).unwrap().contains(",accuracy,87.0,percent,,"), "{csv}");
+    fs::write(place.path("deck.csv"), "quantity,valve\naccuracy,87\n").unwrap();
+    let refused = place.run(&["report", "a", "--against", "deck.csv"]).expect(2);
+    let error = "error: deck.csv: line 1: unknown column `valve`, did you mean `value`?; a table may have ";
+    assert!(refused.err.starts_with(error), "{}", refused.err);
+    let refused = place.run(&["report", "a", "--against", "deck.csv", "--format", "svg"]).expect(2);
+    assert!(refused.err.starts_with("error: there is no chart of published figures\n"), "{}", refused.err);
+}
+
+#[test]
 fn what_is_no_run_is_said() {
     let place = Place::bare();
     fs::create_dir_all(place.path("runs/empty")).unwrap();

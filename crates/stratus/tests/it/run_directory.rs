@@ -63,7 +63,8 @@ fn every_file_of_the_contract_is_there() {
             "run.lock",
             "sources.json",
             "summary.json",
-            "timeline"
+            "timeline",
+            "usage.csv"
         ]
     );
     assert_eq!((result.iterations.len(), result.epochs.len()), (PER_EPOCH, 1));
@@ -107,7 +108,21 @@ fn every_file_of_the_contract_is_there() {
     let parts: &[(&str, &[&str])] = &[
         ("images_per_second", &["median", "p10", "p90"]),
         ("time", &["checkpoint_s", "data_wait_s", "startup_s", "total_s", "train_s", "validation_s"]),
-        ("usage", &["cpu_percent_mean", "stolen_percent"]),
+        (
+            "usage",
+            &[
+                "cpu_percent_mean",
+                "disk_read_bytes",
+                "disk_write_bytes",
+                "gpu_memory_peak_bytes",
+                "gpu_percent_mean",
+                "gpu_watts_mean",
+                "net_bytes",
+                "rss_peak_bytes",
+                "sampling_percent",
+                "stolen_percent",
+            ],
+        ),
         ("accounting", &["attributed_s", "iteration_s", "unattributed_percent"]),
         ("final", &["train_loss", "val_loss", "val_top1", "val_top5"]),
         ("memory", &["device_peak_bytes", "measured_peak_rss_bytes", "planned_peak_bytes"]),
@@ -370,8 +385,19 @@ fn headers_are_those_that_others_read() {
     let Trained { place, .. } = trained();
     assert_eq!(rows(&place.path("run/iterations.csv"), ITERATIONS_HEADER).len(), PER_EPOCH);
     assert_eq!(rows(&place.path("run/epochs.csv"), EPOCHS_HEADER).len(), 1);
-    let ran = place.run(&["collect", "run", "--csv"]).expect(0);
-    let lines: Vec<&str> = ran.out.lines().collect();
-    assert_eq!(lines.len(), 2);
-    assert!(lines[0].split(',').any(|column| column == "weights_sha256"), "{}", lines[0]);
+    let columns = |more: &[&str]| -> Vec<String> {
+        let ran = place.run(&[&["collect", "run", "--csv"], more].concat()).expect(0);
+        assert_eq!(ran.out.lines().count(), 2);
+        ran.out.lines().next().unwrap().split(',').map(str::to_owned).collect()
+    };
+    let brief =
+        "path,status,epochs,train_loss,val_loss,val_top1,overall_s,images_per_second_median".split(',');
+    assert_eq!(columns(&[]), brief.collect::<Vec<_>>());
+    // What tells a machine from all others is shown when it is asked for.
+    let [all, identity] = [columns(&["--all"]), columns(&["--all", "--identity"])];
+    assert!(all.iter().any(|column| column == "weights_sha256"), "{all:?}");
+    let more: Vec<&String> = identity.iter().filter(|column| !all.contains(column)).collect();
+    assert_eq!(more, ["uuid", "mac"]);
+    let recorded = json(&place.path("run/machine.json"));
+    assert!(recorded["identity"].is_object(), "{recorded}");
 }

@@ -19,6 +19,24 @@ fn runs_are_listed_filtered_and_removed() {
     assert!(lines[1].starts_with("runs/digits/1  completed   digits  mnist     1/1  top-1 "), "{}", ran.out);
     assert!(lines[2].ends_with("optimiser.learning_rate=0.05"), "{}", ran.out);
 
+    // A row a run: what differs, and what came of it. What cannot be read is left out, and said.
+    let ran = place.run(&["collect", "runs"]).expect(0);
+    assert!(ran.err.starts_with("warning: runs/broken/1 is left out: "), "{}", ran.err);
+    let lines: Vec<Vec<&str>> = ran.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..3], ["run", "learning_rate", "status"], "{}", ran.out);
+    assert_eq!(lines[1][0], "runs/digits/1", "{}", ran.out);
+    assert_eq!(lines[2][..4], ["runs/digits/2", "0.05", "completed", "1"], "{}", ran.out);
+    assert!(ran.out.ends_with("`--all` those of every run.\n"), "{}", ran.out);
+    let csv = place.run(&["collect", "runs", "--csv"]).expect(0).out;
+    let header = "path,config.optimiser.learning_rate,status,epochs,train_loss,val_loss,val_top1,overall_s,\
+                  images_per_second_median\n";
+    assert!(csv.starts_with(header) && csv.contains("\nruns/digits/2,0.05,completed,1,"), "{csv}");
+    let all = place.run(&["collect", "runs/digits", "--all"]).expect(0).out;
+    assert_eq!(all.matches("Milliseconds per iteration").count(), 2);
+    let told = place.run(&["collect", "runs/digits", "--json"]).expect(0).out;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told[1]["machine"]["identity"], serde_json::json!({"uuid": null, "mac": null}));
+
     let where_slow = ["runs", "runs/digits", "--where", "optimiser.learning_rate=0.05", "--json"];
     let told: serde_json::Value = serde_json::from_str(&place.run(&where_slow).expect(0).out).unwrap();
     assert_eq!(told["runs"].as_array().unwrap().len(), 1);

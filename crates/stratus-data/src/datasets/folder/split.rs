@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::index::Index;
 use super::is_plain;
-use crate::datasets::{Split, files, split};
+use crate::datasets::{LISTED_CLASSES, Split, files, split};
 use crate::error::DataError;
 
 /// A seeded split of each class, by the names of class and file.
@@ -18,6 +18,39 @@ pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
         split::part_of(seed, split, samples.map(name)).into_iter().map(move |sample| first + sample)
     };
     (0..index.classes().len()).flat_map(of_class).collect()
+}
+
+/// Checks that each class that has images has some in this part of a seeded split; where `some` may have
+/// none, that any has.
+///
+/// # Errors
+///
+/// [`DataError::TooFewToDivide`].
+pub(super) fn expect_classes(
+    root: &Path,
+    index: &Index,
+    part: &[u32],
+    split: Split,
+    some: bool,
+) -> Result<(), DataError> {
+    let divided = index.part(part, usize::MAX);
+    // Classes without any image are another mistake, which is found later.
+    let few: Vec<usize> = (0..index.classes().len())
+        .filter(|&class| divided.samples(class).is_empty() && !index.samples(class).is_empty())
+        .collect();
+    if few.is_empty() || some && !part.is_empty() {
+        return Ok(());
+    }
+    let listed = few.iter().take(LISTED_CLASSES);
+    Err(DataError::TooFewToDivide {
+        root: root.to_owned(),
+        split,
+        least: split::least_images(split),
+        images: index.len(),
+        classes: index.classes().len(),
+        count: few.len(),
+        listed: listed.map(|&class| (index.classes()[class].clone(), index.samples(class).len())).collect(),
+    })
 }
 
 /// The samples in a list file: one path per line, whose last two components are class and file. All must

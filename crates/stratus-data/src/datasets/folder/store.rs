@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use tar::Archive;
 
 use super::index::{ByteRange, Index, TooLarge};
-use super::is_plain;
+use super::{is_plain, parts};
 use crate::datasets::files::{self, Reading, within_limit};
 use crate::datasets::{Scratch, Split};
 use crate::error::DataError;
@@ -86,30 +86,60 @@ impl Store {
         Ok(Self::Tar(Tar::open(path)?))
     }
 
-    /// The folder of a split: what is not called by its own name may be by another's.
+    /// The folders that hold parts or classes: of an archive those whose folders hold files.
+    fn folders(&self) -> Result<Vec<String>, DataError> {
+        match self {
+            Self::Disk { root, .. } => self.classes_in(root),
+            Self::Tar(tar) => Ok(tar.splits.clone()),
+        }
+    }
+
+    /// The names of the folders in one on disk, sorted. A file beside them is a list or a text; what is a
+    /// link is followed.
+    fn classes_in(&self, folder: &Path) -> Result<Vec<String>, DataError> {
+        let mut names = Vec::new();
+        for_each_entry(folder, &mut |entry, name| {
+            if entry.path().is_dir() {
+                names.push(name.to_owned());
+            }
+            Ok(())
+        })?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Whether a folder has a file that is called as an image is.
+    pub(super) fn has_images(&self, folder: &str) -> bool {
+        // What an archive's index lists are files.
+        let Self::Disk { root, .. } = self else { return true };
+        let is_image = |name: &str| {
+            let end = Path::new(name).extension().and_then(|end| end.to_str()).unwrap_or_default();
+            ["jpg", "jpeg", "png"].iter().any(|known| end.eq_ignore_ascii_case(known))
+        };
+        let Ok(entries) = fs::read_dir(root.join(folder)) else { return false };
+        entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_image))
+    }
+
+    /// The folder of a split.
     pub(super) fn split_folder(&self, root: &Path, split: Split) -> Result<String, DataError> {
-        let names: &[&str] = match split {
-            Split::Train => &["train"],
-            Split::Validation => &["val", "validation", "test"],
-            Split::Test => &["test", "val", "validation"],
-        };
-        let is_there = |name: &str| match self {
-            Self::Disk { root, .. } => root.join(name).is_dir(),
-            Self::Tar(tar) => tar.splits.iter().any(|split| split == name),
-        };
-        names.iter().find(|&&name| is_there(name)).map(|&name| name.to_owned()).ok_or_else(|| {
-            let problem = format!(
-                "holds no folder `{}`; the layout is train/<class>/<image> and val/<class>/<image>",
-                names.join("`, `")
-            );
-            damaged(root, problem)
-        })
+        let folders = self.folders()?;
+        match parts::folder_of(&folders, split) {
+            Some(folder) => Ok(folder.to_owned()),
+            None => match self {
+                // Classes lie in one folder of the archive, which is called as anything is.
+                Self::Tar(tar) if split == Split::Train && matches!(tar.splits[..], [_]) => {
+                    Err(parts::missing(self, root, &tar.classes, split))
+                }
+                _ => Err(parts::missing(self, root, &folders, split)),
+            },
+        }
     }
 
     /// The folder whose classes are yet to be divided: `train`, or where there is none the data set itself.
     pub(super) fn undivided_folder(&self, root: &Path) -> Result<String, DataError> {
-        if let Ok(train) = self.split_folder(root, Split::Train) {
-            return Ok(train);
+        let folders = self.folders()?;
+        if let Some(train) = parts::folder_of(&folders, Split::Train) {
+            return Ok(train.to_owned());
         }
         match self {
             Self::Disk { .. } => Ok(String::new()),
@@ -122,18 +152,8 @@ impl Store {
 
     /// The classes of a split, by name.
     pub(super) fn classes(&self, split: &str) -> Result<Vec<String>, DataError> {
-        let mut classes = match self {
-            Self::Disk { root, .. } => {
-                let mut classes = Vec::new();
-                for_each_entry(&root.join(split), &mut |entry, name| {
-                    // A file beside the class folders is a list or a text; what is a link is followed.
-                    if entry.path().is_dir() {
-                        classes.push(name.to_owned());
-                    }
-                    Ok(())
-                })?;
-                classes
-            }
+        let mut classes: Vec<String> = match self {
+            Self::Disk { root, .. } => return self.classes_in(&root.join(split)),
             Self::Tar(tar) => {
                 let split = tar.split(split);
                 let mut used = vec![false; tar.classes.len()];

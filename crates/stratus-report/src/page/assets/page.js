@@ -71,8 +71,21 @@
       draw(place, "iteration", [line("forward", 0), line("backward and update", 1)],
         [c.layer_iteration, total("forward_ms"), total("backward_ms")], {});
     },
+    "used-processors": (place, run) => used(place, run, [["processors", "cpu_percent", 1, 0], ["GPU", "gpu_percent", 1, 2]]),
+    "used-memory": (place, run) => used(place, run, [["run", "rss_bytes", 1e-9, 0], ["GPU", "gpu_memory_bytes", 1e-9, 2]]),
+    "used-transfers": (place, run) => used(place, run, [["disk, read", "disk_read_mb_per_s", 1, 0],
+      ["disk, written", "disk_write_mb_per_s", 1, 1], ["network", "net_mb_per_s", 1, 3]]),
+    "used-power": (place, run) => used(place, run, [["GPU", "gpu_watts", 1, 2]]),
     "all-loss": place => all(place, e => e.val_loss),
     "all-accuracy": place => all(place, e => e.val_score === null ? null : 100 * e.val_score),
+  };
+  // What the system does not say has no line.
+  const used = (place, run, lines) => {
+    const u = run.usage, there = lines.filter(([, key]) => u && u[key].some(v => v !== null));
+    if (!there.length) return;
+    draw(place, "seconds", there.map(([label, , , i]) => line(label, i)),
+      [u.elapsed_s].concat(there.map(([, key, scale]) => u[key].map(v => v === null ? null : scale * v))),
+      { scale: { range: { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1 } } } });
   };
   const all = (place, value) => {
     const runs = data.runs.filter(r => r.epochs.some(e => value(e) !== null));

@@ -8,9 +8,7 @@ use crate::experiment::OnBadSample;
 use stratus_data::Loader;
 use stratus_engine::Session;
 use stratus_engine::ops::{self, LOSS_SCALE, LOSS_SCALE_NAME};
-use stratus_run::summary::{
-    BadSample, BadSamples, LossScale, Memory, Status, Summary, Time, TimeAccount, Usage,
-};
+use stratus_run::summary::{BadSample, BadSamples, LossScale, Memory, Status, Summary, Time, TimeAccount};
 
 /// The most skipped samples that it lists.
 const BAD_SAMPLES_LISTED: usize = 1000;
@@ -29,7 +27,6 @@ impl Trainer<'_> {
             + self.evaluator.bytes()
             + self.setup.datasets.train.resident_bytes()
             + self.setup.datasets.validation.resident_bytes();
-        let usage = self.usage.usage();
         Summary {
             status,
             experiment: settings.name().to_owned(),
@@ -51,10 +48,7 @@ impl Trainer<'_> {
                 data_wait_s: sums.data_wait_s,
                 checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
             },
-            usage: Usage {
-                cpu_percent_mean: usage.map(|usage| usage.own_percent),
-                stolen_percent: usage.map(|usage| usage.others_percent),
-            },
+            usage: self.usage.usage(),
             accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
             classes: if self.classes.len() > MOST_CLASSES { Vec::new() } else { self.classes.clone() },

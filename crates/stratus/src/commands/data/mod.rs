@@ -94,7 +94,7 @@ fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
 }
 
 /// A name that is none is wrong usage; data that is not as it should be is a failure.
-fn data_failure(error: DataError) -> Failure {
+pub(super) fn data_failure(error: DataError) -> Failure {
     match error {
         DataError::UnknownDataset { .. } => Failure::usage(error),
         error => Failure::failed(error),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use stratus_data::datasets::joined::are_same;
 use stratus_data::{DataError, Dataset, OpenOptions, Split, open};
 
 use super::data_failure;
@@ -25,24 +26,23 @@ pub(super) fn parts(
     for split in [Split::Train, Split::Validation, Split::Test] {
         let set = match open(name, folder, split, options) {
             Ok(set) => set,
-            Err(error @ DataError::Unlabelled { .. }) if split == Split::Test => {
+            // Training needs neither.
+            Err(error @ (DataError::Unlabelled { .. } | DataError::TooFewToDivide { .. }))
+                if split == Split::Test =>
+            {
                 output.message(&error.to_string());
                 continue;
             }
             Err(error) => return Err(data_failure(error)),
         };
         // A data set that comes in two parts gives its second for both.
-        let seen =
-            split == Split::Test && parts.last().is_some_and(|last| same(last.set.as_ref(), set.as_ref()));
+        let seen = split == Split::Test
+            && parts.last().is_some_and(|last| are_same(last.set.as_ref(), set.as_ref()));
         if !seen {
             parts.push(Part { split, set });
         }
     }
     Ok(parts)
-}
-
-fn same(one: &dyn Dataset, other: &dyn Dataset) -> bool {
-    one.len() == other.len() && (0..one.len()).all(|index| one.sample_name(index) == other.sample_name(index))
 }
 
 /// The threads that the machine has.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use stratus_forecast::catalogue::{Catalogue, HERE, LONGEST, Machine, Processor};
+use stratus_forecast::catalogue::{Catalogue, Cpu, HERE, LONGEST, Machine, Processor};
 use stratus_run::machine::Machine as Here;
 
 /// Arguments of `stratus forecast machines`.
@@ -47,25 +47,21 @@ pub(super) fn affordable(catalogue: &Catalogue) -> Result<Vec<Machine>> {
 
 /// The machines of these names.
 pub(super) fn named(names: &[String], catalogue: &Catalogue) -> Result<Vec<Machine>> {
-    let find = |name: &String| {
-        if name.eq_ignore_ascii_case(HERE) { here(catalogue) } else { Ok(catalogue.find(name.trim())?) }
+    let find = |name: &String| match name.trim() {
+        name if name.eq_ignore_ascii_case(HERE) => Ok(here(catalogue)),
+        name => Ok(catalogue.find(name)?),
     };
     names.iter().map(find).collect()
 }
 
-/// This machine by its data sheet.
-fn here(catalogue: &Catalogue) -> Result<Machine> {
+/// This machine. Its kernels are timed, so that nothing of a data sheet has to be known.
+fn here(catalogue: &Catalogue) -> Machine {
     let machine = Here::probe();
     let threads = machine.cpu.usable_threads.map_or(1, |threads| threads as usize);
-    let model = &machine.cpu.model;
-    let Some(mut cpu) = catalogue.cpu_of_model(model, threads) else {
-        return Err(Failure::usage(format!(
-            "this machine's processor, `{model}`, is not in the catalogue, and kernels are not timed here yet"
-        ))
-        .hint("give its row, a [[cpu]] with `models`, in a file with --machines; docs/forecast.md has one"));
-    };
+    let model = machine.cpu.model;
+    let mut cpu = catalogue.cpu_of_model(&model, threads).unwrap_or_else(|| Cpu::unknown(&model, threads));
     cpu.memory_gib = machine.ram_bytes.map(|bytes| bytes as f64 / f64::from(1 << 30));
-    Ok(Machine { name: HERE.to_owned(), processor: Processor::Cpu(cpu), instance: None })
+    Machine { name: HERE.to_owned(), processor: Processor::Cpu(cpu), instance: None }
 }
 
 /// A row of the list.

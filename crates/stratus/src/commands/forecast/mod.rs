@@ -1,8 +1,10 @@
-//! `stratus forecast`: what a training would take on machines that nobody has yet.
+//! `stratus forecast`: what a training would take, on machines that nobody has yet and on this one.
 
 mod absent;
 pub mod bench;
+pub mod bench_here;
 mod fit;
+mod here;
 mod machines;
 mod planning;
 mod render;
@@ -17,13 +19,14 @@ use planning::Planner;
 use request::{Form, request};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_forecast::catalogue::Machine;
+use stratus_forecast::catalogue::{HERE, Machine};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
 use stratus_forecast::shipped;
 use stratus_forecast::wish::{Offer, Wish};
 use stratus_report::page;
+use stratus_train::bench::probe::Probed;
 
 /// Arguments of `stratus forecast`.
 #[derive(Args, Debug)]
@@ -43,8 +46,8 @@ pub struct ForecastArguments {
         value_parser = clap::value_parser!(u32).range(1..=16_777_216)
     )]
     batch: Vec<u32>,
-    /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one. Without it every cloud
-    /// instance that can compute the experiment
+    /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one, whose kernels are timed.
+    /// Without it every cloud instance that can compute the experiment
     #[arg(long, value_name = "MACHINES", value_delimiter = ',')]
     on: Vec<String>,
     /// Whose time and memory: with TensorFlow, in f32 on GPUs
@@ -129,6 +132,9 @@ struct Report {
     images: Option<u64>,
     machines: Vec<Forecast>,
     recommendation: Option<Recommendation>,
+    /// What was timed here, a batch size each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    probes: Vec<Probed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     layers: Option<Vec<LayerForecast>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,8 +184,15 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         batches => batches.iter().map(|&batch| batch as usize).collect(),
     };
     let mut rows = Vec::new();
+    let mut probes = Vec::new();
     for machine in &machines {
         for &batch in &batches {
+            if machine.name == HERE {
+                let probed = here::measure(&planner, batch, output)?;
+                rows.push(here::row(machine, &probed, &mut planner)?);
+                probes.push(probed);
+                continue;
+            }
             match row(machine, batch, &mut planner, &profiles) {
                 Ok(row) => rows.push(row),
                 Err(Problem::Machine(_)) if !named => break,
@@ -191,6 +204,10 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     planner.notes().iter().for_each(|note| output.message(note));
     let best = wish.best(&rows.iter().map(offer).collect::<Vec<_>>());
     let layers = match (arguments.layers, best) {
+        (true, Some(best)) if rows[best].name == HERE => {
+            let probed = probes.iter().find(|probed| probed.batch as u64 == rows[best].batch);
+            probed.map(here::layers)
+        }
         (true, Some(best)) => {
             let machine = machines.iter().find(|machine| machine.name == rows[best].name);
             machine.map(|machine| layers(machine, rows[best].batch, &mut planner, &profiles)).transpose()?
@@ -225,6 +242,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
             wish: arguments.want.clone(),
         }),
         machines: rows,
+        probes,
         layers,
     };
     output.result(&report, || report.request.clone().unwrap_or_else(|| render::report(&report)))

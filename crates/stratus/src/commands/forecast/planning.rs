@@ -20,7 +20,7 @@ use stratus_forecast::work::training::{SECOND_LEVEL, Target, training};
 use stratus_train::compile::{Programs, programs};
 use stratus_train::device::OpenDevice;
 use stratus_train::experiment::Precision;
-use stratus_train::input::open_dataset;
+use stratus_train::input::{Datasets, open_dataset};
 use stratus_train::network::Network;
 use stratus_train::{Experiment, Resolved, TrainError};
 
@@ -33,6 +33,8 @@ pub(super) struct Planner {
     framework: Framework,
     length: Length,
     dataset: Arc<dyn Dataset>,
+    /// That of validation, where it is here.
+    validation: Option<Arc<dyn Dataset>>,
     notes: Vec<String>,
     made: BTreeMap<(bool, usize, &'static str, bool, usize), Planned>,
 }
@@ -57,12 +59,13 @@ impl Planner {
             batches_ahead: experiment.data.workers.unwrap_or(1) as u64 + 2,
             ..Length::default()
         };
+        let mut validation = None;
         let dataset: Arc<dyn Dataset> = match open_dataset(&experiment, Split::Train) {
             Ok(dataset) => {
                 length.images = Some(dataset.len() as u64);
                 length.resident = dataset.resident_bytes();
-                let validation = open_dataset(&experiment, Split::Validation).ok();
-                length.validation_images = validation.map(|dataset| dataset.len() as u64);
+                validation = open_dataset(&experiment, Split::Validation).ok();
+                length.validation_images = validation.as_ref().map(|dataset| dataset.len() as u64);
                 dataset
             }
             Err(error) => {
@@ -81,12 +84,17 @@ impl Planner {
             }
         };
         length.images = images.or(length.images);
-        Ok(Self { experiment, framework, length, dataset, notes, made: BTreeMap::new() })
+        Ok(Self { experiment, framework, length, dataset, validation, notes, made: BTreeMap::new() })
     }
 
     /// What is planned.
     pub fn experiment(&self) -> &Experiment {
         &self.experiment
+    }
+
+    /// Whose time is forecast.
+    pub fn framework(&self) -> Framework {
+        self.framework
     }
 
     /// How long it trains.
@@ -128,6 +136,13 @@ impl Planner {
         // Whether it has such units.
         peaks(&machine.processor, format)?;
         Ok(format)
+    }
+
+    /// The data sets, or what stands for them.
+    pub fn datasets(&self) -> Datasets {
+        let train = Arc::clone(&self.dataset);
+        let validation = self.validation.as_ref().map_or_else(|| Arc::clone(&train), Arc::clone);
+        Datasets { train, validation }
     }
 
     /// The work and the bytes of a batch size on a kind of machine.
@@ -183,6 +198,7 @@ impl Planner {
             device: bytes(batch),
             per_image: (bytes(batch + 1) - bytes(batch)).max(1),
             batch: (batch * input) as u64,
+            beside: None,
             checkpoint: kept[2] as u64 * 4,
         };
         Ok(Planned {

@@ -4,6 +4,7 @@ use super::Report;
 use crate::output::{bytes, table};
 use std::fmt::Write;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
+use stratus_train::bench::probe::Probed;
 
 /// The table, what to be careful about, and the recommendation.
 pub(super) fn report(report: &Report) -> String {
@@ -34,6 +35,18 @@ pub(super) fn report(report: &Report) -> String {
     for (warning, names) in said {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{}: {warning}", names.join(", "));
+    }
+    for probed in &report.probes {
+        let Probed { batch, library, kernels, kinds, timings, spread, planning_s, probing_s, .. } = probed;
+        let spread = spread.map_or("–".to_owned(), |spread| format!("±{:.1} %", 100.0 * spread));
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "here, batch {batch}: {timings} times of {kinds} different kernels among {} ({spread}), in {} of \
+             memory; planned in {planning_s:.1} s, timed in {probing_s:.1} s; {library}",
+            kernels.len(),
+            bytes(probed.scratch_bytes),
+        );
     }
     if let Some(layers) = &report.layers {
         text += &layer_table(layers);

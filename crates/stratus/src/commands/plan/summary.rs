@@ -3,7 +3,7 @@
 use crate::output::{bytes, pairs, table};
 use serde::Serialize;
 use std::fmt;
-use stratus_report::report::memory::{BlockKind, MemoryMap};
+use stratus_report::report::{BlockKind, MemoryMap};
 use stratus_train::Resolved;
 use stratus_train::compile::Plans;
 use stratus_train::device::OpenDevice;

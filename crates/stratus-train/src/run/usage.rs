@@ -1,0 +1,289 @@
+//! How the machine is used while a run trains: a thread that wakes once a second and adds a row to
+//! `usage.csv`.
+
+use crate::TrainError;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use stratus_engine::device::{DeviceMeter, DeviceUsage};
+use stratus_run::RunDir;
+use stratus_run::csv::{CsvWriter, Task, UsageRow};
+use stratus_run::machine::process::{ProcessCounts, ProcessMeter};
+use stratus_run::summary::Usage;
+use stratus_threads::{UsageMeter, thread_time};
+
+/// Between two samples.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Samples until it is dropped.
+#[derive(Debug)]
+pub(super) struct UsageSampler {
+    shared: Arc<Shared>,
+    /// None where the system gave no thread: there are no samples then.
+    thread: Option<JoinHandle<()>>,
+    /// Who used the processors since it began.
+    processors: UsageMeter,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    rows: CsvWriter<UsageRow>,
+    is_over: bool,
+    /// What went wrong when a row was written; no further ones are then.
+    failed: Option<stratus_run::Error>,
+    totals: Totals,
+}
+
+/// What the rows of this process come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Totals {
+    busy_percent: Mean,
+    watts: Mean,
+    device_bytes: Option<u64>,
+    rss_bytes: Option<u64>,
+    disk_read_bytes: Option<u64>,
+    disk_write_bytes: Option<u64>,
+    net_bytes: Option<u64>,
+    /// The processor time of the sampling thread.
+    sampling: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Mean {
+    sum: f64,
+    count: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.count += 1.0;
+        }
+    }
+
+    fn mean(self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.sum / self.count)
+    }
+}
+
+impl Totals {
+    fn add(&mut self, row: &UsageRow) {
+        let most = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).max();
+        let sum = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).reduce(u64::saturating_add);
+        self.busy_percent.add(row.gpu_percent);
+        self.watts.add(row.gpu_watts);
+        self.device_bytes = most(self.device_bytes, row.gpu_memory_bytes);
+        self.rss_bytes = most(self.rss_bytes, row.rss_bytes);
+        self.disk_read_bytes = sum(self.disk_read_bytes, row.disk_read_bytes);
+        self.disk_write_bytes = sum(self.disk_write_bytes, row.disk_write_bytes);
+        self.net_bytes = sum(self.net_bytes, row.net_bytes);
+        self.sampling = thread_time();
+    }
+}
+
+impl UsageSampler {
+    /// Begins to sample, in a file that is cut back to `position`. `earlier_s` are the seconds of the run
+    /// before `begun`.
+    pub fn start(
+        run: &RunDir,
+        position: u64,
+        (begun, earlier_s): (Instant, f64),
+        device: Option<Box<dyn DeviceMeter>>,
+    ) -> Result<Self, TrainError> {
+        let mut rows = CsvWriter::open(&run.usage(), Task::default())?;
+        // Who removes this file loses its rows, and not the run.
+        rows.truncate_to(position.min(rows.position()))?;
+        let state = State { rows, is_over: false, failed: None, totals: Totals::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
+        let samples = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("usage".to_owned())
+            .spawn(move || samples.sample(&mut Meters::new(begun, earlier_s, device)))
+            .ok();
+        Ok(Self { shared, thread, processors: UsageMeter::from_now() })
+    }
+
+    /// Puts all rows onto the disk; gives the file's length.
+    pub fn sync(&self) -> Result<u64, TrainError> {
+        let mut state = self.shared.lock();
+        if let Some(error) = state.failed.take() {
+            return Err(error.into());
+        }
+        state.rows.sync()?;
+        Ok(state.rows.position())
+    }
+
+    /// What the machine was used for so far.
+    pub fn usage(&self) -> Usage {
+        let totals = self.shared.lock().totals;
+        let processors = self.processors.usage();
+        let own = self.processors.own_time().map(|time| time.as_secs_f64()).filter(|time| *time > 0.0);
+        Usage {
+            cpu_percent_mean: processors.map(|usage| usage.own_percent),
+            stolen_percent: processors.map(|usage| usage.others_percent),
+            gpu_percent_mean: totals.busy_percent.mean(),
+            gpu_memory_peak_bytes: totals.device_bytes,
+            gpu_watts_mean: totals.watts.mean(),
+            rss_peak_bytes: totals.rss_bytes,
+            disk_read_bytes: totals.disk_read_bytes,
+            disk_write_bytes: totals.disk_write_bytes,
+            net_bytes: totals.net_bytes,
+            sampling_percent: totals.sampling.zip(own).map(|(time, own)| 100.0 * time.as_secs_f64() / own),
+        }
+    }
+}
+
+impl Drop for UsageSampler {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has no more rows to write.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sample(&self, meters: &mut Meters) {
+        loop {
+            let waited = self.wake.wait_timeout_while(self.lock(), PERIOD, |state| !state.is_over);
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.is_over || state.failed.is_some() {
+                return;
+            }
+            drop(state);
+            // Without the lock, for which a checkpoint would have to wait.
+            let row = meters.row();
+            let mut state = self.lock();
+            if state.is_over {
+                return;
+            }
+            state.totals.add(&row);
+            if let Err(error) = state.rows.append(&row).and_then(|()| state.rows.flush()) {
+                state.failed = Some(error);
+                return;
+            }
+        }
+    }
+}
+
+/// What is asked once a second.
+struct Meters {
+    begun: Instant,
+    earlier_s: f64,
+    processors: UsageMeter,
+    process: ProcessMeter,
+    before: ProcessCounts,
+    device: Option<Box<dyn DeviceMeter>>,
+}
+
+impl Meters {
+    fn new(begun: Instant, earlier_s: f64, device: Option<Box<dyn DeviceMeter>>) -> Self {
+        let mut process = ProcessMeter::open();
+        let before = process.counts();
+        Self { begun, earlier_s, processors: UsageMeter::from_now(), process, before, device }
+    }
+
+    /// What was used since the last call.
+    fn row(&mut self) -> UsageRow {
+        let processors = self.processors.usage();
+        self.processors = UsageMeter::from_now();
+        let (counts, before) = (self.process.counts(), self.before);
+        self.before = counts;
+        let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        let device = self.device.as_mut().map_or(DeviceUsage::default(), |device| device.usage());
+        UsageRow {
+            elapsed_s: self.earlier_s + self.begun.elapsed().as_secs_f64(),
+            cpu_percent: processors.map(|usage| usage.own_percent),
+            rss_bytes: counts.rss_bytes,
+            disk_read_bytes: since(counts.disk_read_bytes, before.disk_read_bytes),
+            disk_write_bytes: since(counts.disk_write_bytes, before.disk_write_bytes),
+            net_bytes: since(counts.net_bytes, before.net_bytes),
+            gpu_percent: device.busy_percent,
+            gpu_memory_bytes: device.memory_bytes,
+            gpu_watts: device.watts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_run::csv;
+
+    struct Busy(f64);
+
+    impl DeviceMeter for Busy {
+        fn usage(&mut self) -> DeviceUsage {
+            self.0 += 10.0;
+            DeviceUsage { busy_percent: Some(self.0), memory_bytes: Some(1000), watts: None }
+        }
+    }
+
+    fn run(root: &std::path::Path) -> RunDir {
+        RunDir::create(root, "digits").unwrap()
+    }
+
+    #[test]
+    fn rows_are_differences_and_totals_are_of_all_rows() {
+        let mut meters = Meters::new(Instant::now(), 100.0, Some(Box::new(Busy(0.0))));
+        let mut totals = Totals::default();
+        let rows: Vec<UsageRow> = (0..3).map(|_| meters.row()).collect();
+        rows.iter().for_each(|row| totals.add(row));
+        assert!(rows.iter().all(|row| row.elapsed_s >= 100.0 && row.cpu_percent.is_none()), "{rows:?}");
+        assert_eq!((totals.busy_percent.mean(), totals.device_bytes), (Some(20.0), Some(1000)));
+        assert_eq!(totals.watts.mean(), None, "what is never known is not zero");
+        if cfg!(target_os = "linux") {
+            assert_eq!(totals.rss_bytes, rows.iter().filter_map(|row| row.rss_bytes).max());
+            assert_eq!(totals.net_bytes, Some(rows.iter().filter_map(|row| row.net_bytes).sum()));
+        }
+    }
+
+    #[test]
+    fn samples_are_written_while_the_run_goes_on_and_cut_back_when_it_is_resumed() {
+        let root = tempfile::tempdir().unwrap();
+        let run = run(root.path());
+        let start = |position| {
+            let device: Box<dyn DeviceMeter> = Box::new(Busy(0.0));
+            UsageSampler::start(&run, position, (Instant::now(), 0.0), Some(device)).unwrap()
+        };
+        let await_rows = |count: usize| loop {
+            let rows = csv::read::<UsageRow>(&run.usage()).unwrap();
+            if rows.len() >= count {
+                return rows;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let sampler = start(0);
+        assert_eq!(await_rows(1)[0].gpu_percent, Some(10.0));
+        let position = sampler.sync().unwrap();
+        await_rows(2);
+        let usage = sampler.usage();
+        assert!(usage.gpu_percent_mean >= Some(10.0) && usage.gpu_memory_peak_bytes == Some(1000));
+        if cfg!(target_os = "linux") {
+            assert!(usage.sampling_percent.is_some() && usage.rss_peak_bytes > Some(0), "{usage:?}");
+        }
+        drop(sampler);
+        // The second row is later than what the checkpoint knew; a torn one is nobody's.
+        let mut text = std::fs::read_to_string(run.usage()).unwrap();
+        text.push_str("9.0,1");
+        std::fs::write(run.usage(), text).unwrap();
+        drop(start(position));
+        assert_eq!(csv::read::<UsageRow>(&run.usage()).unwrap().len(), 1);
+        std::fs::remove_file(run.usage()).unwrap();
+        drop(start(position));
+        assert_eq!(csv::read::<UsageRow>(&run.usage()).unwrap().len(), 0);
+    }
+}

@@ -1,0 +1,30 @@
+//! `stratus man`: the manual pages, one of each command.
+
+use crate::cli::Arguments;
+use crate::errors::{Failure, Result};
+use crate::output::Output;
+use clap::{Args, CommandFactory};
+use std::fs;
+use std::path::PathBuf;
+
+/// Arguments of `stratus man`.
+#[derive(Args, Debug)]
+pub struct ManArguments {
+    /// The folder to write them to, like /usr/local/share/man/man1; what is there under their names is
+    /// replaced
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+}
+
+/// Runs `stratus man`.
+///
+/// # Errors
+/// Where a page cannot be written.
+pub fn run(arguments: &ManArguments, output: &Output) -> Result {
+    let ManArguments { folder } = arguments;
+    let refused = |error| Failure::failed(format!("cannot write to {}: {error}", folder.display()));
+    fs::create_dir_all(folder).map_err(refused)?;
+    clap_mangen::generate_to(Arguments::command(), folder).map_err(refused)?;
+    output.message(&format!("{0}: read them with `man -l {0}/stratus.1`", folder.display()));
+    Ok(())
+}
