@@ -52,6 +52,7 @@ fn a_network_learns_from_images_that_are_mixed() {
         "data.drop_last=false",
         "train.batch_size=32",
         "train.epochs=4",
+        "optimiser.learning_rate=0.2",
     ]);
     for more in [&[][..], &["--set", "train.micro_batches=2"]] {
         let ran = place.run(&[&settings[..], more].concat()).expect(0);
