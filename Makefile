@@ -35,11 +35,12 @@ check-onnx:
 	@bash scripts/check-onnx.sh
 
 # The tests, and those that take minutes, optimised: a hundred kills, real file servers; tables read by polars
-# and pandas, pages opened in a browser. STORE_SERVERS=none
+# and pandas, pages opened in a browser, events read by TensorBoard. STORE_SERVERS=none
 # goes without the servers where they cannot be installed; the tests say that they were not run.
 test-all: test
 	@bash scripts/check-tables.sh
 	@bash scripts/check-page.sh
+	@bash scripts/check-tensorboard.sh
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
 	STRATUS_KILLS=100 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \
 		$(CARGO) test --workspace --locked --release -- --include-ignored

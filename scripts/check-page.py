@@ -3,8 +3,9 @@
     python3 scripts/check-page.py STRATUS FOLDER [BROWSER]
 
 Trains digits twice, writes the page of one run, of both, of their difference and beside published figures,
-and opens each 400 and 1,280 pixels wide, light and dark. Every page must open without a message on the console,
-fit the window, have its charts drawn, and sort its tables. Screenshots stay in FOLDER; an assertion ends it.
+and opens each 400 and 1,280 pixels wide, light and dark. Every page must open without a message on the
+console, fit the window, have its charts drawn, and sort its tables. Screenshots stay in FOLDER; an assertion
+ends it.
 """
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-//! SHA-256 in the hexadecimal form in which checksums are published.
+//! SHA-256 in the hexadecimal form in which checksums are published, and CRC-32C.
 
 use std::fmt::Write;
 use std::io::{self, Read};
@@ -44,9 +44,43 @@ pub fn sha256_of_reader(mut source: impl Read) -> io::Result<(u64, String)> {
     }
 }
 
+/// CRC-32C (Castagnoli's polynomial, RFC 3720, appendix B.4), byte by byte: for records, not for files.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = crc32c_table();
+    !bytes.iter().fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
+}
+
+/// What each byte makes of a remainder of zero, bits reversed.
+const fn crc32c_table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
+    #[test]
+    fn known_remainders() {
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
+        let rising: Vec<u8> = (0..32).collect();
+        assert_eq!(crc32c(&rising), 0x46dd_794e);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c(b""), 0);
+    }
 
     /// FIPS 180-2, appendix B.1.
     #[test]

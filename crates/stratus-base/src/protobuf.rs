@@ -1,4 +1,5 @@
-//! Writing messages in the wire format of Protocol Buffers: ONNX models and Perfetto's traces are such.
+//! Writing messages in the wire format of Protocol Buffers: ONNX models, Perfetto's
+//! traces and TensorBoard's events are such.
 //!
 //! Source: the encoding guide, protobuf.dev.
 
@@ -37,6 +38,14 @@ impl Message {
     #[must_use]
     pub fn float(mut self, number: u32, value: f32) -> Self {
         self.key(number, 5);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// A 64-bit floating-point number.
+    #[must_use]
+    pub fn double(mut self, number: u32, value: f64) -> Self {
+        self.key(number, 1);
         self.0.extend(value.to_le_bytes());
         self
     }

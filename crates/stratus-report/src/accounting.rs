@@ -169,7 +169,7 @@ impl Accounting {
             unattributed.add(iteration.unattributed_ns());
         }
         // Read on to where the whole records end, so that what follows them is known.
-        while reader.read(&mut iteration)? {}
+        while reader.read_head(&mut iteration)? {}
         let scale = Scale { iterations: recorded - skipped, wall_ns: wall.total };
         let layers = rows.layers.iter().zip(layers).map(|(row, sum)| {
             let [forward, backward_data, backward_weights, update, backward, total] =
@@ -222,7 +222,7 @@ impl LayerSum {
 pub(crate) fn count(run: &RunDir) -> Result<u64> {
     let mut reader = TimelineReader::open(&run.timeline())?;
     let (mut iteration, mut count) = (Iteration::default(), 0);
-    while reader.read(&mut iteration)? {
+    while reader.read_head(&mut iteration)? {
         count += u64::from(reader.programs()[iteration.program].purpose == Purpose::Train);
     }
     Ok(count)

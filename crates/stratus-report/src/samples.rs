@@ -19,7 +19,8 @@ impl Default for Samples {
 
 impl Samples {
     pub(crate) fn push(&mut self, value: i128) {
-        if self.seen.is_multiple_of(self.stride) {
+        // The stride is a power of two; a division would take longer than all the rest.
+        if self.seen & (self.stride - 1) == 0 {
             let clamped = value.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
             self.values.push(clamped as i64);
         }

@@ -23,6 +23,10 @@ pub const ITERATIONS: &str = "iterations.csv";
 pub const EPOCHS: &str = "epochs.csv";
 /// One row a second: how the machine is used.
 pub const USAGE: &str = "usage.csv";
+/// The folder of TensorBoard's events, where they are asked for.
+pub const TENSORBOARD: &str = "tensorboard";
+/// The one file of events, inside [`TENSORBOARD`]. TensorBoard knows such files by a part of their name.
+pub const EVENTS: &str = "events.out.tfevents.stratus";
 /// The run of the first stage, within a run of two.
 pub const FIRST_STAGE: &str = "first_stage";
 /// Measures of each class, see [`crate::classes`].
@@ -167,6 +171,13 @@ impl RunDir {
         atomic::sync_folder(&self.path)
     }
 
+    /// Makes the folder of [`EVENTS`].
+    pub fn prepare_events(&self) -> Result<()> {
+        let folder = self.path.join(TENSORBOARD);
+        fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
+        atomic::sync_folder(&self.path)
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -237,6 +248,12 @@ impl RunDir {
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.path.join(USAGE)
+    }
+
+    /// The path of [`EVENTS`].
+    #[must_use]
+    pub fn events(&self) -> PathBuf {
+        self.path.join(TENSORBOARD).join(EVENTS)
     }
 
     /// The path of [`TIMELINE`].

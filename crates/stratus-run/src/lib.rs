@@ -3,9 +3,9 @@
 //! `runs/<experiment>/<n>/` holds everything that a training run writes. Two promises shape this crate:
 //!
 //! - **It can always be continued.** Files that are replaced are written beside their old version, synced and
-//!   renamed ([`atomic`]). Files that grow ([`csv`], [`timeline`]) report their length, which a checkpoint
-//!   records; continuing cuts them back to it. A checkpoint that does not verify is passed over for the one
-//!   before it ([`checkpoint`]).
+//!   renamed ([`atomic`]). Files that grow ([`csv`], [`timeline`], [`events`]) report their length, which a
+//! checkpoint   records; continuing cuts them back to it. A checkpoint that does not verify is passed over
+//! for the one   before it ([`checkpoint`]).
 //! - **It can always be read**, by another process while it is written and after its writer was killed:
 //!   readers take the whole records of a file and say how many bytes of a torn one follow.
 //!
@@ -18,6 +18,7 @@ pub mod checkpoint;
 pub mod classes;
 pub mod csv;
 mod error;
+pub mod events;
 pub mod layout;
 pub mod lock;
 pub mod log;

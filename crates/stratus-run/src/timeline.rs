@@ -191,15 +191,14 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
 /// Takes an unsigned LEB128 off the front of `bytes`; none if it is cut or exceeds 64 bits.
 fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
+    for (position, &byte) in bytes.iter().take(10).enumerate() {
         let bits = u64::from(byte & 0x7f);
-        if shift == 63 && bits > 1 {
+        if position == 9 && bits > 1 {
             return None;
         }
-        value |= bits << shift;
+        value |= bits << (7 * position);
         if byte < 0x80 {
+            *bytes = &bytes[position + 1..];
             return Some(value);
         }
     }

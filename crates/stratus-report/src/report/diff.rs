@@ -352,7 +352,7 @@ impl Times {
         let mut stretches: Vec<(u64, u64)> = Vec::new();
         let mut reader = TimelineReader::open(&run.timeline())?;
         let mut iteration = Iteration::default();
-        while reader.read(&mut iteration)? {
+        while reader.read_head(&mut iteration)? {
             let program = &reader.programs()[iteration.program];
             if program.purpose != Purpose::Train {
                 continue;

@@ -67,11 +67,24 @@ impl TimelineReader {
 
     /// Reads the next iteration into `iteration`, reusing its memory; false at the end of the whole records.
     pub fn read(&mut self, iteration: &mut Iteration) -> Result<bool> {
+        self.next(iteration, Self::iteration)
+    }
+
+    /// As [`TimelineReader::read`], without the nanoseconds of the slots, which are none then: for counting.
+    pub fn read_head(&mut self, iteration: &mut Iteration) -> Result<bool> {
+        self.next(iteration, |reader, iteration| reader.head(iteration).map(|_| ()))
+    }
+
+    fn next(
+        &mut self,
+        iteration: &mut Iteration,
+        decode: impl FnOnce(&Self, &mut Iteration) -> Option<()>,
+    ) -> Result<bool> {
         while let Some(kind) = self.frame()? {
             match kind {
                 KIND_PROGRAM => self.program()?,
                 KIND_ITERATION => {
-                    self.iteration(iteration).ok_or_else(|| {
+                    decode(self, iteration).ok_or_else(|| {
                         let reason =
                             format!("the record that ends at byte {} does not fit its program", self.whole);
                         Error::damaged(&self.path, reason, REMEDY)
@@ -113,14 +126,19 @@ impl TimelineReader {
         Ok(())
     }
 
-    fn iteration(&self, iteration: &mut Iteration) -> Option<()> {
+    /// What stands before the slots; gives the program's slots and the bytes of their times.
+    fn head(&self, iteration: &mut Iteration) -> Option<(usize, &[u8])> {
         let mut bytes = self.payload.as_slice();
         iteration.program = usize::try_from(take(&mut bytes)?).ok()?;
         iteration.epoch = u32::try_from(take(&mut bytes)?).ok()?;
         iteration.iteration = take(&mut bytes)?;
         iteration.wall_ns = take(&mut bytes)?;
-        let slots = self.programs.get(iteration.program)?.slots.len();
         iteration.ns.clear();
+        Some((self.programs.get(iteration.program)?.slots.len(), bytes))
+    }
+
+    fn iteration(&self, iteration: &mut Iteration) -> Option<()> {
+        let (slots, mut bytes) = self.head(iteration)?;
         for _ in 0..slots {
             iteration.ns.push(take(&mut bytes)?);
         }

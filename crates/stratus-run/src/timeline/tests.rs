@@ -24,9 +24,14 @@ fn program(name: &str, slots: usize) -> Program {
 fn read_all(folder: &Path) -> (Vec<Iteration>, u64) {
     let mut reader = TimelineReader::open(folder).unwrap();
     let (mut iteration, mut all) = (Iteration::default(), Vec::new());
+    let mut heads = TimelineReader::open(folder).unwrap();
+    let mut head = Iteration::default();
     while reader.read(&mut iteration).unwrap() {
+        assert!(heads.read_head(&mut head).unwrap());
+        assert_eq!(head, Iteration { ns: Vec::new(), ..iteration.clone() });
         all.push(iteration.clone());
     }
+    assert!(!heads.read_head(&mut head).unwrap());
     (all, reader.torn_bytes().unwrap())
 }
 

@@ -2,6 +2,7 @@
 
 mod announce;
 mod best;
+mod board;
 mod first_stage;
 mod loss_watch;
 mod records;

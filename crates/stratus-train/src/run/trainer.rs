@@ -1,8 +1,10 @@
 //! The training loop.
 
+mod save;
 mod summary;
 
 use super::best::BestEpochs;
+use super::board::Board;
 use super::loss_watch::LossWatch;
 use super::records::{
     BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Measured, RunningTotals, ValidationKind, final_metrics,
@@ -11,12 +13,11 @@ use super::records::{
 use super::setup::RunSetup;
 use super::usage::UsageSampler;
 use super::workers::{Observed, WorkerSearch};
-use super::{JPEG, Options, announce, jpeg_decoder};
+use super::{JPEG, Options, announce};
 use crate::evaluate::{Evaluator, Measures, Scores};
 use crate::input::BatchFormat;
-use crate::weights::session_state::{Snapshot, swap_averages};
+use crate::weights::session_state::swap_averages;
 use crate::{EpochResult, Observer, Schedule, TrainError, TrainingProgress, Validated};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,11 +26,10 @@ use stratus_engine::Clock;
 use stratus_engine::session::Hyper;
 use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoints, Retention, State};
+use stratus_run::checkpoint::{Checkpoints, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
-use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE, USAGE};
+use stratus_run::layout::{EPOCHS, ITERATIONS, TENSORBOARD, TIMELINE, USAGE};
 use stratus_run::log::Log;
-use stratus_run::machine::{Library, Machine};
 use stratus_run::summary::{FinalMetrics, Status, StoppedEarly, Summary};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
@@ -105,6 +105,8 @@ pub(super) struct Trainer<'a> {
     rows: CsvWriter<IterationRow>,
     epochs: CsvWriter<EpochRow>,
     timeline: TimelineWriter,
+    /// What TensorBoard shows, where that is asked for.
+    board: Option<Board>,
     timeline_train: ProgramId,
     timeline_tail: Option<ProgramId>,
     checkpoints: Checkpoints,
@@ -157,7 +159,13 @@ impl<'a> Trainer<'a> {
         let epochs = CsvWriter::resume_at(&run.epochs(), task, position(EPOCHS))?;
         let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE))?;
         let (session, ids) = (&setup.compiled.session, setup.compiled.ids);
-        let timeline_train = timeline.declare(&timeline_program("train", session, ids.train))?;
+        let program = timeline_program("train", session, ids.train);
+        let timeline_train = timeline.declare(&program)?;
+        let board = settings
+            .train
+            .tensorboard
+            .then(|| Board::open(run, position(TENSORBOARD), task, &program))
+            .transpose()?;
         let timeline_tail = ids
             .tail
             .map(|tail| timeline.declare(&timeline_program("train_tail", session, tail)))
@@ -213,6 +221,7 @@ impl<'a> Trainer<'a> {
             rows,
             epochs,
             timeline,
+            board,
             timeline_train,
             timeline_tail,
             mark: now,
@@ -354,6 +363,7 @@ impl<'a> Trainer<'a> {
         if self.flushed.elapsed().as_secs_f64() > FLUSH_S {
             self.rows.flush()?;
             self.timeline.flush()?;
+            self.board.as_mut().map_or(Ok(()), Board::flush)?;
             self.flushed = Instant::now();
         }
         // The time of recording belongs to the next iteration, since this one's row is written.
@@ -424,7 +434,7 @@ impl<'a> Trainer<'a> {
             self.rates.push((images as f64 / wall.max(1e-9)) as f32);
         }
         let epoch = u32::try_from(epoch).unwrap_or(u32::MAX);
-        self.rows.append(&IterationRow {
+        let row = IterationRow {
             epoch,
             iteration: self.iteration,
             loss: measured.loss,
@@ -434,8 +444,14 @@ impl<'a> Trainer<'a> {
             data_s: data,
             train_s: attributed - data,
             unattributed_s: wall - attributed,
-        })?;
-        self.timeline.append(timeline, epoch, self.iteration, wall_ns, &self.clock.slots()[..slots])?;
+        };
+        self.rows.append(&row)?;
+        let times = &self.clock.slots()[..slots];
+        self.timeline.append(timeline, epoch, self.iteration, wall_ns, times)?;
+        if let Some(board) = &mut self.board {
+            let whole = (timeline == self.timeline_train).then_some(times);
+            board.iteration(&row, images as f64 / wall.max(1e-9), (whole, wall_ns))?;
+        }
         self.clock.begin_iteration();
         Ok(())
     }
@@ -471,6 +487,9 @@ impl<'a> Trainer<'a> {
             stratus_run::classes::write(&self.run.classes(), &self.classes)?;
         }
         self.epochs.append(&row)?;
+        if let Some(board) = &mut self.board {
+            board.epoch(self.iteration, &row)?;
+        }
         self.best.add(&row);
         self.sums.begin_epoch();
         let saving = Instant::now();
@@ -515,78 +534,6 @@ impl<'a> Trainer<'a> {
 
     fn elapsed_s(&self) -> f64 {
         self.earlier_s + self.begun.elapsed().as_secs_f64()
-    }
-
-    fn checkpoint_is_due(&self) -> bool {
-        let every = self.setup.resolved.settings().checkpoint.every_seconds;
-        every > 0.0 && self.saved.elapsed().as_secs_f64() >= every
-    }
-
-    /// Saves a checkpoint from which training continues with `batch` of `epoch`, both counted from 0.
-    fn save(&mut self, epoch: u64, batch: u64) -> Result<(), TrainError> {
-        self.rows.sync()?;
-        self.epochs.sync()?;
-        self.timeline.sync()?;
-        self.sums.elapsed_s = self.elapsed_s();
-        let jpeg = self.jpeg_library()?;
-        let snapshot = Snapshot::new(&self.setup.compiled, &self.setup.graph, self.iteration)?;
-        let positions = BTreeMap::from([
-            (ITERATIONS.to_owned(), self.rows.position()),
-            (EPOCHS.to_owned(), self.epochs.position()),
-            (TIMELINE.to_owned(), self.timeline.position()),
-            (USAGE.to_owned(), self.usage.sync()?),
-        ]);
-        let mut state = State {
-            epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
-            iteration: self.iteration,
-            batch,
-            positions,
-            best: self.best.best(),
-            resumed: self.sums.resumed,
-            ..self.setup.state()
-        };
-        state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
-        if self.workers.is_over() {
-            state.extra.insert(WORKERS.to_owned(), self.workers.active().into());
-            if !self.workers_are_logged {
-                self.workers_are_logged = true;
-                let workers = self.workers.active();
-                self.log.say(&format!("data.workers is not set: training needs {workers}"))?;
-            }
-        }
-        // If no JPEG file was read since the run was resumed, its results still depend on the earlier
-        // decoder.
-        let jpeg = jpeg.or_else(|| self.jpeg_before.clone());
-        state.libraries.extend(jpeg.map(|library| (JPEG.to_owned(), library)));
-        let retention = Retention {
-            last: self.setup.resolved.settings().checkpoint.keep,
-            pinned: state.best.as_ref().map(|best| best.iteration),
-        };
-        let saved = self.checkpoints.save(&state, &snapshot.tensors(), &retention)?;
-        if let Some(problem) = saved.not_pruned {
-            self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;
-        }
-        self.weights_sha256 = Some(saved.weights_sha256);
-        self.saved = Instant::now();
-        Ok(())
-    }
-
-    /// The JPEG decoder, if JPEG files were read; the first time, it is logged and recorded in
-    /// `machine.json`.
-    fn jpeg_library(&mut self) -> Result<Option<String>, TrainError> {
-        let library = self.loader.jpeg_library().or(self.evaluator.loader().jpeg_library());
-        let Some(library) = library.filter(|_| self.jpeg.is_none()) else { return Ok(self.jpeg.clone()) };
-        let decoder = jpeg_decoder(library, self.setup.resolved.settings().data.decode);
-        self.log.say(&format!("JPEG files are decoded by {decoder}"))?;
-        // A resumed run may lack this file.
-        if let Ok(mut machine) = Machine::read(&self.run.machine()) {
-            let path = library.path().map(|path| path.display().to_string()).unwrap_or_default();
-            let about = Library { version: library.version().to_owned(), path };
-            machine.libraries.entry(library.name().to_owned()).or_insert(about);
-            machine.write(&self.run.machine())?;
-        }
-        self.jpeg = Some(decoder);
-        Ok(self.jpeg.clone())
     }
 
     /// Writes and returns the final summary.

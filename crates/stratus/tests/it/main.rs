@@ -21,4 +21,5 @@ mod runs;
 mod segmentation;
 mod stores;
 mod sweep;
+mod tensorboard;
 mod xml;

@@ -1,0 +1,101 @@
+//! What TensorBoard shows of a run while it trains.
+
+use crate::TrainError;
+use stratus_run::RunDir;
+use stratus_run::csv::{EpochRow, IterationRow, Task};
+use stratus_run::events::EventWriter;
+use stratus_run::timeline::Program;
+
+/// Writes TensorBoard's events.
+#[derive(Debug)]
+pub(super) struct Board {
+    events: EventWriter,
+    task: Task,
+    /// The tags of the shares: a layer, or what belongs to none.
+    tags: Vec<String>,
+    /// The share that each slot of the program of whole batches belongs to.
+    shares: Vec<usize>,
+    /// Nanoseconds of this epoch by share, and in all.
+    sums: Vec<u64>,
+    wall_ns: u64,
+}
+
+impl Board {
+    /// Opens a run's event file, cut back to `position`. `program` is that of whole batches.
+    pub fn open(run: &RunDir, position: u64, task: Task, program: &Program) -> Result<Self, TrainError> {
+        let (mut tags, mut shares) = (Vec::<String>::new(), Vec::new());
+        for slot in &program.slots {
+            let name = if slot.layers.is_empty() { slot.phase.name().into() } else { slot.layers.join("+") };
+            let tag = format!("share/{name}");
+            let known = tags.iter().position(|known| *known == tag);
+            shares.push(known.unwrap_or(tags.len()));
+            if known.is_none() {
+                tags.push(tag);
+            }
+        }
+        let sums = vec![0; tags.len()];
+        run.prepare_events()?;
+        let events = EventWriter::resume_at(&run.events(), position)?;
+        Ok(Self { events, task, tags, shares, sums, wall_ns: 0 })
+    }
+
+    /// After an iteration. `slots` are its times where it was on a whole batch.
+    pub fn iteration(
+        &mut self,
+        row: &IterationRow,
+        images_per_second: f64,
+        (slots, wall_ns): (Option<&[u64]>, u64),
+    ) -> Result<(), TrainError> {
+        if let Some(slots) = slots {
+            for (&share, &ns) in self.shares.iter().zip(slots) {
+                self.sums[share] += ns;
+            }
+            self.wall_ns += wall_ns;
+        }
+        let accuracy = match self.task {
+            Task::Classification => "iteration/top1",
+            Task::Segmentation => "iteration/accuracy",
+        };
+        let values = [
+            ("iteration/loss", Some(row.loss)),
+            (accuracy, row.accuracy),
+            ("iteration/learning_rate", Some(row.learning_rate)),
+            ("iteration/images_per_second", Some(images_per_second)),
+        ];
+        let known = values.into_iter().filter_map(|(tag, value)| Some((tag, value?)));
+        Ok(self.events.scalars(row.iteration, known)?)
+    }
+
+    /// At the end of an epoch, after `iteration`.
+    pub fn epoch(&mut self, iteration: u64, row: &EpochRow) -> Result<(), TrainError> {
+        let [train, validation] = match self.task {
+            Task::Classification => ["epoch/train_top1", "epoch/val_top1"],
+            Task::Segmentation => ["epoch/train_accuracy", "epoch/val_accuracy"],
+        };
+        let values = [
+            ("epoch/train_loss", Some(row.train_loss)),
+            (train, Some(row.train_accuracy)),
+            ("epoch/val_loss", row.val_loss),
+            (validation, row.val_accuracy),
+            ("epoch/val_miou", row.val_miou),
+        ];
+        let wall = self.wall_ns as f64;
+        let sums = std::mem::replace(&mut self.sums, vec![0; self.tags.len()]);
+        let shares = self.tags.iter().zip(&sums).map(|(tag, &ns)| (tag.as_str(), 100.0 * ns as f64 / wall));
+        let shares = shares.filter(|_| wall > 0.0);
+        let known = values.into_iter().filter_map(|(tag, value)| Some((tag, value?)));
+        self.events.scalars(iteration, known.chain(shares))?;
+        self.wall_ns = 0;
+        Ok(self.events.flush()?)
+    }
+
+    /// Other programs see all events.
+    pub fn flush(&mut self) -> Result<(), TrainError> {
+        Ok(self.events.flush()?)
+    }
+
+    /// Puts all events onto the disk; gives the file's length.
+    pub fn sync(&mut self) -> Result<u64, TrainError> {
+        Ok(self.events.sync()?)
+    }
+}
