@@ -28,6 +28,7 @@ fn a_network_learns_what_is_made_up() {
         "data.augment.cutout=2",
         "train.batch_size=32",
         "train.epochs=3",
+        "optimiser.learning_rate=0.2",
     ]);
     let ran = place.run(&arguments).expect(0);
     let report: Value = serde_json::from_str(&ran.out).unwrap();

@@ -66,7 +66,7 @@ fn a_layer_file_is_trained_and_kept() {
     let run = place.path("first");
     assert_eq!(fs::read_to_string(run.join("network.toml")).unwrap(), NET);
     let experiment = fs::read_to_string(run.join("experiment.toml")).unwrap();
-    for line in ["name = \"net\"", "name = \"network.toml\"", "classes = 10", "freeze = []"] {
+    for line in ["name = \"tiny\"", "name = \"network.toml\"", "classes = 10", "freeze = []"] {
         assert!(experiment.lines().any(|written| written == line), "{line}: {experiment}");
     }
     let sources = json(&run.join("sources.json"));

@@ -144,8 +144,8 @@ impl fmt::Display for Summary {
         let beside = bytes(host.bytes());
         let free = self.free_bytes.map(bytes);
         let verdict = match (self.fits, free) {
-            (Some(true), Some(free)) => format!(", of {free} that are free"),
-            (Some(false), Some(free)) => format!(", MORE than the {free} that are free"),
+            (Some(true), Some(free)) => format!(", of {free} free"),
+            (Some(false), Some(free)) => format!(", MORE than {free} free"),
             _ => String::new(),
         };
         lines.push(line(
