@@ -194,8 +194,7 @@ fn render(brief: &Brief) -> String {
         text.push_str("\nThey differ in\n");
         text.push_str(&differences(brief));
     }
-    let first = brief.rows.first().map_or("RUN", |row| row.path.as_str());
-    format!("{text}\n`stratus collect {first}` shows a run's layers, `--all` those of every run.\n")
+    format!("{text}\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n")
 }
 
 /// The values of each run, in lines that are no wider than [`WIDTH`] unless a word is.
@@ -282,7 +281,7 @@ mod tests {
 
     #[test]
     fn runs_are_rows_with_what_differs() {
-        let end = "\n`stratus collect runs/digits/0` shows a run's layers, `--all` those of every run.\n";
+        let end = "\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n";
         let text = render(&brief(&["a.rate", "a.size", "b.size"], [Status::Completed; 2]));
         let expected = "\
 run            rate  a.size  b.size  epochs  train loss  val loss    top-1  time  images/s
