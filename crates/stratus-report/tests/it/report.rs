@@ -322,7 +322,7 @@ digits on mnist: completed, continued once
         let mut some = Summary { classes: serde_json::from_value(classes).unwrap(), ..summary() };
         some.last.val_top5 = Some(0.9991);
         some.write(&run.summary()).unwrap();
-        run_table::of(&run).unwrap()
+        run_table::of(&run, 80).unwrap()
     };
     assert!(with_classes(5).contains("top-1 98.76 %\n"));
     // None are listed of more than a hundred.
@@ -335,5 +335,5 @@ digits on mnist: completed, continued once
     let half = Summary { loss_scale: scale, precision: "f16".to_owned(), ..summary() };
     half.write(&run.summary()).unwrap();
     let text = run_table::of(&run, 80).unwrap();
-    assert!(text.contains("\n  loss scale      32768, 1 iteration skipped\n  validation "), "{text}");
+    assert!(text.contains("\n  loss scale    32768, 1 iteration skipped\n  validation "), "{text}");
 }
