@@ -2,9 +2,9 @@
 
     python3 scripts/benchmark-reports.py STRATUS FOLDER
 
-Trains `digits` for an epoch and ResNet-50 for a few iterations on small images, and makes long runs of them by
-repeating what they recorded: every number is a recorded one, the iterations are counted on. Prints a line a
-report: wall and processor seconds, the most resident memory, bytes read and written. Needs the MNIST files of
+Trains `digits` for an epoch and ResNet-50 for a few iterations on small images, and makes long runs of them
+by repeating what they recorded: every number is a recorded one, the iterations are counted on. Prints a line
+a report: wall and processor seconds, the most resident memory, the size of the page. Needs the MNIST files of
 the repository.
 """
 import os
