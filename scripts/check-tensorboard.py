@@ -3,7 +3,8 @@
     python3 scripts/check-tensorboard.py STRATUS FOLDER
 
 Trains digits for two epochs, and again with a stop after the first. TensorBoard's own reader must find every
-iteration once, with the numbers of iterations.csv and epochs.csv. Prints what it compared; an assertion ends it.
+iteration once, with the numbers of iterations.csv and epochs.csv. Prints what it compared; an assertion ends
+it.
 """
 import csv
 import pathlib

@@ -4,8 +4,8 @@
 //!
 //! - **It can always be continued.** Files that are replaced are written beside their old version, synced and
 //!   renamed ([`atomic`]). Files that grow ([`csv`], [`timeline`], [`events`]) report their length, which a
-//! checkpoint   records; continuing cuts them back to it. A checkpoint that does not verify is passed over
-//! for the one   before it ([`checkpoint`]).
+//!   checkpoint records; continuing cuts them back to it. A checkpoint that does not verify is passed over
+//!   for the one before it ([`checkpoint`]).
 //! - **It can always be read**, by another process while it is written and after its writer was killed:
 //!   readers take the whole records of a file and say how many bytes of a torn one follow.
 //!

@@ -458,6 +458,11 @@ mod tests {
             "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, \
              cityscapes, coco, coco_labels, shards, synthetic"
         );
+        assert!(
+            ["val", "valid", "validation"]
+                .iter()
+                .all(|name| name.parse::<Split>().is_ok_and(|split| split == Split::Validation))
+        );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(
             message,

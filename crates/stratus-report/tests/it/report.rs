@@ -311,10 +311,29 @@ digits on mnist: completed, continued once
     let text = run_table::of(&run, 80).unwrap();
     assert_eq!(text, expected, "\n{text}");
 
+    // Of five classes, five are all.
+    let with_classes = |count: usize| {
+        let class = |class| {
+            serde_json::json!({
+                "class": class, "name": "a", "samples": 1, "accuracy": null, "iou": null, "bf": null
+            })
+        };
+        let classes = (0..count).map(class).collect();
+        let mut some = Summary { classes: serde_json::from_value(classes).unwrap(), ..summary() };
+        some.last.val_top5 = Some(0.9991);
+        some.write(&run.summary()).unwrap();
+        run_table::of(&run, 80).unwrap()
+    };
+    assert!(with_classes(5).contains("top-1 98.76 %\n"));
+    // None are listed of more than a hundred.
+    for count in [6, 0] {
+        assert!(with_classes(count).contains("top-1 98.76 %, top-5 99.91 %\n"));
+    }
+
     // In f16.
     let scale = Some(LossScale { scale: 32768.0, skipped_iterations: 1 });
     let half = Summary { loss_scale: scale, precision: "f16".to_owned(), ..summary() };
     half.write(&run.summary()).unwrap();
     let text = run_table::of(&run, 80).unwrap();
-    assert!(text.contains("\n  loss scale      32768, 1 iteration skipped\n  validation "), "{text}");
+    assert!(text.contains("\n  loss scale    32768, 1 iteration skipped\n  validation "), "{text}");
 }

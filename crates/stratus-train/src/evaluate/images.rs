@@ -68,19 +68,27 @@ pub struct MeasuredImages {
     pub validated_on: bool,
 }
 
+impl MeasuredImages {
+    /// What else is to be known of the part.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        match self.split_seed {
+            _ if self.validated_on => Some("which is its validation part too".to_owned()),
+            Some(seed) => Some(format!("divided by data.split_seed = {seed}")),
+            None => None,
+        }
+    }
+}
+
 /// As a sentence's end: `100 images of the validation part of photographs`.
 impl fmt::Display for MeasuredImages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, part, images, split_seed, validated_on, .. } = self;
+        let Self { path, part, images, .. } = self;
         let plural = if *images == 1 { "" } else { "s" };
         match *part {
-            "all" => write!(f, "{images} image{plural}, all of {path}")?,
-            part => write!(f, "{images} image{plural} of the {part} part of {path}")?,
+            "all" => write!(f, "{images} image{plural}, all of {path}"),
+            part => write!(f, "{images} image{plural} of the {part} part of {path}"),
         }
-        if let Some(seed) = split_seed {
-            write!(f, ", divided by data.split_seed = {seed}")?;
-        }
-        if *validated_on { f.write_str(", which is its validation part too") } else { Ok(()) }
     }
 }
 
@@ -205,17 +213,18 @@ mod tests {
         let measured = |part: &str, images, split_seed, validated_on| {
             let part = part.parse::<Part>().unwrap().name();
             let (data, path) = ("folder".to_owned(), "photographs".to_owned());
-            MeasuredImages { data, path, part, images, split_seed, validated_on }.to_string()
+            let measured = MeasuredImages { data, path, part, images, split_seed, validated_on };
+            format!("{measured}; {}", measured.note().unwrap_or_default())
         };
-        assert_eq!(measured("val", 1, None, false), "1 image of the validation part of photographs");
-        assert_eq!(measured("all", 100, None, false), "100 images, all of photographs");
+        assert_eq!(measured("val", 1, None, false), "1 image of the validation part of photographs; ");
+        assert_eq!(measured("all", 100, None, false), "100 images, all of photographs; ");
         assert_eq!(
             measured("test", 20, Some(0), false),
-            "20 images of the test part of photographs, divided by data.split_seed = 0"
+            "20 images of the test part of photographs; divided by data.split_seed = 0"
         );
         assert_eq!(
             measured("test", 20, None, true),
-            "20 images of the test part of photographs, which is its validation part too"
+            "20 images of the test part of photographs; which is its validation part too"
         );
         assert!("tset".parse::<Part>().is_err());
     }

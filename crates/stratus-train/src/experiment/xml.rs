@@ -63,8 +63,11 @@ const KEYS: &[(&[&str], Meaning)] = &[
     (&["log", "logging", "print_freq"], Meaning::Always("every iteration is a row of iterations.csv")),
 ];
 
+/// A part of the remote location.
+type Part = fn(&mut Remote) -> &mut String;
+
 /// Keys of the remote location, by their names there; outside of its group they begin with `remote_`.
-const REMOTE: &[(&[&str], fn(&mut Remote) -> &mut String)] = &[
+const REMOTE: &[(&[&str], Part)] = &[
     (&["user", "username", "login"], |remote| &mut remote.user),
     (&["host", "hostname", "address", "ip", "server"], |remote| &mut remote.host),
     (&["port"], |remote| &mut remote.port),

@@ -110,7 +110,11 @@ pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
         None
     };
     match problem {
-        Some(problem) => Err(TrainError::Configuration { problem, hint: "take a smaller batch".to_owned() }),
+        Some(problem) => {
+            let most = train.len().max(1).ilog2();
+            let hint = format!("take a smaller batch, such as --set train.batch_size={}", 1usize << most);
+            Err(TrainError::Configuration { problem, hint })
+        }
         None => Ok(Datasets { train, validation }),
     }
 }

@@ -1,20 +1,21 @@
 //! `stratus collect`: tables out of run directories.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, table};
+use crate::output::{Output, pairs, table};
 use crate::progress::clock;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stratus_report::accounting::{self, Accounting, Options};
-use stratus_report::brief::{Brief, BriefRow};
+use stratus_report::brief::Brief;
 use stratus_report::collect::{Experiment, to_csv};
 use stratus_report::table::Format;
 use stratus_report::tables::{self, Rows};
 use stratus_report::trace::{self, Chosen};
 use stratus_report::{layers, run_table};
 use stratus_run::RunDir;
+use stratus_run::summary::Status;
 
 /// Where a trace is written, in the run directory.
 const TRACE: &str = "trace.pftrace.gz";
@@ -140,12 +141,13 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     output.result(&(), || if arguments.csv { brief.to_csv(&experiments) } else { render(&brief) })
 }
 
-/// The most keys that have columns of their own; more are named beside their values.
+/// The most keys that have columns of their own; more are named beside their values, below.
 const KEY_COLUMNS: usize = 4;
+/// The width of lines that are made of words.
+const WIDTH: usize = 80;
 
 /// A row a run.
 fn render(brief: &Brief) -> String {
-    let has = |value: fn(&BriefRow) -> Option<f64>| brief.rows.iter().any(|row| value(row).is_some());
     let columns = brief.keys.len() <= KEY_COLUMNS;
     // The last name of a key, where that is one key's alone.
     let head = |key: &String| {
@@ -153,47 +155,65 @@ fn render(brief: &Brief) -> String {
         let alone = brief.keys.iter().filter(|other| short(other) == short(key)).count() == 1;
         if alone { short(key) } else { key.clone() }
     };
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+    let dash = || "–".to_owned();
+    let number =
+        |value: Option<f64>, digits: usize| value.map_or_else(dash, |value| format!("{value:.digits$}"));
+    let percent = |value: Option<f64>| value.map_or_else(dash, |value| format!("{:.2} %", 100.0 * value));
+    let shown = |value: &Option<String>| value.clone().unwrap_or_else(dash);
+    let pixels = brief.rows.iter().any(|row| row.val_miou.is_some());
+    let images = !pixels || brief.rows.iter().any(|row| row.val_top1.is_some());
+    let unfinished = brief.rows.iter().any(|row| row.status != Status::Completed);
+    let line = |run: String, keys: Vec<String>, status: String, results: [String; 3], scores: [String; 2]| {
+        let [top1, miou] = scores;
+        let mut cells = vec![run];
+        cells.extend(keys.into_iter().filter(|_| columns));
+        cells.extend(unfinished.then_some(status));
+        cells.extend(results);
+        cells.extend(images.then_some(top1));
+        cells.extend(pixels.then_some(miou));
+        cells
     };
-    let percent =
-        |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{:.2} %", 100.0 * v));
-    let (images, pixels) = (has(|row| row.val_top1), has(|row| row.val_miou));
-    let mut heads = vec!["run".to_owned()];
-    if columns {
-        heads.extend(brief.keys.iter().map(head));
-    }
-    let given = [("top-1", images || !pixels), ("mean IoU", pixels)];
-    let scores = given.into_iter().filter(|(_, shown)| *shown).map(|(name, _)| name);
-    let results = ["status", "epochs", "train loss", "val loss"].into_iter().chain(scores);
-    heads.extend(results.chain(["time", "images/s"]).map(str::to_owned));
-    if !columns {
-        heads.push("differs in".to_owned());
-    }
-    let mut rows = vec![heads];
+    let words = |names: [&str; 3]| names.map(str::to_owned);
+    let scores = ["top-1", "mean IoU"].map(str::to_owned);
+    let heads = brief.keys.iter().map(head).collect();
+    let results = words(["epochs", "train loss", "val loss"]);
+    let mut rows = vec![line("run".to_owned(), heads, "status".to_owned(), results, scores)];
+    rows[0].extend(["time", "images/s"].map(str::to_owned));
     for row in &brief.rows {
-        let BriefRow { path, status, values, epochs, train_loss, val_loss, val_top1, val_miou, .. } = row;
-        let mut cells = vec![path.clone()];
-        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "–".to_owned());
-        if columns {
-            cells.extend(values.iter().map(shown));
-        }
-        cells.push(status.name().to_owned());
-        cells.push(epochs.map_or_else(|| "–".to_owned(), |epochs| epochs.to_string()));
-        cells.extend([number(*train_loss, 4), number(*val_loss, 4)]);
-        cells.extend((images || !pixels).then(|| percent(*val_top1)));
-        cells.extend(pixels.then(|| percent(*val_miou)));
+        let epochs = row.epochs.map_or_else(dash, |epochs| epochs.to_string());
+        let results = [epochs, number(row.train_loss, 4), number(row.val_loss, 4)];
+        let scores = [percent(row.val_top1), percent(row.val_miou)];
+        let values = row.values.iter().map(shown).collect();
+        let mut cells = line(row.path.clone(), values, row.status.name().to_owned(), results, scores);
         let time = row.overall_s.map(|seconds| clock(Duration::from_secs_f64(seconds.max(0.0))));
-        cells.push(time.unwrap_or_else(|| "–".to_owned()));
-        cells.push(number(row.images_per_second_median, 1));
-        if !columns {
-            let pairs = brief.keys.iter().zip(values).map(|(key, value)| format!("{key}={}", shown(value)));
-            cells.push(pairs.collect::<Vec<_>>().join(" "));
-        }
+        cells.extend([time.unwrap_or_else(dash), number(row.images_per_second_median, 1)]);
         rows.push(cells);
     }
-    let first = brief.rows.first().map_or("RUN", |row| row.path.as_str());
-    format!("{}\n`stratus collect {first}` shows a run's layers, `--all` those of every run.\n", table(&rows))
+    let mut text = table(&rows);
+    if !columns {
+        text.push_str("\nThey differ in\n");
+        text.push_str(&differences(brief));
+    }
+    format!("{text}\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n")
+}
+
+/// The values of each run, in lines that are no wider than [`WIDTH`] unless a word is.
+fn differences(brief: &Brief) -> String {
+    let widest = brief.rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for row in &brief.rows {
+        let (mut name, mut line) = (row.path.clone(), String::new());
+        for (key, value) in brief.keys.iter().zip(&row.values) {
+            let word = format!("{key}={}", value.as_deref().unwrap_or("–"));
+            if !line.is_empty() && widest + 3 + line.chars().count() + word.chars().count() > WIDTH {
+                lines.push((std::mem::take(&mut name), std::mem::take(&mut line)));
+            }
+            let gap = if line.is_empty() { "" } else { " " };
+            line.push_str(&format!("{gap}{word}"));
+        }
+        lines.push((name, line));
+    }
+    pairs(&lines)
 }
 
 fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -> Result {
@@ -232,4 +252,57 @@ fn write_layers(run: &RunDir, output: &Output) -> Result<PathBuf> {
     let rows = layers::write_file(run, &path).map_err(Failure::failed)?;
     output.message(&format!("{}: {rows} rows", path.display()));
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_report::brief::BriefRow;
+
+    fn brief(keys: &[&str], statuses: [Status; 2]) -> Brief {
+        let row = |(number, status): (usize, Status)| BriefRow {
+            path: format!("runs/digits/{number}"),
+            status,
+            values: keys
+                .iter()
+                .map(|key| (number > 0 || *key != "a.rate").then(|| "0.25".to_owned()))
+                .collect(),
+            epochs: Some(3),
+            train_loss: Some(0.5),
+            val_loss: None,
+            val_top1: Some(0.875),
+            val_miou: None,
+            overall_s: Some(75.0),
+            images_per_second_median: Some(1234.5),
+        };
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        Brief { keys, rows: statuses.into_iter().enumerate().map(row).collect() }
+    }
+
+    #[test]
+    fn runs_are_rows_with_what_differs() {
+        let end = "\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n";
+        let text = render(&brief(&["a.rate", "a.size", "b.size"], [Status::Completed; 2]));
+        let expected = "\
+run            rate  a.size  b.size  epochs  train loss  val loss    top-1  time  images/s
+runs/digits/0     –    0.25    0.25       3      0.5000         –  87.50 %  1:15    1234.5
+runs/digits/1  0.25    0.25    0.25       3      0.5000         –  87.50 %  1:15    1234.5
+";
+        assert_eq!(text, format!("{expected}{end}"), "\n{text}");
+        let keys = ["a.rate", "b.one", "c.another", "d.yet_another", "e.the_last"];
+        let text = render(&brief(&keys, [Status::Completed, Status::Failed]));
+        let expected = "\
+run               status  epochs  train loss  val loss    top-1  time  images/s
+runs/digits/0  completed       3      0.5000         –  87.50 %  1:15    1234.5
+runs/digits/1     failed       3      0.5000         –  87.50 %  1:15    1234.5
+
+They differ in
+runs/digits/0  a.rate=– b.one=0.25 c.another=0.25 d.yet_another=0.25
+               e.the_last=0.25
+runs/digits/1  a.rate=0.25 b.one=0.25 c.another=0.25 d.yet_another=0.25
+               e.the_last=0.25
+";
+        assert_eq!(text, format!("{expected}{end}"), "\n{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
 }

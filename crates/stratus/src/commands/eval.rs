@@ -159,6 +159,7 @@ fn lines(about: &[(&str, &String)], views: usize, measured: &MeasuredImages, sco
         rows.push(("views".to_owned(), format!("{views} of each image")));
     }
     rows.push(("measured on".to_owned(), measured.to_string()));
+    rows.extend(measured.note().map(|note| (String::new(), note)));
     if scores.samples != measured.images as u64 {
         rows.push(("samples".to_owned(), format!("{} that count", scores.samples)));
     }

@@ -56,8 +56,8 @@ fn number(scores: &Value, key: &str) -> f64 {
 fn photographs_without_parts_say_how_they_are_divided() {
     let place = Place::bare();
     put_photographs(&place, "photographs");
-    let remedy = "photographs: holds the folders of 3 classes (column, frame, row) and no folder `train`; add \
-                  `--set data.split_seed=0`";
+    let remedy = "photographs: holds the folders of 3 classes (column, frame, row) and no folder `train`; \
+                  add `--set data.split_seed=0`";
     for ran in [train(&place, &[]), place.run(&["data", "check", "folder", "--path", "photographs"])] {
         let ran = ran.expect(1);
         assert!(ran.err.contains(remedy), "{}", ran.err);
@@ -84,7 +84,8 @@ fn any_part_of_any_folder_is_measured_and_said() {
     put_photographs(&place, "photographs");
     train(&place, &["--set", "data.split_seed=0"]).expect(0);
     let (own, text) = eval(&place, &[]);
-    let said = "measured on  6 images of the validation part of photographs, divided by data.split_seed = 0";
+    let said = "measured on  6 images of the validation part of photographs\n             divided by \
+                data.split_seed = 0\n";
     assert!(text.contains(said), "{text}");
     // Of three classes, five are all.
     assert!(text.contains("top-1") && !text.contains("top-5"), "{text}");
@@ -150,7 +151,11 @@ fn classes_are_known_by_their_names() {
     for (more, images, part) in [
         (&[][..], 1, "1 image of the validation part of parts"),
         (&["--split", "all"], 4, "4 images, all of parts"),
-        (&["--split", "test"], 1, "1 image of the test part of parts, which is its validation part too"),
+        (
+            &["--split", "test"],
+            1,
+            "1 image of the test part of parts\n             which is its validation part too",
+        ),
     ] {
         let (scores, text) = eval(&place, &[&["--data", "parts"], more].concat());
         assert_eq!(scores["measured"]["images"], images);

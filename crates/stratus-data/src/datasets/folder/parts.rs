@@ -17,8 +17,7 @@ fn names(split: Split) -> &'static [&'static str] {
 
 /// Whether a folder is called as one of a part is.
 fn is_part(folder: &str) -> bool {
-    let called = |name: &&str| folder.eq_ignore_ascii_case(name);
-    names(Split::Train).iter().chain(names(Split::Validation)).any(|name| called(&name))
+    names(Split::Train).iter().chain(names(Split::Validation)).any(|name| folder.eq_ignore_ascii_case(name))
 }
 
 /// The folder of a split among these: what is not called by its own name may be by another's.
@@ -53,10 +52,11 @@ pub(super) fn missing(store: &Store, root: &Path, folders: &[String], split: Spl
                 listed.join(", ")
             ))
         }
-        None if folders.is_empty() && store.has_images("") => damaged(format!(
+        None if folders.is_empty() && store.has_images("") => damaged(
             "holds images and no folders; the folder that an image lies in is its class: sort them into \
              train/<class>/ and val/<class>/, or into <class>/, which data.split_seed divides"
-        )),
+                .to_owned(),
+        ),
         None => {
             let there = match folders.iter().map(String::as_str).collect::<Vec<_>>() {
                 none if none.is_empty() => String::new(),
