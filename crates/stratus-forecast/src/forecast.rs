@@ -156,7 +156,7 @@ const TURING: f64 = 7.5;
 /// Bytes of libraries and code of a process that computes on a GPU, and of one that does not.
 const LIBRARIES: [u64; 2] = [2 << 30, 128 << 20];
 /// How far a step lies from the sum of its kernels, timed alone: the deviation of the logarithm.
-const MEASURED_SPREAD: f64 = 0.04;
+const MEASURED_SPREAD: f64 = 0.08;
 /// Below this a batch is no longer worth a warning.
 const FEW_IMAGES: u64 = 4;
 

@@ -22,7 +22,8 @@ pub fn of(run: &RunDir, width: usize) -> Result<String> {
     Ok(render(&summary, run, width))
 }
 
-/// A summary as text. What is not known is left out. Lines are broken where they would be longer than `width`.
+/// A summary as text. What is not known is left out. Lines are broken where they would be longer than
+/// `width`.
 #[must_use]
 pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     let mut out = String::new();

@@ -47,7 +47,8 @@ impl Columns {
         let plural = if *iterations == 1 { "" } else { "s" };
         writeln!(
             out,
-            "Milliseconds per iteration, mean of {iterations} iteration{plural} (the first {skipped} left out)\n"
+            "Milliseconds per iteration, mean of {iterations} iteration{plural} (the first {skipped} left \
+             out)\n"
         )?;
         let [forward, backward, update, total, median] = ["forward", "backward", "update", "total", "median"];
         writeln!(
@@ -106,7 +107,8 @@ impl Columns {
             None => write!(out, "{:1$}", "", 3 * (NUMBER + 1))?,
         }
         let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER) };
-        // Clocks are read one after another: a share may be below nothing by a billionth, and is nothing then.
+        // Clocks are read one after another: a share may be below nothing by a billionth, and is nothing
+        // then.
         let share = if total.share_percent.abs() < 0.05 { 0.0 } else { total.share_percent };
         writeln!(out, "{} {median} {share:>5.1}%", number(total.mean_ms))
     }

@@ -10,8 +10,10 @@ use super::RunReport;
 use super::statistics::{SIGNIFICANT, moments, welch};
 use crate::collect::Experiment;
 
-/// Keys of the configuration that say where a run or its data stand, not what is trained.
-const PLACES: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
+/// Keys of the configuration that say where a run or its data stand, not what is trained, or of what size the
+/// batches are that a learning rate was meant for, which the rate and the batch tell.
+const PLACES: [&str; 5] =
+    ["experiment.name", "data.path", "data.cache", "train.seed", "optimiser.learning_rate_batch"];
 
 /// The comparison of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]

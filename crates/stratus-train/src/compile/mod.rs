@@ -7,8 +7,8 @@
 //!          engine      refresh            nothing is allocated
 //! ```
 //!
-//! [`fit()`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`, and refuses
-//! what cannot fit (`room`) before it measures kernels.
+//! [`fit()`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`, and
+//! refuses what cannot fit (`room`) before it measures kernels.
 
 mod fit;
 mod optimiser;

@@ -282,8 +282,8 @@ settings! {
         /// The data set; `stratus data list` names them.
         name: String = "mnist".into(), Limit::NotEmpty;
         /// The data set's folder. For `folder` it may be a tar archive of one; for `shards` also an address
-        /// such as `s3://bucket/folder` or `https://host/path`. A path in a file is looked for beside it, then
-        /// in the working directory. Not set: `data/<data.name>`.
+        /// such as `s3://bucket/folder` or `https://host/path`. A path in a file is looked for beside it,
+        /// then in the working directory. Not set: `data/<data.name>`.
         path: Option<String> = None, Limit::NotEmpty;
         /// Check files against the published checksums, if there are any, and the beginning and end of every
         /// image file. `false` starts sooner, and accepts other data in the same format.

@@ -35,8 +35,8 @@ impl LossWatch {
         }
         self.said = true;
         Some(format!(
-            "the loss has risen to {:.3} from {:.3} at the start: the learning rate, {rate:.4}, may be too high. \
-             Try a tenth of it with --lr, or a longer schedule.warmup_epochs",
+            "the loss has risen to {:.3} from {:.3} at the start: the learning rate, {rate:.4}, may be too \
+             high. Try a tenth of it with --lr, or a longer schedule.warmup_epochs",
             self.recent, self.first
         ))
     }

@@ -108,9 +108,9 @@ impl fmt::Display for Largest {
         let whole = if is_whole_data_set { ", the whole data set" } else { "" };
         writeln!(
             f,
-            "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; {} may \
-             be used\n\nTrain with it: --batch {batch_size}. The fastest batch is often smaller:\n\
-             `stratus forecast --batch 64,128,256 --on here` compares some. Kernels were not measured: those\n\
+            "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; {} \
+             may be used\n\nTrain with it: --batch {batch_size}. The fastest batch is often smaller:\n\
+             `stratus forecast --batch 64,128,256 --on here` compares some. Kernels were not\nmeasured: those \
              that training chooses may need some per cent more or less.",
             bytes(arena_bytes as u64),
             bytes(host_memory.bytes()),
