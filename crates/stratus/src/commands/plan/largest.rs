@@ -110,8 +110,8 @@ impl fmt::Display for Largest {
             f,
             "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; {} \
              may be used\n\nTrain with it: --batch {batch_size}. The fastest batch is often smaller:\n\
-             `stratus forecast --batch 64,128,256 --on here` compares some. Kernels were not\nmeasured: those \
-             that training chooses may need some per cent more or less.",
+             `stratus forecast --batch 64,128,256 --on here` compares some. Kernels were not\nmeasured: \
+             those that training chooses may need some per cent more or less.",
             bytes(arena_bytes as u64),
             bytes(host_memory.bytes()),
             bytes(limit_bytes as u64),
