@@ -74,7 +74,7 @@ fn a_layer_file_is_trained_and_kept() {
     assert_eq!(sources["network"]["bytes"], NET.len());
     assert!(sources["weights"].is_null());
     let summary = crate::common::summary(&run);
-    assert_eq!((&summary["model"], &summary["experiment"]), (&"tiny".into(), &"net".into()));
+    assert_eq!((&summary["model"], &summary["experiment"]), (&"tiny".into(), &"tiny".into()));
     // Without --out the runs go to a folder of the network's name.
     place.run(&arguments(&["train", "nets/net.toml", "-q"], &["train.epochs=1"])).expect(0);
     assert_eq!(Result::of(&place.path("runs/tiny/1")), Result::of(&run));

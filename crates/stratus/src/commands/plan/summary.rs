@@ -116,7 +116,7 @@ impl Summary {
 pub(super) fn next(target: &str) -> String {
     format!(
         "next: `stratus forecast {target} --on here` for the time it takes,\n      `--largest-batch` for the \
-         largest batch that fits, `--dump plan` for every kernel\n"
+         largest batch that fits,\n      `--dump plan` for every kernel\n"
     )
 }
 
