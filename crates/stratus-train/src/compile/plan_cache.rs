@@ -36,6 +36,12 @@ impl PlanCache {
         Self { folder: None, cpu: "none".to_owned() }
     }
 
+    /// A cache of a folder.
+    #[cfg(test)]
+    pub fn within(folder: &std::path::Path) -> Self {
+        Self { folder: Some(folder.to_owned()), ..Self::nowhere() }
+    }
+
     fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {
         let mut hash = Sha256::new();
         let (library, program_text) = (backend.describe(), program.dump());

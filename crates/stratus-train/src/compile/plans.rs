@@ -328,7 +328,20 @@ impl<'a> Planner<'a> {
             }
         }
         let measure = !matches!(self.selection, KernelSelection::Unmeasured);
+        let before = self.persistent.clone();
         let plan = Plan::prepare(self.backend, program, Choices::default(), measure, &mut self.persistent)?;
+        // Another process may have measured the program meanwhile. What it has kept is what later runs will
+        // have: with the same kernels this one has the same bits.
+        if let KernelSelection::Cached = self.selection
+            && let Some(choices) = self.cache.load(self.backend, program)
+            && choices != plan.plan.choices
+        {
+            let mut persistent = before;
+            if let Ok(theirs) = Plan::prepare(self.backend, program, choices, false, &mut persistent) {
+                self.persistent = persistent;
+                return Ok(theirs);
+            }
+        }
         if measure && let Err(problem) = self.cache.store(self.backend, program, &plan.plan.choices) {
             (self.warn)(&problem);
         }
@@ -388,6 +401,70 @@ mod tests {
             }
             ReferenceBackend.prepare(program, request)
         }
+    }
+
+    /// A backend that chooses `own`, unless choices are given; while it measures, another process ends with
+    /// `others` and keeps them.
+    struct Raced {
+        cache: PlanCache,
+    }
+
+    impl Raced {
+        fn choice(name: &str) -> Choices {
+            Choices { implementations: [("step".to_owned(), name.to_owned())].into(), ..Choices::default() }
+        }
+    }
+
+    impl Backend for Raced {
+        fn name(&self) -> &'static str {
+            "raced"
+        }
+        fn describe(&self) -> String {
+            "beside another process".to_owned()
+        }
+        fn revision(&self) -> &'static str {
+            "1"
+        }
+        fn threads(&self) -> usize {
+            1
+        }
+        fn precisions(&self) -> Vec<Precision> {
+            ReferenceBackend.precisions()
+        }
+        fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+            let choices = if request.measure {
+                self.cache.store(self, program, &Self::choice("others")).unwrap();
+                Self::choice("own")
+            } else {
+                request.choices.clone()
+            };
+            Ok(Prepared { choices, ..ReferenceBackend.prepare(program, request)? })
+        }
+    }
+
+    /// Of two processes that measure a program at once, both have what later ones will have.
+    #[test]
+    fn what_another_process_has_kept_meanwhile_is_taken() {
+        let network = stratus_graph::zoo::find("digits").unwrap();
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        let program = lower(&graph, Mode::Evaluate, Precision::F32, 2).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let backend = Raced { cache: PlanCache::within(folder.path()) };
+        let choices = |selection: &KernelSelection<'_>| {
+            let mut planner = Planner {
+                backend: &backend,
+                cache: PlanCache::within(folder.path()),
+                selection,
+                persistent: Persistent::default(),
+                warn: &mut |text| panic!("{text}"),
+            };
+            planner.prepare(&program, None, None).unwrap().plan.choices
+        };
+        assert_eq!(choices(&KernelSelection::Cached), Raced::choice("others"));
+        assert_eq!(choices(&KernelSelection::Cached), Raced::choice("others"));
+        // Unless measuring anew was asked for: that is kept then.
+        assert_eq!(choices(&KernelSelection::Remeasure), Raced::choice("own"));
+        assert_eq!(choices(&KernelSelection::Cached), Raced::choice("own"));
     }
 
     /// The last batch of an epoch takes the kernels of the others, where their names hold for every batch.
