@@ -1,7 +1,7 @@
 //! What a program would take, before it runs: its steps timed without the memory of a session.
 //!
 //! The steps run in their order, at the shapes, layouts and kernels of the real plan, on operands in a
-//! scratch ([`scratch`]): of a network of gigabytes only as much as caches hold, and the largest step.
+//! scratch (`scratch.rs`): of a network of gigabytes only as much as caches hold, and the largest step.
 //!
 //! - Operands that a training step finds in a cache are in it here, others are in none.
 //! - Of a section at most three tiles run: the first, the second and the last.
