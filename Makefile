@@ -30,14 +30,16 @@ test:
 	@bash scripts/amx/test.sh --best-effort
 	@bash scripts/check-onnx.sh --best-effort
 
-# What onnxruntime makes of the exported networks.
+# What onnxruntime makes of the exported networks, and of models that are imported and exported again.
 check-onnx:
 	@bash scripts/check-onnx.sh
 
-# The tests, and those that take minutes, optimised: a hundred kills, real file servers; tables read by polars
-# and pandas, pages opened in a browser, events read by TensorBoard. STORE_SERVERS=none
-# goes without the servers where they cannot be installed; the tests say that they were not run.
+# The tests, and those that take minutes, optimised: a hundred kills, real file servers; more models of ONNX's
+# operators, tables read by polars and pandas, pages opened in a browser, events read by TensorBoard.
+# STORE_SERVERS=none goes without the servers where they cannot be installed; the tests say that they were not
+# run.
 test-all: test
+	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-tables.sh
 	@bash scripts/check-page.sh
 	@bash scripts/check-tensorboard.sh

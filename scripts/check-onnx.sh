@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
 # Exports every network of the zoo, and compares the results of onnxruntime with those of the reference
-# backend. onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by
+# backend. Imports small models of every operator, and compares what was imported with the models themselves.
+# onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by
 # their hashes, without root.
 #
 #   scripts/check-onnx.sh                fails if onnxruntime cannot be installed
 #   scripts/check-onnx.sh --best-effort  only says so; networks that disagree fail all the same
+#   scripts/check-onnx.sh --all          more models of operators; before --best-effort
 set -euo pipefail
+models=()
+if [ "${1-}" = --all ]; then
+    models=(--all)
+    shift
+fi
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
 
 packages=$root/.deps/onnx-check
 requirements=$root/scripts/check-onnx.txt
 
-consequence=("exported networks are NOT compared with onnxruntime")
+consequence=("exported networks and imported operators are NOT compared with onnxruntime")
 
 installed_packages "$requirements" "$packages" "onnxruntime"
 
@@ -26,3 +33,6 @@ cargo=${CARGO-cargo}
 rm -rf "$outputs"
 "$target/debug/examples/zoo_outputs" "$outputs"
 PYTHONPATH=$packages python3 scripts/check-onnx.py "$target/debug/stratus" "$outputs"
+PYTHONPATH=$packages python3 scripts/check-onnx-operators.py "${models[@]}" \
+    "$target/debug/examples/reimport" "$outputs/operators"
+rm -rf "$outputs/operators"

@@ -3,6 +3,7 @@
 use crate::error::{Problem, Result};
 use crate::import::{Imported, Options, import};
 use crate::proto;
+use crate::tensor::Folder;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,12 @@ pub struct Model {
     path: PathBuf,
     bytes: Vec<u8>,
     /// Where weights may lie that are in files of their own.
-    folder: Option<PathBuf>,
+    folder: Option<Folder>,
 }
 
 impl Model {
-    /// Reads a file. Weights in another file are read from the folder it lies in, and from nowhere else.
+    /// Reads a file. Weights in another file are read from the folder it lies in, or where it is a link from
+    /// the folder that it leads to, and from nowhere else.
     ///
     /// # Errors
     /// Where it cannot be read, or is longer than an ONNX file can be.
@@ -44,11 +46,7 @@ impl Model {
             Ok(bytes)
         };
         let bytes = read().map_err(|problem| problem.at(path))?;
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        Ok(Self { path: path.to_owned(), bytes, folder: Some(folder.to_owned()) })
+        Ok(Self { path: path.to_owned(), bytes, folder: Some(Folder::of(path)) })
     }
 
     /// The same of a file that is in memory already; `path` is what errors call it. Weights in other files
@@ -65,7 +63,7 @@ impl Model {
     /// in the way is listed.
     pub fn import(&self, options: &Options) -> Result<Imported> {
         proto::Model::read(&self.bytes)
-            .and_then(|model| import(&model, self.folder.as_deref(), options))
+            .and_then(|model| import(&model, self.folder.as_ref(), options))
             .map_err(|problem| problem.at(&self.path))
     }
 }

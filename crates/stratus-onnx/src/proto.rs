@@ -17,6 +17,8 @@ pub(crate) struct Model<'a> {
     pub graph: Graph<'a>,
     /// The version of ONNX's own operators; 0 where it is not given.
     pub opset: i64,
+    /// Domain and name of each of its functions.
+    pub functions: Vec<(&'a str, &'a str)>,
     /// Key and value of each entry of `metadata_props`.
     pub metadata: Vec<(&'a str, &'a str)>,
 }
@@ -49,11 +51,14 @@ pub(crate) struct Attribute<'a> {
     pub float: f32,
     pub int: i64,
     pub text: &'a [u8],
+    /// A tensor, sparse or not.
     pub tensor: Option<Tensor<'a>>,
     pub floats: Vec<f32>,
     pub ints: Vec<i64>,
     /// `AttributeProto.AttributeType`.
     pub kind: i64,
+    /// Whether its value is that of an attribute of the function around it.
+    pub refers: bool,
 }
 
 /// `TensorProto`.
@@ -72,6 +77,17 @@ pub(crate) struct Tensor<'a> {
     pub external: Vec<(&'a str, &'a str)>,
     /// Whether the values lie in another file.
     pub is_external: bool,
+    /// Of a sparse tensor (`SparseTensorProto`) where its values stand; the others are zero.
+    pub indices: Option<Box<Indices<'a>>>,
+}
+
+/// Where the values of a sparse tensor stand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Indices<'a> {
+    /// `[values]`, counted through the whole tensor, or `[values, dimensions]`.
+    pub places: Tensor<'a>,
+    /// The dimensions of the values: how many there are.
+    pub values: Vec<i64>,
 }
 
 /// `ValueInfoProto` of a tensor.
@@ -94,7 +110,7 @@ fn push<T>(list: &mut Vec<T>, item: T, most: usize, what: &'static str) -> Parse
 
 impl<'a> Model<'a> {
     pub fn read(bytes: &'a [u8]) -> Parsed<Self> {
-        let (mut graph, mut opset, mut metadata) = (None, 0, Vec::new());
+        let (mut graph, mut opset, mut metadata, mut functions) = (None, 0, Vec::new(), Vec::new());
         for field in Fields::new(bytes) {
             match field? {
                 (7, _) if graph.is_some() => return Err(Problem::damaged("it has two graphs")),
@@ -102,15 +118,20 @@ impl<'a> Model<'a> {
                 (8, value) => {
                     let (domain, version) = operator_set(value.bytes()?)?;
                     if is_onnx(domain) {
+                        if opset != 0 && opset != version {
+                            let both = format!("it is of operator sets {opset} and {version}");
+                            return Err(Problem::damaged(both));
+                        }
                         opset = version;
                     }
                 }
                 (14, value) => push(&mut metadata, string_entry(value)?, MOST_ITEMS, "metadata entries")?,
+                (25, value) => push(&mut functions, function(value.bytes()?)?, MOST_ITEMS, "functions")?,
                 _ => {}
             }
         }
         let graph = graph.ok_or_else(|| Problem::damaged("it has no graph"))?;
-        Ok(Self { graph, opset, metadata })
+        Ok(Self { graph, opset, functions, metadata })
     }
 }
 
@@ -131,6 +152,19 @@ fn operator_set(bytes: &[u8]) -> Parsed<(&str, i64)> {
     Ok((domain, version))
 }
 
+/// Domain and name of a `FunctionProto`.
+fn function(bytes: &[u8]) -> Parsed<(&str, &str)> {
+    let (mut domain, mut name) = ("", "");
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => name = value.text()?,
+            (10, value) => domain = value.text()?,
+            _ => {}
+        }
+    }
+    Ok((domain, name))
+}
+
 impl<'a> Graph<'a> {
     fn read(bytes: &'a [u8]) -> Parsed<Self> {
         let mut graph = Self::default();
@@ -144,6 +178,10 @@ impl<'a> Graph<'a> {
                 }
                 11 => push(&mut graph.inputs, ValueInfo::read(value.bytes()?)?, MOST_ITEMS, "inputs")?,
                 12 => push(&mut graph.outputs, ValueInfo::read(value.bytes()?)?, MOST_ITEMS, "outputs")?,
+                15 => {
+                    let tensor = Tensor::read_sparse(value.bytes()?)?;
+                    push(&mut graph.initialisers, tensor, MOST_ITEMS, "initialisers")?;
+                }
                 _ => {}
             }
         }
@@ -198,6 +236,8 @@ impl<'a> Attribute<'a> {
                 7 => value.floats(&mut attribute.floats)?,
                 8 => value.ints(&mut attribute.ints)?,
                 20 => attribute.kind = value.int()?,
+                21 => attribute.refers = !value.text()?.is_empty(),
+                22 => attribute.tensor = Some(Tensor::read_sparse(value.bytes()?)?),
                 _ => {}
             }
         }
@@ -230,6 +270,26 @@ impl<'a> Tensor<'a> {
             return Err(Problem::Limit { what: "dimensions of a tensor", limit: MOST_DIMENSIONS as u64 });
         }
         Ok(tensor)
+    }
+}
+
+impl<'a> Tensor<'a> {
+    /// `SparseTensorProto`: called as its values are.
+    fn read_sparse(bytes: &'a [u8]) -> Parsed<Self> {
+        let (mut tensor, mut places, mut dimensions) = (Self::default(), Self::default(), Vec::new());
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, value) => tensor = Self::read(value.bytes()?)?,
+                (2, value) => places = Self::read(value.bytes()?)?,
+                (3, value) => value.ints(&mut dimensions)?,
+                _ => {}
+            }
+        }
+        if dimensions.len() > MOST_DIMENSIONS {
+            return Err(Problem::Limit { what: "dimensions of a tensor", limit: MOST_DIMENSIONS as u64 });
+        }
+        let values = std::mem::replace(&mut tensor.dimensions, dimensions);
+        Ok(Self { indices: Some(Box::new(Indices { places, values })), ..tensor })
     }
 }
 

@@ -5,11 +5,16 @@ use crate::proto;
 use half::{bf16, f16};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use stratus_base::printable;
 
+/// The most numbers that a file has without listing them, in sparse tensors and those filled with one number:
+/// 64 MiB.
+pub(crate) const MOST_FILLED: usize = 1 << 24;
+
 /// `TensorProto.DataType`.
-mod kind {
+pub(crate) mod kind {
     pub const FLOAT: i64 = 1;
     pub const UINT8: i64 = 2;
     pub const INT8: i64 = 3;
@@ -19,6 +24,41 @@ mod kind {
     pub const FLOAT16: i64 = 10;
     pub const DOUBLE: i64 = 11;
     pub const BFLOAT16: i64 = 16;
+
+    /// What ONNX calls a type.
+    pub fn name(kind: i64) -> String {
+        const NAMES: [&str; 27] = [
+            "UNDEFINED",
+            "FLOAT",
+            "UINT8",
+            "INT8",
+            "UINT16",
+            "INT16",
+            "INT32",
+            "INT64",
+            "STRING",
+            "BOOL",
+            "FLOAT16",
+            "DOUBLE",
+            "UINT32",
+            "UINT64",
+            "COMPLEX64",
+            "COMPLEX128",
+            "BFLOAT16",
+            "FLOAT8E4M3FN",
+            "FLOAT8E4M3FNUZ",
+            "FLOAT8E5M2",
+            "FLOAT8E5M2FNUZ",
+            "UINT4",
+            "INT4",
+            "FLOAT4E2M1",
+            "FLOAT8E8M0",
+            "UINT2",
+            "INT2",
+        ];
+        let name = usize::try_from(kind).ok().and_then(|kind| NAMES.get(kind));
+        name.map_or_else(|| format!("type {kind}"), |name| (*name).to_owned())
+    }
 }
 
 /// Whether images may be given in a type; 0 is a type that is not said.
@@ -58,6 +98,64 @@ impl Constant {
                 <[i64; 1]>::try_from(values.as_slice()).ok().map(|[value]| value as f32)
             }
         }
+    }
+
+    /// In another type, as the operator `Cast` has it: rounded to the nearest, cut off after the point, or
+    /// whether it is not zero.
+    ///
+    /// # Errors
+    /// Where the type cannot hold a value, or is none that constants are computed in.
+    pub fn cast(self, to: i64) -> Result<Self, String> {
+        let whole: Option<RangeInclusive<i64>> = match to {
+            kind::UINT8 => Some(0..=255),
+            kind::INT8 => Some(-128..=127),
+            kind::INT32 => Some(i64::from(i32::MIN)..=i64::from(i32::MAX)),
+            kind::INT64 => Some(i64::MIN..=i64::MAX),
+            _ => None,
+        };
+        let beyond = |value: String| format!("its `to` is {}, which cannot hold {value}", kind::name(to));
+        let elements = match (self.elements, whole, to) {
+            (Elements::Ints(values), Some(range), _) => {
+                if let Some(value) = values.iter().find(|value| !range.contains(value)) {
+                    return Err(beyond(value.to_string()));
+                }
+                Elements::Ints(values)
+            }
+            (Elements::Floats(values), Some(range), _) => {
+                // 2^63 is the first that is too large; below it, the conversion cuts off after the point.
+                let cut = |&value: &f32| {
+                    let within = value.is_finite() && value.abs() < 9_223_372_036_854_775_808.0;
+                    let whole = within.then_some(value as i64).filter(|whole| range.contains(whole));
+                    whole.ok_or_else(|| beyond(value.to_string()))
+                };
+                Elements::Ints(values.iter().map(cut).collect::<Result<_, _>>()?)
+            }
+            (Elements::Ints(values), _, kind::BOOL) => {
+                Elements::Ints(values.into_iter().map(|value| i64::from(value != 0)).collect())
+            }
+            (Elements::Floats(values), _, kind::BOOL) => {
+                Elements::Ints(values.into_iter().map(|value| i64::from(value != 0.0)).collect())
+            }
+            (elements, _, kind::FLOAT | kind::DOUBLE | kind::FLOAT16 | kind::BFLOAT16) => {
+                let values = match elements {
+                    Elements::Floats(values) => values,
+                    Elements::Ints(values) => values.into_iter().map(|value| value as f32).collect(),
+                };
+                let rounded = |value: f32| match to {
+                    kind::FLOAT16 => f16::from_f32(value).to_f32(),
+                    kind::BFLOAT16 => bf16::from_f32(value).to_f32(),
+                    _ => value,
+                };
+                Elements::Floats(values.into_iter().map(rounded).collect())
+            }
+            _ => {
+                return Err(format!(
+                    "its `to` is {}, in which constants are not computed: store them as FLOAT or INT64",
+                    kind::name(to)
+                ));
+            }
+        };
+        Ok(Self { elements, ..self })
     }
 
     /// With its dimensions in another order, as the operator `Transpose` has it; none where `order` is none
@@ -121,7 +219,10 @@ pub(crate) fn elements(tensor: &proto::Tensor<'_>) -> usize {
 }
 
 /// Reads a tensor; `folder` is where files beside the model are looked for.
-pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Path>) -> Parsed<Constant> {
+pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Folder>) -> Parsed<Constant> {
+    if let Some(indices) = &tensor.indices {
+        return sparse(tensor, indices, folder);
+    }
     let (shape, elements) = extents(tensor)?;
     let name = printable(tensor.name);
     let bytes = |size: usize| -> Parsed<Option<std::borrow::Cow<'_, [u8]>>> {
@@ -191,21 +292,133 @@ pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Path>) -> Parsed<
     Ok(Constant { shape, elements: elements_found })
 }
 
+/// A sparse tensor with its zeros.
+fn sparse(
+    tensor: &proto::Tensor<'_>,
+    indices: &proto::Indices<'_>,
+    folder: Option<&Folder>,
+) -> Parsed<Constant> {
+    let (shape, elements) = extents(tensor)?;
+    if elements > MOST_FILLED {
+        return Err(Problem::Limit { what: "elements of a sparse tensor", limit: MOST_FILLED as u64 });
+    }
+    let name = printable(tensor.name);
+    let damaged = |what: String| Problem::damaged(format!("the sparse tensor `{name}` {what}"));
+    let stored = proto::Tensor { dimensions: indices.values.clone(), indices: None, ..tensor.clone() };
+    let values = read(&stored, folder)?;
+    let places = read(&indices.places, folder)?;
+    let Elements::Ints(numbers) = &places.elements else {
+        return Err(damaged("has indices that are no whole numbers".to_owned()));
+    };
+    let count = values.shape.iter().product::<usize>();
+    let place = |number: i64, extent: usize| usize::try_from(number).ok().filter(|&place| place < extent);
+    let found: Option<Vec<usize>> = match places.shape[..] {
+        [stored] if stored == count => numbers.iter().map(|&number| place(number, elements)).collect(),
+        [stored, rank] if stored == count && rank == shape.len() && rank > 0 => numbers
+            .chunks_exact(rank)
+            .map(|numbers| {
+                let mut places = numbers.iter().zip(&shape);
+                places.try_fold(0, |at, (&number, &extent)| Some(at * extent + place(number, extent)?))
+            })
+            .collect(),
+        _ => {
+            return Err(damaged(format!(
+                "has {count} values and indices of the shape {:?}, which do not place them in {shape:?}",
+                places.shape
+            )));
+        }
+    };
+    let found = found.ok_or_else(|| damaged(format!("has an index outside of its shape {shape:?}")))?;
+    let elements = match values.elements {
+        Elements::Floats(values) => Elements::Floats(placed(&found, &values, elements)),
+        Elements::Ints(values) => Elements::Ints(placed(&found, &values, elements)),
+    };
+    Ok(Constant { shape, elements })
+}
+
+/// Values at their places among zeros.
+fn placed<T: Copy + Default>(places: &[usize], values: &[T], count: usize) -> Vec<T> {
+    let mut all = vec![T::default(); count];
+    places.iter().zip(values).for_each(|(&place, &value)| all[place] = value);
+    all
+}
+
+/// Where a model lies, and so the files of its weights.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    /// As the model was named.
+    named: PathBuf,
+    /// The real folders of the name, and of the file that it may be a link to.
+    real: Vec<PathBuf>,
+}
+
+impl Folder {
+    /// The folder of a model.
+    pub fn of(model: &Path) -> Self {
+        let named = match model.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let behind = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
+        let real = named.canonicalize().ok().into_iter().chain(behind).collect();
+        Self { named: named.to_owned(), real }
+    }
+
+    /// The file that a model calls `location`: a plain name in its folder. A link is followed where it leads
+    /// to that folder or, as in caches of downloads, to the one that the model itself is a link into.
+    ///
+    /// # Errors
+    /// What it is instead, and what to do.
+    fn file(&self, location: &str) -> Result<PathBuf, (String, &'static str)> {
+        let mut components = Path::new(location).components();
+        let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
+        if !plain {
+            return Err(outside());
+        }
+        let path = self.named.join(location);
+        let is_link = path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+        let target = || {
+            let target = path.read_link().unwrap_or_default();
+            printable(&target.to_string_lossy())
+        };
+        match path.canonicalize() {
+            Ok(real) if !real.parent().is_some_and(|real| self.real.iter().any(|folder| folder == real)) => {
+                let link = format!(
+                    "a link to {}, outside of the model's own folder",
+                    printable(&real.to_string_lossy())
+                );
+                Err((link, "put the file itself beside the model, or export it as a single file"))
+            }
+            Ok(real) if !real.is_file() => Err(("no file".to_owned(), "export the model again")),
+            Ok(real) => Ok(real),
+            Err(_) if is_link => Err((
+                format!("a link to {}, which is not there", target()),
+                "download the file of its weights again, whole",
+            )),
+            // A file that is not there stays to be reported when it is opened.
+            Err(_) => Ok(path),
+        }
+    }
+}
+
+fn outside() -> (String, &'static str) {
+    (
+        "no file in the model's own folder".to_owned(),
+        "put the file beside the model under its plain name, or export it as a single file",
+    )
+}
+
 /// The bytes of a tensor that lie in a file beside the model: in the model's own folder, whatever the entry
 /// says, and no more than that file has.
-fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Path>) -> Parsed<Vec<u8>> {
+fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Folder>) -> Parsed<Vec<u8>> {
     let name = printable(tensor.name);
     let entry = |key: &str| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);
     let location = entry("location").unwrap_or_default();
-    let Some(path) = folder.and_then(|folder| beside(folder, location)) else {
-        return Err(Problem::Kind {
-            what: format!(
-                "the values of `{name}` lie in {:?}, which is no file in the model's own folder",
-                printable(location)
-            ),
-            remedy: "put the file beside the model under its plain name, or export it as a single file",
-        });
-    };
+    let path = folder.map_or_else(|| Err(outside()), |folder| folder.file(location));
+    let path = path.map_err(|(is, remedy)| Problem::Kind {
+        what: format!("the values of `{name}` lie in {:?}, which is {is}", printable(location)),
+        remedy,
+    })?;
     let number = |key: &str, otherwise: u64| match entry(key) {
         None => Ok(otherwise),
         Some(text) => text.parse::<u64>().map_err(|_| {
@@ -229,20 +442,6 @@ fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Path>) ->
     file.seek(SeekFrom::Start(offset)).map_err(Problem::io("read the file of its weights"))?;
     file.take(length).read_to_end(&mut bytes).map_err(Problem::io("read the file of its weights"))?;
     Ok(bytes)
-}
-
-/// The path of a plain file name in a folder, if that is what it is: not a way out of the folder, be it by a
-/// link.
-fn beside(folder: &Path, location: &str) -> Option<PathBuf> {
-    let mut components = Path::new(location).components();
-    let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
-    let path = folder.join(location);
-    // A file that is not there stays to be reported when it is opened.
-    let stays = match (path.canonicalize(), folder.canonicalize()) {
-        (Ok(path), Ok(folder)) => path.parent() == Some(&folder),
-        _ => true,
-    };
-    (plain && stays).then_some(path)
 }
 
 #[cfg(test)]
@@ -292,10 +491,10 @@ mod tests {
 
     #[test]
     fn external_files_stay_in_the_folder() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = Folder::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
         let problem = |location, length| {
             let external = vec![("location", location), ("length", length)];
-            message_in(&proto::Tensor { external, is_external: true, ..tensor(1, &[1]) }, folder)
+            message_in(&proto::Tensor { external, is_external: true, ..tensor(1, &[1]) }, &folder)
         };
         for location in ["../Cargo.toml", "/etc/passwd", "src/lib.rs", "", ".", ".."] {
             assert!(problem(location, "4").contains("no file in the model's own folder"), "{location}");
@@ -305,7 +504,7 @@ mod tests {
         assert!(problem("Cargo.toml", "x").contains("is no number"));
     }
 
-    fn message_in(tensor: &proto::Tensor<'_>, folder: &Path) -> String {
+    fn message_in(tensor: &proto::Tensor<'_>, folder: &Folder) -> String {
         read(tensor, Some(folder)).unwrap_err().to_string()
     }
 }

@@ -3,7 +3,7 @@
 use super::layers::floats;
 use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
 use crate::proto::Node;
-use crate::tensor::Constant;
+use crate::tensor::{Constant, Elements};
 use stratus_graph::Op;
 use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Linear, Scale, Silu};
 
@@ -62,7 +62,7 @@ impl<'a> Importer<'a> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
         let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
-        if let Some(factor) = constant.scalar() {
+        if let Some(factor) = self.one_number(made, &constant) {
             return self.elementwise_of(node, made, Scale { factor });
         }
         let factors = self.per_channel(made, constant)?;
@@ -111,9 +111,17 @@ impl<'a> Importer<'a> {
             return Err("it divides by what it computes from the images".into());
         }
         let made = self.made(node, 0)?;
-        let divisor = self.constant(node, 1)?.and_then(|constant| constant.scalar());
+        let divisor = self.constant(node, 1)?.and_then(|constant| self.one_number(made, &constant));
         let factor = divisor.map(f32::recip).ok_or("only division by one number is taken")?;
         self.elementwise_of(node, made, Scale { factor })
+    }
+
+    /// The one number of a constant that has as many dimensions as what a layer makes, or less: with more the
+    /// result would have them too.
+    pub(super) fn one_number(&self, made: LayerOutput, constant: &Constant) -> Option<f32> {
+        let fits = constant.shape.len() <= self.shape(made.id).0.len() + 1;
+        let float = matches!(constant.elements, Elements::Floats(_));
+        constant.scalar().filter(|_| fits && float)
     }
 
     /// A number for each channel of what a layer makes.
@@ -123,10 +131,10 @@ impl<'a> Importer<'a> {
         let (shape, values) = floats(constant)?;
         // Where the channels stand, counted from the end: nothing else may be longer than 1.
         let from_end = if rank == 3 && made.order == Order::Plain { 3 } else { 1 };
-        let fits =
-            shape.iter().rev().enumerate().all(|(place, &extent)| extent == 1 || place + 1 == from_end);
+        let fits = shape.len() <= rank + 1
+            && shape.iter().rev().enumerate().all(|(place, &extent)| extent == 1 || place + 1 == from_end);
         match values[..] {
-            [value] => Ok(vec![value; channels]),
+            [value] if fits => Ok(vec![value; channels]),
             _ if fits && values.len() == channels => Ok(values),
             _ => Err(format!("its numbers have the shape {shape:?}; one for each channel is taken").into()),
         }

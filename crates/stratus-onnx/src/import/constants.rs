@@ -1,9 +1,10 @@
 //! What does not depend on the images: numbers that layers are made with, and shapes, whose first extent is
 //! the open batch.
 
-use super::{Extent, ImportResult, Importer, Refusal, Value};
+use super::moving::takes_zero;
+use super::{Extent, ImportResult, Importer, LARGEST, Refusal, Value, called, too_much_filled};
 use crate::proto::Node;
-use crate::tensor::{self, Constant, Elements};
+use crate::tensor::{self, Constant, Elements, kind};
 use stratus_base::printable;
 
 /// The most numbers of a shape that is computed.
@@ -11,7 +12,7 @@ const LONGEST_SHAPE: usize = 64;
 
 impl<'a> Importer<'a> {
     /// The value of a node whose result is known; none where a layer computes it.
-    pub(super) fn constant_node(&self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
+    pub(super) fn constant_node(&mut self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
         match node.operator {
             "Constant" => return Ok(Some(Value::Constant(self.given(node)?))),
             "Shape" => return self.shape_of(node),
@@ -28,7 +29,8 @@ impl<'a> Importer<'a> {
             return Ok(None);
         }
         let value = match node.operator {
-            "Identity" | "Cast" => self.value(node, 0)?.clone(),
+            "Identity" => self.value(node, 0)?.clone(),
+            "Cast" => self.cast_constant(node)?,
             "Gather" | "Slice" | "Concat" | "Mul" => Value::Extents(self.shape_part(node)?),
             "Squeeze" | "Unsqueeze" | "Reshape" | "Transpose" => self.moved(node)?,
             _ => {
@@ -41,14 +43,18 @@ impl<'a> Importer<'a> {
     }
 
     /// The value of a `Constant` node.
-    fn given(&self, node: &Node<'a>) -> ImportResult<Constant> {
-        let Some(attribute) = node.attributes.iter().find(|attribute| attribute.name.starts_with("value"))
-        else {
-            return Err("it has no value".into());
+    fn given(&mut self, node: &Node<'a>) -> ImportResult<Constant> {
+        let [attribute] = &node.attributes[..] else {
+            return Err(format!("it has {} values instead of one", node.attributes.len()).into());
         };
         Ok(match attribute.name {
-            "value" => match &attribute.tensor {
-                Some(value) => tensor::read(value, self.folder)?,
+            "value" | "sparse_value" => match &attribute.tensor {
+                Some(value) => {
+                    if value.indices.is_some() {
+                        self.fill(node, tensor::elements(value))?;
+                    }
+                    tensor::read(value, self.folder)?
+                }
                 None => return Err("its value is no tensor".into()),
             },
             "value_float" => Constant::floats(vec![], vec![attribute.float]),
@@ -57,6 +63,57 @@ impl<'a> Importer<'a> {
             "value_ints" => Constant::ints(vec![attribute.ints.len()], attribute.ints.clone()),
             other => return Err(format!("its `{}` is no number", printable(other)).into()),
         })
+    }
+
+    /// Numbers of another type: rounded, or cut off after the point, as ONNX has it.
+    fn cast_constant(&self, node: &Node<'a>) -> ImportResult<Value> {
+        let to = node.attribute("to").map_or(0, |to| to.int);
+        let given = self.value(node, 0)?;
+        if let (Value::Extents(_), kind::INT32 | kind::INT64) = (given, to) {
+            return Ok(given.clone());
+        }
+        let constant = self.constant(node, 0)?.ok_or("it has no input")?;
+        Ok(Value::Constant(constant.cast(to)?))
+    }
+
+    /// What `ConstantOfShape` makes: one number, over and over.
+    pub(super) fn filled(&mut self, node: &Node<'a>) -> ImportResult<Value> {
+        let mut shape = Vec::new();
+        for extent in self.extents(node, 0)? {
+            match extent {
+                Extent::Known(extent) => {
+                    let extent = usize::try_from(extent).ok().filter(|&extent| extent <= LARGEST);
+                    shape.push(extent.ok_or("its shape has an extent that no tensor has")?);
+                }
+                Extent::Batch => {
+                    return Err("its shape depends on how many images there are".into());
+                }
+            }
+        }
+        let count = shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
+        let count = count.ok_or("its shape has more elements than memory")?;
+        self.fill(node, count)?;
+        let value = match node.attribute("value") {
+            None => Constant::floats(vec![1], vec![0.0]),
+            Some(attribute) => match &attribute.tensor {
+                Some(value) => tensor::read(value, self.folder)?,
+                None => return Err("its `value` is no tensor".into()),
+            },
+        };
+        let elements = match &value.elements {
+            Elements::Floats(values) if values.len() == 1 => Elements::Floats(vec![values[0]; count]),
+            Elements::Ints(values) if values.len() == 1 => Elements::Ints(vec![values[0]; count]),
+            _ => return Err(format!("its `value` has the shape {:?}; it is one number", value.shape).into()),
+        };
+        Ok(Value::Constant(Constant { shape, elements }))
+    }
+
+    /// Takes account of numbers that the file does not list one by one.
+    fn fill(&mut self, node: &Node<'a>, count: usize) -> ImportResult<()> {
+        self.filled = self.filled.checked_sub(count).ok_or_else(|| too_much_filled(called(node)))?;
+        // What is kept, and a layer's copy of it.
+        self.numbers = self.numbers.saturating_add(2 * count);
+        Ok(())
     }
 
     /// What `Shape` gives of a tensor.
@@ -88,8 +145,10 @@ impl<'a> Importer<'a> {
         if let Value::Extents(extents) = self.value(node, position)? {
             return Ok(extents.clone());
         }
-        match self.constant(node, position)?.map(|constant| constant.elements) {
-            Some(Elements::Ints(values)) if values.len() <= LONGEST_SHAPE => {
+        match self.constant(node, position)? {
+            Some(Constant { shape, elements: Elements::Ints(values) })
+                if values.len() <= LONGEST_SHAPE && shape.len() < 2 =>
+            {
                 Ok(values.into_iter().map(Extent::Known).collect())
             }
             _ => Err(format!("its input number {} is no shape", position + 1).into()),
@@ -120,17 +179,31 @@ impl<'a> Importer<'a> {
             let index = if index < 0 { index.checked_add(first.len() as i64)? } else { index };
             usize::try_from(index).ok()
         };
+        // Shapes have one dimension.
+        let axis = node.attribute("axis").map_or(0, |axis| axis.int);
+        if axis != 0 && axis != -1 {
+            return Err(format!("its `axis` is {axis}, and a shape has one dimension").into());
+        }
         let found = match node.operator {
-            "Gather" => self
-                .integers(node, "", 1)?
-                .unwrap_or_default()
-                .into_iter()
-                .map(|index| first.get(place(index)?).copied())
-                .collect(),
+            "Gather" => match self.constant(node, 1)? {
+                Some(Constant { shape, elements: Elements::Ints(indices) }) if shape.len() < 2 => {
+                    indices.into_iter().map(|index| first.get(place(index)?).copied()).collect()
+                }
+                _ => None,
+            },
             "Slice" => {
                 let bound = |name, position| -> ImportResult<Option<i64>> {
-                    Ok(self.integers(node, name, position)?.and_then(|ends| ends.first().copied()))
+                    match self.integers(node, name, position)?.as_deref() {
+                        None => Ok(None),
+                        Some([bound]) => Ok(Some(*bound)),
+                        Some(bounds) => {
+                            Err(format!("its `{name}` are {bounds:?}, and a shape has one dimension").into())
+                        }
+                    }
                 };
+                if bound("axes", 3)?.is_some_and(|axis| axis != 0 && axis != -1) {
+                    return Err("its `axes` are not the one dimension of a shape".into());
+                }
                 let step = bound("steps", 4)?;
                 let (start, end) = (bound("starts", 1)?, bound("ends", 2)?);
                 let cut = |index: Option<i64>| Some(place(index?).unwrap_or(0).min(first.len()));
@@ -169,7 +242,9 @@ impl<'a> Importer<'a> {
     /// The same numbers in another shape or order.
     fn moved(&self, node: &Node<'a>) -> ImportResult<Value> {
         let given = self.value(node, 0)?;
-        if let (Value::Extents(_), "Squeeze" | "Unsqueeze") = (given, node.operator) {
+        if let (Value::Extents(list), "Squeeze" | "Unsqueeze") = (given, node.operator)
+            && list.len() < 2
+        {
             // Whether it is a number or a list of one makes no difference to what reads it.
             return Ok(given.clone());
         }
@@ -187,9 +262,18 @@ impl<'a> Importer<'a> {
         }
         let count: usize = constant.shape.iter().product();
         let shape = match node.operator {
-            "Reshape" => reshaped(&constant.shape, &self.integers(node, "shape", 1)?.unwrap_or_default()),
-            "Unsqueeze" => unsqueezed(&constant.shape, &self.integers(node, "axes", 1)?.unwrap_or_default()),
-            _ => Some(constant.shape.iter().copied().filter(|&extent| extent != 1).collect()),
+            "Reshape" => {
+                let wanted = self.integers(node, "shape", 1)?.ok_or("it has no shape")?;
+                if takes_zero(node) && wanted.contains(&0) {
+                    return Err("its `allowzero` is 1 and its shape has a 0: it makes an empty tensor".into());
+                }
+                reshaped(&constant.shape, &wanted)
+            }
+            "Unsqueeze" => {
+                let axes = self.integers(node, "axes", 1)?.ok_or("it has no `axes`")?;
+                unsqueezed(&constant.shape, &axes)
+            }
+            _ => squeezed(&constant.shape, self.integers(node, "axes", 1)?.as_deref()),
         };
         let fits = shape
             .filter(|shape| shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) == Some(count));
@@ -230,6 +314,9 @@ impl<'a> Importer<'a> {
 
 /// A shape as `Reshape` asks for it: 0 keeps an extent, -1 is what is left.
 fn reshaped(shape: &[usize], wanted: &[i64]) -> Option<Vec<usize>> {
+    if wanted.iter().filter(|&&extent| extent == -1).count() > 1 {
+        return None;
+    }
     let count = shape.iter().product::<usize>();
     let mut made = Vec::new();
     for (axis, &extent) in wanted.iter().enumerate() {
@@ -256,13 +343,31 @@ fn unsqueezed(shape: &[usize], axes: &[i64]) -> Option<Vec<usize>> {
     (0..rank).map(|axis| if axes.contains(&axis) { Some(1) } else { rest.next() }).collect()
 }
 
-/// What a shape comes to for one image; none where it is not that of a batch of them.
-pub(super) fn per_image(extents: &[Extent], current: &[usize]) -> Option<Vec<usize>> {
+/// Without the extents of 1 that `axes` name, or without any.
+fn squeezed(shape: &[usize], axes: Option<&[i64]>) -> Option<Vec<usize>> {
+    let Some(axes) = axes else { return Some(shape.iter().copied().filter(|&extent| extent != 1).collect()) };
+    let rank = shape.len() as i64;
+    let mut kept: Vec<Option<usize>> = shape.iter().copied().map(Some).collect();
+    for &axis in axes {
+        let axis = if axis < 0 { axis.checked_add(rank)? } else { axis };
+        let dropped = kept.get_mut(usize::try_from(axis).ok()?)?.take();
+        if dropped != Some(1) {
+            return None;
+        }
+    }
+    Some(kept.into_iter().flatten().collect())
+}
+
+/// What a shape comes to for one image; none where it is not that of a batch of them. `batch` is how many
+/// images the model was written for.
+pub(super) fn per_image(extents: &[Extent], current: &[usize], batch: i64) -> Option<Vec<usize>> {
     let (first, rest) = extents.split_first()?;
     let count: usize = current.iter().product();
-    // A batch that was fixed when the model was written is one all the same: what the rest holds decides.
+    // A batch that was fixed when the model was written is one all the same: what the rest holds decides, or
+    // where that is open that the batch is the one of the images.
     let open = rest.iter().filter(|extent| **extent == Extent::Known(-1)).count();
-    if open > 1 || (open == 1 && *first == Extent::Known(-1)) {
+    let is_batch = matches!(first, Extent::Batch | Extent::Known(0)) || *first == Extent::Known(batch);
+    if open > 1 || (open == 1 && !is_batch) {
         return None;
     }
     let extent = |(axis, extent): (usize, &Extent)| match extent {
@@ -287,14 +392,17 @@ mod tests {
     fn shapes_are_those_of_one_image() {
         let known = |values: &[i64]| values.iter().map(|&value| Extent::Known(value)).collect::<Vec<_>>();
         let image = [4, 2, 3];
-        let of = |extents: &[Extent]| per_image(extents, &image);
+        let of = |extents: &[Extent]| per_image(extents, &image, 2);
         assert_eq!(of(&[Extent::Batch, Extent::Known(-1)]), Some(vec![24]));
         assert_eq!(of(&known(&[-1, 24])), Some(vec![24]));
         assert_eq!(of(&known(&[0, -1])), Some(vec![24]));
         assert_eq!(of(&known(&[1, 24])), Some(vec![24]));
+        assert_eq!(of(&known(&[2, -1])), Some(vec![24]));
         assert_eq!(of(&known(&[0, 0, -1])), Some(vec![4, 6]));
         assert_eq!(of(&known(&[0, 0, 0, 0])), Some(vec![4, 2, 3]));
-        for wrong in [&[][..], &[-1], &[-1, -1], &[-1, 12], &[0, 5, -1], &[0, i64::MAX, i64::MAX], &[0, -2]] {
+        for wrong in
+            [&[][..], &[-1], &[-1, -1], &[-1, 12], &[6, -1], &[0, 5, -1], &[0, i64::MAX, i64::MAX], &[0, -2]]
+        {
             assert_eq!(of(&known(wrong)), None, "{wrong:?}");
         }
         assert_eq!(of(&[Extent::Known(-1), Extent::Batch]), None);
@@ -309,5 +417,11 @@ mod tests {
         assert_eq!(unsqueezed(&[5], &[1, 2]), Some(vec![5, 1, 1]));
         assert_eq!(unsqueezed(&[5], &[0, -1]), Some(vec![1, 5, 1]));
         assert_eq!(unsqueezed(&[5], &[7]), None);
+        assert_eq!(squeezed(&[1, 4, 1], None), Some(vec![4]));
+        assert_eq!(squeezed(&[1, 4, 1], Some(&[0])), Some(vec![4, 1]));
+        assert_eq!(squeezed(&[1, 4, 1], Some(&[-1, 0])), Some(vec![4]));
+        for axes in [&[1][..], &[3], &[-4], &[0, 0], &[i64::MIN]] {
+            assert_eq!(squeezed(&[1, 4, 1], Some(axes)), None, "{axes:?}");
+        }
     }
 }

@@ -1,11 +1,9 @@
 //! Nodes that become layers, are taken into one, or change how what it makes is seen.
 
-use super::constants::per_image;
-use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Pad, Refusal, Value};
+use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Refusal, Value, count_up};
 use crate::export::{SPATIAL, bins};
 use crate::proto::Node;
-use crate::tensor::Constant;
-use stratus_base::printable;
+use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu, Linear,
     LocalResponseNorm, Relu, Relu6, Sigmoid,
@@ -36,6 +34,9 @@ impl<'a> Importer<'a> {
             "Clip" => self.clip(node),
             "Min" => self.min(node),
             "Dropout" => {
+                if self.number(node, "", 2)?.is_some_and(|training| training != 0.0) {
+                    count_up(&mut self.training, node);
+                }
                 let p = self.number(node, "ratio", 1)?.unwrap_or(0.5);
                 if node.doc == SPATIAL {
                     return self.elementwise(node, Dropout2d { p });
@@ -59,10 +60,11 @@ impl<'a> Importer<'a> {
             "Flatten" | "Reshape" | "Squeeze" => self.reshape(node),
             "Transpose" => self.transpose(node),
             "Pad" => self.pad(node),
-            "Identity" | "Cast" => {
+            "Identity" => {
                 let made = self.padded(node, 0)?;
                 Ok(self.alias(node, made))
             }
+            "Cast" => self.cast(node),
             // These compute shapes: of what is not known nothing is.
             "Gather" | "Slice" | "Unsqueeze" => {
                 self.value(node, 0)?;
@@ -90,6 +92,42 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, made.order))
     }
 
+    /// Layers compute in f32: nothing is lost where a longer type is asked for, and a shorter one is no more
+    /// than less exact. Whole numbers would be something else.
+    fn cast(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let made = self.padded(node, 0)?;
+        let to = node.attribute("to").map_or(0, |to| to.int);
+        match to {
+            kind::FLOAT | kind::DOUBLE => {}
+            kind::FLOAT16 | kind::BFLOAT16 => count_up(&mut self.rounding, node),
+            _ => {
+                return Err(format!(
+                    "its `to` is {}: what layers make stays floating point; leave it out and export again",
+                    kind::name(to)
+                )
+                .into());
+            }
+        }
+        Ok(self.alias(node, made))
+    }
+
+    /// A number for each of `count`, in one dimension.
+    pub(super) fn list(
+        &self,
+        node: &Node<'a>,
+        position: usize,
+        count: usize,
+    ) -> ImportResult<Option<Vec<f32>>> {
+        match self.weight(node, position)? {
+            Some((shape, values)) if shape == [count] => Ok(Some(values)),
+            Some((shape, _)) => {
+                Err(format!("its input number {} has the shape {shape:?}; [{count}] is wanted", position + 1)
+                    .into())
+            }
+            None => Ok(None),
+        }
+    }
+
     fn conv(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.padded(node, 0)?;
         if made.order != Order::Plain {
@@ -110,7 +148,7 @@ impl<'a> Importer<'a> {
         let groups = count(node, "group", 1)?;
         let (stride, dilation) = (pair(node, "strides", [1, 1])?, pair(node, "dilations", [1, 1])?);
         let (before, after) = self.padding(node, made, kernel, stride, dilation, true)?;
-        let bias = self.weight(node, 2)?.map(|(_, bias)| bias);
+        let bias = self.list(node, 2, out_channels)?;
         let conv = Conv2d {
             in_channels: per_group.checked_mul(groups).ok_or("its groups are too many")?,
             out_channels,
@@ -138,10 +176,18 @@ impl<'a> Importer<'a> {
         let weight = scaled(floats(constant)?, scale("alpha"));
         let bias = match self.weight(node, 2)? {
             None => None,
-            Some((_, bias)) => {
+            Some((shape, bias)) => {
                 let bias = scaled((vec![], bias), scale("beta")).1;
+                let rows = shape.len() > 2 || (shape.len() == 2 && shape[0] != 1);
                 // One number for all features is one for each; of a weight that is empty there are none.
                 match (&bias[..], &weight.0[..]) {
+                    _ if rows => {
+                        return Err(format!(
+                            "its `C` has the shape {shape:?}, other numbers for each image; a number for \
+                             each feature is taken"
+                        )
+                        .into());
+                    }
                     ([bias], [features, _]) if *features <= weight.1.len() => Some(vec![*bias; *features]),
                     _ => Some(bias),
                 }
@@ -246,14 +292,17 @@ impl<'a> Importer<'a> {
         if node.attribute("spatial").is_some_and(|spatial| spatial.int == 0) {
             return Err("it normalises every pixel by itself".into());
         }
+        if node.attribute("training_mode").is_some_and(|training| training.int != 0) {
+            count_up(&mut self.training, node);
+        }
+        let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
         let mut parameters = Vec::new();
         for position in 1..5 {
-            let (_, values) = self.weight(node, position)?.ok_or("it has less than four parameters")?;
-            parameters.push(values);
+            parameters.push(self.list(node, position, channels)?.ok_or("it has less than four parameters")?);
         }
         let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
         let norm = BatchNorm2d {
-            channels: parameters[0].len(),
+            channels,
             epsilon: number("epsilon", 1e-5),
             momentum: moved_share(number("momentum", 0.9)),
         };
@@ -282,7 +331,7 @@ impl<'a> Importer<'a> {
     fn min(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
-        let bound = self.constant(node, 1 - first)?.and_then(|constant| constant.scalar());
+        let bound = self.constant(node, 1 - first)?.and_then(|constant| self.one_number(made, &constant));
         let not_negative = made.id > 0 && self.layers[made.id - 1].not_negative;
         if node.inputs.len() != 2 || bound != Some(Relu6::CEILING) || !not_negative {
             return Err("only min(x, 6) behind a rectifier is taken".into());
@@ -346,9 +395,17 @@ impl<'a> Importer<'a> {
             (0..node.inputs.len()).map(|i| self.made(node, i)).collect::<ImportResult<_>>()?;
         let order = inputs.first().map_or(Order::Plain, |made| made.order);
         let axis = node.attribute("axis").map_or(0, |axis| axis.int);
-        let channels: [i64; 2] = if order == Order::ChannelsLast { [3, -1] } else { [1, -3] };
+        let is_vector = inputs.first().is_some_and(|made| self.shape(made.id).0.len() == 1);
+        let channels: [i64; 2] = match order {
+            Order::ChannelsLast => [3, -1],
+            Order::Plain if is_vector => [1, -1],
+            Order::Plain => [1, -3],
+            Order::Flattened(_) => {
+                return Err("it joins vectors that were images with their channels last".into());
+            }
+        };
         if inputs.iter().any(|made| made.order != order) || !channels.contains(&axis) {
-            return Err("it does not put channels one behind the other".into());
+            return Err(format!("its `axis` is {axis}: it does not put channels one behind the other").into());
         }
         if let ([made], Order::Plain) = (&inputs[..], order) {
             return Ok(self.alias(node, *made));
@@ -356,123 +413,10 @@ impl<'a> Importer<'a> {
         let value = self.push(node, Concat, &inputs, vec![])?;
         Ok(in_order(value, order))
     }
-
-    /// What keeps the elements and their order: nothing, or making a vector of an image.
-    fn reshape(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        let current = self.shape(made.id).0.clone();
-        // As the file sees it.
-        let mut seen = current.clone();
-        if made.order == Order::ChannelsLast {
-            seen.rotate_left(1);
-        }
-        let count: usize = seen.iter().product();
-        let wanted = match node.operator {
-            "Flatten" => {
-                let axis = node.attribute("axis").map_or(1, |axis| axis.int);
-                let first = axis == 1 || axis.saturating_add(seen.len() as i64 + 1) == 1;
-                first.then(|| vec![count])
-            }
-            "Reshape" => per_image(&self.extents(node, 1)?, &seen),
-            _ => self.squeezed(node, &seen)?,
-        };
-        if wanted.as_ref() == Some(&seen) {
-            return Ok(self.alias(node, made));
-        }
-        if wanted != Some(vec![count]) {
-            return Err(format!(
-                "it does not make a vector of {count} features of each image of {}",
-                Shape(seen)
-            )
-            .into());
-        }
-        let value = self.push(node, Flatten, &[made], vec![])?;
-        let pixels: usize = current[1..].iter().product();
-        let image: Option<[usize; 3]> = current.try_into().ok();
-        Ok(match image.filter(|image| made.order == Order::ChannelsLast && pixels > 1 && image[0] > 1) {
-            Some(image) => in_order(value, Order::Flattened(image)),
-            None => value,
-        })
-    }
-
-    /// The shape of an image without the extents of 1 that `Squeeze` names.
-    fn squeezed(&self, node: &'a Node<'a>, seen: &[usize]) -> ImportResult<Option<Vec<usize>>> {
-        let Some(axes) = self.integers(node, "axes", 1)? else {
-            return Err(
-                "it does not say which dimensions it leaves out, and a batch of one image would lose its own"
-                    .into(),
-            );
-        };
-        let rank = seen.len() as i64 + 1;
-        let named = |axis: usize| {
-            axes.iter().any(|&a| a == axis as i64 + 1 || a.saturating_add(rank) == axis as i64 + 1)
-        };
-        let batch = axes.iter().any(|&axis| axis == 0 || axis.saturating_add(rank) == 0);
-        let kept =
-            seen.iter().enumerate().filter(|&(axis, _)| !named(axis)).map(|(_, &extent)| extent).collect();
-        let ones = seen.iter().enumerate().all(|(axis, &extent)| !named(axis) || extent == 1);
-        Ok((ones && !batch).then_some(kept))
-    }
-
-    fn transpose(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        let perm: &[i64] = node.attribute("perm").map_or(&[], |perm| &perm.ints);
-        let order = match (made.order, perm) {
-            (order, [0, 1] | [0, 1, 2, 3]) => Some(order),
-            (Order::Plain, [0, 2, 3, 1]) => Some(Order::ChannelsLast),
-            (Order::ChannelsLast, [0, 3, 1, 2]) => Some(Order::Plain),
-            _ => None,
-        };
-        let is_image = self.shape(made.id).0.len() == 3;
-        let order = order.filter(|_| is_image || perm.len() == 2);
-        let order = order.ok_or_else(|| {
-            format!("it reorders dimensions to {perm:?}; only channels are moved, last or back")
-        })?;
-        Ok(self.alias(node, LayerOutput { order, ..made }))
-    }
-
-    fn pad(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        self.image(made)?;
-        let mode = node.attribute("mode").map_or(&b"constant"[..], |mode| mode.text);
-        let filling = self.number(node, "value", 2)?.unwrap_or(0.0);
-        let zeros = filling == 0.0;
-        if mode != b"constant" || !(zeros || filling <= f32::MIN) {
-            let mode = printable(&String::from_utf8_lossy(mode));
-            return Err(format!("it pads with {filling} in mode {mode}; zeros are taken").into());
-        }
-        let pads = self.integers(node, "pads", 1)?.ok_or("it has no `pads`")?;
-        let axes = self.integers(node, "axes", 3)?.unwrap_or_else(|| vec![0, 1, 2, 3]);
-        if pads.len() != 2 * axes.len() || axes.len() > 4 {
-            return Err("its `pads` are not two for each dimension".into());
-        }
-        let (begins, ends) = pads.split_at(axes.len());
-        let mut sides = [[0; 2]; 4];
-        for ((&axis, &begin), &end) in axes.iter().zip(begins).zip(ends) {
-            let place = usize::try_from(if axis < 0 { axis.saturating_add(4) } else { axis }).ok();
-            let width = |side: i64| usize::try_from(side).ok().filter(|&side| side <= LARGEST);
-            match (place.filter(|&place| place < 4), width(begin), width(end)) {
-                (Some(place), Some(begin), Some(end)) => sides[place] = [begin, end],
-                _ => return Err("its `pads` cut off pixels, or are not of an image's dimensions".into()),
-            }
-        }
-        if made.order == Order::ChannelsLast {
-            sides[1..].rotate_right(1);
-        }
-        let [batch, channels, height, width] = sides;
-        if batch != [0, 0] || channels != [0, 0] {
-            return Err("it pads images or channels; height and width are padded".into());
-        }
-        if height == [0, 0] && width == [0, 0] {
-            return Ok(self.alias(node, made));
-        }
-        let pad = Pad { before: [height[0], width[0]], after: [height[1], width[1]], zeros };
-        Ok(self.alias(node, LayerOutput { pad: Some(pad), ..made }))
-    }
 }
 
 /// The same value, its elements in the order of another.
-fn in_order(value: Value, order: Order) -> Value {
+pub(super) fn in_order(value: Value, order: Order) -> Value {
     match value {
         Value::LayerOutput(made) => Value::LayerOutput(LayerOutput { order, ..made }),
         other => other,

@@ -6,18 +6,21 @@
 
 mod arithmetic;
 mod constants;
+mod ends;
 mod layers;
+mod moving;
 mod names;
+mod operators;
 mod pooling;
 mod resizing;
 mod transposed;
 
 use crate::error::{Parsed, Problem, RefusedNode};
-use crate::proto::{self, Node, ValueInfo, is_onnx};
-use crate::tensor::{self, Constant};
+use crate::proto::{self, Node, is_onnx};
+use crate::tensor::{self, Constant, Folder, MOST_FILLED};
+use ends::{Images, images, output};
 use names::Names;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{NetworkMetadata, Tensor, Values};
@@ -151,22 +154,36 @@ type ImportResult<T> = Result<T, Refusal>;
 
 struct Importer<'a> {
     graph: &'a proto::Graph<'a>,
-    folder: Option<&'a Path>,
+    /// The model's operator set.
+    opset: i64,
+    folder: Option<&'a Folder>,
     values: HashMap<&'a str, Value>,
     /// How often each name is read.
     uses: HashMap<&'a str, usize>,
     /// The node that makes each name.
     makers: HashMap<&'a str, &'a Node<'a>>,
     input: Shape,
+    /// How many images the model was written for; 1 where that is open.
+    batch: i64,
     layers: Vec<Layer>,
     /// The remaining budget of numbers. Nodes that share a weight get copies: a small file must not become a
     /// large network.
     numbers: usize,
+    /// The remaining budget of numbers in constants that the file has in fewer.
+    filled: usize,
+    /// The first node that rounds to a shorter floating-point type, and how many there are.
+    rounding: Option<(&'a Node<'a>, usize)>,
+    /// The first node that says that it trains, and how many there are.
+    training: Option<(&'a Node<'a>, usize)>,
     names: Names,
     notes: Vec<String>,
 }
 
-pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &Options) -> Parsed<Imported> {
+pub(crate) fn import(
+    model: &proto::Model<'_>,
+    folder: Option<&Folder>,
+    options: &Options,
+) -> Parsed<Imported> {
     if !OPSETS.contains(&model.opset) {
         return Err(Problem::Kind {
             what: format!("it is written in ONNX's operator set {}", model.opset),
@@ -180,7 +197,13 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
         notes.push(format!("what the model says of images and classes is left out: {problem}"));
         NetworkMetadata::default()
     });
-    let output = output(graph, &mut notes)?;
+    if let Some(operator) = model.functions.iter().find(|(domain, _)| is_onnx(domain)).map(|(_, name)| name) {
+        return Err(Problem::Kind {
+            what: format!("it has a function of its own in the place of ONNX's `{}`", printable(operator)),
+            remedy: "inline its functions: onnx.inliner.inline_local_functions",
+        });
+    }
+    let (output, softmax) = output(graph, model.opset, &mut notes)?;
     let live = live(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
     for &node in &live {
@@ -195,52 +218,52 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
             )));
         }
     }
-    let (images, order, input) = images(graph, &live, &values, options)?;
+    let Images { name: images, order, batch, shape: input } = images(graph, &live, &values, options)?;
     let sole = uses.get(images).is_some_and(|&count| count == 1);
     values.insert(images, Value::LayerOutput(LayerOutput { id: 0, order, sole, pad: None }));
     let names = Names::new(graph, &live);
-    let numbers = graph
-        .initialisers
-        .iter()
-        .fold(LARGEST, |sum, tensor| sum.saturating_add(tensor::elements(tensor).saturating_mul(2)));
+    let mut filled = MOST_FILLED;
+    let mut numbers = LARGEST;
+    for tensor in &graph.initialisers {
+        let count = tensor::elements(tensor);
+        if tensor.indices.is_some() {
+            filled = filled.checked_sub(count).ok_or_else(|| too_much_filled(tensor.name))?;
+        }
+        numbers = numbers.saturating_add(count.saturating_mul(2));
+    }
     let (input, layers) = (Shape(input.to_vec()), Vec::new());
     let numbers = numbers.min(MOST_NUMBERS);
     let makers = graph.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (*name, node)));
     let makers = makers.collect();
-    let mut importer = Importer { graph, folder, values, uses, makers, input, layers, numbers, names, notes };
+    let mut importer = Importer {
+        graph,
+        opset: model.opset,
+        folder,
+        values,
+        uses,
+        makers,
+        input,
+        batch,
+        layers,
+        numbers,
+        filled,
+        rounding: None,
+        training: None,
+        names,
+        notes,
+    };
     importer.walk(&live)?;
-    Ok(Imported { metadata, ..importer.finish(output, options)? })
+    Ok(Imported { metadata, ..importer.finish(output, softmax, options)? })
 }
 
-/// The name of the logits: the one output, before the softmax that the loss has of its own.
-fn output<'a>(graph: &'a proto::Graph<'a>, notes: &mut Vec<String>) -> Parsed<&'a str> {
-    let [output] = &graph.outputs[..] else {
-        let names: Vec<String> = graph.outputs.iter().map(|output| printable(output.name)).collect();
-        return Err(Problem::Kind {
-            what: format!("it has {} outputs ({})", names.len(), names.join(", ")),
-            remedy: "export the network in inference mode, with its logits as the only output",
-        });
-    };
-    let makers: HashMap<&str, &Node<'a>> =
-        graph.nodes.iter().filter_map(|node| Some((*node.outputs.first()?, node))).collect();
-    let mut name = output.name;
-    // Every step goes to another node, or round in a circle that the walk refuses.
-    for _ in 0..graph.nodes.len() {
-        let Some(node) = makers.get(name).filter(|node| is_onnx(node.domain)) else { break };
-        let Some(before) = node.input(0) else { break };
-        let axis = node.attribute("axis").map_or(1, |axis| axis.int);
-        match node.operator {
-            "Identity" => {}
-            "Softmax" | "LogSoftmax" if [1, -1, 3].contains(&axis) => notes.push(format!(
-                "the last node, {} `{}`, is left out: the loss has a softmax of its own",
-                node.operator,
-                printable(node.name)
-            )),
-            _ => break,
-        }
-        name = before;
+fn too_much_filled(name: &str) -> Problem {
+    Problem::Kind {
+        what: format!(
+            "with `{}` it has more than {MOST_FILLED} numbers that it does not list one by one",
+            printable(name)
+        ),
+        remedy: "store its sparse and filled weights as ordinary initialisers",
     }
-    Ok(name)
 }
 
 /// The positions of the nodes that the output depends on, in order.
@@ -263,85 +286,20 @@ fn live(graph: &proto::Graph<'_>, output: &str) -> Parsed<Vec<usize>> {
     Ok(live)
 }
 
-/// The name of the images, the order of their dimensions, and channels, height and width.
-fn images<'a>(
-    graph: &'a proto::Graph<'a>,
-    live: &[usize],
-    initialisers: &HashMap<&str, Value>,
-    options: &Options,
-) -> Parsed<(&'a str, Order, [usize; 3])> {
-    // Models of the first years list initialisers among the inputs.
-    let inputs: Vec<&ValueInfo<'a>> =
-        graph.inputs.iter().filter(|input| !initialisers.contains_key(input.name)).collect();
-    let [input] = inputs[..] else {
-        let names: Vec<String> = inputs.iter().map(|input| printable(input.name)).collect();
-        return Err(Problem::Kind {
-            what: format!("it has {} inputs ({})", names.len(), names.join(", ")),
-            remedy: "a network here reads images and nothing else",
-        });
-    };
-    let name = printable(input.name);
-    if !tensor::is_float(input.kind) {
-        return Err(Problem::Kind {
-            what: format!("its input `{name}` is of ONNX's type {}", input.kind),
-            remedy: "images are floating-point numbers here: export the network without its preprocessing",
-        });
-    }
-    let first = live.iter().map(|&node| &graph.nodes[node]).find(|node| node.inputs.contains(&input.name));
-    let last = first.is_some_and(|node| {
-        node.operator == "Transpose" && node.attribute("perm").is_some_and(|perm| perm.ints == [0, 3, 1, 2])
-    });
-    let order = if last { Order::ChannelsLast } else { Order::Plain };
-    let extents: [Option<i64>; 3] = match input.shape.as_deref() {
-        Some(&[_, a, b, c]) => {
-            if last {
-                [c, a, b]
-            } else {
-                [a, b, c]
-            }
-        }
-        None => [None; 3],
-        Some(other) => {
-            return Err(Problem::Kind {
-                what: format!("its input `{name}` has {} dimensions", other.len()),
-                remedy: "images have four: batch, channels, height, width",
-            });
-        }
-    };
-    let mut shape = [0; 3];
-    for (axis, extent) in extents.into_iter().enumerate() {
-        // Some writers have 0 or -1 for an extent that is open.
-        let known = extent.filter(|&extent| extent > 0).and_then(|extent| usize::try_from(extent).ok());
-        let given = options.input.map(|input| input[axis]);
-        shape[axis] = match (known, given) {
-            (Some(known), Some(given)) if known != given => {
-                return Err(Problem::Kind {
-                    what: format!(
-                        "its input `{name}` has the {} {known}, {given} was given",
-                        ["channels", "height", "width"][axis]
-                    ),
-                    remedy: "give --input as the model has it, or leave it out",
-                });
-            }
-            (Some(extent), _) | (None, Some(extent)) => extent,
-            (None, None) => {
-                return Err(Problem::Kind {
-                    what: format!(
-                        "its input `{name}` leaves its {} open",
-                        ["channels", "height", "width"][axis]
-                    ),
-                    remedy: "say how large images are: --input CHANNELS,HEIGHT,WIDTH",
-                });
-            }
-        };
-    }
-    if shape.iter().any(|&extent| extent == 0 || extent > LARGEST) {
-        return Err(Problem::Kind {
-            what: format!("its input `{name}` has channels, height and width {shape:?}"),
-            remedy: "each is from 1 to 1048576",
-        });
-    }
-    Ok((input.name, order, shape))
+/// What a node is called in messages: its name, or where it has none that of its output.
+fn called<'a>(node: &Node<'a>) -> &'a str {
+    if node.name.is_empty() { node.outputs.first().copied().unwrap_or_default() } else { node.name }
+}
+
+fn refusal(node: &Node<'_>, reason: String) -> RefusedNode {
+    let domain = if is_onnx(node.domain) { String::new() } else { format!("{}.", node.domain) };
+    let operator = printable(&format!("{domain}{}", node.operator));
+    RefusedNode { node: printable(called(node)), operator, reason }
+}
+
+/// Counts a node of which only the first is named.
+fn count_up<'a>(seen: &mut Option<(&'a Node<'a>, usize)>, node: &'a Node<'a>) {
+    *seen = Some(seen.map_or((node, 1), |(first, count)| (first, count + 1)));
 }
 
 impl<'a> Importer<'a> {
@@ -355,15 +313,7 @@ impl<'a> Importer<'a> {
                 Err(Refusal::File(problem)) => return Err(problem),
                 Err(Refusal::Unknown) => Value::Unknown,
                 Err(Refusal::Node(reason)) => {
-                    let name = if node.name.is_empty() {
-                        node.outputs.first().copied().unwrap_or_default()
-                    } else {
-                        node.name
-                    };
-                    let domain =
-                        if is_onnx(node.domain) { String::new() } else { format!("{}.", node.domain) };
-                    let operator = printable(&format!("{domain}{}", node.operator));
-                    refused.push(RefusedNode { node: printable(name), operator, reason });
+                    refused.push(refusal(node, reason));
                     Value::Unknown
                 }
             };
@@ -389,7 +339,7 @@ impl<'a> Importer<'a> {
         if refused.is_empty() { Ok(()) } else { Err(Problem::Nodes(refused)) }
     }
 
-    fn finish(mut self, output: &str, options: &Options) -> Parsed<Imported> {
+    fn finish(mut self, output: &str, softmax: Option<&Node<'_>>, options: &Options) -> Parsed<Imported> {
         let kind = |what: String| Problem::Kind { what, remedy: "export the network up to its logits" };
         let made = match self.values.get(output) {
             Some(Value::LayerOutput(made)) if made.id > 0 => *made,
@@ -402,6 +352,9 @@ impl<'a> Importer<'a> {
                 "its output `{}` has its channels last, or padding around it",
                 printable(output)
             )));
+        }
+        if let Some(node) = softmax {
+            self.over_classes(node, self.shape(made.id).0.len() + 1)?;
         }
         let name = names::plain(&options.name);
         let name = if name.is_empty() { "network".to_owned() } else { name };
@@ -418,6 +371,20 @@ impl<'a> Importer<'a> {
         }
         let graph = builder.finish(tensors[made.id])?;
         self.notes.extend(self.names.notes());
+        let named = |(node, count): (&Node<'_>, usize)| {
+            let others = if count > 1 { format!(" and {} more like it", count - 1) } else { String::new() };
+            format!("{} `{}`{others}", node.operator, printable(called(node)))
+        };
+        if let Some(rounding) = self.rounding {
+            let named = named(rounding);
+            self.notes.push(format!("{named} rounds to a shorter type: left out, as layers compute in f32"));
+        }
+        if let Some(training) = self.training {
+            let named = named(training);
+            self.notes.push(format!(
+                "{named} says that it trains: here whether the network trains or infers says so"
+            ));
+        }
         Ok(Imported { graph, weights, metadata: NetworkMetadata::default(), notes: self.notes })
     }
 
@@ -426,11 +393,15 @@ impl<'a> Importer<'a> {
         if !is_onnx(node.domain) {
             return Err("it is of another domain than ONNX's own operators".into());
         }
+        operators::check(node, self.opset)?;
         if let Some(name) =
             node.inputs.iter().find(|name| !name.is_empty() && !self.values.contains_key(**name))
         {
             let reason = format!("`{}` is read before it is made", printable(name));
             return Err(Problem::damaged(reason).into());
+        }
+        if node.operator == "ConstantOfShape" {
+            return self.filled(node);
         }
         if let Some(value) = self.constant_node(node)? {
             return Ok(value);

@@ -79,9 +79,11 @@ impl<'a> Importer<'a> {
         let whole = MaxPool2d { kernel, stride, padding: [0, 0], ceil_mode: asked };
         let mut wanted = whole.output_size(padded).map_err(|error| error.to_string())?;
         if asked {
-            // PyTorch's rule, which ONNX has taken over, looks at where the image ends, not its padding.
+            // PyTorch's rule, which ONNX has taken over, looks at where the image ends, not its padding. What
+            // was padded before belongs to the image.
+            let behind = made.pad.map_or([0; 2], |pad| pad.after);
             for (axis, size) in [height, width].into_iter().enumerate() {
-                let begins_behind = (wanted[axis] - 1) * stride[axis] >= size + padding[axis];
+                let begins_behind = (wanted[axis] - 1) * stride[axis] >= size + padding[axis] + behind[axis];
                 wanted[axis] -= usize::from(begins_behind && wanted[axis] > 1);
             }
         }
@@ -101,12 +103,12 @@ impl<'a> Importer<'a> {
         let adaptive = AdaptiveAvgPool2d { output: [height / kernel[0], width / kernel[1]] };
         let image = stratus_graph::Shape::image(channels, height, width);
         let pool = AvgPool2d { kernel, stride, padding, count_include_pad: true };
-        if node.doc == ADAPTIVE && even(&adaptive, &image) == Some(pool) {
+        if node.doc == ADAPTIVE && after == [0; 2] && even(&adaptive, &image) == Some(pool) {
             return self.push(node, adaptive, &[made], vec![]);
         }
         let counted = node.attribute("count_include_pad").is_some_and(|counts| counts.int != 0);
         let none = padding == [0, 0] && after == [0, 0];
-        if made.pad.is_some() && !counted && explicit(node)? != ([0; 2], [0; 2]) {
+        if made.pad.is_some_and(|pad| (pad.before, pad.after) != (padding, after)) && !counted {
             return Err("it counts the zeros padded before it, and not its own".into());
         }
         let count_include_pad = none || counted || made.pad.is_some();
@@ -144,10 +146,11 @@ impl<'a> Importer<'a> {
         if made.order != Order::Plain {
             return Err("it reads images with their channels last".into());
         }
-        if pair(node, "dilations", [1, 1])? != [1, 1] {
-            return Err("its window is dilated".into());
+        let dilations = pair(node, "dilations", [1, 1])?;
+        if dilations != [1, 1] {
+            return Err(format!("its `dilations` are {dilations:?}; [1, 1] is taken").into());
         }
-        if node.attribute("kernel_shape").is_none() {
+        if node.attribute("kernel_shape").is_none_or(|kernel| kernel.ints.is_empty()) {
             return Err("it has no `kernel_shape`".into());
         }
         Ok((made, pair(node, "kernel_shape", [1, 1])?, pair(node, "strides", [1, 1])?))

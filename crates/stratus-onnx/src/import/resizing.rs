@@ -87,6 +87,16 @@ impl<'a> Importer<'a> {
             return Err("its `axes` lack height or width".into());
         };
         let numbers = axes.map_or(4, |axes| axes.len());
+        let given = |position| -> ImportResult<bool> {
+            Ok(node.input(position).is_some()
+                && !self.extents(node, position).is_ok_and(|list| list.is_empty()))
+        };
+        if node.input(2).is_some() && given(3)? {
+            let scales = self.constant(node, 2)?.is_some_and(|scales| !scales.shape.contains(&0));
+            if scales {
+                return Err("it has scales and sizes: it takes either".into());
+            }
+        }
         let scales = match node.input(2) {
             Some(_) => self.constant(node, 2)?.map(|scales| scales.elements),
             None => None,

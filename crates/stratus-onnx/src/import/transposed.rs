@@ -23,10 +23,11 @@ impl<'a> Importer<'a> {
             return Err(format!("its kernel is {kernel:?}, its `kernel_shape` says otherwise").into());
         }
         let groups = count(node, "group", 1)?;
-        let bias = self.weight(node, 2)?.map(|(_, bias)| bias);
+        let out_channels = per_group.checked_mul(groups).ok_or("its groups are too many")?;
+        let bias = self.list(node, 2, out_channels)?;
         let conv = ConvTranspose2d {
             in_channels,
-            out_channels: per_group.checked_mul(groups).ok_or("its groups are too many")?,
+            out_channels,
             kernel,
             stride: pair(node, "strides", [1, 1])?,
             padding_before: [0; 2],

@@ -16,7 +16,12 @@ pub fn field(number: u8, content: &[u8]) -> Vec<u8> {
 }
 
 pub fn model(graph: &[u8]) -> Vec<u8> {
-    [field(8, &[0x10, 17]), field(7, graph)].concat()
+    model_of(17, graph)
+}
+
+/// A model of an operator set.
+pub fn model_of(opset: u8, graph: &[u8]) -> Vec<u8> {
+    [field(8, &[0x10, opset]), field(7, graph)].concat()
 }
 
 pub fn message(bytes: Vec<u8>) -> String {

@@ -7,6 +7,7 @@ mod damage;
 mod fixtures;
 mod limits;
 mod products;
+mod refusals;
 mod resizing;
 mod zoo;
 

@@ -1,6 +1,6 @@
 //! `Resize` in the forms that a layer has, and in those that it has not.
 
-use crate::limits::{field, message, model};
+use crate::limits::{field, message, model_of};
 use stratus_graph::ops::{Resize, ResizeTo};
 use stratus_onnx::{Model, Options};
 
@@ -30,7 +30,8 @@ fn file(attributes: &[(&str, &str)], inputs: [&str; 4], scales: &[f32], sizes: &
     let shape: Vec<u8> = [1, 2, 6, 5].iter().flat_map(|&extent| field(1, &[8, extent])).collect();
     let kind = field(2, &field(1, &[&[8, 1][..], &field(2, &shape)].concat()));
     let images = field(11, &[field(1, b"x"), kind].concat());
-    model(
+    model_of(
+        18,
         &[field(1, &resize), field(1, &flatten), scales, sizes, images, field(12, &field(1, b"y"))].concat(),
     )
 }

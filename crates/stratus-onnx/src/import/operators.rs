@@ -1,0 +1,238 @@
+//! The operators that are read, as each of ONNX's operator sets has them: what attributes they take, of which
+//! type, and how many inputs. Whatever a node has beyond that would be passed over in silence, so it is
+//! refused by name.
+
+use crate::proto::{Attribute, Node};
+use stratus_base::printable;
+
+/// An operator from one operator set on: its name, the set, its attributes with their types (below), and the
+/// most inputs. Where a set changes neither attributes nor inputs it has no line.
+type Signature = (&'static str, i64, &'static str, usize);
+
+/// Any number of inputs.
+const ANY: usize = usize::MAX;
+
+/// In the order of names and sets. From the definitions of onnx 1.23, sets 7 to 27.
+#[rustfmt::skip]
+const OPERATORS: &[Signature] = &[
+    ("Add", 7, "", 2),
+    ("AveragePool", 7, "auto_pad:s count_include_pad:i kernel_shape:I pads:I strides:I", 1),
+    ("AveragePool", 10, "auto_pad:s ceil_mode:i count_include_pad:i kernel_shape:I pads:I strides:I", 1),
+    ("AveragePool", 19,
+        "auto_pad:s ceil_mode:i count_include_pad:i dilations:I kernel_shape:I pads:I strides:I", 1),
+    ("BatchNormalization", 7, "epsilon:f momentum:f spatial:i", 5),
+    ("BatchNormalization", 9, "epsilon:f momentum:f", 5),
+    ("BatchNormalization", 14, "epsilon:f momentum:f training_mode:i", 5),
+    ("Cast", 7, "to:i", 1),
+    ("Cast", 19, "saturate:i to:i", 1),
+    ("Cast", 24, "round_mode:s saturate:i to:i", 1),
+    ("Clip", 7, "max:f min:f", 1),
+    ("Clip", 11, "", 3),
+    ("Concat", 7, "axis:i", ANY),
+    ("Constant", 7, "value:t", 0),
+    ("Constant", 11, "sparse_value:p value:t", 0),
+    ("Constant", 12, "sparse_value:p value:t value_float:f value_floats:F value_int:i value_ints:I \
+        value_string:s value_strings:S", 0),
+    ("ConstantOfShape", 9, "value:t", 1),
+    ("Conv", 7, "auto_pad:s dilations:I group:i kernel_shape:I pads:I strides:I", 3),
+    ("ConvTranspose", 7, "auto_pad:s dilations:I group:i kernel_shape:I output_padding:I output_shape:I \
+        pads:I strides:I", 3),
+    ("Div", 7, "", 2),
+    ("Dropout", 7, "ratio:f", 1),
+    ("Dropout", 12, "seed:i", 3),
+    ("Flatten", 7, "axis:i", 1),
+    ("Gather", 7, "axis:i", 2),
+    ("Gelu", 20, "approximate:s", 1),
+    ("Gemm", 7, "alpha:f beta:f transA:i transB:i", 3),
+    ("GlobalAveragePool", 7, "", 1),
+    ("GlobalMaxPool", 7, "", 1),
+    ("Identity", 7, "", 1),
+    ("LRN", 7, "alpha:f beta:f bias:f size:i", 1),
+    ("LogSoftmax", 7, "axis:i", 1),
+    ("MatMul", 7, "", 2),
+    ("MaxPool", 7, "auto_pad:s kernel_shape:I pads:I strides:I", 1),
+    ("MaxPool", 8, "auto_pad:s kernel_shape:I pads:I storage_order:i strides:I", 1),
+    ("MaxPool", 10, "auto_pad:s ceil_mode:i dilations:I kernel_shape:I pads:I storage_order:i strides:I", 1),
+    ("Min", 7, "", ANY),
+    ("Mul", 7, "", 2),
+    ("Pad", 7, "mode:s pads:I value:f", 1),
+    ("Pad", 11, "mode:s", 3),
+    ("Pad", 18, "mode:s", 4),
+    ("ReduceMean", 7, "axes:I keepdims:i", 1),
+    ("ReduceMean", 18, "keepdims:i noop_with_empty_axes:i", 2),
+    ("Relu", 7, "", 1),
+    ("Reshape", 7, "", 2),
+    ("Reshape", 14, "allowzero:i", 2),
+    ("Resize", 10, "mode:s", 2),
+    ("Resize", 11, "coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i \
+        extrapolation_value:f mode:s nearest_mode:s", 4),
+    ("Resize", 18, "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i \
+        extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s", 4),
+    ("Shape", 7, "", 1),
+    ("Shape", 15, "end:i start:i", 1),
+    ("Sigmoid", 7, "", 1),
+    ("Slice", 7, "axes:I ends:I starts:I", 1),
+    ("Slice", 10, "", 5),
+    ("Softmax", 7, "axis:i", 1),
+    ("Squeeze", 7, "axes:I", 1),
+    ("Squeeze", 13, "", 2),
+    ("Sum", 7, "", ANY),
+    ("Transpose", 7, "perm:I", 1),
+    ("Unsqueeze", 7, "axes:I", 1),
+    ("Unsqueeze", 13, "", 2),
+];
+
+/// The types of attributes: their letter above, `AttributeProto.AttributeType`, and their name there.
+const TYPES: [(&str, i64, &str); 8] = [
+    ("f", 1, "FLOAT"),
+    ("i", 2, "INT"),
+    ("s", 3, "STRING"),
+    ("t", 4, "TENSOR"),
+    ("F", 6, "FLOATS"),
+    ("I", 7, "INTS"),
+    ("S", 8, "STRINGS"),
+    ("p", 11, "SPARSE_TENSOR"),
+];
+
+/// Whether a node has nothing but what its operator has in this operator set.
+///
+/// # Errors
+/// The reason why it has to be refused. An operator that is not read at all is none.
+pub(super) fn check(node: &Node<'_>, opset: i64) -> Result<(), String> {
+    let versions = || OPERATORS.iter().filter(|(name, ..)| *name == node.operator);
+    let Some((_, first, ..)) = versions().next() else { return Ok(()) };
+    let Some((_, _, known, most)) = versions().take_while(|(_, since, ..)| *since <= opset).last() else {
+        return Err(format!(
+            "ONNX has it from operator set {first} on, and the model is of set {opset}: export it in a later one"
+        ));
+    };
+    for (position, attribute) in node.attributes.iter().enumerate() {
+        let name = printable(attribute.name);
+        if node.attributes[..position].iter().any(|other| other.name == attribute.name) {
+            return Err(format!("its attribute `{name}` is given twice: leave one out"));
+        }
+        if attribute.refers {
+            return Err(format!(
+                "its attribute `{name}` is that of a function around it: inline the function"
+            ));
+        }
+        let Some(letter) = letter(known, attribute.name) else {
+            let value = shown(attribute);
+            return Err(if versions().any(|(_, _, known, _)| letter(known, attribute.name).is_some()) {
+                format!(
+                    "its attribute `{name}` ({value}) is not one of operator set {opset}, but of another: \
+                     convert the model to one set"
+                )
+            } else {
+                format!("its attribute `{name}` ({value}) is not known: export it without")
+            });
+        };
+        let is = |kind: i64| TYPES.iter().find(|(_, number, _)| *number == kind);
+        match is(attribute.kind) {
+            // The first versions of the format do not say the type.
+            _ if attribute.kind == 0 => {}
+            Some((found, ..)) if *found == letter => {}
+            other => {
+                let other = other.map_or("of another type", |(_, _, name)| name);
+                let wanted = TYPES.iter().find(|(of, ..)| *of == letter).map_or("", |(_, _, name)| name);
+                return Err(format!("its attribute `{name}` is {other}, and has to be {wanted}"));
+            }
+        }
+    }
+    let inputs = node.inputs.len() - node.inputs.iter().rev().take_while(|name| name.is_empty()).count();
+    if inputs > *most {
+        return Err(format!("it has {inputs} inputs; in operator set {opset} it has at most {most}"));
+    }
+    Ok(())
+}
+
+/// The letter of an attribute's type.
+fn letter(known: &'static str, wanted: &str) -> Option<&'static str> {
+    let mut pairs = known.split_whitespace().filter_map(|pair| pair.split_once(':'));
+    pairs.find(|(name, _)| *name == wanted).map(|(_, letter)| letter)
+}
+
+/// The value of an attribute, for a message.
+fn shown(attribute: &Attribute<'_>) -> String {
+    match attribute.kind {
+        1 => attribute.float.to_string(),
+        2 => attribute.int.to_string(),
+        3 => printable(&String::from_utf8_lossy(attribute.text)),
+        6 => format!("{:?}", attribute.floats),
+        7 => format!("{:?}", attribute.ints),
+        _ => "no number".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(operator: &'static str, attributes: Vec<Attribute<'static>>) -> Node<'static> {
+        Node { operator, inputs: vec!["x"], attributes, ..Default::default() }
+    }
+
+    fn int(name: &'static str, int: i64) -> Attribute<'static> {
+        Attribute { name, int, kind: 2, ..Default::default() }
+    }
+
+    #[test]
+    fn the_table_is_in_order() {
+        assert!(OPERATORS.is_sorted_by_key(|(name, since, ..)| (name, since)));
+        for (name, since, attributes, _) in OPERATORS {
+            for pair in attributes.split_whitespace() {
+                let letter = pair.split_once(':').unwrap().1;
+                assert!(TYPES.iter().any(|(known, ..)| *known == letter), "{name} {since} {pair}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_operator_has_is_taken() {
+        for (name, since, attributes, _) in OPERATORS {
+            let attribute = |pair: &'static str| {
+                let (name, letter) = pair.split_once(':').unwrap();
+                let (_, kind, _) = TYPES.iter().find(|(known, ..)| *known == letter).unwrap();
+                Attribute { name, kind: *kind, ..Default::default() }
+            };
+            let mut all = node(name, attributes.split_whitespace().map(attribute).collect());
+            all.inputs.clear();
+            assert_eq!(check(&all, *since), Ok(()), "{name} {since}");
+            all.attributes.push(int("sealed", 3));
+            let message = check(&all, *since).unwrap_err();
+            assert_eq!(message, "its attribute `sealed` (3) is not known: export it without");
+        }
+    }
+
+    #[test]
+    fn what_it_has_not_is_refused_by_name() {
+        for (operator, attributes, opset, expected) in [
+            ("Gelu", vec![], 17, "ONNX has it from operator set 20 on, and the model is of set 17"),
+            ("Flatten", vec![int("axis", 1), int("axis", 2)], 13, "its attribute `axis` is given twice"),
+            (
+                "Softmax",
+                vec![Attribute { kind: 1, ..int("axis", 0) }],
+                13,
+                "`axis` is FLOAT, and has to be INT",
+            ),
+            ("Softmax", vec![Attribute { refers: true, ..int("axis", 0) }], 13, "a function around it"),
+            (
+                "Squeeze",
+                vec![Attribute { kind: 7, ..int("axes", 0) }],
+                13,
+                "([]) is not one of operator set 13",
+            ),
+            ("Relu", vec![int("inplace", 1)], 13, "its attribute `inplace` (1) is not known"),
+        ] {
+            let message = check(&node(operator, attributes), opset).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+        let clip = Node { inputs: vec!["x", "low"], ..node("Clip", vec![]) };
+        let message = check(&clip, 10).unwrap_err();
+        assert_eq!(message, "it has 2 inputs; in operator set 10 it has at most 1");
+        assert_eq!(check(&clip, 11), Ok(()));
+        // An input that is left out is none.
+        assert_eq!(check(&Node { inputs: vec!["x", "", ""], ..node("Relu", vec![]) }, 13), Ok(()));
+        assert_eq!(check(&node("Erf", vec![int("anything", 1)]), 13), Ok(()));
+    }
+}
