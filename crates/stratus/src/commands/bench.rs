@@ -125,7 +125,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
                 let mut bench = Bench::new(&experiment, &mut |text| output.warning(text))?;
                 Ok(bench.floor(*rounds as usize)?)
             })?;
-            output.result(&by, || threads::render(&by))
+            output.result(&by, || threads::render(&by, output.narrow()))
         }
         What::Kernels { target, rounds, threads: None } => {
             let floor = open(target)?.floor(*rounds as usize)?;

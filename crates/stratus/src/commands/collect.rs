@@ -135,10 +135,13 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
         return Err(Failure::failed("none of the runs can be read"));
     }
     if arguments.csv && arguments.all {
-        return output.result(&(), || to_csv(&experiments, arguments.identity));
+        return output.document(&(), || to_csv(&experiments, arguments.identity));
     }
     let brief = Brief::of(&experiments);
-    output.result(&(), || if arguments.csv { brief.to_csv(&experiments) } else { render(&brief) })
+    if arguments.csv {
+        return output.document(&(), || brief.to_csv(&experiments));
+    }
+    output.result(&(), || render(&brief))
 }
 
 /// The most keys that have columns of their own; more are named beside their values, below.

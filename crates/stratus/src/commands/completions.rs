@@ -22,5 +22,5 @@ pub fn run(arguments: &CompletionsArguments, output: &Output) -> Result {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "stratus", &mut script);
     let script = String::from_utf8(script).map_err(|error| Failure::failed(error.to_string()))?;
-    output.result(&script, || script.clone())
+    output.document(&script, || script.clone())
 }

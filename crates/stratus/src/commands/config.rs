@@ -61,21 +61,24 @@ pub fn run(arguments: &ConfigArguments, globals: &Globals, output: &Output) -> R
     match &arguments.what {
         What::Show { target } => {
             let experiment = Target::find(target, globals)?.experiment(globals)?;
-            output.result(&experiment, || experiment.to_toml())
+            output.document(&experiment, || experiment.to_toml())
         }
         What::Keys { filter, markdown } => {
             let keys = matching(filter.as_deref())?;
             let described: Vec<Described> = keys.iter().copied().map(Described::of).collect();
-            output.result(&described, || if *markdown { reference() } else { explain(&keys) })
+            if *markdown {
+                return output.document(&described, reference);
+            }
+            output.result(&described, || explain(&keys))
         }
         What::List => {
             let names: Vec<&str> = Experiment::builtin_names().collect();
-            output.result(&names, || names.join("\n"))
+            output.document(&names, || names.join("\n"))
         }
         What::Convert { file, settings, out } => convert(file, settings, out.as_deref(), output),
         What::Schema => {
             let schema = schema();
-            output.result(&schema, || serde_json::to_string_pretty(&schema).unwrap_or_default())
+            output.document(&schema, || serde_json::to_string_pretty(&schema).unwrap_or_default())
         }
     }
 }
@@ -119,7 +122,7 @@ fn convert(file: &Path, settings: &[String], out: Option<&Path>, output: &Output
         remote: read.remote(),
         unknown: read.unknown().iter().map(ToString::to_string).collect(),
     };
-    output.result(&converted, || toml.clone())
+    output.document(&converted, || toml.clone())
 }
 
 /// A key as JSON.

@@ -15,6 +15,7 @@ pub mod infer;
 pub mod man;
 pub mod memory;
 pub mod model;
+pub mod often;
 pub mod plan;
 pub mod report;
 pub mod runs;

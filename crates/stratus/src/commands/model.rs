@@ -4,7 +4,7 @@ use super::export::{self, ExportArguments};
 use super::import::{self, ImportArguments};
 use crate::cli::Globals;
 use crate::errors::Result;
-use crate::output::{Output, pairs, table};
+use crate::output::{Output, Table, pairs};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_graph::zoo;
@@ -60,7 +60,7 @@ pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Re
         }
         ModelAction::Show { name } => {
             let graph = find(name, globals)?;
-            output.result(&graph, || layers(&graph))
+            output.result(&graph, || layers(&graph, output.narrow()))
         }
         ModelAction::Export(arguments) => export::run(arguments, globals, output),
         ModelAction::Import(arguments) => import::run(arguments, output),
@@ -74,8 +74,8 @@ pub(super) fn find(name: &str, globals: &Globals) -> Result<Graph> {
     Ok(Network::as_published(&experiment)?.graph)
 }
 
-/// A table of layers; cost for one sample, bytes of the output in f32.
-pub(super) fn layers(graph: &Graph) -> String {
+/// A table of layers in at most so many columns; cost for one sample, bytes of the output in f32.
+pub(super) fn layers(graph: &Graph, width: Option<usize>) -> String {
     let heading =
         ["layer", "operation", "attributes", "output", "parameters", "MFLOP", "kB"].map(str::to_owned);
     let mut rows = vec![heading];
@@ -96,7 +96,7 @@ pub(super) fn layers(graph: &Graph) -> String {
         "{} on {}\n{}{} trained parameters, {:.3} MFLOP forward a sample\n",
         graph.name,
         graph.input_shape(),
-        table(&rows),
+        Table::new(&rows).within(width, &["kB", "attributes"]),
         graph.trained_parameters(),
         graph.forward_flops() as f64 * 1e-6
     );

@@ -121,7 +121,7 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         return Err(Failure::failed("the times of the two runs cannot be compared"));
     }
     if output.json() {
-        return output.result(&report, String::new);
+        return output.document(&report, String::new);
     }
     let text = match arguments.format {
         Format::Html => page::render(&report),
@@ -136,7 +136,7 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         (None, _) => PathBuf::from(name),
     };
     if path == Path::new("-") {
-        return output.result(&(), || text);
+        return output.document(&(), || text);
     }
     write(&path, &text)?;
     output.message(&format!(

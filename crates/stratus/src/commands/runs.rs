@@ -1,7 +1,7 @@
 //! `stratus runs`: what there is, and removing what is wanted no longer.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, table};
+use crate::output::{Output, Table};
 use crate::progress::clock;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -106,10 +106,13 @@ pub fn run(arguments: &RunsArguments, output: &Output) -> Result {
         Order::Time => descending(a.total_s, b.total_s),
     });
     let listing = Listing { runs: lines, unlisted };
-    output.result(&listing, || render(&listing.runs))
+    output.result(&listing, || render(&listing.runs, output.narrow()))
 }
 
-fn render(lines: &[RunLine]) -> String {
+/// Columns that a narrow terminal goes without, the first first.
+const OPTIONAL: [&str; 4] = ["time", "data", "images/s", "network"];
+
+fn render(lines: &[RunLine], width: Option<usize>) -> String {
     if lines.is_empty() {
         return "no runs\n".to_owned();
     }
@@ -135,7 +138,11 @@ fn render(lines: &[RunLine]) -> String {
             differs.join(" "),
         ]);
     }
-    table(&rows)
+    if rows.iter().skip(1).all(|row| row.last().is_some_and(String::is_empty)) {
+        rows.iter_mut().for_each(|row| row.truncate(row.len() - 1));
+        return Table::new(&rows).within(width, &OPTIONAL).to_string();
+    }
+    Table::new(&rows).prose().within(width, &OPTIONAL).to_string()
 }
 
 fn remove(paths: &[PathBuf], yes: bool, output: &Output) -> Result {

@@ -4,7 +4,7 @@ mod child;
 
 use crate::cli::Globals;
 use crate::errors::{Failure, INTERRUPTED, Result};
-use crate::output::{Output, bytes, table};
+use crate::output::{Output, Table, bytes, table};
 use crate::signals;
 use child::Child;
 use clap::Args;
@@ -176,7 +176,7 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
     });
     let (keys, cells) = (&sweep.definition.keys[..], cells.collect());
     let outcome = Outcome { sweep: &path, report, keys, cells };
-    output.result(&outcome, || render(&sweep, &outcome))?;
+    output.result(&outcome, || render(&sweep, &outcome, output.narrow()))?;
     let failed = sweep.rows().iter().filter(|row| row.status == Status::Failed).count();
     if failed > 0 {
         return Err(Failure::failed(format!("{failed} of {} runs failed", sweep.rows().len())).hint(
@@ -202,7 +202,7 @@ fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option
 }
 
 /// A line for each cell: how its runs ended, and the mean of what they measured.
-fn render(sweep: &Sweep, outcome: &Outcome<'_>) -> String {
+fn render(sweep: &Sweep, outcome: &Outcome<'_>, width: Option<usize>) -> String {
     let Definition { keys, cells, .. } = &sweep.definition;
     let read = |(row, run): (_, PathBuf)| {
         let summary = Summary::read(&run.join(layout::SUMMARY)).ok()?;
@@ -240,7 +240,8 @@ fn render(sweep: &Sweep, outcome: &Outcome<'_>) -> String {
         row.push(number_or_dash(mean(&|summary, _| peak(summary).map(|peak| peak as f64 / 1048576.0)), 0));
         rows.push(row);
     }
-    let mut text = table(&rows);
+    let optional = ["MiB at most", "runs", "s in all"];
+    let mut text = Table::new(&rows).within(width, &optional).to_string();
     let told = sweep.rows().iter().filter(|row| !row.reason.is_empty());
     for row in told {
         text.push_str(&format!("cell {}, run {}: {}\n", row.cell, row.repetition, row.reason));

@@ -22,4 +22,5 @@ mod segmentation;
 mod stores;
 mod sweep;
 mod tensorboard;
+mod widths;
 mod xml;

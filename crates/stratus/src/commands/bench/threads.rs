@@ -3,7 +3,7 @@
 use crate::commands::doctor::Probes;
 use crate::errors::Result;
 use crate::machine::{Survey, peaks};
-use crate::output::table;
+use crate::output::Table;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use stratus_train::bench::Floor;
@@ -136,8 +136,8 @@ fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmeti
     }
 }
 
-/// As a table.
-pub fn render(by: &ByThreads) -> String {
+/// As a table in at most so many columns.
+pub fn render(by: &ByThreads, width: Option<usize>) -> String {
     let cell = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
     };
@@ -161,7 +161,7 @@ pub fn render(by: &ByThreads) -> String {
         by.network,
         by.precision,
         by.batch,
-        table(&rows),
+        Table::new(&rows).within(width, &["which", "kernel", "GB/s", "GFLOP/s"]),
         threads.join("  "),
         step.join("  "),
         images.join("  "),
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_a_dash() {
         let by = compare(vec![1, 4], &[floor(&[("b", 1.0)]), floor(&[])], None, None);
-        let text = render(&by);
+        let text = render(&by, None);
         assert!(text.contains("peaks     – GB/s, – GFLOP/s"), "{text}");
         let row = text.lines().find(|line| line.starts_with("conv1")).unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! The machine catalogue on the command line.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, table};
+use crate::output::{Output, Table};
 use clap::Args;
 use serde::Serialize;
 use std::fs::File;
@@ -122,6 +122,7 @@ pub(super) fn run(arguments: &MachinesArguments, output: &Output) -> Result {
             let (memory, price) = (number(*memory_gib), number(*on_demand_per_hour));
             [name.clone(), memory, price, date.clone(), format!("{what} ({source})")]
         });
-        table(&[heading].into_iter().chain(rows).collect::<Vec<_>>())
+        let rows = [heading].into_iter().chain(rows).collect::<Vec<_>>();
+        Table::new(&rows).prose().within(output.narrow(), &[]).to_string()
     })
 }

@@ -245,7 +245,10 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         probes,
         layers,
     };
-    output.result(&report, || report.request.clone().unwrap_or_else(|| render::report(&report)))
+    if let Some(request) = &report.request {
+        return output.document(&report, || request.clone());
+    }
+    output.result(&report, || render::report(&report, output.narrow()))
 }
 
 /// Draws the rows that have a price and fit.

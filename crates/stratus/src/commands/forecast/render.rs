@@ -1,13 +1,16 @@
 //! How a forecast reads.
 
 use super::Report;
-use crate::output::{bytes, table};
+use crate::output::{Table, bytes};
 use std::fmt::Write;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_train::bench::probe::Probed;
 
+/// Columns that a narrow terminal goes without, the first first.
+const OPTIONAL: [&str; 6] = ["type", "source", "epoch", "largest", "left", "device"];
+
 /// The table, what to be careful about, and the recommendation.
-pub(super) fn report(report: &Report) -> String {
+pub(super) fn report(report: &Report, width: Option<usize>) -> String {
     let heading = [
         "machine", "batch", "step, ms", "80 %", "images/s", "epoch", "total", "device", "left", "largest",
         "limit", "price", "type", "source",
@@ -20,7 +23,7 @@ pub(super) fn report(report: &Report) -> String {
         report.network,
         report.epochs,
         if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
-        table(&rows)
+        Table::new(&rows).within(width, &OPTIONAL)
     );
     let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in &report.machines {
@@ -49,7 +52,7 @@ pub(super) fn report(report: &Report) -> String {
         );
     }
     if let Some(layers) = &report.layers {
-        text += &layer_table(layers);
+        text += &layer_table(layers, width);
     }
     match &report.recommendation {
         Some(best) => {
@@ -99,7 +102,7 @@ fn row(row: &Forecast) -> [String; 14] {
     ]
 }
 
-fn layer_table(layers: &[LayerForecast]) -> String {
+fn layer_table(layers: &[LayerForecast], width: Option<usize>) -> String {
     let heading = ["layer", "kernels", "GFLOP", "MB", "ms"].map(str::to_owned);
     let rows = layers.iter().map(|layer| {
         [
@@ -110,7 +113,8 @@ fn layer_table(layers: &[LayerForecast]) -> String {
             format!("{:.3}", layer.seconds * 1e3),
         ]
     });
-    format!("\n{}\n", table(&[heading].into_iter().chain(rows).collect::<Vec<_>>()))
+    let rows = [heading].into_iter().chain(rows).collect::<Vec<_>>();
+    format!("\n{}\n", Table::new(&rows).within(width, &[]))
 }
 
 /// Two units: `2 h 05 min`.

@@ -5,6 +5,7 @@ mod steps;
 mod summary;
 
 use super::memory::MemoryLimit;
+use super::often::Often;
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::Result;
@@ -24,6 +25,9 @@ pub struct PlanArguments {
     /// A built-in experiment, an experiment file or a run directory
     #[arg(value_name = "EXPERIMENT|RUN")]
     pub target: String,
+    /// The keys that everybody sets.
+    #[command(flatten)]
+    pub often: Often,
     /// Print a stage of planning as a whole; without it, a summary
     #[arg(long, value_enum, value_name = "WHAT")]
     pub dump: Option<Dump>,
@@ -70,6 +74,7 @@ enum Report<'a> {
 /// # Errors
 /// Where the experiment, its data or its device are not in order.
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
+    let globals = &arguments.often.before(globals);
     let target = Target::find(&arguments.target, globals)?;
     let mut experiment = target.experiment(globals)?;
     if !arguments.largest_batch {
@@ -80,7 +85,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let dataset = &datasets.train;
     let graph = Network::of(&experiment, dataset.as_ref())?.graph;
     if arguments.dump == Some(Dump::Graph) {
-        return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
+        return output.document(&Report::Graph(&graph), || super::model::layers(&graph, None));
     }
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
@@ -109,7 +114,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         let summary = summary::Summary::of(&resolved, plans, &device, host_memory);
         return output.result(&summary, || format!("{summary}{}", summary::next(&arguments.target)));
     }
-    output.result(&Report::Plans { plans, host_memory }, || {
+    output.document(&Report::Plans { plans, host_memory }, || {
         format!(
             "{}\narena {}, beside it {} of the process's memory\n",
             steps::steps(&plans.train),
@@ -120,7 +125,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
 }
 
 fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Output) -> Result {
-    output.result(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
+    output.document(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
         format!("{}\n{}", train.dump(), evaluate.dump())
     })
 }

@@ -1,6 +1,7 @@
 //! What the tests of the built program share: real processes on the real digits, each test in a folder of its
 //! own.
 
+pub mod photographs;
 pub mod streets;
 pub mod tiny;
 

@@ -1,7 +1,14 @@
 //! The printer: results to standard output, everything else to standard error.
 
+mod table;
+mod wrap;
+
+pub use table::{Table, pairs, table};
+pub use wrap::wrap;
+
 use crate::errors::{Failure, Result};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 
 /// Columns where nobody says how many.
@@ -40,15 +47,32 @@ impl Output {
     /// Columns that a result may have: those of the terminal, or of `COLUMNS` where that is set; what goes to
     /// a file or to another program has as many as a page.
     pub fn width(&self) -> usize {
-        let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
-        asked.or_else(|| width_of(&io::stdout())).unwrap_or(PAGE).max(NARROWEST)
+        self.narrow().unwrap_or(PAGE)
     }
 
-    /// Prints the result of a command: `value` as the one JSON document, or else the text.
+    /// Columns that nothing on standard output should be wider than; `None` where it goes to a file or to
+    /// another program, which get lines and tables whole.
+    pub fn narrow(&self) -> Option<usize> {
+        columns(&io::stdout())
+    }
+
+    /// Prints the result of a command: `value` as the one JSON document, or else the text, its lines broken
+    /// where the terminal ends.
     ///
     /// # Errors
     /// Where standard output cannot be written to. A reader that went away is no error.
     pub fn result<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
+        self.document(value, || {
+            let text = text();
+            self.narrow().map_or_else(|| text.clone(), |width| wrap(&text, width))
+        })
+    }
+
+    /// Prints a result whose lines mean something, such as CSV or TOML: they are never broken.
+    ///
+    /// # Errors
+    /// As [`Output::result`].
+    pub fn document<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
         let mut text =
             if self.json { serde_json::to_string_pretty(value).map_err(Failure::failed)? } else { text() };
         if !text.ends_with('\n') {
@@ -81,40 +105,17 @@ impl Output {
     }
 }
 
+/// Columns of a terminal, or of `COLUMNS` where that is set; `None` where neither says it.
+fn columns(stream: &impl std::os::fd::AsFd) -> Option<usize> {
+    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
+    asked.or_else(|| width_of(stream)).map(|columns: usize| columns.max(NARROWEST))
+}
+
 /// Nothing can be done, and nobody told, where standard error is closed.
 fn to_stderr(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
-}
-
-/// Lines up columns: the first to the left, the others to the right. The first row is the heading.
-pub fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
-    let mut widths = Vec::new();
-    for row in rows {
-        widths.resize(widths.len().max(row.as_ref().len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.as_ref().iter().zip(widths.iter().copied()).enumerate() {
-            if column == 0 {
-                line.push_str(&format!("{cell:<width$}"));
-            } else {
-                line.push_str(&format!("  {cell:>width$}"));
-            }
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// Lines up names and what they stand for; long second parts are not wrapped.
-pub fn pairs(rows: &[(String, String)]) -> String {
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}").trim_end().to_owned() + "\n").collect()
+    let stream = io::stderr();
+    let text = columns(&stream).map_or_else(|| text.into(), |width| Cow::Owned(wrap(text, width)));
+    let _ = writeln!(stream.lock(), "{text}");
 }
 
 /// A count of bytes as people write it: `32 MiB`.
@@ -135,14 +136,7 @@ pub fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, pairs, table};
-
-    #[test]
-    fn columns_line_up() {
-        let rows = [["layer", "ms"], ["conv_1", "1.5"], ["größe", "12.25"]].map(|row| row.map(str::to_owned));
-        assert_eq!(table(&rows), "layer      ms\nconv_1    1.5\ngröße   12.25\n");
-        assert_eq!(pairs(&[("a".into(), "b".into()), ("long".into(), String::new())]), "a     b\nlong\n");
-    }
+    use super::bytes;
 
     #[test]
     fn bytes_are_readable() {
