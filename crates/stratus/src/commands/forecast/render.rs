@@ -7,7 +7,7 @@ use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_train::bench::probe::Probed;
 
 /// Columns that a narrow terminal goes without, the first first.
-const OPTIONAL: [&str; 6] = ["type", "source", "epoch", "largest", "left", "device"];
+const OPTIONAL: [&str; 7] = ["type", "source", "epoch", "largest", "left", "device", "images/s"];
 
 /// The table, what to be careful about, and the recommendation.
 pub(super) fn report(report: &Report, width: Option<usize>) -> String {
