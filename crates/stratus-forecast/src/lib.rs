@@ -29,6 +29,7 @@ pub mod profile;
 pub mod shipped;
 pub mod sketch;
 pub mod steps;
+pub mod text;
 pub mod wish;
 pub mod work;
 

@@ -1,6 +1,7 @@
 //! What is wished of a machine, and which of several fulfils it.
 
 use crate::error::{Error, Result};
+use crate::text::seconds;
 use std::str::FromStr;
 
 /// What matters.
@@ -39,16 +40,8 @@ impl FromStr for Wish {
             None if text == "fastest" => Ok(Self::Fastest),
             None if text == "cheapest" => Ok(Self::Cheapest),
             Some(("deadline", time)) => {
-                let unit = match time.trim().chars().last() {
-                    Some('s') => 1.0,
-                    Some('m') => 60.0,
-                    Some('h') => 3600.0,
-                    Some('d') => 86_400.0,
-                    _ => return Err(problem("a deadline has a unit: s, m, h or d")),
-                };
-                let number = time.trim().trim_end_matches(['s', 'm', 'h', 'd']);
-                let number = positive(number).ok_or_else(|| problem("a deadline is more than nothing"))?;
-                Ok(Self::Deadline(number * unit))
+                let wrong = || problem("a deadline is more than nothing, with a unit: s, m, h or d");
+                Ok(Self::Deadline(seconds(time).ok_or_else(wrong)?))
             }
             Some(("budget", price)) => {
                 let price = positive(price).ok_or_else(|| problem("a budget is a number above 0"))?;

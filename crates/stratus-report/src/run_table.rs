@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use stratus_run::RunDir;
 use stratus_run::checkpoint::Best;
-use stratus_run::summary::{FirstStage, LossScale, Summary};
+use stratus_run::summary::{FirstStage, Forecast, LossScale, Summary};
 
 use crate::text::bytes;
 use crate::{Result, status};
@@ -130,6 +130,16 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
             [others.map(|percent| format!("{percent:.0} % of the processors' time went to other programs"))],
         ),
     );
+    let of_forecast = |forecast: &Forecast| {
+        let Forecast { step_s, low_s, high_s, measured_step_s, error_percent, .. } = forecast;
+        let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
+        vec![
+            format!("a step {} ms ({} to {})", ms(*step_s), ms(*low_s), ms(*high_s)),
+            format!("measured {}", measured_step_s.map_or("–".to_owned(), |s| format!("{} ms", ms(s)))),
+            format!("off by {}", error_percent.map_or("–".to_owned(), |e| format!("{e:+.1} %"))),
+        ]
+    };
+    line("forecast", summary.forecast.as_ref().map(of_forecast).unwrap_or_default());
     let memory = &summary.memory;
     line(
         "memory",

@@ -76,6 +76,22 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
+/// The days from 1 January 1970 to a Gregorian date; `None` before that, or where there is no such date.
+#[must_use]
+pub fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || day == 0 {
+        return None;
+    }
+    // As in `date`.
+    let year_from_march = year - u64::from(month <= 2);
+    let from_march = if month > 2 { month - 3 } else { month + 9 };
+    let (era, of_era) = (year_from_march / 400, year_from_march % 400);
+    let in_year = (153 * from_march + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + in_year;
+    let days = days.checked_sub(719_468)?;
+    (date(days) == (year, month, day)).then_some(days)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +106,7 @@ mod tests {
         let (mut year, mut month, mut day) = (1970, 1, 1);
         for days in 0..292_194 {
             assert_eq!(date(days), (year, month, day));
+            assert_eq!(super::days(year, month, day), Some(days));
             let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
             let length = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
             day += 1;
@@ -101,6 +118,10 @@ mod tests {
             }
         }
         assert_eq!(timestamp(at(1_000_000_000)), "2001-09-09T01:46:40.000Z");
+        for [year, month, day] in [[1969, 12, 31], [2026, 2, 29], [2026, 13, 1], [2026, 4, 31], [2026, 1, 0]]
+        {
+            assert_eq!(days(year, month, day), None, "{year}-{month}-{day}");
+        }
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct Summary {
     pub last: FinalMetrics,
     /// Bytes planned and used.
     pub memory: Memory,
+    /// What was forecast before the first iteration, and how it compares; `None` where nothing was.
+    pub forecast: Option<Forecast>,
     /// How the machine was used.
     pub usage: Usage,
     /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
@@ -107,6 +109,26 @@ pub struct Summary {
     /// Keys that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// The forecast of a run, since it was last continued, by its kernels timed alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Forecast {
+    /// Seconds of a training step, without waiting for data.
+    pub step_s: f64,
+    /// Four times of five it takes at least this,
+    pub low_s: f64,
+    /// and at most this.
+    pub high_s: f64,
+    /// Seconds of all steps and validations of the run.
+    pub total_s: f64,
+    /// What it is from: `measured`.
+    pub source: String,
+    /// The mean of the steps; `None` before there were two.
+    pub measured_step_s: Option<f64>,
+    /// By how much the forecast is more than that, in percent of it.
+    pub error_percent: Option<f64>,
 }
 
 /// How the machine was used since the run was last continued, see `usage.csv`. `None` where the system does
@@ -342,7 +364,7 @@ mod tests {
             keys.join("\n"),
             "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndata_workers\n\
              dataset\ndevice\nepochs\nexperiment\nfinal{train_loss val_loss val_top1 val_top5}\n\
-             images_per_second{median p10 p90}\niterations\n\
+             forecast\nimages_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
              resumed\nstatus\nthreads\n\
              time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\n\

@@ -11,6 +11,7 @@
 //! - [`run`]: the training loop. [`evaluate`]: measures weights. [`mod@bench`]: measures speed.
 //! - [`Schedule`]: the learning rate. [`Observer`]: who is told how training goes.
 
+mod allowance;
 pub mod bench;
 mod cache;
 pub mod compile;

@@ -15,6 +15,8 @@ pub struct TrainingProgress {
     pub iterations: u64,
     /// Recent images per second.
     pub images_per_second: f64,
+    /// Seconds to the end of training, as far as they can be told: see [`crate::run`].
+    pub left_s: Option<f64>,
     /// Mean loss over the epoch so far.
     pub loss: f64,
     /// What the network learns.

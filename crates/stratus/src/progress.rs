@@ -19,8 +19,6 @@ const LINE: Duration = Duration::from_secs(30);
 pub struct Progress {
     output: Output,
     bar: Option<ProgressBar>,
-    begun: Instant,
-    first: Option<u64>,
     shown: Instant,
     /// Whether the columns of epochs have their heading.
     headed: bool,
@@ -39,18 +37,17 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        Progress { output, bar, begun: now, first: None, shown: now, headed: false }
+        Progress { output, bar, shown: now, headed: false }
     }
 
     /// After an iteration; cheap where it is not yet time to show anything.
     fn show(&mut self, progress: &TrainingProgress) {
-        let first = *self.first.get_or_insert(progress.iteration);
         let pause = if self.bar.is_some() { REDRAW } else { LINE };
         if self.output.quiet() || self.shown.elapsed() < pause {
             return;
         }
         self.shown = Instant::now();
-        let line = progress_line(progress, remaining(progress, first, self.begun.elapsed()));
+        let line = progress_line(progress);
         match &self.bar {
             Some(bar) => {
                 bar.set_length(progress.iterations);
@@ -118,8 +115,9 @@ impl Drop for Progress {
     }
 }
 
-fn progress_line(progress: &TrainingProgress, remaining: Option<Duration>) -> String {
-    let left = remaining.map_or_else(|| "?".to_owned(), clock);
+fn progress_line(progress: &TrainingProgress) -> String {
+    let left = progress.left_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let left = left.map_or_else(|| "?".to_owned(), clock);
     format!(
         "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {:.2} %  {left} left",
         progress.epoch,
@@ -220,16 +218,6 @@ fn rate(images_per_second: f64) -> String {
     }
 }
 
-/// Estimated time left, at the pace since the first iteration seen; validation and checkpoints included.
-fn remaining(progress: &TrainingProgress, first: u64, elapsed: Duration) -> Option<Duration> {
-    let done = progress.iteration.saturating_sub(first);
-    if done == 0 {
-        return None;
-    }
-    let left = progress.iterations.saturating_sub(progress.iteration);
-    Duration::try_from_secs_f64(elapsed.as_secs_f64() * left as f64 / done as f64).ok()
-}
-
 /// A duration as `m:ss` or `h:mm:ss`.
 /// Hours, minutes and seconds: `1:02:03`, `2:03`.
 pub(crate) fn clock(duration: Duration) -> String {
@@ -242,7 +230,7 @@ pub(crate) fn clock(duration: Duration) -> String {
 mod tests {
     use super::{
         EpochResult, Observer, Progress, Task, TrainingProgress, Validated, clock, epoch_heading, epoch_line,
-        epoch_row, progress_line, remaining,
+        epoch_row, progress_line,
     };
     use crate::output::Output;
     use std::time::Duration;
@@ -253,6 +241,7 @@ mod tests {
         iteration: 60,
         iterations: 2950,
         images_per_second: 41_234.5,
+        left_s: Some(289.4),
         loss: 0.123_45,
         task: Task::Classification,
         accuracy: 0.965_4,
@@ -260,13 +249,10 @@ mod tests {
 
     #[test]
     fn a_line_tells_where_training_stands() {
-        let left = remaining(&PROGRESS, 10, Duration::from_secs(5));
-        assert_eq!(left, Some(Duration::from_secs(289)));
         assert_eq!(
-            progress_line(&PROGRESS, left),
+            progress_line(&PROGRESS),
             "epoch 2/50  60/2950  41234 img/s  loss 0.1235  top-1 96.54 %  4:49 left"
         );
-        assert_eq!(remaining(&PROGRESS, 60, Duration::from_secs(5)), None);
     }
 
     #[test]
@@ -343,6 +329,9 @@ mod tests {
             images_per_second: f64::INFINITY,
             ..PROGRESS
         });
-        assert!(progress_line(&TrainingProgress { loss: f64::NAN, ..PROGRESS }, None).contains("? left"));
+        for left_s in [None, Some(f64::NAN), Some(f64::INFINITY), Some(-1.0)] {
+            let line = progress_line(&TrainingProgress { loss: f64::NAN, left_s, ..PROGRESS });
+            assert!(line.contains("? left"), "{line}");
+        }
     }
 }

@@ -8,6 +8,8 @@
 //! - Where time is short, steps that are equal to others are not repeated. The step before one that is timed
 //!   then runs too, and is not timed: it leaves its output in the caches.
 //! - A kernel's first run, which finds its code in no cache, does not count where there is another.
+//! - The middle one of a kernel's times is taken. What interrupts kernels now and then would interrupt a step
+//!   too: all that all times were longer than the middle ones is shared out among the steps.
 
 mod scratch;
 
@@ -223,6 +225,7 @@ impl Probe {
     pub fn time(&self, program: usize) -> ProgramTime {
         let mut time = ProgramTime::default();
         let (mut apart, mut seconds) = (0.0, 0.0);
+        let (mut taken, mut middles) = (0.0, 0.0);
         for step in &self.programs[program].steps {
             let times = &self.times[step.group];
             let tiles = step.section.tiles as f64;
@@ -235,10 +238,15 @@ impl Probe {
                 if counted.len() > 2 {
                     apart += weight * 0.5 * (quantile(&counted, 0.75) - quantile(&counted, 0.25));
                     seconds += weight * middle;
+                    taken += counted.iter().sum::<f64>();
+                    middles += middle * counted.len() as f64;
                 }
                 time.timings += times.len();
             }
             time.steps.push(all_tiles);
+        }
+        if middles > 0.0 {
+            time.steps.iter_mut().for_each(|seconds| *seconds *= taken / middles);
         }
         time.spread = (seconds > 0.0).then(|| apart / seconds);
         time

@@ -76,6 +76,18 @@ fn tiles_between_the_first_and_the_last_count_as_often_as_they_are() {
     assert!((probe.time(0).steps[section.first] - expected).abs() < 1e-12);
 }
 
+/// One of six times of a step was interrupted.
+#[test]
+fn interruptions_are_shared_out() {
+    let mut probe = Probe::new(&ReferenceBackend, plans(4, None), 1 << 16).unwrap();
+    probe.times.iter_mut().for_each(|times| *times = Times([vec![1.0], vec![], vec![]]));
+    let steps = probe.time(0).steps.len() as f64;
+    assert!((probe.time(0).seconds() - steps).abs() < 1e-9);
+    let interrupted = vec![9.0, 1.0, 1.0, 1.0, 1.0, 4.0];
+    probe.times[0] = Times([interrupted, vec![], vec![]]);
+    assert!((probe.time(0).seconds() - steps * 8.0 / 5.0).abs() < 1e-9);
+}
+
 #[test]
 fn quantiles_lie_between_values() {
     assert_eq!(counted(&[5.0, 3.0, 1.0]), [1.0, 3.0]);

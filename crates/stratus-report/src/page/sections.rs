@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use stratus_run::csv::Task;
+use stratus_run::summary::Forecast;
 use stratus_run::timeline::Phase;
 
 use super::charts;
@@ -61,6 +62,10 @@ fn tiles(html: &mut Html, run: &RunReport) {
         ),
         ("images/s, median", speed.map(|speed| format!("{speed:.0}"))),
         ("an iteration, median", counted.then(|| format!("{:.2} ms", run.accounting.wall.median_ms))),
+        (
+            "a step, forecast and measured",
+            summary.and_then(|summary| summary.forecast.as_ref()).map(forecast),
+        ),
         ("in all", summary.map(|summary| duration(summary.time.total_s))),
         (
             "ended early",
@@ -89,6 +94,13 @@ fn tiles(html: &mut Html, run: &RunReport) {
         html.close("div");
     }
     html.close("dl");
+}
+
+fn forecast(forecast: &Forecast) -> String {
+    let ms = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
+    let measured = forecast.measured_step_s.map_or("–".to_owned(), ms);
+    let error = forecast.error_percent.map_or("–".to_owned(), |error| format!("{error:+.1} %"));
+    format!("{} and {measured}, {error}", ms(forecast.step_s))
 }
 
 fn curves(html: &mut Html, run: &RunReport, number: usize) {

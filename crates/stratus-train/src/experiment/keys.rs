@@ -453,6 +453,19 @@ settings! {
         /// The most KiB of activations and gradients that are alive at once, as far as recomputation can keep
         /// to it. Not set: as `train.memory_limit_mib` requires.
         activations_kib: Option<usize> = None, Limit::Between(0.0, 1_099_511_627_776.0);
+        /// How long training may take: a duration such as `6h` (s, m, h or d), which begins anew where a run
+        /// is continued, or a time such as `2026-12-01T08:00Z`, in UTC where it has no offset. Training
+        /// stops before it with a checkpoint, and can be continued to the same bits. Not set: as long as it
+        /// takes.
+        deadline: Option<String> = None, Limit::NotEmpty;
+        /// What training may cost in all, with `train.price_per_hour` or `train.instance`. It stops before it
+        /// costs more, as before a deadline. Not set: anything.
+        budget: Option<f64> = None, Limit::Above(0.0);
+        /// What an hour of this machine costs.
+        price_per_hour: Option<f64> = None, Limit::Above(0.0);
+        /// The cloud instance that this machine is, such as `g5.xlarge`, for its price; `stratus forecast
+        /// machines` lists them.
+        instance: Option<String> = None, Limit::NotEmpty;
         /// The device that computes.
         device: Device = Device::Auto, Limit::Any;
         /// Write what TensorBoard shows into the folder `tensorboard` of the run: loss, accuracy, learning

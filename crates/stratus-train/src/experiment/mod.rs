@@ -29,6 +29,7 @@ pub use stratus_base::nearest;
 pub use value::{Kind, Value};
 pub use xml::{ROOTS as XML_ROOTS, XmlExperiment};
 
+use crate::allowance::Deadline;
 use parse::Entry;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -427,6 +428,24 @@ impl Experiment {
                      divide"
                 ),
                 "take a divisor of the batch size",
+            );
+        }
+        if let Some(deadline) = &self.train.deadline
+            && let Err(problem) = Deadline::parse(deadline)
+        {
+            return conflict(format!("`train.deadline` is \"{deadline}\""), &problem);
+        }
+        if self.train.price_per_hour.is_some() && self.train.instance.is_some() {
+            return conflict(
+                "`train.price_per_hour` and `train.instance` are both set".to_owned(),
+                "set one of the two: each is a price",
+            );
+        }
+        if self.train.budget.is_some() && self.train.price_per_hour.is_none() && self.train.instance.is_none()
+        {
+            return conflict(
+                "`train.budget` is set, and no price".to_owned(),
+                "give train.price_per_hour, or the cloud instance that this machine is as train.instance",
             );
         }
         let Augment { scale, ratio, zoom, random_crop, random_resized_crop, .. } = &self.augment;

@@ -5,12 +5,14 @@ mod best;
 mod board;
 mod first_stage;
 mod loss_watch;
+mod outlook;
 mod records;
 mod setup;
 mod trainer;
 mod usage;
 mod workers;
 
+use crate::allowance::Allowance;
 use crate::compile::{KernelSelection, Plans};
 use crate::device::LoadedLibrary;
 use crate::experiment::{Decode, ScheduleName};
@@ -42,9 +44,19 @@ pub struct Options {
     pub remeasure: bool,
     /// Set from another thread to stop after the current iteration, with a checkpoint.
     pub stop: Arc<AtomicBool>,
+    /// When the process began, from which a deadline is counted; `None`: when the run did.
+    pub process_begun: Option<Instant>,
+    /// Of a run that is continued: `train.deadline` and `train.budget` in the place of those it began with.
+    pub allowance: Vec<(String, String)>,
     /// Stop after this epoch, counted from 1, with a checkpoint. Of a run of two stages, an epoch of the
     /// second.
     pub until_epoch: Option<u64>,
+}
+
+impl Options {
+    fn since(&self, begun: Instant) -> Instant {
+        self.process_begun.unwrap_or(begun)
+    }
 }
 
 /// How a run ended.
@@ -72,6 +84,7 @@ pub fn start(
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
+    Allowance::of(experiment, 0.0, [begun, options.since(begun)])?;
     let runs = Path::new("runs").join(experiment.name());
     RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
     let create = || match &options.out {
@@ -179,7 +192,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     let run = RunDir::open(path)?;
     let lock = run.lock()?;
     run.prepare()?;
-    let experiment = Experiment::load(&run.experiment())?;
+    let experiment = Experiment::load(&run.experiment())?.with_overrides(&options.allowance)?;
     let mut log = Log::open(&run.log())?;
     let recovery = Checkpoints::new(run.checkpoints()).load_latest()?;
     for damage in &recovery.damaged {

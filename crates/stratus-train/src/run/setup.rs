@@ -1,8 +1,10 @@
 //! What a run needs before its first iteration: data, network, device, session, pretrained weights.
 
 use super::Options;
+use super::outlook::Foreseen;
 use super::trainer::Loaders;
-use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
+use crate::bench::probe::cold_bytes;
+use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, fit};
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, open_datasets, with_class_weights};
 use crate::network::{LayerFile, Network, expect_layer_file};
@@ -12,8 +14,10 @@ use crate::weights::session_state::{self, Snapshot};
 use crate::weights::{Pretrained, WeightsUse};
 use crate::{Experiment, Observer, TrainError};
 use std::path::Path;
+use std::time::Duration;
 use stratus_data::Position;
 use stratus_engine::Precision;
+use stratus_forecast::forecast::measured_interval;
 use stratus_graph::Graph;
 use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
@@ -31,6 +35,8 @@ pub(super) struct RunSetup {
     pub pretrained: Option<Pretrained>,
     pub device: OpenDevice,
     pub compiled: CompiledRun,
+    /// What its steps take, where that could be timed.
+    pub foreseen: Option<Foreseen>,
 }
 
 /// Whether a run has no checkpoint yet, so that its first weights are needed.
@@ -91,10 +97,11 @@ impl RunSetup {
         if damaged > 0 {
             warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
         }
-        let FittedRun { resolved, planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
+        let FittedRun { resolved, mut planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
+        let foreseen = foresee(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         session_state::set_class_weights(&mut compiled.session, &resolved)?;
-        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled })
+        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled, foreseen })
     }
 
     /// Sets the initial weights, and reports where they come from.
@@ -175,4 +182,33 @@ impl RunSetup {
         let anew = self.pretrained.as_ref().and_then(Pretrained::begins_anew);
         Ok(anew.map_or(Ok(()), |layers| log.say(layers))?)
     }
+}
+
+/// How long the steps of training and of validation are timed before a run, where it has a deadline or a
+/// budget, and else.
+const TIMED: [[Duration; 2]; 2] = [
+    [Duration::from_secs(3), Duration::from_millis(750)],
+    [Duration::from_millis(200), Duration::from_millis(50)],
+];
+
+/// What steps will take; `None` on a GPU, whose kernels cannot be timed one by one, and on the reference
+/// backend.
+fn foresee(
+    planned: &mut PlannedRun,
+    resolved: &Resolved,
+    device: &OpenDevice,
+    validation_images: usize,
+) -> Result<Option<Foreseen>, TrainError> {
+    if device.beside_cores || device.libraries.is_empty() {
+        return Ok(None);
+    }
+    let settings = resolved.settings();
+    let limited = settings.train.deadline.is_some() || settings.train.budget.is_some();
+    let budgets = TIMED[usize::from(!limited)];
+    let probed = planned.timed(device.backend.as_ref(), cold_bytes(), budgets)?;
+    let batches = validation_images.div_ceil(resolved.validation_batch().max(1)) * resolved.views().len();
+    Ok(Some(Foreseen {
+        step: measured_interval(probed.train.seconds(), probed.train.spread),
+        validation_s: probed.evaluate.seconds() * batches as f64,
+    }))
 }

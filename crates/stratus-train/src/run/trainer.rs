@@ -1,11 +1,13 @@
 //! The training loop.
 
 mod save;
+mod stopping;
 mod summary;
 
 use super::best::BestEpochs;
 use super::board::Board;
 use super::loss_watch::LossWatch;
+use super::outlook::Outlook;
 use super::records::{
     BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Measured, RunningTotals, ValidationKind, final_metrics,
     timeline_program,
@@ -125,6 +127,9 @@ pub(super) struct Trainer<'a> {
     /// What the last validation measured of each class.
     classes: Vec<ClassMeasures>,
     best: BestEpochs,
+    outlook: Outlook,
+    /// The iteration of the newest checkpoint.
+    saved_at: Option<u64>,
     weights_sha256: Option<String>,
     /// Seconds of the run before this process.
     earlier_s: f64,
@@ -199,6 +204,7 @@ impl<'a> Trainer<'a> {
         loader.set_workers(workers.active());
         let meter = setup.device.backend.meter();
         let usage = UsageSampler::start(run, position(USAGE), (begun, sums.elapsed_s), meter)?;
+        let outlook = stopping::outlook(&setup, run, sums.elapsed_s, begun, options)?;
         let now = Instant::now();
         Ok(Self {
             checkpoints: Checkpoints::new(run.checkpoints()),
@@ -207,6 +213,8 @@ impl<'a> Trainer<'a> {
             until_epoch: options.until_epoch,
             weights_sha256: Some(state.weights_sha256).filter(|sum| !sum.is_empty()),
             iteration: state.iteration,
+            outlook,
+            saved_at: None,
             earlier_s: sums.elapsed_s,
             setup,
             run,
@@ -250,7 +258,11 @@ impl<'a> Trainer<'a> {
         let per_epoch = self.loader.batches_per_epoch();
         let total = self.setup.resolved.settings().train.epochs * per_epoch;
         let mut epoch_begun = self.sums.elapsed_s + startup_s;
+        self.say_outlook(observer)?;
         while self.iteration < total && self.stopped_early().is_none() {
+            if self.stops_for_limit(observer)? {
+                return Ok(true);
+            }
             if let Some(epoch) = self.until_epoch.filter(|epoch| self.iteration >= epoch * per_epoch) {
                 self.log.say(&format!("stopped after epoch {epoch}, as was asked"))?;
                 return Ok(true);
@@ -356,6 +368,7 @@ impl<'a> Trainer<'a> {
             iteration: self.iteration,
             iterations: total,
             images_per_second,
+            left_s: self.outlook.left_s(self.left()),
             loss: self.sums.mean_loss(),
             task: self.setup.resolved.task(),
             accuracy: self.sums.accuracy(),
@@ -424,6 +437,9 @@ impl<'a> Trainer<'a> {
         self.sums.attributed_s += attributed;
         self.sums.data_wait_s += data;
         self.sums.checkpoint_in_iterations_s += seconds(self.clock.slots()[CHECKPOINT]);
+        let steps_s = seconds(self.clock.slots()[FIRST_STEP..slots].iter().sum());
+        let is_whole = images == self.setup.resolved.settings().train.batch_size as u64;
+        self.outlook.iterated(wall, steps_s, is_whole);
         let wait = Duration::from_nanos(self.clock.slots()[DATA_WAIT]);
         if let Some(workers) =
             self.workers.observe(Observed { images, wall: Duration::from_nanos(wall_ns), wait })
@@ -469,6 +485,9 @@ impl<'a> Trainer<'a> {
         let scores = if due { Some(self.evaluate()?) } else { None };
         let validation_s = validation_begun.elapsed().as_secs_f64();
         self.sums.validation_s += validation_s;
+        if due {
+            self.outlook.validated(validation_s);
+        }
         let (train_loss, train_accuracy) = (self.sums.mean_loss(), self.sums.accuracy());
         let images_per_second = self.sums.images / self.sums.epoch_s.max(1e-9);
         let row = EpochRow {
@@ -512,6 +531,7 @@ impl<'a> Trainer<'a> {
             seconds: elapsed_s - *epoch_begun,
         });
         *epoch_begun = elapsed_s;
+        self.say_outlook(observer)?;
         // Validation and checkpoint belong to no iteration.
         self.restart_clock();
         Ok(())

@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
@@ -47,6 +48,13 @@ pub struct TrainArguments {
     /// Train a run on, to this epoch, where its learning rate does not depend on how many there are
     #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u64).range(1..))]
     pub extend_to: Option<u64>,
+    /// How long this may take, like 6h, or until when, like 2026-12-01T08:00Z: `train.deadline`, of a run
+    /// that is continued too
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub deadline: Option<String>,
+    /// What the run may cost in all: `train.budget`, of a run that is continued too
+    #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
+    pub budget: Option<String>,
     /// Measure kernels anew instead of repeating the choices kept for this machine and network
     #[arg(long)]
     pub remeasure: bool,
@@ -72,8 +80,12 @@ struct Report<'a> {
 /// # Errors
 /// What stopped training, or that it was interrupted.
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
+    let process_begun = Some(Instant::now());
     let short = arguments.often.given().next().map(|(flag, ..)| flag);
     let globals = &arguments.often.before(globals);
+    let given = [("train.deadline", &arguments.deadline), ("train.budget", &arguments.budget)];
+    let allowance: Vec<(String, String)> =
+        given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();
     let target = if XmlExperiment::is_one(Path::new(&arguments.target)) {
         let path = Path::new(&arguments.target);
         Target::Experiment(Box::new(super::xml::experiment(path, &arguments.settings, globals, output)?))
@@ -91,6 +103,8 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         remeasure: *remeasure,
         stop: Arc::clone(&stop),
         until_epoch: *until_epoch,
+        process_begun,
+        allowance: allowance.clone(),
     };
     let mut progress = Progress::new(*output);
     let finished = match target {
@@ -103,6 +117,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
                 experiment.model.weights = Some(super::weights::setting(weights)?);
             }
             arguments.memory.apply(&mut experiment);
+            let experiment = experiment.with_overrides(&allowance)?;
             run::start(&experiment, &options, Survey::of_this_machine().machine, &mut progress)?
         }
         Target::Run(path) => {
@@ -129,7 +144,11 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     };
     drop(progress);
     match arguments.until_epoch {
-        Some(epoch) if finished.interrupted && !stop.load(Ordering::Relaxed) => {
+        Some(epoch)
+            if finished.interrupted
+                && !stop.load(Ordering::Relaxed)
+                && u64::from(finished.summary.epochs) >= epoch =>
+        {
             let path = finished.run.path().display();
             output.message(&format!("stopped after epoch {epoch}; continue with `stratus train {path}`"));
         }

@@ -6,6 +6,7 @@ mod bad_input;
 mod command_line;
 mod common;
 mod data_sets;
+mod deadline;
 mod evaluating;
 mod finetune;
 mod forecast;

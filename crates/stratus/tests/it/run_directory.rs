@@ -98,6 +98,7 @@ fn every_file_of_the_contract_is_there() {
             "time",
             "accounting",
             "final",
+            "forecast",
             "classes",
             "memory",
             "usage",

@@ -18,6 +18,7 @@ impl Trainer<'_> {
 
     /// Saves a checkpoint from which training continues with `batch` of `epoch`, both counted from 0.
     pub(super) fn save(&mut self, epoch: u64, batch: u64) -> Result<(), TrainError> {
+        let saving = Instant::now();
         self.rows.sync()?;
         self.epochs.sync()?;
         self.timeline.sync()?;
@@ -65,6 +66,8 @@ impl Trainer<'_> {
         }
         self.weights_sha256 = Some(saved.weights_sha256);
         self.saved = Instant::now();
+        self.saved_at = Some(self.iteration);
+        self.outlook.saved(saving.elapsed().as_secs_f64());
         Ok(())
     }
 

@@ -8,7 +8,10 @@ use crate::experiment::OnBadSample;
 use stratus_data::Loader;
 use stratus_engine::Session;
 use stratus_engine::ops::{self, LOSS_SCALE, LOSS_SCALE_NAME};
-use stratus_run::summary::{BadSample, BadSamples, LossScale, Memory, Status, Summary, Time, TimeAccount};
+use stratus_forecast::choice::Source;
+use stratus_run::summary::{
+    BadSample, BadSamples, Forecast, LossScale, Memory, Status, Summary, Time, TimeAccount,
+};
 
 /// The most skipped samples that it lists.
 const BAD_SAMPLES_LISTED: usize = 1000;
@@ -48,6 +51,7 @@ impl Trainer<'_> {
                 data_wait_s: sums.data_wait_s,
                 checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
             },
+            forecast: self.forecast(),
             usage: self.usage.usage(),
             accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
@@ -69,6 +73,25 @@ impl Trainer<'_> {
             stopped_early: self.stopped_early(),
             ..Summary::default()
         }
+    }
+}
+
+impl Trainer<'_> {
+    /// What was forecast, beside what was measured.
+    fn forecast(&self) -> Option<Forecast> {
+        let foreseen = self.outlook.foreseen()?;
+        let measured_step_s = self.outlook.measured_step_s();
+        let all = self.all();
+        Some(Forecast {
+            step_s: foreseen.step.seconds,
+            low_s: foreseen.step.low,
+            high_s: foreseen.step.high,
+            total_s: foreseen.step.seconds * all.iterations as f64
+                + foreseen.validation_s * all.validations as f64,
+            source: Source::Measured.name().to_owned(),
+            measured_step_s,
+            error_percent: measured_step_s.map(|step_s| 100.0 * (foreseen.step.seconds / step_s - 1.0)),
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use super::Report;
 use crate::output::{Table, bytes};
 use std::fmt::Write;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
+use stratus_forecast::text::duration;
 use stratus_train::bench::probe::Probed;
 
 /// Columns that a narrow terminal goes without, the first first.
@@ -115,30 +116,4 @@ fn layer_table(layers: &[LayerForecast], width: Option<usize>) -> String {
     });
     let rows = [heading].into_iter().chain(rows).collect::<Vec<_>>();
     format!("\n{}\n", Table::new(&rows).within(width, &[]))
-}
-
-/// Two units: `2 h 05 min`.
-pub(super) fn duration(seconds: f64) -> String {
-    let whole = seconds.round();
-    match seconds {
-        _ if seconds < 10.0 => format!("{seconds:.1} s"),
-        _ if whole < 60.0 => format!("{whole} s"),
-        _ if whole < 3600.0 => format!("{:.0} min {:02.0} s", (whole / 60.0).floor(), whole % 60.0),
-        _ if whole < 172_800.0 => {
-            let minutes = (whole / 60.0).round();
-            format!("{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
-        }
-        _ => format!("{:.1} d", whole / 86_400.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    #[test]
-    fn durations_are_readable() {
-        let read = [0.26, 59.4, 61.0, 7500.0, 500_000.0].map(duration);
-        assert_eq!(read, ["0.3 s", "59 s", "1 min 01 s", "2 h 05 min", "5.8 d"]);
-    }
 }

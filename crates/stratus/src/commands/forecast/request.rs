@@ -1,12 +1,12 @@
 //! A machine as it is asked for: a text for whoever administers it, a batch header of Slurm, a block of
 //! SkyPilot.
 
-use super::render::duration;
 use crate::errors::{Failure, Result};
 use crate::output::bytes;
 use std::fmt::Write;
 use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast::Forecast;
+use stratus_forecast::text::duration;
 use stratus_train::Experiment;
 
 /// How a machine is asked for.
