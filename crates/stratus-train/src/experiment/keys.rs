@@ -466,6 +466,10 @@ settings! {
         /// The cloud instance that this machine is, such as `g5.xlarge`, for its price; `stratus forecast
         /// machines` lists them.
         instance: Option<String> = None, Limit::NotEmpty;
+        /// Time the kernels one by one before the first iteration, for about a quarter of a second, and
+        /// compare that forecast with what came. With a deadline or a budget they are timed in any case, for
+        /// up to four seconds. Not on a GPU.
+        forecast: bool = false, Limit::Any;
         /// The device that computes.
         device: Device = Device::Auto, Limit::Any;
         /// Write what TensorBoard shows into the folder `tensorboard` of the run: loss, accuracy, learning

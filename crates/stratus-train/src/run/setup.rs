@@ -184,26 +184,26 @@ impl RunSetup {
     }
 }
 
-/// How long the steps of training and of validation are timed before a run, where it has a deadline or a
-/// budget, and else.
+/// How long the steps of training and of validation are timed before a run that has a deadline or a budget,
+/// and before one that is only to be compared with its forecast.
 const TIMED: [[Duration; 2]; 2] = [
     [Duration::from_secs(3), Duration::from_millis(750)],
     [Duration::from_millis(200), Duration::from_millis(50)],
 ];
 
-/// What steps will take; `None` on a GPU, whose kernels cannot be timed one by one, and on the reference
-/// backend.
+/// What steps will take; `None` where nothing was asked for that needs it, on a GPU, whose kernels cannot be
+/// timed one by one, and on the reference backend.
 fn foresee(
     planned: &mut PlannedRun,
     resolved: &Resolved,
     device: &OpenDevice,
     validation_images: usize,
 ) -> Result<Option<Foreseen>, TrainError> {
-    if device.beside_cores || device.libraries.is_empty() {
-        return Ok(None);
-    }
     let settings = resolved.settings();
     let limited = settings.train.deadline.is_some() || settings.train.budget.is_some();
+    if !limited && !settings.train.forecast || device.beside_cores || device.libraries.is_empty() {
+        return Ok(None);
+    }
     let budgets = TIMED[usize::from(!limited)];
     let probed = planned.timed(device.backend.as_ref(), cold_bytes(), budgets)?;
     let batches = validation_images.div_ceil(resolved.validation_batch().max(1)) * resolved.views().len();

@@ -59,7 +59,7 @@ fn a_budget_that_holds_changes_nothing() {
 #[test]
 fn a_forecast_is_compared_with_what_came() {
     let place = Place::bare();
-    let ran = train(&place, "run", &[], 0);
+    let ran = train(&place, "run", &["--set", "train.forecast=true"], 0);
     let forecast = summary(&place, "run")["forecast"].clone();
     if forecast.is_null() {
         // The reference backend forecasts nothing.
@@ -77,6 +77,15 @@ fn a_forecast_is_compared_with_what_came() {
     place.run(&["report", "run", "--out", "page.html"]).expect(0);
     let page = fs::read_to_string(place.path("page.html")).unwrap();
     assert!(page.contains("a step, forecast and measured"));
+}
+
+/// A start takes no longer for those who asked for nothing.
+#[test]
+fn without_being_asked_nothing_is_forecast() {
+    let place = Place::bare();
+    let ran = train(&place, "run", &[], 0);
+    assert!(summary(&place, "run")["forecast"].is_null());
+    assert!(!ran.out.contains("forecast"), "{}", ran.out);
 }
 
 #[test]
