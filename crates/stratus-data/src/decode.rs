@@ -12,7 +12,7 @@ mod labels;
 mod png;
 
 pub use self::jpeg::JpegLibrary;
-pub(crate) use self::labels::{LabelPixels, decode_classes, decode_labels};
+pub(crate) use self::labels::{LabelImage, LabelPixels, decode_labels};
 
 use crate::transform::frame::{Orientation, Reduced, Region};
 

@@ -10,16 +10,18 @@
 //! - the original files, `701_StillsRaw_full/x.png` and `LabeledApproved_full/x_L.png`, whose labels are 32
 //!   colours; without lists they are split 60/20/20.
 //!
-//! What a label image is, its file says: colours where it is stored in red, green and blue, values where it
-//! is grey or has a palette.
+//! Label images of either layout may be of either kind: what a palette, or a grey image, means is told by
+//! [`Coding`].
 
 use std::borrow::Cow;
 use std::path::Path;
 
-use super::pairs::{Coding, Pair, PairedFiles, values_of};
+use super::coding::{Coding, Form, values_of};
+use super::pairs::{Pair, PairedFiles};
 use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, SplitBy, files, split};
 use crate::error::DataError;
 
+const NAME: &str = "camvid";
 const IMAGES: &str = "701_StillsRaw_full";
 const LABELS: &str = "LabeledApproved_full";
 /// The seed of the split that the original files get.
@@ -27,32 +29,42 @@ const SPLIT_SEED: u64 = 1;
 
 /// The registry's entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
-    name: "camvid",
+    name: NAME,
     summary: "701 street scenes with a class for every pixel, 11 classes; list files or the original",
     open: |root, split, options| open(root, split, options),
     files: &[],
     mirrors: &[],
 };
 
-static CODING: Coding = Coding {
-    name: "camvid",
-    classes: &[
-        "sky",
-        "building",
-        "pole",
-        "road",
-        "pavement",
-        "tree",
-        "sign_symbol",
-        "fence",
-        "car",
-        "pedestrian",
-        "bicyclist",
-    ],
-    values: values_of([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 11),
-    values_text: "0 to 10, and 11 for void",
-    colours: &COLOURS,
-};
+const CLASSES: [&str; 11] = [
+    "sky",
+    "building",
+    "pole",
+    "road",
+    "pavement",
+    "tree",
+    "sign_symbol",
+    "fence",
+    "car",
+    "pedestrian",
+    "bicyclist",
+];
+
+/// What label images that lists name say.
+static LISTED: Coding<'static> = coding(Form::NumbersOrColours);
+/// What the original label images say.
+static ORIGINAL: Coding<'static> = coding(Form::Colours);
+
+const fn coding(form: Form) -> Coding<'static> {
+    Coding {
+        classes: &CLASSES,
+        values: values_of([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 11),
+        values_text: "0 to 10, and 11 for void",
+        colours: &COLOURS,
+        own: &[],
+        form,
+    }
+}
 
 /// The 32 colours of the original label images: the data set's own table, and the class that each is reduced
 /// to.
@@ -124,7 +136,9 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
         }
         (SplitBy::Given, None) => return Err(nothing_there(root, lists)),
     };
-    Ok(Box::new(PairedFiles::open(&CODING, root, split, pairs, options)?))
+    let original = pairs.iter().all(|pair| pair.labels.starts_with(LABELS));
+    let coding = if original { &ORIGINAL } else { &LISTED };
+    Ok(Box::new(PairedFiles::open(NAME, coding, root, split, pairs, options)?))
 }
 
 fn nothing_there(root: &Path, lists: &[&str]) -> DataError {
@@ -229,7 +243,7 @@ mod tests {
         for (at, (colour, _)) in COLOURS.iter().enumerate() {
             assert!(COLOURS[..at].iter().all(|(other, _)| other != colour), "{colour:?}");
         }
-        for class in 0..CODING.classes.len() as u8 {
+        for class in 0..CLASSES.len() as u8 {
             assert!(COLOURS.iter().any(|(_, reduced)| *reduced == class));
         }
     }

@@ -7,7 +7,8 @@
 
 use std::path::Path;
 
-use super::pairs::{Coding, Pair, PairedFiles, values_of};
+use super::coding::{Coding, Form, values_of};
+use super::pairs::{Pair, PairedFiles};
 use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, files};
 use crate::error::DataError;
 
@@ -24,8 +25,7 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
     mirrors: &[],
 };
 
-static CODING: Coding = Coding {
-    name: NAME,
+static CODING: Coding<'static> = Coding {
     classes: &[
         "road",
         "sidewalk",
@@ -50,6 +50,8 @@ static CODING: Coding = Coding {
     values: values_of(TRAINING_CLASSES, IGNORED_PIXEL),
     values_text: "ids 0 to 33, and 255 for none",
     colours: &[],
+    own: &COLOURS,
+    form: Form::Numbers,
 };
 
 const NONE: u8 = IGNORED_PIXEL;
@@ -68,6 +70,50 @@ const TRAINING_CLASSES: [u8; 34] = [
     8, 9, 10, //
     // person, rider, car, truck, bus, caravan, trailer, train, motorcycle, bicycle
     11, 12, 13, 14, 15, NONE, NONE, 16, 17, 18,
+];
+
+/// The colours of ids 0 to 33, of the same table. Label images are numbers; a palette may have these colours.
+const COLOURS: [[u8; 3]; 34] = [
+    // unlabeled, ego vehicle, rectification border, out of roi, static, dynamic, ground
+    [0, 0, 0],
+    [0, 0, 0],
+    [0, 0, 0],
+    [0, 0, 0],
+    [0, 0, 0],
+    [111, 74, 0],
+    [81, 0, 81],
+    // road, sidewalk, parking, rail track
+    [128, 64, 128],
+    [244, 35, 232],
+    [250, 170, 160],
+    [230, 150, 140],
+    // building, wall, fence, guard rail, bridge, tunnel
+    [70, 70, 70],
+    [102, 102, 156],
+    [190, 153, 153],
+    [180, 165, 180],
+    [150, 100, 100],
+    [150, 120, 90],
+    // pole, polegroup, traffic light, traffic sign
+    [153, 153, 153],
+    [153, 153, 153],
+    [250, 170, 30],
+    [220, 220, 0],
+    // vegetation, terrain, sky
+    [107, 142, 35],
+    [152, 251, 152],
+    [70, 130, 180],
+    // person, rider, car, truck, bus, caravan, trailer, train, motorcycle, bicycle
+    [220, 20, 60],
+    [255, 0, 0],
+    [0, 0, 142],
+    [0, 0, 70],
+    [0, 60, 100],
+    [0, 0, 90],
+    [0, 0, 110],
+    [0, 80, 100],
+    [0, 0, 230],
+    [119, 11, 32],
 ];
 
 fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Dataset>, DataError> {
@@ -106,7 +152,7 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
             });
         }
     }
-    Ok(Box::new(PairedFiles::open(&CODING, root, split, pairs, options)?))
+    Ok(Box::new(PairedFiles::open(NAME, &CODING, root, split, pairs, options)?))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod camvid;
 pub mod cifar;
 pub mod cityscapes;
 pub mod coco;
+mod coding;
 pub(crate) mod files;
 pub mod folder;
 pub mod joined;

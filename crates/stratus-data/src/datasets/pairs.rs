@@ -1,73 +1,16 @@
 //! Image files, each with a label image of its size beside it: what CamVid and Cityscapes are made of.
 //!
 //! In memory are the paths alone. Both files are read and decoded by the loader's threads; label images
-//! become masks by a table of the data set ([`Coding`]).
+//! become masks by the tables of the data set ([`Coding`]).
 
 use std::path::{Path, PathBuf};
 
-use super::{Dataset, IGNORED, IGNORED_PIXEL, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
-use crate::decode::{self, LabelPixels};
+use super::coding::Coding;
+use super::{Dataset, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
+use crate::decode;
 use crate::error::DataError;
 use crate::parallel;
 use crate::transform::pixels::Normalisation;
-
-/// In [`Coding::values`]: no pixel has this value.
-pub(super) const NO_VALUE: u8 = 254;
-
-/// A data set's classes, and how its label images say them.
-#[derive(Debug)]
-pub(super) struct Coding {
-    /// The data set.
-    pub name: &'static str,
-    /// The classes' names.
-    pub classes: &'static [&'static str],
-    /// The class of each value of a grey label image or of one with a palette, [`IGNORED_PIXEL`] or
-    /// [`NO_VALUE`].
-    pub values: [u8; 256],
-    /// Which values there are, for messages.
-    pub values_text: &'static str,
-    /// The class of each colour, or [`IGNORED_PIXEL`]; empty where label images have no colours.
-    pub colours: &'static [([u8; 3], u8)],
-}
-
-impl Coding {
-    /// Makes a mask, in place, of the pixels of a label image of this width.
-    fn decode(&self, kind: LabelPixels, width: usize, pixels: &mut Vec<u8>) -> Result<(), String> {
-        let place = |pixel: usize| format!("row {}, column {}", pixel / width, pixel % width);
-        match kind {
-            LabelPixels::Values => {
-                for (pixel, value) in pixels.iter_mut().enumerate() {
-                    let class = self.values[usize::from(*value)];
-                    if class == NO_VALUE {
-                        let (at, known) = (place(pixel), self.values_text);
-                        return Err(format!("label {value} at {at} is out of range; labels are {known}"));
-                    }
-                    *value = class;
-                }
-            }
-            LabelPixels::Colours if self.colours.is_empty() => {
-                return Err(format!("a colour image; labels are {}, in a grey one", self.values_text));
-            }
-            LabelPixels::Colours => {
-                // Neighbours mostly have the same colour.
-                let mut last = ([0; 3], None);
-                for pixel in 0..pixels.len() / 3 {
-                    let colour = [pixels[3 * pixel], pixels[3 * pixel + 1], pixels[3 * pixel + 2]];
-                    if last.1.is_none() || last.0 != colour {
-                        let known = self.colours.iter().find(|(known, _)| *known == colour);
-                        last = (colour, known.map(|(_, class)| *class));
-                    }
-                    let Some(class) = last.1 else {
-                        return Err(format!("colour {colour:?} at {} is no class's", place(pixel)));
-                    };
-                    pixels[pixel] = class;
-                }
-                pixels.truncate(pixels.len() / 3);
-            }
-        }
-        Ok(())
-    }
-}
 
 /// An image and its label image: paths below the data set's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +22,8 @@ pub(super) struct Pair {
 /// One split of a data set of pairs of files.
 #[derive(Debug)]
 pub(super) struct PairedFiles {
-    coding: &'static Coding,
+    name: &'static str,
+    coding: &'static Coding<'static>,
     root: PathBuf,
     pairs: Vec<Pair>,
     damaged: Vec<(u32, String)>,
@@ -89,7 +33,8 @@ impl PairedFiles {
     /// Opens the pairs. Unless `options.verify` is off, every image's beginning and end are looked at, and
     /// every label image is decoded.
     pub(super) fn open(
-        coding: &'static Coding,
+        name: &'static str,
+        coding: &'static Coding<'static>,
         root: &Path,
         split: Split,
         pairs: Vec<Pair>,
@@ -98,7 +43,7 @@ impl PairedFiles {
         if pairs.is_empty() {
             return Err(DataError::Empty { origin: format!("{}, {split} split", root.display()) });
         }
-        let mut set = Self { coding, root: root.to_owned(), pairs, damaged: Vec::new() };
+        let mut set = Self { name, coding, root: root.to_owned(), pairs, damaged: Vec::new() };
         if options.verify {
             set.damaged = set.find_damaged();
         }
@@ -127,17 +72,17 @@ impl PairedFiles {
         let named = |problem: String| format!("its label image {}: {problem}", pair.labels);
         files::read(path, encoded).map_err(named)?;
         let labels = decode::decode_labels(encoded, mask).map_err(named)?;
-        let [height, width] = size;
         if [labels.height, labels.width] != size {
-            let found = format!("is {}×{}, but the image is {height}×{width}", labels.height, labels.width);
+            let ([height, width], found) = (size, [labels.height, labels.width]);
+            let found = format!("is {}×{}, but the image is {height}×{width}", found[0], found[1]);
             return Err(named(found));
         }
-        self.coding.decode(labels.pixels, width, mask).map_err(named)
+        self.coding.mask_of(&labels, mask).map_err(named)
     }
 
     fn check(&self, index: usize) -> Result<&Pair, DataError> {
         self.pairs.get(index).ok_or_else(|| DataError::NoSuchSample {
-            dataset: self.coding.name.to_owned(),
+            dataset: self.name.to_owned(),
             index,
             len: self.len(),
         })
@@ -146,7 +91,7 @@ impl PairedFiles {
 
 impl Dataset for PairedFiles {
     fn name(&self) -> &str {
-        self.coding.name
+        self.name
     }
 
     fn len(&self) -> usize {
@@ -206,16 +151,4 @@ impl Dataset for PairedFiles {
         let bytes = |pair: &Pair| size_of::<Pair>() + pair.image.len() + pair.labels.len();
         self.pairs.iter().map(bytes).sum::<usize>() as u64
     }
-}
-
-/// A table of values: the classes of 0, 1, …, and [`IGNORED_PIXEL`] for those in `ignored`.
-pub(super) const fn values_of<const N: usize>(classes: [u8; N], ignored: u8) -> [u8; 256] {
-    let mut values = [NO_VALUE; 256];
-    let mut value = 0;
-    while value < N {
-        values[value] = classes[value];
-        value += 1;
-    }
-    values[ignored as usize] = IGNORED_PIXEL;
-    values
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::coding::mask_of_numbers;
 use super::{
     Dataset, DatasetEntry, Groups, OpenOptions, RegionRequest, Sample, Scratch, Split, refuse_damaged,
 };
@@ -228,12 +229,14 @@ impl Dataset for Shards {
         let mask = match shard.masks.get(at) {
             Some(&range) => {
                 self.source.read(number, range, encoded)?;
-                let size = decode::decode_classes(encoded, mask);
-                let size = size.map_err(|problem| self.bad(index, format!("its mask: {problem}")))?;
+                let bad = |problem| self.bad(index, format!("its mask: {problem}"));
+                let labels = decode::decode_labels(encoded, mask).map_err(bad)?;
+                let size = [labels.height, labels.width];
                 if size != [height, width] {
                     let problem = format!("the mask is {}×{}, the image {height}×{width}", size[0], size[1]);
                     return Err(self.bad(index, problem));
                 }
+                mask_of_numbers(&labels, self.classes.len(), mask).map_err(bad)?;
                 Some(mask.as_slice())
             }
             None => None,

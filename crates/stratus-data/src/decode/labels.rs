@@ -1,28 +1,32 @@
-//! Label images: PNG files whose pixels are class numbers. Values are returned as stored: palettes are not
-//! resolved, and few bits are not scaled to eight.
+//! Label images: PNG files whose pixels are class numbers or colours. Samples are returned as stored, with what
+//! the file says of them: palettes are not resolved, and few bits are not scaled to eight. What they mean is
+//! the data set's to say (`datasets/coding.rs`).
 
 use png::{BitDepth, ColorType, Transformations};
 
 use super::{Format, LONGEST_SIDE, pixel_bytes, png::open};
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LabelImage {
     pub pixels: LabelPixels,
     pub height: usize,
     pub width: usize,
 }
 
-/// By the file's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// By the file's type. Transparency is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LabelPixels {
-    /// One number per pixel: a grey value, or an index into the palette.
-    Values,
+    /// One grey sample per pixel, of 1, 2, 4 or 8 bits.
+    Grey { bits: u8 },
+    /// One place in the palette per pixel, and the palette: red, green and blue of each place.
+    Palette(Vec<[u8; 3]>),
     /// Three bytes per pixel: RGB.
     Colours,
 }
 
-/// Decodes a label image into `out`, which is resized.
+/// Decodes a label image into `out`, which is resized. Samples of 16 bits become 8 where none is lost: numbers
+/// below 256, or 8 bits that were scaled to 16.
 pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage, String> {
     if Format::of(file)? == Format::Jpeg {
         return Err("a JPEG file, whose pixels are not exact; label images are PNG files".to_owned());
@@ -34,46 +38,60 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
         return Err(format!("the image is {height}×{width}: longer than {LONGEST_SIDE} pixels"));
     }
     let (colour, depth) = reader.output_color_type();
-    let (stored, channels, pixels) = match colour {
-        ColorType::Grayscale | ColorType::Indexed => (1, 1, LabelPixels::Values),
-        ColorType::GrayscaleAlpha => (2, 1, LabelPixels::Values),
-        ColorType::Rgb => (3, 3, LabelPixels::Colours),
-        ColorType::Rgba => (4, 3, LabelPixels::Colours),
+    let (stored, channels) = match colour {
+        ColorType::Grayscale | ColorType::Indexed => (1, 1),
+        ColorType::GrayscaleAlpha => (2, 1),
+        ColorType::Rgb => (3, 3),
+        ColorType::Rgba => (4, 3),
     };
-    let bits = match depth {
+    let bits: u8 = match depth {
         BitDepth::One => 1,
         BitDepth::Two => 2,
         BitDepth::Four => 4,
         BitDepth::Eight => 8,
-        BitDepth::Sixteen => {
-            return Err("a PNG with 16 bits a channel; label images have 8 or fewer".to_owned());
-        }
+        BitDepth::Sixteen => 16,
     };
+    let pixels = match (colour, &reader.info().palette) {
+        (ColorType::Indexed, None) => return Err("the PNG has no palette".to_owned()),
+        (ColorType::Indexed, Some(palette)) => LabelPixels::Palette(palette.as_chunks().0.to_vec()),
+        (ColorType::Grayscale | ColorType::GrayscaleAlpha, _) => LabelPixels::Grey { bits: bits.min(8) },
+        (ColorType::Rgb | ColorType::Rgba, _) => LabelPixels::Colours,
+    };
+    let bytes = usize::from(bits.div_ceil(8));
+    let stored = stored * bytes;
     out.resize(pixel_bytes(height, width, stored)?, 0);
     reader.next_frame(out).map_err(failed)?;
     reader.finish().map_err(failed)?;
     if bits < 8 {
-        unpack(out, height, width, bits);
+        unpack(out, height, width, usize::from(bits));
     }
-    if stored > channels {
+    let kept = channels * bytes;
+    if stored > kept {
         // Drops transparency in place, from the front: reads never fall behind writes.
         for pixel in 0..height * width {
-            out.copy_within(pixel * stored..pixel * stored + channels, pixel * channels);
+            out.copy_within(pixel * stored..pixel * stored + kept, pixel * kept);
         }
-        out.truncate(height * width * channels);
+        out.truncate(height * width * kept);
+    }
+    if bits == 16 {
+        halve(out, pixels != LabelPixels::Colours)?;
     }
     Ok(LabelImage { pixels, height, width })
 }
 
-/// Decodes a label image of class numbers; returns its height and width.
-pub(crate) fn decode_classes(file: &[u8], out: &mut Vec<u8>) -> Result<[usize; 2], String> {
-    let LabelImage { pixels, height, width } = decode_labels(file, out)?;
-    match pixels {
-        LabelPixels::Values => Ok([height, width]),
-        LabelPixels::Colours => {
-            Err("its pixels are colours; classes are grey values or places in a palette".to_owned())
-        }
+/// Makes samples of 8 bits of samples of 16, in place: the high bytes where each is the low byte too, which
+/// is how 8 bits are scaled to 16 (PNG, third edition, 12.4); the low bytes of `numbers` below 256.
+fn halve(samples: &mut Vec<u8>, numbers: bool) -> Result<(), String> {
+    let (pairs, _) = samples.as_chunks::<2>();
+    let scaled = pairs.iter().all(|[high, low]| high == low);
+    if !scaled && !(numbers && pairs.iter().all(|[high, _]| *high == 0)) {
+        return Err("a PNG with 16 bits a channel; label images have 8 or fewer".to_owned());
     }
+    for at in 0..samples.len() / 2 {
+        samples[at] = samples[2 * at + 1];
+    }
+    samples.truncate(samples.len() / 2);
+    Ok(())
 }
 
 /// Expands pixels of 1, 2 or 4 bits to bytes, highest bits first, rows padded to whole bytes. In place, from
@@ -93,13 +111,17 @@ mod tests {
     use super::*;
     use png::Encoder;
 
+    fn palette() -> Vec<[u8; 3]> {
+        (0..=255u8).map(|index| [255 - index, 9, index]).collect()
+    }
+
     fn png(colour: ColorType, depth: BitDepth, [height, width]: [u32; 2], data: &[u8]) -> Vec<u8> {
         let mut file = Vec::new();
         let mut encoder = Encoder::new(&mut file, width, height);
         encoder.set_color(colour);
         encoder.set_depth(depth);
         if colour == ColorType::Indexed {
-            encoder.set_palette((0..=255u8).flat_map(|index| [255 - index, 9, index]).collect::<Vec<_>>());
+            encoder.set_palette(palette().concat());
         }
         encoder.write_header().unwrap().write_image_data(data).unwrap();
         file
@@ -126,9 +148,11 @@ mod tests {
                     }
                 }
                 let expected: Vec<u8> = (0..5).flat_map(|y| (0..width).map(move |x| value(y, x))).collect();
-                for colour in [ColorType::Grayscale, ColorType::Indexed] {
+                let palette = LabelPixels::Palette(palette());
+                let grey = LabelPixels::Grey { bits: bits as u8 };
+                for (colour, kind) in [(ColorType::Grayscale, grey), (ColorType::Indexed, palette)] {
                     let (image, pixels) = decoded(&png(colour, depth, [5, width as u32], &packed));
-                    assert_eq!(image, LabelImage { pixels: LabelPixels::Values, height: 5, width });
+                    assert_eq!(image, LabelImage { pixels: kind, height: 5, width });
                     assert_eq!(pixels, expected, "{colour:?} {depth:?} {width}");
                 }
             }
@@ -142,14 +166,47 @@ mod tests {
         assert_eq!((image.pixels, pixels), (LabelPixels::Colours, vec![1, 2, 3, 4, 5, 6]));
         let (image, pixels) =
             decoded(&png(ColorType::GrayscaleAlpha, BitDepth::Eight, [2, 1], &[1, 255, 2, 0]));
-        assert_eq!((image.pixels, pixels), (LabelPixels::Values, vec![1, 2]));
+        assert_eq!((image.pixels, pixels), (LabelPixels::Grey { bits: 8 }, vec![1, 2]));
+    }
+
+    #[test]
+    fn sixteen_bits_become_eight_where_none_is_lost() {
+        let deep = |colour, data: &[u8]| {
+            let pixel = colour_channels(colour) * 2;
+            let mut out = Vec::new();
+            let file = png(colour, BitDepth::Sixteen, [1, (data.len() / pixel) as u32], data);
+            decode_labels(&file, &mut out).map(|image| (image.pixels, out))
+        };
+        let grey = LabelPixels::Grey { bits: 8 };
+        assert_eq!(deep(ColorType::Grayscale, &[0, 7, 0, 255]), Ok((grey.clone(), vec![7, 255])));
+        assert_eq!(deep(ColorType::Grayscale, &[7, 7, 0, 0]), Ok((grey.clone(), vec![7, 0])));
+        assert_eq!(deep(ColorType::GrayscaleAlpha, &[0, 7, 9, 8]), Ok((grey, vec![7])));
+        let colours = Ok((LabelPixels::Colours, vec![1, 2, 3]));
+        assert_eq!(deep(ColorType::Rgb, &[1, 1, 2, 2, 3, 3]), colours);
+        assert_eq!(deep(ColorType::Rgba, &[1, 1, 2, 2, 3, 3, 4, 5]), colours);
+        for (colour, data) in [
+            (ColorType::Grayscale, &[0, 7, 7, 7][..]),
+            (ColorType::Grayscale, &[1, 0]),
+            (ColorType::Rgb, &[0, 1, 0, 2, 0, 3]),
+        ] {
+            assert!(deep(colour, data).is_err(), "{data:?}");
+        }
+    }
+
+    fn colour_channels(colour: ColorType) -> usize {
+        match colour {
+            ColorType::Grayscale | ColorType::Indexed => 1,
+            ColorType::GrayscaleAlpha => 2,
+            ColorType::Rgb => 3,
+            ColorType::Rgba => 4,
+        }
     }
 
     #[test]
     fn what_cannot_be_exact_is_refused() {
         let refused = |file: &[u8]| decode_labels(file, &mut Vec::new()).unwrap_err();
         assert_eq!(
-            refused(&png(ColorType::Grayscale, BitDepth::Sixteen, [1, 1], &[0, 1])),
+            refused(&png(ColorType::Grayscale, BitDepth::Sixteen, [1, 1], &[1, 2])),
             "a PNG with 16 bits a channel; label images have 8 or fewer"
         );
         assert_eq!(

@@ -31,17 +31,18 @@ pub(super) fn encode(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::decode_classes;
+    use crate::decode::{LabelPixels, decode_labels};
 
     #[test]
     fn classes_come_back_and_other_channels_are_refused() {
         let classes: Vec<u8> = (0..35).chain([255]).collect();
         let (mut file, mut back) = (Vec::new(), Vec::new());
         encode(&classes, 1, [4, 9], &mut file).unwrap();
-        assert_eq!(decode_classes(&file, &mut back), Ok([4, 9]));
+        let image = decode_labels(&file, &mut back).unwrap();
+        assert_eq!((image.pixels, [image.height, image.width]), (LabelPixels::Grey { bits: 8 }, [4, 9]));
         assert_eq!(back, classes);
         encode(&classes, 3, [4, 3], &mut file).unwrap();
-        assert!(decode_classes(&file, &mut back).unwrap_err().contains("colours"));
+        assert_eq!(decode_labels(&file, &mut back).unwrap().pixels, LabelPixels::Colours);
         assert!(encode(&classes, 2, [3, 6], &mut file).unwrap_err().contains("2 channels"));
     }
 }

@@ -7,6 +7,7 @@ mod coco;
 mod common;
 mod fetch;
 mod folder;
+mod labels;
 mod loader;
 mod masks;
 mod mnist;
