@@ -66,7 +66,7 @@ impl ImageFiles {
         let begun = Instant::now();
         scratch.path.clone_from(file);
         let masks = self.masks;
-        let sample = files::sample(scratch, region, |[height, width], scratch| {
+        let sample = files::sample(scratch, region, |[height, width], _, scratch| {
             if !masks {
                 return Ok(0);
             }

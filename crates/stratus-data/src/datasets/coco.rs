@@ -13,6 +13,9 @@
 //! evaluation does. A pixel belongs to a polygon where its middle is inside by the even-odd rule; the
 //! polygons of an annotation are joined.
 //!
+//! Photographs with an EXIF orientation are turned upright. Annotations are taken as they are, in coordinates
+//! of the upright image, unless the size that they are for is the stored image's alone (`upright.rs`).
+//!
 //! `coco_labels` is the same photographs with one class each, for networks that give one answer for an image:
 //! the category whose objects cover the largest part of it by the annotations' `area`, crowds left out; of
 //! two that cover as much, the first. Classes are the categories by their ids, from 0. An image without an
@@ -24,11 +27,13 @@ mod shapes;
 use std::path::{Path, PathBuf};
 
 use self::annotations::{Annotations, Content, Target};
+use super::upright::{self, Assumed, Of};
 use super::{
     Dataset, DatasetEntry, IGNORED, OpenOptions, RegionRequest, Sample, Scratch, Split, files, refuse_damaged,
 };
 use crate::error::DataError;
 use crate::parallel;
+use crate::transform::frame::Orientation;
 use crate::transform::pixels::Normalisation;
 
 const FOLDER: &str = "annotations";
@@ -60,6 +65,7 @@ struct Coco {
     folder: PathBuf,
     annotations: Annotations,
     damaged: Vec<(u32, String)>,
+    assumed: Assumed,
 }
 
 impl Coco {
@@ -85,7 +91,8 @@ impl Coco {
         };
         let annotations =
             Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")), target)?;
-        let mut set = Self { name: entry.name, folder, annotations, damaged: Vec::new() };
+        let assumed = Assumed::new(if target == Target::Mask { annotations.images.len() } else { 0 });
+        let mut set = Self { name: entry.name, folder, annotations, damaged: Vec::new(), assumed };
         set.damaged = set.find_damaged(options.verify);
         if !options.skip_damaged {
             refuse_damaged(&set, split)?;
@@ -108,7 +115,13 @@ impl Coco {
             let Scratch { encoded, decoded, path, images, .. } = scratch;
             files::below(path, &self.folder, &self.annotations.images[index].name);
             let found = files::probe(path, images, encoded, decoded)?;
-            self.check_size(index, found)
+            let upright = self.place(index, found, Orientation::default());
+            if upright.is_ok() {
+                return upright.map(drop);
+            }
+            // The annotations may be of the image as it is shown.
+            let (found, orientation) = files::described(path, images, encoded, decoded)?;
+            self.place(index, found, orientation).map(drop)
         })
     }
 
@@ -120,15 +133,18 @@ impl Coco {
         }
     }
 
-    fn check_size(&self, index: usize, found: [usize; 2]) -> Result<(), String> {
+    /// What an image's annotations are of, which was found with this stored size and orientation.
+    fn place(&self, index: usize, found: [usize; 2], orientation: Orientation) -> Result<Of, String> {
         let annotated = self.annotations.images[index].size.map(|length| length as usize);
-        if annotated == found {
-            return Ok(());
-        }
-        let ([height, width], [found_height, found_width]) = (annotated, found);
-        Err(format!(
-            "its annotations are for {height}×{width}, but the image is {found_height}×{found_width}"
-        ))
+        let of = match &self.annotations.content {
+            // Where nothing has coordinates, either size will do.
+            Content::Labels(_) if [annotated[1], annotated[0]] == found => Some(Of::Stored),
+            _ => upright::annotated(annotated, found, orientation),
+        };
+        of.ok_or_else(|| {
+            let ([height, width], [found_height, found_width]) = (annotated, found);
+            format!("its annotations are for {height}×{width}, but the image is {found_height}×{found_width}")
+        })
     }
 
     /// The image, or of its pixels those that are `wanted`, and its label or mask.
@@ -141,19 +157,24 @@ impl Coco {
         self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
         files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
-        let annotate = |size: [usize; 2], Scratch { encoded, mask, .. }: &mut Scratch| {
-            self.check_size(index, size)?;
+        let annotate = |size: [usize; 2], orientation: Orientation, scratch: &mut Scratch| {
+            let of = self.place(index, size, orientation)?;
+            let Scratch { encoded, mask, .. } = scratch;
             let outlines = match &self.annotations.content {
                 Content::Labels(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
                 Content::Labels(labels) => return Ok(labels[index]),
                 Content::Masks(outlines) => outlines,
             };
-            let [height, width] = size;
+            self.assumed.note(index, of);
+            let painted = if of == Of::Stored { size } else { orientation.turned(size) };
             mask.clear();
-            mask.resize(height * width, 0);
+            mask.resize(size[0] * size[1], 0);
             for (class, shape) in outlines.regions(index) {
                 // The file is decoded; its memory is free.
-                shapes::paint(shape, class, mask, size, encoded);
+                shapes::paint(shape, class, mask, painted, encoded);
+            }
+            if of != Of::Stored {
+                upright::store(mask, size, orientation, encoded);
             }
             Ok(IGNORED)
         };
@@ -256,6 +277,10 @@ impl Dataset for Coco {
         &self.damaged
     }
 
+    fn assumed_upright(&self) -> usize {
+        self.assumed.count()
+    }
+
     fn masks(&self) -> bool {
         matches!(self.annotations.content, Content::Masks(_))
     }
@@ -265,6 +290,6 @@ impl Dataset for Coco {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.annotations.bytes()
+        self.annotations.bytes() + self.assumed.bytes()
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::{IGNORED, RegionRequest, Sample, Scratch};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
+use crate::transform::frame::Orientation;
 use crate::transform::pixels::PixelOrder;
 
 /// The most bytes of a text that lists classes or samples.
@@ -58,12 +59,12 @@ pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
 }
 
 /// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is
-/// `annotate`'s: given the image's stored size, it returns a label, or [`IGNORED`] where it has made a mask
-/// in `scratch`.
+/// `annotate`'s: given the image's stored size and orientation, it returns a label, or [`IGNORED`] where it has
+/// made a mask in `scratch`.
 pub(crate) fn sample<'a>(
     scratch: &'a mut Scratch,
     region: Option<RegionRequest<'_>>,
-    annotate: impl FnOnce([usize; 2], &mut Scratch) -> Result<u32, String>,
+    annotate: impl FnOnce([usize; 2], Orientation, &mut Scratch) -> Result<u32, String>,
 ) -> Result<Sample<'a>, String> {
     read(&scratch.path, &mut scratch.encoded)?;
     let Scratch { images, encoded, decoded, .. } = &mut *scratch;
@@ -73,7 +74,7 @@ pub(crate) fn sample<'a>(
         }
         None => images.decode(encoded, decoded)?,
     };
-    let label = annotate(decoded.stored_size(), scratch)?;
+    let label = annotate(decoded.stored_size(), decoded.orientation, scratch)?;
     Ok(Sample {
         pixels: &scratch.decoded,
         shape: decoded.shape,
@@ -98,6 +99,17 @@ pub(super) fn probe(
         Ok(())
     })?;
     Ok(size)
+}
+
+/// The stored size and the orientation of an image in a file, which is decoded.
+pub(super) fn described(
+    path: &Path,
+    images: &mut ImageDecoder,
+    encoded: &mut Vec<u8>,
+    decoded: &mut Vec<u8>,
+) -> Result<([usize; 2], Orientation), String> {
+    read(path, encoded)?;
+    images.decode(encoded, decoded).map(|image| (image.stored_size(), image.orientation))
 }
 
 pub(super) fn within_limit(bytes: u64) -> Result<u64, String> {

@@ -150,6 +150,10 @@ impl Dataset for Joined {
         Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
+    fn assumed_upright(&self) -> usize {
+        self.parts.iter().map(|part| part.assumed_upright()).sum()
+    }
+
     fn masks(&self) -> bool {
         self.parts[0].masks()
     }

@@ -15,6 +15,7 @@ mod pairs;
 pub mod shards;
 mod split;
 pub mod synthetic;
+mod upright;
 
 pub(crate) use self::files::read_list;
 pub use self::split::{Split, SplitBy};
@@ -154,6 +155,12 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::Unreadable`].
     fn damaged_files(&self) -> Result<Vec<(String, String)>, DataError> {
         Ok(Vec::new())
+    }
+
+    /// Samples, of those that were read so far, that an EXIF orientation turns and whose annotations could be
+    /// of the stored image as well as of the upright one: they are taken as of the upright one.
+    fn assumed_upright(&self) -> usize {
+        0
     }
 
     /// Whether samples have masks: a class for every pixel instead of one for the image.

@@ -6,10 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use super::coding::Coding;
+use super::upright::{self, Assumed, Of};
 use super::{Dataset, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
 use crate::decode;
 use crate::error::DataError;
 use crate::parallel;
+use crate::transform::frame::Orientation;
 use crate::transform::pixels::Normalisation;
 
 /// An image and its label image: paths below the data set's folder.
@@ -27,6 +29,7 @@ pub(super) struct PairedFiles {
     root: PathBuf,
     pairs: Vec<Pair>,
     damaged: Vec<(u32, String)>,
+    assumed: Assumed,
 }
 
 impl PairedFiles {
@@ -43,7 +46,8 @@ impl PairedFiles {
         if pairs.is_empty() {
             return Err(DataError::Empty { origin: format!("{}, {split} split", root.display()) });
         }
-        let mut set = Self { name, coding, root: root.to_owned(), pairs, damaged: Vec::new() };
+        let assumed = Assumed::new(pairs.len());
+        let mut set = Self { name, coding, root: root.to_owned(), pairs, damaged: Vec::new(), assumed };
         if options.verify {
             set.damaged = set.find_damaged();
         }
@@ -55,29 +59,53 @@ impl PairedFiles {
 
     /// Looks at every pair, on all cores.
     fn find_damaged(&self) -> Vec<(u32, String)> {
-        parallel::problems(self.len(), |scratch, index| self.probe(&self.pairs[index], scratch))
+        parallel::problems(self.len(), |scratch, index| self.probe(index, scratch))
     }
 
-    fn probe(&self, pair: &Pair, scratch: &mut Scratch) -> Result<(), String> {
-        let Scratch { encoded, decoded, path, images, .. } = scratch;
-        files::below(path, &self.root, &pair.image);
+    fn probe(&self, index: usize, scratch: &mut Scratch) -> Result<(), String> {
+        let image = &self.pairs[index].image;
+        files::below(&mut scratch.path, &self.root, image);
+        let Scratch { encoded, decoded, path, images, .. } = &mut *scratch;
         let size = files::probe(path, images, encoded, decoded)?;
-        self.read_mask(pair, size, scratch)
+        let upright = self.read_mask(index, size, Orientation::default(), scratch);
+        if upright.is_ok() {
+            return upright;
+        }
+        // The label image may be of the image as it is shown.
+        files::below(&mut scratch.path, &self.root, image);
+        let Scratch { encoded, decoded, path, images, .. } = &mut *scratch;
+        let (size, orientation) = files::described(path, images, encoded, decoded)?;
+        if orientation == Orientation::default() {
+            return upright;
+        }
+        self.read_mask(index, size, orientation, scratch)
     }
 
-    /// Reads the mask of an image of this stored size.
-    fn read_mask(&self, pair: &Pair, size: [usize; 2], scratch: &mut Scratch) -> Result<(), String> {
+    /// Reads the mask of an image of this stored size and orientation.
+    fn read_mask(
+        &self,
+        index: usize,
+        size: [usize; 2],
+        orientation: Orientation,
+        scratch: &mut Scratch,
+    ) -> Result<(), String> {
+        let pair = &self.pairs[index];
         let Scratch { encoded, mask, path, .. } = scratch;
         files::below(path, &self.root, &pair.labels);
         let named = |problem: String| format!("its label image {}: {problem}", pair.labels);
         files::read(path, encoded).map_err(named)?;
         let labels = decode::decode_labels(encoded, mask).map_err(named)?;
-        if [labels.height, labels.width] != size {
-            let ([height, width], found) = (size, [labels.height, labels.width]);
-            let found = format!("is {}×{}, but the image is {height}×{width}", found[0], found[1]);
-            return Err(named(found));
+        let found = [labels.height, labels.width];
+        let Some(of) = upright::annotated(found, size, orientation) else {
+            let [height, width] = size;
+            return Err(named(format!("is {}×{}, but the image is {height}×{width}", found[0], found[1])));
+        };
+        self.coding.mask_of(&labels, mask).map_err(named)?;
+        self.assumed.note(index, of);
+        if let Of::Upright { .. } = of {
+            upright::store(mask, size, orientation, encoded);
         }
-        self.coding.mask_of(&labels, mask).map_err(named)
+        Ok(())
     }
 
     fn check(&self, index: usize) -> Result<&Pair, DataError> {
@@ -124,8 +152,10 @@ impl Dataset for PairedFiles {
         let pair = self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
         files::below(&mut scratch.path, &self.root, &pair.image);
-        files::sample(scratch, None, |size, scratch| self.read_mask(pair, size, scratch).map(|()| IGNORED))
-            .map_err(bad)
+        let annotate = |size: [usize; 2], orientation, scratch: &mut Scratch| {
+            self.read_mask(index, size, orientation, scratch).map(|()| IGNORED)
+        };
+        files::sample(scratch, None, annotate).map_err(bad)
     }
 
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
@@ -139,6 +169,10 @@ impl Dataset for PairedFiles {
         &self.damaged
     }
 
+    fn assumed_upright(&self) -> usize {
+        self.assumed.count()
+    }
+
     fn masks(&self) -> bool {
         true
     }
@@ -149,6 +183,6 @@ impl Dataset for PairedFiles {
 
     fn resident_bytes(&self) -> u64 {
         let bytes = |pair: &Pair| size_of::<Pair>() + pair.image.len() + pair.labels.len();
-        self.pairs.iter().map(bytes).sum::<usize>() as u64
+        self.pairs.iter().map(bytes).sum::<usize>() as u64 + self.assumed.bytes()
     }
 }

@@ -266,6 +266,79 @@ fn images_of_another_size_and_missing_ones_are_listed() {
     );
 }
 
+/// A photograph of 4×6, its upper left quarter outlined, with an orientation of EXIF.
+fn photograph(root: &Path, orientation: u8, size: [u32; 2]) {
+    let exif = [b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".as_slice(), &[orientation, 0, 0]].concat();
+    let [height, width] = [4u32, 6];
+    let pixels: Vec<u8> = (0..height * width).map(|at| at as u8).collect();
+    let mut file = Vec::new();
+    let mut info = png::Info::with_size(width, height);
+    info.exif_metadata = Some(exif.into());
+    let encoder = png::Encoder::with_info(&mut file, info).unwrap();
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    fs::create_dir_all(root.join("train2017")).unwrap();
+    fs::write(root.join("train2017/a.png"), file).unwrap();
+    let document = json!({
+        "images": [{"id": 1, "file_name": "a.png", "height": size[0], "width": size[1]}],
+        "categories": [{"id": 1, "name": "box"}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": 6.0,
+                         "segmentation": [[0, 0, 2, 0, 2, 3, 0, 3]]}],
+    });
+    fs::create_dir_all(root.join("annotations")).unwrap();
+    fs::write(root.join("annotations/instances_train2017.json"), document.to_string()).unwrap();
+}
+
+/// Annotations are of the upright image, unless their size is the stored one's alone.
+#[test]
+fn outlines_are_of_the_upright_image() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    // The box of three rows and two columns, from the upper left corner.
+    let upright = |row: usize, column: usize| row < 3 && column < 2;
+    for orientation in 1..=8u8 {
+        for size in [[4, 6], [6, 4]] {
+            photograph(root, orientation, size);
+            let turned = orientation > 4;
+            if !turned && size == [6, 4] {
+                let message = refused("coco", root, Split::Train, &OpenOptions::default());
+                assert!(message.contains("its annotations are for 6×4, but the image is 4×6"), "{message}");
+            } else {
+                let set = open("coco", root, Split::Train, &OpenOptions::default()).unwrap();
+                let mut scratch = Scratch::default();
+                let sample = set.read(0, &mut scratch).unwrap();
+                let mask = sample.mask.unwrap();
+                let at = |row: usize, column: usize| mask[row * 6 + column] == 1;
+                for (row, column) in (0..4).flat_map(|row| (0..6).map(move |column| (row, column))) {
+                    // Where a stored pixel is shown (TIFF 6.0, tag Orientation).
+                    let shown = match orientation {
+                        2 => (row, 5 - column),
+                        3 => (3 - row, 5 - column),
+                        4 => (3 - row, column),
+                        5 => (column, row),
+                        6 => (column, 3 - row),
+                        7 => (5 - column, 3 - row),
+                        8 => (5 - column, row),
+                        _ => (row, column),
+                    };
+                    let stored_alone = turned && size == [4, 6];
+                    let place = if stored_alone { (row, column) } else { shown };
+                    let expected = upright(place.0, place.1);
+                    assert_eq!(at(row, column), expected, "{orientation} {size:?} {row} {column}");
+                }
+                assert_eq!(
+                    set.assumed_upright(),
+                    usize::from((2..=4).contains(&orientation)),
+                    "{orientation}"
+                );
+            }
+            // Without coordinates nothing can be turned wrongly.
+            let set = open("coco_labels", root, Split::Train, &OpenOptions::default()).unwrap();
+            assert_eq!(set.read(0, &mut Scratch::default()).unwrap().label, 0);
+            assert_eq!(set.assumed_upright(), 0);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -191,6 +191,45 @@ fn damaged_pairs_are_listed() {
     assert_eq!(bad, [1, 2, 3, 4, 5, 6]);
 }
 
+/// The label image of a photograph that EXIF turns: as it is shown, or as it is stored where its size says so.
+#[test]
+fn label_images_are_of_the_upright_image() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    fs::write(root.join("train.txt"), "train/a.png trainannot/a.png").unwrap();
+    let photograph = |orientation: u8| {
+        let exif =
+            [b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0".as_slice(), &[orientation, 0, 0, 0]].concat();
+        let mut info = png::Info::with_size(3, 2);
+        info.exif_metadata = Some(exif.into());
+        let mut file = Vec::new();
+        let encoder = png::Encoder::with_info(&mut file, info).unwrap();
+        encoder.write_header().unwrap().write_image_data(&[9; 6]).unwrap();
+        fs::create_dir_all(root.join("train")).unwrap();
+        fs::write(root.join("train/a.png"), file).unwrap();
+    };
+    let labels = [1, 2, 3, 4, 5, 6];
+    for (orientation, size, expected) in [
+        (3, [2, 3], Some(([6, 5, 4, 3, 2, 1], 1))),
+        (6, [2, 3], Some((labels, 0))),
+        (6, [3, 2], Some(([2, 4, 6, 1, 3, 5], 0))),
+        (1, [2, 3], Some((labels, 0))),
+        (3, [3, 2], None),
+    ] {
+        photograph(orientation);
+        write_labels(&root.join("trainannot/a.png"), size, &labels);
+        let set = open("camvid", root, Split::Train, &OpenOptions::default());
+        match expected {
+            Some((expected, assumed)) => {
+                let set = set.unwrap();
+                assert_eq!(mask(set.as_ref(), 0), expected, "{orientation} {size:?}");
+                assert_eq!(set.assumed_upright(), assumed);
+            }
+            None => assert!(set.err().unwrap().to_string().contains("is 3×2, but the image is 2×3")),
+        }
+    }
+}
+
 #[test]
 fn cityscapes_is_read_by_its_folders() {
     let directory = tempfile::tempdir().unwrap();

@@ -16,6 +16,7 @@ mod plan_cache;
 mod plans;
 mod programs;
 mod room;
+mod statistics;
 
 pub use fit::{FittedRun, fit};
 pub use plans::{
@@ -24,3 +25,4 @@ pub use plans::{
 };
 pub use programs::{Programs, programs};
 pub use room::{largest_batch, least_bytes};
+pub use statistics::expect_statistics;

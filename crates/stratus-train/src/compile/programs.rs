@@ -60,8 +60,9 @@ fn training_program(
     batch: usize,
 ) -> Result<Program, TrainError> {
     let settings = resolved.settings();
-    let parts = equal_parts(batch, settings.micro_batch_size());
-    let forward = lower(graph, Mode::Train, resolved.precision(), batch / parts)?;
+    let samples = samples_at_once(resolved, batch);
+    let parts = batch / samples;
+    let forward = lower(graph, Mode::Train, resolved.precision(), samples)?;
     let forward = smooth_labels(forward, settings.train.label_smoothing as f32)?;
     let forward = if weighs_classes(settings) { weigh_classes(forward)? } else { forward };
     let forward = if resolved.input().mixes() { mix_labels(forward)? } else { forward };
@@ -95,6 +96,11 @@ pub(super) fn evaluation_program(
     let forward = fuse_as(&forward, device.backend.fusions())?;
     let forward = read_bytes(forward, resolved.input().measuring_scale_shifts(), device)?;
     tiled(forward, resolved)
+}
+
+/// Samples of a batch that go through the training program together.
+pub(super) fn samples_at_once(resolved: &Resolved, batch: usize) -> usize {
+    batch / equal_parts(batch, resolved.settings().micro_batch_size())
 }
 
 /// The fewest equal parts of a batch that have at most `most` samples each. The last batch of an epoch may

@@ -4,7 +4,7 @@ use super::Options;
 use super::outlook::Foreseen;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
-use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, fit};
+use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit};
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, open_datasets, with_class_weights};
 use crate::network::{LayerFile, Network, expect_layer_file};
@@ -88,6 +88,12 @@ impl RunSetup {
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
         let resolved = Resolved::new(&experiment, train, &graph, &device)?;
+        match (expect_statistics(&resolved, &graph), start) {
+            (Err(error), RunStart::New) => return Err(error),
+            // A run that an older program began goes on as it began.
+            (Err(error), RunStart::Continued) => warn(&error.to_string()),
+            (Ok(()), _) => {}
+        }
         if resolved.precision() == Precision::Bf16 && !device.fast_bf16 {
             warn(
                 "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",

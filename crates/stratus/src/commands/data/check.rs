@@ -18,6 +18,9 @@ struct Checked {
     damaged: Vec<Damaged>,
     unlabelled: Vec<String>,
     empty_classes: Vec<String>,
+    /// Images that an EXIF orientation turns and whose annotations fit them either way: these were taken as of
+    /// the upright image.
+    assumed_upright: usize,
     /// Files that are not the ones whose checksums are known.
     damaged_files: Vec<Damaged>,
 }
@@ -45,6 +48,7 @@ impl Checked {
         more(self.unlabelled.len(), "unlabelled");
         more(self.empty_classes.len(), "classes without an image");
         more(self.damaged_files.len(), "files with another checksum");
+        more(self.assumed_upright, "turned by EXIF, whose annotations are taken as of the upright image");
         for Damaged { name, problem } in self.damaged.iter().chain(&self.damaged_files) {
             lines.push_str(&format!("\n  {name}: {problem}"));
         }
@@ -77,6 +81,7 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
             damaged: samples.map(damaged).collect(),
             unlabelled: found.unlabelled.into_iter().map(named).collect(),
             empty_classes,
+            assumed_upright: set.assumed_upright(),
             damaged_files: set.damaged_files().map_err(data_failure)?.into_iter().map(damaged).collect(),
         });
     }

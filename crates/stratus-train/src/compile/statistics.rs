@@ -1,0 +1,169 @@
+//! Whether every batch norm sees more than one value of a channel. The variance of one value is zero whatever
+//! it is: the layer puts out its bias, nothing below it learns, and the running variance goes to zero.
+
+use super::programs::samples_at_once;
+use crate::TrainError;
+use crate::resolve::Resolved;
+use stratus_graph::{Graph, Node, Op};
+
+/// Checks that no batch norm that trains makes its statistics of a single value, in any program of a run.
+///
+/// # Errors
+/// [`TrainError::Configuration`], with the layer, the batch that has too few samples, and what to do.
+pub fn expect_statistics(resolved: &Resolved, graph: &Graph) -> Result<(), TrainError> {
+    let settings = resolved.settings();
+    let (batch, parts) = (settings.train.batch_size, settings.train.micro_batches);
+    let batches = [Some(batch), resolved.tail_batch()];
+    for (batch, is_tail) in batches.into_iter().flatten().zip([false, true]) {
+        if samples_at_once(resolved, batch) > 1 {
+            continue;
+        }
+        let Some((layer, shape)) = graph.nodes.iter().find_map(|node| single(graph, node)) else { continue };
+        let (what, hint) = match (is_tail, parts > 1 && batch > 1) {
+            (false, false) => ("a batch", "take larger batches with --set train.batch_size="),
+            (false, true) => {
+                ("a micro-batch", "cut batches into fewer parts with --set train.micro_batches=")
+            }
+            (true, false) => (
+                "the last batch of an epoch",
+                "leave that batch out with --set data.drop_last=true, or take another --set train.batch_size=",
+            ),
+            (true, true) => (
+                "a micro-batch of an epoch's last batch",
+                "leave that batch out with --set data.drop_last=true, or take another --set train.batch_size=",
+            ),
+        };
+        return Err(TrainError::Configuration {
+            problem: format!(
+                "layer `{layer}` normalises {shape} by the statistics of each batch, and {what} has 1 sample: \
+                 of one value for each channel there is no variance, and nothing before the layer can learn"
+            ),
+            hint: hint.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Name and shape of a batch norm that trains and has one value of a channel in a sample.
+fn single<'a>(graph: &'a Graph, node: &'a Node) -> Option<(&'a str, String)> {
+    let Op::BatchNorm2d(_) = node.op else { return None };
+    let shape = graph.shape(node.output);
+    let values: usize = shape.0.iter().skip(1).product();
+    (values == 1 && !node.frozen).then(|| (node.name.as_str(), shape.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Experiment;
+    use crate::device::OpenDevice;
+    use std::path::Path;
+    use stratus_data::{Split, open};
+    use stratus_engine::reference::ReferenceBackend;
+    use stratus_graph::ops::{AdaptiveAvgPool2d, BatchNorm2d, Flatten, Linear};
+    use stratus_graph::{GraphBuilder, Shape};
+
+    fn graph(pooled: bool) -> Graph {
+        let (mut graph, mut x) = GraphBuilder::new("small", Shape(vec![1, 4, 4]));
+        x = graph.add("bn1", BatchNorm2d::new(1), &[x]).unwrap();
+        if pooled {
+            x = graph.add("pool", AdaptiveAvgPool2d::GLOBAL, &[x]).unwrap();
+            x = graph.add("bn2", BatchNorm2d::new(1), &[x]).unwrap();
+        }
+        x = graph.add("flatten", Flatten, &[x]).unwrap();
+        let features = graph.shape(x).elements();
+        x = graph.add("fc", Linear::new(features, 3), &[x]).unwrap();
+        graph.finish(x).unwrap()
+    }
+
+    fn vector() -> Graph {
+        let (mut graph, mut x) = GraphBuilder::new("vector", Shape(vec![1, 4, 4]));
+        x = graph.add("flatten", Flatten, &[x]).unwrap();
+        x = graph.add("bn", BatchNorm2d::new(16), &[x]).unwrap();
+        x = graph.add("fc", Linear::new(16, 3), &[x]).unwrap();
+        graph.finish(x).unwrap()
+    }
+
+    fn check(graph: &Graph, keys: &[(&str, &str)]) -> Result<(), TrainError> {
+        let set = [
+            ("data.name", "synthetic"),
+            ("data.synthetic.classes", "3"),
+            ("data.shape", "[1, 4, 4]"),
+            ("model.name", "mlp"),
+        ];
+        let keys: Vec<_> = set.iter().chain(keys).copied().collect();
+        let experiment = Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap();
+        let options = crate::input::open_options(&experiment);
+        let set = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
+        let device = OpenDevice::new(Box::new(ReferenceBackend));
+        expect_statistics(&Resolved::new(&experiment, set.as_ref(), graph, &device)?, graph)
+    }
+
+    /// Images, batch size, parts, whether the rest is dropped; what has one value, if anything has.
+    #[test]
+    fn one_value_is_refused_wherever_it_comes_from() {
+        for (images, batch, parts, drop, expected) in [
+            ("64", "1", "1", "false", Some("a batch has 1 sample")),
+            ("64", "2", "1", "false", None),
+            ("65", "8", "1", "false", Some("the last batch of an epoch has 1 sample")),
+            ("65", "8", "1", "true", None),
+            ("66", "8", "1", "false", None),
+            ("64", "8", "8", "false", Some("a micro-batch has 1 sample")),
+            ("64", "8", "4", "false", None),
+            // Seven samples in parts of at most four are seven parts.
+            ("71", "8", "2", "false", Some("a micro-batch of an epoch's last batch has 1 sample")),
+            ("65", "8", "2", "false", Some("the last batch of an epoch has 1 sample")),
+            ("70", "8", "2", "false", None),
+        ] {
+            let keys = [
+                ("data.synthetic.images", images),
+                ("train.batch_size", batch),
+                ("train.micro_batches", parts),
+                ("data.drop_last", drop),
+            ];
+            for (graph, layer) in [(graph(true), "layer `bn2` normalises 1x1x1"), (vector(), "layer `bn`")] {
+                let found =
+                    check(&graph, &keys).err().map(|error| (error.to_string(), error.hint().unwrap()));
+                match (&found, expected) {
+                    (None, None) => {}
+                    (Some((problem, hint)), Some(expected)) => {
+                        assert!(problem.contains(expected) && problem.contains(layer), "{problem}");
+                        assert!(hint.contains("--set "), "{hint}");
+                    }
+                    _ => panic!("{keys:?}: {found:?}, expected {expected:?}"),
+                }
+            }
+            // Sixteen values are enough, and so are statistics that stay.
+            check(&graph(false), &keys).unwrap();
+            let mut frozen = graph(true);
+            frozen.freeze(&["bn2"]).unwrap();
+            check(&frozen, &keys).unwrap();
+        }
+    }
+
+    #[test]
+    fn such_a_run_does_not_begin() {
+        let folder = tempfile::tempdir().unwrap();
+        let layers = folder.path().join("pooled.toml");
+        let text = "name = \"pooled\"\ninput = [1, 4, 4]\n\n[[layer]]\nname = \"pool\"\nop = \
+                    \"adaptive_avg_pool2d\"\noutput = 1\n\n[[layer]]\nname = \"bn\"\nop = \
+                    \"batch_norm2d\"\n\n[[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n[[layer]]\nname = \
+                    \"fc\"\nop = \"linear\"\nout_features = 3\n";
+        std::fs::write(&layers, text).unwrap();
+        let keys = [
+            ("model.name", layers.to_str().unwrap()),
+            ("data.name", "synthetic"),
+            ("data.synthetic.images", "9"),
+            ("data.synthetic.classes", "3"),
+            ("train.batch_size", "8"),
+            ("train.device", "reference"),
+        ];
+        let experiment = Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap();
+        let out = folder.path().join("run");
+        let options = crate::run::Options { out: Some(out.clone()), ..Default::default() };
+        let machine = stratus_run::machine::Machine::probe();
+        let error = crate::run::start(&experiment, &options, machine, &mut crate::Silent).unwrap_err();
+        assert!(error.to_string().contains("layer `bn` normalises 1x1x1"), "{error}");
+        assert!(error.is_usage() && !out.exists());
+    }
+}
