@@ -4,16 +4,21 @@
 
 Trains digits twice, writes every table as CSV and as Parquet, reads each with both libraries, and compares:
 formats with each other, layers with the run's own layers.csv, iterations with its iterations.csv, and the
-milliseconds of a trace with those of the table. Prints what it compared; an assertion ends it.
+milliseconds of a trace, read with Perfetto's own schema, with those of the table; where
+STRATUS_TRACE_PROCESSOR names Perfetto's trace processor, also with what that counts. Prints what it compared; an assertion ends it.
 """
 import csv
 import gzip
+import os
 import pathlib
 import subprocess
 import sys
 
 import pandas
 import polars
+from google.protobuf.unknown_fields import UnknownFieldSet
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -30,45 +35,46 @@ def same(left, right, what):
         assert all(x == y or (x != x and y != y) for x, y in zip(a, b)), (what, name)
 
 
+def expect_known(message, what):
+    """Every field of the message, and of those in it, is one of Perfetto's schema."""
+    assert not len(UnknownFieldSet(message)), (what, [field.field_number for field in UnknownFieldSet(message)])
+    for field, value in message.ListFields():
+        if field.message_type:
+            for inner in value if field.is_repeated else [value]:
+                expect_known(inner, f"{what}.{field.name}")
+
+
 def slices(path):
-    """Names, begins and ends of a trace's slices: the protobuf read by its own rules."""
-
-    def varint(data, at):
-        value = shift = 0
-        while True:
-            byte = data[at]
-            value |= (byte & 127) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 128:
-                return value, at
-
-    def fields(data):
-        at = 0
-        while at < len(data):
-            tag, at = varint(data, at)
-            value, at = varint(data, at)
-            if tag & 7 == 2:
-                yield tag >> 3, data[at : at + value]
-                at += value
-            else:
-                yield tag >> 3, value
-
-    names, opened, closed = {}, [], []
-    for _, packet in fields(gzip.open(path).read()):
-        packet = dict(fields(packet))
-        if 12 in packet:
-            entry = dict(fields(dict(fields(packet[12]))[2]))
-            names[entry[1]] = entry[2].decode()
-        if 11 not in packet:
+    """Names, begins and ends of a trace's slices, read with Perfetto's own schema; each track nests."""
+    trace = perfetto_trace_pb2.Trace()
+    trace.ParseFromString(gzip.open(path).read())
+    expect_known(trace, "trace")
+    names, tracks, opened, closed = {}, set(), {}, []
+    for packet in trace.packet:
+        names.update((entry.iid, entry.name) for entry in packet.interned_data.event_names)
+        if packet.HasField("track_descriptor"):
+            tracks.add(packet.track_descriptor.uuid)
+        if not packet.HasField("track_event"):
             continue
-        event = dict(fields(packet[11]))
-        if event[9] == 1:
-            opened.append((names[event[10]], packet.get(8, 0)))
-        else:
-            name, begun = opened.pop()
-            closed.append((name, begun, packet.get(8, 0)))
-    assert not opened
+        event = packet.track_event
+        assert event.track_uuid in tracks, event
+        stack = opened.setdefault(event.track_uuid, [])
+        if event.type == event.TYPE_SLICE_BEGIN:
+            stack.append((names[event.name_iid] if event.HasField("name_iid") else event.name, packet.timestamp))
+        elif event.type == event.TYPE_SLICE_END:
+            name, begun = stack.pop()
+            assert begun <= packet.timestamp, (name, begun, packet.timestamp)
+            closed.append((name, begun, packet.timestamp))
+    assert not any(opened.values()), opened
     return closed
+
+
+def by_trace_processor(path, binary):
+    """What Perfetto's trace processor counts: nanoseconds by the name of a slice."""
+    config = TraceProcessorConfig(bin_path=binary)
+    with TraceProcessor(trace=str(path), config=config) as processor:
+        rows = processor.query("select name, sum(dur) as dur from slice group by name")
+        return {row.name: row.dur for row in rows}
 
 
 def main(program, folder):
@@ -106,7 +112,17 @@ def main(program, folder):
     chosen = iterations.filter(polars.col("iteration").is_between(3, 12))
     walls = sum(chosen[name].sum() for name in ("data_s", "train_s", "unattributed_s"))
     assert abs(traced / 1e9 - walls) < 1e-5, (traced, walls)
-    print(f"trace: {traced / 1e6:.3f} ms in ten iterations, as in the table")
+    print(f"trace: {traced / 1e6:.3f} ms in ten iterations, as in the table, by Perfetto's schema")
+    binary = os.environ.get("STRATUS_TRACE_PROCESSOR")
+    if not binary:
+        print("trace: Perfetto's trace processor was NOT asked: STRATUS_TRACE_PROCESSOR names its binary")
+        return
+    sums = {}
+    for name, begun, end in closed:
+        sums[name] = sums.get(name, 0) + end - begun
+    counted = by_trace_processor(folder / "trace.gz", binary)
+    assert counted == sums, {name: (counted.get(name), sums[name]) for name in sums}
+    print(f"trace: {len(sums)} names, the same nanoseconds by Perfetto's trace processor")
 
 
 if __name__ == "__main__":
