@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Holds Stratus' times of kernels against an outside witness: what oneDNN itself says of each execution.
+
+    scripts/check-witness.py STRATUS [NETWORK [BATCH [ITERATIONS]]]
+
+oneDNN prints every primitive that it executes with its own time where ONEDNN_VERBOSE asks for it. A training
+with that is compared with its own timeline: how many executions, and how many milliseconds, for each kind of
+primitive and in all. Steps that Stratus' own kernels compute have no such witness and are left out; their
+share is printed. Both clocks see the same executions, so that a busy machine makes no difference. The exit
+code is 1 where a kind of a millisecond per iteration or more differs by more than 3 %.
+"""
+import collections
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 0.03
+# Milliseconds per iteration below which the cost of printing a line would be compared.
+LEAST = 1.0
+# Iterations in front that are left out, as in reports.
+FIRST = 3
+
+
+def settings(batch, precision, iterations):
+    return [
+        "data.name=synthetic",
+        f"data.synthetic.images={batch * iterations}",
+        # Another number than the batch: so that what validation executes can be told from training.
+        f"data.synthetic.validation_images={max(batch // 2, 1)}",
+        f"train.batch_size={batch}",
+        "train.epochs=1",
+        "schedule.warmup_epochs=0",
+        f"train.precision={precision}",
+    ]
+
+
+def run(program, folder, *arguments, **environment):
+    done = subprocess.run(
+        [program, *arguments], cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def fields(data):
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        value, at = varint(data, at)
+        if tag & 7 == 2:
+            yield tag >> 3, data[at : at + value]
+            at += value
+        else:
+            yield tag >> 3, value
+
+
+def iterations_of(trace):
+    """For each iteration of a trace, the nanoseconds of its steps in order."""
+    names, stack, steps, found = {}, [], [], []
+    for _, packet in fields(gzip.open(trace).read()):
+        packet = dict(fields(packet))
+        if 12 in packet:
+            entry = dict(fields(dict(fields(packet[12]))[2]))
+            names[entry[1]] = entry[2].decode()
+        if 11 not in packet:
+            continue
+        event = dict(fields(packet[11]))
+        if event[9] == 1:
+            stack.append((names[event[10]], packet.get(8, 0)))
+            continue
+        name, begun = stack.pop()
+        # Steps lie within a phase, within an iteration.
+        if len(stack) == 2:
+            steps.append(packet.get(8, 0) - begun)
+        elif not stack:
+            found.append(steps)
+            steps = []
+    return found
+
+
+KINDS = {
+    "conv2d_forward": "convolution forward",
+    "conv2d_backward_data": "convolution backward data",
+    "conv2d_backward_weights": "convolution backward weights",
+    "reorder": "reorder",
+    "convert": "reorder",
+}
+
+
+def kind_of_step(step, implementation):
+    """The kind of oneDNN primitive that computes a step, and whether a reorder is part of it; None where
+    another kernel computes it."""
+    if implementation.startswith("stratus:") or implementation in ("", "none"):
+        return None
+    kernel = step["kernel"] if isinstance(step["kernel"], str) else next(iter(step["kernel"]))
+    return KINDS.get(kernel, "matrix products and others"), "+reorder" in implementation
+
+
+def kind_of_line(line):
+    """The kind of primitive, its direction, and its milliseconds, of a line of ONEDNN_VERBOSE."""
+    parts = line.split(",")
+    primitive, direction = parts[3], parts[5]
+    kind = f"{primitive} {direction.replace('_training', '').replace('_', ' ')}"
+    if primitive != "convolution":
+        kind = "reorder" if primitive == "reorder" else "matrix products and others"
+    return kind, direction, float(parts[-1])
+
+
+def witnessed(told):
+    """What oneDNN said, an entry an iteration: lines as (kind, milliseconds). An iteration begins where a
+    forward pass follows a backward pass; validation, behind the last, has no backward pass."""
+    found, backward = [[]], False
+    for line in told.splitlines():
+        if not line.startswith("onednn_verbose,exec,"):
+            continue
+        kind, direction, milliseconds = kind_of_line(line)
+        if direction == "forward_inference":
+            break
+        if direction == "forward_training" and backward:
+            found.append([])
+        backward = direction.startswith("backward") or (backward and direction != "forward_training")
+        found[-1].append((kind, milliseconds))
+    return found
+
+
+def compare(program, network, batch, iterations, precision, folder):
+    overrides = [word for key in settings(batch, precision, iterations) for word in ("--set", key)]
+    # Kernels are chosen without anything being printed.
+    plan = json.loads(run(program, folder, "plan", network, *overrides, "--dump", "plan", "--json"))
+    told = run(program, folder, "train", network, "--out", f"run-{precision}", *overrides, ONEDNN_VERBOSE="1")
+    trace = ("--trace", "--first", str(FIRST), "--count", str(iterations), "--out", f"{precision}.gz")
+    run(program, folder, "collect", f"run-{precision}", *trace)
+    measured = iterations_of(folder / f"{precision}.gz")
+    steps, choices = plan["train"]["program"]["steps"], plan["train"]["steps"]
+    assert measured and all(len(steps) == len(one) for one in measured), "the trace is not of this plan"
+    return steps, choices, measured, told
+
+
+def table(steps, choices, measured, told, iterations):
+    """Rows of (kind, executions by oneDNN, our milliseconds, oneDNN's) an iteration, and the share of all
+    steps' time that has a witness."""
+    said = witnessed(told)
+    assert len(said) == iterations, f"oneDNN tells of {len(said)} iterations, there were {iterations}"
+    # The last of them may have lines of what follows it.
+    said, measured = said[FIRST - 1 : -1], measured[:-1]
+    assert len(said) == len(measured)
+    kinds = [kind_of_step(step, choice["implementation"]) for step, choice in zip(steps, choices)]
+    # A step with a reorder in it has that of its own kind; oneDNN's lines do not say which reorder it was.
+    mixed = {kind[0] for kind in kinds if kind and kind[1]}
+    together = " + ".join(sorted(mixed | {"reorder"}))
+    group = lambda kind: together if mixed and kind in mixed | {"reorder"} else kind
+    ours, theirs, executions = (collections.Counter() for _ in range(3))
+    whole = 0
+    for iteration in measured:
+        for kind, nanoseconds in zip(kinds, iteration):
+            whole += nanoseconds
+            if kind:
+                ours[group(kind[0])] += nanoseconds * 1e-6 / len(measured)
+    for iteration in said:
+        for kind, milliseconds in iteration:
+            theirs[group(kind)] += milliseconds / len(said)
+            executions[group(kind)] += 1 / len(said)
+    for kind in sorted(set(ours) | set(theirs), key=lambda kind: -ours[kind]):
+        yield kind, executions[kind], ours[kind], theirs[kind]
+    both = sum(ours.values()), sum(theirs.values())
+    yield "in all", sum(executions.values()), *both
+    print(f"  {100 * both[0] * 1e6 * len(measured) / whole:.0f} % of the steps' time has a witness")
+
+
+def main():
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    network, batch, iterations = (*sys.argv[2:5], *("resnet50", "8", "12")[len(sys.argv[2:5]) :])
+    wrong = False
+    with tempfile.TemporaryDirectory() as folder:
+        for precision in ("f32", "bf16"):
+            print(f"{network}, batch {batch}, {precision}, {iterations} iterations; milliseconds an iteration")
+            found = compare(program, network, int(batch), int(iterations), precision, pathlib.Path(folder))
+            for kind, executions, ours, theirs in table(*found, int(iterations)):
+                off = ours / theirs - 1 if theirs else float("inf")
+                bad = abs(off) > LIMIT and max(ours, theirs) >= LEAST
+                wrong |= bad
+                mark = "  <- more than 3 %" if bad else ""
+                print(f"  {kind:<52} {executions:7.1f} {ours:9.2f} {theirs:9.2f} {100 * off:+6.2f} %{mark}")
+    sys.exit(wrong)
+
+
+if __name__ == "__main__":
+    main()
