@@ -18,6 +18,9 @@ pub fn markdown(report: &Report) -> String {
     if let Some(comparison) = &report.comparison {
         let (heads, rows) = comparison_table(comparison);
         out.push_str("# Side by side\n\n");
+        if let Some(verdict) = &comparison.verdict {
+            let _ = writeln!(out, "{}\n", plain(verdict));
+        }
         table(&mut out, &heads, &rows);
         out.push('\n');
     }
@@ -116,7 +119,7 @@ fn of_run(out: &mut String, run: &RunReport) {
         .collect();
     let mut add = |name: &str, ms: f64, share: f64| {
         let mut row = vec![name.to_owned(), String::new(), String::new(), String::new(), String::new()];
-        row.extend([format!("{ms:.3}"), format!("{share:.1}")]);
+        row.extend([number(Some(ms), 3), number(Some(share), 1)]);
         rows.push(row);
     };
     let rest = layers.iter().skip(LAYERS);
@@ -306,7 +309,9 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
 }
 
 fn number(value: Option<f64>, decimals: usize) -> String {
-    value.filter(|value| value.is_finite()).map_or(String::new(), |value| format!("{value:.decimals$}"))
+    value
+        .filter(|value| value.is_finite())
+        .map_or(String::new(), |value| crate::text::decimals(value, decimals))
 }
 
 fn table(out: &mut String, heads: &[String], rows: &[Vec<String>]) {

@@ -12,7 +12,7 @@ use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::summary::{Status, Summary};
 
-use crate::report::{flatten, is_place, score_name};
+use crate::report::{flatten, is_place, score_name, settle_rate};
 use crate::{Error, Result, status};
 
 /// A run in a few words.
@@ -71,6 +71,7 @@ impl RunLine {
         if let Some(tables) = configuration.as_object() {
             tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
         }
+        settle_rate(&mut settings);
         settings.retain(|key, _| !is_place(key));
         let summary = match Summary::read(&run.summary()) {
             Ok(summary) => Some(summary),
@@ -153,7 +154,7 @@ fn find_differences(lines: &mut [RunLine]) {
             }
         }
     }
-    for line in lines {
+    for line in lines.iter_mut() {
         let differs = |key: &str| {
             values
                 .get(&(line.experiment.clone(), key.to_owned()))
@@ -161,6 +162,15 @@ fn find_differences(lines: &mut [RunLine]) {
         };
         let differences = line.settings.iter().filter(|(key, _)| differs(key));
         line.differences = differences.map(|(key, value)| (key.clone(), value.clone())).collect();
+    }
+    // Validation's batch is mostly training's.
+    let follows = |line: &RunLine| {
+        let [of_validation, of_training] =
+            ["validation.batch_size", "train.batch_size"].map(|key| line.differences.get(key));
+        of_validation.is_none() || of_validation == of_training
+    };
+    if lines.iter().all(follows) {
+        lines.iter_mut().for_each(|line| _ = line.differences.remove("validation.batch_size"));
     }
 }
 

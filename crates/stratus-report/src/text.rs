@@ -49,6 +49,18 @@ pub(crate) fn probability(p: Option<f64>) -> String {
     }
 }
 
+/// Four significant digits.
+pub(crate) fn significant(number: f64) -> String {
+    format!("{number:.3e}").parse::<f64>().map_or_else(|_| number.to_string(), |number| number.to_string())
+}
+
+/// `value` with so many decimals, never a negative zero.
+pub(crate) fn decimals(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let is_zero = text.bytes().all(|byte| matches!(byte, b'-' | b'0' | b'.'));
+    if is_zero { text.trim_start_matches('-').to_owned() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -423,6 +423,9 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
         })
         .collect();
     html.element("h2", "", "Side by side");
+    if let Some(verdict) = &comparison.verdict {
+        html.element("p", "", verdict);
+    }
     html.table(&heads, &rows);
     if !comparison.repetitions.is_empty() {
         repetitions(html, comparison);

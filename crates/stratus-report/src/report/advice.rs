@@ -117,13 +117,14 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
                     percent * (1.0 - efficiency),
                     format!(
                         "{} of {} takes {percent:.1} % of an iteration at {:.0} % of what the roofline \
-                         allows ({:.0} GFLOP/s at {:.1} FLOP per byte): `stratus bench kernels` shows \
+                         allows ({:.0} GFLOP/s at {:.1} FLOP per byte): `stratus bench kernels {}` shows \
                          whether it is as slow alone.",
                         title(point.phase),
                         point.layer,
                         100.0 * efficiency,
                         point.gflops_per_s,
-                        point.intensity
+                        point.intensity,
+                        report.experiment.path.display()
                     ),
                 ));
             }
@@ -166,9 +167,11 @@ fn larger_batch(report: &RunReport) -> Option<String> {
     let per_sample = (memory.transient_bytes + memory.input_bytes) as u64 / work.batch.max(1) as u64;
     let largest = (room / per_sample.max(1)).min(images);
     let larger = largest.checked_ilog2().map_or(0, |power| 1_u64 << power);
+    let all = if largest == images { format!(" of the {images} training images") } else { String::new() };
+    let run = report.experiment.path.display();
     (larger > work.batch as u64).then(|| {
         format!(
-            "A batch of about {larger} would still fit {place} ({} there; {} a sample): `stratus plan --set \
+            "A batch of {larger}{all} would still fit {place} ({} there; {} a sample): `stratus plan {run} --set \
              train.batch_size={larger}` says exactly.",
             bytes(there),
             bytes(per_sample)

@@ -9,11 +9,14 @@ use serde_json::Value;
 use super::RunReport;
 use super::statistics::{SIGNIFICANT, moments, welch};
 use crate::collect::Experiment;
+use stratus_run::csv::Task;
 
-/// Keys of the configuration that say where a run or its data stand, not what is trained, or of what size the
-/// batches are that a learning rate was meant for, which the rate and the batch tell.
-const PLACES: [&str; 5] =
-    ["experiment.name", "data.path", "data.cache", "train.seed", "optimiser.learning_rate_batch"];
+/// Keys of the configuration that say where a run or its data stand, not what is trained.
+const PLACES: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
+/// Differences that the verdict names.
+const NAMED: usize = 3;
+/// Standard errors within which chance keeps 95 % of differences.
+const CHANCE: f64 = 1.96;
 
 /// The comparison of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,6 +25,8 @@ pub struct Comparison {
     pub score: &'static str,
     /// Keys of the configuration whose values differ, and `machine` where that does.
     pub keys: Vec<String>,
+    /// Which run is best, whether by more than chance, and in what they differ; none of fewer than two scores.
+    pub verdict: Option<String>,
     /// A row a run.
     pub rows: Vec<ComparisonRow>,
     /// Runs that differ in nothing but the seed, as one; only where there is a repetition at all.
@@ -121,13 +126,82 @@ impl Comparison {
             })
             .collect();
         let repetitions = repetitions(&rows);
+        let images =
+            runs.iter().map(validated).reduce(|a, b| a.filter(|images| Some(*images) == b)).flatten();
         let mut names = runs.iter().map(|run| super::score_name(run.task));
         let score = match names.next() {
             Some(name) if names.all(|other| other == name) => name,
             _ => "score",
         };
-        Self { score, keys, rows, repetitions }
+        let verdict = verdict(score, &keys, &rows, images);
+        Self { score, keys, verdict, rows, repetitions }
     }
+}
+
+/// Images that a classification was validated on; none where that is not known.
+fn validated(run: &RunReport) -> Option<u64> {
+    let classes = &run.experiment.summary.as_ref()?.classes;
+    let images = classes.iter().map(|class| class.samples).sum();
+    (run.task == Task::Classification && images > 0).then_some(images)
+}
+
+/// Runs of equal values, in the order of their first.
+fn groups(rows: &[ComparisonRow]) -> Vec<Vec<&ComparisonRow>> {
+    let mut groups: Vec<Vec<&ComparisonRow>> = Vec::new();
+    for row in rows {
+        match groups.iter_mut().find(|group| group[0].values == row.values) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups
+}
+
+/// Which is best, in words: single runs judged by the number of images they were validated on, repetitions by
+/// how far they spread.
+fn verdict(score: &str, keys: &[String], rows: &[ComparisonRow], images: Option<u64>) -> Option<String> {
+    let mut ranked: Vec<(&ComparisonRow, Vec<f64>)> = groups(rows)
+        .into_iter()
+        .map(|group| (group[0], group.iter().filter_map(|row| row.best_score).collect()))
+        .filter(|(_, scores): &(_, Vec<f64>)| !scores.is_empty())
+        .collect();
+    let mean = |scores: &[f64]| scores.iter().sum::<f64>() / scores.len() as f64;
+    ranked.sort_by(|a, b| mean(&b.1).total_cmp(&mean(&a.1)));
+    let [(best, of_best), (next, of_next), ..] = &ranked[..] else { return None };
+    let (high, low) = (mean(of_best), mean(of_next));
+    let repeated = of_best.len() > 1 && of_next.len() > 1;
+    let judged = match (welch(of_best, of_next).filter(|_| repeated), images) {
+        (Some(p), _) if p < SIGNIFICANT => format!(", beyond the spread of repetitions (p = {p:.3})"),
+        (Some(p), _) => format!(", within the spread of repetitions (p = {p:.3})"),
+        (None, Some(images)) if of_best.len() == 1 && of_next.len() == 1 => {
+            let error = ((high * (1.0 - high) + low * (1.0 - low)) / images as f64).sqrt();
+            let more = if high - low > CHANCE * error { "more" } else { "no more" };
+            format!(", {more} than chance makes of {images} validation images")
+        }
+        _ => String::new(),
+    };
+    let first = if high > low { "Best" } else { "Even" };
+    let of = |row: &ComparisonRow, scores: &[f64]| {
+        let more =
+            if scores.len() > 1 { format!(" and {} like it", scores.len() - 1) } else { String::new() };
+        format!("{}{more} {:.2} %", row.label, 100.0 * mean(scores))
+    };
+    let mut text = format!("{first} by {score}: {}, then {}{judged}.", of(best, of_best), of(next, of_next));
+    let differences: Vec<String> = keys
+        .iter()
+        .zip(best.values.iter().zip(&next.values))
+        .filter(|(_, (a, b))| a != b)
+        .map(|(key, (a, b))| format!("{key} ({a}, {b})"))
+        .collect();
+    if !differences.is_empty() {
+        let more = differences.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more keys") } else { String::new() };
+        text += &format!(
+            " These two differ in {}{more}.",
+            differences[..differences.len().min(NAMED)].join(", ")
+        );
+    }
+    Some(text)
 }
 
 /// Whether a key says where a run or its data stand, not what is trained.
@@ -137,13 +211,7 @@ pub(crate) fn is_place(key: &str) -> bool {
 
 /// Runs of equal values as one, each group compared with the first; empty where every run stands alone.
 fn repetitions(rows: &[ComparisonRow]) -> Vec<Repetitions> {
-    let mut groups: Vec<Vec<&ComparisonRow>> = Vec::new();
-    for row in rows {
-        match groups.iter_mut().find(|group| group[0].values == row.values) {
-            Some(group) => group.push(row),
-            None => groups.push(vec![row]),
-        }
-    }
+    let groups = groups(rows);
     if groups.iter().all(|group| group.len() < 2) {
         return Vec::new();
     }
@@ -182,8 +250,25 @@ pub(crate) fn settings(run: &Experiment) -> BTreeMap<String, String> {
     if let Some(tables) = run.configuration.as_object() {
         tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
     }
+    settle_rate(&mut settings);
     settings.extend(machine_name(run).map(|name| ("machine".to_owned(), name)));
     settings
+}
+
+/// Puts the learning rate that was trained with in the place of a recipe's, which is for batches of another
+/// size: two runs of one recipe differ in it where their batches do.
+pub(crate) fn settle_rate(settings: &mut BTreeMap<String, String>) {
+    let Some(meant_for) = settings.remove("optimiser.learning_rate_batch") else { return };
+    let number = |key: &str| settings.get(key).and_then(|value| value.parse::<f64>().ok());
+    let scales = settings.get("schedule.scale_with_batch").is_none_or(|scales| scales == "true");
+    let ratio =
+        number("train.batch_size").zip(meant_for.parse().ok()).map(|(batch, of): (f64, f64)| batch / of);
+    let rate = number("optimiser.learning_rate");
+    if let (true, Some(ratio), Some(rate)) = (scales, ratio, rate) {
+        let is_sgd = settings.get("optimiser.name").is_none_or(|name| name == "sgd");
+        let rate = rate * if is_sgd { ratio } else { ratio.sqrt() };
+        settings.insert("optimiser.learning_rate".to_owned(), crate::text::significant(rate));
+    }
 }
 
 /// The device that a run ran on, or the host and its processor.
@@ -224,6 +309,68 @@ impl Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rate_that_was_trained_with_is_compared() {
+        let run = |keys: &[(&str, &str)]| {
+            let mut settings: BTreeMap<String, String> =
+                keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            settle_rate(&mut settings);
+            settings.remove("optimiser.learning_rate").unwrap()
+        };
+        let recipe = [
+            ("optimiser.name", "sgd"),
+            ("optimiser.learning_rate", "0.1"),
+            ("optimiser.learning_rate_batch", "128"),
+            ("train.batch_size", "32"),
+        ];
+        assert_eq!(run(&recipe), "0.025");
+        let adam = [("optimiser.name", "adam"), recipe[1], recipe[2], recipe[3]];
+        assert_eq!(run(&adam), "0.05");
+        assert_eq!(run(&[recipe[0], recipe[1], recipe[3]]), "0.1");
+        assert_eq!(run(&[&recipe[..], &[("schedule.scale_with_batch", "false")]].concat()), "0.1");
+    }
+
+    fn row(label: &str, rate: &str, best_score: Option<f64>) -> ComparisonRow {
+        ComparisonRow {
+            label: label.to_owned(),
+            status: "completed".to_owned(),
+            values: vec![rate.to_owned()],
+            best_score,
+            val_loss: None,
+            train_loss: None,
+            iteration_ms: None,
+            images_per_second: None,
+            speed_up: None,
+            total_s: None,
+            peak_bytes: None,
+        }
+    }
+
+    #[test]
+    fn the_verdict_says_which_is_best_and_by_what() {
+        let keys = ["rate".to_owned()];
+        let told = |rows: &[ComparisonRow], images| verdict("top-1", &keys, rows, images);
+        let two = [row("a", "0.1", Some(0.6)), row("b", "0.2", Some(0.7))];
+        assert_eq!(
+            told(&two, Some(100)).unwrap(),
+            "Best by top-1: b 70.00 %, then a 60.00 %, no more than chance makes of 100 validation images. \
+             These two differ in rate (0.2, 0.1)."
+        );
+        assert!(told(&two, Some(1000)).unwrap().contains(", more than chance makes of 1000"));
+        assert!(!told(&two, None).unwrap().contains("chance"));
+        let even = told(&[two[0].clone(), row("b", "0.2", Some(0.6))], None).unwrap();
+        assert!(even.starts_with("Even by top-1: a 60.00 %, then b 60.00 %."), "{even}");
+        assert_eq!(told(&two[..1], Some(100)), None);
+        assert_eq!(told(&[two[0].clone(), row("b", "0.2", None)], Some(100)), None);
+        let repeated = [[0.1, 0.60], [0.1, 0.61], [0.1, 0.62], [0.2, 0.70], [0.2, 0.71], [0.2, 0.72]];
+        let rows = repeated.map(|[rate, score]| row("r", &rate.to_string(), Some(score)));
+        let text = told(&rows, Some(100)).unwrap();
+        assert!(
+            text.starts_with("Best by top-1: r and 2 like it 71.00 %, then r and 2 like it 61.00 %, beyond"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn differences_beyond_the_spread_are_real() {

@@ -318,7 +318,12 @@ impl Diff {
             .map(|(name, ms)| format!("{} {:+.3} {unit}", name.replace('_', " "), in_unit(*ms)))
             .collect();
         if !most.is_empty() {
-            text.push_str(&format!(" Most of it: {}.", most.join(", ")));
+            let named: f64 = changed.iter().take(NAMED).map(|(_, ms)| ms).sum();
+            let whole = self.wall.difference_ms.unwrap_or_default();
+            // What is beyond its own spread need not be what the whole differs by.
+            let is_most = named * whole > 0.0 && named.abs() >= whole.abs() / 2.0;
+            let what = if is_most { "Most of it" } else { "Beyond their own spread" };
+            text.push_str(&format!(" {what}: {}.", most.join(", ")));
         }
         text
     }

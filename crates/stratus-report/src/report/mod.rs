@@ -15,7 +15,7 @@ mod usage;
 
 pub use against::{Against, AgainstRow, Published, Reference};
 pub use compare::{Comparison, ComparisonRow, Repetitions};
-pub(crate) use compare::{differing, flatten, is_place, settings};
+pub(crate) use compare::{differing, flatten, is_place, settings, settle_rate};
 pub use cost::{LayerWork, Peaks, Point, Work};
 pub use curves::{Curve, Curves, LayerCurve};
 pub use diff::{Change, Diff, LayerDiff, Per, PhaseDiff};

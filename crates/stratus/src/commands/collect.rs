@@ -1,7 +1,7 @@
 //! `stratus collect`: tables out of run directories.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, pairs, table};
+use crate::output::{Output, Table, pairs};
 use crate::progress::clock;
 use clap::Args;
 use serde::Serialize;
@@ -141,7 +141,7 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     if arguments.csv {
         return output.document(&(), || brief.to_csv(&experiments));
     }
-    output.result(&(), || render(&brief))
+    output.result(&(), || render(&brief, output.narrow()))
 }
 
 /// The most keys that have columns of their own; more are named beside their values, below.
@@ -149,14 +149,19 @@ const KEY_COLUMNS: usize = 4;
 /// The width of lines that are made of words.
 const WIDTH: usize = 80;
 
-/// A row a run.
-fn render(brief: &Brief) -> String {
+/// Results that a narrow terminal goes without, the first first.
+const OPTIONAL: [&str; 4] = ["images/s", "time", "train loss", "epochs"];
+/// Heads of results: a key of such a name is written whole.
+const RESULTS: [&str; 4] = ["epochs", "train loss", "val loss", "status"];
+
+/// A row a run, in at most so many columns.
+fn render(brief: &Brief, width: Option<usize>) -> String {
     let columns = brief.keys.len() <= KEY_COLUMNS;
     // The last name of a key, where that is one key's alone.
     let head = |key: &String| {
         let short = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
         let alone = brief.keys.iter().filter(|other| short(other) == short(key)).count() == 1;
-        if alone { short(key) } else { key.clone() }
+        if alone && !RESULTS.contains(&short(key).as_str()) { short(key) } else { key.clone() }
     };
     let dash = || "–".to_owned();
     let number =
@@ -192,7 +197,7 @@ fn render(brief: &Brief) -> String {
         cells.extend([time.unwrap_or_else(dash), number(row.images_per_second_median, 1)]);
         rows.push(cells);
     }
-    let mut text = table(&rows);
+    let mut text = Table::new(&rows).whole_names().within(width, &OPTIONAL).to_string();
     if !columns {
         text.push_str("\nThey differ in\n");
         text.push_str(&differences(brief));

@@ -129,7 +129,8 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         Format::Csv => markdown::csv(&report),
         Format::Svg => chart(&report, arguments.chart)?,
     };
-    let name = format!("report.{}", arguments.format.ending());
+    let what = if arguments.diff { "diff" } else { "report" };
+    let name = format!("{what}.{}", arguments.format.ending());
     let path = match (&arguments.out, &paths[..]) {
         (Some(path), _) => path.clone(),
         (None, [run]) => run.join(name),

@@ -140,9 +140,9 @@ fn render(lines: &[RunLine], width: Option<usize>) -> String {
     }
     if rows.iter().skip(1).all(|row| row.last().is_some_and(String::is_empty)) {
         rows.iter_mut().for_each(|row| row.truncate(row.len() - 1));
-        return Table::new(&rows).within(width, &OPTIONAL).to_string();
+        return Table::new(&rows).whole_names().within(width, &OPTIONAL).to_string();
     }
-    Table::new(&rows).prose().within(width, &OPTIONAL).to_string()
+    Table::new(&rows).whole_names().prose().within(width, &OPTIONAL).to_string()
 }
 
 fn remove(paths: &[PathBuf], yes: bool, output: &Output) -> Result {

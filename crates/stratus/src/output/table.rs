@@ -26,13 +26,14 @@ pub struct Table<'a> {
     width: Option<usize>,
     optional: &'a [&'a str],
     prose: bool,
+    whole_names: bool,
 }
 
 impl<'a> Table<'a> {
     /// A table of these rows, as wide as they are. The first row is the heading.
     pub fn new<R: AsRef<[String]>>(rows: &'a [R]) -> Self {
         let rows = rows.iter().map(|row| row.as_ref().iter().map(String::as_str).collect()).collect();
-        Table { rows, width: None, optional: &[], prose: false }
+        Table { rows, width: None, optional: &[], prose: false, whole_names: false }
     }
 
     /// In at most so many columns, if that can be: names in the first column are shortened, then `optional`
@@ -47,6 +48,13 @@ impl<'a> Table<'a> {
     #[must_use]
     pub fn prose(mut self) -> Self {
         self.prose = true;
+        self
+    }
+
+    /// The first column is copied from, such as the paths of runs: nothing of it is left out.
+    #[must_use]
+    pub fn whole_names(mut self) -> Self {
+        self.whole_names = true;
         self
     }
 
@@ -74,7 +82,8 @@ impl<'a> Table<'a> {
     fn leave_out(&mut self, width: usize) -> Vec<&'a str> {
         let mut without = Vec::new();
         for name in self.optional {
-            let first = self.widths().first().copied().unwrap_or(0).min(NAMES);
+            let names = self.widths().first().copied().unwrap_or(0);
+            let first = if self.whole_names { names } else { names.min(NAMES) };
             if first + self.rest() <= width {
                 break;
             }
@@ -99,7 +108,7 @@ impl fmt::Display for Table<'_> {
             narrow.rows.iter().map(|row| row.first().copied().unwrap_or("").into()).collect();
         if let (Some(width), Some(first)) = (self.width, widths.first_mut()) {
             let room = width.saturating_sub(narrow.rest()).max(SHORTEST);
-            if *first > room {
+            if *first > room && !self.whole_names {
                 let whole: Vec<String> = names.iter().map(|name| name.clone().into_owned()).collect();
                 names = names::shorten(&whole, room).into_iter().map(Cow::Owned).collect();
                 *first = room;

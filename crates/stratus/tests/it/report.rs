@@ -85,7 +85,7 @@ fn two_runs_and_published_figures_are_compared() {
     let svg = report(&["--diff", "a", "b", "--format", "svg", "--out", "-"]).out;
     assert!(svg.contains("What became faster or slower"), "{svg}");
     report(&["--diff", "a", "b"]);
-    assert!(fs::read_to_string(place.path("report.html")).unwrap().contains("Every layer and phase"));
+    assert!(fs::read_to_string(place.path("diff.html")).unwrap().contains("Every layer and phase"));
     let refused = place.run(&["report", "--diff", "a"]).expect(2);
     assert_eq!(
         refused.err,
