@@ -62,6 +62,9 @@ pub enum EngineError {
         /// What its driver or library said.
         reason: String,
     },
+    /// Who asked for it wants it no more.
+    #[error("interrupted before the first iteration")]
+    Interrupted,
     /// A name or size that does not exist in the session.
     #[error("{0}")]
     Mismatch(String),

@@ -1,5 +1,7 @@
 //! What a backend's start spends its time on.
 
+use crate::EngineError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,30 @@ static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
 /// Has `listener` be told from now on, in place of who was told before.
 pub fn listen(listener: Option<Listener>) {
     *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = listener;
+}
+
+/// Whether preparations are to end.
+static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
+
+/// Has preparations that look at it ([`go_on`]) end once `stop` is set.
+pub fn stop_with(stop: Option<Arc<AtomicBool>>) {
+    *STOP.lock().unwrap_or_else(PoisonError::into_inner) = stop;
+}
+
+/// Tells who listens what begins, for work of many small parts.
+///
+/// # Errors
+/// [`EngineError::Interrupted`] where preparations are to end.
+pub fn go_on(phase: impl FnOnce() -> String) -> Result<(), EngineError> {
+    let stop = STOP.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        return Err(EngineError::Interrupted);
+    }
+    let listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(listener) = listener {
+        listener(&phase());
+    }
+    Ok(())
 }
 
 /// Phases by name, in the order in which they ended first, with the time that each has taken in all. Phases

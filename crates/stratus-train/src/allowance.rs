@@ -47,11 +47,14 @@ impl Deadline {
     }
 }
 
+/// What is wrong, and what to do.
+type Refused = (String, String);
+
 /// What an hour costs: `train.price_per_hour`, or the price of `train.instance`.
 ///
 /// # Errors
 /// Where there is no such instance, or its price is not known.
-fn price(settings: &Train) -> Result<Option<(f64, Option<String>)>, (String, String)> {
+fn price(settings: &Train) -> Result<Option<(f64, Option<String>)>, Refused> {
     let Some(name) = &settings.instance else {
         return Ok(settings.price_per_hour.map(|price| (price, None)));
     };

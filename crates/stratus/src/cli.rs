@@ -4,9 +4,11 @@ use crate::commands::{
     bench, collect, completions, config, data, doctor, eval, forecast, infer, man, model, plan, report, runs,
     sweep, train,
 };
-use crate::errors::Result;
+use crate::errors::{Failure, Result};
 use crate::output::Output;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
+use stratus_train::experiment::habits;
 
 /// Trains convolutional networks and accounts for every millisecond of it.
 #[derive(Debug, Parser)]
@@ -128,4 +130,23 @@ mod tests {
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
     }
+}
+
+/// What a flag that other programs have is called here; none where clap's own words are as good.
+#[must_use]
+pub fn in_our_words(error: &clap::Error) -> Option<Failure> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let ContextValue::String(given) = error.get(ContextKind::InvalidArg)? else { return None };
+    let name = given.trim_start_matches('-').split('=').next().unwrap_or_default();
+    let hint = match name {
+        "gpu" | "gpus" | "cuda" | "ngpu" | "num-gpus" => "`--device gpu` has a GPU compute".to_owned(),
+        "cpu" | "no-cuda" => "`--device cpu` has the processors compute".to_owned(),
+        "resume" | "continue" | "checkpoint-dir" => {
+            "a run is continued by naming its directory: `stratus train RUN`".to_owned()
+        }
+        _ => format!("the key is `{0}`: give it as `--set {0}=…`", habits::key_of(name)?),
+    };
+    Some(Failure::usage(format!("`{given}` is no flag of this command")).hint(hint))
 }

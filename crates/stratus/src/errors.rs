@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Write};
+use stratus_engine::EngineError;
 use stratus_train::{ExperimentError, TrainError};
 
 /// Exit code: the command was used properly and failed.
@@ -62,6 +63,10 @@ impl From<ExperimentError> for Failure {
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
+        if matches!(error, TrainError::Engine(EngineError::Interrupted)) {
+            let hint = Some("nothing was trained yet: the same command begins again".to_owned());
+            return Failure { code: INTERRUPTED, error: Box::new(error), hint };
+        }
         let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
         Failure { code, error: Box::new(error), hint }
     }
@@ -86,8 +91,8 @@ impl From<stratus_sweep::Error> for Failure {
     }
 }
 
-impl From<stratus_engine::EngineError> for Failure {
-    fn from(error: stratus_engine::EngineError) -> Self {
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
         Failure::failed(error)
     }
 }
@@ -114,7 +119,9 @@ impl From<stratus_weights::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.error.to_string();
-        write!(out, "error: {}", indented(&text))?;
+        // Who interrupts a command has not made an error.
+        let kind = if self.code == INTERRUPTED { "" } else { "error: " };
+        write!(out, "{kind}{}", indented(&text))?;
         let mut cause = self.error.source();
         while let Some(error) = cause {
             let next = error.to_string();

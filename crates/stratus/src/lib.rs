@@ -19,6 +19,10 @@ pub fn main() -> ExitCode {
     let arguments = match cli::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
+            if let Some(failure) = cli::in_our_words(&error) {
+                output::Output::default().failure(&failure);
+                return ExitCode::from(failure.code);
+            }
             // Printing fails where nobody reads any more; the code says the same.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(errors::USAGE));

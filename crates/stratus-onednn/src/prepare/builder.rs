@@ -8,7 +8,7 @@ use std::time::Duration;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::program::Mode;
 use stratus_engine::{
-    Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Section, Step,
+    Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Section, Step, phases,
 };
 
 /// Builds the plan of one program in one layout of feature maps.
@@ -87,6 +87,12 @@ impl<'a> PlanBuilder<'a> {
         let mut times = Vec::with_capacity(source.steps.len());
         let mut given_up = false;
         for (position, step) in source.steps.iter().enumerate() {
+            if self.request.measure {
+                phases::go_on(|| {
+                    let layer = source.layer_name(step);
+                    format!("measuring kernels, step {} of {}: {layer}", position + 1, source.steps.len())
+                })?;
+            }
             self.enter(position);
             self.add(step).map_err(|reason| EngineError::Unsupported {
                 backend: "onednn".to_owned(),

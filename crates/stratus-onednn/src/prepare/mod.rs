@@ -69,6 +69,7 @@ pub(crate) fn prepare(
                     }
                     best = Some(if plan.is_faster(&kept) { (layout, plan) } else { (first, kept) });
                 }
+                Err(EngineError::Interrupted) => return Err(EngineError::Interrupted),
                 Err(error) => refused = Some(error),
             }
         }

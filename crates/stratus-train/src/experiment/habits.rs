@@ -74,8 +74,8 @@ const HABITS: &[(&str, &str)] = &[
     ("workers", "data.workers"),
 ];
 
-/// The key here that a name stands for elsewhere, with the section that it has there or without one.
-pub(super) fn key_of(name: &str) -> Option<&'static str> {
+/// The key that a name stands for elsewhere, with the section that it has there or without one.
+pub fn key_of(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('-', "_");
     let last = name.rsplit('.').next()?;
     let found = HABITS.binary_search_by(|(habit, _)| (*habit).cmp(last)).ok()?;

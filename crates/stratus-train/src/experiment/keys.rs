@@ -288,8 +288,9 @@ settings! {
         /// Check files against the published checksums, if there are any, and the beginning and end of every
         /// image file. `false` starts sooner, and accepts other data in the same format.
         verify: bool = true, Limit::Any;
-        /// Channels, height and width of the network's input. Not set: the shape of the stored images. If
-        /// they have several sizes, or are synthetic, the shape that the network is published for.
+        /// Channels, height and width of the network's input. Not set: the shape of the images of a data set
+        /// that has one; of photographs (folder, shards, coco) and synthetic images the shape that the
+        /// network is published for.
         shape: Option<Vec<usize>> = None, Limit::Between(1.0, 65_536.0);
         /// Resize each stored image so that its shorter side has this many pixels, then crop the centre. Not
         /// set: the largest centre crop with the aspect ratio of `data.shape` is resized.

@@ -6,7 +6,7 @@
 //! `experiment.toml`.
 
 mod error;
-mod habits;
+pub mod habits;
 mod keys;
 mod measure;
 mod parse;

@@ -4,11 +4,11 @@ use crate::cache::cache_folder;
 use crate::experiment::OnBadSample;
 use crate::network::LayerFile;
 use crate::{Experiment, TrainError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::synthetic;
-use stratus_data::{Dataset, OpenOptions, Split, SplitBy};
+use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy};
 
 /// The training and validation data of an experiment.
 pub struct Datasets {
@@ -17,6 +17,11 @@ pub struct Datasets {
     /// The validation set.
     pub validation: Arc<dyn Dataset>,
 }
+
+/// The data set of photographs in folders of classes.
+const FOLDER: &str = "folder";
+/// Entries of a folder that are looked at to see what it holds.
+const LOOKED_AT: usize = 1000;
 
 /// How an experiment opens its data set. Synthetic images get the shape that the network is published for,
 /// unless `data.shape` is set.
@@ -88,7 +93,42 @@ pub(crate) fn open_split(
             hint: "give the address without it, and credentials in environment variables".to_owned(),
         });
     }
-    Ok(stratus_data::open(&experiment.data.name, &experiment.data_path(), split, options)?)
+    let (name, path) = (&experiment.data.name, experiment.data_path());
+    stratus_data::open(name, &path, split, options).map_err(|error| {
+        let is_other = name != FOLDER && is_class_folders(&path);
+        if !is_other
+            || !matches!(
+                error,
+                DataError::MissingFile { .. } | DataError::MissingPart { .. } | DataError::Option { .. }
+            )
+        {
+            return error.into();
+        }
+        let hint = format!(
+            "{} holds photographs in folders of classes: train on them with --set data.name={FOLDER}",
+            path.display()
+        );
+        TrainError::Configuration { problem: error.to_string(), hint }
+    })
+}
+
+/// Whether a folder, or its `train`, holds folders of photographs.
+#[must_use]
+pub fn is_class_folders(path: &Path) -> bool {
+    let folders = |path: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT);
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect()
+    };
+    let has_photographs = |path: &PathBuf| {
+        let mut entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT);
+        entries.any(|entry| {
+            let path = entry.map(|entry| entry.path()).unwrap_or_default();
+            let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+            ["jpg", "jpeg", "png"].iter().any(|known| ending.eq_ignore_ascii_case(known))
+        })
+    };
+    let inside = folders(path);
+    inside.iter().chain(&folders(&path.join("train"))).any(has_photographs)
 }
 
 /// Opens an experiment's training and validation sets.

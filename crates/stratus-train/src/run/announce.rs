@@ -2,18 +2,24 @@
 
 use super::setup::RunSetup;
 use crate::experiment::Experiment;
+use crate::input::Datasets;
+use crate::resolve::Resolved;
 use std::path::Path;
+use stratus_data::{Dataset, Scratch};
+use stratus_graph::Graph;
 
 /// Width of the names before the lines.
 const NAMES: usize = 9;
 
-/// What will be done, a line for each kind of thing.
-pub(super) fn header(setup: &RunSetup, run: &Path) -> Vec<String> {
-    let RunSetup { resolved, datasets, graph, device, compiled, .. } = setup;
+/// Images that are looked at to see how large they are stored.
+const LOOKED_AT: usize = 8;
+/// An image that is enlarged to so many times its pixels is worth a word.
+const ENLARGED: usize = 4;
+
+/// What will be done, a line for each kind of thing: said before kernels are chosen, which takes a while.
+pub(super) fn intention(resolved: &Resolved, datasets: &Datasets, graph: &Graph) -> Vec<String> {
     let settings = resolved.settings();
     let train = datasets.train.as_ref();
-    let parameters: usize =
-        graph.parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
     let shape = graph.input_shape().0.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
     let lines = [
         (
@@ -26,7 +32,20 @@ pub(super) fn header(setup: &RunSetup, run: &Path) -> Vec<String> {
                 train.classes()
             ),
         ),
-        ("network", format!("{}, {} parameters, images of {shape}", graph.name, short(parameters))),
+        (
+            "network",
+            format!("{}, {} parameters, images of {shape}", graph.name, short(graph.trained_parameters())),
+        ),
+        ("training", length(settings, resolved.samples())),
+        ("optimiser", optimiser(settings)),
+    ];
+    lines.iter().map(|(name, text)| line(name, text)).collect()
+}
+
+/// What computes it, in how much memory, and where it goes.
+pub(super) fn place(setup: &RunSetup, run: &Path) -> Vec<String> {
+    let RunSetup { device, compiled, .. } = setup;
+    let lines = [
         (
             "device",
             format!(
@@ -36,11 +55,35 @@ pub(super) fn header(setup: &RunSetup, run: &Path) -> Vec<String> {
                 compiled.plans.arena_bytes as f64 / 1_048_576.0
             ),
         ),
-        ("training", length(settings, resolved.samples())),
-        ("optimiser", optimiser(settings)),
         ("run", run.display().to_string()),
     ];
     lines.iter().map(|(name, text)| line(name, text)).collect()
+}
+
+/// A word where photographs are stored much smaller than the network takes them, which costs time and adds
+/// nothing: only where nobody said how large they should be.
+pub(super) fn enlarged(settings: &Experiment, set: &dyn Dataset, taken: &[usize]) -> Option<String> {
+    let (None, None, &[channels, height, width]) = (settings.shape(), set.sample_shape(), taken) else {
+        return None;
+    };
+    let mut scratch = Scratch::default();
+    let step = set.len().div_ceil(LOOKED_AT).max(1);
+    // One that cannot be read is told of where it is trained on.
+    let mut stored: Vec<[usize; 2]> = (0..set.len())
+        .step_by(step)
+        .filter_map(|index| {
+            set.read(index, &mut scratch).ok().map(|sample| [sample.shape[1], sample.shape[2]])
+        })
+        .collect();
+    stored.sort_by_key(|[height, width]| height * width);
+    let &[high, wide] = stored.get(stored.len() / 2)?;
+    let factor = (height * width) / (high * wide).max(1);
+    (factor >= ENLARGED).then(|| {
+        format!(
+            "the images are stored as {high}×{wide} and enlarged to {height}×{width}, {factor} times the work: \
+             `--set data.shape=[{channels},{high},{wide}]` trains on them as they are, where the network allows it"
+        )
+    })
 }
 
 /// A name and what there is to say, in columns.
@@ -100,6 +143,34 @@ fn short(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_data::{OpenOptions, Split, open};
+    use stratus_testing::jpeg::{Scans, Sketch};
+
+    #[test]
+    fn small_photographs_are_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let class = folder.path().join("train/cat");
+        std::fs::create_dir_all(&class).unwrap();
+        let image = Sketch {
+            height: 24,
+            width: 32,
+            factors: vec![(1, 1)],
+            scans: Scans::Together,
+            restart: 0,
+            adobe: None,
+            seed: 1,
+        };
+        std::fs::write(class.join("0.jpg"), image.write()).unwrap();
+        let set = open("folder", folder.path(), Split::Train, &OpenOptions::default()).unwrap();
+        let told = enlarged(&resnet(&[]), set.as_ref(), &[3, 224, 224]).unwrap();
+        assert!(
+            told.starts_with("the images are stored as 24×32 and enlarged to 224×224, 65 times"),
+            "{told}"
+        );
+        assert!(enlarged(&resnet(&[]), set.as_ref(), &[3, 40, 40]).is_none());
+        let asked = resnet(&[("data.shape", "[3,224,224]")]);
+        assert!(enlarged(&asked, set.as_ref(), &[3, 224, 224]).is_none());
+    }
 
     fn resnet(keys: &[(&str, &str)]) -> Experiment {
         Experiment::builtin("resnet18").unwrap().with_overrides(keys).unwrap()

@@ -143,7 +143,7 @@ fn begin(
         log.say(&text)?;
         observer.say(&text);
     }
-    announce::header(&setup, run.path()).iter().for_each(|line| observer.say(line));
+    announce::place(&setup, run.path()).iter().for_each(|line| observer.say(line));
     train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 

@@ -1,6 +1,7 @@
 //! What a run needs before its first iteration: data, network, device, session, pretrained weights.
 
 use super::Options;
+use super::announce;
 use super::outlook::Foreseen;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
@@ -103,6 +104,12 @@ impl RunSetup {
         if damaged > 0 {
             warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
         }
+        if start == RunStart::New {
+            announce::intention(&resolved, &datasets, &graph).iter().for_each(|line| observer.say(line));
+            let word = announce::enlarged(resolved.settings(), train, &graph.input_shape().0);
+            word.into_iter().for_each(|word| observer.warn(&word));
+        }
+        let mut warn = |text: &str| observer.warn(text);
         let FittedRun { resolved, mut planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
         let foreseen = foresee(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;

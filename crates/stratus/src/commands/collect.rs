@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn runs_are_rows_with_what_differs() {
         let end = "\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n";
-        let text = render(&brief(&["a.rate", "a.size", "b.size"], [Status::Completed; 2]));
+        let text = render(&brief(&["a.rate", "a.size", "b.size"], [Status::Completed; 2]), None);
         let expected = "\
 run            rate  a.size  b.size  epochs  train loss  val loss    top-1  time  images/s
 runs/digits/0     –    0.25    0.25       3      0.5000         –  87.50 %  1:15    1234.5
@@ -298,7 +298,7 @@ runs/digits/1  0.25    0.25    0.25       3      0.5000         –  87.50 %  1:
 ";
         assert_eq!(text, format!("{expected}{end}"), "\n{text}");
         let keys = ["a.rate", "b.one", "c.another", "d.yet_another", "e.the_last"];
-        let text = render(&brief(&keys, [Status::Completed, Status::Failed]));
+        let text = render(&brief(&keys, [Status::Completed, Status::Failed]), None);
         let expected = "\
 run               status  epochs  train loss  val loss    top-1  time  images/s
 runs/digits/0  completed       3      0.5000         –  87.50 %  1:15    1234.5

@@ -4,8 +4,10 @@ use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
 use stratus_graph::zoo;
+use stratus_run::RunDir;
 use stratus_train::Experiment;
 use stratus_train::experiment::nearest;
+use stratus_train::input::is_class_folders;
 
 /// What the argument named.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,11 +32,19 @@ impl Target {
             if path.join("experiment.toml").is_file() {
                 return Ok(Target::Run(path.to_owned()));
             }
-            return Err(Failure::usage(format!(
-                "{} is not a run directory: it has no experiment.toml",
+            return Err(no_run(path));
+        }
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx")) {
+            return Err(Failure::usage(format!("{} is an ONNX model", path.display())).hint(format!(
+                "make a layer file and weights of it: `stratus model import {} -o FOLDER`",
                 path.display()
-            ))
-            .hint("give a directory like runs/digits/1"));
+            )));
+        }
+        let is_file_name = path
+            .extension()
+            .is_some_and(|ending| ["toml", "xml"].iter().any(|known| ending.eq_ignore_ascii_case(known)));
+        if !path.exists() && !is_file_name && path.components().count() > 1 {
+            return Err(missing(path));
         }
         let looks_like_a_path = path.extension().is_some() || path.components().count() > 1;
         if path.exists() || looks_like_a_path {
@@ -68,5 +78,41 @@ impl Target {
                 Ok(Experiment::load(&run.join("experiment.toml"))?.with_overrides(&globals.set)?)
             }
         }
+    }
+}
+/// Runs that are named where there are several.
+const NAMED: usize = 4;
+
+/// The runs in a folder, in words; none where there are none. `deep`: and in the folders in it.
+fn runs_in(folder: &Path, deep: bool) -> Option<String> {
+    let runs = if deep { RunDir::find(folder) } else { RunDir::list(folder) }.ok()?;
+    let names: Vec<String> = runs.iter().take(NAMED).map(|run| run.path().display().to_string()).collect();
+    let more = runs.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| format!("{}{more}", names.join(", ")))
+}
+
+/// A folder that is no run.
+fn no_run(path: &Path) -> Failure {
+    let failure =
+        Failure::usage(format!("{} is not a run directory: it has no experiment.toml", path.display()));
+    let hint = match runs_in(path, true) {
+        Some(runs) => format!("name one of the runs in it: {runs}"),
+        None if is_class_folders(path) => format!(
+            "it holds photographs: train a network on them with `stratus train NETWORK --data {} --set \
+             data.name=folder`",
+            path.display()
+        ),
+        None => "give a directory like runs/digits/1".to_owned(),
+    };
+    failure.hint(hint)
+}
+
+/// Neither a run nor an experiment file.
+fn missing(path: &Path) -> Failure {
+    let failure = Failure::usage(format!("there is no run or experiment at {}", path.display()));
+    match path.parent().and_then(|folder| runs_in(folder, false)) {
+        Some(runs) => failure.hint(format!("there are {runs}")),
+        None => failure.hint("`stratus runs` lists the runs under runs/"),
     }
 }

@@ -94,6 +94,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         Target::find(&arguments.target, globals)?
     };
     let stop = signals::stop_flag()?;
+    stratus_engine::phases::stop_with(Some(Arc::clone(&stop)));
     if arguments.stop_with_stdin {
         signals::stop_with_stdin(Arc::clone(&stop));
     }

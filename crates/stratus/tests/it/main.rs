@@ -9,6 +9,7 @@ mod data_sets;
 mod deadline;
 mod evaluating;
 mod finetune;
+mod first_hour;
 mod forecast;
 mod inference;
 mod kill;

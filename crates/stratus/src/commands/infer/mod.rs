@@ -140,9 +140,9 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
     }
     let masks = mask_files(arguments, &files, &videos)?;
     let mut shown = Shown::new(arguments, &predictor);
-    let begun = Instant::now();
     let most = if videos.is_empty() && windows.is_none() { files.len() } else { usize::MAX };
     let mut network = predictor.prepare(most, &mut warn)?;
+    let begun = Instant::now();
     let views = arguments.overlay || arguments.sheet.is_some();
     if !files.is_empty() {
         network.files(files.clone(), views, |prediction| {
@@ -317,6 +317,9 @@ fn images(named: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         if video::is_video(path) {
             videos.push(path.clone());
             continue;
+        }
+        if !path.exists() {
+            return Err(Failure::usage(format!("{}: there is no such file or folder", path.display())));
         }
         let found = find_images(path).map_err(TrainError::from)?;
         if found.is_empty() {

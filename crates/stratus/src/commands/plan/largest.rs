@@ -3,7 +3,6 @@
 use crate::errors::{Failure, Result};
 use crate::output::bytes;
 use serde::Serialize;
-use std::fmt;
 use stratus_graph::Graph;
 use stratus_train::compile::{FittedRun, KernelSelection, fit, largest_batch};
 use stratus_train::device::OpenDevice;
@@ -102,16 +101,16 @@ impl Search<'_> {
     }
 }
 
-impl fmt::Display for Largest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Largest {
+    /// As text; `command` is what the command line says of the training.
+    pub(super) fn text(&self, command: &str) -> String {
         let Self { batch_size, arena_bytes, host_memory, limit_bytes, is_whole_data_set } = *self;
         let whole = if is_whole_data_set { ", the whole data set" } else { "" };
-        writeln!(
-            f,
+        format!(
             "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; {} \
-             may be used\n\nTrain with it: --batch {batch_size}. The fastest batch is often smaller:\n\
-             `stratus forecast --batch 64,128,256 --on here` compares some. Kernels were not\nmeasured: \
-             those that training chooses may need some per cent more or less.",
+             may be used for the network\n\nTrain with it: --batch {batch_size}. The fastest batch is often \
+             smaller: `stratus forecast {command} --batch 64,128,256 --on here` compares some. Kernels were \
+             not measured: those that training chooses may need some per cent more or less.\n",
             bytes(arena_bytes as u64),
             bytes(host_memory.bytes()),
             bytes(limit_bytes as u64),

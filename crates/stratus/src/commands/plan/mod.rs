@@ -10,6 +10,7 @@ use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::Result;
 use crate::output::{Output, bytes};
+use crate::progress::Progress;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stratus_engine::Program;
@@ -17,7 +18,7 @@ use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
 use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::{Network, expect_layer_file};
-use stratus_train::{Resolved, device};
+use stratus_train::{Observer, Resolved, device};
 
 /// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
@@ -94,16 +95,20 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         // Nothing has to be measured for it.
         return dump_programs(&compile::programs(&resolved, &graph, &device)?, output);
     }
+    // Shows on a terminal what is measured.
+    let mut progress = Progress::new(*output);
     let selection = if arguments.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-    let mut warn = |text: &str| output.warning(text);
+    let mut warn = |text: &str| progress.warn(text);
     if arguments.largest_batch {
         let limit = arguments.memory.memory_limit.map(|mib| mib << 20);
         let search = largest::Search { resolved: &resolved, graph: &graph, device: &device, limit };
         let found = search.find(&datasets, &mut warn)?;
-        return output.result(&found, || found.to_string());
+        drop(progress);
+        return output.result(&found, || found.text(&command_of(arguments, globals)));
     }
     let FittedRun { resolved, programs, planned } =
         compile::fit(resolved, &graph, &device, &selection, &mut warn)?;
+    drop(progress);
     if arguments.dump == Some(Dump::Program) {
         return dump_programs(&programs, output);
     }
@@ -112,7 +117,8 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let host_memory = HostMemory::of(&resolved, &datasets, &plans.train, &plans.evaluate)?;
     if arguments.dump.is_none() {
         let summary = summary::Summary::of(&resolved, plans, &device, host_memory);
-        return output.result(&summary, || format!("{summary}{}", summary::next(&arguments.target)));
+        return output
+            .result(&summary, || format!("{summary}{}", summary::next(&command_of(arguments, globals))));
     }
     output.document(&Report::Plans { plans, host_memory }, || {
         format!(
@@ -122,6 +128,18 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
             bytes(host_memory.bytes()),
         )
     })
+}
+
+/// What was said of the training, as other commands take it.
+fn command_of(arguments: &PlanArguments, globals: &Globals) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/=,:@%+".contains(c);
+    let quoted = |word: &str| match word.chars().all(is_plain) && !word.is_empty() {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    let keys = globals.set.iter().filter(|(key, _)| key != "train.batch_size");
+    let settings = keys.map(|(key, value)| format!(" --set {}", quoted(&format!("{key}={value}"))));
+    quoted(&arguments.target) + &settings.collect::<String>()
 }
 
 fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Output) -> Result {
