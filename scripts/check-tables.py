@@ -5,7 +5,8 @@
 Trains digits twice, writes every table as CSV and as Parquet, reads each with both libraries, and compares:
 formats with each other, layers with the run's own layers.csv, iterations with its iterations.csv, and the
 milliseconds of a trace, read with Perfetto's own schema, with those of the table; where
-STRATUS_TRACE_PROCESSOR names Perfetto's trace processor, also with what that counts. Prints what it compared; an assertion ends it.
+STRATUS_TRACE_PROCESSOR names Perfetto's trace processor, also with what that counts. Prints what it
+compared; an assertion ends it.
 """
 import csv
 import gzip
@@ -37,7 +38,8 @@ def same(left, right, what):
 
 def expect_known(message, what):
     """Every field of the message, and of those in it, is one of Perfetto's schema."""
-    assert not len(UnknownFieldSet(message)), (what, [field.field_number for field in UnknownFieldSet(message)])
+    unknown = [field.field_number for field in UnknownFieldSet(message)]
+    assert not unknown, (what, unknown)
     for field, value in message.ListFields():
         if field.message_type:
             for inner in value if field.is_repeated else [value]:
@@ -60,7 +62,8 @@ def slices(path):
         assert event.track_uuid in tracks, event
         stack = opened.setdefault(event.track_uuid, [])
         if event.type == event.TYPE_SLICE_BEGIN:
-            stack.append((names[event.name_iid] if event.HasField("name_iid") else event.name, packet.timestamp))
+            name = names[event.name_iid] if event.HasField("name_iid") else event.name
+            stack.append((name, packet.timestamp))
         elif event.type == event.TYPE_SLICE_END:
             name, begun = stack.pop()
             assert begun <= packet.timestamp, (name, begun, packet.timestamp)

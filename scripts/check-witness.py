@@ -188,7 +188,7 @@ def main():
     wrong = False
     with tempfile.TemporaryDirectory() as folder:
         for precision in ("f32", "bf16"):
-            print(f"{network}, batch {batch}, {precision}, {iterations} iterations; milliseconds an iteration")
+            print(f"{network}, batch {batch}, {precision}: milliseconds an iteration, of {iterations}")
             found = compare(program, network, int(batch), int(iterations), precision, pathlib.Path(folder))
             for kind, executions, ours, theirs in table(*found, int(iterations)):
                 off = ours / theirs - 1 if theirs else float("inf")

@@ -171,8 +171,8 @@ fn larger_batch(report: &RunReport) -> Option<String> {
     let run = report.experiment.path.display();
     (larger > work.batch as u64).then(|| {
         format!(
-            "A batch of {larger}{all} would still fit {place} ({} there; {} a sample): `stratus plan {run} --set \
-             train.batch_size={larger}` says exactly.",
+            "A batch of {larger}{all} would still fit {place} ({} there; {} a sample): `stratus plan {run} \
+             --set train.batch_size={larger}` says exactly.",
             bytes(there),
             bytes(per_sample)
         )

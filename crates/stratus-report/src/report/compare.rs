@@ -25,7 +25,8 @@ pub struct Comparison {
     pub score: &'static str,
     /// Keys of the configuration whose values differ, and `machine` where that does.
     pub keys: Vec<String>,
-    /// Which run is best, whether by more than chance, and in what they differ; none of fewer than two scores.
+    /// Which run is best, whether by more than chance, and in what they differ; none of fewer than two
+    /// scores.
     pub verdict: Option<String>,
     /// A row a run.
     pub rows: Vec<ComparisonRow>,

@@ -80,8 +80,9 @@ pub(super) fn enlarged(settings: &Experiment, set: &dyn Dataset, taken: &[usize]
     let factor = (height * width) / (high * wide).max(1);
     (factor >= ENLARGED).then(|| {
         format!(
-            "the images are stored as {high}×{wide} and enlarged to {height}×{width}, {factor} times the work: \
-             `--set data.shape=[{channels},{high},{wide}]` trains on them as they are, where the network allows it"
+            "the images are stored as {high}×{wide} and enlarged to {height}×{width}, {factor} times the \
+             work: `--set data.shape=[{channels},{high},{wide}]` trains on them as they are, where the \
+             network allows it"
         )
     })
 }

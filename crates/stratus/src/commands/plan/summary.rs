@@ -115,8 +115,8 @@ impl Summary {
 /// What to ask next; `command` is what the command line says of the training.
 pub(super) fn next(command: &str) -> String {
     format!(
-        "next: `stratus forecast {command} --on here` for the time it takes,\n      `--largest-batch` for the \
-         largest batch that fits,\n      `--dump plan` for every kernel\n"
+        "next: `stratus forecast {command} --on here` for the time it takes,\n      \
+         `--largest-batch` for the largest batch that fits,\n      `--dump plan` for every kernel\n"
     )
 }
 
