@@ -22,6 +22,7 @@
 //! object that counts has no class and is as one that is damaged.
 
 mod annotations;
+mod scalar;
 mod shapes;
 
 use std::path::{Path, PathBuf};

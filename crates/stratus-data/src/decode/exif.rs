@@ -3,7 +3,6 @@
 use crate::transform::frame::Orientation;
 
 const ORIENTATION: u16 = 0x0112;
-const SHORT: u16 = 3;
 
 /// The orientation in an EXIF block; upright where there is none or the block is damaged: metadata should not
 /// make a photograph unusable.
@@ -11,6 +10,8 @@ pub(super) fn orientation(exif: &[u8]) -> Orientation {
     Orientation::from_exif(value(exif).unwrap_or(1))
 }
 
+/// The orientation's number. It should be a SHORT, once; cameras and programs write integers of other widths
+/// and other counts too, of which the first is taken. Where the tag is there twice, the last counts.
 fn value(exif: &[u8]) -> Option<u16> {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let little = match exif.get(..4)? {
@@ -18,20 +19,44 @@ fn value(exif: &[u8]) -> Option<u16> {
         [b'M', b'M', 0, 42] => false,
         _ => return None,
     };
-    let short = |at: usize| {
-        let bytes = exif.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    let number = |at: usize, width: usize| {
+        let bytes = exif.get(at..at.checked_add(width)?)?;
+        let add = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+        Some(if little { bytes.iter().rev().fold(0, add) } else { bytes.iter().fold(0, add) })
     };
-    let long = |at: usize| {
-        let bytes = exif.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) } as usize)
-    };
-    let directory = long(4)?;
-    let entries = usize::from(short(directory)?);
+    let directory = usize::try_from(number(4, 4)?).ok()?;
+    let entries = usize::try_from(number(directory, 2)?).ok()?;
     (0..entries)
-        .map_while(|entry| directory.checked_add(2 + entry * 12))
-        .find(|&at| short(at) == Some(ORIENTATION) && at.checked_add(2).and_then(short) == Some(SHORT))
-        .and_then(|at| short(at.checked_add(8)?))
+        .map_while(|entry| {
+            let at = directory.checked_add(2 + entry * 12)?;
+            // A cut entry ends the directory.
+            exif.get(at..at.checked_add(12)?)?;
+            Some(at)
+        })
+        .filter(|&at| number(at, 2) == Some(u64::from(ORIENTATION)))
+        .filter_map(|at| {
+            let width = width_of(number(at + 2, 2)?)?;
+            let bytes = number(at + 4, 4)?.max(1).checked_mul(width as u64)?;
+            // Values of more than four bytes are elsewhere, where the entry says.
+            let place = if bytes > 4 { usize::try_from(number(at + 8, 4)?).ok()? } else { at + 8 };
+            u16::try_from(number(place, width)?).ok()
+        })
+        .last()
+}
+
+/// The bytes of an integer of a type (TIFF 6.0, section 2; LONG8 as in BigTIFF).
+fn width_of(kind: u64) -> Option<usize> {
+    match kind {
+        // BYTE, SBYTE, UNDEFINED.
+        1 | 6 | 7 => Some(1),
+        // SHORT, SSHORT.
+        3 | 8 => Some(2),
+        // LONG, SLONG.
+        4 | 9 => Some(4),
+        // LONG8, SLONG8.
+        16 | 17 => Some(8),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +72,38 @@ mod tests {
         assert_eq!(orientation(big), Orientation::from_exif(8));
         for end in 0..little.len() - 4 {
             assert_eq!(orientation(&little[..end]), Orientation::default());
+        }
+    }
+
+    /// An integer of any width, in both byte orders, in place or elsewhere.
+    #[test]
+    fn the_orientation_may_be_an_integer_of_any_width() {
+        for little in [true, false] {
+            let number = |value: u64, width: usize| {
+                let bytes = value.to_be_bytes()[8 - width..].to_vec();
+                if little { bytes.into_iter().rev().collect() } else { bytes }
+            };
+            let file = |kind: u64, width: usize, count: u64| {
+                let value = number(6, width);
+                let many = value.iter().copied().cycle().take(width * count.clamp(1, 9) as usize).collect();
+                let (inline, behind): (Vec<u8>, Vec<u8>) =
+                    if width as u64 * count.max(1) > 4 { (number(26, 4), many) } else { (many, Vec::new()) };
+                let mut inline = inline;
+                inline.resize(4, 0);
+                let magic = if little { b"II*\0" } else { b"MM\0*" };
+                let parts = [number(8, 4), number(1, 2), number(0x112, 2), number(kind, 2), number(count, 4)];
+                [magic.to_vec(), parts.concat(), inline, number(0, 4), behind].concat()
+            };
+            for (kind, width) in [(1, 1), (6, 1), (7, 1), (3, 2), (8, 2), (4, 4), (9, 4), (16, 8), (17, 8)] {
+                for count in [0, 1, 2, 3, 9] {
+                    let found = orientation(&file(kind, width, count));
+                    assert_eq!(found, Orientation::from_exif(6), "{kind} {count} {little}");
+                }
+            }
+            // Text, fractions and floating point are no integers.
+            for (kind, width) in [(2, 1), (5, 8), (10, 8), (11, 4), (12, 8), (99, 2)] {
+                assert_eq!(orientation(&file(kind, width, 1)), Orientation::default(), "{kind}");
+            }
         }
     }
 

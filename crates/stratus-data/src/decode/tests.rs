@@ -184,6 +184,70 @@ fn a_file_cut_anywhere_is_an_error() {
     }
 }
 
+/// Bytes between the segments of a header, which libjpeg passes over with a warning: the same pixels.
+#[test]
+fn stray_bytes_between_segments_are_passed_over() {
+    for name in ["colour.jpg", "grey.jpg", "progressive.jpg", "turned.jpg", "tall_420.jpg"] {
+        let file = fixture(name);
+        let mut begins = Vec::new();
+        let mut at = 2;
+        // Every segment up to the first scan, of a file that has none between them.
+        while file[at + 1] != 0xda {
+            begins.push(at);
+            at += 2 + usize::from(u16::from_be_bytes([file[at + 2], file[at + 3]]));
+        }
+        begins.push(at);
+        for mut images in decoders() {
+            let mut expected = Vec::new();
+            let described = images.decode(&file, &mut expected).unwrap();
+            for stray in [&b"\0"[..], b"\0\0\0\0", b"abc", b"\xff\xff\xff", b"\x07\xff\0\x07"] {
+                // The first bytes of a file tell its format.
+                for &begin in &begins[1..] {
+                    let mut damaged = [&file[..begin], stray, &file[begin..]].concat();
+                    let mut pixels = Vec::new();
+                    let what = format!("{name}: {stray:?} at {begin} by {images:?}");
+                    assert_eq!(images.decode(&damaged, &mut pixels), Ok(described), "{what}");
+                    assert_eq!(pixels, expected, "{what}");
+                    let whole = Region::of(described.shape);
+                    let region = images.decode_region(&mut damaged, &mut pixels, &|_| whole.clone());
+                    assert_eq!((region, &pixels), (Ok(described), &expected), "{what}");
+                    let [_, height, width] = described.shape;
+                    let looks = images.looks_whole(&damaged, &damaged, damaged.len());
+                    assert_eq!(looks, Ok(Some([height, width])), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Padding behind the end of the image.
+#[test]
+fn bytes_behind_the_end_are_passed_over() {
+    for name in ["colour.jpg", "grey.jpg", "colour_png.png"] {
+        for mut images in decoders() {
+            let (mut expected, mut pixels) = (Vec::new(), Vec::new());
+            let file = fixture(name);
+            let described = images.decode(&file, &mut expected).unwrap();
+            for padding in [1, 3, 5000, 20_000] {
+                for byte in [0, 0xff, b'x'] {
+                    let mut padded = file.clone();
+                    padded.resize(file.len() + padding, byte);
+                    assert_eq!(images.decode(&padded, &mut pixels), Ok(described), "{name} {padding}");
+                    assert_eq!(pixels, expected);
+                    let (mut encoded, mut decoded) = (Vec::new(), Vec::new());
+                    let mut read = |at: u64, out: &mut [u8]| {
+                        out.copy_from_slice(&padded[at as usize..][..out.len()]);
+                        Ok(())
+                    };
+                    let [_, height, width] = described.shape;
+                    let found = images.probe(&mut read, padded.len() as u64, &mut encoded, &mut decoded);
+                    assert_eq!(found, Ok([height, width]), "{name} {padding}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_no_image_is_told() {
     let mut pixels = Vec::new();

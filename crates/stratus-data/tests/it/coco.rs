@@ -200,6 +200,109 @@ fn images_get_the_class_that_covers_most_of_them() {
     }
 }
 
+/// What programs write that loses nothing: the same masks and labels.
+#[test]
+fn every_form_that_loses_nothing_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let masks_of = |text: &str| {
+        write(root, text);
+        let mut all = Vec::new();
+        for name in ["coco", "coco_labels"] {
+            let set = open(name, root, Split::Train, &OpenOptions::default()).unwrap();
+            let mut scratch = Scratch::default();
+            for index in 0..3 {
+                let sample = set.read(index, &mut scratch).unwrap();
+                all.push((sample.label, sample.mask.map(<[u8]>::to_vec), set.sample_name(index)));
+            }
+        }
+        all
+    };
+    let document = || {
+        let mut document = labelled();
+        let annotations = document["annotations"].as_array_mut().unwrap();
+        annotations[5]["segmentation"] = json!([[0, 0, 1, 0, 1, 1]]);
+        annotations[4]["segmentation"] = json!([[0, 0, 1, 0, 1, 1]]);
+        document
+    };
+    let expected = masks_of(&document().to_string());
+    let forms: [Change; 7] = [
+        |d| d["images"][1]["file_name"] = json!("./a.png"),
+        |d| d["images"][2]["file_name"] = json!("more\\c.png"),
+        |d| d["images"][2]["file_name"] = json!(".\\more\\c.png"),
+        |d| d["annotations"][2]["iscrowd"] = json!(true),
+        |d| {
+            for annotation in d["annotations"].as_array_mut().unwrap() {
+                let is_crowd = annotation["iscrowd"] == json!(1);
+                annotation["iscrowd"] = if is_crowd { json!(1.0) } else { json!(false) };
+            }
+        },
+        |d| d["annotations"][0]["iscrowd"] = Value::Null,
+        |d| {
+            let float = |value: &mut Value| *value = json!(value.as_f64().unwrap());
+            for (list, keys) in [
+                ("annotations", &["id", "image_id", "category_id"][..]),
+                ("images", &["id", "height", "width"]),
+                ("categories", &["id"]),
+            ] {
+                for one in d[list].as_array_mut().unwrap() {
+                    keys.iter().for_each(|key| float(&mut one[key]));
+                }
+            }
+        },
+    ];
+    for (number, change) in forms.iter().enumerate() {
+        let mut changed = document();
+        change(&mut changed);
+        assert_eq!(masks_of(&changed.to_string()), expected, "{number}");
+    }
+    assert_eq!(masks_of(&format!("\u{feff}{}", document())), expected);
+}
+
+/// What is wrong is told with the annotation's number, or its place in the list where it has none.
+#[test]
+fn errors_name_the_annotation() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let cases: [(Change, &str); 13] = [
+        (|d| d["annotations"][0]["id"] = json!("3"), "number 1 of its annotations: its id is the text \"3\""),
+        (|d| d["annotations"][1]["image_id"] = json!("20"), "annotation 1: its image_id is the text \"20\""),
+        (|d| d["annotations"][1]["category_id"] = json!(67.5), "annotation 1: its category_id is 67.5"),
+        (|d| d["annotations"][1]["category_id"] = json!(-1), "annotation 1: its category_id is -1"),
+        (
+            |d| d["annotations"][3]["iscrowd"] = json!(2),
+            "annotation 4: its iscrowd is 2, and 0 or 1 is needed",
+        ),
+        (|d| d["annotations"][3]["iscrowd"] = json!([0]), "annotation 4: its iscrowd is a list"),
+        (
+            |d| drop(d["annotations"][3].as_object_mut().unwrap().remove("image_id")),
+            "annotation 4: it has no image_id",
+        ),
+        (|d| d["annotations"][2]["segmentation"] = json!("box"), "number 3 of its annotations: invalid type"),
+        (|d| d["images"][1]["height"] = json!("4"), "image 10: its height is the text \"4\""),
+        (|d| d["images"][1]["id"] = json!({}), "number 2 of its images: its id is an object"),
+        (|d| d["categories"][1]["id"] = Value::Null, "category `person`: it has no id"),
+        (
+            |d| d["images"][0]["file_name"] = json!("..\\image\\b.png"),
+            "image 20: `..\\image\\b.png` leads out of the data set's folder",
+        ),
+        (
+            |d| d["images"][0]["file_name"] = json!("C:\\image\\b.png"),
+            "image 20: `C:\\image\\b.png` is a path of one machine; name it from the images' folder on",
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut document = document();
+        change(&mut document);
+        write(root, &document.to_string());
+        let message = refused("coco", root, Split::Train, &OpenOptions::default());
+        assert!(message.contains(expected), "{message}");
+    }
+    fs::write(root.join("annotations/instances_train2017.json"), b"\xff\xfe{\0}\0").unwrap();
+    let message = refused("coco", root, Split::Train, &OpenOptions::default());
+    assert!(message.contains("UTF-16"), "{message}");
+}
+
 #[test]
 fn images_with_nothing_but_crowds_have_no_class() {
     let directory = tempfile::tempdir().unwrap();

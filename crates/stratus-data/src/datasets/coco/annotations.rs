@@ -3,13 +3,14 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::marker::PhantomData;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::scalar::Scalar;
 use super::shapes;
 use crate::datasets::{IGNORED, IGNORED_PIXEL, files};
 use crate::decode::{LARGEST_IMAGE, LONGEST_SIDE};
@@ -88,7 +89,15 @@ impl Annotations {
         Self::parse(BufReader::with_capacity(1 << 20, file.take(bytes)), target).map_err(damaged)
     }
 
-    fn parse(json: impl Read, target: Target) -> Result<Self, String> {
+    fn parse(mut json: impl BufRead, target: Target) -> Result<Self, String> {
+        // A mark at the beginning says how the text is coded, and is no part of it.
+        match json.fill_buf().map_err(|error| error.to_string())? {
+            [0xef, 0xbb, 0xbf, ..] => json.consume(3),
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+                return Err("is text in UTF-16; JSON is UTF-8: save it as that".to_owned());
+            }
+            _ => {}
+        }
         let mut stored = Stored::new(target);
         let mut json = serde_json::Deserializer::from_reader(json);
         let parsed = (&mut stored).deserialize(&mut json).and_then(|()| json.end());
@@ -129,28 +138,40 @@ struct Stored {
     shapes: Vec<u8>,
 }
 
-#[derive(Deserialize)]
 struct StoredCategory {
     id: u64,
     name: String,
 }
 
+/// A category as it stands in the file.
+#[derive(Deserialize)]
+struct WrittenCategory {
+    #[serde(default)]
+    id: Scalar,
+    name: String,
+}
+
 #[derive(Deserialize)]
 struct StoredImage {
-    id: u64,
+    #[serde(default)]
+    id: Scalar,
     file_name: String,
-    height: u32,
-    width: u32,
+    #[serde(default)]
+    height: Scalar,
+    #[serde(default)]
+    width: Scalar,
 }
 
 #[derive(Deserialize)]
 struct StoredAnnotation {
     #[serde(default)]
-    id: u64,
-    image_id: u64,
-    category_id: u64,
+    id: Scalar,
     #[serde(default)]
-    iscrowd: u8,
+    image_id: Scalar,
+    #[serde(default)]
+    category_id: Scalar,
+    #[serde(default)]
+    iscrowd: Scalar,
     segmentation: Option<Segmentation>,
 }
 
@@ -158,12 +179,34 @@ struct StoredAnnotation {
 #[derive(Deserialize)]
 struct StoredArea {
     #[serde(default)]
-    id: u64,
-    image_id: u64,
-    category_id: u64,
+    id: Scalar,
     #[serde(default)]
-    iscrowd: u8,
-    area: Option<f64>,
+    image_id: Scalar,
+    #[serde(default)]
+    category_id: Scalar,
+    #[serde(default)]
+    iscrowd: Scalar,
+    #[serde(default)]
+    area: Scalar,
+}
+
+/// An annotation's own number; 0 where it has none.
+fn id_of(id: &Scalar) -> Result<u64, String> {
+    if *id == Scalar::Missing { Ok(0) } else { id.whole("id") }
+}
+
+/// The path of an image below its folder, as programs write it: from the folder itself on, or with the
+/// separators of Windows.
+fn path_of(file_name: &str) -> Result<String, String> {
+    let path = file_name.replace('\\', "/");
+    let path = path.trim_start_matches("./");
+    if path.starts_with('/') || path.as_bytes().get(1) == Some(&b':') {
+        return Err(format!("`{file_name}` is a path of one machine; name it from the images' folder on"));
+    }
+    if !files::is_below(path) {
+        return Err(format!("`{file_name}` leads out of the data set's folder"));
+    }
+    Ok(path.to_owned())
 }
 
 /// An annotation whose shape has been put away.
@@ -185,20 +228,32 @@ impl Stored {
 
     fn add_image(&mut self, image: StoredImage) -> Result<(), String> {
         let StoredImage { id, file_name, height, width } = image;
-        let (rows, columns) = (height as usize, width as usize);
-        if rows.max(columns) > LONGEST_SIDE || !(1..=LARGEST_IMAGE).contains(&(rows * columns)) {
+        let id = id.whole("id")?;
+        let wrong = |problem: String| format!("image {id}: {problem}");
+        let (height, width) = (height.whole("height").map_err(wrong)?, width.whole("width").map_err(wrong)?);
+        let longest = LONGEST_SIDE as u64;
+        if height.max(width) > longest || !(1..=LARGEST_IMAGE as u64).contains(&(height * width)) {
             return Err(format!("image {id} is {height}×{width}"));
         }
-        if !files::is_below(&file_name) {
-            return Err(format!("image {id}: `{file_name}` leads out of the data set's folder"));
-        }
-        self.images.push(Image { id, name: file_name.into(), size: [height, width] });
+        let name = path_of(&file_name).map_err(wrong)?;
+        self.images.push(Image { id, name: name.into(), size: [height as u32, width as u32] });
+        Ok(())
+    }
+
+    fn add_category(&mut self, category: WrittenCategory) -> Result<(), String> {
+        let WrittenCategory { id, name } = category;
+        let id = id.whole("id").map_err(|problem| format!("category `{name}`: {problem}"))?;
+        self.categories.push(StoredCategory { id, name });
         Ok(())
     }
 
     fn add_annotation(&mut self, annotation: StoredAnnotation) -> Result<(), String> {
         let StoredAnnotation { id, image_id, category_id, iscrowd, segmentation } = annotation;
+        let id = id_of(&id)?;
         let wrong = |problem: String| format!("annotation {id}: {problem}");
+        let crowd = iscrowd.flag("iscrowd").map_err(wrong)?;
+        let image = image_id.whole("image_id").map_err(wrong)?;
+        let category = category_id.whole("category_id").map_err(wrong)?;
         let place =
             u32::try_from(self.shapes.len()).map_err(|_| wrong("more outlines than can be held".into()))?;
         let area = match segmentation {
@@ -210,20 +265,24 @@ impl Stored {
             }
             _ => return Err(wrong("no segmentation; a mask cannot be made of a box".to_owned())),
         };
-        let crowd = iscrowd != 0;
-        self.regions.push(StoredRegion { image: image_id, category: category_id, id, area, place, crowd });
+        self.regions.push(StoredRegion { image, category, id, area, place, crowd });
         Ok(())
     }
 
     fn add_area(&mut self, annotation: &StoredArea) -> Result<(), String> {
-        let StoredArea { id, image_id, category_id, iscrowd, area } = *annotation;
-        let area =
-            area.ok_or_else(|| format!("annotation {id}: no area, by which images get their class"))?;
+        let StoredArea { id, image_id, category_id, iscrowd, area } = annotation;
+        let id = id_of(id)?;
+        let wrong = |problem: String| format!("annotation {id}: {problem}");
+        let crowd = iscrowd.flag("iscrowd").map_err(wrong)?;
+        let image = image_id.whole("image_id").map_err(wrong)?;
+        let category = category_id.whole("category_id").map_err(wrong)?;
+        let area = area.number("area").map_err(wrong)?;
+        let area = area.ok_or_else(|| wrong("no area, by which images get their class".to_owned()))?;
         if !(0.0..=LARGEST_AREA).contains(&area) {
-            return Err(format!("annotation {id}: its area is {area}"));
+            return Err(wrong(format!("its area is {area}")));
         }
-        let (area, crowd) = ((area * AREA_UNITS).round() as u64, iscrowd != 0);
-        self.regions.push(StoredRegion { image: image_id, category: category_id, id, area, place: 0, crowd });
+        let area = (area * AREA_UNITS).round() as u64;
+        self.regions.push(StoredRegion { image, category, id, area, place: 0, crowd });
         Ok(())
     }
 
@@ -355,15 +414,12 @@ impl<'de> Visitor<'de> for &mut Stored {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "images" => map.next_value_seed(Each::new(|image| self.add_image(image)))?,
+                "images" => map.next_value_seed(Each::new(&key, |image| self.add_image(image)))?,
                 "annotations" => match self.target {
-                    Target::Mask => map.next_value_seed(Each::new(|one| self.add_annotation(one)))?,
-                    Target::Label => map.next_value_seed(Each::new(|one| self.add_area(&one)))?,
+                    Target::Mask => map.next_value_seed(Each::new(&key, |one| self.add_annotation(one)))?,
+                    Target::Label => map.next_value_seed(Each::new(&key, |one| self.add_area(&one)))?,
                 },
-                "categories" => map.next_value_seed(Each::new(|category| {
-                    self.categories.push(category);
-                    Ok(())
-                }))?,
+                "categories" => map.next_value_seed(Each::new(&key, |one| self.add_category(one)))?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -372,18 +428,20 @@ impl<'de> Visitor<'de> for &mut Stored {
 }
 
 /// A list whose elements are taken one by one, and not kept.
-struct Each<T, F> {
+struct Each<'a, T, F> {
+    /// What the list is called.
+    list: &'a str,
     take: F,
     element: PhantomData<T>,
 }
 
-impl<T, F: FnMut(T) -> Result<(), String>> Each<T, F> {
-    fn new(take: F) -> Self {
-        Self { take, element: PhantomData }
+impl<'a, T, F: FnMut(T) -> Result<(), String>> Each<'a, T, F> {
+    fn new(list: &'a str, take: F) -> Self {
+        Self { list, take, element: PhantomData }
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSeed<'de> for Each<T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSeed<'de> for Each<'_, T, F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -391,7 +449,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSee
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> for Each<T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> for Each<'_, T, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -399,8 +457,13 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> f
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
-        while let Some(element) = list.next_element()? {
-            (self.take)(element).map_err(Error::custom)?;
+        for number in 1u64.. {
+            // What a reader of the file looks for: which of the list, and at which line and column.
+            let within = |problem: &dyn fmt::Display| {
+                A::Error::custom(format_args!("number {number} of its {}: {problem}", self.list))
+            };
+            let Some(element) = list.next_element().map_err(|error| within(&error))? else { break };
+            (self.take)(element).map_err(|problem| within(&problem))?;
         }
         Ok(())
     }

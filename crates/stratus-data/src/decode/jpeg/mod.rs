@@ -101,7 +101,7 @@ impl Decoder {
     pub(super) fn header(&mut self, file: &[u8]) -> Result<[usize; 2], String> {
         match self {
             Self::Turbo(decoder) => turbo::header(decoder, file),
-            Self::Zune => zune::header(file),
+            Self::Zune => zune::header(without_stray_bytes(file).as_deref().unwrap_or(file)),
         }
     }
 
@@ -111,7 +111,10 @@ impl Decoder {
             Self::Turbo(decoder) => {
                 turbo::decode(decoder, file, orientation, pixels, &|image| Region::of(image.shape))
             }
-            Self::Zune => zune::decode(file, orientation, pixels),
+            Self::Zune => {
+                let clean = without_stray_bytes(file);
+                zune::decode(clean.as_deref().unwrap_or(file), orientation, pixels)
+            }
         }
     }
 
@@ -125,7 +128,10 @@ impl Decoder {
         let orientation = orientation_of_whole(file)?;
         match self {
             Self::Turbo(decoder) => turbo::decode(decoder, file, orientation, pixels, wanted),
-            Self::Zune => zune::decode_rows(file, orientation, pixels, wanted),
+            Self::Zune => match without_stray_bytes(file) {
+                Some(mut clean) => zune::decode_rows(&mut clean, orientation, pixels, wanted),
+                None => zune::decode_rows(file, orientation, pixels, wanted),
+            },
         }
     }
 }
@@ -141,31 +147,57 @@ fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
     Ok(exif.map(exif::orientation).unwrap_or_default())
 }
 
-/// The segments before the entropy-coded data, up to SOS of the first scan: marker and payload (ITU-T T.81,
-/// annex B).
+/// The segments before the entropy-coded data, up to SOS of the first scan: marker, the offset of its 0xff,
+/// and what of the payload is there (ITU-T T.81, annex B). As libjpeg does (`next_marker` in `jdmarker.c`),
+/// bytes between segments that are no marker are passed over: cameras and other programs leave some.
 fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     let mut at = 2;
     std::iter::from_fn(move || {
         loop {
-            let begin = at;
-            match *file.get(at..at + 4)? {
-                // Any number of fill bytes 0xff may precede a marker.
-                [0xff, 0xff, ..] => at += 1,
-                [0xff, marker, high, low] => {
-                    let length = usize::from(u16::from_be_bytes([high, low]));
-                    // The first scan's header is the last segment.
-                    at = if marker == SOS { file.len() } else { begin + 2 + length };
-                    return Some((
-                        marker,
-                        begin,
-                        file.get(begin + 4..begin + 2 + length).unwrap_or_default(),
-                    ));
-                }
-                _ => return None,
+            at += file.get(at..)?.iter().position(|&byte| byte == 0xff)?;
+            // Any number of fill bytes 0xff may precede a marker.
+            at += file[at..].iter().position(|&byte| byte != 0xff)?;
+            let (begin, marker) = (at - 1, file[at]);
+            at += 1;
+            match marker {
+                // A zero makes the 0xff before it one of the bytes that are passed over.
+                0 | TEM | RST0..=RST7 => continue,
+                EOI => return None,
+                _ => {}
             }
+            let length = file.get(at..at + 2)?;
+            let length = usize::from(u16::from_be_bytes([length[0], length[1]])).max(2);
+            let content = &file[at + 2..];
+            let content = &content[..content.len().min(length - 2)];
+            // The first scan's header is the last segment.
+            at = if marker == SOS { file.len() } else { at + length };
+            return Some((marker, begin, content));
         }
     })
 }
+
+/// The same file without the bytes between the segments of its header, where there are any: for a decoder
+/// that refuses them.
+fn without_stray_bytes(file: &[u8]) -> Option<Vec<u8>> {
+    let (mut clean, mut end, mut stray) = (vec![0xff, SOI], 2, false);
+    for (marker, begin, content) in segments(file) {
+        stray |= begin != end;
+        end = begin + 4 + content.len();
+        if marker == SOS {
+            clean.extend_from_slice(&file[begin..]);
+            return stray.then_some(clean);
+        }
+        clean.extend_from_slice(&file[begin..end]);
+    }
+    None
+}
+
+/// Markers without a segment.
+const TEM: u8 = 0x01;
+const RST0: u8 = 0xd0;
+const RST7: u8 = 0xd7;
+const SOI: u8 = 0xd8;
+const EOI: u8 = 0xd9;
 
 /// Start of scan.
 const SOS: u8 = 0xda;
