@@ -1,5 +1,6 @@
 //! Image files without labels, as a data set: what is predicted of them is not known beforehand.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -133,22 +134,30 @@ impl Dataset for ImageFiles {
 }
 
 /// The image files that a path stands for: itself, or of a folder those with an image's ending, in the order
-/// of their names, subfolders after the files beside them.
+/// of their names, subfolders after the files beside them. Links to folders are followed, each folder once.
 ///
 /// # Errors
 ///
-/// Where a folder cannot be read.
+/// Where a folder cannot be read, or a link leads nowhere.
 pub fn find_images(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
+    images_in(path, &mut HashSet::new())
+}
+
+/// The same of a folder, unless it was met before: a link may lead back to where it lies.
+fn images_in(path: &Path, met: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
+    if !met.insert(path.canonicalize().map_err(unreadable)?) {
+        return Ok(Vec::new());
+    }
     let (mut files, mut folders) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(path).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
-        // A link to a folder is left out: it may lead back here.
-        let is_folder = entry.file_type().map_err(unreadable)?.is_dir();
         let entry = entry.path();
+        let is_folder = entry.is_dir();
+        files::expect_live(&entry)?;
         let ending = entry.extension().map(|ending| ending.to_string_lossy().to_lowercase());
         if is_folder {
             folders.push(entry);
@@ -159,7 +168,7 @@ pub fn find_images(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     files.sort();
     folders.sort();
     for folder in folders {
-        files.extend(find_images(&folder)?);
+        files.extend(images_in(&folder, met)?);
     }
     Ok(files)
 }

@@ -143,6 +143,32 @@ pub struct WeightsFile {
     source: Source,
     contents: Contents,
     index: HashMap<String, usize>,
+    /// What was taken off every name.
+    prefix: String,
+}
+
+/// What programs put before every name of a network that they wrap: `torch.nn.DataParallel` and its like,
+/// `torch.compile`, and Lightning.
+const WRAPPERS: [&str; 3] = ["module.", "_orig_mod.", "model."];
+/// What `torch.optim.swa_utils.AveragedModel` counts beside the network that it wraps.
+const AVERAGED: &str = "n_averaged";
+
+/// Takes off what wrappers put before every name, however many there are; returns all of it.
+fn take_prefix(tensors: &mut [NamedTensor]) -> String {
+    let mut prefix = String::new();
+    let mut wrapped: Vec<&mut NamedTensor> =
+        tensors.iter_mut().filter(|tensor| tensor.name != AVERAGED).collect();
+    let wraps = |wrapper: &str, wrapped: &[&mut NamedTensor]| {
+        !wrapped.is_empty()
+            && wrapped
+                .iter()
+                .all(|tensor| tensor.name.len() > wrapper.len() && tensor.name.starts_with(wrapper))
+    };
+    while let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wraps(wrapper, &wrapped)) {
+        wrapped.iter_mut().for_each(|tensor| drop(tensor.name.drain(..wrapper.len())));
+        prefix.push_str(wrapper);
+    }
+    prefix
 }
 
 /// What a format's reader finds.
@@ -152,8 +178,6 @@ pub(crate) struct Contents {
     pub metadata: BTreeMap<String, String>,
     /// The key of the dict that was unwrapped.
     pub unwrapped: Option<String>,
-    /// Whether every name began with DataParallel's `module.`.
-    pub parallel: bool,
 }
 
 impl WeightsFile {
@@ -177,9 +201,10 @@ impl WeightsFile {
     }
 
     fn new(path: &Path, source: Source) -> Result<Self> {
-        let contents = contents(&source).map_err(|problem| problem.at(path))?;
+        let mut contents = contents(&source).map_err(|problem| problem.at(path))?;
+        let prefix = take_prefix(&mut contents.tensors);
         let index = contents.tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
-        Ok(Self { path: path.to_path_buf(), source, contents, index })
+        Ok(Self { path: path.to_path_buf(), source, contents, index, prefix })
     }
 
     /// Its path.
@@ -205,10 +230,11 @@ impl WeightsFile {
         self.contents.tensors.iter().filter(|tensor| tensor.dtype.is_float())
     }
 
-    /// The tensor of a name.
+    /// The tensor of a name, with or without what was taken off every name ([`prefix`](Self::prefix)).
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&NamedTensor> {
-        self.index.get(name).map(|&i| &self.contents.tensors[i])
+        let bare = || self.index.get(name.strip_prefix(&self.prefix)?);
+        self.index.get(name).or_else(bare).map(|&i| &self.contents.tensors[i])
     }
 
     /// The `__metadata__` of a safetensors file; empty for others.
@@ -223,15 +249,25 @@ impl WeightsFile {
         self.contents.unwrapped.as_deref()
     }
 
-    /// Whether every name began with the `module.` of `torch.nn.DataParallel`, which was taken off.
+    /// What programs that wrap networks put before every name, which was taken off: `module.` of
+    /// `torch.nn.DataParallel`, `_orig_mod.` of `torch.compile`, `model.` of Lightning, or several.
     #[must_use]
-    pub fn from_data_parallel(&self) -> bool {
-        self.contents.parallel
+    pub fn prefix(&self) -> &str {
+        &self.prefix
     }
 
-    /// How its weights fit the tensors that a network wants, see [`match_tensors`].
+    /// How its weights fit the tensors that a network wants, see [`match_tensors`]. A network whose own names
+    /// all begin like that has them with it.
     pub fn matching<'a>(&'a self, wanted: impl IntoIterator<Item = (&'a str, &'a [usize])>) -> Matching {
-        match_tensors(self.floats().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())), wanted)
+        let wanted: Vec<_> = wanted.into_iter().collect();
+        let named = |prefix: &str| {
+            let floats =
+                self.floats().map(|tensor| (format!("{prefix}{}", tensor.name), tensor.shape.as_slice()));
+            let floats: Vec<_> = floats.collect();
+            match_tensors(floats.iter().map(|(name, shape)| (name.as_str(), *shape)), wanted.iter().copied())
+        };
+        let own = !self.prefix.is_empty() && wanted.iter().all(|(name, _)| name.starts_with(&self.prefix));
+        named(if own { &self.prefix } else { "" })
     }
 
     /// The values of one of its floating-point tensors as f32, row-major.

@@ -38,7 +38,7 @@ pub(crate) fn read(source: &Source) -> Parsed<Contents> {
         });
     }
     let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-    Ok(Contents { format: Format::Safetensors, tensors, metadata, unwrapped: None, parallel: false })
+    Ok(Contents { format: Format::Safetensors, tensors, metadata, unwrapped: None })
 }
 
 fn dtype(kind: Kind) -> Dtype {

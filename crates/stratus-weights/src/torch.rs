@@ -48,7 +48,6 @@ pub(crate) fn read(source: &Source) -> Parsed<Contents> {
         tensors: tensors.collect::<Parsed<_>>()?,
         metadata: BTreeMap::new(),
         unwrapped: found.unwrapped,
-        parallel: found.parallel,
     })
 }
 

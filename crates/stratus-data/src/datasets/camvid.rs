@@ -118,8 +118,8 @@ const COLOURS: [([u8; 3], u8); 32] = [
 fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Dataset>, DataError> {
     let lists: &[&str] = match split {
         Split::Train => &["train.txt"],
-        Split::Validation => &["val.txt", "test.txt"],
-        Split::Test => &["test.txt", "val.txt"],
+        Split::Validation => &["val.txt", "valid.txt", "validation.txt", "test.txt"],
+        Split::Test => &["test.txt", "val.txt", "valid.txt", "validation.txt"],
     };
     let list = lists.iter().map(|list| root.join(list)).find(|list| list.is_file());
     let listed = root.join("train.txt").is_file();
@@ -154,10 +154,10 @@ fn all_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
     if root.join(IMAGES).is_dir() {
         return original_pairs(root);
     }
-    let names = ["train.txt", "val.txt", "test.txt"];
+    let names = ["train.txt", "val.txt", "valid.txt", "validation.txt", "test.txt"];
     let lists: Vec<_> = names.iter().map(|list| root.join(list)).filter(|list| list.is_file()).collect();
     if lists.is_empty() {
-        return Err(nothing_there(root, &names));
+        return Err(nothing_there(root, &["train.txt", "val.txt", "test.txt"]));
     }
     let pairs: Vec<Vec<Pair>> = lists.iter().map(|list| listed_pairs(list)).collect::<Result<_, _>>()?;
     Ok(pairs.concat())
@@ -215,12 +215,23 @@ fn listed_path(word: &str) -> Option<&str> {
 
 /// The pairs of the original files. Which label image is missing is found when it is to be read.
 fn original_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
-    let names = files::names_in(&root.join(IMAGES), |name| name.ends_with(".png"))?;
+    let names = files::names_in(&root.join(IMAGES), |name| stem_of(name).is_some())?;
     let pair = |name: &String| {
-        let stem = name.strip_suffix(".png").unwrap_or(name);
-        Pair { image: format!("{IMAGES}/{name}").into(), labels: format!("{LABELS}/{stem}_L.png").into() }
+        let stem = stem_of(name).unwrap_or(name);
+        // Endings are written in any case, and not always in the same.
+        let ending = &name[stem.len()..];
+        let labels = [ending, ".png", ".PNG"].map(|ending| format!("{LABELS}/{stem}_L{ending}"));
+        let there = labels.iter().find(|labels| root.join(labels).is_file());
+        let labels = there.unwrap_or(&labels[0]).as_str().into();
+        Pair { image: format!("{IMAGES}/{name}").into(), labels }
     };
     Ok(names.iter().map(pair).collect())
+}
+
+/// A PNG file's name without its ending.
+fn stem_of(name: &str) -> Option<&str> {
+    let stem = name.len().checked_sub(4)?;
+    name.get(stem..)?.eq_ignore_ascii_case(".png").then_some(&name[..stem])
 }
 
 #[cfg(test)]

@@ -142,7 +142,9 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
     }
     let mut pairs = Vec::new();
     let images = root.join(IMAGES).join(folder);
-    for city in files::names_in(&images, |name| images.join(name).is_dir())? {
+    let is_city = |name: &str| images.join(name).is_dir() || files::dead_link(&images.join(name)).is_some();
+    for city in files::names_in(&images, is_city)? {
+        files::expect_live(&images.join(&city))?;
         let suffix = format!("_{IMAGES}.png");
         for name in files::names_in(&images.join(&city), |name| name.ends_with(&suffix))? {
             let id = name.strip_suffix(&suffix).unwrap_or(&name);

@@ -86,6 +86,7 @@ impl Coco {
     ) -> Result<Self, DataError> {
         let part = part_of(root, split)?;
         let folders = [root.join(&part), root.join("images").join(&part)];
+        folders.iter().try_for_each(|folder| files::expect_live(folder))?;
         let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
             let problem = format!("holds no folder `{part}` or `images/{part}` with the images");
             return Err(DataError::Damaged { path: root.to_owned(), problem });
@@ -201,8 +202,12 @@ fn part_of(root: &Path, split: Split) -> Result<String, DataError> {
     let folder = root.join(FOLDER);
     let parts =
         if folder.is_dir() { files::names_in(&folder, |name| part_of(name).is_some())? } else { Vec::new() };
-    let part =
-        |kind: &&str| parts.iter().filter_map(|name| part_of(name)).rfind(|part| part.starts_with(*kind));
+    let part = |kind: &&str| {
+        parts
+            .iter()
+            .filter_map(|name| part_of(name))
+            .rfind(|part| part.to_ascii_lowercase().starts_with(*kind))
+    };
     kinds.iter().find_map(part).ok_or_else(|| {
         let files: Vec<String> =
             kinds.iter().map(|kind| format!("{FOLDER}/instances_{kind}*.json")).collect();

@@ -138,6 +138,29 @@ pub(super) fn is_below(path: &str) -> bool {
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
+/// What is wrong with a link that leads nowhere; `None` for anything else.
+pub(super) fn dead_link(path: &Path) -> Option<String> {
+    let target = fs::read_link(path).ok()?;
+    let cause = fs::metadata(path).err()?;
+    Some(format!(
+        "is a link to {}, which cannot be followed ({cause}); bring back what it leads to, such as a disk that \
+         is not mounted, or remove the link",
+        target.display()
+    ))
+}
+
+/// The same as an error.
+///
+/// # Errors
+///
+/// [`DataError::Damaged`], where the path is such a link.
+pub(crate) fn expect_live(path: &Path) -> Result<(), DataError> {
+    match dead_link(path) {
+        Some(problem) => Err(DataError::Damaged { path: path.to_owned(), problem }),
+        None => Ok(()),
+    }
+}
+
 /// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as
 /// the link.
 pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, DataError> {

@@ -11,6 +11,7 @@ pub(crate) mod files;
 pub mod folder;
 pub mod joined;
 pub mod mnist;
+pub(crate) mod packed;
 mod pairs;
 pub mod shards;
 mod split;
@@ -427,6 +428,7 @@ pub fn open(
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
+    packed::expect_unpacked(root)?;
     let key = match &options.split_by {
         SplitBy::Given | SplitBy::Whole => None,
         SplitBy::Seeded(_) => Some("data.split_seed"),

@@ -36,9 +36,12 @@ fn value(exif: &[u8]) -> Option<u16> {
         .filter(|&at| number(at, 2) == Some(u64::from(ORIENTATION)))
         .filter_map(|at| {
             let width = width_of(number(at + 2, 2)?)?;
-            let bytes = number(at + 4, 4)?.max(1).checked_mul(width as u64)?;
+            let bytes = number(at + 4, 4)?.checked_mul(width as u64)?;
             // Values of more than four bytes are elsewhere, where the entry says.
             let place = if bytes > 4 { usize::try_from(number(at + 8, 4)?).ok()? } else { at + 8 };
+            // All of them must be there, and there must be some: else it is the entry that is damaged.
+            exif.get(place..place.checked_add(usize::try_from(bytes).ok()?)?)
+                .filter(|all| !all.is_empty())?;
             u16::try_from(number(place, width)?).ok()
         })
         .last()
@@ -97,7 +100,8 @@ mod tests {
             for (kind, width) in [(1, 1), (6, 1), (7, 1), (3, 2), (8, 2), (4, 4), (9, 4), (16, 8), (17, 8)] {
                 for count in [0, 1, 2, 3, 9] {
                     let found = orientation(&file(kind, width, count));
-                    assert_eq!(found, Orientation::from_exif(6), "{kind} {count} {little}");
+                    let expected = if count == 0 { 1 } else { 6 };
+                    assert_eq!(found, Orientation::from_exif(expected), "{kind} {count} {little}");
                 }
             }
             // Text, fractions and floating point are no integers.

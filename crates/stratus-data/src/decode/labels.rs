@@ -4,7 +4,7 @@
 
 use png::{BitDepth, ColorType, Transformations};
 
-use super::{Format, LONGEST_SIDE, pixel_bytes, png::open};
+use super::{Format, LONGEST_SIDE, pixel_bytes, png::finish, png::open};
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     let stored = stored * bytes;
     out.resize(pixel_bytes(height, width, stored)?, 0);
     reader.next_frame(out).map_err(failed)?;
-    reader.finish().map_err(failed)?;
+    finish(&mut reader, file)?;
     if bits < 8 {
         unpack(out, height, width, usize::from(bits));
     }

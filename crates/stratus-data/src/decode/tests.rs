@@ -220,6 +220,78 @@ fn stray_bytes_between_segments_are_passed_over() {
     }
 }
 
+/// A PNG's last chunk with another sum, and chunks behind the image that cannot be: no pixel depends on them.
+#[test]
+fn chunks_behind_the_image_do_not_matter_but_must_be_there() {
+    let file = fixture("colour_png.png");
+    let mut images = ImageDecoder::default();
+    let (mut expected, mut pixels) = (Vec::new(), Vec::new());
+    let described = images.decode(&file, &mut expected).unwrap();
+    let end = file.len() - 12;
+    let wrong_sum = [&file[..file.len() - 1], &[0x83]].concat();
+    let unknown = [&file[..end], b"\0\0\0\x01QQQQ\x07\0\0\0\0", &file[end..]].concat();
+    for damaged in [wrong_sum, unknown] {
+        assert_eq!(images.decode(&damaged, &mut pixels), Ok(described));
+        assert_eq!(pixels, expected);
+        for cut in end..damaged.len() {
+            assert!(images.decode(&damaged[..cut], &mut pixels).is_err(), "{cut}");
+        }
+    }
+    // The sum of the pixels, which is the last of the image's data, behind which are the chunk's sum and IEND.
+    let mut wrong = file.clone();
+    wrong[end - 5] ^= 1;
+    let begin = file.windows(4).position(|kind| kind == b"IDAT").unwrap();
+    let sum = crc(&wrong[begin..end - 4]);
+    wrong[end - 4..end].copy_from_slice(&sum.to_be_bytes());
+    let message = images.decode(&wrong, &mut pixels).unwrap_err();
+    assert!(message.contains("deflate"), "{message}");
+}
+
+/// Image data in two runs: the second is none, whether it is missed or not.
+#[test]
+fn image_data_end_at_another_chunk() {
+    let file = fixture("colour_png.png");
+    let mut images = ImageDecoder::default();
+    let (mut expected, mut pixels) = (Vec::new(), Vec::new());
+    let described = images.decode(&file, &mut expected).unwrap();
+    let begin = file.windows(4).position(|kind| kind == b"IDAT").unwrap() - 4;
+    let data = &file[begin + 8..file.len() - 16];
+    let chunk = |kind: &[u8], data: &[u8]| {
+        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+        let named = [kind, data].concat();
+        [&length, named.as_slice(), &crc(&named).to_be_bytes()].concat()
+    };
+    let with = |parts: &[Vec<u8>]| [&file[..begin], &parts.concat(), &file[file.len() - 12..]].concat();
+    let (half, text) = (data.len() / 2, chunk(b"tEXt", b"a\0b"));
+    let (one, other) = (chunk(b"IDAT", &data[..half]), chunk(b"IDAT", &data[half..]));
+    assert_eq!(images.decode(&with(&[one.clone(), other.clone()]), &mut pixels), Ok(described));
+    assert_eq!(pixels, expected);
+    assert!(images.decode(&with(&[one.clone(), text.clone(), other]), &mut pixels).is_err());
+    let whole = chunk(b"IDAT", data);
+    assert_eq!(images.decode(&with(&[whole, text, one]), &mut pixels), Ok(described));
+    assert_eq!(pixels, expected);
+}
+
+/// A palette that no pixel refers to, and is none.
+#[test]
+fn chunks_that_are_not_needed_are_passed_over() {
+    let file = fixture("colour_png.png");
+    let mut images = ImageDecoder::default();
+    let (mut expected, mut pixels) = (Vec::new(), Vec::new());
+    let described = images.decode(&file, &mut expected).unwrap();
+    let empty = b"\0\0\0\0PLTE\x4b\xa8\x89\x55";
+    assert_eq!(u32::from_be_bytes(empty[8..].try_into().unwrap()), crc(b"PLTE"));
+    // Behind the header, which takes 25 bytes.
+    let with = [&file[..8 + 25], empty, &file[8 + 25..]].concat();
+    assert_eq!(images.decode(&with, &mut pixels), Ok(described));
+    assert_eq!(pixels, expected);
+    let wrong_sum = [&file[..8 + 25], &empty[..11], &[7], &file[8 + 25..]].concat();
+    assert!(images.decode(&wrong_sum, &mut pixels).is_err());
+    // Where pixels refer to it, it is needed.
+    let indexed = fixture("palette.png");
+    assert!(images.decode(&with_palette(&indexed, 0), &mut pixels).is_err());
+}
+
 /// Padding behind the end of the image.
 #[test]
 fn bytes_behind_the_end_are_passed_over() {

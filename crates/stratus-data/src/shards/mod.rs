@@ -47,8 +47,8 @@ const MOST_CLASSES: u32 = 1_000_000;
 pub(crate) fn split_names(split: Split) -> &'static [&'static str] {
     match split {
         Split::Train => &["train"],
-        Split::Validation => &["val", "validation", "test"],
-        Split::Test => &["test", "val", "validation"],
+        Split::Validation => &["val", "valid", "validation", "test"],
+        Split::Test => &["test", "val", "valid", "validation"],
     }
 }
 
@@ -56,8 +56,13 @@ pub(crate) fn split_names(split: Split) -> &'static [&'static str] {
 /// `imagenet1k-train-0000.tar`.
 fn split_of(shard: &str) -> Option<&'static str> {
     let words = shard.strip_suffix(EXTENSION)?.split(['-', '_', '.']);
-    let known = ["train", "val", "validation", "test"];
-    words.into_iter().find_map(|word| known.into_iter().find(|known| *known == word))
+    let known = ["train", "val", "valid", "validation", "test"];
+    words.into_iter().find_map(|word| known.into_iter().find(|known| known.eq_ignore_ascii_case(word)))
+}
+
+/// Whether one of a name's words is a split, whatever the file is.
+fn speaks_of_a_split(name: &str) -> bool {
+    split_of(&format!("{name}{EXTENSION}")).is_some()
 }
 
 /// Whether a name is that of a file in the shards' folder, and leads nowhere else.

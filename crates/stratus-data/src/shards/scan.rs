@@ -11,8 +11,9 @@ use stratus_base::checksum::sha256_of_reader;
 
 use super::archive::{Member, ReadAt, each_file};
 use super::index::{INDEX_FILE, Index, MemberRange, Shard};
-use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, split_of};
+use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, speaks_of_a_split, split_of};
 use crate::datasets::Scratch;
+use crate::datasets::packed::expect_unpacked_name;
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
@@ -176,7 +177,12 @@ pub(super) fn shard_names(folder: &Path) -> Result<Vec<String>, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: folder.to_owned(), cause };
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let name = entry.map_err(unreadable)?.file_name();
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        // Shards that are compressed would be passed over.
+        if name.to_str().is_some_and(|name| speaks_of_a_split(name)) {
+            expect_unpacked_name(&entry.path())?;
+        }
         let name = name.to_str().filter(|name| is_shard_name(name) && split_of(name).is_some());
         names.extend(name.map(str::to_owned));
     }

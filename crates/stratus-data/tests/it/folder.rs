@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::common;
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, Dataset, LastBatch, Loader, LoaderConfig, OpenOptions, Order,
     ResizedCrop, Scratch, Split, SplitBy, open, stats,
@@ -336,4 +337,69 @@ fn images_of_any_size_need_a_shape() {
         refuse(LoaderConfig { shape: Some([3, 8, 9]), resize: Some(8), ..config }),
         "resize: is 8 pixels, of which 8×9 cannot be cut out; set at least 9"
     );
+}
+
+/// A link to a class that leads nowhere is named; links that lead somewhere are followed.
+#[cfg(unix)]
+#[test]
+fn dead_links_are_named() {
+    use std::os::unix::fs::symlink;
+    let directory = tempfile::tempdir().unwrap();
+    let (root, elsewhere) = (directory.path().join("set"), directory.path().join("elsewhere"));
+    for split in ["train", "val"] {
+        for class in ["ant", "bee"] {
+            common::write_picture(&root.join(split).join(class).join("a.png"), [2, 2], 1);
+        }
+    }
+    common::write_picture(&elsewhere.join("b.png"), [2, 2], 2);
+    symlink(&elsewhere, root.join("train/cat")).unwrap();
+    let options = OpenOptions::default();
+    let set = open("folder", &root, Split::Train, &options).unwrap();
+    assert_eq!((set.classes(), set.len()), (3, 3));
+
+    symlink("/nowhere/zebra", root.join("train/zebra")).unwrap();
+    let skip = OpenOptions { skip_damaged: true, verify: false, ..OpenOptions::default() };
+    for options in [&options, &skip] {
+        for split in [Split::Train, Split::Validation] {
+            let message = common::refused("folder", &root, split, options);
+            let expected = "ROOT/train/zebra: is a link to /nowhere/zebra, which cannot be followed (";
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+    fs::remove_file(root.join("train/zebra")).unwrap();
+    // A link beside the parts that nothing needs, and a part that is a link.
+    symlink("/nowhere/notes", root.join("notes")).unwrap();
+    assert!(open("folder", &root, Split::Train, &options).is_ok());
+    fs::rename(root.join("val"), directory.path().join("val")).unwrap();
+    symlink("/nowhere/val", root.join("val")).unwrap();
+    let message = common::refused("folder", &root, Split::Validation, &options);
+    assert!(message.starts_with("ROOT/val: is a link to /nowhere/val"), "{message}");
+}
+
+#[test]
+fn packed_data_sets_are_to_be_unpacked_first() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, begin, command) in [
+        ("set.tar.gz", &b"\x1f\x8b\x08\0\0\0"[..], "mkdir set && tar -xzf set.tar.gz -C set"),
+        ("Set.TGZ", b"\x1f\x8b\x08\0\0\0", "mkdir Set && tar -xzf Set.TGZ -C Set"),
+        ("set.tar.zst", b"\x28\xb5\x2f\xfd\0\0", "mkdir set && tar --zstd -xf set.tar.zst -C set"),
+        ("set.tar.xz", b"\xfd7zXZ\0", "mkdir set && tar -xJf set.tar.xz -C set"),
+        ("set.tar.bz2", b"BZh91A", "mkdir set && tar -xjf set.tar.bz2 -C set"),
+        ("set.zip", b"PK\x03\x04\0\0", "mkdir set && unzip -q set.zip -d set"),
+        ("set", b"PK\x03\x04\0\0", "mkdir unpacked && unzip -q set -d unpacked"),
+    ] {
+        let path = directory.path().join(name);
+        fs::write(&path, begin).unwrap();
+        for data in ["folder", "coco", "cityscapes", "camvid", "shards"] {
+            let message = common::refused(data, &path, Split::Train, &OpenOptions::default());
+            assert!(message.ends_with(command) && message.contains("unpack it first"), "{data}: {message}");
+        }
+    }
+    // Shards of which some are compressed are not read without these.
+    let shards = directory.path().join("shards");
+    fs::create_dir(&shards).unwrap();
+    fs::write(shards.join("train-000000.tar"), [0; 1024]).unwrap();
+    fs::write(shards.join("train-000001.tar.gz"), b"\x1f\x8b\x08\0\0\0").unwrap();
+    let message = common::refused("shards", &shards, Split::Train, &OpenOptions::default());
+    assert!(message.contains("train-000001.tar.gz: is compressed by gzip"), "{message}");
 }

@@ -493,7 +493,7 @@ fn what_is_wrong_in_shards_of_others_is_listed() {
     );
     assert_eq!(
         refused(root, Split::Validation),
-        "ROOT: holds no shards val-*.tar or validation-*.tar or test-*.tar"
+        "ROOT: holds no shards val-*.tar or valid-*.tar or validation-*.tar or test-*.tar"
     );
     let set = open("shards", root, Split::Train, &skipping()).unwrap();
     let damaged: Vec<u32> = set.damaged().iter().map(|(index, _)| *index).collect();

@@ -8,13 +8,14 @@
 //! Objects live in one vector and name each other by index, so that neither depth nor cycles of a pickle
 //! become recursion here. The number of objects, the stack and the memo are limited.
 
+mod globals;
 mod op;
 
 use std::collections::HashMap;
 
+use self::globals::Global;
 use crate::Dtype;
 use crate::error::{Parsed, Problem};
-use stratus_base::printable;
 
 /// Objects of a pickle. A state dict needs about 25 a tensor.
 const OBJECT_LIMIT: usize = 1 << 20;
@@ -45,6 +46,8 @@ pub(super) enum Object<'a> {
     Tensor(View<'a>),
     /// Bytes, a set, an integer of more than 64 bits: nothing that is looked into.
     Opaque,
+    /// An object that training programs put beside weights, such as their arguments; nothing of it is kept.
+    Plain,
 }
 
 impl Object<'_> {
@@ -62,41 +65,8 @@ impl Object<'_> {
             Self::Storage(_) => "a storage",
             Self::Tensor(_) => "a single tensor",
             Self::Opaque => "bytes, a set or a large number",
+            Self::Plain => "a plain object",
         }
-    }
-}
-
-/// What may be named as `module.name`, and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Global {
-    OrderedDict,
-    Set,
-    Size,
-    RebuildTensor,
-    RebuildParameter,
-    Storage(Dtype),
-}
-
-impl Global {
-    fn named(module: &str, name: &str) -> Parsed<Self> {
-        Ok(match (module, name) {
-            ("collections", "OrderedDict") => Self::OrderedDict,
-            ("builtins" | "__builtin__", "set" | "frozenset") => Self::Set,
-            ("torch", "Size") => Self::Size,
-            ("torch._utils", "_rebuild_tensor_v2") => Self::RebuildTensor,
-            ("torch._utils", "_rebuild_parameter") => Self::RebuildParameter,
-            ("torch", "DoubleStorage") => Self::Storage(Dtype::F64),
-            ("torch", "FloatStorage") => Self::Storage(Dtype::F32),
-            ("torch", "HalfStorage") => Self::Storage(Dtype::F16),
-            ("torch", "BFloat16Storage") => Self::Storage(Dtype::Bf16),
-            ("torch", "LongStorage") => Self::Storage(Dtype::I64),
-            ("torch", "IntStorage") => Self::Storage(Dtype::I32),
-            ("torch", "ShortStorage") => Self::Storage(Dtype::I16),
-            ("torch", "CharStorage") => Self::Storage(Dtype::I8),
-            ("torch", "ByteStorage") => Self::Storage(Dtype::U8),
-            ("torch", "BoolStorage") => Self::Storage(Dtype::Bool),
-            _ => return Err(Problem::Global(printable(&format!("{module}.{name}")))),
-        })
     }
 }
 
@@ -237,7 +207,9 @@ impl<'a> Machine<'a> {
             op::EMPTY_SET => self.push(Object::Opaque)?,
             op::ADDITEMS => {
                 self.pop_mark()?;
-                let Object::Opaque = self.top()? else { return Err(self.nonsense("adds to what is no set")) };
+                let (Object::Opaque | Object::Plain) = self.top()? else {
+                    return Err(self.nonsense("adds to what is no set"));
+                };
             }
             op::FROZENSET => {
                 self.pop_mark()?;
@@ -255,6 +227,8 @@ impl<'a> Machine<'a> {
                 self.push(Object::Global(Global::named(module, name)?))?;
             }
             op::REDUCE => self.reduce()?,
+            op::NEWOBJ => self.new_object(1)?,
+            op::NEWOBJ_EX => self.new_object(2)?,
             op::BUILD => self.build()?,
             op::BINPERSID => self.persistent()?,
             op::BINGET => {
@@ -415,8 +389,11 @@ impl<'a> Machine<'a> {
     }
 
     fn append(&mut self, items: &[Id]) -> Parsed<()> {
-        let Object::List(list) = self.top()? else { return Err(self.nonsense("appends to what is no list")) };
-        list.extend_from_slice(items);
+        match self.top()? {
+            Object::List(list) => list.extend_from_slice(items),
+            Object::Plain => {}
+            _ => return Err(self.nonsense("appends to what is no list")),
+        }
         Ok(())
     }
 
@@ -424,10 +401,11 @@ impl<'a> Machine<'a> {
         let (pairs, []) = items.as_chunks::<2>() else {
             return Err(self.nonsense("has a key without a value"));
         };
-        let Object::Dict(dict) = self.top()? else {
-            return Err(self.nonsense("sets an item of what is no dict"));
-        };
-        dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
+        match self.top()? {
+            Object::Dict(dict) => dict.extend(pairs.iter().map(|&[key, value]| (key, value))),
+            Object::Plain => {}
+            _ => return Err(self.nonsense("sets an item of what is no dict")),
+        }
         Ok(())
     }
 
@@ -436,7 +414,7 @@ impl<'a> Machine<'a> {
     fn build(&mut self) -> Parsed<()> {
         self.pop()?;
         match self.top()? {
-            Object::Dict(_) | Object::Tensor(_) => Ok(()),
+            Object::Dict(_) | Object::Tensor(_) | Object::Plain => Ok(()),
             other => {
                 let what = other.describe();
                 Err(Problem::Refused(format!("the pickle sets attributes of {what}")))
@@ -455,6 +433,8 @@ impl<'a> Machine<'a> {
         let arguments: Vec<Id> = arguments.iter().take(ARGUMENT_LIMIT + 1).copied().collect();
         match (function, arguments.as_slice()) {
             (Global::OrderedDict, []) => self.push(Object::Dict(Vec::new())),
+            // What is made of the arguments is not needed: the object stands for itself.
+            (Global::Plain, _) => self.push(Object::Plain),
             (Global::Set, _) => self.push(Object::Opaque),
             (Global::Size, &[extents]) if matches!(self.get(extents), Object::Tuple(_)) => {
                 self.push_id(extents)
@@ -468,6 +448,21 @@ impl<'a> Machine<'a> {
             }
             _ => {
                 Err(Problem::Refused(format!("the pickle calls {function:?} with arguments of other kinds")))
+            }
+        }
+    }
+
+    /// Makes an object of a class of the closed list, behind so many arguments; nothing is called.
+    fn new_object(&mut self, arguments: usize) -> Parsed<()> {
+        for _ in 0..arguments {
+            self.pop()?;
+        }
+        let class = self.pop()?;
+        match self.get(class) {
+            Object::Global(Global::Plain) => self.push(Object::Plain),
+            other => {
+                let what = other.describe();
+                Err(Problem::Refused(format!("the pickle makes an object of {what}")))
             }
         }
     }

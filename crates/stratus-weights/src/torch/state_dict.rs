@@ -8,8 +8,6 @@ use stratus_base::printable;
 
 /// Keys that training programs put a state dict under.
 const WRAPPERS: [&str; 3] = ["state_dict", "model", "model_state_dict"];
-/// What `torch.nn.DataParallel` puts before every name.
-const PARALLEL: &str = "module.";
 const REMEDY: &str = "save a state dict: torch.save(model.state_dict(), path)";
 
 /// The state dict of a file.
@@ -18,8 +16,6 @@ pub(super) struct StateDict<'a> {
     pub tensors: Vec<(String, &'a View<'a>)>,
     /// The key it was found under.
     pub unwrapped: Option<String>,
-    /// Whether `module.` was taken off every name.
-    pub parallel: bool,
 }
 
 /// Finds the state dict: the dict that the file is, or the one that is in it under a key.
@@ -85,13 +81,7 @@ pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<StateDict<'a>> {
             }
         }
     }
-    let parallel = tensors.iter().all(|(name, _)| name.len() > PARALLEL.len() && name.starts_with(PARALLEL));
-    if parallel {
-        for (name, _) in &mut tensors {
-            name.drain(..PARALLEL.len());
-        }
-    }
-    Ok(StateDict { tensors, unwrapped: unwrapped.map(str::to_string), parallel })
+    Ok(StateDict { tensors, unwrapped: unwrapped.map(str::to_string) })
 }
 
 fn has_tensors(objects: &Objects<'_>, dict: &[(Id, Id)]) -> bool {

@@ -39,7 +39,7 @@ fn message(name: &str) -> String {
 #[test]
 fn a_state_dict_is_read() {
     let file = open("small.pth").unwrap();
-    assert_eq!((file.format(), file.unwrapped(), file.from_data_parallel()), (Format::Torch, None, false));
+    assert_eq!((file.format(), file.unwrapped(), file.prefix()), (Format::Torch, None, ""));
     check_small(&file);
     check_small(&WeightsFile::from_bytes("in memory", bytes("small.pth")).unwrap());
 }
@@ -60,11 +60,56 @@ fn safetensors_are_read() {
 #[test]
 fn a_checkpoint_is_unwrapped_and_data_parallel_taken_off() {
     let file = open("nested.pth").unwrap();
-    assert_eq!((file.unwrapped(), file.from_data_parallel()), (Some("state_dict"), true));
+    assert_eq!((file.unwrapped(), file.prefix()), (Some("state_dict"), "module."));
     check_small(&file);
     let file = open("model.pth").unwrap();
-    assert_eq!((file.unwrapped(), file.from_data_parallel()), (Some("model"), false));
+    assert_eq!((file.unwrapped(), file.prefix()), (Some("model"), ""));
     check_small(&file);
+}
+
+/// What torchvision's and timm's reference scripts save: arguments, measures and paths beside the weights.
+#[test]
+fn checkpoints_of_reference_scripts_are_read() {
+    for (name, key) in [("torchvision_script.pth", "model"), ("timm_script.pth", "state_dict")] {
+        let file = open(name).unwrap();
+        assert_eq!((file.unwrapped(), file.prefix()), (Some(key), ""), "{name}");
+        check_small(&file);
+    }
+}
+
+/// The names of a wrapped network are its own, in either format.
+#[test]
+fn what_wrappers_put_before_names_is_taken_off() {
+    let values = ramp(6);
+    let written = |names: &[&str]| {
+        let shapes: Vec<&[usize]> = names.iter().map(|_| [2, 3].as_slice()).collect();
+        let tensors = names.iter().zip(shapes).map(|(name, shape)| TensorRef::f32(name, shape, &values));
+        let tensors: Vec<_> = tensors.collect();
+        let mut out = Vec::new();
+        write_safetensors(&mut out, &tensors, &BTreeMap::new()).unwrap();
+        WeightsFile::from_bytes("in memory", out).unwrap()
+    };
+    for prefix in ["module.", "_orig_mod.", "model.", "module._orig_mod.", "_orig_mod.module.model."] {
+        let file = written(&[&format!("{prefix}conv1.weight"), &format!("{prefix}fc.weight")]);
+        assert_eq!(file.prefix(), prefix);
+        let mut names: Vec<_> = file.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["conv1.weight", "fc.weight"]);
+        let shape = [2, 3].as_slice();
+        let bare = file.matching([("conv1.weight", shape), ("fc.weight", shape)]);
+        assert!(bare.is_complete() && bare.unexpected.is_empty(), "{bare:?}");
+        // A network whose layers are called so.
+        let own = [format!("{prefix}conv1.weight"), format!("{prefix}fc.weight")];
+        let whole = file.matching(own.iter().map(|name| (name.as_str(), shape)));
+        assert!(whole.is_complete() && whole.unexpected.is_empty(), "{whole:?}");
+        for name in &own {
+            assert_eq!(file.read(file.get(name).unwrap()).unwrap(), values);
+        }
+    }
+    // Not before every name: it is a layer's.
+    for names in [["model.conv1.weight", "fc.weight"], ["module.", "module.fc.weight"]] {
+        assert_eq!(written(&names).prefix(), "");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn names(split: Split) -> &'static [&'static str] {
 }
 
 /// Whether a folder is called as one of a part is.
-fn is_part(folder: &str) -> bool {
+pub(super) fn is_part(folder: &str) -> bool {
     names(Split::Train).iter().chain(names(Split::Validation)).any(|name| folder.eq_ignore_ascii_case(name))
 }
 

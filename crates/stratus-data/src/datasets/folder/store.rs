@@ -89,18 +89,20 @@ impl Store {
     /// The folders that hold parts or classes: of an archive those whose folders hold files.
     fn folders(&self) -> Result<Vec<String>, DataError> {
         match self {
-            Self::Disk { root, .. } => self.classes_in(root),
+            Self::Disk { root, .. } => self.folders_in(root, parts::is_part),
             Self::Tar(tar) => Ok(tar.splits.clone()),
         }
     }
 
     /// The names of the folders in one on disk, sorted. A file beside them is a list or a text; what is a
-    /// link is followed.
-    fn classes_in(&self, folder: &Path) -> Result<Vec<String>, DataError> {
+    /// link is followed, and where it leads nowhere, an error if it is `needed`.
+    fn folders_in(&self, folder: &Path, needed: fn(&str) -> bool) -> Result<Vec<String>, DataError> {
         let mut names = Vec::new();
         for_each_entry(folder, &mut |entry, name| {
             if entry.path().is_dir() {
                 names.push(name.to_owned());
+            } else if needed(name) {
+                files::expect_live(&entry.path())?;
             }
             Ok(())
         })?;
@@ -153,7 +155,7 @@ impl Store {
     /// The classes of a split, by name.
     pub(super) fn classes(&self, split: &str) -> Result<Vec<String>, DataError> {
         let mut classes: Vec<String> = match self {
-            Self::Disk { root, .. } => return self.classes_in(&root.join(split)),
+            Self::Disk { root, .. } => return self.folders_in(&root.join(split), |_| true),
             Self::Tar(tar) => {
                 let split = tar.split(split);
                 let mut used = vec![false; tar.classes.len()];
@@ -177,6 +179,7 @@ impl Store {
                 for class in classes {
                     let folder = root.join(split).join(class);
                     let mut names = Vec::new();
+                    files::expect_live(&folder)?;
                     // A class that another split has may be missing in this one.
                     if folder.exists() {
                         for_each_entry(&folder, &mut |_, name| {

@@ -59,11 +59,39 @@ fn a_global_beyond_the_list_is_refused_by_name() {
 #[test]
 fn instructions_that_make_objects_are_refused() {
     let refused = "the pickle has the instruction 0x";
-    for opcode in
-        [b'i', b'o', b'P', b'I', b'L', b'F', b'S', b'V', 0x81, 0x82, 0x83, 0x84, 0x92, 0x96, 0x97, 0xff]
-    {
+    for opcode in [b'i', b'o', b'P', b'I', b'L', b'F', b'S', b'V', 0x82, 0x83, 0x84, 0x96, 0x97, 0xff] {
         check(&[b'(', opcode, b'.'], &format!("{refused}{opcode:02x} at byte 1, which no state dict needs"));
     }
+}
+
+/// Objects of plain classes are passed over, with all that is set in them; of other classes there are none.
+#[test]
+fn plain_objects_are_passed_over() {
+    let plain = "a plain object";
+    check(b"cargparse\nNamespace\n)\x81}X\x02\0\0\0lrG\0\0\0\0\0\0\0\0sb.", plain);
+    check(b"cargparse\nNamespace\n)}\x92.", plain);
+    // A number of NumPy's: its type, made and then set, and its bytes, as protocol 2 writes them.
+    let dtype = b"cnumpy\ndtype\nX\x02\0\0\0f8\x89\x88\x87R(K\x03X\x01\0\0\0<NNNtb".as_slice();
+    let bytes = b"c_codecs\nencode\nX\x01\0\0\0aX\x06\0\0\0latin1\x86R".as_slice();
+    for module in ["numpy.core.multiarray", "numpy._core.multiarray"] {
+        check(&[b"c", module.as_bytes(), b"\nscalar\n", dtype, bytes, b"\x86R."].concat(), plain);
+    }
+    check(b"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85RX\x01\0\0\0aK\x01s.", plain);
+    check(b"ccollections\ndeque\n]\x85R(K\x01K\x02e.", plain);
+    check(b"ctorch\ndevice\nX\x03\0\0\0cpu\x85R.", plain);
+    check(b"ctorch\nfloat16\n.", "a function");
+    // What could run something has no name here, wherever it stands.
+    check(b"ccollections\ndefaultdict\ncposix\nsystem\n\x85R.", "the file would run `posix.system`");
+    check(b"cargparse\nArgumentParser\n)\x81.", "the file would run `argparse.ArgumentParser`");
+    check(b"cnumpy\nload\n.", "the file would run `numpy.load`");
+    check(b"ctorch\nload\n.", "the file would run `torch.load`");
+    check(b"c_codecs\ndecode\n.", "the file would run `_codecs.decode`");
+    check(
+        b"ctorch\nFloatStorage\n)\x81.",
+        "the pickle makes an object of a function, which no state dict needs",
+    );
+    check(b"K\x01)\x81.", "the pickle makes an object of an integer");
+    check(b"(\x81.", &format!("{DAMAGED}takes from an empty stack"));
 }
 
 #[test]
