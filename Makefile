@@ -35,7 +35,8 @@ check-onnx:
 	@bash scripts/check-onnx.sh
 
 # The tests, and those that take minutes, optimised: a hundred kills, real file servers; more models of ONNX's
-# operators, tables read by polars and pandas, damaged images decoded by other libraries, pages opened in a browser, events read by TensorBoard.
+# operators, tables read by polars and pandas, damaged images decoded by other libraries, pages opened in a
+# browser, events read by TensorBoard.
 # STORE_SERVERS=none goes without the servers where they cannot be installed; the tests say that they were not
 # run.
 test-all: test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Mutates the headers of good JPEG and PNG files, and compares what Stratus decodes with Pillow, libjpeg-turbo
-# and libpng. The libraries are installed into .deps/check-images of this checkout: from pinned wheels, checked
-# by their hashes, without root.
+# and libpng. The libraries are installed into .deps/check-images of this checkout: from pinned wheels,
+# checked by their hashes, without root.
 #
 #   scripts/check-images.sh                fails if they cannot be installed
 #   scripts/check-images.sh --best-effort  only says so; files that differ fail all the same

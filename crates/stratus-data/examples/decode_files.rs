@@ -1,5 +1,5 @@
-//! What files decode to, for `scripts/check-images.py`, which holds it against other decoders: a line for each
-//! file that a list names. `ok HEIGHT WIDTH CHANNELS CRC32 ORIENTATION`, or `no` and why.
+//! What files decode to, for `scripts/check-images.py`, which holds it against other decoders: a line for
+//! each file that a list names. `ok HEIGHT WIDTH CHANNELS CRC32 ORIENTATION`, or `no` and why.
 
 use std::error::Error;
 use std::io::{self, BufWriter, Write};

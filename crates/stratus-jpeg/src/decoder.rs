@@ -234,6 +234,10 @@ impl Decoder {
         pixels.resize(window.bottom * width * header.colours.channels(), 0);
         let row = four.then_some(&mut self.row);
         decode_window(&mut session, &reduced, reduction, window, row, pixels).map_err(refused)?;
+        if window.bottom == height {
+            // Every row is decoded: what stands between the last one and the end of the image changes none.
+            session.finish().or_else(|said| if has_end(file) { Ok(()) } else { Err(refused(said)) })?;
+        }
         Ok((header, reduction))
     }
 
@@ -306,7 +310,12 @@ fn decode_window(
             }
         }
     }
-    if window.bottom == height { session.finish() } else { Ok(()) }
+    Ok(())
+}
+
+/// Whether a file has an end marker, EOI, which entropy-coded data cannot contain.
+fn has_end(file: &[u8]) -> bool {
+    file.windows(2).rev().any(|marker| marker == [0xff, 0xd9])
 }
 
 /// Converts CMYK as stored in files, where 255 means no ink, to RGB.

@@ -143,9 +143,9 @@ impl Coding<'_> {
     }
 
     /// Places in a palette. By colour, where all of the palette are class colours and the data set's label
-    /// images may be colours. By the greys, where all of it is grey: grey values were made smaller. Unless the
-    /// greys are spread evenly from black to white, as programs do to show numbers. By the places, where it
-    /// has other colours.
+    /// images may be colours. By the greys, where all of it is grey: grey values were made smaller. Unless
+    /// the greys are spread evenly from black to white, as programs do to show numbers. By the places, where
+    /// it has other colours.
     fn of_palette(&self, palette: &[[u8; 3]], width: usize, pixels: &mut [u8]) -> Result<(), String> {
         let of = |at: u8| palette.get(usize::from(at)).copied();
         let all_known = palette.iter().all(|&colour| self.class_of_colour(colour, None).is_some());

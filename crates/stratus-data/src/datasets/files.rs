@@ -59,8 +59,8 @@ pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
 }
 
 /// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is
-/// `annotate`'s: given the image's stored size and orientation, it returns a label, or [`IGNORED`] where it has
-/// made a mask in `scratch`.
+/// `annotate`'s: given the image's stored size and orientation, it returns a label, or [`IGNORED`] where it
+/// has made a mask in `scratch`.
 pub(crate) fn sample<'a>(
     scratch: &'a mut Scratch,
     region: Option<RegionRequest<'_>>,
@@ -143,8 +143,8 @@ pub(super) fn dead_link(path: &Path) -> Option<String> {
     let target = fs::read_link(path).ok()?;
     let cause = fs::metadata(path).err()?;
     Some(format!(
-        "is a link to {}, which cannot be followed ({cause}); bring back what it leads to, such as a disk that \
-         is not mounted, or remove the link",
+        "is a link to {}, which cannot be followed ({cause}); bring back what it leads to, such as a disk \
+         that is not mounted, or remove the link",
         target.display()
     ))
 }

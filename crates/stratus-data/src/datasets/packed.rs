@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::error::DataError;
 
-/// A kind of compressed file: its first bytes, what it is, its endings, and the command that unpacks an archive
-/// into a folder.
+/// A kind of compressed file: its first bytes, what it is, its endings, and the command that unpacks an
+/// archive into a folder.
 struct Packing {
     magic: &'static [u8],
     what: &'static str,
@@ -63,8 +63,8 @@ impl Packing {
             _ => format!("-d {stem}"),
         };
         let problem = format!(
-            "is {}, of which single images cannot be read; unpack it first, and name the folder: mkdir {stem} && \
-             {} {name} {target}",
+            "is {}, of which single images cannot be read; unpack it first, and name the folder: mkdir \
+             {stem} && {} {name} {target}",
             self.what, self.command
         );
         DataError::Damaged { path: path.to_owned(), problem }

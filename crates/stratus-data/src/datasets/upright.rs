@@ -1,10 +1,10 @@
 //! Annotations of images whose EXIF orientation turns them: of the image as it is shown, or as it is stored.
 //!
 //! Programs that people annotate with show an image upright, and what they write is in coordinates of that.
-//! Loaders of the field (OpenCV's, Pillow's `exif_transpose`) turn the image and take annotations as they are:
-//! so does this one. Where the size that the annotations are for is the stored image's alone, they are of the
-//! stored image, and are turned with it. A size that is both (a half turn, a mirror image, a square) says
-//! nothing: then the field's rule holds.
+//! Loaders of the field (OpenCV's, Pillow's `exif_transpose`) turn the image and take annotations as they
+//! are: so does this one. Where the size that the annotations are for is the stored image's alone, they are
+//! of the stored image, and are turned with it. A size that is both (a half turn, a mirror image, a square)
+//! says nothing: then the field's rule holds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,6 @@
-//! Label images: PNG files whose pixels are class numbers or colours. Samples are returned as stored, with what
-//! the file says of them: palettes are not resolved, and few bits are not scaled to eight. What they mean is
-//! the data set's to say (`datasets/coding.rs`).
+//! Label images: PNG files whose pixels are class numbers or colours. Samples are returned as stored, with
+//! what the file says of them: palettes are not resolved, and few bits are not scaled to eight. What they
+//! mean is the data set's to say (`datasets/coding.rs`).
 
 use png::{BitDepth, ColorType, Transformations};
 
@@ -25,8 +25,8 @@ pub(crate) enum LabelPixels {
     Colours,
 }
 
-/// Decodes a label image into `out`, which is resized. Samples of 16 bits become 8 where none is lost: numbers
-/// below 256, or 8 bits that were scaled to 16.
+/// Decodes a label image into `out`, which is resized. Samples of 16 bits become 8 where none is lost:
+/// numbers below 256, or 8 bits that were scaled to 16.
 pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage, String> {
     if Format::of(file)? == Format::Jpeg {
         return Err("a JPEG file, whose pixels are not exact; label images are PNG files".to_owned());

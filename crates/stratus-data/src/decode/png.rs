@@ -96,17 +96,20 @@ pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
 }
 
 /// Reads what follows the last row: the rest of the image's data, and the chunks after it up to the last, all
-/// of which must be there. What is wrong with these chunks does not change the image: libpng warns of it.
+/// of which must be there. What is wrong with these chunks does not change the image: libpng warns of it. A
+/// chunk that a decoder has to know, and that nobody does, is an error (PNG, third edition, 13.2).
 pub(super) fn finish(reader: &mut Reader<Source<'_>>, file: &[u8]) -> Result<(), String> {
-    reader.finish().or_else(|error| {
-        let text = error.to_string();
-        let of_pixels = text.contains("deflate");
-        if of_pixels || !has_last_chunk(file) {
-            Err(format!("the PNG cannot be decoded: {text}"))
-        } else {
-            Ok(())
-        }
-    })
+    let failed = |problem: &str| Err(format!("the PNG cannot be decoded: {problem}"));
+    let known = |kind: &[u8; 4]| [b"IHDR", b"PLTE", b"IDAT", b"IEND"].contains(&kind);
+    let kinds = || chunks(file).map(|(kind, _)| kind).take_while(|kind| kind != b"IEND");
+    if let Some(kind) = kinds().find(|kind| kind[0].is_ascii_uppercase() && !known(kind)) {
+        return failed(&format!("it needs the chunk {}, which nothing knows", kind.escape_ascii()));
+    }
+    match reader.finish().map_err(|error| error.to_string()) {
+        // Of the pixels, which are compressed.
+        Err(problem) if problem.contains("deflate") || !has_last_chunk(file) => failed(&problem),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Whether a file has all of its chunks: the last is called IEND.

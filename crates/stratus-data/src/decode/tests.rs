@@ -229,7 +229,10 @@ fn chunks_behind_the_image_do_not_matter_but_must_be_there() {
     let described = images.decode(&file, &mut expected).unwrap();
     let end = file.len() - 12;
     let wrong_sum = [&file[..file.len() - 1], &[0x83]].concat();
-    let unknown = [&file[..end], b"\0\0\0\x01QQQQ\x07\0\0\0\0", &file[end..]].concat();
+    let with = |chunk: &[u8]| [&file[..end], chunk, &file[end..]].concat();
+    let unknown = with(b"\0\0\0\x01qqqq\x07\0\0\0\0");
+    let needed = images.decode(&with(b"\0\0\0\0QqQq\0\0\0\0"), &mut pixels).unwrap_err();
+    assert!(needed.contains("it needs the chunk QqQq"), "{needed}");
     for damaged in [wrong_sum, unknown] {
         assert_eq!(images.decode(&damaged, &mut pixels), Ok(described));
         assert_eq!(pixels, expected);
@@ -237,7 +240,8 @@ fn chunks_behind_the_image_do_not_matter_but_must_be_there() {
             assert!(images.decode(&damaged[..cut], &mut pixels).is_err(), "{cut}");
         }
     }
-    // The sum of the pixels, which is the last of the image's data, behind which are the chunk's sum and IEND.
+    // The sum of the pixels, which is the last of the image's data, behind which are the chunk's sum and
+    // IEND.
     let mut wrong = file.clone();
     wrong[end - 5] ^= 1;
     let begin = file.windows(4).position(|kind| kind == b"IDAT").unwrap();

@@ -191,7 +191,8 @@ fn damaged_pairs_are_listed() {
     assert_eq!(bad, [1, 2, 3, 4, 5, 6]);
 }
 
-/// The label image of a photograph that EXIF turns: as it is shown, or as it is stored where its size says so.
+/// The label image of a photograph that EXIF turns: as it is shown, or as it is stored where its size says
+/// so.
 #[test]
 fn label_images_are_of_the_upright_image() {
     let directory = tempfile::tempdir().unwrap();

@@ -6,6 +6,10 @@ use crate::TrainError;
 use crate::resolve::Resolved;
 use stratus_graph::{Graph, Node, Op};
 
+/// What to do about the last batch of an epoch.
+const REST: &str =
+    "leave that batch out with --set data.drop_last=true, or choose another with --set train.batch_size=";
+
 /// Checks that no batch norm that trains makes its statistics of a single value, in any program of a run.
 ///
 /// # Errors
@@ -24,19 +28,14 @@ pub fn expect_statistics(resolved: &Resolved, graph: &Graph) -> Result<(), Train
             (false, true) => {
                 ("a micro-batch", "cut batches into fewer parts with --set train.micro_batches=")
             }
-            (true, false) => (
-                "the last batch of an epoch",
-                "leave that batch out with --set data.drop_last=true, or take another --set train.batch_size=",
-            ),
-            (true, true) => (
-                "a micro-batch of an epoch's last batch",
-                "leave that batch out with --set data.drop_last=true, or take another --set train.batch_size=",
-            ),
+            (true, false) => ("the last batch of an epoch", REST),
+            (true, true) => ("a micro-batch of an epoch's last batch", REST),
         };
         return Err(TrainError::Configuration {
             problem: format!(
-                "layer `{layer}` normalises {shape} by the statistics of each batch, and {what} has 1 sample: \
-                 of one value for each channel there is no variance, and nothing before the layer can learn"
+                "layer `{layer}` normalises {shape} by the statistics of each batch, and {what} has 1 \
+                 sample: of one value for each channel there is no variance, and nothing before the layer \
+                 can learn"
             ),
             hint: hint.to_owned(),
         });

@@ -117,7 +117,7 @@ fn published_weights_of_erfnet_give_the_logits_of_pytorch() {
     let graph = segmentation("erfnet", [channels, height, width], fixture.classes, fixture.width);
     let path = file("erfnet_published.pth");
     let published = WeightsFile::open(&path).unwrap();
-    assert!(published.from_data_parallel() && published.get("encoder.output_conv.weight").is_some());
+    assert!(published.prefix() == "module." && published.get("encoder.output_conv.weight").is_some());
     let weights = Pretrained::open(&path, &graph, WeightsUse::Measuring, &mut |_| ()).unwrap();
     let mut program = fuse(&lower(&graph, Mode::Evaluate, Precision::F32, 1).unwrap()).unwrap();
     let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap().inputs[0];

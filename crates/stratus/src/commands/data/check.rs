@@ -18,8 +18,8 @@ struct Checked {
     damaged: Vec<Damaged>,
     unlabelled: Vec<String>,
     empty_classes: Vec<String>,
-    /// Images that an EXIF orientation turns and whose annotations fit them either way: these were taken as of
-    /// the upright image.
+    /// Images that an EXIF orientation turns and whose annotations fit them either way: these were taken as
+    /// of the upright image.
     assumed_upright: usize,
     /// Files that are not the ones whose checksums are known.
     damaged_files: Vec<Damaged>,
