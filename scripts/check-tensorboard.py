@@ -3,8 +3,8 @@
     python3 scripts/check-tensorboard.py STRATUS FOLDER
 
 Trains digits for two epochs, and again with a stop after the first. TensorBoard's own reader must find every
-iteration once, with the numbers of iterations.csv and epochs.csv. Prints what it compared; an assertion ends
-it.
+iteration once, with the numbers of iterations.csv and epochs.csv, and the network with its edges and shapes.
+Prints what it compared; an assertion ends it.
 """
 import csv
 import pathlib
@@ -50,6 +50,12 @@ def main(program, folder):
         for column in ("train_loss", "val_loss", "val_top1"):
             found = [event.value for event in events.Scalars(f"epoch/{column}")]
             assert found == [single(row[column]) for row in epochs], (run, column)
+        graph = events.Graph()
+        layers = {node.name: node for node in graph.node}
+        assert len(graph.node) == 14 and list(layers["layer2/0"].input) == ["pool1"], graph
+        shape = layers["layer2/0"].attr["_output_shapes"].list.shape[0]
+        assert [extent.size for extent in shape.dim] == [16, 14, 14], shape
+        assert layers["fc"].attr["parameters"].i == 15690, layers["fc"]
         tags = events.Tags()["scalars"]
         shares = [tag for tag in tags if tag.startswith("share/")]
         assert "share/fc" in shares, tags

@@ -39,12 +39,17 @@ def settings(batch, precision, iterations):
 
 
 def run(program, folder, *arguments, **environment):
-    done = subprocess.run(
-        [program, *arguments], cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}
-    )
-    if done.returncode:
-        sys.exit(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    # Into files: a reader at the other end of a pipe would want a core at every line.
+    files = (folder / "out", folder / "err")
+    with open(files[0], "w+", encoding="utf-8") as out, open(files[1], "w+", encoding="utf-8") as err:
+        done = subprocess.run(
+            [program, *arguments], cwd=folder, stdout=out, stderr=err, env={**os.environ, **environment}
+        )
+        out.seek(0)
+        err.seek(0)
+        if done.returncode:
+            sys.exit(f"{' '.join(arguments)} ended with {done.returncode}:\n{err.read()}")
+        return out.read()
 
 
 def varint(data, at):
@@ -93,31 +98,34 @@ def iterations_of(trace):
     return found
 
 
+# Steps of the backward pass reorder what they read or make; oneDNN's lines do not say for which step a
+# reorder was.
+BACKWARD = "convolution backward, reorders"
 KINDS = {
     "conv2d_forward": "convolution forward",
-    "conv2d_backward_data": "convolution backward data",
-    "conv2d_backward_weights": "convolution backward weights",
-    "reorder": "reorder",
-    "convert": "reorder",
+    "conv2d_backward_data": BACKWARD,
+    "conv2d_backward_weights": BACKWARD,
+    "reorder": BACKWARD,
+    "convert": BACKWARD,
 }
 
 
 def kind_of_step(step, implementation):
-    """The kind of oneDNN primitive that computes a step, and whether a reorder is part of it; None where
-    another kernel computes it."""
+    """The kind of oneDNN primitives that compute a step; None where another kernel does."""
     if implementation.startswith("stratus:") or implementation in ("", "none"):
         return None
     kernel = step["kernel"] if isinstance(step["kernel"], str) else next(iter(step["kernel"]))
-    return KINDS.get(kernel, "matrix products and others"), "+reorder" in implementation
+    return KINDS.get(kernel, "matrix products and others")
 
 
 def kind_of_line(line):
     """The kind of primitive, its direction, and its milliseconds, of a line of ONEDNN_VERBOSE."""
     parts = line.split(",")
     primitive, direction = parts[3], parts[5]
-    kind = f"{primitive} {direction.replace('_training', '').replace('_', ' ')}"
-    if primitive != "convolution":
-        kind = "reorder" if primitive == "reorder" else "matrix products and others"
+    if primitive == "convolution" and direction.startswith("forward"):
+        kind = "convolution forward"
+    else:
+        kind = BACKWARD if primitive in ("convolution", "reorder") else "matrix products and others"
     return kind, direction, float(parts[-1])
 
 
@@ -160,21 +168,17 @@ def table(steps, choices, measured, told, iterations):
     said, measured = said[FIRST - 1 : -1], measured[:-1]
     assert len(said) == len(measured)
     kinds = [kind_of_step(step, choice["implementation"]) for step, choice in zip(steps, choices)]
-    # A step with a reorder in it has that of its own kind; oneDNN's lines do not say which reorder it was.
-    mixed = {kind[0] for kind in kinds if kind and kind[1]}
-    together = " + ".join(sorted(mixed | {"reorder"}))
-    group = lambda kind: together if mixed and kind in mixed | {"reorder"} else kind
     ours, theirs, executions = (collections.Counter() for _ in range(3))
     whole = 0
     for iteration in measured:
         for kind, nanoseconds in zip(kinds, iteration):
             whole += nanoseconds
             if kind:
-                ours[group(kind[0])] += nanoseconds * 1e-6 / len(measured)
+                ours[kind] += nanoseconds * 1e-6 / len(measured)
     for iteration in said:
         for kind, milliseconds in iteration:
-            theirs[group(kind)] += milliseconds / len(said)
-            executions[group(kind)] += 1 / len(said)
+            theirs[kind] += milliseconds / len(said)
+            executions[kind] += 1 / len(said)
     for kind in sorted(set(ours) | set(theirs), key=lambda kind: -ours[kind]):
         yield kind, executions[kind], ours[kind], theirs[kind]
     both = sum(ours.values()), sum(theirs.values())
@@ -195,7 +199,7 @@ def main():
                 bad = abs(off) > LIMIT and max(ours, theirs) >= LEAST
                 wrong |= bad
                 mark = "  <- more than 3 %" if bad else ""
-                print(f"  {kind:<52} {executions:7.1f} {ours:9.2f} {theirs:9.2f} {100 * off:+6.2f} %{mark}")
+                print(f"  {kind:<30} {executions:7.1f} {ours:9.2f} {theirs:9.2f} {100 * off:+6.2f} %{mark}")
     sys.exit(wrong)
 
 

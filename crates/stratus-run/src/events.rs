@@ -19,6 +19,8 @@ use stratus_base::protobuf::Message;
 use crate::Result;
 use crate::append::AppendFile;
 
+/// Bytes of a record around its event.
+const FRAME: usize = 16;
 /// What the first event of a file says.
 const VERSION: &[u8] = b"brain.Event:2";
 
@@ -28,6 +30,8 @@ pub struct EventWriter {
     file: AppendFile,
     /// Messages in the making, kept for their memory: an event, its summary, a value of that.
     scratch: [Vec<u8>; 3],
+    /// Bytes of the first event, which says of what kind the file is.
+    start: u64,
 }
 
 impl EventWriter {
@@ -39,12 +43,28 @@ impl EventWriter {
     pub fn resume_at(path: &Path, position: u64) -> Result<Self> {
         let mut file = AppendFile::open(path)?;
         file.truncate_to(position.min(file.length()))?;
-        let mut writer = Self { file, scratch: [const { Vec::new() }; 3] };
+        let mut writer = Self { file, scratch: [const { Vec::new() }; 3], start: 0 };
+        let event = writer.event(0).bytes(3, VERSION);
+        writer.start = (event.0.len() + FRAME) as u64;
         if writer.file.length() == 0 {
-            let event = writer.event(0).bytes(3, VERSION);
             writer.record(event)?;
         }
         Ok(writer)
+    }
+
+    /// Whether the file has nothing but its beginning.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.file.length() == self.start
+    }
+
+    /// Appends a network: a message `GraphDef`.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn graph(&mut self, definition: &[u8]) -> Result<()> {
+        let event = self.event(0).bytes(4, definition);
+        self.record(event)
     }
 
     /// Appends the values of a step by their tags. What is not finite is written as it is: TensorBoard shows
@@ -124,12 +144,14 @@ mod tests {
         let path = folder.path().join("events.out.tfevents");
         let mut writer = EventWriter::resume_at(&path, 0).unwrap();
         let start = writer.sync().unwrap();
+        assert!(writer.is_new());
         // A length of 24 with its masked checksum: what files of TensorFlow and PyTorch begin with.
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes[..12], *b"\x18\0\0\0\0\0\0\0\xa3\x7fK\"");
         assert!(bytes.windows(VERSION.len()).any(|window| window == VERSION));
         writer.scalars(1, [("loss", 0.5), ("rate", f64::NAN)]).unwrap();
         let first = writer.sync().unwrap();
+        assert!(!writer.is_new());
         let event = &fs::read(&path).unwrap()[start as usize..];
         // Wall time, step 1, and two values of a tag and four bytes each.
         assert_eq!(event.len() as u64, first - start);

@@ -473,9 +473,9 @@ settings! {
         forecast: bool = false, Limit::Any;
         /// The device that computes.
         device: Device = Device::Auto, Limit::Any;
-        /// Write what TensorBoard shows into the folder `tensorboard` of the run: loss, accuracy, learning
-        /// rate and images a second of every iteration; of every epoch its measures, and each layer's share
-        /// of the time.
+        /// Write what TensorBoard shows into the folder `tensorboard` of the run: the network; loss,
+        /// accuracy, learning rate and images a second of every iteration; of every epoch its measures, and
+        /// each layer's share of the time.
         tensorboard: bool = false, Limit::Any;
         /// cuda: allow TF32, which rounds the inputs of f32 products to 10 bits of mantissa. Sums stay in
         /// f32.

@@ -1,6 +1,9 @@
 //! What TensorBoard shows of a run while it trains.
 
+mod graph;
+
 use crate::TrainError;
+use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::csv::{EpochRow, IterationRow, Task};
 use stratus_run::events::EventWriter;
@@ -21,8 +24,15 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// Opens a run's event file, cut back to `position`. `program` is that of whole batches.
-    pub fn open(run: &RunDir, position: u64, task: Task, program: &Program) -> Result<Self, TrainError> {
+    /// Opens a run's event file, cut back to `position`. `program` is that of whole batches. A new file
+    /// begins with the network.
+    pub fn open(
+        run: &RunDir,
+        position: u64,
+        task: Task,
+        program: &Program,
+        network: &Graph,
+    ) -> Result<Self, TrainError> {
         let (mut tags, mut shares) = (Vec::<String>::new(), Vec::new());
         for slot in &program.slots {
             let name = if slot.layers.is_empty() { slot.phase.name().into() } else { slot.layers.join("+") };
@@ -35,7 +45,10 @@ impl Board {
         }
         let sums = vec![0; tags.len()];
         run.prepare_events()?;
-        let events = EventWriter::resume_at(&run.events(), position)?;
+        let mut events = EventWriter::resume_at(&run.events(), position)?;
+        if events.is_new() {
+            events.graph(&graph::definition(network))?;
+        }
         Ok(Self { events, task, tags, shares, sums, wall_ns: 0 })
     }
 

@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
         let board = settings
             .train
             .tensorboard
-            .then(|| Board::open(run, position(TENSORBOARD), task, &program))
+            .then(|| Board::open(run, position(TENSORBOARD), task, &program, &setup.graph))
             .transpose()?;
         let timeline_tail = ids
             .tail
