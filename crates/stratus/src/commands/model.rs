@@ -4,11 +4,12 @@ use super::export::{self, ExportArguments};
 use super::import::{self, ImportArguments};
 use crate::cli::Globals;
 use crate::errors::Result;
-use crate::output::{Output, Table, pairs};
+use crate::output::{Output, Table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_graph::zoo;
 use stratus_graph::{Graph, Operation};
+use stratus_train::TrainError;
 use stratus_train::experiment::Experiment;
 use stratus_train::network::Network;
 
@@ -40,7 +41,38 @@ pub enum ModelAction {
 #[derive(Serialize)]
 struct Listed {
     name: &'static str,
+    /// Trained parameters, as published.
+    parameters: usize,
+    /// Floating-point operations of a forward pass of one sample.
+    flops: u64,
+    /// The published input: channels, height, width.
+    input: [usize; 3],
     about: &'static str,
+}
+
+impl Listed {
+    fn of(network: &zoo::Network) -> Result<Self> {
+        let defaults = (network.defaults)();
+        let graph = (network.build)(&defaults).map_err(TrainError::from)?;
+        Ok(Self {
+            name: network.name,
+            parameters: graph.trained_parameters(),
+            flops: graph.forward_flops(),
+            input: defaults.input,
+            about: network.about,
+        })
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let [channels, height, width] = self.input;
+        [
+            self.name.to_owned(),
+            format!("{:.2} M", self.parameters as f64 * 1e-6),
+            format!("{:.2}", self.flops as f64 * 1e-9),
+            format!("{channels}×{height}×{width}"),
+            self.about.to_owned(),
+        ]
+    }
 }
 
 /// Runs `stratus model`. `--set model.width=` and `model.classes=` apply to `show` and `export`.
@@ -50,12 +82,11 @@ struct Listed {
 pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Result {
     match &arguments.action {
         ModelAction::List => {
-            let list: Vec<Listed> = zoo::NETWORKS
-                .iter()
-                .map(|network| Listed { name: network.name, about: network.about })
-                .collect();
+            let list = zoo::NETWORKS.iter().map(Listed::of).collect::<Result<Vec<_>>>()?;
             output.result(&list, || {
-                pairs(&list.iter().map(|n| (n.name.to_owned(), n.about.to_owned())).collect::<Vec<_>>())
+                let heads = ["network", "parameters", "GFLOP", "images", "what it is"].map(str::to_owned);
+                let rows: Vec<_> = [heads].into_iter().chain(list.iter().map(Listed::cells)).collect();
+                Table::new(&rows).prose().within(output.narrow(), &["GFLOP"]).to_string()
             })
         }
         ModelAction::Show { name } => {
