@@ -1,7 +1,7 @@
 //! What a new user does and mistakes, as it was tried: each answer must get on.
 
 use crate::common::photographs::put_photographs;
-use crate::common::{Place, Ran};
+use crate::common::{Place, Ran, tiny};
 use std::time::{Duration, Instant};
 
 const SMALL: &[&str] = &[
@@ -151,4 +151,23 @@ fn an_interrupt_ends_the_choice_of_kernels() {
     let told = read();
     assert!(told.contains("interrupted before the first iteration\nhint: nothing was trained yet"), "{told}");
     assert!(!told.contains("error") && !place.path("run").exists(), "{told}");
+}
+
+#[test]
+fn photographs_much_smaller_than_the_network_takes_are_told_of() {
+    let place = place();
+    let net =
+        tiny::NET.replacen("[1, 12, 12]", "[1, 48, 48]", 1).replace("out_features = 10", "out_features = 3");
+    std::fs::write(place.path("net.toml"), net).unwrap();
+    let train = |more: &[&str]| {
+        let begin = ["train", "net.toml", "--data", "photographs", "--epochs", "1", "--batch", "9"];
+        let settings = ["data.name=folder", "data.split_seed=0", "train.device=reference"];
+        let settings = settings.iter().chain(more).flat_map(|setting| ["--set", setting]);
+        place.run(&begin.into_iter().chain(settings).collect::<Vec<_>>()).err
+    };
+    let told = "warning: the images are stored as 12×12 and enlarged to 48×48, 16 times the work";
+    let err = train(&[]);
+    assert!(err.contains(told), "{err}");
+    let err = train(&["data.shape=[1, 48, 48]"]);
+    assert!(err.contains("images of 1×48×48") && !err.contains("enlarged"), "{err}");
 }
