@@ -37,9 +37,16 @@ fn photographs_without_parts_say_how_they_are_divided() {
     put_photographs(&place, "photographs");
     let remedy = "photographs: holds the folders of 3 classes (column, frame, row) and no folder `train`; \
                   add `--set data.split_seed=0`";
-    for ran in [train(&place, &[]), place.run(&["data", "check", "folder", "--path", "photographs"])] {
-        let ran = ran.expect(1);
-        assert!(ran.err.contains(remedy), "{}", ran.err);
+    let ran = train(&place, &[]).expect(1);
+    assert!(ran.err.contains(remedy), "{}", ran.err);
+    // Looking at images needs no parts, nor the name of the data set.
+    for named in [&["photographs"][..], &["folder", "--path", "photographs"]] {
+        let ran = place.run(&[&["data", "check"], named].concat()).expect(0);
+        assert_eq!(ran.out, "all: 30 images, 0 damaged\n");
+        let ran = place.run(&[&["data", "stats"], named].concat()).expect(0);
+        assert!(ran.out.starts_with("all") && ran.out.contains("30 images"), "{}", ran.out);
+        let sheet = ["--out", "sheet.png", "--count", "3", "--set", "data.shape=[1,12,12]"];
+        place.run(&[&["data", "show"], named, &sheet].concat()).expect(0);
     }
     let ran = place.run(&["data", "check", "folder", "--path", "photographs", "--set", "data.split_seed=0"]);
     let parts = "train: 18 images, 0 damaged\nvalidation: 6 images, 0 damaged\ntest: 6 images, 0 damaged\n";

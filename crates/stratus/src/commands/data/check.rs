@@ -69,14 +69,14 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     let verify = options.verify && !entry.files.is_empty();
     let options = OpenOptions { verify, skip_damaged: true, ..options.clone() };
     let mut checked = Vec::new();
-    for Part { split, set } in parts(name, folder, &options, output)? {
+    for Part { name: split, set } in parts(name, folder, &options, output)? {
         let found = stats::survey(set.as_ref(), threads()).map_err(data_failure)?;
         let named = |index: u32| set.sample_name(index as usize);
         let empty_classes = found.empty_classes().map(|class| set.class_name(class)).collect();
         let damaged = |(name, problem)| Damaged { name, problem };
         let samples = found.damaged.into_iter().map(|(index, problem)| (named(index), problem));
         checked.push(Checked {
-            split: split.name(),
+            split,
             images: found.samples,
             damaged: samples.map(damaged).collect(),
             unlabelled: found.unlabelled.into_iter().map(named).collect(),

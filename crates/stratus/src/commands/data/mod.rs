@@ -42,7 +42,7 @@ pub enum Action {
     /// Decode every image and mask of a data set and list what is wrong: damage, missing labels, empty
     /// classes
     Check {
-        /// The data set, like mnist
+        /// The data set, like mnist, or a folder of photographs
         name: String,
         /// Where the files are; without it data/NAME
         #[arg(long, value_name = "DIR")]
@@ -53,7 +53,7 @@ pub enum Action {
     Shard(shard::ShardArguments),
     /// Count a data set's images and classes, and measure its channels and sizes; weights for rare classes
     Stats {
-        /// The data set, like mnist
+        /// The data set, like mnist, or a folder of photographs
         name: String,
         /// Where the files are; without it data/NAME
         #[arg(long, value_name = "DIR")]
@@ -70,18 +70,26 @@ pub enum Action {
 /// # Errors
 /// Where the data set is unknown, cannot be fetched or cannot be read.
 pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Result {
-    let folder =
-        |name: &str, path: &Option<PathBuf>| path.clone().unwrap_or_else(|| Path::new("data").join(name));
     match &arguments.action {
         Action::List => list::list(output),
-        Action::Fetch { name, path } => fetch::fetch(name, &folder(name, path), output),
-        Action::Check { name, path } => check::check(name, &folder(name, path), &options(globals)?, output),
+        Action::Fetch { name, path } => {
+            let folder = path.clone().unwrap_or_else(|| Path::new("data").join(name));
+            fetch::fetch(name, &folder, output)
+        }
+        Action::Check { name, path } => {
+            let (name, folder) = parts::named(name, path.as_deref());
+            check::check(&name, &folder, &options(globals)?, output)
+        }
         Action::Shard(arguments) => shard::shard(arguments, &options(globals)?, output),
         Action::Stats { name, path } => {
-            stats::statistics(name, &folder(name, path), &options(globals)?, output)
+            let (name, folder) = parts::named(name, path.as_deref());
+            stats::statistics(&name, &folder, &options(globals)?, output)
         }
         Action::Sync(arguments) => sync::bring(arguments, &options(globals)?, output),
-        Action::Show(show) => show::show(show, experiment(globals)?, &folder(&show.name, &show.path), output),
+        Action::Show(arguments) => {
+            let (name, folder) = parts::named(&arguments.name, arguments.path.as_deref());
+            show::show(arguments, &name, experiment(globals)?, &folder, output)
+        }
     }
 }
 

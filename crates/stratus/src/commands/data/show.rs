@@ -15,6 +15,7 @@ use stratus_train::input::{BatchFormat, InputPipeline, open_options};
 use stratus_train::{Experiment, TrainError};
 
 use super::data_failure;
+use super::parts::whole;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 
@@ -27,7 +28,7 @@ const MOST_PIXELS: usize = 1 << 26;
 /// Arguments of `stratus data show`.
 #[derive(Args, Debug)]
 pub struct ShowArguments {
-    /// The data set, like mnist
+    /// The data set, like mnist, or a folder of photographs
     pub name: String,
     /// Where the files are; without it data/NAME
     #[arg(long, value_name = "DIR")]
@@ -57,13 +58,21 @@ struct Shown<'a> {
 /// Writes a sheet of samples that have gone through the loader by the `experiment`'s keys.
 pub(super) fn show(
     arguments: &ShowArguments,
+    name: &str,
     mut experiment: Experiment,
     folder: &Path,
     output: &Output,
 ) -> Result {
-    let ShowArguments { name, count, epoch, split, out, .. } = arguments;
+    let ShowArguments { count, epoch, split, out, .. } = arguments;
     name.clone_into(&mut experiment.data.name);
-    let set = open(name, folder, *split, &open_options(&experiment)).map_err(data_failure)?;
+    let options = open_options(&experiment);
+    let set = match open(name, folder, *split, &options) {
+        Err(DataError::Undivided { .. }) if *split == Split::Train => {
+            open(name, folder, *split, &whole(&options))
+        }
+        opened => opened,
+    };
+    let set = set.map_err(data_failure)?;
     let set: Arc<dyn Dataset> = Arc::from(set);
     let input = InputPipeline::new(&experiment, set.as_ref());
     let [_, height, width] = input.shape;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use stratus_data::stats::{Sizes, Survey, survey};
-use stratus_data::{Dataset, OpenOptions, Split};
+use stratus_data::{Dataset, OpenOptions};
 
 use super::data_failure;
 use super::parts::{Part, parts, threads};
@@ -50,7 +50,7 @@ struct Damaged {
 }
 
 impl Counted {
-    fn new(split: Split, set: &dyn Dataset, found: Survey) -> Self {
+    fn new(split: &'static str, set: &dyn Dataset, found: Survey) -> Self {
         let weights = found.median_frequency_weights();
         let pixels = found.masks.as_ref().map(|masks| &masks.pixels_per_class);
         let counts = pixels.unwrap_or(&found.samples_per_class);
@@ -70,7 +70,7 @@ impl Counted {
             .into_iter()
             .map(|(index, problem)| Damaged { sample: set.sample_name(index as usize), problem });
         Self {
-            split: split.name(),
+            split,
             images: found.samples,
             shape: set.sample_shape(),
             sizes: found.sizes,
@@ -148,7 +148,7 @@ pub(super) fn statistics(name: &str, folder: &Path, options: &OpenOptions, outpu
     // What is damaged is counted, and does not end the count.
     let options = OpenOptions { skip_damaged: true, ..options.clone() };
     let mut counted = Vec::new();
-    for Part { split, set } in parts(name, folder, &options, output)? {
+    for Part { name: split, set } in parts(name, folder, &options, output)? {
         let found = survey(set.as_ref(), threads()).map_err(data_failure)?;
         counted.push(Counted::new(split, set.as_ref(), found));
     }
