@@ -380,7 +380,8 @@ def judge(kind, file, line):
         reads = [by_opencv(file)]
     if not reads:
         return "read here alone", f"read, others refuse it ({pillow}; {other})"
-    if damaged:
+    # Bytes behind the last row may look like a segment that reaches beyond the end marker.
+    if damaged and "Premature end of JPEG file" not in warning:
         return "read though damaged", f"read, and libjpeg-turbo warns: {warning}"
     if not all(same(line, pixels) for pixels in reads):
         return "other pixels", f"other pixels ({[same(line, p) for p in reads]}, {[p.shape for p in reads]})"
