@@ -20,13 +20,13 @@ pub(crate) fn csv_field(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Bytes in decimal units, as disks and cards are sold: `45.2 MB`.
+/// Bytes of memory in binary units, as plans and limits are written: `45.2 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
-    while value >= 999.95 && unit + 1 < units.len() {
-        value /= 1000.0;
+    while value >= 1023.95 && unit + 1 < units.len() {
+        value /= 1024.0;
         unit += 1;
     }
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
@@ -74,8 +74,8 @@ mod tests {
         assert_eq!(figures, ["0", "0.01234", "0.87", "68.21", "11334", "-2.5"]);
         assert_eq!(csv_field("a\"b,c"), "\"a\"\"b,c\"");
         assert_eq!(
-            (bytes(999), bytes(999_960), bytes(45_210_000)),
-            ("999 B".into(), "1.0 MB".into(), "45.2 MB".into())
+            (bytes(999), bytes(1_048_530), bytes(47_395_635)),
+            ("999 B".into(), "1.0 MiB".into(), "45.2 MiB".into())
         );
     }
 }
