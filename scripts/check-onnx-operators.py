@@ -5,10 +5,10 @@
 For every operator it makes small models: with each attribute off its default, in each operator set that
 changes the operator, behind layers of each kind, and with constants of each shape that broadcasts. Images are
 [3, 3, 3, 3] where shapes broadcast, so that a number at the wrong place still fits. The program REIMPORT, the
-example `reimport` of stratus-onnx, imports each model and exports it again into FOLDER; onnxruntime runs both.
-A model is `equal`, or `refused` by the name of a node, or `noted`: it differs and the import says so. It fails
-where one is different, panics, or is refused without a name. `--all` tries more pairs of attributes and shapes.
-Needs numpy, onnx and onnxruntime.
+example `reimport` of stratus-onnx, imports each model and exports it again into FOLDER; onnxruntime runs
+both. A model is `equal`, or `refused` by the name of a node, or `noted`: it differs and the import says so.
+It fails where one is different, panics, or is refused without a name. `--all` tries more pairs of attributes
+and shapes. Needs numpy, onnx and onnxruntime.
 """
 import collections
 import itertools
@@ -22,7 +22,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 TOLERANCE = 2e-5  # of the largest number
-NEWEST = 22
+NEWEST = 24
 WINDOWS = [2, 4, 8, 7]
 EQUAL = [3, 3, 3, 3]
 TYPES = ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8", "INT16", "INT32", "INT64", "BOOL"]
@@ -42,8 +42,8 @@ def node(operator, inputs, output="op", name="the_node", **attributes):
     return helper.make_node(operator, inputs, [output], name, **attributes)
 
 
-# What stands before the node: nodes from `x` to `in`, weights, the rank of `in`; and nodes behind it, from `op`
-# to `y`, without which its output is the model's.
+# What stands before the node: nodes from `x` to `in`, their weights, the name of what they make; and nodes
+# behind it, from `op` to `y`, without which its output is the model's.
 def before(kind, shape):
     batch, channels, height, width = shape
     features = channels * height * width
@@ -59,7 +59,8 @@ def before(kind, shape):
     if kind == "relu":
         return [node("Relu", ["x"], "in", "relu")], {}, "in", []
     if kind == "last":
-        return [node("Relu", ["x"], "r", "relu"), node("Transpose", ["r"], "in", "last", perm=[0, 2, 3, 1])], \
+        return [node("Relu", ["x"], "r", "relu"),
+                node("Transpose", ["r"], "in", "last", perm=[0, 2, 3, 1])], \
             {}, "in", [node("Transpose", ["op"], "y", "back", perm=[0, 3, 1, 2])]
     if kind == "padded":
         return [node("Relu", ["x"], "r", "relu"), node("Pad", ["r", "pp"], "in", "pad")], {
@@ -202,6 +203,7 @@ def broadcasts(everything):
                            weights={"c": np.full(shape, value, np.float32)})
         for kind in ["images", "last", "vector"]:
             reducers = [("GlobalAveragePool", {}), ("GlobalMaxPool", {}), ("Sigmoid", {}), ("Flatten", {}),
+                        ("HardSigmoid", {"alpha": 1 / 6}), ("HardSigmoid", {}),
                         ("Transpose", {"perm": [0, 2, 3, 1]}), ("Transpose", {"perm": [0, 3, 1, 2]}),
                         ("Conv", {}), ("ReduceMean", {"axes": [1]}), ("ReduceMean", {"axes": [2, 3]}),
                         ("ReduceMean", {"axes": [1, 2, 3]}), ("ReduceMean", {"axes": [0]})]
@@ -231,6 +233,9 @@ def others(everything):
         "Flatten": (["IN"], ["relu", "last", "vector"]),
         "Dropout": (["IN"], ["relu", "vector", "last"]),
         "Gelu": (["IN"], ["relu", "vector", "last", "flattened"]),
+        "HardSigmoid": (["IN"], ["relu", "vector", "last"]),
+        "HardSwish": (["IN"], ["images", "vector", "last", "flattened"]),
+        "Swish": (["IN"], ["images", "last"]),
         "Cast": (["IN"], ["relu", "vector", "last"]),
         "Softmax": (["IN"], ["relu", "vector", "last"]),
         "LogSoftmax": (["IN"], ["relu", "vector", "last"]),
@@ -244,6 +249,8 @@ def others(everything):
                 given = dict(chosen)
                 if operator == "Cast" and "to" not in given or operator == "Concat" and "axis" not in given:
                     continue
+                if operator == "HardSigmoid" and "alpha" not in given:
+                    yield case(f"a sixth {given}", operator, inputs, opset, kind, alpha=1 / 6, **given)
                 if operator == "LRN":
                     given.setdefault("size", 3)
                 own = dict(weights)
@@ -258,7 +265,8 @@ def others(everything):
     for parameter, shape in itertools.product("sbmv", [[1], [1, 3], [3, 1], []]):
         yield case(f"{parameter} {shape}", "BatchNormalization", ["IN", "s", "b", "m", "v"], NEWEST,
                    weights={**weights, parameter: np.abs(array(*shape))})
-    for opset, low, high in itertools.product([7, NEWEST], [None, -1.0, 0.0, 1.0], [None, 0.0, 1.0, 6.0, 3e38]):
+    lows, highs = [None, -1.0, 0.0, 1.0], [None, 0.0, 1.0, 6.0, 3e38]
+    for opset, low, high in itertools.product([7, NEWEST], lows, highs):
         for kind in ["images", "last", "vector"]:
             bounds = {"low": np.array(low or 0, np.float32), "high": np.array(high or 0, np.float32)}
             if opset == 7:
@@ -281,17 +289,20 @@ def others(everything):
 def moved(everything):
     kinds = ["relu", "last", "vector"]
     for kind in kinds:
-        for perm in itertools.chain(itertools.permutations(range(4)), itertools.permutations(range(2)), [None]):
+        orders = [itertools.permutations(range(rank)) for rank in (4, 2)]
+        for perm in itertools.chain(*orders, [None]):
             given = {} if perm is None else {"perm": list(perm)}
             yield case(str(given), "Transpose", ["IN"], NEWEST, kind, tail=False, **given)
             yield case(f"{given} and back", "Transpose", ["IN"], NEWEST, kind, **given)
-        targets = [[3, 27], [-1, 27], [0, -1], [0, 27], [27, 3], [9, -1], [3, 3, 9], [0, 0, -1], [81], [1, 81],
-                   [3, 3, 3, 3], [0, 0, 0, 0], [3, 3, 3, -1], [3, 27, 1, 1], [3, 27, 1], [3, 0, 3, 3], [-1, 3]]
+        targets = [[3, 27], [-1, 27], [0, -1], [0, 27], [27, 3], [9, -1], [3, 3, 9], [0, 0, -1], [81],
+                   [1, 81], [3, 3, 3, 3], [0, 0, 0, 0], [3, 3, 3, -1], [3, 27, 1, 1], [3, 27, 1],
+                   [3, 0, 3, 3], [-1, 3]]
         for target, allow in itertools.product(targets, [0, 1]):
-            yield case(f"{target} {allow}", "Reshape", ["IN", "t"], NEWEST, kind, weights={"t": whole(*target)},
-                       **({"allowzero": 1} if allow else {}))
+            yield case(f"{target} {allow}", "Reshape", ["IN", "t"], NEWEST, kind,
+                       weights={"t": whole(*target)}, **({"allowzero": 1} if allow else {}))
         for axes in [[], [2, 3], [2], [3], [-1], [-1, -2], [0], [1], [1, 2, 3], [-3]]:
-            yield case(f"set 12 {axes}", "ReduceMean", ["IN"], 12, kind, keepdims=0, **({"axes": axes} if axes else {}))
+            yield case(f"set 12 {axes}", "ReduceMean", ["IN"], 12, kind, keepdims=0,
+                       **({"axes": axes} if axes else {}))
             for keep, noop in itertools.product([0, 1], [0, 1]):
                 yield case(f"{axes} {keep} {noop}", "ReduceMean", ["IN", "a"], NEWEST, kind,
                            weights={"a": whole(*axes)}, keepdims=keep, noop_with_empty_axes=noop)
@@ -327,10 +338,11 @@ def resized(everything):
     own = {"sc": np.array([1, 1, 2, 2], np.float32), "si": whole(3, 3, 5, 4), "two": whole(5, 4),
            "sc2": np.array([2, 1.5], np.float32), "none": np.array([], np.float32)}
     for given in [{"antialias": 1}, {"exclude_outside": 1}, {"extrapolation_value": 3.0},
-                  {"cubic_coeff_a": -0.5}, {"nearest_mode": "ceil"}, {"keep_aspect_ratio_policy": "not_larger"},
-                  {"keep_aspect_ratio_policy": "not_smaller"}]:
+                  {"cubic_coeff_a": -0.5}, {"nearest_mode": "ceil"},
+                  {"keep_aspect_ratio_policy": "not_larger"}, {"keep_aspect_ratio_policy": "not_smaller"}]:
         yield case(str(given), "Resize", ["IN", "", "sc"], NEWEST, weights=own, mode="linear", **given)
-        yield case(f"{given} sizes", "Resize", ["IN", "", "", "si"], NEWEST, weights=own, mode="linear", **given)
+        yield case(f"{given} sizes", "Resize", ["IN", "", "", "si"], NEWEST, weights=own, mode="linear",
+                   **given)
     for axes in [[2, 3], [3, 2], [-2, -1], [1, 2], [2], [2, 2]]:
         for inputs in [["IN", "", "sc2"], ["IN", "", "", "two"]]:
             yield case(f"{inputs} {axes}", "Resize", inputs, NEWEST, weights=own, mode="linear", axes=axes)
@@ -359,7 +371,8 @@ def constants():
         extra = ((("Unsqueeze", ["c", "a"], ["q"], "unsqueeze"), {}),)
         yield case(f"a constant {shape} unsqueezed {axes}", "Add", ["IN", "q"], NEWEST, "conv",
                    weights={"c": array(*shape), "a": whole(*axes)}, extra=extra)
-    for shape, target in [([3], [3, 1, 1]), ([3], [1, 3]), ([3], [-1, 1]), ([3, 1], [0, -1, 1]), ([3], [0, 1, 1])]:
+    for shape, target in [([3], [3, 1, 1]), ([3], [1, 3]), ([3], [-1, 1]), ([3, 1], [0, -1, 1]),
+                          ([3], [0, 1, 1])]:
         extra = ((("Reshape", ["c", "t"], ["q"], "reshape"), {}),)
         yield case(f"a constant {shape} reshaped {target}", "Add", ["IN", "q"], NEWEST, "conv",
                    weights={"c": array(*shape), "t": whole(*target)}, extra=extra)
@@ -384,11 +397,13 @@ def constants():
             yield case(f"by a shape {given}", "Reshape", ["IN", "target"], NEWEST, kind, extra=extra,
                        weights={"rest": whole(-1)})
     for index, axis in itertools.product([0, 1, -1, -4], [0, -1]):
-        extra = ((("Shape", ["in"], ["s"], "shape"), {}), (("Gather", ["s", "i"], ["t"], "gather"), {"axis": axis}),
+        extra = ((("Shape", ["in"], ["s"], "shape"), {}),
+                 (("Gather", ["s", "i"], ["t"], "gather"), {"axis": axis}),
                  (("Concat", ["t", "rest"], ["target"], "target"), {"axis": 0}))
         yield case(f"by an extent {index} {axis}", "Reshape", ["IN", "target"], NEWEST, extra=extra,
                    weights={"rest": whole(-1), "i": whole(index)})
-    for start, end, step in [(0, 1, 1), (-4, -3, 1), (0, 2, 2), (0, 1, -1), (1, 0, -1), (0, 2, 1), (-9, 1, 1)]:
+    for start, end, step in [(0, 1, 1), (-4, -3, 1), (0, 2, 2), (0, 1, -1), (1, 0, -1), (0, 2, 1),
+                             (-9, 1, 1)]:
         extra = ((("Shape", ["in"], ["s"], "shape"), {}),
                  (("Slice", ["s", "i", "j", "a", "k"], ["t"], "slice"), {}),
                  (("Concat", ["t", "rest"], ["target"], "target"), {"axis": 0}))
@@ -483,7 +498,7 @@ def main(everything, reimport, folder):
     operators = len({made.operator for made in cases.values()})
     print(f"check-onnx-operators: {len(cases)} models of {operators} operators: {counts['equal']} equal to "
           f"onnxruntime {onnxruntime.__version__}, {counts['refused']} refused by name, {counts['noted']} "
-          f"different with a note, {counts['different']} different in silence, {counts['panicked']} panicked, "
+          f"different with a note, {counts['different']} in silence, {counts['panicked']} panicked, "
           f"{counts['unnamed']} refused without a name; onnxruntime refuses {counts['invalid']} more")
     if wrong:
         sys.exit(1)

@@ -51,6 +51,23 @@ op = 'gelu'
 name = 'silu'
 op = 'silu'
 [[layer]]
+name = 'swish'
+op = 'hard_swish'
+[[layer]]
+name = 'squeeze'
+op = 'adaptive_avg_pool2d'
+output = 1
+[[layer]]
+name = 'gate'
+op = 'hard_sigmoid'
+[[layer]]
+name = 'excited'
+op = 'channel_scale'
+inputs = ['swish', 'gate']
+[[layer]]
+name = 'depth'
+op = 'stochastic_depth'
+[[layer]]
 name = 'down'
 op = 'resize'
 scale = [0.7, 1.5]

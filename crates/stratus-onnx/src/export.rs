@@ -37,6 +37,10 @@ const INT64: i64 = 7;
 pub(crate) const ADAPTIVE: &str = "adaptive_avg_pool2d";
 /// The same of spatial dropout, which inference does not tell from the other.
 pub(crate) const SPATIAL: &str = "dropout2d";
+/// The same of stochastic depth.
+pub(crate) const DEPTH: &str = "stochastic_depth";
+/// The slope of `HardSigmoid` between its bends, and its value at 0.
+pub(crate) const HARD_SIGMOID: [f32; 2] = [1.0 / 6.0, 0.5];
 
 /// Writes `graph` in inference form with `weights` under their keys, streaming: nothing of the weights' size
 /// is held in memory.
@@ -270,6 +274,12 @@ impl<'a> Export<'a> {
             Op::Relu(_) => ("Relu", "", plain()),
             Op::Gelu(_) => ("Gelu", "", plain()),
             Op::Sigmoid(_) => ("Sigmoid", "", plain()),
+            Op::HardSigmoid(_) => {
+                let [alpha, beta] = HARD_SIGMOID;
+                ("HardSigmoid", "", plain().float("alpha", alpha).float("beta", beta))
+            }
+            Op::HardSwish(_) => ("HardSwish", "", plain()),
+            Op::ChannelScale(_) => ("Mul", "", plain()),
             Op::Silu(_) => return self.silu(node, inputs, &output),
             Op::Relu6(_) => {
                 inputs.push(self.constant(&format!("{}.min", node.name), &[], &[0.0]));
@@ -293,6 +303,10 @@ impl<'a> Export<'a> {
             Op::Dropout2d(op) => {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
                 ("Dropout", SPATIAL, plain())
+            }
+            Op::StochasticDepth(op) => {
+                inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
+                ("Dropout", DEPTH, plain())
             }
             Op::Scale(op) => {
                 inputs.push(self.constant(&format!("{}.factor", node.name), &[], &[op.factor]));

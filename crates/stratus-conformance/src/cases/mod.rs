@@ -7,6 +7,7 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod channel_scale;
 mod clip;
 mod concat;
 mod conv2d;
@@ -45,6 +46,7 @@ const TABLES: &[Table] = &[
     avg_pool2d::TABLE,
     batch_norm::TABLE,
     batch_norm_add::TABLE,
+    channel_scale::TABLE,
     clip::TABLE,
     concat::TABLE,
     conv2d::TABLE,

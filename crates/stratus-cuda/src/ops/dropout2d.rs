@@ -1,4 +1,4 @@
-//! Spatial dropout. Masks equal those of the other backends, channel by channel.
+//! Spatial dropout and stochastic depth. Masks equal those of the other backends, channel by channel.
 
 use super::concat::channels_last;
 use super::convert::check_types;
@@ -24,11 +24,11 @@ impl OnGpu for Dropout2d {
         let vector = vector(&[x.dtype(), y.dtype()], &[c]);
         let (groups, runs) = (c / vector, (h * w).div_ceil(PIXELS));
         let items = n * runs * groups;
-        let before = i64::try_from(n * c).map_err(|error| error.to_string())?;
+        let before = i64::try_from(if self.whole { n } else { n * c }).map_err(|error| error.to_string())?;
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
         arguments.extend([
             long(items),
-            // Tiles have equal sizes: channels before this tile = tiles before it · N · C.
+            // Tiles have equal sizes: channels before this tile = tiles before it · N · C, samples N.
             Argument::BatchOffset(before),
             Argument::Long(i64::from(self.layer)),
             Argument::Long(i64::from(threshold)),
@@ -37,7 +37,9 @@ impl OnGpu for Dropout2d {
             int(runs)?,
             int(h * w)?,
         ]);
-        let source = Source::of("dropout", x.dtype(), vector).with("PIXELS", PIXELS);
+        let source = Source::of("dropout", x.dtype(), vector)
+            .with("PIXELS", PIXELS)
+            .with("WHOLE", u8::from(self.whole));
         let launch = builder.grid_stride(&source, "dropout_channels", items, arguments)?;
         Ok(Implementation::native("dropout2d", vec![launch], 0))
     }
@@ -52,10 +54,11 @@ mod tests {
 
     #[test]
     fn masks_count_over_the_whole_batch() {
-        let dropout = Dropout2d { p: 0.4, layer: 7 };
-        let mut hyper = [0.1, 5.0, 6.0, 7.0];
-        let mask = dropout.mask(&hyper);
-        for shape in [[2, 5, 3, 3], [2, 8, 5, 7], [3, 6, 5, 1], [1, 36, 1, 2]] {
+        let shapes = [[2, 5, 3, 3], [2, 8, 5, 7], [3, 6, 5, 1], [1, 36, 1, 2]];
+        for (shape, whole) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+            let dropout = Dropout2d { p: 0.4, layer: 7, whole };
+            let mut hyper = [0.1, 5.0, 6.0, 7.0];
+            let mask = dropout.mask(&hyper);
             let layout = Layout::channels_last(&shape);
             let (count, pixels) = (shape.iter().product::<usize>(), shape[2] * shape[3]);
             let like = || operand(DType::F32, &shape, layout.clone());
@@ -67,8 +70,9 @@ mod tests {
                 let tile = Tile { index: 0, place: place_in, count: 3, micro_batch, micro_batches: 2 };
                 run(&dropout, &operands, [2, 0, 1], &addresses, tile);
                 layout.for_each(&shape, |offset, plain| {
-                    let channel = (place * count + plain) / pixels;
-                    assert_eq!(y[offset] != 0.0, mask.keeps(channel as u64), "{shape:?} {place}");
+                    let each = if whole { shape[1] * pixels } else { pixels };
+                    let number = (place * count + plain) / each;
+                    assert_eq!(y[offset] != 0.0, mask.keeps(number as u64), "{shape:?} {place}");
                 });
             }
         }

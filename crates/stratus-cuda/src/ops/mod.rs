@@ -10,6 +10,7 @@ mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
 mod bias;
+mod channel_scale;
 mod clip;
 mod concat;
 mod conv2d;

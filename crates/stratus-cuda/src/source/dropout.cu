@@ -112,7 +112,8 @@ extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *
 
 #ifdef PIXELS
 // A factor for each channel of an image: channels-last maps of `pixels` pixels, `first` channels of the batch
-// come before them. An item is VECTOR channels of up to PIXELS pixels; an image has `runs` of these.
+// come before them. An item is VECTOR channels of up to PIXELS pixels; an image has `runs` of these. WHOLE: a
+// factor for each image, of which `first` come before.
 // Neighbouring threads have neighbouring channels.
 extern "C" __global__ void dropout_channels(const T *x, const double *hyper, T *y, i64 items, i64 first,
                                             i64 layer, i64 threshold, float scale, int groups, int runs,
@@ -125,7 +126,12 @@ extern "C" __global__ void dropout_channels(const T *x, const double *hyper, T *
         int begin = (int)(rest % runs) * PIXELS, end = begin + PIXELS < pixels ? begin + PIXELS : pixels;
         i64 number = first + n * channels + channel;
         bool keeps[VECTOR];
-#if VECTOR >= 4
+#if WHOLE
+        number = first + n;
+        Words words = stream.block(number / 4);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) keeps[i] = words.at[number % 4] >= (u32)threshold;
+#elif VECTOR >= 4
         // Channels are a multiple of VECTOR: no block of random words is shared.
 #pragma unroll
         for (int i = 0; i < VECTOR; i += 4) {

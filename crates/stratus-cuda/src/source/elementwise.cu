@@ -133,6 +133,21 @@ __device__ __forceinline__ float sigmoid_derivative(float x) {
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 __device__ __forceinline__ float silu_derivative(float x) { return sigmoid(x) + x * sigmoid_derivative(x); }
 
+// In three straight pieces, which meet at -3 and 3; NaN passes.
+__device__ __forceinline__ float hard_sigmoid(float x) {
+    float y = x + 3.0f;
+    y = y < 0.0f ? 0.0f : y;
+    return (y > 6.0f ? 6.0f : y) / 6.0f;
+}
+__device__ __forceinline__ float hard_sigmoid_derivative(float x) {
+    return x <= -3.0f || x >= 3.0f ? 0.0f : x != x ? x : 1.0f / 6.0f;
+}
+
+__device__ __forceinline__ float hard_swish(float x) { return x <= -3.0f ? 0.0f : x * hard_sigmoid(x); }
+__device__ __forceinline__ float hard_swish_derivative(float x) {
+    return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : x / 3.0f + 0.5f;
+}
+
 // y = f(x)
 template <float F(float)> __device__ __forceinline__ void activation(const T *x, T_OUT *y, i64 count) {
     FOR_EACH(at, count) {
@@ -168,6 +183,8 @@ __device__ __forceinline__ void activation_backward(const T *x, const T_OTHER *d
     }
 
 ACTIVATION(gelu)
+ACTIVATION(hard_sigmoid)
+ACTIVATION(hard_swish)
 ACTIVATION(sigmoid)
 ACTIVATION(silu)
 
@@ -194,6 +211,10 @@ EXPORT(convert)
 EXPORT(scale)
 EXPORT(gelu_forward)
 EXPORT(gelu_backward)
+EXPORT(hard_sigmoid_forward)
+EXPORT(hard_sigmoid_backward)
+EXPORT(hard_swish_forward)
+EXPORT(hard_swish_backward)
 EXPORT(sigmoid_forward)
 EXPORT(sigmoid_backward)
 EXPORT(silu_forward)

@@ -16,6 +16,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
             "batch_norm_sums",
             concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_sums.cu")),
         ),
+        ("channel_scale", include_str!("channel_scale.cu")),
         ("clip", concat!(include_str!("loss_scale_common.cu"), include_str!("clip.cu"))),
         ("concat", include_str!("concat.cu")),
         ("conv", include_str!("conv.cu")),

@@ -1,6 +1,6 @@
-//! Smooth activations: `y = f(x)` and `dx = dy f'(x)`, element by element. The derivative is taken at `x`:
-//! GELU and SiLU have two inputs for some outputs. ReLU, whose derivative needs its output alone, has other
-//! kernels.
+//! Smooth activations, and some in pieces: `y = f(x)` and `dx = dy f'(x)`, element by element. The derivative
+//! is taken at `x`: GELU, SiLU and hard swish have two inputs for some outputs. ReLU, whose derivative needs
+//! its output alone, has other kernels.
 
 use super::{Kernel, KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
@@ -8,7 +8,7 @@ use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
-use stratus_graph::ops::{Gelu, Sigmoid, Silu};
+use stratus_graph::ops::{Gelu, HardSigmoid, HardSwish, Sigmoid, Silu};
 
 /// A smooth activation: an operation of the graph without attributes. Each backend says what its function and
 /// derivative are.
@@ -22,6 +22,16 @@ pub trait Activation: Copy {
 impl Activation for Gelu {
     const FORWARD: &'static str = "gelu_forward";
     const BACKWARD: &'static str = "gelu_backward";
+}
+
+impl Activation for HardSigmoid {
+    const FORWARD: &'static str = "hard_sigmoid_forward";
+    const BACKWARD: &'static str = "hard_sigmoid_backward";
+}
+
+impl Activation for HardSwish {
+    const FORWARD: &'static str = "hard_swish_forward";
+    const BACKWARD: &'static str = "hard_swish_backward";
 }
 
 impl Activation for Sigmoid {
@@ -46,6 +56,14 @@ pub struct ActivationBackward<A>(pub A);
 pub type GeluForward = ActivationForward<Gelu>;
 /// See [`Gelu`].
 pub type GeluBackward = ActivationBackward<Gelu>;
+/// See [`HardSigmoid`].
+pub type HardSigmoidForward = ActivationForward<HardSigmoid>;
+/// See [`HardSigmoid`].
+pub type HardSigmoidBackward = ActivationBackward<HardSigmoid>;
+/// See [`HardSwish`].
+pub type HardSwishForward = ActivationForward<HardSwish>;
+/// See [`HardSwish`].
+pub type HardSwishBackward = ActivationBackward<HardSwish>;
 /// See [`Sigmoid`].
 pub type SigmoidForward = ActivationForward<Sigmoid>;
 /// See [`Sigmoid`].

@@ -8,6 +8,7 @@ mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
 mod bias;
+mod channel_scale;
 mod clip;
 mod concat;
 mod conv2d;
@@ -32,8 +33,9 @@ mod sgd;
 mod stem;
 
 pub use activation::{
-    Activation, ActivationBackward, ActivationForward, GeluBackward, GeluForward, SigmoidBackward,
-    SigmoidForward, SiluBackward, SiluForward,
+    Activation, ActivationBackward, ActivationForward, GeluBackward, GeluForward, HardSigmoidBackward,
+    HardSigmoidForward, HardSwishBackward, HardSwishForward, SigmoidBackward, SigmoidForward, SiluBackward,
+    SiluForward,
 };
 pub use adaptive::{Adaptive, AdaptiveUpdate};
 pub use add::AddForward;
@@ -44,6 +46,7 @@ pub use batch_norm::{
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use bias::{AddBias, BiasGradient};
+pub use channel_scale::{ChannelScale, ChannelScaleGradient};
 pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
@@ -182,6 +185,8 @@ macro_rules! with_kernels {
             BatchNormInferenceBackward,
             BatchNormStatistics,
             BiasGradient,
+            ChannelScale,
+            ChannelScaleGradient,
             ClipFactor,
             ClipGradient,
             ConcatBackward,
@@ -196,6 +201,10 @@ macro_rules! with_kernels {
             FindOverflow,
             GeluBackward,
             GeluForward,
+            HardSigmoidBackward,
+            HardSigmoidForward,
+            HardSwishBackward,
+            HardSwishForward,
             JoinWeights,
             LinearBackwardData,
             LinearBackwardWeights,
@@ -238,6 +247,7 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::AvgPool2d(op) => avg_pool2d::lower(Averages::Windows(*op), node, to),
         Op::Add(_) => add::lower(node, to),
         Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
+        Op::ChannelScale(_) => channel_scale::lower(node, to),
         Op::Concat(_) => concat::lower(node, to),
         Op::Conv2d(op) => conv2d::lower(op, node, to),
         Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, to),
@@ -246,6 +256,8 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
         Op::Flatten(_) => to.alias(node),
         Op::Gelu(op) => activation::lower(*op, node, to),
+        Op::HardSigmoid(op) => activation::lower(*op, node, to),
+        Op::HardSwish(op) => activation::lower(*op, node, to),
         Op::Linear(op) => linear::lower(op, node, to),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
@@ -255,6 +267,7 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Scale(op) => scale::lower(op, node, to),
         Op::Sigmoid(op) => activation::lower(*op, node, to),
         Op::Silu(op) => activation::lower(*op, node, to),
+        Op::StochasticDepth(op) => dropout2d::lower_whole(op, node, to),
     }
 }
 

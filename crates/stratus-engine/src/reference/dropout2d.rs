@@ -1,4 +1,4 @@
-//! Spatial dropout: every channel of a sample asks the mask.
+//! Spatial dropout: every channel of a sample asks the mask, or every sample.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{Dropout2d, HYPER};
@@ -10,10 +10,11 @@ impl Reference for Dropout2d {
         hyper.read(0, &mut numbers);
         let (mask, scale) = (self.mask(&numbers), self.scale());
         let [batch, channels, height, width] = x.image();
+        let each = if self.whole { channels * height * width } else { height * width };
         // The mask counts over the whole batch.
-        let first = tile.in_batch() * batch * channels;
+        let first = tile.in_batch() * batch * if self.whole { 1 } else { channels };
         y.fill_with(|position| {
-            let keeps = mask.keeps((first + position / (height * width)) as u64);
+            let keeps = mask.keeps((first + position / each) as u64);
             if keeps { x.get(position) * scale } else { 0.0 }
         });
         Ok(())

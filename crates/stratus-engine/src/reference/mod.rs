@@ -11,6 +11,7 @@ mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
 mod bias;
+mod channel_scale;
 mod clip;
 mod concat;
 mod conv2d;
@@ -19,6 +20,7 @@ mod dropout;
 mod dropout2d;
 mod ema;
 mod gelu;
+mod hard_sigmoid;
 mod joined;
 mod linear;
 mod linear_update;
@@ -82,6 +84,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::BatchNormInferenceBackward(kernel) => Box::new(*kernel),
         Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
         Kernel::BiasGradient(kernel) => Box::new(*kernel),
+        Kernel::ChannelScale(kernel) => Box::new(*kernel),
+        Kernel::ChannelScaleGradient(kernel) => Box::new(*kernel),
         Kernel::ClipFactor(kernel) => Box::new(*kernel),
         Kernel::ClipGradient(kernel) => Box::new(*kernel),
         Kernel::ConcatBackward(kernel) => Box::new(*kernel),
@@ -96,6 +100,10 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::FindOverflow(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),
+        Kernel::HardSigmoidBackward(kernel) => Box::new(*kernel),
+        Kernel::HardSigmoidForward(kernel) => Box::new(*kernel),
+        Kernel::HardSwishBackward(kernel) => Box::new(*kernel),
+        Kernel::HardSwishForward(kernel) => Box::new(*kernel),
         Kernel::JoinWeights(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),

@@ -85,7 +85,7 @@ fn transposed_convolutions_are_those_of_pytorch() {
 
 #[test]
 fn spatial_dropout_drops_whole_channels() {
-    let (shape, dropout) = ([40, 25, 2, 3], Dropout2d { p: 0.3, layer: 2 });
+    let (shape, dropout) = ([40, 25, 2, 3], Dropout2d { p: 0.3, layer: 2, whole: false });
     let x: Vec<f64> = (0..6000).map(|i| f64::from(i) + 1.0).collect();
     let inputs = [("x", &shape[..], DType::F64, &x[..]), ("hyper", &[4], DType::F64, &HYPER)];
     let y = one_step(dropout, &inputs, &[], &[("y", &shape, DType::F64, &vec![0.0; 6000])]).unwrap();

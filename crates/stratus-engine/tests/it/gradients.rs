@@ -109,7 +109,7 @@ fn fill_loss(probe: &mut Probe, name: &str) {
 fn is_trained(name: &str) -> bool {
     let number = ["x", "weight"].iter().find_map(|list| name.strip_prefix(list));
     number.is_some_and(|number| number.parse::<usize>().is_ok())
-        || ["a", "b", "x", "weight", "bias", "norm_weight", "norm_bias"].contains(&name)
+        || ["a", "b", "x", "factors", "weight", "bias", "norm_weight", "norm_bias"].contains(&name)
 }
 
 /// Checks all gradients of one case's forward kernel; false where it is not one.
@@ -120,7 +120,10 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         Kernel::BatchNormAddApply(_)
         | Kernel::JoinWeights(_)
         | Kernel::AvgPoolForward(_)
+        | Kernel::ChannelScale(_)
         | Kernel::GeluForward(_)
+        | Kernel::HardSigmoidForward(_)
+        | Kernel::HardSwishForward(_)
         | Kernel::ReluForward(_)
         | Kernel::ResizeForward(_)
         | Kernel::Scale(_)

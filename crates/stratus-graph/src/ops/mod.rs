@@ -5,6 +5,7 @@ mod adaptive_avg_pool2d;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
+mod channel_scale;
 mod concat;
 mod conv2d;
 mod conv_transpose2d;
@@ -12,6 +13,8 @@ mod dropout;
 mod dropout2d;
 mod flatten;
 mod gelu;
+mod hard_sigmoid;
+mod hard_swish;
 mod linear;
 mod local_response_norm;
 mod max_pool2d;
@@ -21,11 +24,13 @@ mod resize;
 mod scale;
 mod sigmoid;
 mod silu;
+mod stochastic_depth;
 
 pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
 pub use add::Add;
 pub use avg_pool2d::AvgPool2d;
 pub use batch_norm::BatchNorm2d;
+pub use channel_scale::ChannelScale;
 pub use concat::Concat;
 pub use conv_transpose2d::ConvTranspose2d;
 pub use conv2d::Conv2d;
@@ -33,6 +38,8 @@ pub use dropout::Dropout;
 pub use dropout2d::Dropout2d;
 pub use flatten::Flatten;
 pub use gelu::Gelu;
+pub use hard_sigmoid::HardSigmoid;
+pub use hard_swish::HardSwish;
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
@@ -42,6 +49,7 @@ pub use resize::{Resize, ResizeTo};
 pub use scale::Scale;
 pub use sigmoid::Sigmoid;
 pub use silu::Silu;
+pub use stochastic_depth::StochasticDepth;
 
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
@@ -248,6 +256,7 @@ operations!(
     Add,
     AvgPool2d,
     BatchNorm2d,
+    ChannelScale,
     Concat,
     Conv2d,
     ConvTranspose2d,
@@ -255,6 +264,8 @@ operations!(
     Dropout2d,
     Flatten,
     Gelu,
+    HardSigmoid,
+    HardSwish,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
@@ -264,6 +275,7 @@ operations!(
     Scale,
     Sigmoid,
     Silu,
+    StochasticDepth,
 );
 
 #[cfg(test)]
@@ -281,6 +293,6 @@ mod tests {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 20);
+        assert_eq!(DECLARATIONS.len(), 24);
     }
 }

@@ -28,33 +28,45 @@ const STAGES: [(usize, usize, usize, usize); 7] = [
     (6, 320, 1, 1),
 ];
 
-/// A published channel count at another width, rounded to a multiple of eight, but not by more than a tenth
-/// below: the authors' rule. A width that is no multiple of eight rounds to the largest power of two that
-/// divides it, so that it is itself a possible count.
-fn scaled(channels: usize, width: usize) -> usize {
+/// A published channel count at another width than the published one, rounded to a multiple of eight, but not
+/// by more than a tenth below: the authors' rule. A width that is no multiple of eight rounds to the largest
+/// power of two that divides it, so that it is itself a possible count.
+pub(super) fn scaled(channels: usize, width: usize, published: usize) -> usize {
     let step = 1 << width.trailing_zeros().min(3);
-    // In units of 1 / FIRST of a channel.
+    // In units of 1 / published of a channel.
     let exact = channels * width;
-    let rounded = ((exact + step * FIRST / 2) / (step * FIRST) * step).max(step);
-    if rounded * FIRST * 10 < exact * 9 { rounded + step } else { rounded }
+    let rounded = ((exact + step * published / 2) / (step * published) * step).max(step);
+    if rounded * published * 10 < exact * 9 { rounded + step } else { rounded }
 }
 
 fn build(hyper: &Hyperparameters) -> Result<Graph, GraphError> {
     let sizes = Sizes::new(NETWORK.name, hyper, FIRST)?;
     let (graph, mut x) = GraphBuilder::new(NETWORK.name, image(hyper.input));
     let mut chain = Chain { graph, conv: kaiming_fan_out, epsilon: 1e-5 };
-    x = unit(&mut chain, "features.0", Conv2d::new(hyper.input[0], scaled(FIRST, sizes.width), 3, 2, 1), x)?;
+    x = unit(
+        &mut chain,
+        "features.0",
+        Conv2d::new(hyper.input[0], scaled(FIRST, sizes.width, FIRST), 3, 2, 1),
+        x,
+    )?;
     let mut position = 1;
     for (expansion, channels, blocks, stride) in STAGES {
         for block in 0..blocks {
             let stride = if block == 0 { stride } else { 1 };
             let name = format!("features.{position}");
-            x = inverted_residual(&mut chain, &name, expansion, scaled(channels, sizes.width), stride, x)?;
+            x = inverted_residual(
+                &mut chain,
+                &name,
+                expansion,
+                scaled(channels, sizes.width, FIRST),
+                stride,
+                x,
+            )?;
             position += 1;
         }
     }
     // A narrow network keeps its last features.
-    let conv = Conv2d::new(chain.channels(x), scaled(LAST, sizes.width.max(FIRST)), 1, 1, 0);
+    let conv = Conv2d::new(chain.channels(x), scaled(LAST, sizes.width.max(FIRST), FIRST), 1, 1, 0);
     x = unit(&mut chain, &format!("features.{position}"), conv, x)?;
     x = chain.add("avgpool", AdaptiveAvgPool2d::GLOBAL, x)?;
     x = chain.add("flatten", Flatten, x)?;
@@ -105,7 +117,7 @@ mod tests {
     #[test]
     fn channels_are_rounded_as_published() {
         // Torchvision's width_mult of 1, 0.5, 0.75 and 1.5.
-        let counts = |width| [32, 16, 24, 64, 96, 160, 320].map(|channels| scaled(channels, width));
+        let counts = |width| [32, 16, 24, 64, 96, 160, 320].map(|channels| scaled(channels, width, FIRST));
         assert_eq!(counts(32), [32, 16, 24, 64, 96, 160, 320]);
         assert_eq!(counts(16), [16, 8, 16, 32, 48, 80, 160]);
         assert_eq!(counts(24), [24, 16, 24, 48, 72, 120, 240]);

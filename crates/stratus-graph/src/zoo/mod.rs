@@ -1,13 +1,18 @@
 //! The networks by name: a file per family, a line in `NETWORKS`.
 
 mod alexnet;
+mod densenet;
 mod digits;
+mod efficientnet;
 mod erfnet;
 mod googlenet;
 mod inception;
+mod inverted;
 mod mobilenet;
+mod mobilenet_v3;
 mod resnet;
 mod segmentation;
+mod squeezenet;
 mod vgg;
 
 use crate::ops::{BatchNorm2d, Conv2d};
@@ -60,7 +65,13 @@ pub const NETWORKS: &[Network] = &[
     resnet::RESNET101,
     resnet::RESNET152,
     resnet::RESNET18_CIFAR,
+    resnet::RESNEXT50,
+    densenet::DENSENET121,
+    squeezenet::V1_1,
     mobilenet::NETWORK,
+    mobilenet_v3::SMALL,
+    mobilenet_v3::LARGE,
+    efficientnet::B0,
     segmentation::FCN_RESNET18,
     segmentation::DEEPLAB,
     segmentation::DEEPLAB_FINE,

@@ -1,5 +1,6 @@
-//! Residual networks (He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015),
-//! torchvision's layers and names.
+//! Residual networks (He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015), also in
+//! groups (Xie et al.: "Aggregated residual transformations for deep neural networks", 2017), torchvision's
+//! layers and names.
 //!
 //! As in torchvision a bottleneck strides in its 3x3 convolution, where the paper strides in the first 1x1.
 //! A rectifier that a block uses twice or thrice is one module there and a layer each here: `relu1`,
@@ -14,6 +15,8 @@ type Depths = [usize; 4];
 
 /// The channels inside the blocks of each stage. All stages but the first halve height and width.
 const CHANNELS: [usize; 4] = [64, 128, 256, 512];
+/// The groups of convolutions that have them.
+const GROUPS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Block {
@@ -21,6 +24,9 @@ enum Block {
     Basic,
     /// 1x1, 3x3, and 1x1 to four times the channels.
     Bottleneck,
+    /// A bottleneck of twice the channels, whose 3x3 convolution has 32 groups where the first convolution of
+    /// the network has 64 filters.
+    Grouped,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -66,6 +72,14 @@ network!(
     "residual network of 50 bottlenecks (He et al., 2015)"
 );
 
+network!(
+    RESNEXT50,
+    "resnext50_32x4d",
+    Grouped,
+    [3, 4, 6, 3],
+    "residual network of 16 bottlenecks in 32 groups (Xie et al., 2017)"
+);
+
 pub(super) const RESNET18_CIFAR: Network = Network {
     name: "resnet18_cifar",
     about: "resnet18 for images of 32x32: it begins with a 3x3 convolution of stride 1 and no max-pooling",
@@ -93,11 +107,12 @@ fn build(
     if stem == Stem::Photograph {
         x = chain.add("maxpool", MaxPool2d::new(3, 2, 1), x)?;
     }
+    let groups = if block == Block::Grouped { (GROUPS * sizes.width / CHANNELS[0]).max(1) } else { 1 };
     for (stage, (depth, channels)) in depths.into_iter().zip(CHANNELS).enumerate() {
         for position in 0..depth {
             let stride = if stage > 0 && position == 0 { 2 } else { 1 };
             let name = format!("layer{}.{position}", stage + 1);
-            let geometry = Geometry { stride, dilations: [1, 1] };
+            let geometry = Geometry { stride, dilations: [1, 1], groups };
             x = residual(&mut chain, &name, block, sizes.of(channels), geometry, x)?;
         }
     }
@@ -134,9 +149,9 @@ pub(super) fn dilated_resnet18(
             dilation *= 2;
         }
         let (name, channels) = (|block| format!("{prefix}layer{stage}.{block}"), sizes.of(channels));
-        let first = Geometry { stride: step, dilations: [before, dilation] };
+        let first = Geometry { stride: step, dilations: [before, dilation], groups: 1 };
         x = residual(chain, &name(0), Block::Basic, channels, first, x)?;
-        let second = Geometry { stride: 1, dilations: [dilation; 2] };
+        let second = Geometry { stride: 1, dilations: [dilation; 2], groups: 1 };
         x = residual(chain, &name(1), Block::Basic, channels, second, x)?;
         if stage == 1 {
             low = x;
@@ -145,11 +160,18 @@ pub(super) fn dilated_resnet18(
     Ok([low, x])
 }
 
-/// How a block strides, and how far apart the taps of its 3x3 convolutions are; a bottleneck has one.
+/// How a block strides, how far apart the taps of its 3x3 convolutions are, and in how many groups these
+/// convolve; a bottleneck has one.
 #[derive(Clone, Copy)]
 struct Geometry {
     stride: usize,
     dilations: [usize; 2],
+    groups: usize,
+}
+
+/// The greatest number that divides both: at widths that groups do not divide, there are fewer.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// A block: its convolutions, its shortcut (a 1x1 convolution where shapes differ), their sum.
@@ -158,19 +180,22 @@ fn residual(
     name: &str,
     block: Block,
     channels: usize,
-    Geometry { stride, dilations: [first, second] }: Geometry,
+    Geometry { stride, dilations: [first, second], groups }: Geometry,
     x: TensorId,
 ) -> Result<TensorId, GraphError> {
     /// Kernel, stride, dilation, filters.
     type Layer = (usize, usize, usize, usize);
+    let (inside, outside) = (2 * channels, 4 * channels);
     let layers: &[Layer] = match block {
         Block::Basic => &[(3, stride, first, channels), (3, 1, second, channels)],
-        Block::Bottleneck => &[(1, 1, 1, channels), (3, stride, first, channels), (1, 1, 1, 4 * channels)],
+        Block::Bottleneck => &[(1, 1, 1, channels), (3, stride, first, channels), (1, 1, 1, outside)],
+        Block::Grouped => &[(1, 1, 1, inside), (3, stride, first, inside), (1, 1, 1, outside)],
     };
     let mut y = x;
     for (&(kernel, stride, dilation, filters), number) in layers.iter().zip(1..) {
         let conv = Conv2d::new(chain.channels(y), filters, kernel, stride, dilation * (kernel / 2));
-        let conv = Conv2d { dilation: [dilation; 2], ..conv };
+        let groups = if kernel == 3 { common_divisor(groups, filters) } else { 1 };
+        let conv = Conv2d { dilation: [dilation; 2], groups, ..conv };
         y = chain.conv(&format!("{name}.conv{number}"), conv, y)?;
         y = chain.norm(&format!("{name}.bn{number}"), y)?;
         if number < layers.len() {

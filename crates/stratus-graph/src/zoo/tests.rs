@@ -104,7 +104,13 @@ mod torchvision {
         resnet50,
         resnet101,
         resnet152,
+        resnext50_32x4d,
+        densenet121,
+        squeezenet1_1,
         mobilenet_v2,
+        mobilenet_v3_small,
+        mobilenet_v3_large,
+        efficientnet_b0,
     );
 }
 
@@ -128,8 +134,9 @@ fn every_network_can_be_narrow_and_its_images_small() {
         assert_eq!(graph.parameters[0].shape[..2], [first, 1], "{}", network.name);
         assert_eq!(graph.parameters.len(), published.parameters.len(), "{}", network.name);
         if network.name != "digits" {
-            // Half of ERFNet's channels, an eighth of the others'.
-            let fewer = if network.name.starts_with("erfnet") { 3 } else { 8 };
+            // Half of the channels of ERFNet and MobileNetV3, an eighth of the others'.
+            let halved = ["erfnet", "mobilenet_v3"].iter().any(|family| network.name.starts_with(family));
+            let fewer = if halved { 3 } else { 8 };
             assert!(graph.trained_parameters() * fewer < published.trained_parameters(), "{}", network.name);
         }
     }
@@ -187,15 +194,22 @@ fn weights_begin_as_torchvision_has_it() {
         ("inception_v3", "AuxLogits.fc.weight", normal(0.001)),
         ("mobilenet_v2", "features.1.conv.0.0.weight", normal(root(2.0 / (32.0 * 9.0)))),
         ("mobilenet_v2", "classifier.1.bias", Initialisation::Zeros),
+        ("mobilenet_v3_small", "features.1.block.1.fc1.weight", normal(root(2.0 / 8.0))),
+        ("mobilenet_v3_small", "classifier.3.weight", normal(0.01)),
+        ("efficientnet_b0", "classifier.1.weight", uniform(1.0 / root(1000.0))),
+        ("squeezenet1_1", "features.3.squeeze.weight", uniform(root(6.0 / 64.0))),
+        ("squeezenet1_1", "classifier.1.weight", normal(0.01)),
+        ("densenet121", "features.conv0.weight", normal(root(2.0 / 147.0))),
+        ("densenet121", "classifier.weight", uniform(1.0 / root(1024.0))),
     ] {
         assert_eq!(begin(network, key), expected, "{network} {key}");
     }
-    let epsilons: Vec<String> = ["googlenet", "inception_v3", "resnet18"]
+    let epsilons: Vec<String> = ["googlenet", "inception_v3", "mobilenet_v3_large", "resnet18"]
         .map(|name| {
             let network = find(name).unwrap();
             let graph = (network.build)(&(network.defaults)()).unwrap();
             graph.nodes.iter().find(|node| node.op.kind() == "batch_norm2d").unwrap().op.attributes()
         })
         .to_vec();
-    assert_eq!(epsilons, ["epsilon 0.001", "epsilon 0.001", ""]);
+    assert_eq!(epsilons, ["epsilon 0.001", "epsilon 0.001", "epsilon 0.001 momentum 0.01", ""]);
 }

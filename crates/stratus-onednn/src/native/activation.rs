@@ -1,5 +1,5 @@
-//! Smooth activations: `y = f(x)`, `dx = dy f'(x)`. The loops are here, the functions in [`super::gelu`] and
-//! [`super::sigmoid`]: branch-free, so that the compiler vectorises the loops.
+//! Smooth activations: `y = f(x)`, `dx = dy f'(x)`. The loops are here, the functions in [`super::gelu`],
+//! [`super::sigmoid`] and [`super::hard_sigmoid`]: branch-free, so that the compiler vectorises the loops.
 
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};

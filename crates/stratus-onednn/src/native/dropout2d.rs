@@ -1,4 +1,5 @@
-//! Spatial dropout: a factor for each channel of an image, drawn wherever it is needed.
+//! Spatial dropout: a factor for each channel of an image, drawn wherever it is needed. Stochastic depth: one
+//! for each image.
 //!
 //! Bound by memory. Threads divide pixel rows, and draw the factors of an image, or of its block of 16
 //! channels, when they come to it.
@@ -15,11 +16,11 @@ pub fn scratch_bytes(cpu: &CpuContext, geometry: &Geometry) -> usize {
     4 * cpu.team.threads() * geometry.period()
 }
 
-/// `y = x * scale`, or 0 where the mask drops the channel of the image; [`DropoutMask::first`] is the number
-/// of the first image's first channel.
+/// `y = x * scale`, or 0 where the mask drops the channel of the image, or if it is `whole` the image;
+/// [`DropoutMask::first`] is the number of the first image's first channel, or of the first image.
 pub fn dropout2d<E: Element>(
     cpu: &CpuContext,
-    dropout: &DropoutMask,
+    (dropout, whole): (&DropoutMask, bool),
     geometry: &Geometry,
     x: &[E],
     y: &mut [E],
@@ -37,7 +38,7 @@ pub fn dropout2d<E: Element>(
         while next < end {
             let plane = next / geometry.height;
             let until = ((plane + 1) * geometry.height).min(end);
-            draw(dropout, geometry, plane, factors);
+            draw(dropout, whole, geometry, plane, factors);
             let y = &mut y[(next - first) * row..(until - first) * row];
             multiply(cpu.level, factors, &x[next * row..until * row], y);
             next = until;
@@ -46,18 +47,23 @@ pub fn dropout2d<E: Element>(
 }
 
 /// The factors of a plane's channels, repeated over a period; 0 for padded channels.
-fn draw(dropout: &DropoutMask, geometry: &Geometry, plane: usize, factors: &mut [f32]) {
+fn draw(dropout: &DropoutMask, whole: bool, geometry: &Geometry, plane: usize, factors: &mut [f32]) {
     let (image, group) = (plane / geometry.groups, plane % geometry.groups);
     let (begin, width) = (group * geometry.width, geometry.width);
     let used = width.min(geometry.channels - begin);
-    let number = dropout.first + (image * geometry.channels + begin) as u64;
-    let mut words = dropout.mask.stream.block((number / 4) as u32);
-    for (number, factor) in (number..).zip(&mut factors[..used]) {
-        if number.is_multiple_of(4) {
-            words = dropout.mask.stream.block((number / 4) as u32);
+    if whole {
+        let keeps = dropout.mask.keeps(dropout.first + image as u64);
+        factors[..used].fill(if keeps { dropout.scale } else { 0.0 });
+    } else {
+        let number = dropout.first + (image * geometry.channels + begin) as u64;
+        let mut words = dropout.mask.stream.block((number / 4) as u32);
+        for (number, factor) in (number..).zip(&mut factors[..used]) {
+            if number.is_multiple_of(4) {
+                words = dropout.mask.stream.block((number / 4) as u32);
+            }
+            let keeps = words[(number % 4) as usize] >= dropout.mask.threshold;
+            *factor = if keeps { dropout.scale } else { 0.0 };
         }
-        let keeps = words[(number % 4) as usize] >= dropout.mask.threshold;
-        *factor = if keeps { dropout.scale } else { 0.0 };
     }
     factors[used..width].fill(0.0);
     let (once, repeated) = factors.split_at_mut(width);

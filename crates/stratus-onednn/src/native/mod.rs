@@ -10,8 +10,8 @@
 //! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
-//! | [`bias`], [`dropout2d`] | a number for each channel |
-//! | [`activation`] with [`gelu`], [`sigmoid`] | smooth activations |
+//! | [`bias`], [`channel_scale`], [`dropout2d`] | a number for each channel |
+//! | [`activation`] with [`gelu`], [`sigmoid`], [`hard_sigmoid`] | smooth activations |
 //! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
 //! They run on the library's OpenMP threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and
@@ -22,6 +22,7 @@
 pub mod activation;
 pub mod adaptive;
 pub mod bias;
+pub mod channel_scale;
 pub mod concat;
 pub mod conv;
 pub mod dropout;
@@ -29,6 +30,7 @@ pub mod dropout2d;
 pub mod elementwise;
 pub mod few_outputs;
 pub mod gelu;
+pub mod hard_sigmoid;
 pub mod lanes;
 pub mod loss;
 pub mod norm;

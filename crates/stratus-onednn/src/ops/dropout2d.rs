@@ -1,4 +1,5 @@
-//! Spatial dropout, whose mask is a function of seed, iteration, layer, sample and channel.
+//! Spatial dropout, whose mask is a function of seed, iteration, layer, sample and channel; stochastic depth,
+//! where it is none of the channel.
 
 use super::native::{native_step, typed};
 use super::{NativeStep, OnCpu, StepOperands};
@@ -11,16 +12,18 @@ use stratus_engine::ops::Dropout2d;
 impl OnCpu for Dropout2d {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (kernel, cpu, geometry) = (*self, cpu.clone(), operands.common_geometry(0)?);
-        let channels = geometry.planes / geometry.groups * geometry.channels;
+        let images = geometry.planes / geometry.groups;
+        let numbers = if self.whole { images } else { images * geometry.channels };
         let scale = self.scale() as f32;
         let drop = move |o: &mut Operands<'_>| {
-            let (mask, first) = (kernel.mask(o.elements(1)), (o.tile().in_batch() * channels) as u64);
+            let (mask, first) = (kernel.mask(o.elements(1)), (o.tile().in_batch() * numbers) as u64);
             DropoutMask { mask, scale, first }
         };
         Ok(typed!(operands.one_type(&[0, 2])?, E => {
             native_step(scratch_bytes(&cpu, &geometry), move |o| {
                 let drop = drop(o);
-                dropout2d::<E>(&cpu, &drop, &geometry, o.elements(0), o.elements(2), o.elements(3));
+                let (x, y) = (o.elements(0), o.elements(2));
+                dropout2d::<E>(&cpu, (&drop, kernel.whole), &geometry, x, y, o.elements(3));
             })
         }))
     }

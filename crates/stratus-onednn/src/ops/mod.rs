@@ -10,6 +10,7 @@ mod batch_norm;
 mod batch_norm_add;
 mod bias;
 mod candidates;
+mod channel_scale;
 mod clip;
 mod concat;
 mod conv2d;

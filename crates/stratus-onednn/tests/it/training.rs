@@ -105,6 +105,11 @@ fn every_optimiser_follows_the_reference() {
          [[layer]]\nname = 'norm1'\nop = 'batch_norm2d'\n\
          [[layer]]\nname = 'gelu1'\nop = 'gelu'\n\
          [[layer]]\nname = 'silu'\nop = 'silu'\n\
+         [[layer]]\nname = 'squeeze'\nop = 'adaptive_avg_pool2d'\noutput = 1\n\
+         [[layer]]\nname = 'excite'\nop = 'conv2d'\nout_channels = 32\nkernel = 1\n\
+         [[layer]]\nname = 'gate'\nop = 'hard_sigmoid'\n\
+         [[layer]]\nname = 'scaled'\nop = 'channel_scale'\ninputs = ['silu', 'gate']\n\
+         [[layer]]\nname = 'swish'\nop = 'hard_swish'\n\
          [[layer]]\nname = 'conv2'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
          [[layer]]\nname = 'gelu2'\nop = 'gelu'\n\
          [[layer]]\nname = 'up'\nop = 'resize'\nscale = 1.5\n\

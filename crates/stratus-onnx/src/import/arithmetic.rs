@@ -1,11 +1,11 @@
 //! Sums and products: of what two layers make, or of numbers that the layer before takes over.
 
-use super::layers::floats;
+use super::layers::{floats, in_order};
 use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
-use stratus_graph::Op;
-use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Linear, Scale, Silu};
+use stratus_graph::ops::{Add, ChannelScale, Conv2d, ConvTranspose2d, HardSwish, Linear, Scale, Silu};
+use stratus_graph::{Op, Shape};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
@@ -53,11 +53,11 @@ impl<'a> Importer<'a> {
     }
 
     /// One number multiplies every element; one for each channel, the weight and the bias of the layer
-    /// before: what is left of a batch norm that was folded. A layer's output times its sigmoid is SiLU.
+    /// before: what is left of a batch norm that was folded. Of two layers' outputs, see [`Self::outputs`].
     pub(super) fn product(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if let [Value::LayerOutput(_), Value::LayerOutput(_)] = [self.value(node, 0)?, self.value(node, 1)?] {
             let [a, b] = [self.made(node, 0)?, self.made(node, 1)?];
-            return self.silu(node, [a, b]);
+            return self.outputs(node, [a, b]);
         }
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
@@ -81,28 +81,56 @@ impl<'a> Importer<'a> {
         Ok(self.alias(node, made))
     }
 
-    /// The product of two layers' outputs, of which one is the sigmoid of the other.
-    fn silu(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
-        let is_sigmoid_of = |gate: LayerOutput, x: LayerOutput| {
-            let layer = gate.id.checked_sub(1).map(|layer| &self.layers[layer]);
-            gate.order == x.order
-                && layer.is_some_and(|layer| matches!(layer.op, Op::Sigmoid(_)) && layer.inputs == [x.id])
+    /// The product of two layers' outputs: SiLU or hard swish where one is the sigmoid of the other, or a map
+    /// with a factor for each of its channels.
+    fn outputs(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
+        let sigmoid_of = |gate: LayerOutput, x: LayerOutput| {
+            let layer = &self.layers[gate.id.checked_sub(1)?];
+            let op: Op = match layer.op {
+                Op::Sigmoid(_) => Silu.into(),
+                Op::HardSigmoid(_) => HardSwish.into(),
+                _ => return None,
+            };
+            (gate.order == x.order && layer.inputs == [x.id]).then_some(op)
         };
-        let (x, gate) = match [is_sigmoid_of(b, a), is_sigmoid_of(a, b)] {
-            [true, _] => (a, b),
-            [_, true] => (b, a),
-            _ => return Err("it multiplies two layers' outputs, of which none is the other's sigmoid".into()),
+        let (x, gate, op) = match [sigmoid_of(b, a), sigmoid_of(a, b)] {
+            [Some(op), _] => (a, b, op),
+            [_, Some(op)] => (b, a, op),
+            _ => return self.channel_scale(node, [a, b]),
         };
         let sole = self.is_sole(node);
         match self.sole_layer(gate) {
             // The sigmoid's name stays: PyTorch calls its node by the module, the product's by its operator.
             Some(layer) => {
-                layer.op = Silu.into();
+                layer.op = op;
                 layer.not_negative = false;
                 Ok(Value::LayerOutput(LayerOutput { sole, ..gate }))
             }
-            None => self.elementwise_of(node, x, Silu),
+            None => self.elementwise_of(node, x, op),
         }
+    }
+
+    /// A map with a factor for each of its channels, in either order.
+    fn channel_scale(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
+        let shapes = [a, b].map(|made| self.shape(made.id).clone());
+        let scales = |map: &Shape, factors: &Shape| {
+            map.0.len() == 3 && factors.0.len() == 3 && factors.0[0] == map.0[0] && factors.0[1..] == [1, 1]
+        };
+        let inputs = match [scales(&shapes[0], &shapes[1]), scales(&shapes[1], &shapes[0])] {
+            _ if a.order != b.order || a.id == b.id => None,
+            [true, _] => Some([a, b]),
+            [_, true] => Some([b, a]),
+            _ => None,
+        };
+        let [map, factors] = inputs.ok_or_else(|| {
+            format!(
+                "it multiplies two layers' outputs, {} and {}, of which none is the other's sigmoid, nor a \
+                 factor for each channel of a map",
+                shapes[0], shapes[1]
+            )
+        })?;
+        let value = self.push(node, ChannelScale, &[map, factors], vec![])?;
+        Ok(in_order(value, map.order))
     }
 
     /// Division by one number.

@@ -1,12 +1,12 @@
 //! Nodes that become layers, are taken into one, or change how what it makes is seen.
 
 use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Refusal, Value, count_up};
-use crate::export::{SPATIAL, bins};
+use crate::export::{DEPTH, HARD_SIGMOID, SPATIAL, bins};
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu, Linear,
-    LocalResponseNorm, Relu, Relu6, Sigmoid,
+    AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu, HardSigmoid,
+    HardSwish, Linear, LocalResponseNorm, Relu, Relu6, Sigmoid, Silu, StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 
@@ -31,6 +31,12 @@ impl<'a> Importer<'a> {
                 }
             }
             "Sigmoid" => self.elementwise(node, Sigmoid),
+            "HardSigmoid" => self.hard_sigmoid(node),
+            "HardSwish" => self.elementwise(node, HardSwish),
+            "Swish" => match node.attribute("alpha").map_or(1.0, |alpha| alpha.float) {
+                1.0 => self.elementwise(node, Silu),
+                alpha => Err(format!("its `alpha` is {alpha}; 1, which is SiLU, is taken").into()),
+            },
             "Clip" => self.clip(node),
             "Min" => self.min(node),
             "Dropout" => {
@@ -38,10 +44,11 @@ impl<'a> Importer<'a> {
                     count_up(&mut self.training, node);
                 }
                 let p = self.number(node, "ratio", 1)?.unwrap_or(0.5);
-                if node.doc == SPATIAL {
-                    return self.elementwise(node, Dropout2d { p });
+                match node.doc {
+                    SPATIAL => self.elementwise(node, Dropout2d { p }),
+                    DEPTH => self.elementwise(node, StochasticDepth { p }),
+                    _ => self.elementwise(node, Dropout { p }),
                 }
-                self.elementwise(node, Dropout { p })
             }
             "LRN" => self.local_response_norm(node),
             "MaxPool" => self.max_pool(node),
@@ -90,6 +97,17 @@ impl<'a> Importer<'a> {
     ) -> ImportResult<Value> {
         let value = self.push(node, op, &[made], vec![])?;
         Ok(in_order(value, made.order))
+    }
+
+    /// The sigmoid in straight pieces, of which there is the one of PyTorch.
+    fn hard_sigmoid(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
+        let (alpha, beta) = (number("alpha", 0.2), number("beta", 0.5));
+        // Some writers give six digits of a sixth.
+        if (alpha - HARD_SIGMOID[0]).abs() > 1e-6 || beta != HARD_SIGMOID[1] {
+            return Err(format!("its `alpha` is {alpha} and its `beta` {beta}; 1/6 and 0.5 are taken").into());
+        }
+        self.elementwise(node, HardSigmoid)
     }
 
     /// Layers compute in f32: nothing is lost where a longer type is asked for, and a shorter one is no more

@@ -545,12 +545,14 @@ impl<'a> Importer<'a> {
         self.charge(parameters.iter().map(Vec::len).sum())?;
         let all = inputs.iter().all(|made| made.id > 0 && self.layers[made.id - 1].not_negative);
         let not_negative = match &op {
-            Op::Relu(_) | Op::Relu6(_) | Op::Sigmoid(_) => true,
+            Op::Relu(_) | Op::Relu6(_) | Op::Sigmoid(_) | Op::HardSigmoid(_) => true,
             Op::MaxPool2d(_)
             | Op::AvgPool2d(_)
             | Op::AdaptiveAvgPool2d(_)
             | Op::Dropout(_)
             | Op::Dropout2d(_)
+            | Op::StochasticDepth(_)
+            | Op::ChannelScale(_)
             | Op::Flatten(_)
             | Op::Resize(_)
             | Op::Add(_)

@@ -9,7 +9,7 @@ const LONGEST: usize = 120;
 /// The last parts of the names of parameters.
 const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 /// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 19] = [
     "Conv",
     "ConvTranspose",
     "Gemm",
@@ -18,6 +18,9 @@ const MODULES: [&str; 16] = [
     "Relu",
     "Gelu",
     "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Swish",
     "Clip",
     "MaxPool",
     "AveragePool",

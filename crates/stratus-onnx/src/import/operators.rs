@@ -46,6 +46,8 @@ const OPERATORS: &[Signature] = &[
     ("Gemm", 7, "alpha:f beta:f transA:i transB:i", 3),
     ("GlobalAveragePool", 7, "", 1),
     ("GlobalMaxPool", 7, "", 1),
+    ("HardSigmoid", 7, "alpha:f beta:f", 1),
+    ("HardSwish", 14, "", 1),
     ("Identity", 7, "", 1),
     ("LRN", 7, "alpha:f beta:f bias:f size:i", 1),
     ("LogSoftmax", 7, "axis:i", 1),
@@ -77,6 +79,7 @@ const OPERATORS: &[Signature] = &[
     ("Squeeze", 7, "axes:I", 1),
     ("Squeeze", 13, "", 2),
     ("Sum", 7, "", ANY),
+    ("Swish", 24, "alpha:f", 1),
     ("Transpose", 7, "perm:I", 1),
     ("Unsqueeze", 7, "axes:I", 1),
     ("Unsqueeze", 13, "", 2),
@@ -103,7 +106,8 @@ pub(super) fn check(node: &Node<'_>, opset: i64) -> Result<(), String> {
     let Some((_, first, ..)) = versions().next() else { return Ok(()) };
     let Some((_, _, known, most)) = versions().take_while(|(_, since, ..)| *since <= opset).last() else {
         return Err(format!(
-            "ONNX has it from operator set {first} on, and the model is of set {opset}: export it in a later one"
+            "ONNX has it from operator set {first} on, and the model is of set {opset}: export it in a later \
+             one"
         ));
     };
     for (position, attribute) in node.attributes.iter().enumerate() {

@@ -43,6 +43,35 @@ fn an_output_times_its_sigmoid_is_silu() {
 }
 
 #[test]
+fn an_output_times_its_hard_sigmoid_is_hard_swish() {
+    // Without an `alpha` of a sixth it is another function.
+    let found = message(file(&["Relu x -> r", "HardSigmoid r -> s", "Mul r s -> m", "Flatten m -> y"]));
+    assert!(found.contains("its `alpha` is 0.2 and its `beta` 0.5; 1/6 and 0.5 are taken"), "{found}");
+    let found = layers(&["HardSwish x -> s", "Flatten s -> y"]);
+    assert_eq!(found, ["act_s hard_swish [0]", "act_y flatten [1]"]);
+}
+
+#[test]
+fn a_map_times_a_factor_for_each_channel_is_a_layer() {
+    for product in ["Mul r s -> m", "Mul s r -> m"] {
+        let found =
+            layers(&["Relu x -> r", "GlobalAveragePool r -> p", "Sigmoid p -> s", product, "Flatten m -> y"]);
+        let expected = [
+            "act_r relu [0]",
+            "act_p adaptive_avg_pool2d [1]",
+            "act_s sigmoid [2]",
+            "act_m.Mul channel_scale [1, 3]",
+            "act_y flatten [4]",
+        ];
+        assert_eq!(found, expected);
+    }
+    // A vector's numbers would be those of the map's columns.
+    let found =
+        message(file(&["GlobalAveragePool x -> p", "Flatten p -> f", "Mul x f -> m", "Flatten m -> y"]));
+    assert!(found.contains("outputs, 2x3x3 and 2, of which none"), "{found}");
+}
+
+#[test]
 fn a_sigmoid_that_others_read_stays() {
     let found = layers(&["Sigmoid x -> s", "Mul x s -> m", "Add m s -> a", "Flatten a -> y"]);
     let expected = ["act_s sigmoid [0]", "act_m.Mul silu [0]", "act_a.Add add [2, 1]", "act_y flatten [3]"];

@@ -128,7 +128,7 @@ fn what_layers_make_stays_floating_point() {
     {
         let file = File::new(17).node("Relu x -> r", &[]).node("Cast r -> c", &[int("to", to)]);
         file.node("Cast c -> d", &[int("to", 1)]).node("Relu d -> y", &[]).refused(&format!(
-            "a node cannot be imported:\nCast `the_c`: its `to` is {name}: what layers make stays floating point"
+            "a node cannot be imported:\nCast `the_c`: its `to` is {name}: what layers make stays floating"
         ));
     }
     for (to, notes) in [
@@ -240,7 +240,7 @@ fn a_softmax_of_something_else_is_refused() {
 fn what_operators_do_not_have_is_refused_by_name() {
     let relu = || File::new(17).node("Relu x -> r", &[]);
     relu().node("Flatten r -> y", &[int("axis", 1), int("sealed", 7)]).refused(
-        "a node cannot be imported:\nFlatten `the_y`: its attribute `sealed` (7) is not known: export it without",
+        "a node cannot be imported:\nFlatten `the_y`: its attribute `sealed` (7) is not known: export it",
     );
     relu().node("Relu r -> y", &[text("mode", "leaky")]).refused("its attribute `mode` (leaky) is not known");
     relu()
@@ -263,7 +263,8 @@ fn what_operators_do_not_have_is_refused_by_name() {
     pads.node("AveragePool q -> y", &pool).refused("it counts the zeros padded before it, and not its own");
 }
 
-/// What was padded before a pooling belongs to the image: windows that begin in it count, and layers have none.
+/// What was padded before a pooling belongs to the image: windows that begin in it count, and layers have
+/// none.
 #[test]
 fn windows_that_begin_in_padding_are_counted() {
     let pool = |stride: i64| {

@@ -108,6 +108,9 @@ fn layers_that_no_network_has_come_back() {
          [1, 0]; output_padding = [1, 0]|name = 'd'; op = 'dropout2d'; p = 0.3|name = 'u'; op = \
          'conv_transpose2d'; out_channels = 6; kernel = 3; padding_after = [0, 2]; dilation = 2; groups = 2; \
          bias = false",
+        "|name = 's'; op = 'hard_swish'|name = 'p'; op = 'adaptive_avg_pool2d'; output = 1|name = 'g'; op = \
+         'hard_sigmoid'|name = 'x'; op = 'channel_scale'; inputs = ['s', 'g']|name = 'd'; op = \
+         'stochastic_depth'; p = 0.2",
         "|name = 'p'; op = 'max_pool2d'; kernel = [2, 3]; stride = 3; padding = 1; ceil_mode = true",
         "|name = 'p'; op = 'max_pool2d'; kernel = 4; stride = 4; ceil_mode = true",
         "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]; count_include_pad = \

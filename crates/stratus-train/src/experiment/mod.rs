@@ -47,9 +47,16 @@ const BUILTIN: &[(&[&str], &str)] = &[
     ),
     (&["googlenet"], include_str!("builtin/googlenet.toml")),
     (&["inception_v3"], include_str!("builtin/inception_v3.toml")),
-    (&["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], include_str!("builtin/resnet.toml")),
+    (
+        &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"],
+        include_str!("builtin/resnet.toml"),
+    ),
     (&["resnet18_cifar"], include_str!("builtin/resnet_cifar.toml")),
+    (&["densenet121"], include_str!("builtin/densenet.toml")),
+    (&["squeezenet1_1"], include_str!("builtin/squeezenet.toml")),
     (&["mobilenet_v2"], include_str!("builtin/mobilenet_v2.toml")),
+    (&["mobilenet_v3_small", "mobilenet_v3_large"], include_str!("builtin/mobilenet_v3.toml")),
+    (&["efficientnet_b0"], include_str!("builtin/efficientnet.toml")),
     (
         &["fcn_resnet18", "deeplabv3plus_resnet18", "deeplabv3plus_resnet18_os8"],
         include_str!("builtin/deeplab.toml"),

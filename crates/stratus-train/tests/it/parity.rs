@@ -134,6 +134,7 @@ fn graph(fixture: &Fixture) -> Graph {
         match &mut node.op {
             Op::Dropout(dropout) => dropout.p = 0.0,
             Op::Dropout2d(dropout) => dropout.p = 0.0,
+            Op::StochasticDepth(depth) => depth.p = 0.0,
             _ => {}
         }
     }
@@ -402,7 +403,10 @@ macro_rules! networks {
 networks! {
     alexnet;
     deeplabv3plus_resnet18;
+    #[ignore = "a large network: `make test-all` runs it"]
+    densenet121;
     digits;
+    efficientnet_b0;
     erfnet;
     erfnet_encoder;
     fcn_resnet18;
@@ -410,6 +414,9 @@ networks! {
     #[ignore = "a large network: `make test-all` runs it"]
     inception_v3;
     mobilenet_v2;
+    #[ignore = "a large network: `make test-all` runs it"]
+    mobilenet_v3_large;
+    mobilenet_v3_small;
     resnet18;
     #[ignore = "a large network: `make test-all` runs it"]
     resnet34;
@@ -418,6 +425,9 @@ networks! {
     resnet101;
     #[ignore = "a large network: `make test-all` runs it"]
     resnet152;
+    #[ignore = "a large network: `make test-all` runs it"]
+    resnext50_32x4d;
+    squeezenet1_1;
     #[ignore = "a large network: `make test-all` runs it"]
     vgg11;
     #[ignore = "a large network: `make test-all` runs it"]

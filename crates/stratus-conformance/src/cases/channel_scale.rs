@@ -1,0 +1,39 @@
+//! A factor for each channel of a sample: odd channels, one pixel, maps of more pixels than a block sums.
+
+use super::{Case, Class, Table, extents};
+use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+fn tests() -> Vec<Case> {
+    let shapes = [
+        [2, 8, 12, 12],
+        [1, 2, 1, 1],
+        [3, 17, 5, 7],
+        [2, 33, 4, 4],
+        [5, 40, 1, 1],
+        [1, 1, 3, 2],
+        [2, 272, 3, 3],
+        [7, 16, 1, 9],
+    ];
+    shapes.iter().flat_map(kernels).collect()
+}
+
+fn benchmarks() -> Vec<Case> {
+    // MobileNetV3's first and last blocks.
+    [[32, 16, 56, 56], [32, 576, 7, 7]].iter().flat_map(kernels).collect()
+}
+
+fn kernels(shape: &[usize; 4]) -> [Case; 2] {
+    let [n, c, ..] = *shape;
+    let each = [n, c, 1, 1];
+    let forward = Case::new(format!("channel_scale {}", extents(shape)), ChannelScale)
+        .input("x", shape, Class::Compute)
+        .input("factors", &each, Class::Compute)
+        .output("y", shape, Class::Compute);
+    let gradient = Case::new(format!("channel_scale_gradient {}", extents(shape)), ChannelScaleGradient)
+        .input("x", shape, Class::Compute)
+        .input("dy", shape, Class::Compute)
+        .output("gradient", &each, Class::Compute);
+    [forward, gradient]
+}

@@ -1,0 +1,91 @@
+//! A factor for each channel of a sample.
+
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, no_kernel};
+use crate::build::Differentiator;
+use crate::build::Lowering;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+
+/// `(x [N,C,H,W], s [N,C,1,1]) -> y`: every pixel of a channel is multiplied by its factor. The same kernel
+/// on `(dy, s)` makes `dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChannelScale;
+
+/// `(x, dy) -> ds`: the sum of `x dy` over the pixels of each channel of each sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChannelScaleGradient;
+
+pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let (x, factors) = (to.input(node, 0), to.input(node, 1));
+    if x == factors {
+        return Err(no_kernel(node, "it multiplies a map by itself"));
+    }
+    let y = to.output(node);
+    to.push(node, ChannelScale, vec![x, factors], vec![], vec![y]);
+    Ok(())
+}
+
+/// Checks a map and a value for each of its channels.
+fn expect_one_each(map: &Value, each: &Value) -> Result<(), String> {
+    let [n, c, ..] = image_shape(map)?;
+    expect_shape(each, &[n, c, 1, 1])
+}
+
+impl KernelSpec for ChannelScale {
+    fn name(&self) -> &'static str {
+        "channel_scale"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1]])?;
+        expect_one_each(operands[0], operands[1])?;
+        expect_same_shape(operands[0], operands[2])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let [x, factors] = step.inputs[..] else { return Err(to.no_derivative(step)) };
+        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                to.push(step, Self, Phase::BackwardData, vec![dy, factors], vec![], vec![dx]);
+            });
+        }
+        if to.wants_gradient(factors) {
+            to.add_gradient(factors, |to, gradient| {
+                let kernel = ChannelScaleGradient;
+                to.push(step, kernel, Phase::BackwardData, vec![x, dy], vec![], vec![gradient]);
+            });
+        }
+        Ok(())
+    }
+}
+
+impl KernelSpec for ChannelScaleGradient {
+    fn name(&self) -> &'static str {
+        "channel_scale_gradient"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])?;
+        expect_one_each(operands[0], operands[2])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    /// A product and a sum for each element.
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        2 * operands[0].elements() as u64
+    }
+}

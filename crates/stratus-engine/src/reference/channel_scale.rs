@@ -1,0 +1,25 @@
+//! A factor for each channel of a sample.
+
+use super::{Reference, Tensor, Tile, unexpected_operands};
+use crate::ops::{ChannelScale, ChannelScaleGradient};
+
+impl Reference for ChannelScale {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let [x, factors, y] = operands else { return Err(unexpected_operands()) };
+        let [.., height, width] = x.image();
+        y.fill_with(|position| x.get(position) * factors.get(position / (height * width)));
+        Ok(())
+    }
+}
+
+impl Reference for ChannelScaleGradient {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let [x, dy, gradient] = operands else { return Err(unexpected_operands()) };
+        let [.., height, width] = x.image();
+        let pixels = height * width;
+        gradient.fill_with(|channel| {
+            (channel * pixels..(channel + 1) * pixels).map(|at| x.get(at) * dy.get(at)).sum()
+        });
+        Ok(())
+    }
+}

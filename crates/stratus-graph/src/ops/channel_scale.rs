@@ -1,0 +1,67 @@
+//! A factor for each channel of a sample, which another layer makes: what squeeze-and-excitation ends with
+//! (Hu et al.: "Squeeze-and-excitation networks", 2018).
+
+use super::{Declared, Operation};
+use crate::layer_file::{AttributeError, Attributes};
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// `y(c, h, w) = x(c, h, w) s(c)` of a map `x` `[C, H, W]` and factors `s` `[C, 1, 1]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChannelScale;
+
+impl Operation for ChannelScale {
+    fn kind(&self) -> &'static str {
+        "channel_scale"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let [x, factors] = inputs else {
+            return Err(ShapeError::new(format!(
+                "channel_scale takes two inputs, a map and its factors, it was given {}",
+                inputs.len()
+            )));
+        };
+        let [channels, ..] = x.as_image()?;
+        if factors.0 != [channels, 1, 1] {
+            return Err(ShapeError::new(format!(
+                "its second input is {factors}; the factors of a map of {x} are {channels}x1x1"
+            )));
+        }
+        Ok((*x).clone())
+    }
+
+    fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
+        output.elements() as u64
+    }
+}
+
+impl Declared for ChannelScale {
+    const NAME: &'static str = "channel_scale";
+
+    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_a_map_and_its_factors() {
+        let (map, factors) = (Shape::image(4, 3, 5), Shape::image(4, 1, 1));
+        assert_eq!(ChannelScale.output_shape(&[&map, &factors]).unwrap(), map);
+        assert_eq!(ChannelScale.output_shape(&[&factors, &factors]).unwrap(), factors);
+        assert_eq!(ChannelScale.forward_flops(&[&map, &factors], &map), 60);
+        let message = |inputs: &[&Shape]| ChannelScale.output_shape(inputs).unwrap_err().to_string();
+        assert_eq!(
+            message(&[&factors, &map]),
+            "its second input is 4x3x5; the factors of a map of 4x1x1 are 4x1x1"
+        );
+        assert!(message(&[&map, &Shape::image(3, 1, 1)]).contains("is 3x1x1; the factors of a map of 4x3x5"));
+        assert!(message(&[&map, &Shape::vector(4)]).starts_with("its second input is 4; the factors"));
+        assert_eq!(message(&[&map]), "channel_scale takes two inputs, a map and its factors, it was given 1");
+        assert!(message(&[&Shape::vector(4), &factors]).contains("image"));
+    }
+}

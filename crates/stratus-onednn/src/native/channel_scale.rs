@@ -1,0 +1,119 @@
+//! A factor for each channel of an image, and its gradient.
+//!
+//! Factors are `[N, C, 1, 1]`, which lie as `[N][C]` in either layout of maps: those of an image are
+//! contiguous. Bound by memory. Threads divide pixel rows, or where pixels are summed the planes: a plane's
+//! sums are made by one thread, in the order of its pixels, whatever the number of threads.
+
+use super::elementwise::CpuContext;
+use super::rows::Geometry;
+use super::simd::{Element, multiversion};
+use super::threads::{cut, pairs, split};
+use std::ops::Range;
+
+/// Bytes of scratch: numbers over a period, of each thread.
+#[must_use]
+pub fn scratch_bytes(cpu: &CpuContext, map: &Geometry) -> usize {
+    4 * cpu.team.threads() * map.period()
+}
+
+/// Where the numbers of a plane's channels lie among those of all channels; of the last plane of an image
+/// with their padding.
+fn place(map: &Geometry, each: &Geometry, plane: usize) -> Range<usize> {
+    let (image, group) = (plane / map.groups, plane % map.groups);
+    let (begin, first) = (group * map.width, image * each.padded());
+    let end = if group + 1 == map.groups { each.padded() } else { begin + map.width };
+    first + begin..first + end
+}
+
+/// `y = x s`; `map` is the geometry of `x` and `y`, `each` that of `s`.
+pub fn channel_scale<E: Element>(
+    cpu: &CpuContext,
+    [map, each]: [&Geometry; 2],
+    x: &[E],
+    factors: &[E],
+    y: &mut [E],
+    scratch: &mut [f32],
+) {
+    let (threads, period, row) = (cpu.team.threads(), map.period(), map.row_elements());
+    let rows = |thread| map.thread_rows(threads, thread);
+    let mut parts = pairs(
+        cut(y, (0..threads).map(|thread| rows(thread).len() * row)),
+        cut(scratch, (0..threads).map(|_| period)),
+    );
+    cpu.team.run_parts(&mut parts[..threads], &|thread, (y, repeated)| {
+        let (first, end) = (rows(thread).start, rows(thread).end);
+        let mut next = first;
+        while next < end {
+            let plane = next / map.height;
+            let until = ((plane + 1) * map.height).min(end);
+            // Padded channels are zero whatever they are multiplied by.
+            for pixel in repeated.chunks_exact_mut(map.width) {
+                pixel.fill(0.0);
+                for (to, from) in pixel.iter_mut().zip(&factors[place(map, each, plane)]) {
+                    *to = from.load();
+                }
+            }
+            let y = &mut y[(next - first) * row..(until - first) * row];
+            multiply(cpu.level, repeated, &x[next * row..until * row], y);
+            next = until;
+        }
+    });
+}
+
+multiversion! {
+    fn multiply / multiply_body [E: Element] [E] (factors: &[f32], x: &[E], y: &mut [E])
+}
+
+#[inline(always)]
+fn multiply_body<E: Element>(factors: &[f32], x: &[E], y: &mut [E]) {
+    for (x, y) in x.chunks(factors.len()).zip(y.chunks_mut(factors.len())) {
+        for ((x, y), factor) in x.iter().zip(y).zip(factors) {
+            *y = E::store(x.load() * factor);
+        }
+    }
+}
+
+/// `ds = Σ x dy` over the pixels of each channel of each image.
+pub fn channel_scale_gradient<E: Element>(
+    cpu: &CpuContext,
+    [map, each]: [&Geometry; 2],
+    x: &[E],
+    dy: &[E],
+    gradient: &mut [E],
+    scratch: &mut [f32],
+) {
+    let (threads, period, plane_elements) = (cpu.team.threads(), map.period(), map.plane_elements());
+    let planes = |thread| split(map.planes, threads, thread);
+    let numbers = |thread| planes(thread).map(|plane| place(map, each, plane).len()).sum();
+    let mut parts =
+        pairs(cut(gradient, (0..threads).map(numbers)), cut(scratch, (0..threads).map(|_| period)));
+    cpu.team.run_parts(&mut parts[..threads], &|thread, (gradient, sums)| {
+        let mut rest = &mut gradient[..];
+        for plane in planes(thread) {
+            let elements = plane * plane_elements..(plane + 1) * plane_elements;
+            sums.fill(0.0);
+            add_products(cpu.level, &x[elements.clone()], &dy[elements], sums);
+            let numbers = place(map, each, plane).len();
+            let (to, behind) = std::mem::take(&mut rest).split_at_mut(numbers);
+            for (channel, to) in to.iter_mut().enumerate() {
+                // What is behind the map's channels is padding.
+                let of_channel = sums.iter().skip(channel).step_by(map.width);
+                *to = E::store(if channel < map.width { of_channel.sum() } else { 0.0 });
+            }
+            rest = behind;
+        }
+    });
+}
+
+multiversion! {
+    fn add_products / add_products_body [E: Element] [E] (x: &[E], dy: &[E], sums: &mut [f32])
+}
+
+#[inline(always)]
+fn add_products_body<E: Element>(x: &[E], dy: &[E], sums: &mut [f32]) {
+    for (x, dy) in x.chunks(sums.len()).zip(dy.chunks(sums.len())) {
+        for ((sum, x), dy) in sums.iter_mut().zip(x).zip(dy) {
+            *sum = x.load().mul_add(dy.load(), *sum);
+        }
+    }
+}

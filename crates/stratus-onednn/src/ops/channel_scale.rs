@@ -1,0 +1,31 @@
+//! A factor for each channel of a sample.
+
+use super::native::{native_step, typed};
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::channel_scale::{channel_scale, channel_scale_gradient, scratch_bytes};
+use crate::native::elementwise::CpuContext;
+use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
+
+impl OnCpu for ChannelScale {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        operands.expect_same_layout(&[0, 2])?;
+        let (map, each, cpu) = (operands.geometry(0)?, operands.geometry(1)?, cpu.clone());
+        let scratch = scratch_bytes(&cpu, &map);
+        Ok(typed!(operands.one_type(&[0, 1, 2])?, E => native_step(scratch, move |o| {
+            let (x, factors, y) = (o.elements(0), o.elements(1), o.elements(2));
+            channel_scale::<E>(&cpu, [&map, &each], x, factors, y, o.elements(3));
+        })))
+    }
+}
+
+impl OnCpu for ChannelScaleGradient {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        operands.expect_same_layout(&[0, 1])?;
+        let (map, each, cpu) = (operands.geometry(0)?, operands.geometry(2)?, cpu.clone());
+        let scratch = scratch_bytes(&cpu, &map);
+        Ok(typed!(operands.one_type(&[0, 1, 2])?, E => native_step(scratch, move |o| {
+            let (x, dy, gradient) = (o.elements(0), o.elements(1), o.elements(2));
+            channel_scale_gradient::<E>(&cpu, [&map, &each], x, dy, gradient, o.elements(3));
+        })))
+    }
+}
