@@ -269,8 +269,8 @@ fn what_can_be_read_in_two_ways_is_refused() {
             Kind::CamvidLists,
             indexed(&(0..12).map(voc).collect::<Vec<_>>(), [0, 0, 1, 3, 0]),
             "row 0, column 0 is no class by its colour (colour [0, 0, 0]) and sky by its stored number \
-             (label 0): the file can be read in both ways; store its labels as colours in an RGB image, or as \
-             numbers in a grey one of 8 bits",
+             (label 0): the file can be read in both ways; store its labels as colours in an RGB image, or \
+             as numbers in a grey one of 8 bits",
         ),
         // Training classes, or colours made smaller, in place of ids.
         (
