@@ -302,7 +302,7 @@ digits on mnist: completed, continued once
   seconds       8.00 in all, startup 1.00, training 4.00, data wait 1.50,
                 validation 0.50, checkpoints 0.50, unexplained 0.50
   accounted for 6.00 of 6.00 s in iterations, 0.050 % unattributed
-  memory        planned 45.2 MB
+  memory        planned 43.1 MiB
   weights' hash ab12
   run directory {}
 ",
