@@ -92,7 +92,9 @@ impl Error {
             Self::UnknownMachine { hint, .. } => hint.to_string(),
             Self::Catalogue { .. } => "docs/forecast.md says what a row has".to_owned(),
             Self::File { .. } | Self::Table { .. } => return None,
-            Self::ProfileFormat { .. } => "fit it again with `stratus forecast fit`".to_owned(),
+            Self::ProfileFormat { .. } => {
+                "make it again, with `stratus calibrate` or `stratus forecast fit`".to_owned()
+            }
             Self::TooFew { .. } => {
                 "docs/forecast.md says what was measured; more step times make more profiles, with \
                  `stratus forecast fit`"

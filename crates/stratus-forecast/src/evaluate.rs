@@ -9,6 +9,7 @@
 //! - Half an interval's width is a quantile of errors, in deviations, of networks (machines) that were left
 //!   out beside the one that is judged: neither fit nor width sees what it is judged on.
 
+use crate::correction::Correction;
 use crate::error::{Error, Result};
 use crate::measured::{Measured, MeasuredStep};
 use crate::model::fit::{Prior, Sample, fit};
@@ -259,6 +260,8 @@ impl<'a> Evaluation<'a> {
                 coefficients: self.own(machine, &shared, |_| true),
                 spread: SPREAD[0],
                 factor: self.factor(&left_out.errors, pools),
+                correction: Correction::default(),
+                runs: Vec::new(),
             }
         };
         self.measured.machines.iter().enumerate().map(of).collect()
@@ -285,6 +288,8 @@ impl<'a> Evaluation<'a> {
             coefficients: self.shared(|_| true),
             spread: SPREAD[1],
             factor: self.factor(&left_out.errors, |_| true),
+            correction: Correction::default(),
+            runs: Vec::new(),
         }
     }
 }

@@ -173,8 +173,8 @@ pub fn forecast(
 ) -> Result<Forecast> {
     let (profile, source) = choose_for(plan.framework, profiles, machine, format)?;
     let peaks = peaks(&machine.processor, format)?;
-    let (step, Estimate { shares, .. }) = profile.step(&Terms::of(&plan.train, &peaks));
-    let (validation, _) = profile.step(&Terms::of(&plan.evaluate, &peaks));
+    let (step, Estimate { shares, .. }) = profile.work(&plan.train, &peaks);
+    let (validation, _) = profile.work(&plan.evaluate, &peaks);
     let (framework, limit) = (profile.framework, Limit::of(&shares));
     Ok(row(machine, plan, length, &Timed { framework, format, source, step, validation, limit }))
 }
@@ -381,6 +381,7 @@ pub fn layers(
     let mut layers: Vec<LayerForecast> = Vec::new();
     for kernel in &work.kernels {
         let (step, _) = profile.step(&Terms::of_kernel(kernel, &peaks));
+        let factor = profile.correction.of(kernel).exp() * profile.of_runs();
         let at = layers.iter().position(|layer| layer.layer == kernel.layer).unwrap_or_else(|| {
             layers.push(LayerForecast { layer: kernel.layer.clone(), ..LayerForecast::default() });
             layers.len() - 1
@@ -389,7 +390,7 @@ pub fn layers(
         layer.kernels += 1;
         layer.flops += kernel.flops;
         layer.bytes += kernel.bytes;
-        layer.seconds += step.seconds;
+        layer.seconds += step.seconds * factor;
     }
     Ok(layers)
 }

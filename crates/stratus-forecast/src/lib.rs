@@ -13,10 +13,14 @@
 //!   see.
 //! - [`mod@forecast`]: time, memory and price of a training; [`choice`]: with which profile; [`wish`]: which
 //!   machine to take.
+//! - [`calibration`]: a machine's profile from networks that are made for it; [`correction`]: what is learnt of
+//!   single kernels.
 //! - [`profile`]: the files that hold fitted coefficients. [`shipped`]: those that come with the crate.
 
+pub mod calibration;
 pub mod catalogue;
 pub mod choice;
+pub mod correction;
 mod csv;
 mod error;
 pub mod evaluate;

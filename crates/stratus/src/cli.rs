@@ -1,8 +1,8 @@
 //! The arguments: global flags and the list of commands.
 
 use crate::commands::{
-    bench, collect, completions, config, data, doctor, eval, forecast, infer, man, model, plan, report, runs,
-    sweep, train,
+    bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, man, model, plan,
+    report, runs, sweep, train,
 };
 use crate::errors::{Failure, Result};
 use crate::output::Output;
@@ -59,6 +59,8 @@ pub enum Command {
     Plan(plan::PlanArguments),
     /// Forecast time, memory and price of a training, on machines that are not here
     Forecast(forecast::ForecastArguments),
+    /// Measure this machine, so that forecasts of networks that never ran hold for it: five minutes
+    Calibrate(calibrate::CalibrateArguments),
     /// List the networks, show their layers, exchange them with ONNX
     Model(model::ModelArguments),
     /// Measure kernels, and what measuring costs
@@ -95,6 +97,7 @@ impl Command {
             Command::Infer(arguments) => infer::run(arguments, globals, output),
             Command::Plan(arguments) => plan::run(arguments, globals, output),
             Command::Forecast(arguments) => forecast::run(arguments, globals, output),
+            Command::Calibrate(arguments) => calibrate::run(arguments, globals, output),
             Command::Model(arguments) => model::run(arguments, globals, output),
             Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, globals, output),

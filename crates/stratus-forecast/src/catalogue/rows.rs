@@ -1,7 +1,7 @@
 //! The rows of a catalogue file, and what they are checked for.
 
 use crate::error::{Error, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -55,7 +55,7 @@ impl Gpu {
 }
 
 /// A processor: one socket.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
     /// As on the command line.
@@ -79,6 +79,8 @@ pub struct Cpu {
     pub bandwidth_gb_s: f64,
     /// GiB of memory, where it is known.
     pub memory_gib: Option<f64>,
+    /// KiB of each core's second-level cache, where it is known.
+    pub second_level_kib: Option<usize>,
     /// Where the figures stand.
     pub source: String,
     /// When: `YYYY-MM`.
@@ -86,6 +88,24 @@ pub struct Cpu {
 }
 
 impl Cpu {
+    /// Checks every figure.
+    pub(crate) fn check(&self, file: &str) -> Result<()> {
+        let row = Row { file, kind: "cpu", name: &self.name };
+        row.texts(&self.source, &self.date)?;
+        row.above("cores", Some(self.cores as f64), 1e5)?;
+        row.above("base_ghz", Some(self.base_ghz), 100.0)?;
+        row.above("boost_ghz", self.boost_ghz, 100.0)?;
+        row.above("f32_flops_per_cycle", Some(self.f32_flops_per_cycle), 1e5)?;
+        row.above("bf16_flops_per_cycle", self.bf16_flops_per_cycle, 1e6)?;
+        row.above("bandwidth_gb_s", Some(self.bandwidth_gb_s), 1e6)?;
+        row.above("memory_gib", self.memory_gib, 1e6)?;
+        row.above("second_level_kib", self.second_level_kib.map(|kib| kib as f64), 1e6)?;
+        if self.models.iter().any(|model| model.trim().is_empty()) {
+            return row.refuse("a part of `models` is empty: it would be every processor's".to_owned());
+        }
+        Ok(())
+    }
+
     /// One that the catalogue does not have: the system tells its name and cores, and no figures of a data
     /// sheet, which are 0.
     #[must_use]
@@ -101,6 +121,7 @@ impl Cpu {
             bf16_flops_per_cycle: None,
             bandwidth_gb_s: 0.0,
             memory_gib: None,
+            second_level_kib: None,
             source: "the system".to_owned(),
             date: String::new(),
         }
@@ -173,18 +194,7 @@ impl Rows {
             row.above("multiprocessors", Some(f64::from(gpu.multiprocessors)), 1e5)?;
         }
         for cpu in &self.cpu {
-            let row = Row { file, kind: "cpu", name: &cpu.name };
-            row.texts(&cpu.source, &cpu.date)?;
-            row.above("cores", Some(cpu.cores as f64), 1e5)?;
-            row.above("base_ghz", Some(cpu.base_ghz), 100.0)?;
-            row.above("boost_ghz", cpu.boost_ghz, 100.0)?;
-            row.above("f32_flops_per_cycle", Some(cpu.f32_flops_per_cycle), 1e5)?;
-            row.above("bf16_flops_per_cycle", cpu.bf16_flops_per_cycle, 1e6)?;
-            row.above("bandwidth_gb_s", Some(cpu.bandwidth_gb_s), 1e6)?;
-            row.above("memory_gib", cpu.memory_gib, 1e6)?;
-            if cpu.models.iter().any(|model| model.trim().is_empty()) {
-                return row.refuse("a part of `models` is empty: it would be every processor's".to_owned());
-            }
+            cpu.check(file)?;
         }
         for instance in &self.instance {
             let row = Row { file, kind: "instance", name: &instance.name };

@@ -1,7 +1,7 @@
 //! The work of networks that are given as a table of layers: what TensorFlow runs for them in f32, with plain
 //! SGD. Operations are those of Keras; it fuses none.
 
-use super::{Extents, Kernel, Kind, Pass, Work};
+use super::{Extents, Kernel, Kind, Pass, SIZES, Work};
 use crate::csv::Table;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -163,7 +163,8 @@ impl Adder<'_> {
     fn push(&mut self, name: &str, kind: Kind, flops: f64, elements: f64) {
         let (layer, name) = (self.layer.clone(), name.to_owned());
         let bytes = F32 * elements;
-        self.kernels.push(Kernel { layer, name, kind, flops, bytes, product: None, launches: 1.0 });
+        let (product, launches, sizes) = (None, 1.0, [0.0; SIZES]);
+        self.kernels.push(Kernel { layer, name, kind, flops, bytes, product, launches, sizes });
     }
 
     fn convolution(&mut self, extents: &Extents, pass: Pass, elements: f64) {

@@ -85,7 +85,16 @@ pub struct Kernel {
     pub product: Option<Product>,
     /// How often it is started.
     pub launches: f64,
+    /// Its sizes; zeros where only its layer is known.
+    pub sizes: Sizes,
 }
+
+/// How many numbers say how large a kernel is.
+pub const SIZES: usize = 9;
+
+/// Binary logarithms of: samples, channels and pixels of its first and of its last operand, a half that of its
+/// operations and of its bytes, tiles.
+pub type Sizes = [f64; SIZES];
 
 /// What a step does.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,6 +1,6 @@
 //! The work of Stratus: the steps of the program that would run.
 
-use super::{Extents, Kernel, Kind, Pass, Work};
+use super::{Extents, Kernel, Kind, Pass, SIZES, Sizes, Work};
 use stratus_engine::ops::{Kernel as Operation, KernelSpec};
 use stratus_engine::{Program, Value, ValueId};
 use stratus_graph::ops::Conv2d;
@@ -45,6 +45,7 @@ pub fn tensorflow(program: &Program) -> Work {
             bytes,
             product: None,
             launches: 1.0,
+            sizes: [0.0; SIZES],
         });
     }
     Work { kernels }
@@ -66,15 +67,37 @@ fn kernel(program: &Program, position: usize, tensor_cores: bool) -> Kernel {
         }
         None => (kind(&step.kernel), None),
     };
+    let (flops, bytes) = (program.step_flops(position) as f64, bytes(program, position));
+    let ends = [operands.first(), operands.last()].map(|value| value.map_or(&[][..], |value| &value.shape));
     Kernel {
         layer: program.layer_name(step),
         name: step.kernel.name().to_owned(),
         kind,
-        flops: program.step_flops(position) as f64,
-        bytes: bytes(program, position),
+        flops,
+        bytes,
         product,
         launches: tiles,
+        sizes: sizes(ends, [flops, bytes], tiles),
     }
+}
+
+fn sizes([first, last]: [&[usize]; 2], [flops, bytes]: [f64; 2], tiles: f64) -> Sizes {
+    let at = |shape: &[usize], at: usize| shape.get(at).copied().unwrap_or(1) as f64;
+    let pixels = |shape: &[usize]| shape.iter().skip(2).product::<usize>() as f64;
+    let counts = [at(first, 0), at(first, 1), pixels(first), at(last, 0), at(last, 1), pixels(last)];
+    let log = |number: f64| number.max(1.0).log2();
+    let [samples, channels, map, of_last, channels_of_last, map_of_last] = counts.map(log);
+    [
+        samples,
+        channels,
+        map,
+        of_last,
+        channels_of_last,
+        map_of_last,
+        0.5 * log(flops),
+        0.5 * log(bytes),
+        log(tiles),
+    ]
 }
 
 /// Bytes of the operands over all tiles, without padding.

@@ -1,6 +1,7 @@
 //! Measures a network's training step: whole, kernel by kernel, with and without clock stamps, and before it
-//! runs; and its input pipeline.
+//! runs; its input pipeline; and what a machine is calibrated by.
 
+pub mod calibrate;
 pub mod data_rate;
 pub mod probe;
 pub mod trace;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::session::Hyper;
-use stratus_engine::{Backend, Clock, Phase};
+use stratus_engine::{Backend, Clock, Phase, Precision};
 
 /// A session with initial weights and one batch, on which training steps are repeated.
 pub struct Bench {
@@ -132,6 +133,12 @@ impl Bench {
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
         let startup_s = begun.elapsed().as_secs_f64();
         Ok(Self { compiled, batch, backend: device.backend, resident: false, startup_s })
+    }
+
+    /// What the step computes in.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.compiled.session.plan(self.compiled.ids.train).program.precision
     }
 
     fn step(&mut self, clock: &mut Clock) -> Result<f64, TrainError> {

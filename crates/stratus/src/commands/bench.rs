@@ -9,6 +9,7 @@ use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use std::path::PathBuf;
 use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
 use stratus_train::bench::data_rate::{DataRate, data, epochs};
@@ -97,6 +98,18 @@ pub enum What {
         /// Number formats of `--here`, such as `f32,bf16`
         #[arg(long, value_name = "FORMATS", value_delimiter = ',', requires = "here")]
         precision: Vec<String>,
+        /// What `stratus calibrate` wrote: its forecasts are compared, and no kernel is timed
+        #[arg(long, value_name = "FILE", requires = "here")]
+        calibrated: Option<PathBuf>,
+        /// Measure all steps so often, one after the other; of each the shortest counts
+        #[arg(
+            long,
+            value_name = "COUNT",
+            requires = "here",
+            default_value_t = 1,
+            value_parser = clap::value_parser!(u32).range(1..=100)
+        )]
+        rounds: u32,
     },
     /// Run the operation cases of the tests and compare with the reference backend: does this machine compute
     /// what it should?
@@ -164,8 +177,10 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             output.result(&traced, || render_trace(&traced))
         }
         What::Forecast { here, .. } if here.is_empty() => super::forecast::bench::run(output),
-        What::Forecast { here: experiments, batch: batches, precision: precisions } => {
-            super::forecast::bench_here::run(&Asked { experiments, batches, precisions }, globals, output)
+        What::Forecast { here: experiments, batch: batches, precision: precisions, calibrated, rounds } => {
+            let calibrated = calibrated.as_deref();
+            let asked = Asked { experiments, batches, precisions, calibrated, rounds: *rounds };
+            super::forecast::bench_here::run(&asked, globals, output)
         }
         What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),

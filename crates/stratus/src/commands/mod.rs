@@ -2,6 +2,7 @@
 //! [`crate::cli::Command`] when it works.
 
 pub mod bench;
+pub mod calibrate;
 pub mod collect;
 pub mod completions;
 pub mod config;

@@ -7,7 +7,9 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use stratus_forecast::calibration::Calibration;
 use stratus_forecast::catalogue::{Catalogue, Cpu, HERE, LONGEST, Machine, Processor};
+use stratus_forecast::profile::{LONGEST as LONGEST_PROFILE, Profile};
 use stratus_run::machine::Machine as Here;
 
 /// Arguments of `stratus forecast machines`.
@@ -29,9 +31,13 @@ pub(super) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
 
 /// A file's content, at most one byte more than a catalogue has, whatever the path names.
 pub(super) fn read(path: &Path) -> Result<String> {
+    read_at_most(path, LONGEST)
+}
+
+fn read_at_most(path: &Path, longest: usize) -> Result<String> {
     let mut text = String::new();
     File::open(path)
-        .and_then(|file| file.take(LONGEST as u64 + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(longest as u64 + 1).read_to_string(&mut text))
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     Ok(text)
 }
@@ -45,13 +51,37 @@ pub(super) fn affordable(catalogue: &Catalogue) -> Result<Vec<Machine>> {
         .collect::<std::result::Result<_, _>>()?)
 }
 
-/// The machines of these names.
-pub(super) fn named(names: &[String], catalogue: &Catalogue) -> Result<Vec<Machine>> {
-    let find = |name: &String| match name.trim() {
+/// The machines of these names; what `stratus calibrate` wrote is named by its file, and adds its profiles.
+pub(super) fn named(
+    names: &[String],
+    catalogue: &Catalogue,
+    profiles: &mut Vec<Profile>,
+) -> Result<Vec<Machine>> {
+    let mut find = |name: &String| match name.trim() {
         name if name.eq_ignore_ascii_case(HERE) => Ok(here(catalogue)),
+        name if is_file(name) => {
+            let calibration = calibration(Path::new(name))?;
+            let machine = calibration.machine();
+            profiles.splice(0..0, calibration.profiles);
+            Ok(machine)
+        }
         name => Ok(catalogue.find(name)?),
     };
-    names.iter().map(find).collect()
+    names.iter().map(&mut find).collect()
+}
+
+/// No machine of the catalogue has such a name.
+fn is_file(name: &str) -> bool {
+    name.contains(['/', '\\']) || name.to_ascii_lowercase().ends_with(".toml")
+}
+
+/// Reads what `stratus calibrate` wrote.
+///
+/// # Errors
+/// Where it cannot be read, or is no calibration of this version.
+pub fn calibration(path: &Path) -> Result<Calibration> {
+    let text = read_at_most(path, LONGEST_PROFILE)?;
+    Ok(Calibration::parse(&path.display().to_string(), &text)?)
 }
 
 /// This machine. Its kernels are timed, so that nothing of a data sheet has to be known.

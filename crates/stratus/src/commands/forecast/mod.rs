@@ -5,7 +5,8 @@ pub mod bench;
 pub mod bench_here;
 mod fit;
 mod here;
-mod machines;
+pub mod learn;
+pub mod machines;
 mod planning;
 mod render;
 mod request;
@@ -46,8 +47,9 @@ pub struct ForecastArguments {
         value_parser = clap::value_parser!(u32).range(1..=16_777_216)
     )]
     batch: Vec<u32>,
-    /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one, whose kernels are timed.
-    /// Without it every cloud instance that can compute the experiment
+    /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one, whose kernels are timed; a
+    /// file that `stratus calibrate` wrote is the machine that it measured. Without it every cloud instance
+    /// that can compute the experiment
     #[arg(long, value_name = "MACHINES", value_delimiter = ',')]
     on: Vec<String>,
     /// Whose time and memory: with TensorFlow, in f32 on GPUs
@@ -175,7 +177,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     let experiment = Target::find(target, globals)?.experiment(globals)?;
     let (machines, named) = match arguments.on.as_slice() {
         [] => (machines::affordable(&catalogue)?, false),
-        names => (machines::named(names, &catalogue)?, true),
+        names => (machines::named(names, &catalogue, &mut profiles)?, true),
     };
     let mut planner =
         Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;

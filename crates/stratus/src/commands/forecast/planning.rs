@@ -36,7 +36,7 @@ pub(super) struct Planner {
     /// That of validation, where it is here.
     validation: Option<Arc<dyn Dataset>>,
     notes: Vec<String>,
-    made: BTreeMap<(bool, usize, &'static str, bool, usize), Planned>,
+    made: BTreeMap<(bool, usize, usize, &'static str, bool, usize), Planned>,
 }
 
 impl Planner {
@@ -150,12 +150,14 @@ impl Planner {
     /// # Errors
     /// Where the network cannot be built or lowered.
     pub fn plan(&mut self, processor: &Processor, format: Format, batch: usize) -> Result<Planned> {
-        let (gpu, threads) = match processor {
-            Processor::Gpu(_) => (true, 1),
-            Processor::Cpu(cpu) => (false, cpu.cores),
+        let (gpu, threads, tile_kib) = match processor {
+            Processor::Gpu(_) => (true, 1, 0),
+            Processor::Cpu(cpu) => {
+                (false, cpu.cores, cpu.cores * cpu.second_level_kib.unwrap_or(SECOND_LEVEL >> 10))
+            }
         };
         let on_matrix_units = on_matrix_units(processor, format);
-        let key = (gpu, threads, format.name(), on_matrix_units, batch);
+        let key = (gpu, threads, tile_kib, format.name(), on_matrix_units, batch);
         if let Some(made) = self.made.get(&key) {
             return Ok(made.clone());
         }
@@ -165,10 +167,10 @@ impl Planner {
             return Ok(planned);
         }
         let sketch = Sketch { gpu, threads };
-        let (programs, device) = self.bytes(sketch, format, batch)?;
+        let (programs, device) = self.bytes((sketch, tile_kib), format, batch)?;
         // A second size tells what an image takes.
         let other = if batch > 1 { batch / 2 } else { 2 };
-        let (_, of_other) = self.bytes(sketch, format, other)?;
+        let (_, of_other) = self.bytes((sketch, tile_kib), format, other)?;
         let memory = Memory {
             per_image: device.device.abs_diff(of_other.device) / batch.abs_diff(other).max(1) as u64,
             ..device
@@ -211,7 +213,12 @@ impl Planner {
         })
     }
 
-    fn bytes(&self, sketch: Sketch, format: Format, batch: usize) -> Result<(Programs, Memory)> {
+    fn bytes(
+        &self,
+        (sketch, tile_kib): (Sketch, usize),
+        format: Format,
+        batch: usize,
+    ) -> Result<(Programs, Memory)> {
         let mut experiment = self.experiment.clone();
         experiment.train.batch_size = batch;
         experiment.train.precision = match format {
@@ -220,7 +227,7 @@ impl Planner {
             Format::F16 => Precision::F16,
         };
         let mut device = OpenDevice::new(Box::new(sketch));
-        device.tile_kib = if sketch.gpu { 0 } else { sketch.threads * (SECOND_LEVEL >> 10) };
+        device.tile_kib = tile_kib;
         let graph = Network::of(&experiment, self.dataset.as_ref())?.graph;
         let resolved = Resolved::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
         let programs = programs(&resolved, &graph, &device)?;
