@@ -96,21 +96,23 @@ fn what_is_refused() {
     fs::write(place.path("old.toml"), text.replacen("format = 2", "format = 1", 1)).unwrap();
     fs::write(place.path("cut.toml"), &text[..text.len() / 2]).unwrap();
     let on = |file| ["forecast", "digits", "--on", file];
-    let cases: &[&[&str]] = &[
-        &on("old.toml"),
-        &on("none.toml"),
-        &["calibrate", "--out", "no/such/folder.toml"],
-        &["calibrate", "--minutes", "0"],
-        &["calibrate", "--learn", "none", "--out", "lab.toml"],
-        &["calibrate", "--learn", "none", "--out", "old.toml"],
-        &["calibrate", "--learn", "none", "--minutes", "2"],
-        &["calibrate", "--set", "train.device=reference"],
-        &["bench", "forecast", "--calibrated", "lab.toml"],
+    let cases: &[(&[&str], &str)] = &[
+        (&on("old.toml"), "old.toml: the profile has format 1, this version reads format 2"),
+        (&on("none.toml"), "cannot read none.toml"),
+        (
+            &["calibrate", "--out", "no/such/folder.toml"],
+            "cannot write no/such/folder.toml: there is no such folder",
+        ),
+        (&["calibrate", "--minutes", "0"], "it is a number from 0.1 to 60"),
+        (&["calibrate", "--learn", "none", "--out", "lab.toml"], "none: it is no run that has ended"),
+        (&["calibrate", "--learn", "none", "--out", "old.toml"], "old.toml: the profile has format 1"),
+        (&["calibrate", "--learn", "none", "--minutes", "2"], "cannot be used with"),
+        (&["calibrate", "--set", "train.device=reference"], "the reference backend would be measured"),
+        (&["bench", "forecast", "--calibrated", "lab.toml"], "--here"),
     ];
-    let shown: Vec<String> = cases
-        .iter()
-        .map(|arguments| format!("$ stratus {}\n{}", arguments.join(" "), place.run(arguments).expect(2).err))
-        .collect();
-    insta::assert_snapshot!("calibrate_refused", shown.join("\n"));
+    for (arguments, expected) in cases {
+        let said = place.run(arguments).expect(2).err;
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
     assert!(place.run(&on("cut.toml")).expect(2).err.contains("cut.toml: "));
 }
