@@ -13,8 +13,8 @@
 //!   see.
 //! - [`mod@forecast`]: time, memory and price of a training; [`choice`]: with which profile; [`wish`]: which
 //!   machine to take.
-//! - [`calibration`]: a machine's profile from networks that are made for it; [`correction`]: what is learnt of
-//!   single kernels.
+//! - [`calibration`]: a machine's profile from networks that are made for it; [`correction`]: what is learnt
+//!   of single kernels.
 //! - [`profile`]: the files that hold fitted coefficients. [`shipped`]: those that come with the crate.
 
 pub mod calibration;

@@ -1,8 +1,8 @@
-//! The networks that a machine is calibrated with: small ones of all kinds of layers, in sizes that are spread
-//! over what networks have.
+//! The networks that a machine is calibrated with: small ones of all kinds of layers, in sizes that are
+//! spread over what networks have.
 //!
-//! Network `i` draws its sizes from Kronecker's sequence, `(i + 1) √prime` without the whole part, a prime for
-//! each draw: neighbours differ, and no two have the same sizes. They are those of nothing published.
+//! Network `i` draws its sizes from Kronecker's sequence, `(i + 1) √prime` without the whole part, a prime
+//! for each draw: neighbours differ, and no two have the same sizes. They are those of nothing published.
 
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Linear,

@@ -1,5 +1,5 @@
-//! A machine's own profile: single kernels of networks that are made for it (`design.rs`), measured within whole
-//! steps, so that it holds for networks that were not measured.
+//! A machine's own profile: single kernels of networks that are made for it (`design.rs`), measured within
+//! whole steps, so that it holds for networks that were not measured.
 //!
 //! ```text
 //! design ──run──▶ kernels with their seconds ──fit──▶ coefficients of the terms

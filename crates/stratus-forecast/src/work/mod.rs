@@ -92,8 +92,8 @@ pub struct Kernel {
 /// How many numbers say how large a kernel is.
 pub const SIZES: usize = 9;
 
-/// Binary logarithms of: samples, channels and pixels of its first and of its last operand, a half that of its
-/// operations and of its bytes, tiles.
+/// Binary logarithms of: samples, channels and pixels of its first and of its last operand, a half that of
+/// its operations and of its bytes, tiles.
 pub type Sizes = [f64; SIZES];
 
 /// What a step does.

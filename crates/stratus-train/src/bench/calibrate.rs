@@ -29,7 +29,8 @@ const SECONDS: f64 = 0.4;
 pub struct Chosen([Choices; 2]);
 
 /// Plans a network's training step in a number format, and runs it on synthetic images. Kernels are measured,
-/// or those that were `chosen`, and kept nowhere else. `on_matrix_units`: whether its convolutions are taken to run there, see [`work`].
+/// or those that were `chosen`, and kept nowhere else. `on_matrix_units`: whether its convolutions are taken
+/// to run there, see [`work`].
 ///
 /// # Errors
 /// As starting a run.

@@ -288,7 +288,8 @@ fn render(report: &Report) -> String {
     });
     let Calibrated { library, processor, .. } = &report.machine;
     format!(
-        "{}{}: {library}, {:.0} GB/s, measured in {:.0} s\nforecast with `stratus forecast EXPERIMENT --on {}`\n",
+        "{}{}: {library}, {:.0} GB/s, measured in {:.0} s\n\
+         forecast with `stratus forecast EXPERIMENT --on {}`\n",
         table(&[heading].into_iter().chain(rows).collect::<Vec<_>>()),
         processor.name,
         processor.bandwidth_gb_s,

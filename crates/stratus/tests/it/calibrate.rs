@@ -1,5 +1,5 @@
-//! `stratus calibrate`: what its file is good for, what it learns from runs, what it refuses. Measuring itself
-//! takes minutes; `stratus-train` tests it on one small network.
+//! `stratus calibrate`: what its file is good for, what it learns from runs, what it refuses. Measuring
+//! itself takes minutes; `stratus-train` tests it on one small network.
 
 use crate::common::Place;
 use serde_json::Value;

@@ -112,7 +112,8 @@ pub fn run(asked: &Asked<'_>, globals: &Globals, output: &Output) -> Result {
             }
             let Cell { network, precision, batch, forecast_s, measured, error_percent, .. } = &cells[at];
             output.message(&format!(
-                "{network} {precision} batch {batch}: {:.1} ms forecast, {:.1} ms measured, {error_percent:+.1} %",
+                "{network} {precision} batch {batch}: {:.1} ms forecast, {:.1} ms measured, \
+                 {error_percent:+.1} %",
                 forecast_s * 1e3,
                 measured.measured_s * 1e3
             ));

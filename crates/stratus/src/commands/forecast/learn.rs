@@ -103,7 +103,8 @@ fn compare(calibration: &Calibration, path: &Path, globals: &Globals) -> Result<
         refuse(format!("{} was not calibrated in {format}", processor.name), "calibrate it again")
     })?;
     let per_epoch = csv::read::<IterationRow>(&run.iterations())?;
-    // The first iteration of each process finds nothing in a cache; the last batch of an epoch may be smaller.
+    // The first iteration of each process finds nothing in a cache; the last batch of an epoch may be
+    // smaller.
     let mut steps: Vec<f64> = per_epoch
         .windows(2)
         .filter(|pair| pair[0].epoch == pair[1].epoch)
