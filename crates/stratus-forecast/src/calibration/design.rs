@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// What is judged is not what was seen: most convolutions of a design are in no network of the zoo.
+    /// What is judged is not what was seen: no network of the zoo has most of a design's convolutions.
     #[test]
     fn designs_are_no_network_of_the_zoo() {
         let convolutions = |graph: &Graph| -> Vec<Conv2d> {
@@ -395,8 +395,9 @@ mod tests {
             .collect();
         for index in 0..60 {
             let own = convolutions(&network(index).unwrap().graph);
-            let same = own.iter().filter(|conv| zoo.iter().any(|of| of.contains(conv))).count();
-            assert!(2 * same <= own.len(), "{index}: {same} of {}", own.len());
+            let shared = |of: &Vec<Conv2d>| own.iter().filter(|conv| of.contains(conv)).count();
+            let most = zoo.iter().map(shared).max().unwrap();
+            assert!(2 * most <= own.len(), "{index}: {most} of {}", own.len());
         }
     }
 }
