@@ -149,15 +149,11 @@ mod tests {
                     \"batch_norm2d\"\n\n[[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n[[layer]]\nname = \
                     \"fc\"\nop = \"linear\"\nout_features = 3\n";
         std::fs::write(&layers, text).unwrap();
-        let keys = [
-            ("model.name", layers.to_str().unwrap()),
-            ("data.name", "synthetic"),
-            ("data.synthetic.images", "9"),
-            ("data.synthetic.classes", "3"),
-            ("train.batch_size", "8"),
-            ("train.device", "reference"),
-        ];
-        let experiment = Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap();
+        let text = format!(
+            "model.name = {layers:?}\ndata.name = \"synthetic\"\ndata.synthetic.images = 9\n\
+             data.synthetic.classes = 3\ntrain.batch_size = 8\ntrain.device = \"reference\"\n"
+        );
+        let experiment = Experiment::from_toml(&text, Path::new("experiment.toml")).unwrap();
         let out = folder.path().join("run");
         let options = crate::run::Options { out: Some(out.clone()), ..Default::default() };
         let machine = stratus_run::machine::Machine::probe();
