@@ -84,7 +84,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
 fn halve(samples: &mut Vec<u8>, numbers: bool) -> Result<(), String> {
     let (pairs, _) = samples.as_chunks::<2>();
     let scaled = pairs.iter().all(|[high, low]| high == low);
-    if !scaled && !(numbers && pairs.iter().all(|[high, _]| *high == 0)) {
+    if !(scaled || numbers && pairs.iter().all(|[high, _]| *high == 0)) {
         return Err("a PNG with 16 bits a channel; label images have 8 or fewer".to_owned());
     }
     for at in 0..samples.len() / 2 {

@@ -77,7 +77,7 @@ fn needed_chunks(file: &[u8]) -> Option<Vec<u8>> {
         let is_data = kind == *b"IDAT";
         behind |= data && !is_data;
         data |= is_data;
-        if !(is_data && behind) && !empty(kind, chunk) {
+        if !(empty(kind, chunk) || is_data && behind) {
             needed.extend_from_slice(chunk);
         }
     }

@@ -180,7 +180,7 @@ pub(super) fn shard_names(folder: &Path) -> Result<Vec<String>, DataError> {
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name();
         // Shards that are compressed would be passed over.
-        if name.to_str().is_some_and(|name| speaks_of_a_split(name)) {
+        if name.to_str().is_some_and(speaks_of_a_split) {
             expect_unpacked_name(&entry.path())?;
         }
         let name = name.to_str().filter(|name| is_shard_name(name) && split_of(name).is_some());
