@@ -57,7 +57,7 @@ pub enum Command {
     Infer(infer::InferArguments),
     /// Show what a training would do, without training: graph, program, plan
     Plan(plan::PlanArguments),
-    /// Forecast time, memory and price of a training, on machines that are not here
+    /// Forecast time, memory and price of a training, here or on machines that are not here
     Forecast(forecast::ForecastArguments),
     /// Measure this machine, so that forecasts of networks that never ran hold for it: five minutes
     Calibrate(calibrate::CalibrateArguments),
@@ -124,17 +124,6 @@ pub fn key_value(argument: &str) -> std::result::Result<(String, String), String
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Arguments;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_arguments_are_consistent() {
-        Arguments::command().debug_assert();
-    }
-}
-
 /// What a flag that other programs have is called here; none where clap's own words are as good.
 #[must_use]
 pub fn in_our_words(error: &clap::Error) -> Option<Failure> {
@@ -152,4 +141,15 @@ pub fn in_our_words(error: &clap::Error) -> Option<Failure> {
         _ => format!("the key is `{0}`: give it as `--set {0}=…`", habits::key_of(name)?),
     };
     Some(Failure::usage(format!("`{given}` is no flag of this command")).hint(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
 }

@@ -3,11 +3,13 @@
 use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
+use crate::progress::Progress;
 use stratus_forecast::catalogue::Machine;
 use stratus_forecast::forecast::{self, Forecast, LayerForecast, MeasuredStep, Memory, Plan};
 use stratus_forecast::model::Framework;
 use stratus_forecast::peaks::Format;
 use stratus_forecast::work::{Kind, Work};
+use stratus_train::Observer;
 use stratus_train::bench::probe::{Probed, probe};
 use stratus_train::experiment::Experiment;
 
@@ -22,7 +24,9 @@ pub(super) fn measure(planner: &Planner, batch: usize, output: &Output) -> Resul
     }
     let mut experiment: Experiment = planner.experiment().clone();
     experiment.train.batch_size = batch;
-    Ok(probe(&experiment, &planner.datasets(), &mut |text| output.warning(text))?)
+    // Shows on a terminal what is measured.
+    let mut progress = Progress::new(*output);
+    Ok(probe(&experiment, &planner.datasets(), &mut |text| progress.warn(text))?)
 }
 
 /// The row of what was timed.

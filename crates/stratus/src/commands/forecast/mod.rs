@@ -11,6 +11,7 @@ mod planning;
 mod render;
 mod request;
 
+use super::often::Often;
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -42,6 +43,7 @@ pub struct ForecastArguments {
     /// Batch sizes, like 16,32,64; without it that of the experiment
     #[arg(
         long,
+        visible_alias = "batch-size",
         value_name = "SIZES",
         value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=16_777_216)
@@ -58,6 +60,9 @@ pub struct ForecastArguments {
     /// Epochs; without it those of the experiment
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     epochs: Option<u64>,
+    /// Where the data are: `data.path`
+    #[arg(long, value_name = "PATH")]
+    data: Option<String>,
     /// Training images, where the data set is not here
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     images: Option<u64>,
@@ -166,6 +171,8 @@ pub fn run(arguments: &ForecastArguments, globals: &Globals, output: &Output) ->
 }
 
 fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, output: &Output) -> Result {
+    let often = Often { data: arguments.data.clone(), ..Often::default() };
+    let globals = &often.before(globals);
     let wish: Wish = arguments.want.parse()?;
     let catalogue = machines::catalogue(arguments.machines.as_deref())?;
     let mut profiles = shipped::profiles()?;

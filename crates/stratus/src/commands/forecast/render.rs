@@ -10,6 +10,27 @@ use stratus_train::bench::probe::Probed;
 /// Columns that a narrow terminal goes without, the first first.
 const OPTIONAL: [&str; 7] = ["type", "source", "epoch", "largest", "left", "device", "images/s"];
 
+/// Columns that say nothing where nothing is known of them.
+const UNKNOWN: [&str; 3] = ["price", "epoch", "total"];
+
+/// The columns that a narrow terminal goes without: those that are empty or the same in every row first.
+fn optional(rows: &[[String; 14]]) -> Vec<&'static str> {
+    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_default();
+    let is_unknown = |name: &&str| rows[1..].iter().all(|row| row[place(name)] == "–");
+    let limit = place("limit");
+    let is_same = rows.len() > 2 && rows[2..].iter().all(|row| row[limit] == rows[1][limit]);
+    UNKNOWN.into_iter().filter(is_unknown).chain(is_same.then_some("limit")).chain(OPTIONAL).collect()
+}
+
+/// Rows whose time for an image may be less than the best one's, as both intervals have it.
+fn rivals(rows: &[Forecast], name: &str, batch: u64) -> usize {
+    let an_image = |row: &Forecast, seconds: f64| seconds / row.batch as f64;
+    let Some(best) = rows.iter().find(|row| row.name == name && row.batch == batch) else { return 0 };
+    let others =
+        rows.iter().filter(|row| row.fits != Some(false) && (row.name != name || row.batch != batch));
+    others.filter(|row| an_image(row, row.low_s) < an_image(best, best.high_s)).count()
+}
+
 /// The table, what to be careful about, and the recommendation.
 pub(super) fn report(report: &Report, width: Option<usize>) -> String {
     let heading = [
@@ -24,7 +45,7 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
         report.network,
         report.epochs,
         if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
-        Table::new(&rows).within(width, &OPTIONAL)
+        Table::new(&rows).within(width, &optional(&rows))
     );
     let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in &report.machines {
@@ -58,6 +79,14 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
     match &report.recommendation {
         Some(best) => {
             let _ = writeln!(text, "{}: {}, batch {}", best.wish, best.name, best.batch);
+            let rivals = rivals(&report.machines, &best.name, best.batch);
+            if best.wish == "fastest" && rivals > 0 {
+                let _ = writeln!(
+                    text,
+                    "{rivals} other row{} may be as fast: the intervals overlap",
+                    if rivals == 1 { "" } else { "s" }
+                );
+            }
         }
         None => text += "none of these machines is what was asked for\n",
     }
