@@ -1,8 +1,8 @@
 //! The arguments: global flags and the list of commands.
 
 use crate::commands::{
-    bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, man, model, plan,
-    report, runs, sweep, train,
+    bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
+    plan, report, runs, sweep, train,
 };
 use crate::errors::{Failure, Result};
 use crate::output::Output;
@@ -75,6 +75,8 @@ pub enum Command {
     Runs(runs::RunsArguments),
     /// Train an experiment for every combination of keys, repeated, and compare the runs
     Sweep(sweep::SweepArguments),
+    /// Train on other machines: start there, watch, bring the runs back as they grow
+    Launch(launch::LaunchArguments),
     /// Show configurations and the keys they are made of
     Config(config::ConfigArguments),
     /// Print what a shell completes the commands with: `source <(stratus completions bash)`
@@ -105,6 +107,7 @@ impl Command {
             Command::Report(arguments) => report::run(arguments, output, &doctor::Probes::of_this_machine()),
             Command::Runs(arguments) => runs::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
+            Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Completions(arguments) => completions::run(arguments, output),
             Command::Man(arguments) => man::run(arguments, output),

@@ -91,6 +91,13 @@ impl From<stratus_sweep::Error> for Failure {
     }
 }
 
+impl From<stratus_launch::Error> for Failure {
+    fn from(error: stratus_launch::Error) -> Self {
+        let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
+        Failure { code, error: Box::new(error), hint }
+    }
+}
+
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         Failure::failed(error)

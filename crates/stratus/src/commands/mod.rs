@@ -13,6 +13,7 @@ pub mod export;
 pub mod forecast;
 pub mod import;
 pub mod infer;
+pub mod launch;
 pub mod man;
 pub mod memory;
 pub mod model;

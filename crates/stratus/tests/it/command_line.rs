@@ -64,6 +64,7 @@ fn help_texts() {
     insta::assert_snapshot!("help_collect", help(&["collect", "--help"]));
     insta::assert_snapshot!("help_runs", help(&["runs", "--help"]));
     insta::assert_snapshot!("help_sweep", help(&["sweep", "--help"]));
+    insta::assert_snapshot!("help_launch", help(&["launch", "--help"]));
 }
 
 #[test]

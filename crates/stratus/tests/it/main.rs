@@ -14,6 +14,7 @@ mod first_hour;
 mod forecast;
 mod inference;
 mod kill;
+mod launch;
 mod masks;
 mod memory;
 mod onnx;

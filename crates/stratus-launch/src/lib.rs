@@ -1,0 +1,32 @@
+//! Launches: experiments that are trained on other machines, and what comes back.
+//!
+//! ```text
+//! targets.toml ──▶ Settings ──▶ Target      a machine, by its kind: a file each behind one trait
+//! program, libraries, data ──▶ Parcel       files by SHA-256: what is there already is not sent again
+//! experiments ──▶ Job                       a folder there; its repetitions one after the other
+//! Target, Job ──▶ Record                    what was started where, kept beside the runs
+//! Record ──▶ State, log, run directories    brought back as they grow
+//! ```
+//!
+//! Everything from a target is data: numbers are parsed, text is escaped, and no path from there leaves the
+//! folder that it is fetched into.
+
+mod error;
+mod fetch;
+mod job;
+mod local;
+mod parcel;
+mod program;
+mod shell;
+mod ssh;
+mod target;
+mod targets;
+
+pub use error::{Error, Result};
+pub use fetch::Fetched;
+pub use job::{Job, Record, Repetition, State, Status};
+pub use parcel::{Item, Parcel};
+pub use program::Program;
+pub use shell::{clean, quote};
+pub use target::{Needs, Prepared, Target, open};
+pub use targets::{FILE, Kind, Settings, SshSettings, find, user_file};

@@ -1,0 +1,21 @@
+//! The kind `local`: this machine, in a folder of its own.
+
+use crate::Result;
+use crate::shell::Shell;
+use std::process::Command;
+
+pub(crate) struct Local {
+    pub(crate) name: String,
+}
+
+impl Shell for Local {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn command(&self, line: &str) -> Result<Command> {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        Ok(command)
+    }
+}

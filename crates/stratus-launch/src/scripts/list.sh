@@ -1,0 +1,4 @@
+# list ROOT JOB REPETITION: the files of its run, with their sizes.
+cd "$1/jobs/$2" || exit 11
+cd "$3/run" 2> /dev/null || exit 0
+find . -type f -exec stat -c '%s %n' {} +

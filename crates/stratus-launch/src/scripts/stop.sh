@@ -1,0 +1,7 @@
+# stop ROOT JOB: asks its training to stop, with a checkpoint.
+cd "$1/jobs/$2" || exit 11
+flock -n -s owner.lock true && { echo idle; exit 0; }
+: > stop
+pid=$(cat pid 2> /dev/null)
+[ -n "$pid" ] && kill -TERM "$pid" 2> /dev/null
+echo asked

@@ -1,0 +1,33 @@
+# submit ROOT JOB TOKEN < tar: starts a job, or says who has it.
+umask 077
+mkdir -p "$1/jobs/$2" && cd "$1/jobs/$2" || exit 11
+# A machine that shares the folder may have it: its heart beats every two seconds, by whatever clock.
+if [ -f owner ] && read -r _ host _ < owner && [ "$host" != "$(uname -n)" ]; then
+  before=$(cat heartbeat 2> /dev/null)
+  sleep 6
+  if [ "$before" != "$(cat heartbeat 2> /dev/null)" ]; then
+    cat owner
+    exit 20
+  fi
+fi
+if ! flock -n -s owner.lock true; then
+  cat owner
+  exit 20
+fi
+tar -x -f - || exit 12
+rm -f stop
+setsid nohup sh launch.sh "$3" < /dev/null >> launch.log 2>&1 &
+tries=0
+while [ "$tries" -lt 100 ]; do
+  if [ -f owner ] && read -r token _ < owner && [ "$token" = "$3" ]; then
+    exit 0
+  fi
+  # Another start may have been faster.
+  if ! kill -0 $! 2> /dev/null && ! flock -n -s owner.lock true; then
+    cat owner
+    exit 20
+  fi
+  sleep 0.1
+  tries=$((tries + 1))
+done
+exit 21
