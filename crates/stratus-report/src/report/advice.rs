@@ -167,11 +167,10 @@ fn larger_batch(report: &RunReport) -> Option<String> {
     let per_sample = (memory.transient_bytes + memory.input_bytes) as u64 / work.batch.max(1) as u64;
     let largest = (room / per_sample.max(1)).min(images);
     let larger = largest.checked_ilog2().map_or(0, |power| 1_u64 << power);
-    let all = if largest == images { format!(" of the {images} training images") } else { String::new() };
     let run = report.experiment.path.display();
     (larger > work.batch as u64).then(|| {
         format!(
-            "A batch of {larger}{all} would still fit {place} ({} there; {} a sample): `stratus plan {run} \
+            "A batch of {larger} would still fit {place} ({} there; {} a sample): `stratus plan {run} \
              --set train.batch_size={larger}` says exactly.",
             bytes(there),
             bytes(per_sample)

@@ -13,6 +13,8 @@ use stratus_run::csv::Task;
 
 /// Keys of the configuration that say where a run or its data stand, not what is trained.
 const PLACES: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
+/// Sections of the configuration whose differences are named first.
+const TELLING: [&str; 5] = ["model.", "optimiser.", "schedule.", "train.", "data."];
 /// Differences that the verdict names.
 const NAMED: usize = 3;
 /// Standard errors within which chance keeps 95 % of differences.
@@ -188,12 +190,13 @@ fn verdict(score: &str, keys: &[String], rows: &[ComparisonRow], images: Option<
         format!("{}{more} {:.2} %", row.label, 100.0 * mean(scores))
     };
     let mut text = format!("{first} by {score}: {}, then {}{judged}.", of(best, of_best), of(next, of_next));
-    let differences: Vec<String> = keys
-        .iter()
-        .zip(best.values.iter().zip(&next.values))
-        .filter(|(_, (a, b))| a != b)
-        .map(|(key, (a, b))| format!("{key} ({a}, {b})"))
-        .collect();
+    let mut different: Vec<_> =
+        keys.iter().zip(best.values.iter().zip(&next.values)).filter(|(_, (a, b))| a != b).collect();
+    // What is trained and how comes before where it is kept.
+    let rank = |key: &str| TELLING.iter().position(|table| key.starts_with(table)).unwrap_or(TELLING.len());
+    different.sort_by_key(|(key, _)| rank(key));
+    let differences: Vec<String> =
+        different.into_iter().map(|(key, (a, b))| format!("{key} ({a}, {b})")).collect();
     if !differences.is_empty() {
         let more = differences.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more keys") } else { String::new() };

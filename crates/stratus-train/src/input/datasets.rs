@@ -104,8 +104,10 @@ pub(crate) fn open_split(
         {
             return error.into();
         }
+        let divides = if path.join("train").is_dir() { "" } else { " --set data.split_seed=0" };
         let hint = format!(
-            "{} holds photographs in folders of classes: train on them with --set data.name={FOLDER}",
+            "{} holds photographs in folders of classes: train on them with --set \
+             data.name={FOLDER}{divides}",
             path.display()
         );
         TrainError::Configuration { problem: error.to_string(), hint }

@@ -14,8 +14,9 @@ mod workers;
 
 use crate::allowance::Allowance;
 use crate::compile::{KernelSelection, Plans};
-use crate::device::LoadedLibrary;
+use crate::device::{self, LoadedLibrary};
 use crate::experiment::{Decode, ScheduleName};
+use crate::input::open_datasets;
 use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use first_stage::FirstStage;
@@ -161,7 +162,10 @@ pub fn extend(path: &Path, epochs: u64) -> Result<(), TrainError> {
         let weights = path.display();
         Err(TrainError::Configuration {
             problem: format!("{weights} cannot be extended: {problem}"),
-            hint: format!("begin a new run with its weights: --weights {weights}"),
+            hint: format!(
+                "begin a new run with its weights: `stratus train {weights}/experiment.toml --weights \
+                 {weights} --epochs EPOCHS`"
+            ),
         })
     };
     let trained = experiment.train.epochs;
@@ -178,6 +182,9 @@ pub fn extend(path: &Path, epochs: u64) -> Result<(), TrainError> {
         return refused("it ended early, as it gained nothing any more".to_owned());
     }
     experiment.train.epochs = epochs;
+    // What cannot go on is not changed.
+    open_datasets(&experiment)?;
+    device::open(&experiment.train)?;
     stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
     Log::open(&run.log())?.say(&format!("extended from {trained} to {epochs} epochs"))?;
     Ok(())

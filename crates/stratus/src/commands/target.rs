@@ -100,8 +100,9 @@ fn no_run(path: &Path) -> Failure {
         Some(runs) => format!("name one of the runs in it: {runs}"),
         None if is_class_folders(path) => format!(
             "it holds photographs: train a network on them with `stratus train NETWORK --data {} --set \
-             data.name=folder`",
-            path.display()
+             data.name=folder{}`",
+            path.display(),
+            if path.join("train").is_dir() { "" } else { " --set data.split_seed=0" }
         ),
         None => "give a directory like runs/digits/1".to_owned(),
     };

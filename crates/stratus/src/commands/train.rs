@@ -134,7 +134,8 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
                 return Err(Failure::usage(format!("{what} cannot be given to a run that is continued"))
                     .hint(format!(
                         "a continued run keeps its configuration: train it longer with --extend-to EPOCHS, \
-                         or begin a new one with its weights: `stratus train EXPERIMENT --weights {path}`"
+                         or begin a new one with its weights: `stratus train {path}/experiment.toml \
+                         --weights {path}`"
                     )));
             }
             if let Some(epochs) = arguments.extend_to {

@@ -78,7 +78,10 @@ fn class_folders_are_recognised_where_another_data_set_was_meant() {
         for more in [&[][..], &["--set", "data.split_seed=0"]] {
             let begin = ["train", network, "--data", "photographs"];
             let err = place.run(&[&begin, more].concat()).err;
-            assert!(err.contains("train on them with --set data.name=folder"), "{err}");
+            assert!(
+                err.contains("train on them with --set data.name=folder --set data.split_seed=0"),
+                "{err}"
+            );
         }
     }
 }
@@ -170,4 +173,30 @@ fn photographs_much_smaller_than_the_network_takes_are_told_of() {
     assert!(err.contains(told), "{err}");
     let err = train(&["data.shape=[1, 48, 48]"]);
     assert!(err.contains("images of 1×48×48") && !err.contains("enlarged"), "{err}");
+}
+
+#[test]
+fn a_run_that_cannot_go_on_is_not_changed() {
+    let place = place();
+    train(&place, "run", &["schedule.name=constant"]).expect(0);
+    let experiment = place.path("run/experiment.toml");
+    let before = std::fs::read_to_string(&experiment).unwrap();
+    std::fs::rename(place.path("photographs"), place.path("elsewhere")).unwrap();
+    let err = place.run(&["train", "run", "--extend-to", "4"]).expect(1).err;
+    assert!(err.contains("photographs"), "{err}");
+    assert_eq!(std::fs::read_to_string(&experiment).unwrap(), before);
+    std::fs::rename(place.path("elsewhere"), place.path("photographs")).unwrap();
+    place.run(&["train", "run", "--extend-to", "4"]).expect(0);
+}
+
+#[test]
+fn the_largest_batch_does_not_depend_on_the_one_that_is_set() {
+    let place = place();
+    let settings =
+        ["data.name=folder", "data.split_seed=0", "train.device=reference", "data.shape=[1,12,12]"];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    // The recipe's batch is larger than the data.
+    let begin = ["plan", "digits", "--data", "photographs", "--largest-batch", "--memory-limit", "64MiB"];
+    let out = place.run(&begin.into_iter().chain(settings).collect::<Vec<_>>()).expect(0).out;
+    assert!(out.starts_with("largest batch  18 images, the whole data set"), "{out}");
 }

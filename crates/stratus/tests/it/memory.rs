@@ -2,7 +2,7 @@
 
 #![cfg(unix)]
 
-use crate::common::{Place, Result};
+use crate::common::{Place, Ran, Result};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -194,7 +194,8 @@ fn what_cannot_fit_this_machine_is_refused_before_kernels_are_measured() {
 #[test]
 fn a_plan_begins_with_a_summary() {
     let place = Place::bare();
-    let ran = place.run(&with(&["plan", "resnet18_cifar"], &[])).expect(0);
+    let output = place.command(&with(&["plan", "resnet18_cifar"], &[])).env("COLUMNS", "80").output();
+    let ran = Ran::of(output.unwrap()).expect(0);
     for line in
         ["network  resnet18_cifar on synthetic", "batch    64 images", "  optimiser state", "  data sets"]
     {

@@ -78,7 +78,10 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let globals = &arguments.often.before(globals);
     let target = Target::find(&arguments.target, globals)?;
     let mut experiment = target.experiment(globals)?;
-    if !arguments.largest_batch {
+    if arguments.largest_batch {
+        // The answer does not depend on the batch that is set, which there may not be enough images for.
+        experiment.train.batch_size = 1;
+    } else {
         arguments.memory.apply(&mut experiment);
     }
     expect_layer_file(&experiment)?;
