@@ -47,11 +47,9 @@ const BUILTIN: &[(&[&str], &str)] = &[
     ),
     (&["googlenet"], include_str!("builtin/googlenet.toml")),
     (&["inception_v3"], include_str!("builtin/inception_v3.toml")),
-    (
-        &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"],
-        include_str!("builtin/resnet.toml"),
-    ),
+    (&["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], include_str!("builtin/resnet.toml")),
     (&["resnet18_cifar"], include_str!("builtin/resnet_cifar.toml")),
+    (&["resnext50_32x4d"], include_str!("builtin/resnet.toml")),
     (&["densenet121"], include_str!("builtin/densenet.toml")),
     (&["squeezenet1_1"], include_str!("builtin/squeezenet.toml")),
     (&["mobilenet_v2"], include_str!("builtin/mobilenet_v2.toml")),
