@@ -11,7 +11,7 @@
 //!   colours; without lists they are split 60/20/20.
 //!
 //! Label images of either layout may be of either kind: what a palette, or a grey image, means is told by
-//! [`Coding`].
+//! `Coding`.
 
 use std::borrow::Cow;
 use std::path::Path;
