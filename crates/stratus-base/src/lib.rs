@@ -8,6 +8,7 @@ mod file;
 pub mod library;
 pub mod protobuf;
 mod suggest;
+pub mod text;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
 pub use file::{FileError, printable, sync_folder};

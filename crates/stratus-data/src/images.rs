@@ -146,6 +146,12 @@ pub fn find_images(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     images_in(path, &mut HashSet::new())
 }
 
+/// Whether a file is called as an image is, in any case of letters.
+pub(crate) fn is_image(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known))
+}
+
 /// The same of a folder, unless it was met before: a link may lead back to where it lies.
 fn images_in(path: &Path, met: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
@@ -158,10 +164,9 @@ fn images_in(path: &Path, met: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, Da
         let entry = entry.path();
         let is_folder = entry.is_dir();
         files::expect_live(&entry)?;
-        let ending = entry.extension().map(|ending| ending.to_string_lossy().to_lowercase());
         if is_folder {
             folders.push(entry);
-        } else if ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str())) {
+        } else if is_image(&entry) {
             files.push(entry);
         }
     }

@@ -33,11 +33,16 @@ pub fn go_on(phase: impl FnOnce() -> String) -> Result<(), EngineError> {
     if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
         return Err(EngineError::Interrupted);
     }
+    tell(phase);
+    Ok(())
+}
+
+/// Tells who listens what begins.
+fn tell<S: AsRef<str>>(phase: impl FnOnce() -> S) {
     let listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if let Some(listener) = listener {
-        listener(&phase());
+        listener(phase().as_ref());
     }
-    Ok(())
 }
 
 /// Phases by name, in the order in which they ended first, with the time that each has taken in all. Phases
@@ -48,10 +53,7 @@ pub struct Phases(Mutex<Vec<(&'static str, Duration)>>);
 impl Phases {
     /// Does some work, whose time is counted to a phase.
     pub fn during<T>(&self, phase: &'static str, work: impl FnOnce() -> T) -> T {
-        let listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(listener) = listener {
-            listener(phase);
-        }
+        tell(|| phase);
         let begun = Instant::now();
         let done = work();
         let taken = begun.elapsed();

@@ -1,11 +1,12 @@
 //! A job: a folder on a target, in which repetitions are trained one after the other. Its record stays here.
 
-use crate::shell::{clean, quote};
+use crate::shell::clean;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use stratus_base::text::quoted;
 use stratus_base::{did_you_mean, nearest, printable};
 
 /// The script that trains the repetitions.
@@ -32,10 +33,10 @@ impl Job {
     pub fn script(&self) -> String {
         let mut text = "#!/bin/sh\n".to_owned();
         for (name, value) in &self.environment {
-            text.push_str(&format!("export {name}={}\n", quote(value)));
+            text.push_str(&format!("export {name}={}\n", quoted(value)));
         }
         let numbers: Vec<String> = (1..=self.experiments.len()).map(|number| number.to_string()).collect();
-        text.push_str(&format!("program={}\nrepetitions='{}'\n", quote(&self.program), numbers.join(" ")));
+        text.push_str(&format!("program={}\nrepetitions='{}'\n", quoted(&self.program), numbers.join(" ")));
         text.push_str(SCRIPT);
         text
     }

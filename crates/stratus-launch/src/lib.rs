@@ -27,6 +27,6 @@ pub use fetch::Fetched;
 pub use job::{Job, Record, Repetition, State, Status};
 pub use parcel::{Item, Parcel};
 pub use program::Program;
-pub use shell::{clean, quote};
+pub use shell::clean;
 pub use target::{Needs, Prepared, Target, open};
 pub use targets::{FILE, Kind, Settings, SshSettings, find, user_file};

@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use stratus_base::printable;
+use stratus_base::text::quoted;
 
 /// The most text that a script may answer with.
 const MOST_TEXT: u64 = 64 << 20;
@@ -25,12 +26,6 @@ pub(crate) trait Shell {
 
     /// Gives back what getting there holds.
     fn close(&self) {}
-}
-
-/// A word of a Bourne shell that stands for the text, whatever is in it but NUL.
-#[must_use]
-pub fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Text from a target, fit for a terminal: lines and tabs stay, other control characters are escaped.
@@ -73,10 +68,10 @@ impl Ended {
 
 /// The line that runs a script with arguments.
 pub(crate) fn line(script: &str, arguments: &[&str]) -> String {
-    let mut line = format!("exec sh -c {} stratus", quote(script));
+    let mut line = format!("exec sh -c {} stratus", quoted(script));
     for argument in arguments {
         line.push(' ');
-        line.push_str(&quote(argument));
+        line.push_str(&quoted(argument));
     }
     line
 }
@@ -157,15 +152,16 @@ pub(crate) fn text(
 
 #[cfg(test)]
 mod tests {
-    use super::{clean, quote};
+    use super::clean;
     use std::process::Command;
+    use stratus_base::text::quoted;
 
     #[test]
     fn a_quoted_word_is_one_word_whatever_is_in_it() {
         for text in
             ["", "a b", "it's", "''", "$HOME `id` \\ \"x\" !!", "a\nb\n", "-n", "*?[a]", "é ✓", "#;&|"]
         {
-            let line = format!("printf %s {}", quote(text));
+            let line = format!("printf %s {}", quoted(text));
             let out = Command::new("sh").args(["-c", &line]).output().unwrap();
             assert_eq!(String::from_utf8(out.stdout).unwrap(), text);
         }

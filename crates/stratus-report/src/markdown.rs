@@ -283,7 +283,7 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
     let results = [
         "validation loss",
         "training loss",
-        "iteration ms",
+        "iteration ms, median",
         "images/s",
         "speed-up",
         "in all s",

@@ -49,11 +49,6 @@ pub(crate) fn probability(p: Option<f64>) -> String {
     }
 }
 
-/// Four significant digits.
-pub(crate) fn significant(number: f64) -> String {
-    format!("{number:.3e}").parse::<f64>().map_or_else(|_| number.to_string(), |number| number.to_string())
-}
-
 /// `value` with so many decimals, never a negative zero.
 pub(crate) fn decimals(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");

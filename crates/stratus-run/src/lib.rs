@@ -23,6 +23,7 @@ pub mod layout;
 pub mod lock;
 pub mod log;
 pub mod machine;
+pub mod rate;
 pub mod sources;
 pub mod summary;
 pub mod timeline;

@@ -8,6 +8,7 @@ use crate::errors::{Failure, Result};
 use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
+use stratus_base::text::shell_word;
 use stratus_train::experiment::habits;
 
 /// Trains convolutional networks and accounts for every millisecond of it.
@@ -42,6 +43,15 @@ pub struct Globals {
     /// Say nothing but results, warnings and errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
+}
+
+impl Globals {
+    /// The keys that were set, but those in `without`, as flags to paste: ` --set KEY=VALUE` for each.
+    #[must_use]
+    pub fn settings(&self, without: &[&str]) -> String {
+        let keys = self.set.iter().filter(|(key, _)| !without.contains(&key.as_str()));
+        keys.map(|(key, value)| format!(" --set {}", shell_word(&format!("{key}={value}")))).collect()
+    }
 }
 
 /// The commands.

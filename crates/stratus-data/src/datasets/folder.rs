@@ -11,7 +11,7 @@ mod parts;
 mod split;
 mod store;
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use stratus_base::{did_you_mean, nearest};
 
@@ -24,10 +24,30 @@ use super::{
 use crate::decode::Decoded;
 
 use crate::error::DataError;
+use crate::images::is_image;
 use crate::parallel;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "folder";
+
+/// Entries of a folder that are looked at to see whether it holds photographs.
+const LOOKED_AT: usize = 1000;
+
+/// Whether a folder, or its part for training, holds folders of photographs: a guess for hints, made of their
+/// names.
+#[must_use]
+pub fn holds_classes(root: &Path) -> bool {
+    let entries = |path: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT).flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let has_images = |folder: &PathBuf| entries(folder).iter().any(|path| is_image(path));
+    let inside = entries(root);
+    let parts = inside
+        .iter()
+        .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(parts::is_part));
+    inside.iter().any(has_images) || parts.flat_map(|part| entries(part)).any(|class| has_images(&class))
+}
 
 /// The registry's entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {

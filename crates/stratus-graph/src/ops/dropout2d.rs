@@ -1,6 +1,6 @@
 //! Spatial dropout (Tompson et al.: "Efficient object localization using convolutional networks", 2015).
 
-use super::{Declared, Operation, only};
+use super::{Declared, Operation, expect_share, only};
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -20,12 +20,7 @@ impl Operation for Dropout2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        if !(0.0..1.0).contains(&self.p) {
-            return Err(ShapeError::new(format!(
-                "its probability p is {}; it is at least 0 and less than 1",
-                self.p
-            )));
-        }
+        expect_share(self.p)?;
         let input = only("dropout2d", inputs)?;
         input.as_image()?;
         Ok(input.clone())

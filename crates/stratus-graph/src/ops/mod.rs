@@ -1,6 +1,7 @@
 //! Operations: attributes, shape rule, parameters and cost. A new one is a file here and a line in
 //! `operations!`.
 
+mod activation;
 mod adaptive_avg_pool2d;
 mod add;
 mod avg_pool2d;
@@ -180,6 +181,14 @@ pub(crate) fn only<'a>(kind: &str, inputs: &[&'a Shape]) -> Result<&'a Shape, Sh
         [input] => Ok(input),
         _ => Err(ShapeError::new(format!("{kind} takes one input, it was given {}", inputs.len()))),
     }
+}
+
+/// Expects a probability by which something is dropped.
+fn expect_share(p: f32) -> Result<(), ShapeError> {
+    if (0.0..1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(ShapeError::new(format!("its probability p is {p}; it is at least 0 and less than 1")))
 }
 
 /// The channels of the first input, or its features; 0 where there are none.

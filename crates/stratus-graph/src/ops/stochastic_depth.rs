@@ -1,6 +1,6 @@
 //! Stochastic depth (Huang et al.: "Deep networks with stochastic depth", 2016).
 
-use super::{Declared, Operation, only};
+use super::{Declared, Operation, expect_share, only};
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,7 @@ impl Operation for StochasticDepth {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        if !(0.0..1.0).contains(&self.p) {
-            return Err(ShapeError::new(format!(
-                "its probability p is {}; it is at least 0 and less than 1",
-                self.p
-            )));
-        }
+        expect_share(self.p)?;
         let input = only("stochastic_depth", inputs)?;
         input.as_image()?;
         Ok(input.clone())

@@ -9,7 +9,9 @@ use serde_json::Value;
 use super::RunReport;
 use super::statistics::{SIGNIFICANT, moments, welch};
 use crate::collect::Experiment;
+use stratus_base::text::significant;
 use stratus_run::csv::Task;
+use stratus_run::rate;
 
 /// Keys of the configuration that say where a run or its data stand, not what is trained.
 const PLACES: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
@@ -265,13 +267,11 @@ pub(crate) fn settle_rate(settings: &mut BTreeMap<String, String>) {
     let Some(meant_for) = settings.remove("optimiser.learning_rate_batch") else { return };
     let number = |key: &str| settings.get(key).and_then(|value| value.parse::<f64>().ok());
     let scales = settings.get("schedule.scale_with_batch").is_none_or(|scales| scales == "true");
-    let ratio =
-        number("train.batch_size").zip(meant_for.parse().ok()).map(|(batch, of): (f64, f64)| batch / of);
-    let rate = number("optimiser.learning_rate");
-    if let (true, Some(ratio), Some(rate)) = (scales, ratio, rate) {
-        let is_sgd = settings.get("optimiser.name").is_none_or(|name| name == "sgd");
-        let rate = rate * if is_sgd { ratio } else { ratio.sqrt() };
-        settings.insert("optimiser.learning_rate".to_owned(), crate::text::significant(rate));
+    let sizes = number("train.batch_size").zip(meant_for.parse().ok()).filter(|_| scales);
+    if let (Some((batch, meant_for)), Some(rate)) = (sizes, number("optimiser.learning_rate")) {
+        let name = settings.get("optimiser.name").map_or("sgd", String::as_str);
+        let rate = rate * rate::factor(name, batch, meant_for);
+        settings.insert("optimiser.learning_rate".to_owned(), significant(rate));
     }
 }
 

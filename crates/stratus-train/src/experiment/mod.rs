@@ -247,11 +247,8 @@ impl Experiment {
     #[must_use]
     pub fn learning_rate_factor(&self) -> Option<f64> {
         let meant_for = self.optimiser.learning_rate_batch.filter(|_| self.schedule.scale_with_batch)?;
-        let ratio = self.train.batch_size as f64 / meant_for as f64;
-        (self.train.batch_size != meant_for).then(|| match self.optimiser.name {
-            OptimiserName::Sgd => ratio,
-            _ => ratio.sqrt(),
-        })
+        let (name, batch) = (self.optimiser.name.to_string(), self.train.batch_size);
+        (batch != meant_for).then(|| stratus_run::rate::factor(&name, batch as f64, meant_for as f64))
     }
 
     /// The name of the folder of the runs.

@@ -4,10 +4,10 @@ use crate::cache::cache_folder;
 use crate::experiment::OnBadSample;
 use crate::network::LayerFile;
 use crate::{Experiment, TrainError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stratus_data::datasets::synthetic;
+use stratus_data::datasets::{folder, synthetic};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy};
 
 /// The training and validation data of an experiment.
@@ -17,11 +17,6 @@ pub struct Datasets {
     /// The validation set.
     pub validation: Arc<dyn Dataset>,
 }
-
-/// The data set of photographs in folders of classes.
-const FOLDER: &str = "folder";
-/// Entries of a folder that are looked at to see what it holds.
-const LOOKED_AT: usize = 1000;
 
 /// How an experiment opens its data set. Synthetic images get the shape that the network is published for,
 /// unless `data.shape` is set.
@@ -95,7 +90,7 @@ pub(crate) fn open_split(
     }
     let (name, path) = (&experiment.data.name, experiment.data_path());
     stratus_data::open(name, &path, split, options).map_err(|error| {
-        let is_other = name != FOLDER && is_class_folders(&path);
+        let is_other = name != folder::ENTRY.name && folder::holds_classes(&path);
         if !is_other
             || !matches!(
                 error,
@@ -107,30 +102,40 @@ pub(crate) fn open_split(
         let divides = if path.join("train").is_dir() { "" } else { " --set data.split_seed=0" };
         let hint = format!(
             "{} holds photographs in folders of classes: train on them with --set \
-             data.name={FOLDER}{divides}",
-            path.display()
+             data.name={}{divides}",
+            path.display(),
+            folder::ENTRY.name
         );
         TrainError::Configuration { problem: error.to_string(), hint }
     })
 }
 
-/// Whether a folder, or its `train`, holds folders of photographs.
-#[must_use]
-pub fn is_class_folders(path: &Path) -> bool {
-    let folders = |path: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT);
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect()
-    };
-    let has_photographs = |path: &PathBuf| {
-        let mut entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT);
-        entries.any(|entry| {
-            let path = entry.map(|entry| entry.path()).unwrap_or_default();
-            let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-            ["jpg", "jpeg", "png"].iter().any(|known| ending.eq_ignore_ascii_case(known))
+/// A class of which every image is damaged would be one that the network never sees.
+fn expect_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
+    if set.damaged().is_empty() {
+        return Ok(());
+    }
+    let mut usable = vec![0_u64; set.classes()];
+    let mut damaged = usable.clone();
+    for index in 0..set.len() {
+        let class = set.label(index)? as usize;
+        let is_damaged = set.damaged().binary_search_by_key(&(index as u32), |(damaged, _)| *damaged).is_ok();
+        let counts = if is_damaged { &mut damaged } else { &mut usable };
+        // Images with masks have no class of their own.
+        if let Some(count) = counts.get_mut(class) {
+            *count += 1;
+        }
+    }
+    let lost = (0..set.classes()).find(|&class| usable[class] == 0 && damaged[class] > 0);
+    lost.map_or(Ok(()), |class| {
+        let (name, count) = (set.class_name(class), damaged[class]);
+        Err(TrainError::Configuration {
+            problem: format!("every image of class `{name}` is damaged ({count})"),
+            hint:
+                "replace them, or leave the class out: remove its folder, or name the others in data.classes"
+                    .to_owned(),
         })
-    };
-    let inside = folders(path);
-    inside.iter().chain(&folders(&path.join("train"))).any(has_photographs)
+    })
 }
 
 /// Opens an experiment's training and validation sets.
@@ -140,6 +145,7 @@ pub fn is_class_folders(path: &Path) -> bool {
 pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
     let train = open_dataset(experiment, Split::Train)?;
     let validation = open_dataset(experiment, Split::Validation)?;
+    expect_images_of_each_class(train.as_ref())?;
     let (name, batch_size) = (&experiment.data.name, experiment.train.batch_size);
     let problem = if train.is_empty() || validation.is_empty() {
         Some(format!("data set `{name}` has no samples"))

@@ -5,6 +5,7 @@ use crate::experiment::Experiment;
 use crate::input::Datasets;
 use crate::resolve::Resolved;
 use std::path::Path;
+use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
 use stratus_graph::Graph;
 
@@ -27,8 +28,8 @@ pub(super) fn intention(resolved: &Resolved, datasets: &Datasets, graph: &Graph)
             format!(
                 "{}: {} training and {} validation images, {} classes",
                 settings.data.name,
-                train.len(),
-                datasets.validation.len(),
+                usable(train),
+                usable(datasets.validation.as_ref()),
                 train.classes()
             ),
         ),
@@ -60,21 +61,39 @@ pub(super) fn place(setup: &RunSetup, run: &Path) -> Vec<String> {
     lines.iter().map(|(name, text)| line(name, text)).collect()
 }
 
-/// A word where photographs are stored much smaller than the network takes them, which costs time and adds
-/// nothing: only where nobody said how large they should be.
-pub(super) fn enlarged(settings: &Experiment, set: &dyn Dataset, taken: &[usize]) -> Option<String> {
+/// Samples that are trained on or measured: all but damaged ones.
+fn usable(set: &dyn Dataset) -> usize {
+    set.len().saturating_sub(set.damaged().len())
+}
+
+/// A word where photographs are made what they are not: colours to greys, or much larger than they are
+/// stored, which costs time and adds nothing. Only where nobody said of what shape they should be, and of
+/// files that are here: no store is asked for images before they are wanted.
+pub(super) fn changed(settings: &Experiment, set: &dyn Dataset, taken: &[usize]) -> Option<String> {
     let (None, None, &[channels, height, width]) = (settings.shape(), set.sample_shape(), taken) else {
         return None;
     };
+    if settings.data.path.as_deref().is_some_and(|path| path.contains("://")) {
+        return None;
+    }
     let mut scratch = Scratch::default();
     let step = set.len().div_ceil(LOOKED_AT).max(1);
     // One that cannot be read is told of where it is trained on.
+    let mut has_colours = false;
     let mut stored: Vec<[usize; 2]> = (0..set.len())
         .step_by(step)
         .filter_map(|index| {
-            set.read(index, &mut scratch).ok().map(|sample| [sample.shape[1], sample.shape[2]])
+            let [of_channels, high, wide] = set.read(index, &mut scratch).ok()?.shape;
+            has_colours |= of_channels > channels;
+            Some([high, wide])
         })
         .collect();
+    if has_colours {
+        return Some(format!(
+            "the images have colours, and the network takes greys of {height}×{width}: `--set \
+             data.shape=[3,{height},{width}]` trains on colours, where the network allows it"
+        ));
+    }
     stored.sort_by_key(|[height, width]| height * width);
     let &[high, wide] = stored.get(stored.len() / 2)?;
     let factor = (height * width) / (high * wide).max(1);
@@ -127,11 +146,6 @@ fn optimiser(settings: &Experiment) -> String {
     format!("{}, learning rate {rate}, {}{warmup}", settings.optimiser.name, schedule.name)
 }
 
-/// Four significant digits.
-fn significant(number: f64) -> String {
-    format!("{number:.3e}").parse::<f64>().map_or_else(|_| number.to_string(), |number| number.to_string())
-}
-
 /// `11.7 M`.
 fn short(count: usize) -> String {
     match count {
@@ -163,14 +177,14 @@ mod tests {
         };
         std::fs::write(class.join("0.jpg"), image.write()).unwrap();
         let set = open("folder", folder.path(), Split::Train, &OpenOptions::default()).unwrap();
-        let told = enlarged(&resnet(&[]), set.as_ref(), &[3, 224, 224]).unwrap();
+        let told = changed(&resnet(&[]), set.as_ref(), &[3, 224, 224]).unwrap();
         assert!(
             told.starts_with("the images are stored as 24×32 and enlarged to 224×224, 65 times"),
             "{told}"
         );
-        assert!(enlarged(&resnet(&[]), set.as_ref(), &[3, 40, 40]).is_none());
+        assert!(changed(&resnet(&[]), set.as_ref(), &[3, 40, 40]).is_none());
         let asked = resnet(&[("data.shape", "[3,224,224]")]);
-        assert!(enlarged(&asked, set.as_ref(), &[3, 224, 224]).is_none());
+        assert!(changed(&asked, set.as_ref(), &[3, 224, 224]).is_none());
     }
 
     fn resnet(keys: &[(&str, &str)]) -> Experiment {
@@ -200,7 +214,6 @@ mod tests {
         assert_eq!(short(9_999), "9999");
         assert_eq!(short(21_600), "21.6 thousand");
         assert_eq!(short(11_689_512), "11.7 million");
-        assert_eq!(significant(0.1 / 3.0), "0.03333");
         let parts = [("train.micro_batches", "4"), ("train.epochs", "1"), ("data.drop_last", "true")];
         assert_eq!(length(&resnet(&parts), 1000), "1 epoch of 3 iterations of 256 images, in 4 parts");
         assert_eq!(length(&resnet(&[]), 1000), "90 epochs of 4 iterations of 256 images");

@@ -1,6 +1,6 @@
 //! Whether the loss rises far above where it began.
 
-/// Iterations whose mean is where the loss began.
+/// Iterations whose least loss is where it began.
 const FIRST: u32 = 5;
 /// The share of an iteration in the moving mean.
 const NEW: f64 = 0.1;
@@ -25,8 +25,9 @@ impl LossWatch {
         }
         if self.seen < FIRST {
             self.seen += 1;
-            self.first += (loss - self.first) / f64::from(self.seen);
-            self.recent = self.first;
+            self.recent += (loss - self.recent) / f64::from(self.seen);
+            // The least of them: a rate that is far too high has raised it by the second.
+            self.first = if self.seen == 1 { loss } else { self.first.min(loss) };
             return None;
         }
         self.recent += NEW * (loss - self.recent);

@@ -14,9 +14,8 @@ mod workers;
 
 use crate::allowance::Allowance;
 use crate::compile::{KernelSelection, Plans};
-use crate::device::{self, LoadedLibrary};
+use crate::device::LoadedLibrary;
 use crate::experiment::{Decode, ScheduleName};
-use crate::input::open_datasets;
 use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use first_stage::FirstStage;
@@ -49,6 +48,9 @@ pub struct Options {
     pub process_begun: Option<Instant>,
     /// Of a run that is continued: `train.deadline` and `train.budget` in the place of those it began with.
     pub allowance: Vec<(String, String)>,
+    /// Of a run that is continued: train it to this epoch, later than it was to, where its learning rate does
+    /// not depend on how many there are.
+    pub extend_to: Option<u64>,
     /// Stop after this epoch, counted from 1, with a checkpoint. Of a run of two stages, an epoch of the
     /// second.
     pub until_epoch: Option<u64>,
@@ -148,23 +150,19 @@ fn begin(
     train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 
-/// Makes a run train to a later epoch than it was to: the next [`resume`] does. Its result is that of a run
+/// The experiment of a run that is to train to a later epoch than it was to: its result is that of a run
 /// which was to train so far from the beginning.
 ///
 /// # Errors
-/// If it is no run, another process holds it, it ended early, or what it did depends on how long it was to
-/// train.
-pub fn extend(path: &Path, epochs: u64) -> Result<(), TrainError> {
-    let run = RunDir::open(path)?;
-    let _lock = run.lock()?;
-    let mut experiment = Experiment::load(&run.experiment())?;
+/// If it ended early, or what it did depends on how long it was to train.
+fn extended(run: &RunDir, mut experiment: Experiment, epochs: u64) -> Result<Experiment, TrainError> {
     let refused = |problem: String| {
-        let weights = path.display();
+        let path = run.path().display();
         Err(TrainError::Configuration {
-            problem: format!("{weights} cannot be extended: {problem}"),
+            problem: format!("{path} cannot be extended: {problem}"),
             hint: format!(
-                "begin a new run with its weights: `stratus train {weights}/experiment.toml --weights \
-                 {weights} --epochs EPOCHS`"
+                "begin a new run with its weights: `stratus train {path}/experiment.toml --weights {path} \
+                 --epochs EPOCHS`"
             ),
         })
     };
@@ -182,24 +180,31 @@ pub fn extend(path: &Path, epochs: u64) -> Result<(), TrainError> {
         return refused("it ended early, as it gained nothing any more".to_owned());
     }
     experiment.train.epochs = epochs;
-    // What cannot go on is not changed.
-    open_datasets(&experiment)?;
-    device::open(&experiment.train)?;
-    stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
-    Log::open(&run.log())?.say(&format!("extended from {trained} to {epochs} epochs"))?;
-    Ok(())
+    Ok(experiment)
 }
 
 /// Continues a run from its newest good checkpoint.
 ///
 /// # Errors
-/// If it is no run, or another process holds it; else as [`start`].
+/// If it is no run, another process holds it, or it cannot be trained to [`Options::extend_to`]; else as
+/// [`start`].
 pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let run = RunDir::open(path)?;
     let lock = run.lock()?;
     run.prepare()?;
-    let experiment = Experiment::load(&run.experiment())?.with_overrides(&options.allowance)?;
+    let mut own = Experiment::load(&run.experiment())?;
+    let trained = own.train.epochs;
+    if let Some(epochs) = options.extend_to {
+        own = extended(&run, own, epochs)?;
+    }
+    let experiment = own.clone().with_overrides(&options.allowance)?;
+    // Only a run that can go on is changed.
+    let keep_extension = |log: &mut Log| -> Result<(), TrainError> {
+        let Some(epochs) = options.extend_to else { return Ok(()) };
+        stratus_run::atomic::write(&run.experiment(), own.to_toml().as_bytes())?;
+        Ok(log.say(&format!("extended from {trained} to {epochs} epochs"))?)
+    };
     let mut log = Log::open(&run.log())?;
     let recovery = Checkpoints::new(run.checkpoints()).load_latest()?;
     for damage in &recovery.damaged {
@@ -217,6 +222,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         return Ok(RunOutcome { run, summary, interrupted: false });
     }
     if let (Some(first), None) = (experiment.first_stage(), &recovery.checkpoint) {
+        keep_extension(&mut log)?;
         return match first_stage::train(&run, &experiment, &first, options, observer)? {
             FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary: *summary, interrupted: true }),
             FirstStage::Complete(experiment) => {
@@ -241,6 +247,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         other => other?,
     };
     expect_sources(&run, &setup.sources())?;
+    keep_extension(&mut log)?;
     if recorded.as_ref() != Some(&setup.compiled.plans) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(

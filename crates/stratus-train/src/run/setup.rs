@@ -106,7 +106,7 @@ impl RunSetup {
         }
         if start == RunStart::New {
             announce::intention(&resolved, &datasets, &graph).iter().for_each(|line| observer.say(line));
-            let word = announce::enlarged(&experiment, train, &graph.input_shape().0);
+            let word = announce::changed(&experiment, train, &graph.input_shape().0);
             word.into_iter().for_each(|word| observer.warn(&word));
         }
         let mut warn = |text: &str| observer.warn(text);

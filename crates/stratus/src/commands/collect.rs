@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stratus_report::accounting::{self, Accounting, Options};
-use stratus_report::brief::Brief;
+use stratus_report::brief::{Brief, BriefRow};
 use stratus_report::collect::{Experiment, to_csv};
 use stratus_report::table::Format;
 use stratus_report::tables::{self, Rows};
@@ -146,8 +146,6 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
 
 /// The most keys that have columns of their own; more are named beside their values, below.
 const KEY_COLUMNS: usize = 4;
-/// The width of lines that are made of words.
-const WIDTH: usize = 80;
 
 /// Results that a narrow terminal goes without, the first first.
 const OPTIONAL: [&str; 4] = ["images/s", "time", "train loss", "epochs"];
@@ -205,23 +203,15 @@ fn render(brief: &Brief, width: Option<usize>) -> String {
     format!("{text}\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n")
 }
 
-/// The values of each run, in lines that are no wider than [`WIDTH`] unless a word is.
+/// The values of each run, a line each.
 fn differences(brief: &Brief) -> String {
-    let widest = brief.rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0);
-    let mut lines = Vec::new();
-    for row in &brief.rows {
-        let (mut name, mut line) = (row.path.clone(), String::new());
-        for (key, value) in brief.keys.iter().zip(&row.values) {
-            let word = format!("{key}={}", value.as_deref().unwrap_or("–"));
-            if !line.is_empty() && widest + 3 + line.chars().count() + word.chars().count() > WIDTH {
-                lines.push((std::mem::take(&mut name), std::mem::take(&mut line)));
-            }
-            let gap = if line.is_empty() { "" } else { " " };
-            line.push_str(&format!("{gap}{word}"));
-        }
-        lines.push((name, line));
-    }
-    pairs(&lines)
+    let word =
+        |(key, value): (&String, &Option<String>)| format!("{key}={}", value.as_deref().unwrap_or("–"));
+    let line = |row: &BriefRow| {
+        let words: Vec<String> = brief.keys.iter().zip(&row.values).map(word).collect();
+        (row.path.clone(), words.join(" "))
+    };
+    pairs(&brief.rows.iter().map(line).collect::<Vec<_>>())
 }
 
 fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -> Result {
@@ -265,7 +255,7 @@ fn write_layers(run: &RunDir, output: &Output) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stratus_report::brief::BriefRow;
+    use crate::output::wrap;
 
     fn brief(keys: &[&str], statuses: [Status; 2]) -> Brief {
         let row = |(number, status): (usize, Status)| BriefRow {
@@ -298,7 +288,7 @@ runs/digits/1  0.25    0.25    0.25       3      0.5000         –  87.50 %  1:
 ";
         assert_eq!(text, format!("{expected}{end}"), "\n{text}");
         let keys = ["a.rate", "b.one", "c.another", "d.yet_another", "e.the_last"];
-        let text = render(&brief(&keys, [Status::Completed, Status::Failed]), None);
+        let text = wrap(&render(&brief(&keys, [Status::Completed, Status::Failed]), None), 80);
         let expected = "\
 run               status  epochs  train loss  val loss    top-1  time  images/s
 runs/digits/0  completed       3      0.5000         –  87.50 %  1:15    1234.5
@@ -311,6 +301,6 @@ runs/digits/1  a.rate=0.25 b.one=0.25 c.another=0.25 d.yet_another=0.25
                e.the_last=0.25
 ";
         assert_eq!(text, format!("{expected}{end}"), "\n{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }

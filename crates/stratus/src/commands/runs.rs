@@ -116,8 +116,18 @@ fn render(lines: &[RunLine], width: Option<usize>) -> String {
     if lines.is_empty() {
         return "no runs\n".to_owned();
     }
-    let heads =
-        ["run", "status", "network", "data", "epochs", "score", "loss", "images/s", "time", "differs in"];
+    let heads = [
+        "run",
+        "status",
+        "network",
+        "data",
+        "epochs",
+        "best score",
+        "loss",
+        "images/s",
+        "time",
+        "differs in",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let dash = || "–".to_owned();
     for line in lines {

@@ -3,11 +3,11 @@
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
+use stratus_data::datasets::folder;
 use stratus_graph::zoo;
 use stratus_run::RunDir;
 use stratus_train::Experiment;
 use stratus_train::experiment::nearest;
-use stratus_train::input::is_class_folders;
 
 /// What the argument named.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +98,7 @@ fn no_run(path: &Path) -> Failure {
         Failure::usage(format!("{} is not a run directory: it has no experiment.toml", path.display()));
     let hint = match runs_in(path, true) {
         Some(runs) => format!("name one of the runs in it: {runs}"),
-        None if is_class_folders(path) => format!(
+        None if folder::holds_classes(path) => format!(
             "it holds photographs: train a network on them with `stratus train NETWORK --data {} --set \
              data.name=folder{}`",
             path.display(),

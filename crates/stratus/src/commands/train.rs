@@ -103,6 +103,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         out: out.clone(),
         remeasure: *remeasure,
         stop: Arc::clone(&stop),
+        extend_to: arguments.extend_to,
         until_epoch: *until_epoch,
         process_begun,
         allowance: allowance.clone(),
@@ -137,9 +138,6 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
                          or begin a new one with its weights: `stratus train {path}/experiment.toml \
                          --weights {path}`"
                     )));
-            }
-            if let Some(epochs) = arguments.extend_to {
-                run::extend(&path, epochs)?;
             }
             run::resume(&path, &options, &mut progress)?
         }

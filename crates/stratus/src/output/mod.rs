@@ -62,9 +62,9 @@ impl Output {
     /// # Errors
     /// Where standard output cannot be written to. A reader that went away is no error.
     pub fn result<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
-        self.document(value, || {
-            let text = text();
-            self.narrow().map_or_else(|| text.clone(), |width| wrap(&text, width))
+        self.document(value, || match self.narrow() {
+            Some(width) => wrap(&text(), width),
+            None => text(),
         })
     }
 

@@ -1,29 +1,11 @@
 //! What a new user does and mistakes, as it was tried: each answer must get on.
 
-use crate::common::photographs::put_photographs;
-use crate::common::{Place, Ran, tiny};
+use crate::common::photographs::{self, SETTINGS, place};
+use crate::common::{Place, Ran, streets, tiny};
 use std::time::{Duration, Instant};
 
-const SMALL: &[&str] = &[
-    "data.name=folder",
-    "data.shape=[1, 12, 12]",
-    "data.split_seed=0",
-    "train.device=reference",
-    "model.width=4",
-    "train.batch_size=9",
-    "train.epochs=2",
-];
-
-fn place() -> Place {
-    let place = Place::bare();
-    put_photographs(&place, "photographs");
-    place
-}
-
 fn train(place: &Place, run: &str, more: &[&str]) -> Ran {
-    let settings = SMALL.iter().chain(more).flat_map(|setting| ["--set", setting]);
-    let begin = ["train", "digits", "--out", run, "--data", "photographs"];
-    place.run(&begin.into_iter().chain(settings).collect::<Vec<_>>())
+    photographs::train(place, run, more, None)
 }
 
 fn refused(place: &Place, arguments: &[&str], code: i32) -> String {
@@ -120,7 +102,7 @@ fn reports_of_two_kinds_do_not_replace_each_other() {
 #[test]
 fn commands_that_are_suggested_can_be_pasted() {
     let place = place();
-    let settings = SMALL.iter().flat_map(|setting| ["--set", setting]);
+    let settings = SETTINGS.iter().flat_map(|setting| ["--set", setting]);
     let begin = ["plan", "digits", "--data", "photographs"];
     let out = place.run(&begin.into_iter().chain(settings).collect::<Vec<_>>()).expect(0).out;
     let next = out.split('`').nth(1).unwrap();
@@ -197,6 +179,34 @@ fn the_largest_batch_does_not_depend_on_the_one_that_is_set() {
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     // The recipe's batch is larger than the data.
     let begin = ["plan", "digits", "--data", "photographs", "--largest-batch", "--memory-limit", "64MiB"];
-    let out = place.run(&begin.into_iter().chain(settings).collect::<Vec<_>>()).expect(0).out;
+    let out = place.run(&begin.into_iter().chain(settings.clone()).collect::<Vec<_>>()).expect(0).out;
     assert!(out.starts_with("largest batch  18 images, the whole data set"), "{out}");
+    let parts = ["--set", "train.micro_batches=3"];
+    let out =
+        place.run(&begin.into_iter().chain(settings.clone()).chain(parts).collect::<Vec<_>>()).expect(0).out;
+    assert!(out.starts_with("largest batch  18 images, the whole data set"), "{out}");
+}
+
+#[test]
+fn colours_that_become_greys_and_classes_that_vanish_are_told_of() {
+    let place = place();
+    for (class, colour) in [("a", [200, 10, 10]), ("b", [10, 10, 200])] {
+        for image in 0..6 {
+            let path = place.path(&format!("colours/{class}/{image}.png"));
+            streets::write_sized(&path, png::ColorType::Rgb, &colour.repeat(144), [12, 12]);
+        }
+    }
+    let train = |more: &[&str]| {
+        let settings = ["data.name=folder", "data.split_seed=0", "train.device=reference", "model.width=4"];
+        let settings = settings.iter().chain(more).flat_map(|setting| ["--set", setting]);
+        let begin = ["train", "digits", "--data", "colours", "--epochs", "1", "--batch", "4"];
+        place.run(&begin.into_iter().chain(settings).collect::<Vec<_>>())
+    };
+    let err = train(&[]).expect(0).err;
+    assert!(err.contains("warning: the images have colours, and the network takes greys of 28×28"), "{err}");
+    for image in 0..6 {
+        std::fs::write(place.path(&format!("colours/b/{image}.png")), "no image").unwrap();
+    }
+    let err = train(&["data.on_bad_sample=skip"]).expect(2).err;
+    assert!(err.starts_with("error: every image of class `b` is damaged ("), "{err}");
 }

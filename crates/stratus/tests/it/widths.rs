@@ -1,7 +1,7 @@
 //! What people read fits a terminal of 80 and of 120 columns; what goes to another program is whole.
 
-use crate::common::photographs::put_photographs;
-use crate::common::{Place, Ran};
+use crate::common::Ran;
+use crate::common::photographs::{place, shown, train};
 
 /// What is shown does not depend on this machine, nor on a clock.
 const STABLE: &[&[&str]] = &[
@@ -51,30 +51,6 @@ const MEASURED: &[&[&str]] = &[
     &["report", "run-a", "run-b", "--diff"],
 ];
 
-fn train(place: &Place, run: &str, rate: &str, columns: Option<&str>) -> Ran {
-    let settings = [
-        "data.name=folder",
-        "data.shape=[1, 12, 12]",
-        "data.split_seed=0",
-        "train.device=reference",
-        "model.width=4",
-        "train.batch_size=9",
-        "train.epochs=2",
-        rate,
-    ];
-    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
-    let begin = ["train", "digits", "--out", run, "--data", "photographs"];
-    shown(place, &begin.into_iter().chain(settings).collect::<Vec<_>>(), columns)
-}
-
-fn shown(place: &Place, arguments: &[&str], columns: Option<&str>) -> Ran {
-    let mut command = place.command(arguments);
-    if let Some(columns) = columns {
-        command.env("COLUMNS", columns);
-    }
-    Ran::of(command.output().unwrap())
-}
-
 /// No line may be wider, but for a single word: paths and hashes are copied whole.
 fn assert_fits(ran: &Ran, columns: &str, arguments: &[&str]) {
     let width: usize = columns.parse().unwrap();
@@ -82,12 +58,6 @@ fn assert_fits(ran: &Ran, columns: &str, arguments: &[&str]) {
         let words = line.split_whitespace().count();
         assert!(line.chars().count() <= width || words <= 1, "{arguments:?} in {columns}: {line}");
     }
-}
-
-fn place() -> Place {
-    let place = Place::bare();
-    put_photographs(&place, "photographs");
-    place
 }
 
 #[test]
@@ -118,7 +88,7 @@ fn what_is_shown_at_each_width() {
 fn what_was_measured_fits_too() {
     let place = place();
     for (run, columns) in [("run-a", "80"), ("run-b", "120"), ("run-c", "80")] {
-        let ran = train(&place, run, "optimiser.learning_rate=0.02", Some(columns)).expect(0);
+        let ran = train(&place, run, &["optimiser.learning_rate=0.02"], Some(columns)).expect(0);
         assert_fits(&ran, columns, &["train"]);
     }
     for arguments in MEASURED {

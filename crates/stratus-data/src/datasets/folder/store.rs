@@ -13,6 +13,7 @@ use super::{is_plain, parts};
 use crate::datasets::files::{self, Reading, within_limit};
 use crate::datasets::{Scratch, Split};
 use crate::error::DataError;
+use crate::images::is_image;
 
 /// A place with the files of a data set.
 #[derive(Debug)]
@@ -114,12 +115,8 @@ impl Store {
     pub(super) fn has_images(&self, folder: &str) -> bool {
         // What an archive's index lists are files.
         let Self::Disk { root, .. } = self else { return true };
-        let is_image = |name: &str| {
-            let end = Path::new(name).extension().and_then(|end| end.to_str()).unwrap_or_default();
-            ["jpg", "jpeg", "png"].iter().any(|known| end.eq_ignore_ascii_case(known))
-        };
         let Ok(entries) = fs::read_dir(root.join(folder)) else { return false };
-        entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_image))
+        entries.flatten().any(|entry| is_image(&entry.path()))
     }
 
     /// The folder of a split.

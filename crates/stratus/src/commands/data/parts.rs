@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use stratus_data::datasets::joined::are_same;
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy, datasets, open};
-use stratus_train::input::is_class_folders;
 
 use super::data_failure;
 use crate::errors::Failure;
@@ -21,7 +20,7 @@ pub(super) struct Part {
 
 /// The data set that a name or a folder of photographs stands for, and where it lies.
 pub(super) fn named(name: &str, path: Option<&Path>) -> (String, PathBuf) {
-    if path.is_none() && datasets::entry(name).is_err() && is_class_folders(Path::new(name)) {
+    if path.is_none() && datasets::entry(name).is_err() && datasets::folder::holds_classes(Path::new(name)) {
         return (datasets::folder::ENTRY.name.to_owned(), PathBuf::from(name));
     }
     (name.to_owned(), path.map_or_else(|| Path::new("data").join(name), Path::to_owned))

@@ -21,6 +21,7 @@ use planning::Planner;
 use request::{Form, request};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use stratus_base::text::shell_word;
 use stratus_forecast::catalogue::{HERE, Machine};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
@@ -281,10 +282,7 @@ fn chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
 
 /// The command that trains what was forecast.
 fn command(target: &str, arguments: &ForecastArguments, row: &Forecast, globals: &Globals) -> String {
-    let mut command = format!("stratus train {target}");
-    for (key, value) in &globals.set {
-        command += &format!(" --set '{key}={}'", value.replace('\'', "'\\''"));
-    }
+    let mut command = format!("stratus train {}{}", shell_word(target), globals.settings(&[]));
     if let Some(epochs) = arguments.epochs {
         command += &format!(" --set train.epochs={epochs}");
     }

@@ -83,8 +83,8 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
             if best.wish == "fastest" && rivals > 0 {
                 let _ = writeln!(
                     text,
-                    "{rivals} other row{} may be as fast: the intervals overlap, and the one with the best \
-                     slow end is named",
+                    "{rivals} other row{} may be as fast: the intervals overlap, and the one whose upper \
+                     end is least is named",
                     if rivals == 1 { "" } else { "s" }
                 );
             }

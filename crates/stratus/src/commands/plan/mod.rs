@@ -13,6 +13,7 @@ use crate::output::{Output, bytes};
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use stratus_base::text::shell_word;
 use stratus_engine::Program;
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
@@ -79,8 +80,9 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let target = Target::find(&arguments.target, globals)?;
     let mut experiment = target.experiment(globals)?;
     if arguments.largest_batch {
-        // The answer does not depend on the batch that is set, which there may not be enough images for.
-        experiment.train.batch_size = 1;
+        // The answer does not depend on the batch that is set, which there may not be enough images for: the
+        // smallest that its parts allow.
+        experiment.train.batch_size = experiment.train.micro_batches.max(1);
     } else {
         arguments.memory.apply(&mut experiment);
     }
@@ -135,14 +137,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
 
 /// What was said of the training, as other commands take it.
 fn command_of(arguments: &PlanArguments, globals: &Globals) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/=,:@%+".contains(c);
-    let quoted = |word: &str| match word.chars().all(is_plain) && !word.is_empty() {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    let keys = globals.set.iter().filter(|(key, _)| key != "train.batch_size");
-    let settings = keys.map(|(key, value)| format!(" --set {}", quoted(&format!("{key}={value}"))));
-    quoted(&arguments.target) + &settings.collect::<String>()
+    shell_word(&arguments.target) + &globals.settings(&["train.batch_size"])
 }
 
 fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Output) -> Result {

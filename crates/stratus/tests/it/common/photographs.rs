@@ -1,6 +1,6 @@
 //! Photographs of three classes, each class in a folder of its own.
 
-use super::{Place, streets};
+use super::{Place, Ran, streets};
 use png::ColorType;
 
 /// Ten images of each of three classes: a bright row, column or frame, with some noise.
@@ -22,4 +22,38 @@ pub fn put_photographs(place: &Place, folder: &str) {
             );
         }
     }
+}
+
+/// What a training on them is told: small enough for the reference backend.
+pub const SETTINGS: &[&str] = &[
+    "data.name=folder",
+    "data.shape=[1, 12, 12]",
+    "data.split_seed=0",
+    "train.device=reference",
+    "model.width=4",
+    "train.batch_size=9",
+    "train.epochs=2",
+];
+
+/// A place with photographs.
+pub fn place() -> Place {
+    let place = Place::bare();
+    put_photographs(&place, "photographs");
+    place
+}
+
+/// Trains digits on them, as on a terminal of so many columns.
+pub fn train(place: &Place, run: &str, more: &[&str], columns: Option<&str>) -> Ran {
+    let settings = SETTINGS.iter().chain(more).flat_map(|setting| ["--set", setting]);
+    let begin = ["train", "digits", "--out", run, "--data", "photographs"];
+    shown(place, &begin.into_iter().chain(settings).collect::<Vec<_>>(), columns)
+}
+
+/// Runs a command, as on a terminal of so many columns.
+pub fn shown(place: &Place, arguments: &[&str], columns: Option<&str>) -> Ran {
+    let mut command = place.command(arguments);
+    if let Some(columns) = columns {
+        command.env("COLUMNS", columns);
+    }
+    Ran::of(command.output().unwrap())
 }
