@@ -181,7 +181,7 @@ fn the_largest_batch_does_not_depend_on_the_one_that_is_set() {
     let begin = ["plan", "digits", "--data", "photographs", "--largest-batch", "--memory-limit", "64MiB"];
     let out = place.run(&begin.into_iter().chain(settings.clone()).collect::<Vec<_>>()).expect(0).out;
     assert!(out.starts_with("largest batch  18 images, the whole data set"), "{out}");
-    let parts = ["--set", "train.micro_batches=3"];
+    let parts = ["--set", "train.micro_batches=2"];
     let out =
         place.run(&begin.into_iter().chain(settings.clone()).chain(parts).collect::<Vec<_>>()).expect(0).out;
     assert!(out.starts_with("largest batch  18 images, the whole data set"), "{out}");
