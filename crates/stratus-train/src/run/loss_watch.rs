@@ -58,7 +58,7 @@ mod tests {
         let told = said(rises);
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(
-            told[0].1.contains(" from 3.423 at the start: the learning rate, 0.1000, may be"),
+            told[0].1.contains(" from 2.300 at the start: the learning rate, 0.1000, may be"),
             "{told:?}"
         );
     }
