@@ -82,6 +82,18 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// A rate or a size that cannot be read.
+    #[error("--{flag} {text}: {problem}")]
+    Quantity {
+        /// Of which argument.
+        flag: &'static str,
+        /// What was given.
+        text: String,
+        /// What is wrong.
+        problem: &'static str,
+        /// What would be right.
+        example: &'static str,
+    },
 }
 
 impl Error {
@@ -107,6 +119,7 @@ impl Error {
             Self::Wish { .. } => {
                 "ask for fastest, cheapest, deadline=6h (s, m, h or d) or budget=20".to_owned()
             }
+            Self::Quantity { example, .. } => format!("like {example}"),
         })
     }
 }

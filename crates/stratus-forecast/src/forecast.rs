@@ -1,5 +1,6 @@
 //! A forecast: time, memory and price of one training at one batch size on one machine.
 
+use crate::bill::{self, Conditions, Epochs, Part};
 use crate::catalogue::{Machine, Processor};
 use crate::choice::{Source, WIDTH, choose, choose_tensorflow};
 use crate::error::Result;
@@ -43,7 +44,7 @@ pub struct Memory {
 }
 
 /// How long the training is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Length {
     /// Epochs.
     pub epochs: u64,
@@ -59,6 +60,8 @@ pub struct Length {
     pub resident: u64,
     /// Batches that are made ahead.
     pub batches_ahead: u64,
+    /// What else the bill depends on.
+    pub conditions: Conditions,
 }
 
 /// What limits a step.
@@ -118,7 +121,7 @@ pub struct Forecast {
     pub images_per_second: f64,
     /// Seconds of an epoch, its validation included.
     pub epoch_s: Option<f64>,
-    /// Seconds of all epochs.
+    /// Seconds of the whole bill.
     pub total_s: Option<f64>,
     /// The lower end of its interval.
     pub total_low_s: Option<f64>,
@@ -138,12 +141,14 @@ pub struct Forecast {
     pub largest_batch: Option<u64>,
     /// What takes most of a step.
     pub limit: Limit,
-    /// The price of all epochs.
+    /// The price of the whole bill.
     pub price: Option<f64>,
     /// At the upper end of the interval.
     pub price_high: Option<f64>,
     /// Of the price.
     pub currency: Option<String>,
+    /// What time and price are made of; empty where the number of images is unknown.
+    pub bill: Vec<Part>,
     /// What to be careful about.
     pub warnings: Vec<String>,
 }
@@ -163,7 +168,8 @@ const FEW_IMAGES: u64 = 4;
 /// Forecasts a training on a machine.
 ///
 /// # Errors
-/// Where the machine does not compute in the format, or there is no profile of it.
+/// Where the machine does not compute in the format, or there is no profile of it; preemptions of
+/// TensorFlow's training.
 pub fn forecast(
     machine: &Machine,
     format: Format,
@@ -171,6 +177,7 @@ pub fn forecast(
     length: &Length,
     profiles: &[Profile],
 ) -> Result<Forecast> {
+    length.conditions.check(plan.framework)?;
     let (profile, source) = choose_for(plan.framework, profiles, machine, format)?;
     let peaks = peaks(&machine.processor, format)?;
     let (step, Estimate { shares, .. }) = profile.work(&plan.train, &peaks);
@@ -232,13 +239,24 @@ struct Timed {
 
 fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Forecast {
     let Timed { framework, format, source, step, validation, limit } = *timed;
+    let conditions = &length.conditions;
     let epochs = epochs(step, validation, plan, length);
     let (device, host) = memory(machine, plan, length);
     let fits = room(machine).map(|room| fits(machine, room, device, host));
     let instance = machine.instance.as_ref();
-    let hourly = instance.and_then(|instance| instance.on_demand_per_hour.or(instance.spot_per_hour));
+    let hourly = instance.and_then(|instance| match conditions.preemptions > 0.0 {
+        true => instance.spot_per_hour.or(instance.on_demand_per_hour),
+        false => instance.on_demand_per_hour.or(instance.spot_per_hour),
+    });
     let price = |seconds: f64| hourly.map(|hourly| hourly * seconds / 3600.0);
-    let total = epochs.map(|(_, total)| total);
+    let (bill, [total_low_s, total_s, total_high_s]) = epochs.map_or((Vec::new(), [None; 3]), |(_, all)| {
+        bill::bill(&Epochs { set_up: set_up(machine, framework, conditions), ..all }, conditions, hourly)
+    });
+    let mut warnings = warnings(machine, plan, source, conditions);
+    if !bill.is_empty() && total_high_s.is_none() {
+        warnings
+            .push("taken away so often, it may never be done: starts and lost work take longer".to_owned());
+    }
     Forecast {
         name: machine.name.clone(),
         framework: framework.name(),
@@ -250,9 +268,9 @@ fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Foreca
         high_s: step.high,
         images_per_second: plan.batch as f64 / step.seconds,
         epoch_s: epochs.map(|(epoch, _)| epoch.seconds),
-        total_s: total.map(|total| total.seconds),
-        total_low_s: total.map(|total| total.low),
-        total_high_s: total.map(|total| total.high),
+        total_s,
+        total_low_s,
+        total_high_s,
         device_bytes: device,
         host_bytes: host,
         disk_bytes: plan.memory.checkpoint * (length.checkpoints + 1),
@@ -260,11 +278,21 @@ fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Foreca
         spare_bytes: room(machine).map(|room| room as i64 - device as i64),
         largest_batch: room(machine).map(|room| largest(plan, device, room)),
         limit,
-        price: total.and_then(|total| price(total.seconds)),
-        price_high: total.and_then(|total| price(total.high)),
+        price: total_s.and_then(price),
+        price_high: total_high_s.and_then(price),
         currency: instance.filter(|_| hourly.is_some()).and_then(|instance| instance.currency.clone()),
-        warnings: warnings(machine, plan, source),
+        bill,
+        warnings,
     }
+}
+
+/// Seconds until the first iteration, where they are known.
+fn set_up(machine: &Machine, framework: Framework, conditions: &Conditions) -> Option<f64> {
+    let constant = match machine.processor {
+        Processor::Gpu(_) => bill::SET_UP_GPU,
+        Processor::Cpu(_) => bill::SET_UP_CPU,
+    };
+    (framework == Framework::Stratus).then(|| conditions.set_up.unwrap_or(constant))
 }
 
 fn choose_for(
@@ -280,26 +308,24 @@ fn choose_for(
 }
 
 /// An epoch with its share of validation, and all of them.
-fn epochs(
-    step: Interval,
-    validation: Interval,
-    plan: &Plan,
-    length: &Length,
-) -> Option<(Interval, Interval)> {
+fn epochs(step: Interval, validation: Interval, plan: &Plan, length: &Length) -> Option<(Interval, Epochs)> {
     let images = length.images?;
     // The last, smaller batch counts for its part.
     let training = step.times(images as f64 / plan.batch.max(1) as f64);
+    let every = length.validation_every.max(1);
+    // The last epoch is always validated.
+    let validations = length.epochs.div_ceil(every);
     let batches = |images: u64| images as f64 / plan.validation_batch.max(1) as f64;
-    let validations = length.epochs / length.validation_every.max(1);
     let validated = length.validation_images.map(|images| validation.times(batches(images)));
-    let with = |epochs: f64, validations: f64| match validated {
-        Some(validated) => training.times(epochs).plus(validated.times(validations)),
-        None => training.times(epochs),
+    let epoch = validated.map_or(training, |validated| training.plus(validated.times(1.0 / every as f64)));
+    let all = Epochs {
+        count: length.epochs,
+        training: training.times(length.epochs as f64),
+        validation: validated.map(|validated| validated.times(validations as f64)),
+        set_up: None,
+        checkpoint: (plan.framework == Framework::Stratus).then_some(plan.memory.checkpoint),
     };
-    Some((
-        with(1.0, 1.0 / length.validation_every.max(1) as f64),
-        with(length.epochs as f64, validations as f64),
-    ))
+    Some((epoch, all))
 }
 
 /// Bytes on the device and of the process.
@@ -339,7 +365,7 @@ fn largest(plan: &Plan, device: u64, room: u64) -> u64 {
     room.saturating_sub(constant) / per_image
 }
 
-fn warnings(machine: &Machine, plan: &Plan, source: Source) -> Vec<String> {
+fn warnings(machine: &Machine, plan: &Plan, source: Source, conditions: &Conditions) -> Vec<String> {
     let mut warnings = Vec::new();
     if source == Source::DataSheet {
         warnings.push("from its data sheet: no step was measured on such a machine".to_owned());
@@ -353,8 +379,16 @@ fn warnings(machine: &Machine, plan: &Plan, source: Source) -> Vec<String> {
             let (name, gpus) = (&gpu.name, instance.gpus);
             warnings.push(format!("one of its {gpus} GPUs ({name}) computes, all are paid for"));
         }
-        if instance.on_demand_per_hour.is_none() && instance.spot_per_hour.is_some() {
-            warnings.push("at the price of an instance that may be taken away".to_owned());
+        let taken_away = conditions.preemptions > 0.0;
+        match (instance.on_demand_per_hour, instance.spot_per_hour) {
+            (None, Some(_)) if !taken_away => {
+                warnings.push("at the price of an instance that may be taken away".to_owned());
+            }
+            (Some(_), None) if taken_away => warnings.push(
+                "at its price on demand: a spot price is not known, a row in a file with --machines gives it"
+                    .to_owned(),
+            ),
+            _ => {}
         }
     }
     if !ours {

@@ -11,12 +11,14 @@
 //! - [`sketch`]: the plan of a device that is not here.
 //! - [`measured`], [`steps`], [`evaluate`]: fitting to measurements, and judging the fit by what it did not
 //!   see.
-//! - [`mod@forecast`]: time, memory and price of a training; [`choice`]: with which profile; [`wish`]: which
+//! - [`mod@forecast`]: time, memory and price of a training; [`bill`]: with all that it takes beside steps;
+//!   [`choice`]: with which profile; [`wish`]: which
 //!   machine to take.
 //! - [`calibration`]: a machine's profile from networks that are made for it; [`correction`]: what is learnt
 //!   of single kernels.
 //! - [`profile`]: the files that hold fitted coefficients. [`shipped`]: those that come with the crate.
 
+pub mod bill;
 pub mod calibration;
 pub mod catalogue;
 pub mod choice;

@@ -1,6 +1,7 @@
 //! Forecasts from the shipped profiles: which is taken, and what follows from a step's time.
 
 use stratus_engine::Precision;
+use stratus_forecast::bill::{Conditions, SET_UP_GPU};
 use stratus_forecast::catalogue::Catalogue;
 use stratus_forecast::choice::{Source, choose, choose_tensorflow};
 use stratus_forecast::forecast::{Forecast, Length, Memory, Plan, forecast, layers};
@@ -69,12 +70,40 @@ fn a_training_is_its_steps() {
     let row = on("g4dn.xlarge", Format::F32, 50, &length);
     // Validation was planned to be a training step here.
     let steps = 3.0 * (1000.0 / 50.0 + 100.0 / 50.0);
-    assert!((row.total_s.unwrap() / (steps * row.step_s) - 1.0).abs() < 1e-12);
+    let total = row.total_s.unwrap();
+    // Three checkpoints, one at the end of each epoch, 125 MiB/s; ResNet-18 has some 90 MB with momenta.
+    let checkpoints = total - steps * row.step_s - SET_UP_GPU;
+    assert!((1.0..3.0).contains(&checkpoints), "{checkpoints}");
+    let hours: f64 = row.bill[..6].iter().filter_map(|part| part.hours).sum();
+    assert!((hours * 3600.0 / total - 1.0).abs() < 1e-12);
+    assert_eq!((row.bill[6].hours, row.bill[1].hours), (Some(total / 3600.0), None));
     assert!((row.price.unwrap() / (0.526 * row.total_s.unwrap() / 3600.0) - 1.0).abs() < 1e-12);
     assert!(row.low_s < row.step_s && row.step_s < row.high_s && row.price_high > row.price);
     let unknown = on("g4dn.xlarge", Format::F32, 50, &Length::default());
     assert_eq!((unknown.epoch_s, unknown.total_s, unknown.price), (None, None, None));
-    assert_eq!(unknown.step_s, row.step_s);
+    assert_eq!((unknown.step_s, unknown.bill.len()), (row.step_s, 0));
+}
+
+#[test]
+fn a_machine_that_is_taken_away_has_its_spot_price() {
+    let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"t4-16gb\"\ngpus = 1\nvcpus = 8\n\
+               ram_gib = 64\non_demand_per_hour = 1.0\nspot_per_hour = 0.25\ncurrency = \"EUR\"\n\
+               source = \"us\"\ndate = \"2026-11\"\n";
+    let machine = Catalogue::builtin().unwrap().with("own.toml", own).unwrap().find("lab").unwrap();
+    let (plan, profiles) = (plan(50, Format::F32, false), shipped::profiles().unwrap());
+    let at = |preemptions: f64| {
+        let conditions = Conditions { preemptions, ..Conditions::default() };
+        let length =
+            Length { epochs: 5, images: Some(1000), validation_every: 4, conditions, ..Length::default() };
+        forecast(&machine, Format::F32, &plan, &length, &profiles).unwrap()
+    };
+    let price_of_an_hour = |row: &Forecast| row.price.unwrap() / (row.total_s.unwrap() / 3600.0);
+    assert!((price_of_an_hour(&at(0.0)) - 1.0).abs() < 1e-12);
+    assert!((price_of_an_hour(&at(0.1)) - 0.25).abs() < 1e-12);
+    assert!(at(0.1).total_s > at(0.0).total_s);
+    let never = at(1e6);
+    assert_eq!((never.total_s, never.price, never.bill[6].hours), (None, None, None));
+    assert!(never.warnings.iter().any(|warning| warning.contains("never be done")), "{:?}", never.warnings);
 }
 
 #[test]

@@ -142,6 +142,57 @@ fn a_machine_of_one_s_own() {
     assert_eq!(report["machines"][0]["currency"], "EUR");
 }
 
+/// Everything that takes time: what was stated, and what is known.
+#[test]
+fn the_whole_bill() {
+    let asked = [
+        "resnet18",
+        "--on",
+        "g5.xlarge",
+        "--batch",
+        "64",
+        "--images",
+        "1281167",
+        "--validation-images",
+        "50000",
+        "--epochs",
+        "10",
+        "--link",
+        "1Gbit/s",
+        "--data-size",
+        "150GB",
+        "--preemptions",
+        "0.05/h",
+    ];
+    insta::assert_snapshot!("forecast_bill", run(&asked, 0).out);
+    let report: serde_json::Value =
+        serde_json::from_str(&run(&[&asked[..], &["--json"]].concat(), 0).out).unwrap();
+    let row = &report["machines"][0];
+    let part = |name: &str| {
+        let parts = row["bill"].as_array().unwrap();
+        parts.iter().find(|part| part["part"] == name).unwrap()["hours"].as_f64().unwrap()
+    };
+    // 150 GB at 125 MB/s.
+    assert!((part("data_transfer") - 1200.0 / 3600.0).abs() < 1e-9);
+    let names = ["set_up", "data_transfer", "training", "validation", "checkpoints", "preemptions"];
+    let sum: f64 = names.map(part).iter().sum();
+    assert!((sum / part("total") - 1.0).abs() < 1e-9);
+    assert!((row["total_s"].as_f64().unwrap() / 3600.0 / sum - 1.0).abs() < 1e-9);
+    // Each takes a start and half a minute's work.
+    let lost = 0.05 * part("total") * (27.4 + 30.0) / 3600.0;
+    assert!((part("preemptions") / lost - 1.0).abs() < 1e-9);
+    let sky = run(&[&asked[..], &["--sky"]].concat(), 0).out;
+    assert!(sky.contains("\n  use_spot: true\n"), "{sky}");
+    let markdown = run(&[&asked[..], &["--request"]].concat(), 0).out;
+    assert!(
+        markdown.contains("| of these | set-up 27 s, data transfer 20 min 00 s, training "),
+        "{markdown}"
+    );
+    // Taken away more often than it can start: nothing is recommended, and it is said why.
+    let never = run(&["resnet18", "--on", "g5.xlarge", "--images", "1000", "--preemptions", "1000/h"], 0).out;
+    assert!(never.contains("may never be done") && never.contains("none of these machines"), "{never}");
+}
+
 #[test]
 fn what_is_refused() {
     let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
@@ -156,6 +207,15 @@ fn what_is_refused() {
         &["resnet18", "--epochs", "0"],
         &["resnet18", "--want", "deadline=6"],
         &["resnet18", "--want", "budget=-20"],
+        &["resnet18", "--link", "-1Gbit/s", "--data-size", "150GB"],
+        &["resnet18", "--link", "1", "--data-size", "150GB"],
+        &["resnet18", "--link", "1Gbit/s"],
+        &["resnet18", "--link", "1Gbit/s", "--data-size", "much"],
+        &["resnet18", "--data-size", "150GB"],
+        &["resnet18", "--disk", "0MB/s"],
+        &["resnet18", "--preemptions", "often"],
+        &["resnet18", "--preemptions", "-1/h"],
+        &["resnet18", "--preemptions", "1/d", "--framework", "tensorflow"],
         &["resnet18", "--machines", "own.toml"],
         &["resnet18", "--machines", "absent.toml"],
         &["resnet18", "--on", "here", "--framework", "tensorflow"],

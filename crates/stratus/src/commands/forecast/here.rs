@@ -49,7 +49,10 @@ pub(super) fn row(machine: &Machine, probed: &Probed, planner: &mut Planner) -> 
         arithmetic_s: arithmetic(probed, &plan.train),
         spread: probed.spread,
     };
-    Ok(forecast::measured(machine, format, &plan, &planner.length(), &measured))
+    let mut length = planner.length();
+    // Planning is what takes until the first iteration; it was just done.
+    length.conditions.set_up = Some(probed.planning_s);
+    Ok(forecast::measured(machine, format, &plan, &length, &measured))
 }
 
 /// Seconds of convolutions and fully connected layers, which the sketch of the same program names.

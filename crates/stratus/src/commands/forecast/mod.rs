@@ -3,6 +3,7 @@
 mod absent;
 pub mod bench;
 pub mod bench_here;
+mod conditions;
 mod fit;
 mod here;
 pub mod learn;
@@ -17,6 +18,7 @@ use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use clap::{Args, Subcommand, ValueEnum};
+use conditions::ConditionsArguments;
 use planning::Planner;
 use request::{Form, request};
 use serde::Serialize;
@@ -67,6 +69,12 @@ pub struct ForecastArguments {
     /// Training images, where the data set is not here
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     images: Option<u64>,
+    /// Validation images, where the data set is not here
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000_000))]
+    validation_images: Option<u64>,
+    /// What the bill depends on.
+    #[command(flatten)]
+    conditions: ConditionsArguments,
     /// What to recommend a machine by: fastest, cheapest, deadline=6h or budget=20
     #[arg(long, value_name = "WISH", default_value = "fastest")]
     want: String,
@@ -189,6 +197,8 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     };
     let mut planner =
         Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;
+    let conditions = arguments.conditions.read(&planner)?;
+    planner.bill(arguments.validation_images, conditions);
     let batches: Vec<usize> = match arguments.batch.as_slice() {
         [] => vec![planner.experiment().train.batch_size],
         batches => batches.iter().map(|&batch| batch as usize).collect(),
@@ -321,8 +331,12 @@ fn layers(
 }
 
 /// What a row offers: by the upper ends of its intervals, for an image where the number of images is unknown.
+/// What may never be done is no offer.
 fn offer(row: &Forecast) -> Option<Offer> {
-    let seconds = row.total_high_s.unwrap_or(row.high_s / row.batch.max(1) as f64);
+    let seconds = match row.bill.is_empty() {
+        true => row.high_s / row.batch.max(1) as f64,
+        false => row.total_high_s?,
+    };
     (row.fits != Some(false)).then_some(Offer { seconds, price: row.price_high })
 }
 

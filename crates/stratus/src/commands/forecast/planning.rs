@@ -8,6 +8,7 @@ use stratus_data::{DataError, Dataset, Split};
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_forecast::Result as ForecastResult;
+use stratus_forecast::bill::Conditions;
 use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast::{Length, Memory, Plan as Planned};
 use stratus_forecast::memory::kept;
@@ -100,6 +101,12 @@ impl Planner {
     /// How long it trains.
     pub fn length(&self) -> Length {
         self.length
+    }
+
+    /// What the bill depends on, and how many images are validated where that was said.
+    pub fn bill(&mut self, validation_images: Option<u64>, conditions: Conditions) {
+        self.length.validation_images = validation_images.or(self.length.validation_images);
+        self.length.conditions = conditions;
     }
 
     /// What the user should know.

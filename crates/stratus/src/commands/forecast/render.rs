@@ -3,6 +3,7 @@
 use super::Report;
 use crate::output::{Table, bytes};
 use std::fmt::Write;
+use stratus_forecast::bill::Item;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_forecast::text::duration;
 use stratus_train::bench::probe::Probed;
@@ -88,8 +89,46 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
                     if rivals == 1 { "" } else { "s" }
                 );
             }
+            let taken = report.machines.iter().find(|row| row.name == best.name && row.batch == best.batch);
+            text += &taken.map(|row| bill(row, width)).unwrap_or_default();
         }
         None => text += "none of these machines is what was asked for\n",
+    }
+    text
+}
+
+/// What the time and the price of a row are made of, and what is not counted.
+fn bill(row: &Forecast, width: Option<usize>) -> String {
+    if row.bill.is_empty() {
+        return String::new();
+    }
+    let none = || "–".to_owned();
+    let priced = row.currency.is_some();
+    let currency = row.currency.as_deref().unwrap_or("");
+    let columns = if priced { 4 } else { 3 };
+    let heading = ["bill", "times", "time", "price"].map(str::to_owned)[..columns].to_vec();
+    let lines = row.bill.iter().map(|part| {
+        let line = [
+            part.part.name().to_owned(),
+            part.count.map_or_else(String::new, |count| {
+                format!("{count:.*}", usize::from(part.part == Item::Preemptions && count > 0.0))
+            }),
+            part.hours.map_or_else(none, |hours| duration(3600.0 * hours)),
+            part.price.map_or_else(none, |price| format!("{price:.2} {currency}")),
+        ];
+        line[..columns].to_vec()
+    });
+    let rows: Vec<Vec<String>> = [heading].into_iter().chain(lines).collect();
+    let mut text = format!("{}\n", Table::new(&rows).within(width, &["times"]));
+    let missing = row.bill.iter().filter(|part| part.hours.is_none()).map(|part| match part.part {
+        Item::DataTransfer => "data transfer (--link says how fast)",
+        Item::Validation => "validation (--validation-images says of how many)",
+        part => part.name(),
+    });
+    let missing: Vec<&str> = missing.collect();
+    if !missing.is_empty() {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "not counted: {}", missing.join(", "));
     }
     text
 }

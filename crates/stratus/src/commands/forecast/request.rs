@@ -4,6 +4,7 @@
 use crate::errors::{Failure, Result};
 use crate::output::bytes;
 use std::fmt::Write;
+use stratus_forecast::bill::{Item, Part};
 use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast::Forecast;
 use stratus_forecast::text::duration;
@@ -22,7 +23,7 @@ pub(super) enum Form {
 
 /// By how much more time is asked for than the upper end of the interval.
 const MARGIN: f64 = 1.2;
-/// Seconds for starting, planning and copying.
+/// Seconds for starting the machine and installing the program, which the bill does not have.
 const SETTING_UP: f64 = 900.0;
 /// By how much more memory is asked for than is expected.
 const MEMORY_MARGIN: f64 = 1.25;
@@ -97,6 +98,7 @@ impl Needs<'_> {
         line("disk", format!("{disk_gib} GiB, and the data set"));
         let expected = duration(self.row.total_s.unwrap_or(0.0));
         line("time", format!("{}; {expected} of it are expected to be used", duration(self.seconds)));
+        line("of these", self.parts());
         if let (Some(price), Some(currency)) = (row.price, &row.currency) {
             line(
                 "price",
@@ -119,6 +121,23 @@ impl Needs<'_> {
             self.command, experiment.train.epochs, row.batch, experiment.checkpoint.every_seconds
         );
         text
+    }
+
+    /// What the expected time is for.
+    fn parts(&self) -> String {
+        let parts = self.row.bill.iter().filter(|part| part.part != Item::Total);
+        let named = parts.filter_map(|part| {
+            let hours = part.hours.filter(|&hours| hours > 0.0)?;
+            Some(format!("{} {}", part.part.name(), duration(3600.0 * hours)))
+        });
+        named.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether the bill is that of a machine that is taken away now and then.
+    fn is_spot(&self) -> bool {
+        let lost =
+            |part: &Part| part.part == Item::Preemptions && part.hours.is_some_and(|hours| hours > 0.0);
+        self.row.bill.iter().any(lost)
     }
 
     fn slurm(&self) -> String {
@@ -163,9 +182,13 @@ impl Needs<'_> {
             format!("  infra: {}\n  instance_type: {}\n", instance.cloud, instance.name)
         });
         Ok(format!(
-            "resources:\n{instance}{accelerators}  cpus: {}+\n  memory: {}+\n  disk_size: {}\n\n\
+            "resources:\n{instance}{accelerators}{}  cpus: {}+\n  memory: {}+\n  disk_size: {}\n\n\
              run: {}\n",
-            self.cores, self.ram_gib, self.disk_gib, self.command,
+            if self.is_spot() { "  use_spot: true\n" } else { "" },
+            self.cores,
+            self.ram_gib,
+            self.disk_gib,
+            self.command,
         ))
     }
 
