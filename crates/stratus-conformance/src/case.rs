@@ -206,6 +206,7 @@ impl Case {
             mode: Mode::Train,
             precision,
             batch: self.inputs.first().and_then(|operand| operand.shape.first()).copied().unwrap_or(1),
+            parts: 1,
             layers: vec![Layer { name: self.name.clone(), kind: "case".to_owned() }],
             values: Vec::new(),
             steps: Vec::new(),

@@ -50,6 +50,7 @@ fn weights_of_maps(program: &Program) -> HashMap<ValueId, Layout> {
                 step.kernel,
                 Kernel::Convert(_)
                     | Kernel::Accumulate(_)
+                    | Kernel::AddParts(_)
                     | Kernel::AddTiles(_)
                     | Kernel::SgdUpdate(_)
                     | Kernel::AdaptiveUpdate(_)

@@ -160,11 +160,14 @@ pub struct Tile {
     pub micro_batch: usize,
     /// Into how many equal micro-batches the batch is cut. Each has statistics and a loss of its own.
     pub micro_batches: usize,
+    /// Whether sums of a micro-batch are its own, and added to those of the others by steps that do nothing
+    /// else: see [`AddParts`](crate::ops::AddParts).
+    pub apart: bool,
 }
 
 impl Tile {
     /// The whole batch.
-    pub const WHOLE: Self = Self { index: 0, place: 0, count: 1, micro_batch: 0, micro_batches: 1 };
+    pub const WHOLE: Self = Self { index: 0, place: 0, count: 1, micro_batch: 0, micro_batches: 1, apart: false };
 
     /// Whether a kernel that takes statistics of the micro-batch begins with it.
     #[must_use]
@@ -178,10 +181,11 @@ impl Tile {
         self.index + 1 == self.count
     }
 
-    /// Whether nothing of the whole batch was run before it.
+    /// Whether sums begin with it: nothing of the whole batch was run before it, or of its micro-batch where
+    /// each has sums of its own.
     #[must_use]
     pub fn is_first_of_all(self) -> bool {
-        self.index == 0 && self.micro_batch == 0
+        self.index == 0 && (self.apart || self.micro_batch == 0)
     }
 
     /// Its place in the whole batch: how many parts of its size come before it.

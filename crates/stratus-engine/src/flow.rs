@@ -4,7 +4,7 @@
 //! It is independent of how memory was placed, and finds what a mistake there would cause: a value that is
 //! overwritten before it is read.
 
-use crate::ops::{Kernel, KernelSpec, Tiling};
+use crate::ops::{KernelSpec, Tiling};
 use crate::plan::Location;
 use crate::{EngineError, Plan, ValueId};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub fn verify(plan: &Plan) -> Result<(), EngineError> {
                 // Sums over the batch go on where the tile before left off.
                 let continues = turn > 0
                     && match section.micro_batches {
-                        true => matches!(step.kernel, Kernel::AddTiles(_)),
+                        true => step.kernel.adds_up(),
                         false => step.kernel.tiling() == Tiling::Continues,
                     };
                 let continued = if continues { &step.outputs[..] } else { &[] };

@@ -14,6 +14,7 @@ pub mod build;
 pub mod clock;
 pub mod device;
 mod error;
+pub mod exchange;
 mod flow;
 pub mod layout;
 pub mod memory;

@@ -2,7 +2,7 @@
 
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
-use crate::ops::{Kernel, KernelSpec, Tiling};
+use crate::ops::{KernelSpec, Tiling};
 use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, Value, ValueId, flow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -317,7 +317,7 @@ fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> boo
     let is_share = || {
         let mut steps = section.steps().map(|position| &program.steps[position]);
         let is_made_of_one = |step: &Step| match section.micro_batches {
-            true => !matches!(step.kernel, Kernel::AddTiles(_)),
+            true => !step.kernel.adds_up(),
             false => step.kernel.tiling() == Tiling::Sums,
         };
         steps.any(|step| is_made_of_one(step) && step.outputs.contains(&id))

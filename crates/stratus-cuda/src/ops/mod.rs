@@ -25,6 +25,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod parts;
 mod pixel_loss;
 mod pixels;
 mod relu;

@@ -90,6 +90,42 @@ extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_fi
     }
 }
 
+__device__ __forceinline__ void add_to(Vector<T, VECTOR> &v, const T *level, i64 at) {
+    Vector<T, VECTOR> before = *(const Vector<T, VECTOR> *)(level + at);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        T one = before.at[i];
+        plus(one, v.at[i]);
+        v.at[i] = one;
+    }
+}
+
+// Part `number` of a binary tree: the levels below it that are complete are added to it.
+extern "C" __global__ void add_parts(const T *part, T *sum, T *level0, T *level1, T *level2, T *level3,
+                                     T *level4, T *level5, i64 count, int number, int levels, TIMED) {
+    NOTE_TIMES;
+    T *level[6] = {level0, level1, level2, level3, level4, level5};
+    FOR_EACH(at, count) {
+        Vector<T, VECTOR> v = *(const Vector<T, VECTOR> *)(part + at);
+        int complete = 0;
+#pragma unroll
+        for (int i = 0; i < 6; i++)
+            if (complete == i && i < levels && (number >> i & 1)) {
+                add_to(v, level[i], at);
+                complete = i + 1;
+            }
+        T *to = sum;
+        if (complete == levels) {
+            if (number >> levels & 1) add_to(v, sum, at);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 6; i++)
+                if (complete == i) to = level[i];
+        }
+        *(Vector<T, VECTOR> *)(to + at) = v;
+    }
+}
+
 extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count, TIMED) {
     NOTE_TIMES;
     FOR_EACH(at, count) {
@@ -206,6 +242,7 @@ EXPORT(relu_forward)
 EXPORT(relu_backward)
 EXPORT(add)
 EXPORT(accumulate)
+EXPORT(add_parts)
 EXPORT(add_tiles)
 EXPORT(convert)
 EXPORT(scale)

@@ -32,6 +32,7 @@ impl<'a> Lowering<'a> {
             mode,
             precision,
             batch,
+            parts: 1,
             layers,
             values: Vec::new(),
             steps: Vec::new(),

@@ -24,6 +24,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod parts;
 mod pixel_loss;
 mod pixels;
 mod relu;
@@ -64,6 +65,7 @@ pub use loss_scale::{
     MOST_STEPS,
 };
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
+pub use parts::{AddParts, BUCKET_VALUES, ExchangeStart, ExchangeWait, Turn};
 pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS, PixelCrossEntropy};
 pub use pixels::{MOST_CHANNELS, NormalisePixels};
 pub use relu::{ReluBackward, ReluForward};
@@ -172,6 +174,7 @@ macro_rules! with_kernels {
             AdaptiveUpdate,
             AddBias,
             AddForward,
+            AddParts,
             AddTiles,
             AdjustLossScale,
             AvgPoolBackward,
@@ -198,6 +201,8 @@ macro_rules! with_kernels {
             Dropout,
             Dropout2d,
             EmaUpdate,
+            ExchangeStart,
+            ExchangeWait,
             FindOverflow,
             GeluBackward,
             GeluForward,
@@ -268,6 +273,14 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Sigmoid(op) => activation::lower(*op, node, to),
         Op::Silu(op) => activation::lower(*op, node, to),
         Op::StochasticDepth(op) => dropout2d::lower_whole(op, node, to),
+    }
+}
+
+impl Kernel {
+    /// Whether it adds a tile or a micro-batch to the sum over those before it.
+    #[must_use]
+    pub fn adds_up(&self) -> bool {
+        matches!(self, Self::AddTiles(_) | Self::AddParts(_))
     }
 }
 

@@ -124,6 +124,7 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
         mode: Mode::Refresh,
         precision: train.precision,
         batch: train.batch,
+        parts: 1,
         layers: vec![Layer { name: "parameters".to_owned(), kind: "convert".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),

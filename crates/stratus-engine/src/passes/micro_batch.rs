@@ -7,10 +7,10 @@
 //! statistics for each. (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
 //! Parallelism, 2018, section 2.)
 
+use super::parts::gradients;
 use crate::ops::AddTiles;
-use crate::program::{Origin, Section};
-use crate::{EngineError, Kernel, Program, Role, Step, ValueId};
-use std::collections::HashMap;
+use crate::program::Section;
+use crate::{EngineError, Kernel, Program, Step, ValueId};
 
 /// Turns a differentiated program for one micro-batch into the program for a batch of `count` micro-batches.
 ///
@@ -52,23 +52,6 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
     });
     whole.verify("micro_batches")?;
     Ok(whole)
-}
-
-/// The gradients of the parameters, by the last step that writes them.
-fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
-    let mut by_step: HashMap<usize, Vec<ValueId>> = HashMap::new();
-    let of_parameter = |id: &ValueId| match program.value(*id).origin {
-        Some(Origin::Gradient(of)) => program.value(of).role == Role::Parameter,
-        _ => false,
-    };
-    for id in (0..program.values.len()).map(ValueId).filter(of_parameter) {
-        let last =
-            program.steps.iter().rposition(|step| step.outputs.contains(&id) || step.updates.contains(&id));
-        if let Some(last) = last {
-            by_step.entry(last).or_default().push(id);
-        }
-    }
-    by_step
 }
 
 /// The step that adds `part`, the gradient of a micro-batch, to the gradient of the batch, which gets its

@@ -9,6 +9,7 @@
 //! | [`differentiate`] | adds the backward steps |
 //! | [`recompute`] | computes activations a second time instead of keeping them |
 //! | [`micro_batch`] | runs forward and backward pass for one part of the batch after the other |
+//! | [`parts`] | the same for parts that several workers share out, and their exchange |
 //! | [`tile`] | or runs stretches of steps tile by tile, so that maps stay in the caches |
 //! | [`update`] | adds the optimiser's steps |
 //! | [`average`] | adds those of the weights' moving average |
@@ -19,6 +20,7 @@ pub mod fuse;
 pub mod images;
 pub mod lower;
 pub mod micro_batch;
+pub mod parts;
 pub mod recompute;
 pub mod tile;
 pub mod update;

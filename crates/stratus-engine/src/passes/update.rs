@@ -130,7 +130,9 @@ pub fn update_joined(
         let optimiser = optimisers.of(&value.name);
         let Some(gradient) = program.gradient_of(parameter) else { continue };
         let copy = program.copy_of(parameter);
-        let Some(made) = program.steps.iter().rposition(|step| step.outputs.contains(&gradient)) else {
+        // Of several workers, the exchange completes it.
+        let makes = |step: &Step| step.outputs.contains(&gradient) || step.updates.contains(&gradient);
+        let Some(made) = program.steps.iter().rposition(makes) else {
             continue;
         };
         let last_read =

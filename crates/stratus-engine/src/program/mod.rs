@@ -109,6 +109,8 @@ pub enum Phase {
     Update,
     /// A change of layout between kernels.
     Layout,
+    /// Exchange with other workers, and waiting for them.
+    Communication,
 }
 
 impl Phase {
@@ -122,6 +124,7 @@ impl Phase {
             Self::BackwardWeights => "backward_weights",
             Self::Update => "update",
             Self::Layout => "layout",
+            Self::Communication => "communication",
         }
     }
 }
@@ -204,6 +207,15 @@ pub enum Mode {
     Refresh,
 }
 
+fn one() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_one(parts: &usize) -> bool {
+    *parts == 1
+}
+
 /// Steps in execution order over values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -213,8 +225,12 @@ pub struct Program {
     pub mode: Mode,
     /// Types.
     pub precision: Precision,
-    /// Samples per run.
+    /// Samples per run; of several workers, those of one.
     pub batch: usize,
+    /// Into how many parts the batch of all workers is cut, each with statistics of its own; 1: it is whole.
+    /// Sums over parts are made along a tree, see [`AddParts`](crate::ops::AddParts).
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub parts: usize,
     /// Names for reports.
     pub layers: Vec<Layer>,
     /// Tensors.

@@ -2,7 +2,7 @@
 
 use super::{Origin, Program, Role, Section, Value, ValueId};
 use crate::EngineError;
-use crate::ops::{Kernel, KernelSpec, Tiling};
+use crate::ops::{KernelSpec, Tiling};
 use std::collections::HashSet;
 
 impl Program {
@@ -113,7 +113,7 @@ impl Program {
                     });
                 }
                 let adds_up = if section.micro_batches {
-                    matches!(step.kernel, Kernel::AddTiles(_))
+                    step.kernel.adds_up()
                 } else {
                     tiling == Tiling::Continues
                 };
@@ -132,7 +132,7 @@ impl Program {
     fn verify_micro_batches(&self, pass: &'static str, section: &Section) -> Result<(), EngineError> {
         let inside = self.steps[section.steps()].iter();
         let of_one: HashSet<ValueId> = inside
-            .filter(|step| !matches!(step.kernel, Kernel::AddTiles(_)))
+            .filter(|step| !step.kernel.adds_up())
             .flat_map(|step| step.outputs.iter().copied())
             .filter(|&id| self.value(id).role == Role::Transient)
             .collect();

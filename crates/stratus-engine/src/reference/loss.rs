@@ -93,7 +93,7 @@ impl Reference for SoftmaxCrossEntropy {
             Some(_) => metrics.set(0, metrics.get(0) + mean),
             None => {
                 for (position, value) in [mean, counted, top1, top5].into_iter().enumerate() {
-                    let before = if tile.micro_batch == 0 { 0.0 } else { metrics.get(position) };
+                    let before = if tile.is_first_of_all() { 0.0 } else { metrics.get(position) };
                     metrics.set(position, before + value);
                 }
             }

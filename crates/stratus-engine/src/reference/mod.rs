@@ -28,6 +28,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod parts;
 mod pixel_loss;
 mod pixels;
 mod relu;
@@ -71,6 +72,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::AdaptiveUpdate(kernel) => Box::new(*kernel),
         Kernel::AddBias(kernel) => Box::new(*kernel),
         Kernel::AddForward(kernel) => Box::new(*kernel),
+        Kernel::AddParts(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
         Kernel::AdjustLossScale(kernel) => Box::new(*kernel),
         Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
@@ -97,6 +99,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Dropout(kernel) => Box::new(*kernel),
         Kernel::Dropout2d(kernel) => Box::new(*kernel),
         Kernel::EmaUpdate(kernel) => Box::new(*kernel),
+        Kernel::ExchangeStart(kernel) => Box::new(*kernel),
+        Kernel::ExchangeWait(kernel) => Box::new(*kernel),
         Kernel::FindOverflow(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),

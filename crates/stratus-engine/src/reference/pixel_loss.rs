@@ -85,7 +85,7 @@ impl Reference for PixelCrossEntropy {
             Some(_) => metrics.set(0, metrics.get(0) + mean),
             None => {
                 for (position, value) in [mean, counted, right, weight].into_iter().enumerate() {
-                    let before = if tile.micro_batch == 0 { 0.0 } else { metrics.get(position) };
+                    let before = if tile.is_first_of_all() { 0.0 } else { metrics.get(position) };
                     metrics.set(position, before + value);
                 }
             }

@@ -47,6 +47,13 @@ impl<'a> Tensor<'a> {
         self.dtype.store(self.bytes, position, value);
     }
 
+    /// A number as the tensor would hold it.
+    pub(super) fn rounded(&self, value: f64) -> f64 {
+        let mut element = [0; size_of::<f64>()];
+        self.dtype.store(&mut element, 0, value);
+        self.dtype.load(&element, 0)
+    }
+
     /// Reads elements from `start` on.
     pub(super) fn read(&self, start: usize, into: &mut [f64]) {
         // One loop per type, so that the match is outside it.

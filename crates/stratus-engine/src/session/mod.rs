@@ -2,11 +2,13 @@
 
 use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::device::Arena;
+use crate::exchange::{self, Exchange};
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
 use crate::program::{OptimiserState, Origin};
 use crate::{AlignedBytes, Backend, Clock, DType, EngineError, Layout, Role, Section};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 mod on_device;
 
@@ -100,12 +102,19 @@ struct LoadedStep {
     external: [Option<usize>; 2],
     /// How the batch is cut; into one tile where it runs once.
     section: Section,
+    /// The first of this worker's parts, and into how many the batch of all workers is cut.
+    parts: [usize; 2],
 }
 
 impl LoadedStep {
     fn tile(&self, turn: usize) -> Tile {
         let (place, tiles) = (self.section.place(turn), self.section.tiles);
+        let [first, parts] = self.parts;
         match self.section.micro_batches {
+            in_parts if parts > 1 => {
+                let place = if in_parts { place } else { 0 };
+                Tile { micro_batch: first + place, micro_batches: parts, apart: true, ..Tile::WHOLE }
+            }
             true => Tile { micro_batch: place, micro_batches: tiles, ..Tile::WHOLE },
             false => Tile { index: turn, place, count: tiles, ..Tile::WHOLE },
         }
@@ -197,6 +206,16 @@ impl Session {
             .map(|p: &LoadedProgram| p.passes.iter().map(|(steps, tiles)| steps.len() * tiles).sum());
         let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len() + 1);
         Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured, launched: None })
+    }
+
+    /// Connects this worker with the others; `first_part` is the number of its first part.
+    pub fn connect(&mut self, exchange: &Arc<dyn Exchange>, first_part: usize) {
+        for LoadedProgram { plan, steps, .. } in &mut self.programs {
+            for (step, loaded) in plan.program.steps.iter().zip(steps) {
+                loaded.parts[0] = first_part;
+                exchange::connect(&plan.program, step, &mut loaded.kernel, exchange);
+            }
+        }
     }
 
     /// Bytes of the arena: persistent values and the largest program's transient ones.
@@ -707,5 +726,5 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     }
     arena.retain(|range| range.length > 0);
     arena.sort_by_key(|range| range.start);
-    Ok(LoadedStep { kernel, arena, external, section })
+    Ok(LoadedStep { kernel, arena, external, section, parts: [0, plan.program.parts] })
 }

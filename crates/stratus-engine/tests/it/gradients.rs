@@ -27,6 +27,7 @@ fn empty(batch: usize) -> Program {
         mode: Mode::Train,
         precision: Precision::F64,
         batch,
+        parts: 1,
         layers: vec![Layer { name: "layer".to_owned(), kind: "test".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),

@@ -154,6 +154,7 @@ pub fn one_step(
         mode: Mode::Evaluate,
         precision: Precision::F64,
         batch: 1,
+        parts: 1,
         layers: vec![Layer { name: "step".to_owned(), kind: "step".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),

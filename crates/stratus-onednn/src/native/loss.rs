@@ -117,7 +117,7 @@ pub fn softmax_cross_entropy<E: Element>(
     match (auxiliary, &mut *metrics) {
         (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
         _ => {
-            if tile.micro_batch == 0 {
+            if tile.is_first_of_all() {
                 metrics.fill(0.0);
             }
             let counts = [mean, counted as f64, total.top1 as f64, total.top5 as f64];

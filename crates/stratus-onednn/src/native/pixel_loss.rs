@@ -166,7 +166,7 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
     match (loss.auxiliary, &mut *metrics) {
         (Some(_), [loss, ..]) => *loss += mean,
         _ => {
-            if tile.micro_batch == 0 {
+            if tile.is_first_of_all() {
                 metrics.fill(0.0);
             }
             let numbers = [mean, counts.counted as f64, right as f64, counts.weight];

@@ -28,6 +28,7 @@ mod loss_scale;
 mod max_pool2d;
 mod native;
 mod operands;
+mod parts;
 mod pixel_loss;
 mod pixels;
 mod relu;

@@ -118,6 +118,7 @@ mod tests {
             mode: Mode::Train,
             precision: Precision::F32,
             batch: 1,
+            parts: 1,
             layers: Vec::new(),
             values: Vec::new(),
             steps: Vec::new(),

@@ -191,6 +191,7 @@ pub(super) fn timeline_program(name: &str, session: &Session, program: usize) ->
             Phase::BackwardWeights => timeline::Phase::BackwardWeights,
             Phase::Update => timeline::Phase::Update,
             Phase::Layout => timeline::Phase::Layout,
+            Phase::Communication => timeline::Phase::Communication,
         },
         device: device.to_owned(),
     }));

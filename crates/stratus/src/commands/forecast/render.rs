@@ -119,7 +119,7 @@ fn bill(row: &Forecast, width: Option<usize>) -> String {
         line[..columns].to_vec()
     });
     let rows: Vec<Vec<String>> = [heading].into_iter().chain(lines).collect();
-    let mut text = format!("{}\n", Table::new(&rows).within(width, &["times"]));
+    let mut text = Table::new(&rows).within(width, &["times"]).to_string();
     let missing = row.bill.iter().filter(|part| part.hours.is_none()).map(|part| match part.part {
         Item::DataTransfer => "data transfer (--link says how fast)",
         Item::Validation => "validation (--validation-images says of how many)",

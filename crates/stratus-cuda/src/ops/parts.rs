@@ -1,0 +1,95 @@
+//! Sums over the parts of a batch. Workers exchange through the process's memory, which a GPU's does not go
+//! through yet.
+
+use super::convert::common_element_count;
+use super::{KernelBuilder, OnGpu, Operand, long, vector};
+use crate::processor::{Argument, Implementation, Source};
+use stratus_engine::ops::{AddParts, ExchangeStart, ExchangeWait};
+
+/// The most levels that the kernel takes.
+const MOST_LEVELS: usize = 6;
+
+impl OnGpu for AddParts {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let (count, dtype, levels) = (common_element_count(operands)?, operands[0].dtype(), self.levels());
+        if levels > MOST_LEVELS {
+            return Err(format!("it adds at most {} parts, not {}", 2 << MOST_LEVELS, self.parts));
+        }
+        let vector = vector(&[dtype], &[count]);
+        let source = Source::of("elementwise", dtype, vector);
+        let level = |level| if level < levels { Argument::Operand(2 + level) } else { Argument::Null };
+        let arguments = [Argument::Operand(0), Argument::Operand(1)]
+            .into_iter()
+            .chain((0..MOST_LEVELS).map(level))
+            .chain([long(count), Argument::MicroBatch(self.parts), Argument::Int(levels as i32)])
+            .collect();
+        let launch = builder.grid_stride(&source, "add_parts", count / vector, arguments)?;
+        Ok(Implementation::native("add_parts", vec![launch], 0))
+    }
+}
+
+const REFUSAL: &str = "workers do not exchange what lies on a GPU: train with one worker";
+
+impl OnGpu for ExchangeStart {
+    fn build(
+        &self,
+        _operands: &[Operand],
+        _counts: [usize; 3],
+        _builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        Err(REFUSAL.to_owned())
+    }
+}
+
+impl OnGpu for ExchangeWait {
+    fn build(
+        &self,
+        _operands: &[Operand],
+        _counts: [usize; 3],
+        _builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        Err(REFUSAL.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::convert::tests::{address, operand, run};
+    use stratus_engine::backend::Tile;
+    use stratus_engine::ops::KernelSpec;
+    use stratus_engine::{DType, Layout};
+
+    /// The same bits as the tree that its definition draws.
+    #[test]
+    fn parts_are_added_along_the_tree() {
+        for (parts, count) in [(2, 7), (4, 12), (8, 13)] {
+            let add = AddParts { parts };
+            let operands =
+                vec![operand(DType::F32, &[count], Layout::plain(&[count])); 2 + add.levels()];
+            let shares: Vec<Vec<f32>> = (0..parts)
+                .map(|part| (0..count).map(|i| 0.1 + (7 * part + i) as f32 / 3.0).collect())
+                .collect();
+            let mut memory = vec![vec![f32::NAN; count]; 1 + add.levels()];
+            for (part, share) in shares.iter().enumerate() {
+                let mut share = share.clone();
+                let mut addresses = vec![address(&mut share)];
+                addresses.extend(memory.iter_mut().map(|values| address(values)));
+                let tile =
+                    Tile { micro_batch: parts + part, micro_batches: 2 * parts, apart: true, ..Tile::WHOLE };
+                run(&add, &operands, [1, 0, 1 + add.levels()], &addresses, tile);
+            }
+            let mut tree = shares;
+            while tree.len() > 1 {
+                let pair = |pair: &[Vec<f32>]| pair[0].iter().zip(&pair[1]).map(|(a, b)| a + b).collect();
+                tree = tree.chunks(2).map(pair).collect();
+            }
+            assert_eq!(memory[0], tree[0], "{} of {parts}", add.name());
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The binary interfaces of MPI: what handles and constants are.
+//!
+//! Handles are pointers in the standard interface and in Open MPI's, 32-bit integers in MPICH's. All are kept
+//! in a word here: the calling conventions of x86-64 and AArch64 pass an integer argument in the lower half
+//! of a register, and ignore the upper.
+
+/// Which interface a library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abi {
+    /// That of MPI 5: `mpi_abi.h`.
+    Standard,
+    /// That of MPICH, Intel MPI, Cray MPICH and MVAPICH ("MPICH ABI Compatibility Initiative", 2013).
+    Mpich,
+    /// That of Open MPI, whose constants are addresses of objects in the library.
+    OpenMpi,
+}
+
+/// The handles and constants that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Constants {
+    pub comm_world: usize,
+    pub byte: usize,
+    pub errors_return: usize,
+    pub status_ignore: usize,
+    /// The level of threads at which one thread alone calls the library.
+    pub thread_funneled: i32,
+}
+
+/// The objects of Open MPI whose addresses are its constants.
+pub(super) const OPEN_MPI_OBJECTS: [&str; 3] =
+    ["ompi_mpi_comm_world", "ompi_mpi_byte", "ompi_mpi_errors_return"];
+
+impl Abi {
+    /// Its constants; `objects` are the addresses of [`OPEN_MPI_OBJECTS`], used with Open MPI alone.
+    pub(super) fn constants(self, objects: [usize; 3]) -> Constants {
+        match self {
+            Self::Standard => Constants {
+                comm_world: 0x101,
+                byte: 0x247,
+                errors_return: 0x143,
+                status_ignore: 0,
+                thread_funneled: 1024,
+            },
+            Self::Mpich => Constants {
+                comm_world: 0x4400_0000,
+                byte: 0x4c00_010d,
+                errors_return: 0x5400_0001,
+                status_ignore: 1,
+                thread_funneled: 1,
+            },
+            Self::OpenMpi => Constants {
+                comm_world: objects[0],
+                byte: objects[1],
+                errors_return: objects[2],
+                status_ignore: 0,
+                thread_funneled: 1,
+            },
+        }
+    }
+}
+
+/// Whether handles can be passed as [the module](self) says.
+pub(super) const KNOWN_SYSTEM: bool =
+    cfg!(all(unix, any(target_arch = "x86_64", target_arch = "aarch64"), target_endian = "little"));

@@ -1,0 +1,18 @@
+//! How two workers exchange bytes.
+
+use crate::ExchangeError;
+
+/// A worker's end of the ways to all others. One thread calls it.
+pub trait Transport {
+    /// This worker's number, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many workers there are.
+    fn size(&self) -> usize;
+
+    /// Sends bytes to a worker and receives as many as `receive` holds from it, both at the same time.
+    ///
+    /// # Errors
+    /// Where the other is gone.
+    fn swap(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError>;
+}

@@ -1,0 +1,3 @@
+//! Workers on the reference backend, as threads of one process.
+
+mod training;

@@ -1,0 +1,175 @@
+//! The result of a training is a function of the experiment: the same bits on any number of workers.
+
+use std::sync::Arc;
+use stratus_engine::exchange::Exchange;
+use stratus_engine::passes::average::average;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::fuse::{Fusions, fuse_as};
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::parts::{Parts, parts};
+use stratus_engine::passes::update::{Optimiser, Optimisers, update};
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::{Choices, Clock, Precision, Program, Session};
+use stratus_exchange::{Transport, Workers, in_process};
+use stratus_graph::{Graph, layer_file, zoo};
+
+const PARTS: usize = 8;
+const PART: usize = 3;
+const ITERATIONS: u64 = 3;
+
+fn digits() -> Graph {
+    let network = zoo::find("digits").unwrap();
+    (network.build)(&zoo::Hyperparameters { input: [2, 9, 8], classes: 4, width: Some(3) }).unwrap()
+}
+
+/// Dropout, an auxiliary loss, sums of gradients.
+fn branches() -> Graph {
+    layer_file::parse(include_str!("../../../stratus-engine/tests/it/branches.toml")).unwrap()
+}
+
+fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
+    let forward = lower(graph, Mode::Train, precision, PART).unwrap();
+    let forward = fuse_as(&forward, Fusions { large: 0, ..Fusions::default() }).unwrap();
+    // Buckets of a few values each.
+    let cut = Parts { count: PARTS, workers, bucket_bytes: 600 };
+    let program = parts(&differentiate(&forward).unwrap(), cut).unwrap();
+    let sgd = stratus_engine::ops::SgdUpdate {
+        momentum: 0.9,
+        weight_decay: 1e-4,
+        nesterov: false,
+        rate: 1.0,
+        scaled: false,
+    };
+    let optimisers = Optimisers { clip_norm: Some(1.0), ..Optimiser::Sgd(sgd).into() };
+    average(&update(&program, optimisers).unwrap(), 0.9).unwrap()
+}
+
+/// Numbers without a pattern.
+fn number(i: usize) -> f32 {
+    let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 40) as f32 / (1u64 << 24) as f32) - 0.5
+}
+
+/// What a training leaves: every value that a checkpoint has, and the metrics of each iteration.
+type Trained = (Vec<(String, Vec<u32>)>, Vec<Metrics>);
+
+/// A worker's training: the rows of the batch that are its own.
+fn train(program: &Program, exchange: Option<Arc<Workers>>) -> Trained {
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
+    let mut session = Session::new(vec![plan], persistent).unwrap();
+    let rank = exchange.as_ref().map_or(0, |workers| workers.rank());
+    if let Some(workers) = exchange {
+        let exchange: Arc<dyn Exchange> = workers;
+        session.connect(&exchange, rank * program.batch / PART);
+    }
+    let names: Vec<(String, usize)> = session
+        .state()
+        .map(|value| (value.name.to_owned(), value.shape.iter().product()))
+        .collect();
+    for (at, (name, count)) in names.iter().enumerate() {
+        let positive = name.contains("var");
+        let first = |i: usize| if positive { 1.0 } else { number(1000 * at + i) };
+        session.write(name, &(0..*count).map(first).collect::<Vec<_>>()).unwrap();
+    }
+    let mut inputs = session.inputs(0).unwrap();
+    let mut metrics = Vec::new();
+    for iteration in 0..ITERATIONS {
+        let images = inputs.images.as_mut_slice();
+        let width = program.precision.compute().bytes();
+        let shift = 1_000_000 * (iteration as usize + 1) + rank * (images.len() / width);
+        for (i, pixel) in images.chunks_mut(width).enumerate() {
+            // The upper half of an f32 is a bf16.
+            pixel.copy_from_slice(&number(shift + i).to_le_bytes()[size_of::<f32>() - width..]);
+        }
+        let labels: &mut [i32] = bytemuck::cast_slice_mut(inputs.labels.as_mut_slice());
+        let before = rank * labels.len();
+        // Some samples do not count.
+        let label = |i: usize| if i % 7 == 6 { -1 } else { (i % 3) as i32 };
+        labels.iter_mut().enumerate().for_each(|(i, at)| *at = label(before + i));
+        session.set_hyper(Hyper { learning_rate: 0.1, iteration, seed: 5 }).unwrap();
+        let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
+        session.run(0, images, labels, &mut Clock::new(program.steps.len()), 0).unwrap();
+        metrics.push(session.metrics());
+    }
+    let values = names.into_iter().map(|(name, _)| {
+        let bits = session.read(&name).unwrap().into_iter().map(f32::to_bits).collect();
+        (name, bits)
+    });
+    (values.collect(), metrics)
+}
+
+fn train_on(graph: &Graph, precision: Precision, size: usize) -> Vec<Trained> {
+    let program = program(graph, precision, size);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = in_process::workers(size)
+            .into_iter()
+            .map(|transport| {
+                let program = &program;
+                scope.spawn(move || {
+                    assert!(transport.rank() < size);
+                    let workers = Workers::open(|| Ok(transport)).unwrap();
+                    train(program, Some(Arc::new(workers)))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn any_number_of_workers_gives_the_same_bits() {
+    for (graph, precision) in
+        [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
+    {
+        let alone = train(&program(&graph, precision, 1), None);
+        let losses: Vec<f64> = alone.1.iter().map(|metrics| metrics.loss).collect();
+        assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1], "{losses:?}");
+        let rows = (PARTS * PART) as f64;
+        assert_eq!(alone.1[0].samples, rows - (PARTS * PART / 7) as f64);
+        for size in [1, 2, 4, 8] {
+            for (rank, trained) in train_on(&graph, precision, size).into_iter().enumerate() {
+                assert_eq!(trained.1, alone.1, "worker {rank} of {size}");
+                for (found, expected) in trained.0.iter().zip(&alone.0) {
+                    assert_eq!(found, expected, "worker {rank} of {size}");
+                }
+            }
+        }
+    }
+}
+
+/// Running statistics are the mean of what the parts make of them, not that of the last.
+#[test]
+fn running_statistics_are_the_mean_over_the_parts() {
+    let graph = digits();
+    let whole = program(&graph, Precision::F32, 1);
+    let scales = whole.steps.iter().filter(|step| step.kernel.clone() == mean());
+    assert_eq!(scales.count(), 6);
+    let text = whole.dump();
+    assert!(text.contains("in 8 micro-batches"), "{text}");
+    let worker = program(&graph, Precision::F32, 8);
+    assert!(worker.sections.is_empty() && worker.batch == PART && worker.parts == PARTS);
+    let starts = worker.dump().matches("exchange_start").count();
+    assert!(starts > 3, "{starts}");
+}
+
+fn mean() -> stratus_engine::Kernel {
+    stratus_engine::ops::Scale { factor: 1.0 / PARTS as f32 }.into()
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let forward = lower(&digits(), Mode::Train, Precision::F32, PART).unwrap();
+    let differentiated = differentiate(&forward).unwrap();
+    for (count, workers) in [(6, 2), (8, 3), (2, 4)] {
+        let error = parts(&differentiated, Parts { count, workers, bucket_bytes: 1 }).unwrap_err();
+        assert!(error.to_string().contains("powers of two"), "{error}");
+    }
+    // A worker that is not connected computes nothing that could be taken for a sum.
+    let program = program(&digits(), Precision::F32, 2);
+    let outcome = std::panic::catch_unwind(|| train(&program, None));
+    assert!(outcome.is_err());
+}
