@@ -26,7 +26,8 @@ test:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
 	@bash scripts/deps-nvrtc.sh --best-effort
-	$(CARGO) test --workspace --locked
+	@bash scripts/deps-mpi.sh --best-effort
+	STRATUS_WITHOUT_MPI=$$([ -x .deps/mpich/bin/mpiexec ] || echo 1) $(CARGO) test --workspace --locked
 	@bash scripts/amx/test.sh --best-effort
 	@bash scripts/check-onnx.sh --best-effort
 
@@ -53,6 +54,7 @@ deps:
 	@bash scripts/deps.sh
 	@bash scripts/deps-jpeg.sh
 	@bash scripts/deps-nvrtc.sh
+	@bash scripts/deps-mpi.sh
 
 # Format, lints, lines within 110 columns, and documentation without a broken link.
 check:

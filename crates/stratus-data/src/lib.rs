@@ -29,7 +29,7 @@ pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, 
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
-pub use loader::{Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position};
+pub use loader::{Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position, Share, Turn};
 pub use stratus_store as store;
 pub use transform::augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use transform::colour::ColourJitter;

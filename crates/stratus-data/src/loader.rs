@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::config::Plan;
-pub use self::config::{Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position};
+pub use self::config::{Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position, Share, Turn};
 use self::order::EpochOrder;
 use self::ring::{Ring, Sequencer};
 use crate::buffer::BatchBuffer;
@@ -89,12 +89,12 @@ impl Loader {
         let (plan, normalisation) = Plan::new(dataset.as_ref(), &config)?;
         let shape @ [_, height, width] = plan.shape;
         let id = LOADERS.fetch_add(1, Ordering::Relaxed);
-        let buffer = |_| BatchBuffer::new(config.batch_size, plan.image_bytes, plan.label_count, id);
-        let buffer_bytes = BatchBuffer::bytes_of(config.batch_size, plan.image_bytes, plan.label_count);
+        let buffer = |_| BatchBuffer::new(config.rows(), plan.image_bytes, plan.label_count, id);
+        let buffer_bytes = BatchBuffer::bytes_of(config.rows(), plan.image_bytes, plan.label_count);
         let free = (0..config.slots).map(buffer).collect::<Result<Vec<_>, _>>();
         let free = free.map_err(|_| LoaderError::Memory {
             bytes: buffer_bytes.saturating_mul(config.slots as u64),
-            batch_size: config.batch_size,
+            batch_size: config.rows(),
             slots: config.slots,
         })?;
         let order = EpochOrder::new(dataset.as_ref(), &config);
@@ -130,8 +130,8 @@ impl Loader {
             dataset,
             config,
         };
-        let LoaderConfig { batch_size, workers, .. } = shared.config;
-        let parts = ring::parts(batch_size, workers, shared.least_rows());
+        let (rows, workers) = (shared.config.rows(), shared.config.workers);
+        let parts = ring::parts(rows, workers, shared.least_rows());
         shared.ring = Mutex::new(Ring::new(free, parts, workers));
         let shared = Arc::new(shared);
         let mut loader = Self { shared, workers: Vec::new(), next: 0 };
@@ -197,7 +197,7 @@ impl Loader {
     /// As [`new`](Self::new).
     pub fn batch_bytes(dataset: &dyn Dataset, config: &LoaderConfig) -> Result<u64, LoaderError> {
         let (plan, _) = Plan::new(dataset, config)?;
-        Ok(BatchBuffer::bytes_of(config.batch_size, plan.image_bytes, plan.label_count))
+        Ok(BatchBuffer::bytes_of(config.rows(), plan.image_bytes, plan.label_count))
     }
 
     /// Lets only so many of the workers work, at least 1 and at most all, which is how it begins. The
@@ -217,13 +217,13 @@ impl Loader {
         self.shared.position(self.next)
     }
 
-    /// Batches in an epoch.
+    /// Batches that it delivers in an epoch.
     #[must_use]
     pub fn batches_per_epoch(&self) -> u64 {
         self.shared.batches_per_epoch
     }
 
-    /// Samples delivered in an epoch: all, or without those of an incomplete last batch.
+    /// Samples of an epoch's batches, whoever gets them: all, or without those of an incomplete last batch.
     #[must_use]
     pub fn samples_per_epoch(&self) -> u64 {
         let whole = self.shared.batches_per_epoch.saturating_mul(self.shared.config.batch_size as u64);
@@ -274,8 +274,8 @@ impl Loader {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let Shared { config, sample_bytes, label_len, .. } = self.shared.as_ref();
-        let batch_size = config.batch_size;
-        let buffer = BatchBuffer::bytes_of(batch_size, sample_bytes * batch_size, label_len * batch_size);
+        let rows = config.rows();
+        let buffer = BatchBuffer::bytes_of(rows, sample_bytes * rows, label_len * rows);
         buffer * config.slots as u64 + EpochOrder::bytes(self.dataset(), config.order)
     }
 }
@@ -295,10 +295,12 @@ impl Drop for Loader {
 impl Shared {
     /// The place of the batch with this sequence number.
     fn position(&self, sequence: u64) -> Position {
-        let start = self.config.start;
+        let (start, turn) = (self.config.start, self.config.turn);
         let batch = start.batch + sequence;
-        let epochs = batch / self.batches_per_epoch;
-        Position { epoch: start.epoch.saturating_add(epochs as u32), batch: batch % self.batches_per_epoch }
+        // Without batches nobody asks for one.
+        let per_epoch = self.batches_per_epoch.max(1);
+        let epoch = start.epoch.saturating_add((batch / per_epoch) as u32);
+        Position { epoch, batch: turn.first + batch % per_epoch * turn.of }
     }
 
     /// Labels of a sample before samples are mixed.

@@ -167,7 +167,8 @@ pub struct Tile {
 
 impl Tile {
     /// The whole batch.
-    pub const WHOLE: Self = Self { index: 0, place: 0, count: 1, micro_batch: 0, micro_batches: 1, apart: false };
+    pub const WHOLE: Self =
+        Self { index: 0, place: 0, count: 1, micro_batch: 0, micro_batches: 1, apart: false };
 
     /// Whether a kernel that takes statistics of the micro-batch begins with it.
     #[must_use]

@@ -88,6 +88,7 @@ enum Ask {
     Sum(usize, Numbers),
     Gather(Vec<u8>, Answer),
     Broadcast(Vec<u8>, Answer),
+    Leave(Answer),
 }
 
 type Answer = std::sync::mpsc::SyncSender<Result<Vec<u8>, ExchangeError>>;
@@ -173,6 +174,24 @@ impl Workers {
         Ok(all.chunks(own.len().max(1)).map(<[u8]>::to_vec).collect())
     }
 
+    /// What each worker says, in their order, however much that is.
+    ///
+    /// # Errors
+    /// Where a worker is gone.
+    pub fn share(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let lengths = self.gather(&(own.len() as u64).to_le_bytes())?;
+        let number = |bytes: &Vec<u8>| {
+            <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
+        };
+        let lengths: Vec<usize> = lengths.iter().map(number).collect();
+        let mut padded = own;
+        padded.resize(lengths.iter().copied().max().unwrap_or(0), 0);
+        let mut all = self.gather(&padded)?;
+        all.resize(self.size, Vec::new());
+        all.iter_mut().zip(lengths).for_each(|(text, length)| text.truncate(length));
+        Ok(all)
+    }
+
     /// The bits that any worker sets, at all workers.
     ///
     /// # Errors
@@ -189,6 +208,14 @@ impl Workers {
     /// Where a worker is gone.
     pub fn broadcast(&self, own: Vec<u8>) -> Result<Vec<u8>, ExchangeError> {
         self.ask(|answer| Ask::Broadcast(own, answer))
+    }
+
+    /// Leaves the others, when all do. A worker that is dropped without it is taken for dead, and ends them.
+    ///
+    /// # Errors
+    /// Where a worker is gone.
+    pub fn leave(&self) -> Result<(), ExchangeError> {
+        self.ask(Ask::Leave).map(drop)
     }
 
     fn ask(&self, ask: impl FnOnce(Answer) -> Ask) -> Result<Vec<u8>, ExchangeError> {
@@ -208,9 +235,15 @@ impl Workers {
     }
 }
 
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "worker {} of {}", self.rank, self.size)
+    }
+}
+
 impl Drop for Workers {
     fn drop(&mut self) {
-        // The thread ends when nothing can be asked any more, and closes the transport.
+        // The thread ends when nothing can be asked any more.
         drop(self.asks.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
@@ -232,6 +265,11 @@ fn serve(transport: &mut dyn Transport, asked: &Receiver<Ask>, shared: &Shared) 
             }
             Ask::Gather(own, answer) => reply(tree::gather(transport, &own), &answer),
             Ask::Broadcast(own, answer) => reply(tree::broadcast(transport, own), &answer),
+            Ask::Leave(answer) => {
+                transport.leave();
+                let _ = answer.send(Ok(Vec::new()));
+                return;
+            }
         };
         if let Err(error) = outcome {
             *shared.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

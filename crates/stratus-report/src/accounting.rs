@@ -71,6 +71,19 @@ pub struct PhaseCost {
     pub cost: Cost,
 }
 
+/// One of the workers that train a run together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerCost {
+    /// Its number.
+    pub worker: u64,
+    /// Its iterations' wall time.
+    pub wall: Cost,
+    /// Of it, exchanging with the others, and waiting for them.
+    pub communication: Cost,
+    /// Of it, waiting for data.
+    pub data_wait: Cost,
+}
+
 /// Where the time of a run's training iterations went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Accounting {
@@ -88,6 +101,9 @@ pub struct Accounting {
     pub phases: Vec<PhaseCost>,
     /// What nothing accounts for.
     pub unattributed: Cost,
+    /// Where several workers trained: each, the first included, whose rows are all of the above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerCost>,
 }
 
 /// The sums of a row by layer. The last two columns are backward and total.
@@ -194,7 +210,7 @@ impl Accounting {
             .map(|(&phase, sum)| PhaseCost { phase, cost: scale.cost(sum) })
             .collect();
         phases.sort_by_key(|row| row.phase);
-        Ok(Self {
+        let accounting = Self {
             iterations: scale.iterations,
             skipped,
             torn_bytes: reader.torn_bytes()?,
@@ -202,7 +218,34 @@ impl Accounting {
             layers: layers.collect(),
             phases,
             unattributed: scale.cost(unattributed),
-        })
+            workers: Vec::new(),
+        };
+        Ok(accounting.with_workers(run, options))
+    }
+
+    /// With a row for each worker, where there were several. What a worker has not written has none.
+    fn with_workers(mut self, run: &RunDir, options: &Options) -> Self {
+        let others: Vec<(u64, Self)> = run
+            .workers()
+            .into_iter()
+            .filter_map(|(worker, folder)| Some((worker, Self::of(&folder, options).ok()?)))
+            .filter(|(_, accounting)| accounting.iterations > 0)
+            .collect();
+        if !others.is_empty() {
+            let first = self.as_worker(0);
+            let rest = others.iter().map(|(worker, accounting)| accounting.as_worker(*worker));
+            self.workers = std::iter::once(first).chain(rest).collect();
+        }
+        self
+    }
+
+    fn as_worker(&self, worker: u64) -> WorkerCost {
+        let of = |phase: Phase| {
+            let row = self.phases.iter().find(|row| row.phase == phase);
+            row.map_or(Cost::default(), |row| row.cost)
+        };
+        let (communication, data_wait) = (of(Phase::Communication), of(Phase::DataWait));
+        WorkerCost { worker, wall: self.wall, communication, data_wait }
     }
 }
 

@@ -27,6 +27,8 @@ pub const USAGE: &str = "usage.csv";
 pub const TENSORBOARD: &str = "tensorboard";
 /// The one file of events, inside [`TENSORBOARD`]. TensorBoard knows such files by a part of their name.
 pub const EVENTS: &str = "events.out.tfevents.stratus";
+/// The folder of what the workers of a run write, but for the first: a folder each, by their numbers.
+pub const WORKERS: &str = "workers";
 /// The run of the first stage, within a run of two.
 pub const FIRST_STAGE: &str = "first_stage";
 /// Measures of each class, see [`crate::classes`].
@@ -176,6 +178,21 @@ impl RunDir {
         let folder = self.path.join(TENSORBOARD);
         fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
         atomic::sync_folder(&self.path)
+    }
+
+    /// The folder of a worker's own files: its timeline. It is no run.
+    pub fn worker(&self, rank: usize) -> Result<Self> {
+        let path = self.path.join(WORKERS).join(rank.to_string());
+        fs::create_dir_all(&path).map_err(Error::io("create the folder", &path))?;
+        Ok(Self { path })
+    }
+
+    /// The folders of workers, by their numbers; none of a run that one process trained.
+    #[must_use]
+    pub fn workers(&self) -> Vec<(u64, Self)> {
+        let folder = self.path.join(WORKERS);
+        let ranks = numbers(&folder).unwrap_or_default();
+        ranks.into_iter().map(|rank| (rank, Self { path: folder.join(rank.to_string()) })).collect()
     }
 
     /// The directory.

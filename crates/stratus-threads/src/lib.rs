@@ -16,5 +16,5 @@ mod team;
 mod wait;
 
 pub use gomp::{PROVIDED, are_exported};
-pub use load::{Usage, UsageMeter, thread_time};
+pub use load::{Usage, UsageMeter, keep_to_share, thread_time};
 pub use team::{Function, is_better_alone, max_threads, parallel, set_max_threads, team_size, thread_number};

@@ -101,6 +101,21 @@ pub fn thread_time() -> Option<Duration> {
     system::thread().map(Duration::from_nanos)
 }
 
+/// Keeps the calling thread, and all that it will start, to its share of the processors that it may run on:
+/// the part `index` of `of` equal ones, at least one processor. Returns how many there were before; `None`
+/// where the system cannot, and nothing is changed.
+#[must_use]
+pub fn keep_to_share(index: usize, of: usize) -> Option<usize> {
+    system::keep_to(|processors| share(processors, index, of))
+}
+
+/// Which of so many processors are the part `index` of `of`.
+fn share(processors: usize, index: usize, of: usize) -> std::ops::Range<usize> {
+    let of = of.max(1);
+    let first = (index * processors / of).min(processors.saturating_sub(1));
+    first..((index + 1) * processors / of).max(first + 1)
+}
+
 fn want_more(threads: usize, processors: usize, others: u32) -> bool {
     let little = (LITTLE as usize).saturating_add(LITTLE_OF_EACH as usize * processors);
     let others = others as usize;
@@ -213,6 +228,25 @@ mod system {
         (!failed).then_some(ours)
     }
 
+    /// Keeps to some of the processors that this thread may run on; returns how many there were.
+    pub fn keep_to(share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
+        let ours = affinity()?;
+        // SAFETY: looks at a bit of the set, which has this many.
+        let is_ours = |number: &usize| unsafe { libc::CPU_ISSET(*number, &ours) };
+        let all: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_ours).collect();
+        let kept = all.get(share(all.len()))?;
+        // SAFETY: a set of bits, for which zeros are a value.
+        let mut wanted: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        for &number in kept {
+            // SAFETY: sets a bit of the set, which has this many.
+            unsafe { libc::CPU_SET(number, &mut wanted) };
+        }
+        // SAFETY: reads the set.
+        let failed =
+            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const wanted) } != 0;
+        (!failed).then_some(all.len())
+    }
+
     fn open() -> Option<Kept> {
         let ours = affinity()?;
         // SAFETY: a query.
@@ -280,6 +314,11 @@ mod system {
         None
     }
 
+    /// Nothing that is done here.
+    pub fn keep_to(_share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
+        None
+    }
+
     /// Not known.
     pub fn thread() -> Option<u64> {
         None
@@ -289,6 +328,13 @@ mod system {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_processor_is_somebodys() {
+        assert_eq!([share(8, 0, 2), share(8, 1, 2)], [0..4, 4..8]);
+        assert_eq!([share(2, 0, 4), share(2, 1, 4), share(2, 3, 4)], [0..1, 0..1, 1..2]);
+        assert_eq!([share(5, 0, 2), share(5, 1, 2), share(1, 0, 1)], [0..2, 2..5, 0..1]);
+    }
 
     #[test]
     fn the_columns_of_our_processors_are_added_up() {

@@ -87,6 +87,22 @@ pub enum TrainError {
         /// The epoch, counted from 1.
         epoch: u64,
     },
+    /// Workers that train together can do so no longer.
+    #[error(transparent)]
+    Exchange(#[from] stratus_exchange::ExchangeError),
+    /// Workers that should have the same parameters do not.
+    #[error(
+        "worker {rank} has other numbers in `{tensor}` than worker 0 after iteration {iteration}: one of them \
+         has computed something else"
+    )]
+    WorkersDiffer {
+        /// The worker.
+        rank: usize,
+        /// The first tensor that differs.
+        tensor: String,
+        /// Iterations done.
+        iteration: u64,
+    },
     /// A checkpoint that does not fit the run.
     #[error("checkpoint {checkpoint}: {problem}")]
     Checkpoint {

@@ -15,7 +15,7 @@ use crate::device::OpenDevice;
 use crate::experiment::{self, Experiment, Measure};
 use crate::input::{InputPipeline, usable_cores, workers_beside};
 use crate::{Schedule, TrainError};
-use stratus_data::{Dataset, View};
+use stratus_data::{Dataset, Share, View};
 use stratus_engine::Precision;
 use stratus_graph::Graph;
 use stratus_run::csv::Task;
@@ -35,6 +35,21 @@ pub struct Resolved {
     /// Whether `validation.batch_size` is another than that of training, and does not follow it.
     own_validation_batch: bool,
     tail_batch: Option<usize>,
+    place: Place,
+}
+
+/// Which of the workers that share out batches this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number, from 0.
+    pub rank: usize,
+    /// How many there are.
+    pub workers: usize,
+}
+
+impl Place {
+    /// A process that trains alone.
+    pub const ALONE: Self = Self { rank: 0, workers: 1 };
 }
 
 impl Resolved {
@@ -77,8 +92,16 @@ impl Resolved {
         let samples = dataset.len();
         let own_validation_batch =
             experiment.validation.batch_size.is_some_and(|batch| batch != experiment.micro_batch_size());
-        let resolved =
-            Self { settings, input, precision, task, samples, own_validation_batch, tail_batch: None };
+        let resolved = Self {
+            settings,
+            input,
+            precision,
+            task,
+            samples,
+            own_validation_batch,
+            tail_batch: None,
+            place: Place::ALONE,
+        };
         Ok(resolved.with_tail())
     }
 
@@ -86,6 +109,32 @@ impl Resolved {
         let rest = self.samples % self.settings.train.batch_size;
         let tail_batch = (rest > 0 && !self.settings.data.drop_last).then_some(rest);
         Self { tail_batch, ..self }
+    }
+
+    /// The same for one of several workers.
+    #[must_use]
+    pub fn with_place(&self, place: Place) -> Self {
+        Self { place, ..self.clone() }
+    }
+
+    /// Which of the workers this process is.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Into how many parts a batch is cut, at least 1.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.settings.train.parts.max(1)
+    }
+
+    /// The parts of every batch that this worker has.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        let (parts, Place { rank, workers }) = (self.parts(), self.place);
+        let count = parts / workers;
+        Share { parts, first: rank * count, count }
     }
 
     /// The same in batches of another size, which is not 0.

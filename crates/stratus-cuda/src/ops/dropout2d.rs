@@ -67,7 +67,8 @@ mod tests {
                 let (mut x, mut y) = (vec![1.0f32; count], vec![f32::NAN; count]);
                 let addresses = [address(&mut x), address(&mut hyper), address(&mut y)];
                 let (micro_batch, place_in) = (place / 3, place % 3);
-                let tile = Tile { index: 0, place: place_in, count: 3, micro_batch, micro_batches: 2, apart: false };
+                let tile =
+                    Tile { index: 0, place: place_in, count: 3, micro_batch, micro_batches: 2, apart: false };
                 run(&dropout, &operands, [2, 0, 1], &addresses, tile);
                 layout.for_each(&shape, |offset, plain| {
                     let each = if whole { shape[1] * pixels } else { pixels };

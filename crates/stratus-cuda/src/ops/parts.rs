@@ -70,8 +70,7 @@ mod tests {
     fn parts_are_added_along_the_tree() {
         for (parts, count) in [(2, 7), (4, 12), (8, 13)] {
             let add = AddParts { parts };
-            let operands =
-                vec![operand(DType::F32, &[count], Layout::plain(&[count])); 2 + add.levels()];
+            let operands = vec![operand(DType::F32, &[count], Layout::plain(&[count])); 2 + add.levels()];
             let shares: Vec<Vec<f32>> = (0..parts)
                 .map(|part| (0..count).map(|i| 0.1 + (7 * part + i) as f32 / 3.0).collect())
                 .collect();

@@ -55,11 +55,60 @@ pub struct Position {
     pub batch: u64,
 }
 
+/// The part of every batch that a loader delivers, where several workers share batches out. A batch is cut
+/// into `parts` equal parts, and samples are mixed with those of their own part alone: so each part has the
+/// same content whoever has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Into how many parts a batch is cut, at least 1.
+    pub parts: usize,
+    /// The first of this loader's.
+    pub first: usize,
+    /// How many it has.
+    pub count: usize,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { parts: 1, first: 0, count: 1 }
+    }
+}
+
+impl Share {
+    /// Its rows of a batch of `samples`.
+    #[must_use]
+    pub fn rows(&self, samples: usize) -> std::ops::Range<usize> {
+        let part = samples / self.parts.max(1);
+        let first = self.first * part;
+        first..first + self.count * part
+    }
+}
+
+/// Which batches of an epoch a loader delivers, where several workers take turns: from the batch `first` on,
+/// every `of`-th. An epoch that ends within a round has batches for the first of them alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The first batch.
+    pub first: u64,
+    /// How many take turns, at least 1.
+    pub of: u64,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self { first: 0, of: 1 }
+    }
+}
+
 /// How a data set is made into batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoaderConfig {
     /// Samples in a batch, at least 1.
     pub batch_size: usize,
+    /// Which of them are delivered; all by default.
+    pub share: Share,
+    /// Which batches are delivered; all by default.
+    pub turn: Turn,
     /// The order of samples.
     pub order: Order,
     /// The seed of order and augmentation.
@@ -108,6 +157,8 @@ impl LoaderConfig {
     pub fn new(batch_size: usize) -> Self {
         Self {
             batch_size,
+            share: Share::default(),
+            turn: Turn::default(),
             order: Order::default(),
             seed: 0,
             shape: None,
@@ -126,6 +177,12 @@ impl LoaderConfig {
             start: Position::default(),
             epochs: None,
         }
+    }
+
+    /// The rows of a whole batch that are delivered.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.share.rows(self.batch_size).len()
     }
 
     /// The normalisation for images of this many channels: the configured one, or that of the data set.
@@ -271,6 +328,17 @@ impl Plan {
             );
             return wrong("batch_size", problem);
         }
+        let Share { parts, first, count } = config.share;
+        if parts == 0 || count == 0 || first.checked_add(count).is_none_or(|end| end > parts) {
+            return wrong("share", format!("is {count} parts from {first} on, of {parts}"));
+        }
+        let last = if config.last == LastBatch::Keep { len % config.batch_size } else { 0 };
+        if let Some(odd) = [config.batch_size, last].into_iter().find(|size| !size.is_multiple_of(parts)) {
+            return wrong(
+                "share",
+                format!("cuts batches into {parts} equal parts, and one has {odd} samples"),
+            );
+        }
         let Some(shape) = config.shape.or(dataset.sample_shape()) else {
             let problem = format!("is not set, but the images of `{}` have no common size", dataset.name());
             return wrong("shape", problem);
@@ -345,7 +413,7 @@ impl Plan {
         // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than
         // half of all addresses of it.
         let of_batch = |each: Option<usize>, bytes: usize| {
-            let count = each?.checked_mul(config.batch_size)?;
+            let count = each?.checked_mul(config.rows())?;
             let total = count.checked_mul(bytes)?.checked_mul(config.slots)?;
             (total <= isize::MAX as usize / 2).then_some(count)
         };
@@ -353,13 +421,18 @@ impl Plan {
             (sample_bytes, of_batch(sample_bytes, 1), label_len, of_batch(label_len, size_of::<i32>()))
         else {
             let problem =
-                format!("{} samples in {} slots exceed the address space", config.batch_size, config.slots);
+                format!("{} samples in {} slots exceed the address space", config.rows(), config.slots);
             return wrong("batch_size", problem);
         };
         let batches_per_epoch = match config.last {
             LastBatch::Drop => len / config.batch_size,
             LastBatch::Keep => len.div_ceil(config.batch_size),
         } as u64;
+        let Turn { first, of } = config.turn;
+        if of == 0 || first >= of || of > 1 && config.start != Position::default() {
+            return wrong("turn", format!("is batch {first} and every {of}th from there, from the start"));
+        }
+        let batches_per_epoch = batches_per_epoch.saturating_sub(first).div_ceil(of);
         if config.start.batch > batches_per_epoch {
             let problem =
                 format!("is batch {} of an epoch, but an epoch has {batches_per_epoch}", config.start.batch);

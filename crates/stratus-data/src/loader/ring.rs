@@ -181,7 +181,7 @@ impl Shared {
     /// The loop of worker `number`.
     pub(super) fn work(&self, number: usize) {
         let mut worker = WorkerState::default();
-        let most = part_of(self.config.batch_size, self.config.workers, self.least_rows());
+        let most = part_of(self.config.rows(), self.config.workers, self.least_rows());
         worker.indices.reserve(most);
         let mut ring = lock(&self.ring);
         loop {
@@ -279,10 +279,8 @@ impl Shared {
     /// not the memory it had.
     fn open(&self, mut buffer: BatchBuffer) -> Opened {
         let Some(sequence) = self.assign(&mut buffer) else { return Opened::None(buffer) };
-        let image_bytes = self.sample_bytes * self.config.batch_size;
-        if buffer.images.len() != image_bytes
-            || buffer.labels.len() != self.label_len * self.config.batch_size
-        {
+        let image_bytes = self.sample_bytes * self.config.rows();
+        if buffer.images.len() != image_bytes || buffer.labels.len() != self.label_len * self.config.rows() {
             // The fields are public: the consumer may have replaced them.
             let cause = DataError::Buffer { expected: image_bytes, found: buffer.images.len() };
             return Opened::Failed(sequence, LoaderError::Data { at: self.position(sequence), cause });
@@ -313,7 +311,8 @@ impl Shared {
         let len = self.dataset.len();
         // Below `len`, as there is such a batch.
         let first = batch as usize * self.config.batch_size;
-        let samples = first..len.min(first + self.config.batch_size);
+        let rows = self.config.share.rows(self.config.batch_size.min(len - first));
+        let samples = first + rows.start..first + rows.end;
         buffer.epoch = epoch;
         buffer.index = batch;
         buffer.samples = samples.len();
@@ -365,7 +364,9 @@ impl Shared {
         let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
         if let Some(mixer) = &self.mixer {
             let images = &mut images[..*samples * self.sample_bytes];
-            mixer.mix(images, &mut labels[..*samples * self.label_len], indices, *epoch, &mut worker.last);
+            let group = *samples / self.config.share.count.max(1);
+            let labels = &mut labels[..*samples * self.label_len];
+            mixer.mix(images, labels, indices, (*epoch, group), &mut worker.last);
         }
     }
 

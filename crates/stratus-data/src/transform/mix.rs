@@ -113,7 +113,7 @@ pub(crate) struct Mixer {
 }
 
 impl Mixer {
-    /// Mixes the samples of a batch. `labels` has [`LABELS`] numbers per sample; on entry the first N are the
+    /// Mixes the samples of a batch, within groups of `group`. `labels` has [`LABELS`] numbers per sample; on entry the first N are the
     /// classes, and the rest is ignored. Samples without a class are neither mixed nor used. `last` is memory
     /// for one image.
     pub(crate) fn mix(
@@ -121,28 +121,33 @@ impl Mixer {
         images: &mut [u8],
         labels: &mut [i32],
         indices: &[u32],
-        epoch: u32,
+        (epoch, group): (u32, usize),
         last: &mut AlignedBytes,
     ) {
-        let samples = indices.len();
-        let Some(end) = samples.checked_sub(1) else { return };
+        let (samples, group) = (indices.len(), group.max(1));
+        if samples == 0 {
+            return;
+        }
         let bytes = images.len() / samples;
         if last.len() != bytes {
             // Its size is that of an image in the batch.
             *last = AlignedBytes::zeroed(bytes, "the last image").unwrap_or_default();
         }
-        last.copy_from_slice(&images[end * bytes..]);
-        let last_class = labels[end];
+        let mut last_class = IGNORED_LABEL;
         // From the last to the first, so that the predecessor is still unmixed: its image, and its class,
         // which is stored before the labels that are written.
         for (sample, &index) in indices.iter().enumerate().rev() {
+            if sample + 1 == samples || (sample + 1).is_multiple_of(group) {
+                last.copy_from_slice(&images[sample * bytes..][..bytes]);
+                last_class = labels[sample];
+            }
             let (before, from) = images.split_at_mut(sample * bytes);
             let (other_image, other_class) = match sample.checked_sub(1) {
-                Some(other) => (&before[other * bytes..], labels[other]),
-                None => (&**last, last_class),
+                Some(other) if !sample.is_multiple_of(group) => (&before[other * bytes..], labels[other]),
+                _ => (&**last, last_class),
             };
             let class = labels[sample];
-            let countable = samples > 1 && class != IGNORED_LABEL && other_class != IGNORED_LABEL;
+            let countable = group > 1 && class != IGNORED_LABEL && other_class != IGNORED_LABEL;
             let share = if countable {
                 let [_, height, width] = self.shape;
                 let blend = self.mix.blend(self.seed, epoch, index, [height, width]);
@@ -297,7 +302,7 @@ mod tests {
         let mut labels = vec![99; samples * LABELS];
         (0..samples).for_each(|sample| labels[sample] = if sample == 2 { -1 } else { 10 + sample as i32 });
         let indices: Vec<u32> = (0..samples as u32).map(|sample| 50 - sample).collect();
-        mixer.mix(&mut images, &mut labels, &indices, 4, &mut AlignedBytes::default());
+        mixer.mix(&mut images, &mut labels, &indices, (4, indices.len()), &mut AlignedBytes::default());
         (images.elements::<T>().iter().map(|&value| value.into()).collect(), labels)
     }
 

@@ -102,7 +102,9 @@ fn expect_bucket(values: &[&Value]) -> Result<(), String> {
         return Err(format!("it exchanges {} values, at most {BUCKET_VALUES} are possible", values.len()));
     }
     match values.iter().find(|value| value.dtype != values[0].dtype) {
-        Some(other) => Err(format!("`{}` is {}, `{}` {}", values[0].name, values[0].dtype, other.name, other.dtype)),
+        Some(other) => {
+            Err(format!("`{}` is {}, `{}` {}", values[0].name, values[0].dtype, other.name, other.dtype))
+        }
         None if matches!(values[0].dtype, DType::F32 | DType::F64) => Ok(()),
         None => Err(format!("`{}` is {}; f32 and f64 are exchanged", values[0].name, values[0].dtype)),
     }

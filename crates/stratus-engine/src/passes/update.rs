@@ -137,7 +137,8 @@ pub fn update_joined(
         };
         let last_read =
             [Some(parameter), copy].into_iter().flatten().flat_map(|id| program.readers(id)).max();
-        let layers = program.steps[made].layers.clone();
+        let computes = program.steps.iter().find(|step| step.outputs.contains(&gradient));
+        let layers = computes.unwrap_or(&program.steps[made]).layers.clone();
         let mut updates = vec![parameter];
         for &state in optimiser.states() {
             let origin = Origin::OptimiserState { of: parameter, state };

@@ -112,11 +112,8 @@ impl Program {
                         problem,
                     });
                 }
-                let adds_up = if section.micro_batches {
-                    step.kernel.adds_up()
-                } else {
-                    tiling == Tiling::Continues
-                };
+                let adds_up =
+                    if section.micro_batches { step.kernel.adds_up() } else { tiling == Tiling::Continues };
                 if adds_up {
                     unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
                 }

@@ -1,9 +1,9 @@
 //! Sums over parts.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
+use crate::Operands;
 use crate::exchange::unconnected;
 use crate::ops::{AddParts, ExchangeStart, ExchangeWait};
-use crate::Operands;
 
 impl Reference for AddParts {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {

@@ -21,23 +21,27 @@ pub(super) struct Constants {
     pub comm_world: usize,
     pub byte: usize,
     pub errors_return: usize,
+    pub float: usize,
+    pub sum: usize,
     pub status_ignore: usize,
     /// The level of threads at which one thread alone calls the library.
     pub thread_funneled: i32,
 }
 
 /// The objects of Open MPI whose addresses are its constants.
-pub(super) const OPEN_MPI_OBJECTS: [&str; 3] =
-    ["ompi_mpi_comm_world", "ompi_mpi_byte", "ompi_mpi_errors_return"];
+pub(super) const OPEN_MPI_OBJECTS: [&str; 5] =
+    ["ompi_mpi_comm_world", "ompi_mpi_byte", "ompi_mpi_errors_return", "ompi_mpi_float", "ompi_mpi_op_sum"];
 
 impl Abi {
     /// Its constants; `objects` are the addresses of [`OPEN_MPI_OBJECTS`], used with Open MPI alone.
-    pub(super) fn constants(self, objects: [usize; 3]) -> Constants {
+    pub(super) fn constants(self, objects: [usize; 5]) -> Constants {
         match self {
             Self::Standard => Constants {
                 comm_world: 0x101,
                 byte: 0x247,
                 errors_return: 0x143,
+                float: 0x210,
+                sum: 0x21,
                 status_ignore: 0,
                 thread_funneled: 1024,
             },
@@ -45,6 +49,8 @@ impl Abi {
                 comm_world: 0x4400_0000,
                 byte: 0x4c00_010d,
                 errors_return: 0x5400_0001,
+                float: 0x4c00_040a,
+                sum: 0x5800_0003,
                 status_ignore: 1,
                 thread_funneled: 1,
             },
@@ -52,6 +58,8 @@ impl Abi {
                 comm_world: objects[0],
                 byte: objects[1],
                 errors_return: objects[2],
+                float: objects[3],
+                sum: objects[4],
                 status_ignore: 0,
                 thread_funneled: 1,
             },

@@ -7,8 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
-type Transfer =
-    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
+type Transfer = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
 
 /// Functions and constants of MPI. Requests are words as handles are.
 pub(super) struct Library {
@@ -21,6 +20,7 @@ pub(super) struct Library {
     isend: Transfer,
     irecv: Transfer,
     test: unsafe extern "C" fn(*mut usize, *mut c_int, usize) -> c_int,
+    all_reduce: unsafe extern "C" fn(*const c_void, *mut c_void, c_int, usize, usize, usize) -> c_int,
     error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
     version: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int,
     /// Last, so that it is closed last. It never is: MPI leaves threads and handlers behind.
@@ -71,10 +71,10 @@ impl Library {
         };
         let constants = match abi {
             Abi::OpenMpi => {
-                let [world, byte, errors] = objects;
-                abi.constants([world?, byte?, errors?])
+                let [world, byte, errors, float, sum] = objects;
+                abi.constants([world?, byte?, errors?, float?, sum?])
             }
-            Abi::Standard | Abi::Mpich => abi.constants([0; 3]),
+            Abi::Standard | Abi::Mpich => abi.constants([0; 5]),
         };
         macro_rules! function {
             ($name:literal) => {{
@@ -93,6 +93,7 @@ impl Library {
             isend: function!("MPI_Isend"),
             irecv: function!("MPI_Irecv"),
             test: function!("MPI_Test"),
+            all_reduce: function!("MPI_Allreduce"),
             error_string: function!("MPI_Error_string"),
             version: function!("MPI_Get_library_version"),
             _loaded: std::mem::ManuallyDrop::new(loaded),
@@ -114,8 +115,7 @@ impl Library {
             });
         }
         // SAFETY: MPI is initialised; both are its constants.
-        let code =
-            unsafe { (self.set_errhandler)(self.constants.comm_world, self.constants.errors_return) };
+        let code = unsafe { (self.set_errhandler)(self.constants.comm_world, self.constants.errors_return) };
         self.check("MPI_Comm_set_errhandler", code)
     }
 
@@ -175,8 +175,7 @@ impl Library {
         let mut request = 0;
         let (count, peer) = (c_int::try_from(length).unwrap_or(c_int::MAX), peer as c_int);
         // SAFETY: `count` bytes are there, as the caller says; MPI is initialised.
-        let code =
-            unsafe { function(bytes.cast(), count, byte, peer, tag, comm_world, &raw mut request) };
+        let code = unsafe { function(bytes.cast(), count, byte, peer, tag, comm_world, &raw mut request) };
         self.check(call, code)?;
         Ok(request)
     }
@@ -188,6 +187,17 @@ impl Library {
         let code = unsafe { (self.test)(request, &raw mut done, self.constants.status_ignore) };
         self.check("MPI_Test", code)?;
         Ok(done != 0)
+    }
+
+    /// Adds up values over all processes, in whatever order the library likes.
+    pub(super) fn all_reduce(&self, values: &[f32], sums: &mut [f32]) -> Result<(), ExchangeError> {
+        let Constants { float, sum, comm_world, .. } = self.constants;
+        let count = c_int::try_from(values.len().min(sums.len())).unwrap_or(c_int::MAX);
+        // SAFETY: both hold `count` numbers, and the call returns when it needs neither any more.
+        let code = unsafe {
+            (self.all_reduce)(values.as_ptr().cast(), sums.as_mut_ptr().cast(), count, float, sum, comm_world)
+        };
+        self.check("MPI_Allreduce", code)
     }
 
     pub(super) fn finalize(&self) -> Result<(), ExchangeError> {

@@ -64,6 +64,14 @@ impl Mpi {
         self.library.version()
     }
 
+    /// Adds up values by the library's own all-reduce, to compare with: its order is its own.
+    ///
+    /// # Errors
+    /// Where a worker is gone.
+    pub fn all_reduce(&mut self, values: &[f32], sums: &mut [f32]) -> Result<(), ExchangeError> {
+        self.library.all_reduce(values, sums)
+    }
+
     /// Waits until `done` says so: at first at once, then with a sleep in between, so that the processor is
     /// there for those who compute.
     fn wait(&self, requests: &mut [usize], sleeps: bool) -> Result<(), ExchangeError> {
@@ -133,11 +141,9 @@ impl Transport for Mpi {
             }
         }
     }
-}
 
-impl Drop for Mpi {
-    fn drop(&mut self) {
-        // A process that leaves without it is taken for dead. There is nobody to tell of a failure.
+    fn leave(&mut self) {
+        // There is nobody to tell of a failure.
         let _ = self.library.finalize();
     }
 }

@@ -66,10 +66,8 @@ fn train(program: &Program, exchange: Option<Arc<Workers>>) -> Trained {
         let exchange: Arc<dyn Exchange> = workers;
         session.connect(&exchange, rank * program.batch / PART);
     }
-    let names: Vec<(String, usize)> = session
-        .state()
-        .map(|value| (value.name.to_owned(), value.shape.iter().product()))
-        .collect();
+    let names: Vec<(String, usize)> =
+        session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();
     for (at, (name, count)) in names.iter().enumerate() {
         let positive = name.contains("var");
         let first = |i: usize| if positive { 1.0 } else { number(1000 * at + i) };
@@ -127,7 +125,10 @@ fn any_number_of_workers_gives_the_same_bits() {
     {
         let alone = train(&program(&graph, precision, 1), None);
         let losses: Vec<f64> = alone.1.iter().map(|metrics| metrics.loss).collect();
-        assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1], "{losses:?}");
+        assert!(
+            losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1],
+            "{losses:?}"
+        );
         let rows = (PARTS * PART) as f64;
         assert_eq!(alone.1[0].samples, rows - (PARTS * PART / 7) as f64);
         for size in [1, 2, 4, 8] {

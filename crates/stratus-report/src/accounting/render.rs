@@ -82,6 +82,22 @@ impl Columns {
         }
         self.line(out, "unattributed", "", None, unattributed, true)?;
         self.line(out, "iteration", "", None, wall, true)?;
+        if !accounting.workers.is_empty() {
+            let heads = ["iteration", "exchange", "data wait"];
+            writeln!(out, "\n{:<1$}{2:>11}{3:>11}{4:>11}", "worker", 8, heads[0], heads[1], heads[2])?;
+        }
+        for worker in &accounting.workers {
+            let cells =
+                [worker.wall, worker.communication, worker.data_wait].map(|cost| number(cost.mean_ms));
+            writeln!(
+                out,
+                "{:<8}{:>11}{:>11}{:>11}",
+                worker.worker,
+                cells[0].trim(),
+                cells[1].trim(),
+                cells[2].trim()
+            )?;
+        }
         if accounting.torn_bytes > 0 {
             let torn = accounting.torn_bytes;
             writeln!(
@@ -154,6 +170,7 @@ fn label(phase: Phase) -> &'static str {
         Phase::Layout => "layout changes",
         Phase::Copy => "copies",
         Phase::DataWait => "data wait",
+        Phase::Communication => "exchange with other workers",
         Phase::Update => "update of all layers",
         other => other.name(),
     }

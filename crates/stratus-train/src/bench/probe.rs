@@ -105,7 +105,7 @@ pub fn probe(
     device.warnings.iter().for_each(|warning| warn(warning));
     let resolved = Resolved::new(&experiment, dataset, &graph, &device)?;
     let FittedRun { resolved, mut planned, .. } =
-        fit(resolved, &graph, &device, &KernelSelection::Cached, warn)?;
+        fit(resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
     let planning_s = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
     let StepTimes { train, evaluate: validation, kinds, scratch_bytes } =

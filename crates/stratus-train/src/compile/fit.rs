@@ -1,11 +1,12 @@
 //! Plans a run so that what it allocates keeps within `train.memory_limit_mib`.
 
 use super::room::{does_not_fit, expect_room};
-use super::{KernelSelection, PlannedRun, Programs, plan, programs};
+use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::resolve::Resolved;
+use crate::resolve::{Place, Resolved};
 use stratus_engine::passes::recompute::live_bytes;
+use stratus_exchange::{ExchangeError, Workers};
 use stratus_graph::Graph;
 
 /// The most plans that are made on the way to one that fits.
@@ -45,6 +46,30 @@ impl FittedRun {
     }
 }
 
+/// The kernels of a run in parts: those for a worker that has one part, whatever the number of parts that a
+/// worker has here, so that all have the same. The first worker measures.
+fn common_choices(
+    resolved: &Resolved,
+    graph: &Graph,
+    device: &OpenDevice,
+    selection: &KernelSelection<'_>,
+    workers: Option<&Workers>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<KernelChoices, TrainError> {
+    let mut measured = || {
+        let of_one = resolved.with_place(Place { rank: 0, workers: resolved.parts() });
+        Ok::<_, TrainError>(plan(&programs(&of_one, graph, device)?, device, selection, warn)?.choices())
+    };
+    let Some(workers) = workers else { return measured() };
+    let said = match workers.rank() {
+        0 => serde_json::to_vec(&measured()?).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    serde_json::from_slice(&workers.broadcast(said)?).map_err(|error| {
+        ExchangeError::Ended(format!("the first worker's choice of kernels cannot be read: {error}")).into()
+    })
+}
+
 /// Plans a run within `train.memory_limit_mib`.
 ///
 /// Kernels are chosen for the program that keeps every activation. If that is too large, fewer activations
@@ -67,6 +92,7 @@ pub fn fit(
     graph: &Graph,
     device: &OpenDevice,
     selection: &KernelSelection<'_>,
+    workers: Option<&Workers>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<FittedRun, TrainError> {
     if let KernelSelection::Repeat(_) = selection {
@@ -77,6 +103,12 @@ pub fn fit(
     let keeps_all = resolved.with_activations_kib(None);
     let wanted_programs = programs(&keeps_all, graph, device)?;
     expect_room(&resolved, graph, device, &wanted_programs)?;
+    let common = match resolved.parts() {
+        1 => None,
+        _ => Some(common_choices(&keeps_all, graph, device, selection, workers, warn)?),
+    };
+    let repeats_common = common.as_ref().map(KernelSelection::Repeat);
+    let selection = repeats_common.as_ref().unwrap_or(selection);
     let mut run = FittedRun::of(keeps_all, wanted_programs, device, selection, warn)?;
     let choices = run.planned.choices();
     let repeat = KernelSelection::Repeat(&choices);

@@ -38,6 +38,31 @@ impl Plans {
         sha256_hex([text.as_slice()])
     }
 
+    /// Whether these plans give the bits of others: they are the same, or for another number of workers that
+    /// have parts of the same batch, each step by the same kernel.
+    #[must_use]
+    pub fn has_kernels_of(&self, other: &Self) -> bool {
+        let parts = [self, other].map(|plans| plans.train.program.parts);
+        if parts[0] != parts[1] || parts[0] == 1 {
+            return self == other;
+        }
+        let all = |plans: &Self| {
+            let Self { train, tail, evaluate, refresh, .. } = plans.clone();
+            [Some(train), tail, Some(evaluate), Some(refresh)]
+        };
+        all(self).into_iter().zip(all(other)).all(|pair| match pair {
+            (Some(one), Some(two)) => {
+                let about = |plan: &Plan| (plan.library.clone(), plan.kernels.clone(), plan.threads);
+                let of_two = &two.choices.implementations;
+                let differs =
+                    |(step, name): (&String, &String)| of_two.get(step).is_some_and(|other| other != name);
+                about(&one) == about(&two) && !one.choices.implementations.iter().any(differs)
+            }
+            (None, None) => true,
+            _ => false,
+        })
+    }
+
     /// The kernels and layouts of each program.
     #[must_use]
     pub fn choices(&self) -> KernelChoices {
@@ -51,6 +76,7 @@ impl Plans {
 }
 
 /// The kernels and layouts that were measured to be the fastest, per program of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelChoices {
     train: Choices,
     tail: Option<Choices>,

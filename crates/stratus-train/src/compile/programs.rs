@@ -5,7 +5,7 @@ use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::experiment::{ClassWeighting, Experiment};
 use crate::input::ScaleShifts;
-use crate::resolve::Resolved;
+use crate::resolve::{Place, Resolved};
 use stratus_engine::Program;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
@@ -13,6 +13,7 @@ use stratus_engine::passes::fuse::fuse_as;
 use stratus_engine::passes::images::images_as_bytes;
 use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels, weigh_classes};
 use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::parts::{Parts, parts as in_parts};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{LARGE, Optimisers, update_joined};
@@ -22,6 +23,10 @@ use stratus_graph::Graph;
 /// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than
 /// caches give.
 const MIN_TILE_SAMPLES: usize = 32;
+
+/// Bytes of gradients that workers exchange together: fewer would be mostly waiting for each other, more
+/// would begin late.
+const BUCKET_BYTES: usize = 4 << 20;
 
 /// The programs of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,12 +74,19 @@ fn training_program(
     let forward = fuse_as(&forward, device.backend.fusions())?;
     let forward = read_bytes(forward, resolved.input().training_scale_shifts(), device)?;
     let program = recompute(&differentiate(&forward)?, resolved.activations_limit())?;
-    let program = match settings.train.micro_batches {
-        0 | 1 => tiled(program, resolved)?,
-        _ => micro_batches(&program, parts)?,
+    let large = if resolved.parts() > 1 { usize::MAX } else { LARGE };
+    let program = match (resolved.parts(), settings.train.micro_batches) {
+        (1, 0 | 1) => tiled(program, resolved)?,
+        (1, _) => micro_batches(&program, parts)?,
+        // A worker may have one part or all of them: tiles, and gradients that are never stored, would make
+        // other sums.
+        (count, _) => {
+            let Place { workers, .. } = resolved.place();
+            in_parts(&program, Parts { count, workers, bucket_bytes: BUCKET_BYTES })?
+        }
     };
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
-    let program = update_joined(&program, optimisers, LARGE)?;
+    let program = update_joined(&program, optimisers, large)?;
     Ok(match settings.train.ema_decay {
         Some(decay) => average(&program, decay)?,
         None => program,
@@ -100,7 +112,10 @@ pub(super) fn evaluation_program(
 
 /// Samples of a batch that go through the training program together.
 pub(super) fn samples_at_once(resolved: &Resolved, batch: usize) -> usize {
-    batch / equal_parts(batch, resolved.settings().micro_batch_size())
+    match resolved.parts() {
+        1 => batch / equal_parts(batch, resolved.settings().micro_batch_size()),
+        parts => batch / parts,
+    }
 }
 
 /// The fewest equal parts of a batch that have at most `most` samples each. The last batch of an epoch may

@@ -9,7 +9,7 @@ use crate::compile::{EvaluationSession, Plans, compile_evaluation};
 use crate::device;
 use crate::input::BatchFormat;
 use crate::network::Network;
-use crate::resolve::{Resolved, validation_views};
+use crate::resolve::{Place, Resolved, validation_views};
 use crate::weights::session_state::{Restored, refresh, restore};
 use crate::weights::{CheckpointChoice, Pretrained, WeightsUse, load_checkpoint};
 use crate::{Experiment, TrainError};
@@ -17,16 +17,17 @@ use std::path::Path;
 use std::sync::Arc;
 use stratus_base::AlignedBytes;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::{Dataset, Loader, LoaderConfig, View};
+use stratus_data::{Dataset, Loader, LoaderConfig, Turn, View};
 use stratus_engine::{Clock, Program, Session};
+use stratus_exchange::{ExchangeError, Workers};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
 use views::ViewAverage;
 
 use images::OpenImages;
 pub use images::{ImageChoice, MeasuredImages, Part};
-use scorer::Scorer;
 pub use scorer::{Measures, Scores};
+use scorer::{Scorer, Tally};
 pub use windows::{of_run_in_windows, of_weights_in_windows};
 
 /// Measures a session's weights on one data set, as often as is wanted. The loader reads ahead.
@@ -103,7 +104,16 @@ impl Evaluator {
         let plan = session.plan(program);
         let format = BatchFormat::of(plan);
         let workers = resolved.most_workers();
-        let config = LoaderConfig { workers, ..resolved.input().measuring(format, plan.program.batch) };
+        let Place { rank, workers: measuring } = resolved.place();
+        let turn = Turn { first: rank as u64, of: measuring as u64 };
+        let config = LoaderConfig { workers, turn, ..resolved.input().measuring(format, plan.program.batch) };
+        let batches = dataset.len().div_ceil(config.batch_size) as u64;
+        if batches < turn.of {
+            return Err(TrainError::Configuration {
+                problem: format!("there are {batches} batches to validate on, and {measuring} workers"),
+                hint: "set a smaller validation.batch_size, or start fewer workers".to_owned(),
+            });
+        }
         let clock = Clock::disabled(session.slots(program));
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
         let scorer = Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?;
@@ -133,6 +143,34 @@ impl Evaluator {
     /// # Errors
     /// If data cannot be read or a kernel fails.
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
+        self.measure(session)?;
+        self.scorer.scores(self.loader.dataset())
+    }
+
+    /// Runs the batches that are this worker's turn through the network, and puts together what all have
+    /// counted: as if one had measured all, bit by bit.
+    ///
+    /// # Errors
+    /// As [`Self::run`], or if a worker is gone.
+    pub(crate) fn run_shared(
+        &mut self,
+        session: &mut Session,
+        workers: Option<&Workers>,
+    ) -> Result<Scores, TrainError> {
+        let Some(workers) = workers else { return self.run(session) };
+        self.measure(session)?;
+        let own = serde_json::to_vec(&self.scorer.tally()?).unwrap_or_default();
+        let read = |text: &Vec<u8>| {
+            serde_json::from_slice(text).map_err(|error| {
+                ExchangeError::Ended(format!("what a worker measured cannot be read: {error}"))
+            })
+        };
+        let all: Vec<Tally> = workers.share(own)?.iter().map(read).collect::<Result<_, _>>()?;
+        self.scorer.put_together(&all)?;
+        self.scorer.scores(self.loader.dataset())
+    }
+
+    fn measure(&mut self, session: &mut Session) -> Result<(), TrainError> {
         self.scorer.clear();
         for _ in 0..self.loader.batches_per_epoch() {
             let Some(mut batch) = self.loader.next()? else { break };
@@ -158,7 +196,7 @@ impl Evaluator {
             self.scorer.add(session, self.program, batch.samples, &batch.labels, metrics, average)?;
             self.loader.recycle(batch);
         }
-        self.scorer.scores(self.loader.dataset())
+        Ok(())
     }
 }
 

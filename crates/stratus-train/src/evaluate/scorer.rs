@@ -2,7 +2,7 @@
 
 use super::views::{ViewAverage, largest};
 use crate::TrainError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stratus_data::Dataset;
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::session::{Metrics, PixelMetrics};
@@ -67,10 +67,20 @@ pub(super) struct Scorer {
     /// Memory for the logits of a batch.
     logits: Vec<f32>,
     samples: u64,
-    /// Sums over what counted: of losses times their weight, and of weights.
-    loss: f64,
-    weight: f64,
+    /// Of each batch, in order: the sum of losses times their weight, and of weights.
+    batches: Vec<[f64; 2]>,
     kind: Kind,
+}
+
+/// What one of several workers has counted, of every so many batches.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Tally {
+    confusion: ConfusionMatrix,
+    boundaries: Option<BoundaryScore>,
+    samples: u64,
+    among_five: u64,
+    /// The bits of [`Scorer::batches`].
+    batches: Vec<[u64; 2]>,
 }
 
 enum Kind {
@@ -110,12 +120,13 @@ impl Scorer {
         };
         let confusion = ConfusionMatrix::new(classes);
         let (predictions, logits) = (Vec::new(), Vec::new());
-        Ok(Self { value, confusion, predictions, logits, samples: 0, loss: 0.0, weight: 0.0, kind })
+        Ok(Self { value, confusion, predictions, logits, samples: 0, batches: Vec::new(), kind })
     }
 
     /// Forgets everything counted.
     pub fn clear(&mut self) {
-        (self.samples, self.loss, self.weight) = (0, 0.0, 0.0);
+        self.samples = 0;
+        self.batches.clear();
         self.confusion.clear();
         match &mut self.kind {
             Kind::Images { among_five, .. } => *among_five = 0.0,
@@ -143,8 +154,7 @@ impl Scorer {
         match &mut self.kind {
             Kind::Images { classes, among_five } => {
                 self.samples += metrics.samples as u64;
-                self.loss += metrics.loss * metrics.samples;
-                self.weight += metrics.samples;
+                self.batches.push([metrics.loss * metrics.samples, metrics.samples]);
                 *among_five += metrics.top5;
                 self.predictions.clear();
                 match views {
@@ -158,8 +168,7 @@ impl Scorer {
             }
             Kind::Pixels { size, workers, .. } => {
                 let PixelMetrics { loss, weight, .. } = metrics.into();
-                self.loss += loss * weight;
-                self.weight += weight;
+                self.batches.push([loss * weight, weight]);
                 session.read_labels(program, self.value.0, &mut self.predictions)?;
                 let size = *size;
                 let pixels = size[0] * size[1];
@@ -190,11 +199,58 @@ impl Scorer {
         let Kind::Pixels { workers, .. } = &mut self.kind else {
             return Err(EngineError::Mismatch("the network gives no class for each pixel".to_owned()).into());
         };
-        self.loss += loss;
-        self.weight += weight;
+        self.batches.push([loss, weight]);
         self.confusion.add(labels, predictions)?;
         self.samples += u64::from(labels.iter().any(|&label| label >= 0));
         Ok(compare_boundaries(workers, &[(labels, predictions)], size)?)
+    }
+
+    /// What was counted, to be put together with what others have.
+    ///
+    /// # Errors
+    /// Where measures do not belong together.
+    pub fn tally(&self) -> Result<Tally, TrainError> {
+        let (boundaries, among_five) = match &self.kind {
+            Kind::Images { among_five, .. } => (None, *among_five as u64),
+            Kind::Pixels { boundaries, workers, .. } => {
+                let mut all = boundaries.clone();
+                workers.iter().try_for_each(|worker| all.merge(&worker.score))?;
+                (Some(all), 0)
+            }
+        };
+        let batches = self.batches.iter().map(|batch| batch.map(f64::to_bits)).collect();
+        Ok(Tally {
+            confusion: self.confusion.clone(),
+            boundaries,
+            samples: self.samples,
+            among_five,
+            batches,
+        })
+    }
+
+    /// Takes what all have counted, who took turns batch by batch, in the place of what was counted here.
+    ///
+    /// # Errors
+    /// Where measures do not belong together.
+    pub fn put_together(&mut self, all: &[Tally]) -> Result<(), TrainError> {
+        self.clear();
+        for tally in all {
+            self.samples += tally.samples;
+            self.confusion.merge(&tally.confusion)?;
+            match (&mut self.kind, &tally.boundaries) {
+                (Kind::Images { among_five: sum, .. }, _) => *sum += tally.among_five as f64,
+                (Kind::Pixels { workers, .. }, Some(score)) => {
+                    workers.first_mut().map_or(Ok(()), |worker| worker.score.merge(score))?;
+                }
+                (Kind::Pixels { .. }, None) => {}
+            }
+        }
+        // Losses are added up in the order of batches, as one worker does.
+        let rounds = all.iter().map(|tally| tally.batches.len()).max().unwrap_or(0);
+        let in_order =
+            (0..rounds).flat_map(|round| all.iter().filter_map(move |tally| tally.batches.get(round)));
+        self.batches.extend(in_order.map(|batch| batch.map(f64::from_bits)));
+        Ok(())
     }
 
     /// What was counted.
@@ -215,7 +271,9 @@ impl Scorer {
                 Measures::Segmentation(measures?)
             }
         };
-        let loss = if self.weight > 0.0 { self.loss / self.weight } else { 0.0 };
+        let [loss, weight] =
+            self.batches.iter().fold([0.0; 2], |[loss, weight], batch| [loss + batch[0], weight + batch[1]]);
+        let loss = if weight > 0.0 { loss / weight } else { 0.0 };
         Ok(Scores { samples: self.samples, loss, measures, confusion: self.confusion.clone() })
     }
 }

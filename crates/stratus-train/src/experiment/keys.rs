@@ -417,6 +417,11 @@ settings! {
         /// accumulated and parameters updated once per batch. Batch norm takes the statistics of each
         /// micro-batch. 1: no splitting.
         micro_batches: usize = 1, Limit::Between(1.0, 16_777_216.0);
+        /// Equal parts that a batch is cut into and that workers share out (`--workers`): a power of two.
+        /// Each part has its own batch norm statistics and loss; gradients and running statistics are summed
+        /// along one tree over the parts, so that the bits do not depend on the number of workers, 1
+        /// included. 0: as many as there are workers when the run begins.
+        parts: usize = 0, Limit::Between(0.0, 65_536.0);
         /// Label smoothing: the share of the target that is spread evenly over all classes. Not used in
         /// validation.
         label_smoothing: f64 = 0.0, Limit::From(0.0, 1.0);

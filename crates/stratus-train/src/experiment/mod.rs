@@ -300,7 +300,7 @@ impl Experiment {
     /// Samples that go through a training program together: a batch, or one of its micro-batches.
     #[must_use]
     pub fn micro_batch_size(&self) -> usize {
-        self.train.batch_size / self.train.micro_batches.max(1)
+        self.train.batch_size / (self.train.micro_batches * self.train.parts.max(1)).max(1)
     }
 
     /// The experiment with those keys set that follow from other keys. What follows from data set, network
@@ -430,6 +430,19 @@ impl Experiment {
                      divide"
                 ),
                 "take a divisor of the batch size",
+            );
+        }
+        let cut = self.train.parts;
+        if cut > 0 && (!cut.is_power_of_two() || !batch.is_multiple_of(cut)) {
+            return conflict(
+                format!("`train.parts` is {cut} and `train.batch_size` is {batch}"),
+                "take a power of two that divides the batch size",
+            );
+        }
+        if cut > 1 && parts > 1 {
+            return conflict(
+                "`train.parts` and `train.micro_batches` are both more than 1".to_owned(),
+                "set train.parts alone: a worker processes its parts one after the other",
             );
         }
         if let Some(deadline) = &self.train.deadline

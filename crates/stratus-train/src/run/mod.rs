@@ -8,6 +8,7 @@ mod loss_watch;
 mod outlook;
 mod records;
 mod setup;
+mod together;
 mod trainer;
 mod usage;
 mod workers;
@@ -33,6 +34,7 @@ use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
 use stratus_run::sources::Sources;
 use stratus_run::summary::{Status, Summary};
+pub use together::Together;
 use trainer::{Loaders, Trainer};
 
 /// How to run.
@@ -54,6 +56,8 @@ pub struct Options {
     /// Stop after this epoch, counted from 1, with a checkpoint. Of a run of two stages, an epoch of the
     /// second.
     pub until_epoch: Option<u64>,
+    /// The workers that train the run with this one.
+    pub together: Together,
 }
 
 impl Options {
@@ -87,9 +91,14 @@ pub fn start(
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
+    let together = &options.together;
+    let experiment = &together.with_parts(experiment)?;
+    together.expect_same(&[experiment.to_toml().as_bytes()])?;
     Allowance::of(experiment, 0.0, [begun, options.since(begun)])?;
     let runs = Path::new("runs").join(experiment.name());
-    RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
+    if together.is_first() {
+        RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
+    }
     let create = || match &options.out {
         Some(out) => RunDir::create_at(out),
         None => RunDir::create(Path::new("runs"), experiment.name()),
@@ -112,9 +121,17 @@ pub fn start(
     }
     let setup = RunStart::New.set_up(experiment, options, observer)?;
     // From here on the disk is written to.
-    let run = create()?;
+    if together.is_first() {
+        let run = create()?;
+        let lock = run.lock()?;
+        return begin(setup, run, lock, machine, options, begun, observer);
+    }
+    // The first worker has made it.
+    let run = together.own_folder(&RunDir::open(&together.directory(None)?)?)?;
     let lock = run.lock()?;
-    begin(setup, run, lock, machine, options, begun, observer)
+    run.prepare()?;
+    let log = Log::open(&run.log())?;
+    train(setup.0, setup.1, run, lock, log, None, options, begun, observer)
 }
 
 /// Trains from the first iteration on, in a directory that is not yet a run, or whose first stage is
@@ -147,6 +164,7 @@ fn begin(
         observer.say(&text);
     }
     announce::place(&setup, run.path()).iter().for_each(|line| observer.say(line));
+    options.together.directory(Some(run.path()))?;
     train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 
@@ -191,21 +209,24 @@ fn extended(run: &RunDir, mut experiment: Experiment, epochs: u64) -> Result<Exp
 pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let run = RunDir::open(path)?;
-    let lock = run.lock()?;
-    run.prepare()?;
+    let together = &options.together;
+    let is_first = together.is_first();
+    let own_folder = together.own_folder(&run)?;
+    let lock = own_folder.lock()?;
+    own_folder.prepare()?;
     let mut own = Experiment::load(&run.experiment())?;
     let trained = own.train.epochs;
     if let Some(epochs) = options.extend_to {
         own = extended(&run, own, epochs)?;
     }
-    let experiment = own.clone().with_overrides(&options.allowance)?;
+    let experiment = together.with_parts(&own.clone().with_overrides(&options.allowance)?)?;
     // Only a run that can go on is changed.
     let keep_extension = |log: &mut Log| -> Result<(), TrainError> {
-        let Some(epochs) = options.extend_to else { return Ok(()) };
+        let Some(epochs) = options.extend_to.filter(|_| is_first) else { return Ok(()) };
         stratus_run::atomic::write(&run.experiment(), own.to_toml().as_bytes())?;
         Ok(log.say(&format!("extended from {trained} to {epochs} epochs"))?)
     };
-    let mut log = Log::open(&run.log())?;
+    let mut log = Log::open(&own_folder.log())?;
     let recovery = Checkpoints::new(run.checkpoints()).load_latest()?;
     for damage in &recovery.damaged {
         let text =
@@ -213,6 +234,11 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         observer.warn(&text);
         log.say(&text)?;
     }
+    let plan = std::fs::read(run.plan()).unwrap_or_default();
+    let newest = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state.weights_sha256);
+    let newest = newest.map_or("", String::as_str);
+    // From here on the first worker writes what the others have read.
+    together.expect_same(&[experiment.to_toml().as_bytes(), newest.as_bytes(), &plan])?;
     if let (Ok(summary), Some(checkpoint)) = (Summary::read(&run.summary()), &recovery.checkpoint)
         && summary.status == Status::Completed
         && summary.iterations == checkpoint.state.iteration
@@ -232,23 +258,26 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
             }
         };
     }
-    let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
+    let recorded: Option<Plans> = serde_json::from_slice(&plan).ok();
     let choices = recorded.as_ref().map(Plans::choices);
     let selection = match &choices {
         Some(choices) if !options.remeasure => KernelSelection::Repeat(choices),
         _ => KernelSelection::Cached,
     };
     let start = if recovery.checkpoint.is_some() { RunStart::Continued } else { RunStart::New };
-    let mut setup = match RunSetup::new(&experiment, start, &selection, observer) {
+    let mut setup = match RunSetup::new(&experiment, start, &selection, together, observer) {
         Err(TrainError::Engine(error)) if matches!(selection, KernelSelection::Repeat(_)) => {
             observer.warn(&format!("the plan of this run cannot be repeated here ({error})"));
-            RunSetup::new(&experiment, start, &KernelSelection::Cached, observer)?
+            RunSetup::new(&experiment, start, &KernelSelection::Cached, together, observer)?
         }
         other => other?,
     };
     expect_sources(&run, &setup.sources())?;
     keep_extension(&mut log)?;
-    if recorded.as_ref() != Some(&setup.compiled.plans) {
+    if recorded.as_ref() != Some(&setup.compiled.plans) && is_first {
+        stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
+    }
+    if !recorded.as_ref().is_some_and(|recorded| recorded.has_kernels_of(&setup.compiled.plans)) && is_first {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
             "this run continues with another plan: it was planned for {recorded}, and runs now on {}. Its \
@@ -257,7 +286,6 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         );
         observer.warn(&text);
         log.say(&text)?;
-        stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     }
     match &recovery.checkpoint {
         Some(checkpoint) => {
@@ -292,7 +320,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         .as_ref()
         .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
     let loaders = Loaders::new(&setup, position)?;
-    train(setup, loaders, run, lock, log, state, options, begun, observer)
+    train(setup, loaders, own_folder, lock, log, state, options, begun, observer)
 }
 
 /// The library and kernels that a plan was made for.

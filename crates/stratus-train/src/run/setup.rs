@@ -3,6 +3,7 @@
 use super::Options;
 use super::announce;
 use super::outlook::Foreseen;
+use super::together::Together;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit};
@@ -56,7 +57,7 @@ impl RunStart {
         observer: &mut dyn Observer,
     ) -> Result<(RunSetup, Loaders), TrainError> {
         let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, &selection, observer)?;
+        let mut setup = RunSetup::new(experiment, self, &selection, &options.together, observer)?;
         setup.first_weights(observer)?;
         let loaders = Loaders::new(&setup, Position::default())?;
         Ok((setup, loaders))
@@ -68,6 +69,7 @@ impl RunSetup {
         experiment: &Experiment,
         start: RunStart,
         selection: &KernelSelection<'_>,
+        together: &Together,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
         expect_layer_file(experiment)?;
@@ -88,7 +90,8 @@ impl RunSetup {
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
-        let resolved = Resolved::new(&experiment, train, &graph, &device)?;
+        let resolved = Resolved::new(&experiment, train, &graph, &device)?.with_place(together.place());
+        expect_parts(&resolved)?;
         match (expect_statistics(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
             // A run that an older program began goes on as it began.
@@ -110,9 +113,11 @@ impl RunSetup {
             word.into_iter().for_each(|word| observer.warn(&word));
         }
         let mut warn = |text: &str| observer.warn(text);
-        let FittedRun { resolved, mut planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
+        let FittedRun { resolved, mut planned, .. } =
+            fit(resolved, &graph, &device, selection, together.workers(), &mut warn)?;
         let foreseen = foresee(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
+        together.connect(&mut compiled.session, resolved.share().first);
         session_state::set_class_weights(&mut compiled.session, &resolved)?;
         Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled, foreseen })
     }
@@ -197,6 +202,22 @@ impl RunSetup {
     }
 }
 
+/// Checks that every batch of an epoch can be cut into its parts.
+fn expect_parts(resolved: &Resolved) -> Result<(), TrainError> {
+    let parts = resolved.parts();
+    match resolved.tail_batch().filter(|tail| !tail.is_multiple_of(parts)) {
+        None => Ok(()),
+        Some(tail) => Err(TrainError::Configuration {
+            problem: format!(
+                "the last batch of an epoch has {tail} samples, which cannot be cut into {parts} equal parts"
+            ),
+            hint: "leave that batch out with --set data.drop_last=true, or choose another with \
+                   --set train.batch_size="
+                .to_owned(),
+        }),
+    }
+}
+
 /// How long the steps of training and of validation are timed before a run that has a deadline or a budget,
 /// and before one that is only to be compared with its forecast.
 const TIMED: [[Duration; 2]; 2] = [
@@ -214,7 +235,9 @@ fn foresee(
 ) -> Result<Option<Foreseen>, TrainError> {
     let settings = resolved.settings();
     let limited = settings.train.deadline.is_some() || settings.train.budget.is_some();
-    if !limited && !settings.train.forecast || device.beside_cores || device.libraries.is_empty() {
+    // Several workers wait for each other, which no kernel alone tells.
+    let alone = resolved.place().workers == 1;
+    if !alone || !limited && !settings.train.forecast || device.beside_cores || device.libraries.is_empty() {
         return Ok(None);
     }
     let budgets = TIMED[usize::from(!limited)];

@@ -13,6 +13,7 @@ use super::records::{
     timeline_program,
 };
 use super::setup::RunSetup;
+use super::together::{Decision, Together};
 use super::usage::UsageSampler;
 use super::workers::{Observed, WorkerSearch};
 use super::{JPEG, Options, announce};
@@ -56,6 +57,7 @@ impl Loaders {
         let config = LoaderConfig {
             workers: resolved.most_workers(),
             start,
+            share: resolved.share(),
             epochs: Some(u32::try_from(resolved.settings().train.epochs).unwrap_or(u32::MAX)),
             ..resolved.input().training(BatchFormat::of(session.plan(ids.train)))
         };
@@ -138,6 +140,9 @@ pub(super) struct Trainer<'a> {
     jpeg: Option<String>,
     /// The JPEG decoder before the run was resumed.
     jpeg_before: Option<String>,
+    together: Together,
+    /// What all workers do before the next iteration.
+    decided: Decision,
 }
 
 impl<'a> Trainer<'a> {
@@ -152,7 +157,12 @@ impl<'a> Trainer<'a> {
     ) -> Result<Self, TrainError> {
         let settings = setup.resolved.settings();
         let resumed = state.as_ref().map_or(0, |state| state.resumed + 1);
-        let state = state.unwrap_or_default();
+        let mut state = state.unwrap_or_default();
+        let together = options.together.clone();
+        if !together.is_first() {
+            // The positions are those of the first worker's files.
+            state.positions.clear();
+        }
         let mut sums: RunningTotals =
             state.extra.get(SUMS).and_then(RunningTotals::of_checkpoint).unwrap_or_default();
         sums.resumed = resumed;
@@ -166,9 +176,8 @@ impl<'a> Trainer<'a> {
         let (session, ids) = (&setup.compiled.session, setup.compiled.ids);
         let program = timeline_program("train", session, ids.train);
         let timeline_train = timeline.declare(&program)?;
-        let board = settings
-            .train
-            .tensorboard
+        let shows = settings.train.tensorboard && together.is_first();
+        let board = shows
             .then(|| Board::open(run, position(TENSORBOARD), task, &program, &setup.graph))
             .transpose()?;
         let timeline_tail = ids
@@ -243,6 +252,8 @@ impl<'a> Trainer<'a> {
             best,
             loss_watch: LossWatch::default(),
             jpeg: None,
+            together,
+            decided: Decision::default(),
             jpeg_before: state.libraries.get(JPEG).cloned(),
         })
     }
@@ -259,28 +270,33 @@ impl<'a> Trainer<'a> {
         let total = self.setup.resolved.settings().train.epochs * per_epoch;
         let mut epoch_begun = self.sums.elapsed_s + startup_s;
         self.say_outlook(observer)?;
-        while self.iteration < total && self.stopped_early().is_none() {
-            if self.stops_for_limit(observer)? {
+        loop {
+            self.decide(total)?;
+            if self.iteration >= total || self.decided.early {
+                break;
+            }
+            if self.decided.limit {
+                self.stop_for_limit(observer)?;
                 return Ok(true);
+            }
+            if self.decided.stop && self.iteration > 0 {
+                if self.saved_at != Some(self.iteration) {
+                    self.save(self.iteration / per_epoch, self.iteration % per_epoch)?;
+                }
+                self.log.say(&format!("interrupted after iteration {}", self.iteration))?;
+                return Ok(true);
+            }
+            if self.decided.save {
+                self.save(self.iteration / per_epoch, self.iteration % per_epoch)?;
+                self.clock.stamp(CHECKPOINT);
             }
             if let Some(epoch) = self.until_epoch.filter(|epoch| self.iteration >= epoch * per_epoch) {
                 self.log.say(&format!("stopped after epoch {epoch}, as was asked"))?;
                 return Ok(true);
             }
             let epoch = self.iterate(per_epoch, total, observer)?;
-            let ended = self.iteration.is_multiple_of(per_epoch);
-            if ended {
+            if self.iteration.is_multiple_of(per_epoch) {
                 self.end_epoch(epoch, &mut epoch_begun, observer)?;
-            } else if self.checkpoint_is_due() {
-                self.save(epoch - 1, self.iteration % per_epoch)?;
-                self.clock.stamp(CHECKPOINT);
-            }
-            if self.stop.load(Ordering::Relaxed) && self.iteration < total && self.stopped_early().is_none() {
-                if !ended {
-                    self.save(epoch - 1, self.iteration % per_epoch)?;
-                }
-                self.log.say(&format!("interrupted after iteration {}", self.iteration))?;
-                return Ok(true);
             }
         }
         self.log.say("completed")?;
@@ -290,6 +306,20 @@ impl<'a> Trainer<'a> {
             observer.say(&text);
         }
         Ok(false)
+    }
+
+    /// What all workers do before the next iteration. What depends on time the first decides.
+    fn decide(&mut self, total: u64) -> Result<(), TrainError> {
+        let goes_on = self.iteration < total;
+        let is_first = self.together.is_first();
+        let own = Decision {
+            stop: goes_on && self.stop.load(Ordering::Relaxed),
+            save: goes_on && is_first && self.saved_at != Some(self.iteration) && self.checkpoint_is_due(),
+            limit: goes_on && is_first && self.is_over(),
+            early: is_first && self.stopped_early().is_some(),
+        };
+        self.decided = self.together.agree(own)?;
+        Ok(())
     }
 
     /// Logs how long starting took, and the phases that the backend knows of.
@@ -356,7 +386,8 @@ impl<'a> Trainer<'a> {
             return Err(TrainError::Diverged { loss: measured.loss, iteration: self.iteration, epoch });
         }
         self.clock.stamp(BOOKKEEPING);
-        self.record([epoch, batch.samples as u64], rate, measured, timeline, FIRST_STEP + slots)?;
+        let images = (batch.samples * self.together.place().workers) as u64;
+        self.record([epoch, images], rate, measured, timeline, FIRST_STEP + slots)?;
         if let Some(text) = self.loss_watch.add(measured.loss, rate) {
             self.log.say(&text)?;
             observer.warn(&text);
@@ -408,7 +439,7 @@ impl<'a> Trainer<'a> {
     /// The program for a batch: an epoch's last one may be smaller.
     fn program_of(&self, batch: &Batch) -> (usize, ProgramId) {
         let ids = self.setup.compiled.ids;
-        let whole = batch.samples == self.setup.resolved.settings().train.batch_size;
+        let whole = batch.samples == self.loader.config().rows();
         match (whole, ids.tail, self.timeline_tail) {
             (false, Some(program), Some(timeline)) => (program, timeline),
             _ => (ids.train, self.timeline_train),
@@ -541,7 +572,8 @@ impl<'a> Trainer<'a> {
     fn evaluate(&mut self) -> Result<Scores, TrainError> {
         swap_averages(&mut self.setup.compiled)?;
         self.evaluator.set_workers(self.workers.active());
-        let scores = self.evaluator.run(&mut self.setup.compiled.session)?;
+        let workers = self.together.workers();
+        let scores = self.evaluator.run_shared(&mut self.setup.compiled.session, workers)?;
         swap_averages(&mut self.setup.compiled)?;
         Ok(scores)
     }

@@ -1,5 +1,6 @@
 //! `stratus bench`: kernels alone, the cost of measuring, the operations' cases.
 
+mod exchange;
 mod threads;
 
 use super::forecast::bench_here::Asked;
@@ -66,6 +67,18 @@ pub enum What {
         /// where the data come from a server
         #[arg(long, conflicts_with = "images")]
         epochs: bool,
+    },
+    /// Sums over workers: along our tree, and by the MPI library's own all-reduce
+    Exchange {
+        /// How many, a power of two
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=1024))]
+        workers: u16,
+        /// MiB of numbers; ResNet-50's gradients are 98
+        #[arg(long, default_value_t = 98, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        mib: u32,
+        /// Rounds
+        #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        rounds: u32,
     },
     /// The operation cases that the tests use, timed
     Ops {
@@ -182,6 +195,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             let asked = Asked { experiments, batches, precisions, calibrated, rounds: *rounds };
             super::forecast::bench_here::run(&asked, globals, output)
         }
+        What::Exchange { workers, mib, rounds } => exchange::run(*workers, *mib as usize, *rounds, output),
         What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
     }

@@ -422,7 +422,7 @@ fn shortage(experiment: &Experiment) -> std::result::Result<Option<String>, Trai
             return Ok(Some(reason));
         }
     }
-    let fitted = compile::fit(resolved, &graph, &device, &KernelSelection::Cached, &mut |_| {})?;
+    let fitted = compile::fit(resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
     let FittedRun { planned, .. } = fitted;
     Ok(short(planned.arena_bytes(), ""))
 }

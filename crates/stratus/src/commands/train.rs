@@ -1,10 +1,12 @@
 //! `stratus train`: a run from its start, or from where it was interrupted, to its end.
 
+pub(super) mod workers;
+
 use super::memory::MemoryLimit;
 use super::often::Often;
 use super::target::Target;
 use crate::cli::Globals;
-use crate::errors::{Failure, Result};
+use crate::errors::{Failure, INTERRUPTED, Result};
 use crate::machine::Survey;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -14,12 +16,13 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
 use stratus_train::experiment::XmlExperiment;
-use stratus_train::run::{self, Options};
+use stratus_train::run::{self, Options, Together};
+use workers::{Pulse, Pulsing};
 
 /// Layers in the table at the end.
 const LAYERS: usize = 10;
@@ -55,6 +58,9 @@ pub struct TrainArguments {
     /// What the run may cost in all: `train.budget`, of a run that is continued too
     #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
     pub budget: Option<String>,
+    /// Share batches out among so many processes on this machine, a power of two; see `train.parts`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
     /// Measure kernels anew instead of repeating the choices kept for this machine and network
     #[arg(long)]
     pub remeasure: bool,
@@ -81,6 +87,40 @@ struct Report<'a> {
 /// What stopped training, or that it was interrupted.
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
     let process_begun = Some(Instant::now());
+    if let Some(count @ 2..) = arguments.workers {
+        return workers::start(usize::from(count), &["--stop-with-stdin"], output);
+    }
+    let joined = workers::join()?;
+    let rank = joined.as_ref().map_or(0, |joined| joined.told.rank);
+    // One worker speaks for all.
+    let output = &if rank == 0 { *output } else { output.silent() };
+    let pulse = Pulse::begin(rank);
+    let together =
+        joined.as_ref().map(|joined| Together::new(Arc::clone(&joined.workers), joined.processors));
+    let outcome = train(arguments, globals, output, process_begun, together.unwrap_or_default(), &pulse);
+    pulse.end();
+    let all_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
+    if let Some(joined) = joined.filter(|_| all_end) {
+        joined.workers.leave().map_err(|error| Failure::failed(error.to_string()))?;
+    }
+    if outcome.is_err() && rank > 0 {
+        // The first worker fails of the same, says so, and ends all. What it does not know of is said here.
+        std::thread::sleep(FIRST_SPEAKS);
+    }
+    outcome
+}
+
+/// How long the others leave it to the first worker to say what is wrong.
+const FIRST_SPEAKS: Duration = Duration::from_secs(2);
+
+fn train(
+    arguments: &TrainArguments,
+    globals: &Globals,
+    output: &Output,
+    process_begun: Option<Instant>,
+    together: Together,
+    pulse: &Pulse,
+) -> Result {
     let short = arguments.often.given().next().map(|(flag, ..)| flag);
     let globals = &arguments.often.before(globals);
     let given = [("train.deadline", &arguments.deadline), ("train.budget", &arguments.budget)];
@@ -107,8 +147,10 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         until_epoch: *until_epoch,
         process_begun,
         allowance: allowance.clone(),
+        together,
     };
-    let mut progress = Progress::new(*output);
+    let mut shown = Progress::new(*output);
+    let mut progress = Pulsing { observer: &mut shown, pulse: pulse.clone() };
     let finished = match target {
         Target::Experiment(mut experiment) => {
             if arguments.extend_to.is_some() {
@@ -142,7 +184,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
             run::resume(&path, &options, &mut progress)?
         }
     };
-    drop(progress);
+    drop(shown);
     match arguments.until_epoch {
         Some(epoch)
             if finished.interrupted
@@ -154,6 +196,9 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         }
         _ if finished.interrupted => return Err(Failure::interrupted(finished.run.path())),
         _ => {}
+    }
+    if output.is_silent() {
+        return Ok(());
     }
     let accounting = Accounting::of(&finished.run, &accounting::Options::default())?;
     let run = finished.run.path().display().to_string();

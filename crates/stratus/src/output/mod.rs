@@ -26,12 +26,24 @@ pub fn width_of(stream: &impl std::os::fd::AsFd) -> Option<usize> {
 pub struct Output {
     json: bool,
     quiet: bool,
+    silent: bool,
 }
 
 impl Output {
     /// A printer: `json` prints results as JSON, `quiet` leaves out messages that are no warnings.
     pub fn new(json: bool, quiet: bool) -> Self {
-        Output { json, quiet }
+        Output { json, quiet, silent: false }
+    }
+
+    /// One that prints nothing at all, not even results and warnings: another process does.
+    #[must_use]
+    pub fn silent(&self) -> Self {
+        Output { quiet: true, silent: true, ..*self }
+    }
+
+    /// Whether nothing is printed.
+    pub fn is_silent(&self) -> bool {
+        self.silent
     }
 
     /// Whether results are printed as JSON.
@@ -73,6 +85,9 @@ impl Output {
     /// # Errors
     /// As [`Output::result`].
     pub fn document<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
+        if self.silent {
+            return Ok(());
+        }
         let mut text =
             if self.json { serde_json::to_string_pretty(value).map_err(Failure::failed)? } else { text() };
         if !text.ends_with('\n') {
@@ -96,7 +111,9 @@ impl Output {
 
     /// Says something that must not be missed.
     pub fn warning(&self, text: &str) {
-        to_stderr(&format!("warning: {text}"));
+        if !self.silent {
+            to_stderr(&format!("warning: {text}"));
+        }
     }
 
     /// Says what a command failed with.

@@ -27,4 +27,5 @@ mod stores;
 mod sweep;
 mod tensorboard;
 mod widths;
+mod workers;
 mod xml;

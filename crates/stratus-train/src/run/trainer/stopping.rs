@@ -68,24 +68,27 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Whether another iteration could exceed the deadline or the budget; the state is saved then.
-    pub(super) fn stops_for_limit(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
+    /// Whether another iteration could exceed the deadline or the budget.
+    pub(super) fn is_over(&self) -> bool {
         let settings = self.setup.resolved.settings();
         let per_epoch = self.loader.batches_per_epoch();
         let next = self.iteration + 1;
         let epoch = next / per_epoch;
         let validates =
             epoch.is_multiple_of(settings.validation.every_epochs) || epoch == settings.train.epochs;
-        if !self.outlook.is_over(self.process_s(), next.is_multiple_of(per_epoch), validates) {
-            return Ok(false);
-        }
+        self.outlook.is_over(self.process_s(), next.is_multiple_of(per_epoch), validates)
+    }
+
+    /// Saves the state, and says why training stops.
+    pub(super) fn stop_for_limit(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let per_epoch = self.loader.batches_per_epoch();
         if self.saved_at != Some(self.iteration) {
             self.save(self.iteration / per_epoch, self.iteration % per_epoch)?;
         }
-        let what = self.outlook.limit().map_or(String::new(), |limit| limit.what.clone());
+        let what = self.outlook.limit().map_or("another worker".to_owned(), |limit| limit.what.clone());
         let text = format!("stopped after iteration {}: {what} allows no further one", self.iteration);
         self.log.say(&text)?;
         observer.say(&text);
-        Ok(true)
+        Ok(())
     }
 }

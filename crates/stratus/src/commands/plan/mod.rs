@@ -112,7 +112,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         return output.result(&found, || found.text(&command_of(arguments, globals)));
     }
     let FittedRun { resolved, programs, planned } =
-        compile::fit(resolved, &graph, &device, &selection, &mut warn)?;
+        compile::fit(resolved, &graph, &device, &selection, None, &mut warn)?;
     drop(progress);
     if arguments.dump == Some(Dump::Program) {
         return dump_programs(&programs, output);

@@ -118,8 +118,11 @@ fn program(cache: &Path) -> Command {
     // Several tests run at a time: threads that wait for others must not hold the cores.
     command.env("OMP_WAIT_POLICY", "passive");
     // The build folder need not lie in the checkout, where `make deps` puts the libraries.
-    for (name, library) in [("STRATUS_ONEDNN", ".deps/onednn/lib"), ("STRATUS_LIBJPEG", ".deps/libjpeg/lib")]
-    {
+    for (name, library) in [
+        ("STRATUS_ONEDNN", ".deps/onednn/lib"),
+        ("STRATUS_LIBJPEG", ".deps/libjpeg/lib"),
+        ("STRATUS_MPI", ".deps/mpich/lib"),
+    ] {
         let library = root().join(library);
         if std::env::var_os(name).is_none() && library.is_dir() {
             command.env(name, library);

@@ -1,0 +1,296 @@
+//! Workers on this machine: `--workers N` starts them through `mpiexec`, which belongs to the MPI library
+//! that they load, and looks after them. A process that `mpiexec`, `mpirun` or `srun` started joins the
+//! others.
+//!
+//! Workers note once a second that they are alive, and where they are, in a folder that the starting process
+//! has made. One that is killed or stands still is told by that; the others end with it, and the run is
+//! continued from its last checkpoint.
+
+use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
+use crate::output::Output;
+use crate::signals;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use stratus_exchange::mpi::{Mpi, SEARCH};
+use stratus_exchange::{Launched, Workers, launched};
+use stratus_threads::keep_to_share;
+use stratus_train::{EpochResult, Observer, TrainingProgress};
+
+/// The environment variable that names the folder of signs of life.
+const SIGNS: &str = "STRATUS_WORKER_SIGNS";
+/// Between two of them.
+const BEAT: Duration = Duration::from_secs(1);
+/// A worker without a sign for so long stands still: it ends all.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Between two looks at the processes.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Joins the workers that a launcher started with this process, where one did.
+///
+/// # Errors
+/// Where there is no MPI, or another than the launcher's.
+pub fn join() -> Result<Option<Joined>> {
+    let Some(told) = launched() else { return Ok(None) };
+    // Before any thread is started, which then keeps to it too.
+    let kept = told.local.and_then(|[rank, size]| keep_to_share(rank, size));
+    let processors = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let workers =
+        Workers::open(move || Mpi::join(told)).map_err(|error| Failure::failed(error.to_string()))?;
+    Ok(Some(Joined { told, workers: Arc::new(workers), processors }))
+}
+
+/// A process that has joined others.
+pub struct Joined {
+    /// What its launcher said.
+    pub told: Launched,
+    /// The others.
+    pub workers: Arc<Workers>,
+    /// Processors of this machine, for all its workers.
+    pub processors: usize,
+}
+
+/// Where a worker is, for its signs of life.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse {
+    iteration: Arc<AtomicU64>,
+    ended: Arc<AtomicBool>,
+    file: Option<PathBuf>,
+}
+
+impl Pulse {
+    /// Begins to give signs, where somebody looks at them.
+    pub fn begin(rank: usize) -> Self {
+        let Some(folder) = std::env::var_os(SIGNS).map(PathBuf::from) else { return Self::default() };
+        let pulse = Self { file: Some(folder.join(rank.to_string())), ..Self::default() };
+        let beating = pulse.clone();
+        std::thread::spawn(move || {
+            while !beating.ended.load(Ordering::Relaxed) {
+                beating.note("at");
+                std::thread::sleep(BEAT);
+            }
+        });
+        pulse
+    }
+
+    fn note(&self, word: &str) {
+        if let Some(file) = &self.file {
+            // A sign that cannot be written is none: the other side says so.
+            let _ = std::fs::write(file, format!("{word} {}", self.iteration.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// The worker ends by itself, well or not.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.note("ended");
+    }
+}
+
+/// An observer that also notes where training is.
+pub struct Pulsing<'a> {
+    /// Who is told.
+    pub observer: &'a mut dyn Observer,
+    /// Where it is noted.
+    pub pulse: Pulse,
+}
+
+impl Observer for Pulsing<'_> {
+    fn iteration(&mut self, progress: &TrainingProgress) {
+        self.pulse.iteration.store(progress.iteration, Ordering::Relaxed);
+        self.observer.iteration(progress);
+    }
+    fn epoch(&mut self, result: &EpochResult) {
+        self.observer.epoch(result);
+    }
+    fn say(&mut self, text: &str) {
+        self.observer.say(text);
+    }
+    fn warn(&mut self, text: &str) {
+        self.observer.warn(text);
+    }
+}
+
+/// Starts so many workers with this process's arguments and some more, and waits for them.
+///
+/// # Errors
+/// Where there is no MPI, or a worker was killed or stands still; what workers fail with, they say
+/// themselves.
+pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
+    let Mpiexec { program, library } = Mpiexec::find()?;
+    let signs = Signs::new()?;
+    let stop = signals::stop_flag()?;
+    let me = std::env::current_exe().map_err(|error| Failure::failed(format!("this program: {error}")))?;
+    let mut command = Command::new(&program);
+    command.arg("-n").arg(count.to_string()).arg(me).args(without_workers(std::env::args_os().skip(1)));
+    // Its own group: the terminal's Ctrl-C is this process's, which passes it on as the end of standard input.
+    command.args(more).stdin(Stdio::piped()).env(SIGNS, &signs.folder).process_group(0);
+    if let Some(library) = &library {
+        command.env(SEARCH.environment, library);
+    }
+    let mut child = command
+        .spawn()
+        .map_err(|error| Failure::failed(format!("{} cannot be started: {error}", program.display())))?;
+    let mut input = child.stdin.take();
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| Failure::failed(error.to_string()))? {
+            let (code, dead) = (status.code(), signs.dead(count));
+            drop(signs);
+            return match (code, dead) {
+                (Some(0), _) => Ok(()),
+                (_, Some((rank, at))) => Err(Failure::lost(rank, at, "was killed")),
+                // The workers have said why.
+                (code, None) => std::process::exit(code.unwrap_or(i32::from(FAILED))),
+            };
+        }
+        if stop.load(Ordering::Relaxed) && input.take().is_some() {
+            output.message("workers stop after this iteration, with a checkpoint");
+        }
+        if let Some((rank, at)) = signs.silent(count) {
+            end(&mut child);
+            return Err(Failure::lost(rank, at, "has given no sign of life for 20 s"));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Ends `mpiexec`, which ends its workers.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Arguments without `--workers`.
+fn without_workers(
+    arguments: impl Iterator<Item = std::ffi::OsString>,
+) -> impl Iterator<Item = std::ffi::OsString> {
+    let mut is_value = false;
+    arguments.filter(move |argument| {
+        if std::mem::take(&mut is_value) {
+            return false;
+        }
+        is_value = argument == "--workers";
+        !is_value && !argument.as_encoded_bytes().starts_with(b"--workers=")
+    })
+}
+
+/// The launcher, and the library that it belongs to where that is known.
+struct Mpiexec {
+    program: PathBuf,
+    library: Option<PathBuf>,
+}
+
+impl Mpiexec {
+    /// Beside the library that is loaded, else on the path.
+    fn find() -> Result<Self> {
+        for library in SEARCH.candidates() {
+            let beside = library.parent().and_then(Path::parent).map(|root| root.join("bin/mpiexec"));
+            if let Some(program) = beside.filter(|program| library.is_file() && program.is_file()) {
+                return Ok(Self { program, library: Some(library) });
+            }
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found =
+            std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|file| file.is_file());
+        let library = std::env::var_os(SEARCH.environment).map(PathBuf::from);
+        found.map(|program| Self { program, library }).ok_or_else(|| {
+            Failure::failed("there is no mpiexec to start workers with")
+                .hint("`make deps` brings MPICH into .deps; or install your system's mpich or openmpi")
+        })
+    }
+}
+
+/// The folder of signs of life.
+struct Signs {
+    folder: PathBuf,
+    begun: Instant,
+}
+
+impl Signs {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("stratus-workers-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+        Ok(Self { folder, begun: Instant::now() })
+    }
+
+    /// The last sign of a worker: its word and its iteration, and how old it is.
+    fn of(&self, rank: usize) -> Option<(String, u64, Duration)> {
+        let path = self.folder.join(rank.to_string());
+        let text = std::fs::read_to_string(&path).ok()?;
+        let (word, iteration) = text.split_once(' ')?;
+        let written = std::fs::metadata(&path).and_then(|data| data.modified()).ok()?;
+        let age = SystemTime::now().duration_since(written).unwrap_or_default();
+        Some((word.to_owned(), iteration.parse().ok()?, age))
+    }
+
+    /// The first worker that began and did not end by itself; with the iteration of its last sign. Of those
+    /// that were ended with it, it is the one whose sign is oldest.
+    fn dead(&self, count: usize) -> Option<(usize, u64)> {
+        let signs = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
+        let dead = signs.filter(|(_, (word, ..))| word != "ended");
+        dead.max_by_key(|(rank, (.., age))| (*age, std::cmp::Reverse(*rank)))
+            .map(|(rank, (_, at, _))| (rank, at))
+    }
+
+    fn silent(&self, count: usize) -> Option<(usize, u64)> {
+        if self.begun.elapsed() < SILENCE {
+            return None;
+        }
+        let mut signs = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
+        signs
+            .find(|(_, (word, _, age))| word != "ended" && *age > SILENCE)
+            .map(|(rank, (_, at, _))| (rank, at))
+    }
+}
+
+impl Drop for Signs {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Failure {
+    /// A worker is gone, and with it the others.
+    fn lost(rank: usize, iteration: u64, how: &str) -> Self {
+        Failure {
+            code: INTERRUPTED,
+            error: format!(
+                "worker {rank} on this machine {how} after iteration {iteration}; the others were ended too"
+            )
+            .into(),
+            hint: Some(
+                "the last checkpoint is whole: continue the run with the same or another number of \
+                        workers"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_number_of_workers_is_left_out() {
+        let given = ["train", "digits", "--workers", "4", "--set", "train.epochs=1", "--workers=2"];
+        let left: Vec<_> = without_workers(given.into_iter().map(Into::into)).collect();
+        assert_eq!(left, ["train", "digits", "--set", "train.epochs=1"]);
+    }
+
+    #[test]
+    fn the_one_that_died_first_is_named() {
+        let signs = Signs::new().unwrap();
+        std::fs::write(signs.folder.join("1"), "at 7").unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        std::fs::write(signs.folder.join("0"), "at 8").unwrap();
+        assert_eq!(signs.dead(3), Some((1, 7)));
+        assert_eq!(signs.silent(3), None);
+        std::fs::write(signs.folder.join("1"), "ended 7").unwrap();
+        assert_eq!(signs.dead(3), Some((0, 8)));
+    }
+}

@@ -1,0 +1,142 @@
+//! Several workers train a run together: real processes, started by a real `mpiexec`.
+
+#![cfg(unix)]
+
+use crate::common::{Place, Ran, Result, root, training};
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Whether there is an MPI to test with: `scripts/deps-mpi.sh` brings one. Where there can be none, the test
+/// run says so with `STRATUS_WITHOUT_MPI`.
+fn has_mpi() -> bool {
+    let there = root().join(".deps/mpich/bin/mpiexec").is_file() || std::env::var_os("STRATUS_MPI").is_some();
+    let given_up = std::env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
+    assert!(there || given_up, "no MPI: run scripts/deps-mpi.sh, or set STRATUS_WITHOUT_MPI=1");
+    if !there {
+        eprintln!("not run: STRATUS_WITHOUT_MPI is set, and there is no MPI");
+    }
+    there
+}
+
+const PARTS: [&str; 4] = ["--set", "train.parts=4", "--set", "train.threads=1"];
+
+/// Trains `epochs` epochs in four parts.
+fn train(place: &Place, name: &str, epochs: u32, more: &[&str]) -> Ran {
+    place.train(name, epochs, &[&PARTS[..], more].concat())
+}
+
+/// The result is a function of the experiment: one process, two, four; and a run that goes from four to two
+/// to one.
+#[test]
+fn any_number_of_workers_gives_the_same_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let place = Place::new();
+    train(&place, "alone", 2, &[]).expect(0);
+    let alone = Result::of(&place.path("alone"));
+    for workers in ["2", "4"] {
+        let ran = train(&place, workers, 2, &["--workers", workers]).expect(0);
+        assert_eq!(ran.out.matches("weights ").count() + ran.out.matches("images/s").count() > 0, true);
+        assert!(Result::of(&place.path(workers)) == alone, "{workers} workers");
+        let others = fs::read_dir(place.path(workers).join("workers")).unwrap().count();
+        assert_eq!(others.to_string(), (workers.parse::<usize>().unwrap() - 1).to_string());
+    }
+    train(&place, "moved", 2, &["--workers", "4", "--until-epoch", "1"]).expect(0);
+    place.run(&["train", "moved", "--workers", "2"]).expect(0);
+    assert!(Result::of(&place.path("moved")) == alone, "from four workers to two");
+    // A run is one run, however many folders its workers have.
+    let listed = place.run(&["runs", "moved", "--json"]).expect(0).out;
+    assert_eq!(listed.matches("\"iterations\"").count().max(1), 1, "{listed}");
+}
+
+/// The others end with it, and the run goes on with another number of workers.
+#[test]
+fn a_worker_that_is_killed_ends_all_and_costs_nothing() {
+    if !has_mpi() {
+        return;
+    }
+    let place = Place::new();
+    train(&place, "alone", 1, &[]).expect(0);
+    let arguments = training("killed", 1, &[&PARTS[..], &["--workers", "2"]].concat());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut command = place.command(&arguments);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    let rows = || fs::read_to_string(place.path("killed/iterations.csv")).unwrap_or_default().lines().count();
+    let saved = || fs::read_dir(place.path("killed/checkpoints")).map_or(0, |entries| entries.count());
+    while rows() < 5 || saved() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(200), "nothing is trained");
+        sleep(Duration::from_millis(20));
+    }
+    let second = workers_of(child.id()).into_iter().max().unwrap();
+    std::process::Command::new("kill").args(["-9", &second.to_string()]).status().unwrap();
+    let killed = Instant::now();
+    let ran = Ran::of(child.wait_with_output().unwrap()).expect(75);
+    assert!(killed.elapsed() < Duration::from_secs(30), "{:?}", killed.elapsed());
+    assert!(ran.err.contains("on this machine was killed after iteration"), "{}", ran.err);
+    assert!(ran.err.contains("continue the run with the same or another number"), "{}", ran.err);
+    place.run(&["train", "killed"]).expect(0);
+    assert!(Result::of(&place.path("killed")) == Result::of(&place.path("alone")));
+}
+
+/// The processes that compute, below the one that started them.
+fn workers_of(ancestor: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32, String)> = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (name, rest) = stat.rsplit_once(')')?;
+            let parent = rest.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent, name.split_once('(')?.1.to_owned()))
+        })
+        .collect();
+    let mut known = vec![ancestor];
+    loop {
+        let below = parents.iter().filter(|(pid, parent, _)| known.contains(parent) && !known.contains(pid));
+        let below: Vec<u32> = below.map(|(pid, ..)| *pid).collect();
+        if below.is_empty() {
+            break;
+        }
+        known.extend(below);
+    }
+    let computes = |pid: &u32| {
+        parents.iter().any(|(found, _, name)| found == pid && name == "stratus") && *pid != ancestor
+    };
+    known.into_iter().filter(computes).collect()
+}
+
+/// Said once, not once a worker.
+#[test]
+fn what_workers_cannot_share_out() {
+    if !has_mpi() {
+        return;
+    }
+    let place = Place::new();
+    for (more, expected) in [
+        (&["--workers", "3"][..], "there are 3 workers; their number is a power of two"),
+        (
+            &["--workers", "4", "--set", "train.parts=2"],
+            "there are 4 workers, and batches are cut into 2 parts",
+        ),
+        (&["--set", "train.parts=3"], "`train.parts` is 3 and `train.batch_size` is 1024"),
+        (
+            &["--workers", "2", "--set", "train.batch_size=2", "--set", "data.drop_last=true"],
+            "has 1 sample: of one value for each channel there is no variance",
+        ),
+        (
+            &["--workers", "2", "--set", "train.batch_size=50", "--set", "train.parts=32"],
+            "`train.parts` is 32",
+        ),
+    ] {
+        let ran = place.train("refused", 1, more);
+        assert!(matches!(ran.code, Some(1 | 2)), "{more:?}: {:?} {}", ran.code, ran.err);
+        let times = ran.err.matches(expected).count();
+        assert!(times >= 1, "{more:?}: {}", ran.err);
+        assert_eq!(times, 1, "said once: {}", ran.err);
+        assert!(!place.path("refused").exists(), "{more:?}");
+    }
+}
