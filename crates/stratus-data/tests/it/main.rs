@@ -19,3 +19,4 @@ mod shards;
 mod split;
 mod streaming;
 mod sync;
+mod workers;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
@@ -101,17 +101,13 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     pulse.end();
     let all_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
     if let Some(joined) = joined.filter(|_| all_end) {
-        joined.workers.leave().map_err(|error| Failure::failed(error.to_string()))?;
+        joined.workers.leave().map_err(Failure::failed)?;
     }
-    if outcome.is_err() && rank > 0 {
-        // The first worker fails of the same, says so, and ends all. What it does not know of is said here.
-        std::thread::sleep(FIRST_SPEAKS);
+    if outcome.is_err() {
+        workers::leave_it_to_the_first(rank);
     }
     outcome
 }
-
-/// How long the others leave it to the first worker to say what is wrong.
-const FIRST_SPEAKS: Duration = Duration::from_secs(2);
 
 fn train(
     arguments: &TrainArguments,

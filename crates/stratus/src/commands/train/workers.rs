@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use stratus_exchange::mpi::{Mpi, SEARCH};
-use stratus_exchange::{Launched, Workers, launched};
+use stratus_exchange::{ExchangeError, Launched, Workers, launched};
 use stratus_threads::keep_to_share;
 use stratus_train::{EpochResult, Observer, TrainingProgress};
 
@@ -38,9 +38,23 @@ pub fn join() -> Result<Option<Joined>> {
     // Before any thread is started, which then keeps to it too.
     let kept = told.local.and_then(|[rank, size]| keep_to_share(rank, size));
     let processors = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
-    let workers =
-        Workers::open(move || Mpi::join(told)).map_err(|error| Failure::failed(error.to_string()))?;
+    let opened = Workers::open(move || Mpi::join(told));
+    if opened.is_err() {
+        leave_it_to_the_first(told.rank);
+    }
+    let workers = opened.map_err(Failure::failed)?;
     Ok(Some(Joined { told, workers: Arc::new(workers), processors }))
+}
+
+/// How long the others leave it to the first worker to say what is wrong.
+const FIRST_SPEAKS: Duration = Duration::from_secs(2);
+
+/// Waits where another worker is likely to fail of the same: it says so, and its end ends all. What it does
+/// not know of is said after that.
+pub fn leave_it_to_the_first(rank: usize) {
+    if rank > 0 {
+        std::thread::sleep(FIRST_SPEAKS);
+    }
 }
 
 /// A process that has joined others.
@@ -120,6 +134,9 @@ impl Observer for Pulsing<'_> {
 /// Where there is no MPI, or a worker was killed or stands still; what workers fail with, they say
 /// themselves.
 pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
+    if !count.is_power_of_two() {
+        return Err(Failure::usage(ExchangeError::Size(count)));
+    }
     let Mpiexec { program, library } = Mpiexec::find()?;
     let signs = Signs::new()?;
     let stop = signals::stop_flag()?;
