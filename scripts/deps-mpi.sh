@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs MPICH into .deps/mpich of this checkout: from a pinned wheel, checked by its hash, without root. Its
-# library has the standard binary interface of MPI 5, and its mpiexec starts workers on this machine.
+# Installs MPICH into .deps/mpich of this checkout: from a pinned wheel, checked by its hash, without root.
+# Its library has the standard binary interface of MPI 5, and its mpiexec starts workers on this machine.
 #
 #   scripts/deps-mpi.sh                fails if it cannot
 #   scripts/deps-mpi.sh --best-effort  only says so: one process trains without it

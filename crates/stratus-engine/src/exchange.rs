@@ -23,7 +23,6 @@ pub trait Exchange: Send + Sync {
 }
 
 /// A step that exchanges, as every backend prepares it: it does nothing until a session has connected it.
-#[must_use]
 pub fn unconnected() -> impl FnMut(&mut Operands<'_>) -> Result<(), String> + Send + 'static {
     |_| Err("this worker is not connected with the others".to_owned())
 }

@@ -13,8 +13,9 @@ pub struct Launched {
     pub local: Option<[usize; 2]>,
 }
 
-/// Launchers, and the variables in which each says rank and size, and the same of those of the machine. Slurm's say how many tasks a
-/// job has, whether or not they are started by `srun`: they come last, and count with a step alone.
+/// Launchers, and the variables in which each says rank and size, and the same of those of the machine.
+/// Slurm's say how many tasks a job has, whether or not they are started by `srun`: they come last, and count
+/// with a step alone.
 ///
 /// `srun` gives its tasks processors of their own.
 const LAUNCHERS: [(&str, [&str; 4]); 3] = [

@@ -27,7 +27,8 @@ pub enum ExchangeError {
     /// The launcher and the library are not of one kind.
     #[error(
         "{launcher} started {expected} processes, and {library} sees {found}: launcher and library are of \
-         different MPIs. Start with the mpiexec that belongs to the library, or name its library with STRATUS_MPI"
+         different MPIs. Start with the mpiexec that belongs to the library, or name its library with \
+         STRATUS_MPI"
     )]
     OtherLauncher {
         /// What started the processes.

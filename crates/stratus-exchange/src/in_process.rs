@@ -3,11 +3,13 @@
 use crate::{ExchangeError, Transport};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+type Way = (Sender<Vec<u8>>, Receiver<Vec<u8>>);
+
 /// A worker among threads.
 pub struct InProcess {
     rank: usize,
     /// To each worker, and from each.
-    ways: Vec<(Sender<Vec<u8>>, Receiver<Vec<u8>>)>,
+    ways: Vec<Way>,
 }
 
 /// The ends of `size` workers.

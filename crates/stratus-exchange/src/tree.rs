@@ -76,7 +76,7 @@ pub fn gather(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>, Exch
     while distance < size {
         // Blocks of workers that know of each other.
         let first = (rank / distance) * distance * length;
-        let other = (first / length.max(1) ^ distance) * length;
+        let other = ((first / length.max(1)) ^ distance) * length;
         let known = all[first..][..distance * length].to_vec();
         let theirs = &mut all[other..][..distance * length];
         transport.swap(rank ^ distance, &known, theirs)?;

@@ -92,8 +92,8 @@ pub enum TrainError {
     Exchange(#[from] stratus_exchange::ExchangeError),
     /// Workers that should have the same parameters do not.
     #[error(
-        "worker {rank} has other numbers in `{tensor}` than worker 0 after iteration {iteration}: one of them \
-         has computed something else"
+        "worker {rank} has other numbers in `{tensor}` than worker 0 after iteration {iteration}: one of \
+         them has computed something else"
     )]
     WorkersDiffer {
         /// The worker.

@@ -113,9 +113,9 @@ pub(crate) struct Mixer {
 }
 
 impl Mixer {
-    /// Mixes the samples of a batch, within groups of `group`. `labels` has [`LABELS`] numbers per sample; on entry the first N are the
-    /// classes, and the rest is ignored. Samples without a class are neither mixed nor used. `last` is memory
-    /// for one image.
+    /// Mixes the samples of a batch, within groups of `group`. `labels` has [`LABELS`] numbers per sample; on
+    /// entry the first N are the classes, and the rest is ignored. Samples without a class are neither mixed
+    /// nor used. `last` is memory for one image.
     pub(crate) fn mix(
         &self,
         images: &mut [u8],

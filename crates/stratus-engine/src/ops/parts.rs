@@ -2,8 +2,8 @@
 //!
 //! The parts of a batch are the leaves of a binary tree, in their order. A sum over the batch is made along
 //! it: `((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))`. A worker has a block of parts, a subtree of its own, and
-//! makes that subtree's sum; the upper levels are added between workers ([`Exchange`](crate::exchange::Exchange)). Which worker makes a
-//! sum changes no bit, as `a + b` is `b + a`.
+//! makes that subtree's sum; the upper levels are added between workers
+//! ([`Exchange`](crate::exchange::Exchange)). Which worker makes a sum changes no bit, as `a + b` is `b + a`.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::{DType, Value};

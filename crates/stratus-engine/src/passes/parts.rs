@@ -6,8 +6,8 @@
 //! process one after the other, and exchange their sums. The result is that of one process which has all
 //! parts, bit by bit.
 //!
-//! A bucket of gradients is exchanged as soon as its last is made, while the backward pass goes on (Li et al.,
-//! "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.3).
+//! A bucket of gradients is exchanged as soon as its last is made, while the backward pass goes on (Li et
+//! al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.3).
 
 use crate::ops::{AddParts, BUCKET_VALUES, ExchangeStart, ExchangeWait, Scale};
 use crate::program::{Layer, Origin, Section};

@@ -41,6 +41,19 @@ pub(super) fn is_absent(error: &LoadError) -> bool {
     matches!(error, LoadError::Absent { .. })
 }
 
+/// A function of a library.
+///
+/// # Safety
+/// The library's function of this name has the type `F`.
+unsafe fn function<F: Copy>(loaded: &Loaded, path: &Path, name: &str) -> Result<F, LoadError> {
+    // SAFETY: as the caller says.
+    let found = unsafe { loaded.get::<F>(name.as_bytes()) };
+    found.map(|function| *function).map_err(|_| LoadError::Unusable {
+        path: path.display().to_string(),
+        reason: format!("it has no {name}"),
+    })
+}
+
 /// The longest text that a library writes, in any interface.
 const MOST_TEXT: usize = 8192;
 
@@ -76,28 +89,25 @@ impl Library {
             }
             Abi::Standard | Abi::Mpich => abi.constants([0; 5]),
         };
-        macro_rules! function {
-            ($name:literal) => {{
-                let address = address($name)?;
-                // SAFETY: the function of this name has this type in every interface, handles as `abi` says.
-                unsafe { std::mem::transmute::<usize, _>(address) }
-            }};
+        // SAFETY: the function of each name has the type of its field in every interface, handles as `abi`
+        // says.
+        unsafe {
+            Ok(Self {
+                constants,
+                init_thread: function(&loaded, path, "MPI_Init_thread")?,
+                finalize: function(&loaded, path, "MPI_Finalize")?,
+                comm_rank: function(&loaded, path, "MPI_Comm_rank")?,
+                comm_size: function(&loaded, path, "MPI_Comm_size")?,
+                set_errhandler: function(&loaded, path, "MPI_Comm_set_errhandler")?,
+                isend: function(&loaded, path, "MPI_Isend")?,
+                irecv: function(&loaded, path, "MPI_Irecv")?,
+                test: function(&loaded, path, "MPI_Test")?,
+                all_reduce: function(&loaded, path, "MPI_Allreduce")?,
+                error_string: function(&loaded, path, "MPI_Error_string")?,
+                version: function(&loaded, path, "MPI_Get_library_version")?,
+                _loaded: std::mem::ManuallyDrop::new(loaded),
+            })
         }
-        Ok(Self {
-            constants,
-            init_thread: function!("MPI_Init_thread"),
-            finalize: function!("MPI_Finalize"),
-            comm_rank: function!("MPI_Comm_rank"),
-            comm_size: function!("MPI_Comm_size"),
-            set_errhandler: function!("MPI_Comm_set_errhandler"),
-            isend: function!("MPI_Isend"),
-            irecv: function!("MPI_Irecv"),
-            test: function!("MPI_Test"),
-            all_reduce: function!("MPI_Allreduce"),
-            error_string: function!("MPI_Error_string"),
-            version: function!("MPI_Get_library_version"),
-            _loaded: std::mem::ManuallyDrop::new(loaded),
-        })
     }
 
     /// Joins the other processes. Errors are returned from then on, rather than ending the process.

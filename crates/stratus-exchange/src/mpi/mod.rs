@@ -1,9 +1,9 @@
 //! Workers that are processes, over MPI.
 //!
 //! The library is loaded at run time, whatever its binary interface: the standard one of MPI 5 (MPI Forum,
-//! "MPI: A Message-Passing Interface Standard", version 5.0, 2025, chapter 20), MPICH's, which Intel's, Cray's
-//! and MVAPICH's have too, or Open MPI's. A few point-to-point functions are all that is used: sums are
-//! ours, so that their order is.
+//! "MPI: A Message-Passing Interface Standard", version 5.0, 2025, chapter 20), MPICH's, which Intel's,
+//! Cray's and MVAPICH's have too, or Open MPI's. A few point-to-point functions are all that is used: sums
+//! are ours, so that their order is.
 #![allow(unsafe_code)] // The one room for calls into MPI; each block says why it is sound.
 
 mod abi;

@@ -1,3 +1,5 @@
 //! Workers on the reference backend, as threads of one process.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod training;

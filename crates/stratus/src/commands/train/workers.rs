@@ -143,7 +143,8 @@ pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
     let me = std::env::current_exe().map_err(|error| Failure::failed(format!("this program: {error}")))?;
     let mut command = Command::new(&program);
     command.arg("-n").arg(count.to_string()).arg(me).args(without_workers(std::env::args_os().skip(1)));
-    // Its own group: the terminal's Ctrl-C is this process's, which passes it on as the end of standard input.
+    // Its own group: the terminal's Ctrl-C is this process's, which passes it on as the end of standard
+    // input.
     command.args(more).stdin(Stdio::piped()).env(SIGNS, &signs.folder).process_group(0);
     if let Some(library) = &library {
         command.env(SEARCH.environment, library);
