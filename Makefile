@@ -35,9 +35,9 @@ test:
 check-onnx:
 	@bash scripts/check-onnx.sh
 
-# The tests, and those that take minutes, optimised: a hundred kills, real file servers; more models of ONNX's
-# operators, tables read by polars and pandas, damaged images decoded by other libraries, pages opened in a
-# browser, events read by TensorBoard.
+# The tests, and those that take minutes, optimised: a hundred kills, real file servers, a real Slurm; more
+# models of ONNX's operators, tables read by polars and pandas, damaged images decoded by other libraries,
+# pages opened in a browser, events read by TensorBoard.
 # STORE_SERVERS=none goes without the servers where they cannot be installed; the tests say that they were not
 # run.
 test-all: test
@@ -47,6 +47,7 @@ test-all: test
 	@bash scripts/check-page.sh
 	@bash scripts/check-tensorboard.sh
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
+	@[ "$(STORE_SERVERS)" = none ] || bash scripts/slurm-server.sh install
 	STRATUS_KILLS=100 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \
 		$(CARGO) test --workspace --locked --release -- --include-ignored
 

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
 use stratus_base::checksum::sha256_of_reader;
 use stratus_base::printable;
 
@@ -24,6 +25,9 @@ const CHECKPOINTS: &str = "checkpoints";
 const LOCK: &str = "run.lock";
 /// A SHA-256 in hexadecimal digits, and the end of its line.
 const HASH_LINE: usize = 65;
+
+/// What is left free on the disk here.
+const SPARE: u64 = 64 << 20;
 
 /// What came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -82,7 +86,19 @@ pub(crate) fn fetch(shell: &dyn Shell, launch: &Record, repetition: usize, into:
             (file.has, file.offset) = (None, 0);
         }
     }
+    // Checkpoints last: rows that are ahead of them do no harm to whoever goes on with the run.
+    wanted.sort_by_key(|file| file.path.starts_with(CHECKPOINTS));
     wanted.retain(|file| file.has.as_ref() != Some(&file.to) || file.offset < file.size);
+    let coming: u64 = wanted.iter().map(|file| file.size - file.offset).sum();
+    if let Some(free) = free(into).filter(|free| coming.saturating_add(SPARE) > *free) {
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let (coming, spare, free) = (mib(coming), mib(SPARE), mib(free));
+        let problem = format!(
+            "{}: {coming} MiB of the run are to come, and {spare} MiB left free; here are {free} MiB",
+            shell.name()
+        );
+        return Err(Error::target(problem, "make room here, and fetch again"));
+    }
     let lines: String = wanted
         .iter()
         .map(|file| format!("{} {} {}\n", file.offset, file.size - file.offset, file.path))
@@ -104,6 +120,16 @@ pub(crate) fn fetch(shell: &dyn Shell, launch: &Record, repetition: usize, into:
         remove_old(&into.join(CHECKPOINTS), &there, DEEPEST)?;
     }
     Ok(fetched)
+}
+
+/// Bytes that are free where a folder is, or will be; none where that cannot be found out.
+fn free(folder: &Path) -> Option<u64> {
+    let folder = folder.ancestors().find(|path| path.as_os_str().is_empty() || path.exists())?;
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let out = Command::new("df").arg("-Pk").arg(folder).stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let kib: u64 = text.lines().last()?.split_whitespace().nth(3)?.parse().ok()?;
+    Some(kib.saturating_mul(1024))
 }
 
 /// The files of a list, each with a place in the folder. One that would have none is refused.
@@ -226,8 +252,8 @@ fn remove_old(folder: &Path, there: &HashSet<PathBuf>, depth: usize) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::{Fetched, fetch, listed};
-    use crate::Record;
     use crate::local::Local;
+    use crate::{Record, Resources};
     use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
@@ -242,6 +268,14 @@ mod tests {
             environment: BTreeMap::new(),
             runs: Vec::new(),
             experiments: Vec::new(),
+            resources: Resources::default(),
+            lease: None,
+            run_bytes: 0,
+            expected_s: None,
+            released: None,
+            done: Vec::new(),
+            hosts: Vec::new(),
+            ready: Vec::new(),
         }
     }
 

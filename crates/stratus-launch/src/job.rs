@@ -10,7 +10,7 @@ use stratus_base::text::quoted;
 use stratus_base::{did_you_mean, nearest, printable};
 
 /// The script that trains the repetitions.
-const SCRIPT: &str = include_str!("scripts/launch.sh");
+const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/launch.sh"));
 /// The folder of records, beside the runs. Searches for runs pass over hidden folders.
 const RECORDS: &str = ".launches";
 
@@ -25,26 +25,71 @@ pub struct Job {
     pub environment: BTreeMap<String, String>,
     /// The experiment file of each repetition.
     pub experiments: Vec<String>,
+    /// What a repetition takes.
+    pub resources: Resources,
+    /// When training has to stop, in seconds since 1970 by the target's clock.
+    pub stop: Option<u64>,
+    /// A command that is told of what happens.
+    pub notify: Option<String>,
+    /// Of a list of machines: which has which repetition.
+    pub hosts: Vec<String>,
+    /// The repetitions that are trained; none: all.
+    pub only: Option<Vec<usize>>,
+}
+
+/// How long a target may be used.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    /// When it ends, in seconds since 1970 by the clock here.
+    pub until: u64,
+    /// When training has to stop, so that everything has come back by then, by the target's clock.
+    pub stop: u64,
+}
+
+/// What a repetition takes, where it is known.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Resources {
+    /// Seconds from its start to its end, with a margin.
+    pub seconds: Option<u64>,
+    /// Bytes of the machine's memory, with a margin.
+    pub memory_bytes: Option<u64>,
+    /// Processors.
+    pub cpus: Option<u64>,
 }
 
 impl Job {
-    /// The script that runs there.
+    /// The script that runs on a machine.
     #[must_use]
     pub fn script(&self) -> String {
-        let mut text = "#!/bin/sh\n".to_owned();
+        let all = (1..=self.experiments.len()).collect();
+        let numbers = self.only.as_ref().unwrap_or(&all);
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        format!("#!/bin/sh\n{}repetitions='{}'\n{SCRIPT}", self.preamble(), numbers.join(" "))
+    }
+
+    /// What scripts that train begin with: the environment and the program.
+    pub(crate) fn preamble(&self) -> String {
+        let mut text = String::new();
         for (name, value) in &self.environment {
             text.push_str(&format!("export {name}={}\n", quoted(value)));
         }
-        let numbers: Vec<String> = (1..=self.experiments.len()).map(|number| number.to_string()).collect();
-        text.push_str(&format!("program={}\nrepetitions='{}'\n", quoted(&self.program), numbers.join(" ")));
-        text.push_str(SCRIPT);
+        let (stop, notify) = (self.stop, self.notify.as_deref().unwrap_or_default());
+        let stop = stop.map_or(String::new(), |stop| stop.to_string());
+        let (program, launch) = (quoted(&self.program), quoted(&self.id));
+        text.push_str(&format!("program={program}\nlaunch={launch}\n"));
+        text.push_str(&format!("stop_at={stop}\nnotify={}\n", quoted(notify)));
         text
     }
 
-    /// Its files: the script, and the experiment of each repetition.
+    /// Its files on a machine: the script, and the experiment of each repetition.
     #[must_use]
     pub fn files(&self) -> Vec<(String, String)> {
-        let mut files = vec![("launch.sh".to_owned(), self.script())];
+        self.files_with("launch.sh", self.script())
+    }
+
+    /// The same with another script.
+    pub(crate) fn files_with(&self, script: &str, text: String) -> Vec<(String, String)> {
+        let mut files = vec![(script.to_owned(), text)];
         for (number, text) in (1..).zip(&self.experiments) {
             let number: usize = number;
             files.push((format!("{number}/experiment.toml"), text.clone()));
@@ -72,14 +117,50 @@ pub struct Record {
     pub runs: Vec<PathBuf>,
     /// The experiment file of each repetition, as it was sent.
     pub experiments: Vec<String>,
+    /// What a repetition takes.
+    #[serde(default)]
+    pub resources: Resources,
+    /// How long the target may be used.
+    #[serde(default)]
+    pub lease: Option<Lease>,
+    /// Bytes that come back of a run, at most.
+    #[serde(default)]
+    pub run_bytes: u64,
+    /// Seconds that a repetition is expected to take.
+    #[serde(default)]
+    pub expected_s: Option<f64>,
+    /// When the target was released, in seconds since 1970.
+    #[serde(default)]
+    pub released: Option<u64>,
+    /// Repetitions that were trained to their end, and of which every file is here as it was there.
+    #[serde(default)]
+    pub done: Vec<usize>,
+    /// Of a list of machines: which has which repetition.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Of a list of machines: those that have the program and the data.
+    #[serde(default)]
+    pub ready: Vec<String>,
 }
 
 impl Record {
-    /// The job that starts it again.
+    /// The job that starts it, and starts it again. `notify` is told of what happens.
     #[must_use]
-    pub fn job(&self) -> Job {
-        let Self { id, program, environment, experiments, .. } = self.clone();
-        Job { id, program, environment, experiments }
+    pub fn job(&self, notify: Option<String>) -> Job {
+        let Self { id, program, environment, experiments, resources, lease, hosts, .. } = self.clone();
+        let stop = lease.map(|lease| lease.stop);
+        Job { id, program, environment, experiments, resources, stop, notify, hosts, only: None }
+    }
+
+    /// Waits until nobody else changes what is trained of this launch; until the file is dropped nobody does.
+    ///
+    /// # Errors
+    /// Where the file cannot be made or locked.
+    pub fn lock(&self, runs: &Path) -> Result<fs::File> {
+        let path = runs.join(RECORDS).join(format!(".{}.lock", self.id));
+        let file = fs::File::create(&path).map_err(Error::file("make", &path))?;
+        file.lock().map_err(Error::file("lock", &path))?;
+        Ok(file)
     }
 
     /// Keeps it beside the runs.
@@ -158,7 +239,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Not begun.
+    /// Not begun, or in a queue to be gone on with.
     Waiting,
     /// It is trained.
     Running,
@@ -168,6 +249,8 @@ pub enum Status {
     Interrupted,
     /// It failed.
     Failed,
+    /// The machine that has it cannot be reached.
+    Unknown,
 }
 
 impl Status {
@@ -180,6 +263,7 @@ impl Status {
             Self::Completed => "completed",
             Self::Interrupted => "interrupted",
             Self::Failed => "failed",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -195,6 +279,14 @@ pub struct Repetition {
     pub exit: Option<i32>,
     /// Epochs that are done.
     pub epochs: Option<u64>,
+    /// How the target's queue has it, or what its accounts say became of it.
+    pub queue: Option<String>,
+    /// Who trains it, or trained it last, where repetitions are trained by themselves.
+    pub owner: Option<String>,
+    /// The age of that one's heart's last beat, in seconds by the target's clock.
+    pub heartbeat_s: Option<u64>,
+    /// Seconds that it was trained, without what ended by no signal.
+    pub elapsed_s: Option<u64>,
     /// The last line that was said.
     pub last: String,
 }
@@ -204,6 +296,8 @@ pub struct Repetition {
 pub struct State {
     /// Whether something trains it.
     pub alive: bool,
+    /// Whether it was asked to stop.
+    pub stopped: bool,
     /// Who has it, or had it last: the machine, the process.
     pub owner: String,
     /// The age of its heart's last beat, in seconds by the target's clock.
@@ -213,48 +307,93 @@ pub struct State {
 }
 
 impl State {
-    /// Of what the target's script says.
+    /// Of what the script of a machine says.
     pub(crate) fn parse(text: &str) -> Self {
-        let mut state =
-            Self { alive: false, owner: String::new(), heartbeat_s: None, repetitions: Vec::new() };
+        let (mut state, begun) = Self::facts(text);
+        // Repetitions are trained in turn: the one without an end is the one that is trained.
+        let mut free = state.alive;
+        for (repetition, begun) in state.repetitions.iter_mut().zip(begun) {
+            let trained = repetition.exit.is_none() && begun && std::mem::take(&mut free);
+            repetition.status = repetition.stands(begun, trained);
+        }
+        state
+    }
+
+    /// What a target's script says, and which repetitions were begun. How they stand, it does not say yet.
+    pub(crate) fn facts(text: &str) -> (Self, Vec<bool>) {
+        let mut state = Self {
+            alive: false,
+            stopped: false,
+            owner: String::new(),
+            heartbeat_s: None,
+            repetitions: vec![],
+        };
         let mut begun = Vec::new();
         for line in text.lines() {
             let Some((key, value)) = line.split_once('=') else { continue };
             let last = state.repetitions.last_mut();
             match (key, last) {
                 ("alive", _) => state.alive = value == "1",
-                ("owner", _) => state.owner = owner(value),
-                ("heartbeat_s", _) => state.heartbeat_s = value.parse().ok(),
+                ("stopped", _) => state.stopped = value == "1",
+                ("owner", Some(last)) => last.owner = Some(owner(value)).filter(|owner| !owner.is_empty()),
+                ("owner", None) => state.owner = owner(value),
+                ("heartbeat_s", Some(last)) => last.heartbeat_s = value.parse().ok(),
+                ("heartbeat_s", None) => state.heartbeat_s = value.parse().ok(),
                 ("repetition", _) => {
-                    state.repetitions.push(Repetition {
-                        repetition: state.repetitions.len() + 1,
-                        status: Status::Waiting,
-                        exit: None,
-                        epochs: None,
-                        last: String::new(),
-                    });
+                    let number = state.repetitions.len() + 1;
+                    let waiting = Repetition { status: Status::Waiting, ..Repetition::unknown(number) };
+                    state.repetitions.push(waiting);
                     begun.push(false);
                 }
                 ("exit", Some(last)) => last.exit = value.trim().parse().ok(),
+                ("elapsed_s", Some(last)) => last.elapsed_s = value.trim().parse().ok(),
                 ("epochs", Some(last)) => last.epochs = value.trim().parse().ok(),
                 ("last", Some(last)) => last.last = printable(clean(value).trim()),
                 ("begun", Some(_)) => begun.iter_mut().last().into_iter().for_each(|begun| *begun = true),
                 _ => {}
             }
         }
-        // Repetitions are trained in turn: the one without an end is the one that is trained.
-        let mut free = state.alive;
-        for (repetition, begun) in state.repetitions.iter_mut().zip(begun) {
-            repetition.status = match (repetition.exit, begun) {
-                (Some(0), _) => Status::Completed,
-                (Some(75), _) => Status::Interrupted,
-                (Some(_), _) => Status::Failed,
-                (None, true) if std::mem::take(&mut free) => Status::Running,
-                (None, true) => Status::Interrupted,
-                (None, false) => Status::Waiting,
-            };
+        (state, begun)
+    }
+}
+
+impl Repetition {
+    /// One of which nothing is known.
+    pub(crate) fn unknown(repetition: usize) -> Self {
+        Self {
+            repetition,
+            status: Status::Unknown,
+            exit: None,
+            epochs: None,
+            queue: None,
+            owner: None,
+            heartbeat_s: None,
+            elapsed_s: None,
+            last: String::new(),
         }
-        state
+    }
+
+    /// Whether it is to be gone on with: what was stopped, or failed, only where that is asked for.
+    pub(crate) fn is_open(&self, is_stopped: bool, again: bool) -> bool {
+        match self.status {
+            Status::Completed | Status::Running | Status::Unknown => false,
+            Status::Failed => again,
+            Status::Interrupted => again || self.exit != Some(75) && !is_stopped,
+            Status::Waiting => again || !is_stopped,
+        }
+    }
+
+    /// How it stands, by whether it was begun and is being trained.
+    pub(crate) fn stands(&self, begun: bool, trained: bool) -> Status {
+        match self.exit {
+            Some(0) => Status::Completed,
+            // By its own checkpoint, or by a signal that left none.
+            Some(75 | 129..) => Status::Interrupted,
+            Some(_) => Status::Failed,
+            None if trained => Status::Running,
+            None if begun => Status::Interrupted,
+            None => Status::Waiting,
+        }
     }
 }
 
@@ -269,7 +408,7 @@ pub(crate) fn owner(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, Record, State, Status};
+    use super::{Job, Lease, Record, Resources, State, Status};
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
@@ -299,6 +438,14 @@ mod tests {
             environment: BTreeMap::from([("A".to_owned(), "b c".to_owned())]),
             runs: vec![PathBuf::from(format!("runs/{id}/1"))],
             experiments: vec!["[model]\nname = \"digits\"\n".to_owned()],
+            resources: Resources { seconds: Some(60), ..Resources::default() },
+            lease: Some(Lease { until: 9, stop: 8 }),
+            run_bytes: 3,
+            expected_s: Some(1.5),
+            released: None,
+            done: vec![1],
+            hosts: vec!["a".to_owned()],
+            ready: Vec::new(),
         };
         assert!(Record::find(runs.path(), None).is_err());
         for (id, launched) in [("b-1", 1), ("a-2", 2)] {
@@ -317,8 +464,15 @@ mod tests {
             program: "/it's/p".to_owned(),
             environment: BTreeMap::from([("A".to_owned(), "$(x)".to_owned())]),
             experiments: vec![String::new(); 2],
+            resources: Resources::default(),
+            stop: Some(7),
+            notify: Some("it's".to_owned()),
+            hosts: Vec::new(),
+            only: None,
         };
         let script = job.script();
-        assert!(script.contains("export A='$(x)'\nprogram='/it'\\''s/p'\nrepetitions='1 2'\n"), "{script}");
+        let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nstop_at=7\nnotify='it'\\''s'\n\
+                    repetitions='1 2'\n";
+        assert!(script.contains(head), "{script}");
     }
 }

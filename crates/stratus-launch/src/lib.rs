@@ -13,20 +13,26 @@
 
 mod error;
 mod fetch;
+mod hook;
+mod hosts;
 mod job;
 mod local;
+mod notices;
 mod parcel;
 mod program;
+mod restore;
 mod shell;
+mod slurm;
 mod ssh;
 mod target;
 mod targets;
 
 pub use error::{Error, Result};
 pub use fetch::Fetched;
-pub use job::{Job, Record, Repetition, State, Status};
+pub use hook::hook;
+pub use job::{Job, Lease, Record, Repetition, Resources, State, Status};
 pub use parcel::{Item, Parcel};
 pub use program::Program;
 pub use shell::clean;
-pub use target::{Needs, Prepared, Target, open};
-pub use targets::{FILE, Kind, Settings, SshSettings, find, user_file};
+pub use target::{Link, Needs, Prepared, Target, open};
+pub use targets::{FILE, HostsSettings, Kind, Settings, SlurmSettings, SshSettings, find, user_file};

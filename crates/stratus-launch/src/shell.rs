@@ -28,6 +28,24 @@ pub(crate) trait Shell {
     fn close(&self) {}
 }
 
+impl Shell for Box<dyn Shell> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn command(&self, line: &str) -> Result<Command> {
+        (**self).command(line)
+    }
+
+    fn unreachable(&self, code: Option<i32>, said: &str) -> Option<Error> {
+        (**self).unreachable(code, said)
+    }
+
+    fn close(&self) {
+        (**self).close();
+    }
+}
+
 /// Text from a target, fit for a terminal: lines and tabs stay, other control characters are escaped.
 #[must_use]
 pub fn clean(text: &str) -> String {

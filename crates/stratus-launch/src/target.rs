@@ -1,20 +1,28 @@
 //! What every kind of target can do, and how one that has a shell does it.
 
+use crate::hosts::{Host, Hosts};
 use crate::job::{self, Job, Record, State};
 use crate::local::Local;
 use crate::parcel::{Item, Parcel};
-use crate::shell::{self, Shell};
+use crate::shell::{self, Ended, Shell};
+use crate::slurm::Slurm;
 use crate::ssh::Ssh;
-use crate::{Error, Fetched, Kind, Program, Result, Settings, fetch, program};
+use crate::{
+    Error, Fetched, Kind, Program, Resources, Result, Settings, SshSettings, fetch, notices, program,
+};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stratus_base::printable;
 
 /// Files of so many bytes are sent by themselves, so that a cut one is gone on with.
 const LARGE: u64 = 4 << 20;
 /// Smaller ones are sent together, so many bytes at a time.
 const TOGETHER: u64 = 16 << 20;
+/// So many bytes measure a connection.
+const MEASURED: u64 = 4 << 20;
 /// What is left free on the target's disk.
 const SPARE: u64 = 256 << 20;
 
@@ -25,6 +33,12 @@ pub struct Needs<'a> {
     pub program: &'a Program,
     /// What else is brought.
     pub parcels: &'a [Parcel],
+    /// How many repetitions are trained.
+    pub repetitions: usize,
+    /// What one takes.
+    pub resources: Resources,
+    /// Whether machines with another processor than the first are left out.
+    pub same_kind: bool,
 }
 
 /// A target that has everything.
@@ -38,21 +52,61 @@ pub struct Prepared {
     pub files: usize,
     /// Bytes that were sent.
     pub bytes: u64,
+    /// The model of its processor.
+    pub processor: String,
+    /// Of a list of machines, those that have everything.
+    pub hosts: Vec<String>,
+    /// What should be known of it.
+    pub notes: Vec<String>,
+}
+
+/// The way to a target, as it was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// By how many seconds its clock is ahead of the one here.
+    pub ahead_s: i64,
+    /// Bytes a second that come from there.
+    pub bytes_per_s: f64,
 }
 
 /// A kind of target.
 pub trait Target {
+    /// The files of a job there.
+    fn files(&self, job: &Job) -> Vec<(String, String)> {
+        job.files()
+    }
+
     /// Checks the target first, and brings what it has not yet.
     ///
     /// # Errors
     /// Where it cannot be reached or used, or what is sent does not arrive. What arrived stays.
     fn prepare(&self, needs: &Needs<'_>) -> Result<Prepared>;
 
+    /// Measures the way there, by the program that was brought.
+    ///
+    /// # Errors
+    /// Where the target cannot be reached.
+    fn link(&self, program: &str) -> Result<Link>;
+
     /// Starts a job, or goes on with it, so that it outlives the connection.
     ///
     /// # Errors
     /// Where somebody has it, who is named.
     fn submit(&self, root: &str, job: &Job) -> Result<()>;
+
+    /// Goes on with what nobody trains though nobody stopped it, where it was or elsewhere; `again` also what
+    /// was stopped, or failed. `keep` writes the record before anything of it is started. Returns what was
+    /// done.
+    ///
+    /// # Errors
+    /// Where the target cannot be reached.
+    fn tend(
+        &self,
+        record: &mut Record,
+        job: &Job,
+        again: bool,
+        keep: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Vec<String>>;
 
     /// How a job stands.
     ///
@@ -85,20 +139,40 @@ pub trait Target {
 /// The target of its settings. `private` is a folder for sockets that nobody else can enter.
 #[must_use]
 pub fn open(settings: &Settings, private: PathBuf) -> Box<dyn Target> {
-    let (name, folder) = (settings.name.clone(), settings.folder.clone());
+    let folder = settings.folder.clone();
+    let shell = |ssh: Option<&SshSettings>| -> Box<dyn Shell> {
+        let name = settings.name.clone();
+        match ssh {
+            None => Box::new(Local { name }),
+            Some(ssh) => Box::new(Ssh { name, settings: ssh.clone(), sockets: private.clone() }),
+        }
+    };
     match &settings.kind {
-        Kind::Local => Box::new(Machine { shell: Local { name }, folder }),
-        Kind::Ssh(ssh) => {
-            let shell = Ssh { name, settings: ssh.clone(), sockets: private };
-            Box::new(Machine { shell, folder })
+        Kind::Local => Box::new(Machine { shell: shell(None), folder }),
+        Kind::Ssh(ssh) => Box::new(Machine { shell: shell(Some(ssh)), folder }),
+        Kind::Hosts(hosts) => {
+            let host = |ssh: &SshSettings| Host {
+                name: ssh.host.clone(),
+                machine: Machine { shell: shell(Some(ssh)), folder: folder.clone() },
+            };
+            Box::new(Hosts {
+                name: settings.name.clone(),
+                hosts: hosts.hosts.iter().map(host).collect(),
+                patience: Duration::from_secs(hosts.lost_after_s),
+                lost: Mutex::default(),
+            })
+        }
+        Kind::Slurm(slurm) => {
+            let machine = Machine { shell: shell(slurm.ssh.as_ref()), folder };
+            Box::new(Slurm { machine, settings: slurm.clone() })
         }
     }
 }
 
 /// A target that is one machine with a shell.
-struct Machine<S> {
-    shell: S,
-    folder: String,
+pub(crate) struct Machine<S> {
+    pub(crate) shell: S,
+    pub(crate) folder: String,
 }
 
 /// What `check.sh` says.
@@ -106,12 +180,58 @@ struct Machine<S> {
 struct Facts {
     root: String,
     free_bytes: Option<u64>,
+    processor: String,
 }
 
 impl<S: Shell> Machine<S> {
-    fn text(&self, what: &str, script: &str, arguments: &[&str], input: &str) -> Result<String> {
+    /// What a script answers that is to `what`.
+    pub(crate) fn text(&self, what: &str, script: &str, arguments: &[&str], input: &str) -> Result<String> {
         let (ended, text) = shell::text(&self.shell, script, arguments, input.as_bytes())?;
         if ended.code == Some(0) { Ok(text) } else { Err(ended.error(&self.shell, what)) }
+    }
+
+    /// Runs a script that takes a text and files as tar behind it, and hears what it answers.
+    pub(crate) fn hand(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        (before, files): (&str, &[(String, String)]),
+    ) -> Result<(Ended, String)> {
+        let send = |out: &mut dyn Write| {
+            out.write_all(before.as_bytes())?;
+            let mut tar = tar::Builder::new(out);
+            for (path, text) in files {
+                append(&mut tar, path, text.len() as u64, text.as_bytes())?;
+            }
+            tar.finish()
+        };
+        let read = |from: &mut dyn Read| {
+            let mut text = Vec::new();
+            // What is not heard is not shown.
+            let _ = from.take(4096).read_to_end(&mut text);
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        };
+        shell::run(&self.shell, script, arguments, send, read)
+    }
+
+    /// Takes a repetition that waits from the script that trains: whether it was not begun.
+    pub(crate) fn claim(&self, root: &str, id: &str, repetition: usize) -> Result<bool> {
+        let arguments = [root, id, &repetition.to_string()];
+        let script = include_str!("scripts/claim.sh");
+        Ok(self.text("take a repetition", script, &arguments, "")?.trim() == "claimed")
+    }
+
+    /// Ends a training that is another machine's now.
+    pub(crate) fn revoke(&self, root: &str, id: &str) -> Result<()> {
+        self.text("end a training", include_str!("scripts/revoke.sh"), &[root, id], "").map(drop)
+    }
+
+    /// What the state script says of a launch's repetitions.
+    pub(crate) fn state_text(&self, launch: &Record, script: &str) -> Result<String> {
+        let numbers: Vec<String> = (1..=launch.runs.len()).map(|number| number.to_string()).collect();
+        let mut arguments = vec![launch.root.as_str(), launch.id.as_str()];
+        arguments.extend(numbers.iter().map(String::as_str));
+        self.text("see the job", script, &arguments, "")
     }
 
     fn check(&self, program: &Program) -> Result<Facts> {
@@ -157,7 +277,8 @@ impl<S: Shell> Machine<S> {
         if !root.starts_with('/') || root.chars().any(char::is_control) {
             return wrong(format!("its folder {} is no path", printable(&root)), "name another `folder`");
         }
-        Ok(Facts { root, free_bytes: fact("free_kib").parse().ok().map(|kib: u64| kib.saturating_mul(1024)) })
+        let free_bytes = fact("free_kib").parse().ok().map(|kib: u64| kib.saturating_mul(1024));
+        Ok(Facts { root, free_bytes, processor: printable(fact("processor")) })
     }
 
     /// Brings the items that are not there: how many, how many bytes.
@@ -266,49 +387,68 @@ impl<S: Shell> Target for Machine<S> {
             self.text("make a folder", include_str!("scripts/link.sh"), &[&facts.root, &folder], &lines)?;
             folders.push(folder);
         }
-        Ok(Prepared { root: facts.root, folders, files, bytes })
+        let Facts { root, processor, .. } = facts;
+        Ok(Prepared { root, folders, files, bytes, processor, hosts: Vec::new(), notes: Vec::new() })
+    }
+
+    fn link(&self, program: &str) -> Result<Link> {
+        let began = Instant::now();
+        let read = |from: &mut dyn Read| {
+            let (mut from, mut time) = (io::BufReader::new(from), String::new());
+            // What does not come whole, the checks below refuse.
+            let _ = io::BufRead::read_line(&mut Read::take(&mut from, 32), &mut time);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+            Ok((time, now, io::copy(&mut from, &mut io::sink()).unwrap_or(0)))
+        };
+        let arguments = [program, &MEASURED.to_string()];
+        let script = include_str!("scripts/pace.sh");
+        let (ended, (time, now, bytes)) = shell::run(&self.shell, script, &arguments, |_| Ok(()), read)?;
+        let there = time.trim().parse::<u64>();
+        match (ended.code, there, bytes) {
+            (Some(0), Ok(there), 1..) => {
+                let signed = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
+                let ahead_s = signed(there).saturating_sub(signed(now));
+                Ok(Link { ahead_s, bytes_per_s: bytes as f64 / began.elapsed().as_secs_f64().max(1e-3) })
+            }
+            _ => Err(ended.error(&self.shell, "measure the connection")),
+        }
     }
 
     fn submit(&self, root: &str, job: &Job) -> Result<()> {
         let token = token();
-        let files = job.files();
-        let send = |out: &mut dyn Write| {
-            let mut tar = tar::Builder::new(out);
-            for (path, text) in &files {
-                append(&mut tar, path, text.len() as u64, text.as_bytes())?;
-            }
-            tar.finish()
-        };
-        let read = |from: &mut dyn Read| {
-            let mut text = Vec::new();
-            // What is not heard is not shown.
-            let _ = from.take(4096).read_to_end(&mut text);
-            Ok(String::from_utf8_lossy(&text).into_owned())
-        };
         let script = include_str!("scripts/submit.sh");
-        let (ended, said) = shell::run(&self.shell, script, &[root, &job.id, &token], send, read)?;
+        // What nobody may read goes through no file and no argument.
+        let webhook = format!("{}\n", notices::webhook()?);
+        let (ended, said) = self.hand(script, &[root, &job.id, &token], (&webhook, &job.files()))?;
         match ended.code {
             Some(0) => Ok(()),
             Some(20) => {
                 let who = Some(job::owner(&said)).filter(|who| !who.is_empty());
                 let who = who.unwrap_or_else(|| "a process that just starts".to_owned());
-                Err(Error::target(
-                    format!("{}: {} is being trained already, by {who}", self.shell.name(), job.id),
-                    format!(
-                        "`stratus launch status {0}` shows it, `stratus launch stop {0}` stops it",
-                        job.id
-                    ),
-                ))
+                Err(taken(self.shell.name(), &job.id, &who))
             }
             _ => Err(ended.error(&self.shell, "start the job")),
         }
     }
 
+    fn tend(
+        &self,
+        record: &mut Record,
+        job: &Job,
+        again: bool,
+        _: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Vec<String>> {
+        let state = self.state(record)?;
+        if state.alive || !state.repetitions.iter().any(|one| one.is_open(state.stopped, again)) {
+            return Ok(Vec::new());
+        }
+        self.submit(&record.root, job)?;
+        Ok(vec![format!("{}: what trained is gone; it goes on", self.shell.name())])
+    }
+
     fn state(&self, launch: &Record) -> Result<State> {
-        let numbers: Vec<String> = (1..=launch.runs.len()).map(|number| number.to_string()).collect();
-        let mut arguments = vec![launch.root.as_str(), launch.id.as_str()];
-        arguments.extend(numbers.iter().map(String::as_str));
-        let text = self.text("see the job", include_str!("scripts/state.sh"), &arguments, "")?;
+        let script = concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/state.sh"));
+        let text = self.state_text(launch, script)?;
         Ok(State::parse(&text))
     }
 
@@ -352,108 +492,19 @@ impl<S: Shell> Target for Machine<S> {
     }
 }
 
+/// Nobody else may have what somebody trains.
+pub(crate) fn taken(name: &str, id: &str, who: &str) -> Error {
+    Error::target(
+        format!("{name}: {id} is being trained already, by {who}"),
+        format!("`stratus launch status {id}` shows it, `stratus launch stop {id}` stops it"),
+    )
+}
+
 /// A word that no other start has.
 fn token() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     format!("{:x}-{:x}", now.map_or(0, |now| now.as_nanos()), std::process::id())
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::{Machine, Needs, Prepared, Target};
-    use crate::local::Local;
-    use crate::{Job, Parcel, Program};
-    use std::collections::BTreeMap;
-    use std::fs;
-    use std::path::Path;
-    use std::time::Duration;
-
-    fn machine(folder: &Path) -> Machine<Local> {
-        Machine { shell: Local { name: "lab".to_owned() }, folder: folder.display().to_string() }
-    }
-
-    #[test]
-    fn what_is_there_is_not_sent_and_a_cut_file_is_gone_on_with() {
-        let place = tempfile::tempdir().unwrap();
-        let (there, program) = (place.path().join("the re"), place.path().join("program"));
-        fs::write(&program, "no ELF").unwrap();
-        let data = place.path().join("data");
-        fs::create_dir_all(data.join("a b")).unwrap();
-        fs::write(data.join("a b/it's small"), "small").unwrap();
-        fs::write(data.join("empty"), "").unwrap();
-        let large: Vec<u8> = (0..5_000_000_u32).map(|number| (number % 251) as u8).collect();
-        fs::write(data.join("large"), &large).unwrap();
-        let program = Program::new(&program, &[]).unwrap();
-        let parcels = [Parcel::of_path("data", &data).unwrap()];
-        let needs = Needs { program: &program, parcels: &parcels };
-        // So much came before the connection was cut.
-        let hash = &parcels[0].items.iter().find(|item| item.path == "large").unwrap().hash;
-        fs::create_dir_all(there.join("content")).unwrap();
-        let part = there.join(format!("content/{hash}.part"));
-        fs::write(&part, &large[..3_000_000]).unwrap();
-        let target = machine(&there);
-        let Prepared { root, folders, files, bytes } = target.prepare(&needs).unwrap();
-        assert_eq!((files, bytes), (4, 6 + 5 + 2_000_000));
-        let arrived = Path::new(&root).join(&folders[1]);
-        assert_eq!(fs::read(arrived.join("large")).unwrap(), large);
-        assert_eq!(fs::read_to_string(arrived.join("a b/it's small")).unwrap(), "small");
-        assert!(
-            arrived.join("empty").exists() && Path::new(&root).join(&folders[0]).join("stratus").exists()
-        );
-        let again = target.prepare(&needs).unwrap();
-        assert_eq!((again.files, again.bytes), (0, 0));
-
-        // What came wrong is sent anew, by the next launch.
-        fs::remove_file(there.join(format!("content/{hash}"))).unwrap();
-        fs::write(&part, [7; 1000]).unwrap();
-        let error = target.prepare(&needs).unwrap_err().to_string();
-        assert!(error.contains("arrived with other bytes"), "{error}");
-        assert_eq!(target.prepare(&needs).unwrap().bytes, 5_000_000);
-    }
-
-    #[test]
-    fn another_machine_is_not_met_and_no_program_of_a_newer_system_is_sent() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("program");
-        fs::write(&path, "GLIBC_2.999\0").unwrap();
-        let mut program = Program::new(&path, &[]).unwrap();
-        let target = machine(&place.path().join("there"));
-        let error =
-            |program: &Program| target.prepare(&Needs { program, parcels: &[] }).unwrap_err().to_string();
-        assert!(error(&program).contains("the program needs 2.999"));
-        program.architecture = "pdp11";
-        assert!(error(&program).contains("the program is for Linux on pdp11"));
-        assert_eq!(fs::read_dir(place.path().join("there/content")).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_job_of_another_machine_is_left_alone_until_its_heart_stands_still() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = place.path().join("jobs/a");
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("owner"), "token elsewhere 12 1\n").unwrap();
-        let target = machine(place.path());
-        let root = place.path().display().to_string();
-        let job = Job {
-            id: "a".to_owned(),
-            program: "/bin/true".to_owned(),
-            environment: BTreeMap::new(),
-            experiments: vec![String::new()],
-        };
-        let refused = std::thread::scope(|scope| {
-            let started = scope.spawn(|| target.submit(&root, &job));
-            let mut beat = 0;
-            while !started.is_finished() {
-                beat += 1;
-                // A clock that is far behind.
-                fs::write(folder.join("heartbeat"), format!("{beat}\n")).unwrap();
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            started.join().unwrap().unwrap_err().to_string()
-        });
-        assert!(refused.contains("by elsewhere, process 12"), "{refused}");
-        assert!(!folder.join("launch.sh").exists());
-        target.submit(&root, &job).unwrap();
-        assert!(!fs::read_to_string(folder.join("owner")).unwrap().contains("elsewhere"));
-    }
-}
+mod tests;

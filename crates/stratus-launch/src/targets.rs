@@ -14,13 +14,44 @@ const LOCAL: &str = "local";
 /// The most bytes of the file.
 const LARGEST: u64 = 1 << 20;
 /// Names that are the command's own.
-const TAKEN: [&str; 6] = ["status", "logs", "fetch", "stop", "resume", "list"];
+const TAKEN: [&str; 7] = ["status", "logs", "fetch", "stop", "resume", "release", "list"];
 /// The keys of every kind.
-const COMMON: [&str; 3] = ["kind", "folder", "environment"];
-/// The keys of the kind `ssh`.
+const COMMON: [&str; 6] = ["kind", "folder", "environment", "machine", "notify", "release"];
+/// The keys of the kind `ssh`, and of a machine behind it.
 const OF_SSH: [&str; 4] = ["host", "user", "port", "config"];
+/// The keys of the kind `ssh` with several machines.
+const OF_HOSTS: [&str; 2] = ["hosts", "lost_after_seconds"];
+/// The most machines of a target.
+const MOST_HOSTS: usize = 256;
+/// The keys of the kind `slurm`, beside those of `ssh`.
+const OF_SLURM: [&str; 12] = [
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "gres",
+    "cpus",
+    "memory",
+    "time",
+    "signal_seconds",
+    "concurrent",
+    "options",
+    "setup",
+];
+/// Options of `sbatch` that a launch gives itself.
+const OWN_OPTIONS: [&str; 9] = [
+    "--array",
+    "--chdir",
+    "--dependency",
+    "--job-name",
+    "--no-requeue",
+    "--open-mode",
+    "--output",
+    "--parsable",
+    "--wrap",
+];
 /// Parts of names of keys that hold secrets.
-const SECRETS: [&str; 9] = [
+const SECRETS: [&str; 10] = [
     "password",
     "passwd",
     "passphrase",
@@ -30,6 +61,7 @@ const SECRETS: [&str; 9] = [
     "access_key",
     "private_key",
     "credential",
+    "webhook",
 ];
 
 /// A target, as its file says.
@@ -43,6 +75,12 @@ pub struct Settings {
     pub folder: String,
     /// Environment variables of the training.
     pub environment: BTreeMap<String, String>,
+    /// What forecasts call the machine.
+    pub machine: Option<String>,
+    /// A command that runs there when a repetition starts, ends, fails or is requeued.
+    pub notify: Option<String>,
+    /// A command that runs here when everything came back and the machine is not needed any more.
+    pub release: Option<String>,
 }
 
 /// What a target is.
@@ -52,6 +90,30 @@ pub enum Kind {
     Local,
     /// A machine behind `ssh`.
     Ssh(SshSettings),
+    /// Several machines behind `ssh`, which share the repetitions.
+    Hosts(HostsSettings),
+    /// A cluster of Slurm.
+    Slurm(Box<SlurmSettings>),
+}
+
+impl Kind {
+    /// The machine that is spoken to.
+    #[must_use]
+    pub fn machine(&self) -> String {
+        let machine = |ssh: Option<&SshSettings>| match ssh {
+            None => "this machine".to_owned(),
+            Some(ssh) => format!("ssh {}", ssh.host),
+        };
+        match self {
+            Self::Local => machine(None),
+            Self::Ssh(ssh) => machine(Some(ssh)),
+            Self::Hosts(hosts) => {
+                let hosts: Vec<&str> = hosts.hosts.iter().map(|ssh| ssh.host.as_str()).collect();
+                format!("ssh {}", hosts.join(", "))
+            }
+            Self::Slurm(slurm) => format!("Slurm, {}", machine(slurm.ssh.as_ref())),
+        }
+    }
 }
 
 /// How a machine is reached by `ssh`. What is not said, its own configuration says.
@@ -65,6 +127,44 @@ pub struct SshSettings {
     pub port: Option<u16>,
     /// A configuration file of `ssh`, instead of the user's.
     pub config: Option<String>,
+}
+
+/// Several machines, which share the repetitions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostsSettings {
+    /// How each is reached. Its host is its name.
+    pub hosts: Vec<SshSettings>,
+    /// How long one may not be reached before its repetitions go to others, in seconds.
+    pub lost_after_s: u64,
+}
+
+/// What a cluster of Slurm is asked for. What is not said, it decides itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlurmSettings {
+    /// The machine where `sbatch` is; none: here.
+    pub ssh: Option<SshSettings>,
+    /// `--partition`, `--account`, `--qos`, `--constraint`, `--gres`, `--mem` and `--time`, each where it is
+    /// given.
+    pub asked: Vec<(&'static str, String)>,
+    /// `--cpus-per-task`.
+    pub cpus: Option<u64>,
+    /// How many seconds before its end a repetition is asked for a checkpoint: `--signal`.
+    pub signal_seconds: u64,
+    /// How many repetitions are trained at a time, at most.
+    pub concurrent: Option<u64>,
+    /// Other options of `sbatch`.
+    pub options: Vec<String>,
+    /// Lines of shell that run before the training, such as `module load cuda`.
+    pub setup: String,
+}
+
+impl SlurmSettings {
+    /// Whether GPUs are asked for.
+    #[must_use]
+    pub fn has_gpu(&self) -> bool {
+        self.asked.iter().any(|(option, value)| *option == "--gres" && value.starts_with("gpu"))
+            || self.options.iter().any(|option| option.starts_with("--gpus"))
+    }
 }
 
 /// The user's file.
@@ -95,6 +195,9 @@ pub fn find(name: &str, files: &[PathBuf]) -> Result<Settings> {
             kind: Kind::Local,
             folder: "~/.stratus".to_owned(),
             environment: BTreeMap::new(),
+            machine: None,
+            notify: None,
+            release: None,
         });
     }
     let near = nearest(name, names.iter().map(String::as_str));
@@ -146,69 +249,199 @@ fn secret(path: &Path, what: &str) -> Error {
     )
 }
 
-fn target(name: &str, value: &Value, path: &Path) -> Result<Settings> {
-    let wrong = |problem: String| Error::usage(format!("{}: [{name}]: {problem}", path.display()), "");
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if TAKEN.contains(&name) || !name.chars().all(plain) {
-        return Err(wrong("no target can have this name".to_owned()));
+/// A section, and where it stands.
+#[derive(Clone, Copy)]
+struct Section<'a> {
+    name: &'a str,
+    path: &'a Path,
+    table: &'a Table,
+}
+
+/// Characters of names.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
+}
+
+/// Characters of options: none that ends a word, or that Slurm reads otherwise.
+fn is_option(c: char) -> bool {
+    c.is_ascii_graphic() && !"\"'\\#".contains(c)
+}
+
+impl Section<'_> {
+    fn wrong(&self, problem: impl std::fmt::Display) -> Error {
+        Error::usage(format!("{}: [{}]: {problem}", self.path.display(), self.name), "")
     }
-    let Value::Table(table) = value else {
-        return Err(wrong(format!("a target is a section: [{name}] with kind = \"ssh\"")));
-    };
-    let text = |key: &str| match table.get(key) {
-        None => Ok(None),
-        Some(Value::String(text)) if !text.is_empty() && !text.contains('\0') => Ok(Some(text.clone())),
-        Some(_) => Err(wrong(format!("`{key}` is a text"))),
-    };
-    let kinds = [LOCAL, "ssh"];
-    let kind = text("kind")?.ok_or_else(|| wrong("`kind` is missing: local or ssh".to_owned()))?;
-    if !kinds.contains(&kind.as_str()) {
-        let near = did_you_mean(nearest(&kind, kinds));
-        return Err(wrong(format!("no kind of target is named `{kind}`{near}")));
+
+    fn text(&self, key: &str) -> Result<Option<String>> {
+        match self.table.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) if !text.is_empty() && !text.contains('\0') => Ok(Some(text.clone())),
+            Some(_) => Err(self.wrong(format!("`{key}` is a text"))),
+        }
     }
-    let is_ssh = kind == "ssh";
-    let known: Vec<&str> = COMMON.into_iter().chain(OF_SSH.into_iter().filter(|_| is_ssh)).collect();
-    if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
-        let near = did_you_mean(nearest(key, known.iter().copied()));
-        return Err(wrong(format!("a target of kind {kind} has no key `{key}`{near}")));
-    }
-    let word = |key: &'static str| -> Result<Option<String>> {
-        let found = text(key)?;
-        let good =
-            |text: &String| !text.starts_with('-') && text.chars().all(|c| plain(c) || ":%".contains(c));
-        match found {
-            Some(text) if !good(&text) => Err(wrong(format!("`{key}` cannot be {text:?}"))),
+
+    /// A text of such characters, which no command takes for an option.
+    fn word(&self, key: &str, good: impl Fn(char) -> bool) -> Result<Option<String>> {
+        match self.text(key)? {
+            Some(text) if text.starts_with('-') || !text.chars().all(good) => {
+                Err(self.wrong(format!("`{key}` cannot be {text:?}")))
+            }
             found => Ok(found),
         }
-    };
-    let kind = if is_ssh {
-        let port = match table.get("port") {
-            None => None,
-            Some(Value::Integer(port)) if (1..=65535).contains(port) => u16::try_from(*port).ok(),
-            Some(_) => return Err(wrong("`port` is a number from 1 to 65535".to_owned())),
+    }
+
+    fn number(&self, key: &str, most: i64) -> Result<Option<u64>> {
+        match self.table.get(key) {
+            None => Ok(None),
+            Some(Value::Integer(number)) if (1..=most).contains(number) => Ok(u64::try_from(*number).ok()),
+            Some(_) => Err(self.wrong(format!("`{key}` is a number from 1 to {most}"))),
+        }
+    }
+
+    fn ssh(&self) -> Result<Option<SshSettings>> {
+        let word = |key| self.word(key, |c| is_plain(c) || ":%".contains(c));
+        let Some(host) = word("host")? else {
+            if let Some(key) = OF_SSH.iter().find(|key| self.table.contains_key(**key)) {
+                return Err(self.wrong(format!("`{key}` is for a `host`, which is missing")));
+            }
+            return Ok(None);
         };
-        let host = word("host")?.ok_or_else(|| wrong("`host` is missing".to_owned()))?;
-        Kind::Ssh(SshSettings { host, user: word("user")?, port, config: text("config")? })
-    } else {
-        Kind::Local
-    };
-    let mut environment = BTreeMap::new();
-    if let Some(value) = table.get("environment") {
-        let table = value.as_table().ok_or_else(|| wrong("`environment` is a section".to_owned()))?;
+        let port = self.number("port", 65535)?.and_then(|port| u16::try_from(port).ok());
+        Ok(Some(SshSettings { host, user: word("user")?, port, config: self.text("config")? }))
+    }
+
+    fn hosts(&self) -> Result<HostsSettings> {
+        if self.table.contains_key("host") {
+            return Err(self.wrong("`host` or `hosts`, not both"));
+        }
+        let list = self.table.get("hosts").and_then(Value::as_array);
+        let list = list.filter(|list| (1..=MOST_HOSTS).contains(&list.len()));
+        let list = list.ok_or_else(|| self.wrong(format!("`hosts` is a list of 1 to {MOST_HOSTS} texts")))?;
+        let mut hosts: Vec<SshSettings> = Vec::new();
+        for value in list {
+            // Each as if it stood alone.
+            let mut table = self.table.clone();
+            table.remove("hosts");
+            table.insert("host".to_owned(), value.clone());
+            let alone = Section { table: &table, ..*self };
+            let host = alone.ssh()?.ok_or_else(|| self.wrong("`hosts` has one without a name"))?;
+            if hosts.iter().any(|other| other.host == host.host) {
+                return Err(self.wrong(format!("`hosts` has {} twice", host.host)));
+            }
+            hosts.push(host);
+        }
+        let lost_after_s = self.number("lost_after_seconds", 86_400)?.unwrap_or(300);
+        Ok(HostsSettings { hosts, lost_after_s })
+    }
+
+    fn slurm(&self) -> Result<SlurmSettings> {
+        let mut asked = Vec::new();
+        for (key, option) in [
+            ("partition", "--partition"),
+            ("account", "--account"),
+            ("qos", "--qos"),
+            ("constraint", "--constraint"),
+            ("gres", "--gres"),
+            ("memory", "--mem"),
+            ("time", "--time"),
+        ] {
+            let digits = |end: &'static str| move |c: char| c.is_ascii_digit() || end.contains(c);
+            let value = match key {
+                "memory" => self.word(key, digits("KMGT"))?,
+                "time" => self.word(key, digits("-:"))?,
+                _ => self.word(key, is_option)?,
+            };
+            asked.extend(value.map(|value| (option, value)));
+        }
+        let mut options = Vec::new();
+        if let Some(value) = self.table.get("options") {
+            let list = value.as_array().ok_or_else(|| self.wrong("`options` is a list of texts"))?;
+            for value in list {
+                let option = value.as_str().unwrap_or_default();
+                if !option.starts_with("--") || !option.chars().all(is_option) {
+                    return Err(self.wrong(format!("`options`: {value} is no option, like --exclusive")));
+                }
+                let name = option.split('=').next().unwrap_or(option);
+                // What sbatch takes for one of them: it knows shortened names.
+                if OWN_OPTIONS.iter().any(|own| own.starts_with(name)) {
+                    return Err(self.wrong(format!("`options`: {name} is what a launch says itself")));
+                }
+                options.push(option.to_owned());
+            }
+        }
+        Ok(SlurmSettings {
+            ssh: self.ssh()?,
+            asked,
+            cpus: self.number("cpus", 65536)?,
+            signal_seconds: self.number("signal_seconds", 65535)?.unwrap_or(120),
+            concurrent: self.number("concurrent", 1000)?,
+            options,
+            setup: self.text("setup")?.unwrap_or_default(),
+        })
+    }
+
+    fn environment(&self) -> Result<BTreeMap<String, String>> {
+        let mut environment = BTreeMap::new();
+        let Some(value) = self.table.get("environment") else { return Ok(environment) };
+        let table = value.as_table().ok_or_else(|| self.wrong("`environment` is a section"))?;
         for (key, value) in table {
             let is_name = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
                 && !key.starts_with(|c: char| c.is_ascii_digit());
             let value = value.as_str().filter(|value| is_name && !value.contains('\0'));
             let value =
-                value.ok_or_else(|| wrong(format!("`environment.{key}` is no variable with a text")))?;
+                value.ok_or_else(|| self.wrong(format!("`environment.{key}` is no variable with a text")))?;
             environment.insert(key.clone(), value.to_owned());
         }
+        Ok(environment)
     }
-    let folder = text("folder")?.unwrap_or_else(|| "~/.stratus".to_owned());
+}
+
+fn target(name: &str, value: &Value, path: &Path) -> Result<Settings> {
+    let section = |table| Section { name, path, table };
+    let empty = Table::new();
+    if TAKEN.contains(&name) || !name.chars().all(is_plain) {
+        return Err(section(&empty).wrong("no target can have this name"));
+    }
+    let Value::Table(table) = value else {
+        return Err(section(&empty).wrong("a target is a section: [name] with kind = \"ssh\""));
+    };
+    let section = section(table);
+    let kinds = [LOCAL, "ssh", "slurm"];
+    let kind =
+        section.text("kind")?.ok_or_else(|| section.wrong("`kind` is missing: local, ssh or slurm"))?;
+    let keys: Vec<&str> = match kind.as_str() {
+        LOCAL => Vec::new(),
+        "ssh" => [&OF_SSH[..], &OF_HOSTS[..]].concat(),
+        "slurm" => [&OF_SSH[..], &OF_SLURM[..]].concat(),
+        _ => {
+            let near = did_you_mean(nearest(&kind, kinds));
+            return Err(section.wrong(format!("no kind of target is named `{kind}`{near}")));
+        }
+    };
+    let known: Vec<&str> = COMMON.into_iter().chain(keys).collect();
+    if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
+        let near = did_you_mean(nearest(key, known.iter().copied()));
+        return Err(section.wrong(format!("a target of kind {kind} has no key `{key}`{near}")));
+    }
+    let kind = match kind.as_str() {
+        "ssh" if table.contains_key("hosts") => Kind::Hosts(section.hosts()?),
+        "ssh" => Kind::Ssh(section.ssh()?.ok_or_else(|| section.wrong("`host` is missing"))?),
+        "slurm" => Kind::Slurm(Box::new(section.slurm()?)),
+        _ => Kind::Local,
+    };
+    let folder = section.text("folder")?.unwrap_or_else(|| "~/.stratus".to_owned());
     if !(folder.starts_with('/') || folder == "~" || folder.starts_with("~/")) {
-        return Err(wrong("`folder` begins with / or ~/".to_owned()));
+        return Err(section.wrong("`folder` begins with / or ~/"));
     }
-    Ok(Settings { name: name.to_owned(), kind, folder, environment })
+    Ok(Settings {
+        name: name.to_owned(),
+        kind,
+        folder,
+        environment: section.environment()?,
+        machine: section.text("machine")?,
+        notify: section.text("notify")?,
+        release: section.text("release")?,
+    })
 }
 
 #[cfg(test)]
@@ -241,10 +474,23 @@ mod tests {
             ("[lab]\nkind = \"shh\"\n", "lab", "did you mean `ssh`?"),
             ("[lab]\nkind = \"ssh\"\nhst = \"a\"\n", "lab", "no key `hst`, did you mean `host`?"),
             ("[lab]\nkind = \"ssh\"\n", "lab", "`host` is missing"),
+            ("[lab]\nkind = \"ssh\"\nhosts = []\n", "lab", "`hosts` is a list of 1 to 256 texts"),
+            ("[lab]\nkind = \"ssh\"\nhosts = [\"a\", \"a\"]\n", "lab", "`hosts` has a twice"),
+            ("[lab]\nkind = \"ssh\"\nhosts = [\"a\", \"-x\"]\n", "lab", "`host` cannot be \"-x\""),
+            ("[lab]\nkind = \"ssh\"\nhost = \"a\"\nhosts = [\"a\"]\n", "lab", "not both"),
             ("[lab]\nkind = \"ssh\"\nhost = \"-oProxyCommand=x\"\n", "lab", "`host` cannot be"),
             ("[lab]\nkind = \"ssh\"\nhost = \"a\"\nport = 0\n", "lab", "`port` is a number"),
             ("[lab]\nkind = \"local\"\nfolder = \"x\"\n", "lab", "`folder` begins with"),
             ("[list]\nkind = \"local\"\n", "list", "no target can have this name"),
+            ("[lab]\nkind = \"slurm\"\nuser = \"me\"\n", "lab", "`user` is for a `host`"),
+            ("[lab]\nkind = \"slurm\"\ntime = \"1h\"\n", "lab", "`time` cannot be \"1h\""),
+            ("[lab]\nkind = \"slurm\"\nmemory = \"8 G\"\n", "lab", "`memory` cannot be"),
+            ("[lab]\nkind = \"slurm\"\ngres = \"gpu\\n#SBATCH --x\"\n", "lab", "`gres` cannot be"),
+            ("[lab]\nkind = \"slurm\"\nqos = \"--x\"\n", "lab", "`qos` cannot be"),
+            ("[lab]\nkind = \"slurm\"\noptions = [\"--arr=1\"]\n", "lab", "--arr is what a launch says"),
+            ("[lab]\nkind = \"slurm\"\noptions = [\"-x\"]\n", "lab", "is no option"),
+            ("[lab]\nkind = \"slurm\"\nsignal_seconds = 0\n", "lab", "`signal_seconds` is a number"),
+            ("[lab]\nkind = \"ssh\"\nhost = \"a\"\ngres = \"b\"\n", "lab", "no key `gres`"),
             ("[lab\nkind", "lab", "targets.toml:1: "),
         ] {
             let error = of(text, name).unwrap_err();

@@ -14,7 +14,7 @@ const SLACK_S: f64 = 0.3;
 
 /// `train.deadline`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Deadline {
+pub enum Deadline {
     /// So many seconds after the process began.
     Within(f64),
     /// A time.

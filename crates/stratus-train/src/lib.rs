@@ -28,6 +28,7 @@ pub mod run;
 pub mod schedule;
 pub mod weights;
 
+pub use allowance::Deadline;
 pub use cache::cache_folder;
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};

@@ -1,5 +1,6 @@
-# submit ROOT JOB TOKEN < tar: starts a job, or says who has it.
+# submit ROOT JOB TOKEN < webhook's address, tar: starts a job, or says who has it.
 umask 077
+IFS= read -r webhook
 mkdir -p "$1/jobs/$2" && cd "$1/jobs/$2" || exit 11
 # A machine that shares the folder may have it: its heart beats every two seconds, by whatever clock.
 if [ -f owner ] && read -r _ host _ < owner && [ "$host" != "$(uname -n)" ]; then
@@ -16,7 +17,7 @@ if ! flock -n -s owner.lock true; then
 fi
 tar -x -f - || exit 12
 rm -f stop
-setsid nohup sh launch.sh "$3" < /dev/null >> launch.log 2>&1 &
+STRATUS_WEBHOOK=$webhook setsid nohup sh launch.sh "$3" < /dev/null >> launch.log 2>&1 &
 tries=0
 while [ "$tries" -lt 100 ]; do
   if [ -f owner ] && read -r token _ < owner && [ "$token" = "$3" ]; then

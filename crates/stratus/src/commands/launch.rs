@@ -1,5 +1,8 @@
 //! `stratus launch`: training on other machines, and bringing the runs back as they grow.
 
+mod cost;
+mod lease;
+mod release;
 mod watch;
 
 use super::target::Target as Named;
@@ -11,7 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stratus_data::store::is_address;
-use stratus_launch::{Job, Kind, Needs, Parcel, Program, Record, Settings, Target};
+use stratus_launch::{Job, Needs, Parcel, Program, Record, Resources, Settings, Target};
 use stratus_run::RunDir;
 use stratus_train::Experiment;
 
@@ -37,12 +40,23 @@ pub struct LaunchArguments {
     /// A built-in experiment, an experiment file, a layer file, or a run that was launched, to go on with
     #[arg(value_name = "EXPERIMENT|RUN", required = true)]
     pub experiment: Option<String>,
-    /// Runs of the experiment, one after the other; their seeds follow each other
+    /// Runs of the experiment, whose seeds follow each other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = repetitions())]
     pub repetitions: u64,
     /// The data are there already, at the path that the experiment names
     #[arg(long)]
     pub data_there: bool,
+    /// The target may be used until then, like "2026-12-01 08:00" (UTC), or for so long, like 6h: training
+    /// stops early enough for the runs to come back
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub until: Option<String>,
+    /// Of a list of hosts, use only those with the processor of the first: another one may choose other
+    /// kernels, which differ in the last bits
+    #[arg(long)]
+    pub same_kind: bool,
+    /// Launch also what the forecast says cannot fit
+    #[arg(long)]
+    pub anyway: bool,
     /// Show what would be sent and started, and touch nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -78,6 +92,9 @@ pub enum Action {
         /// The launch, or one of its runs [default: the last]
         #[arg(value_name = "ID")]
         id: Option<String>,
+        /// Go on until the launch ends; where its target has a command for that, release it then
+        #[arg(short, long)]
+        follow: bool,
     },
     /// Stop the training there, with a checkpoint
     Stop {
@@ -90,6 +107,18 @@ pub enum Action {
         /// The launch, or one of its runs [default: the last]
         #[arg(value_name = "ID")]
         id: Option<String>,
+        /// The target may be used until then, or for so long
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+        until: Option<String>,
+    },
+    /// Give the machine back: bring and compare everything, and run the target's command
+    Release {
+        /// The launch, or one of its runs [default: the last]
+        #[arg(value_name = "ID")]
+        id: Option<String>,
+        /// Also where a repetition is not trained to its end
+        #[arg(long)]
+        anyway: bool,
     },
     /// List launches and how they stand
     List,
@@ -117,9 +146,11 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
         Some(Action::Logs { id, repetition, follow }) => {
             return watch::logs(&find(id)?, *repetition, *follow);
         }
-        Some(Action::Fetch { id }) => return watch::fetch(&find(id)?, output),
+        Some(Action::Fetch { id, follow: false }) => return watch::fetch(&find(id)?, output),
+        Some(Action::Fetch { id, follow: true }) => return watch::follow(&find(id)?, output),
         Some(Action::Stop { id }) => return watch::stop(&find(id)?, output),
-        Some(Action::Resume { id }) => return resume(&find(id)?, output),
+        Some(Action::Resume { id, until }) => return resume(&find(id)?, until.as_deref(), output),
+        Some(Action::Release { id, anyway }) => return release::release(&find(id)?, *anyway, output),
         Some(Action::List) => return watch::list(&Record::all(Path::new(RUNS))?, output),
         None => {}
     }
@@ -148,7 +179,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
             if !globals.set.is_empty() {
                 return Err(Failure::usage("--set cannot be given to a run that is continued"));
             }
-            resume(&record, output)
+            resume(&record, arguments.until.as_deref(), output)
         }
         Named::Experiment(experiment) => launch(&settings, &experiment, arguments, output),
     }
@@ -167,6 +198,11 @@ fn open(settings: &Settings) -> Box<dyn Target> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/stratus"));
     let folder = cache.or_else(home).unwrap_or_else(|| PathBuf::from(".stratus-cache"));
     stratus_launch::open(settings, folder.join("ssh"))
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
 /// Files that the experiment names, to be brought: the key's value there follows from what is brought.
@@ -242,10 +278,9 @@ fn job(
     settings: &Settings,
     id: &str,
     experiment: &Experiment,
-    repetitions: u64,
-    program: (&Program, &str),
+    (repetitions, resources): (u64, Resources),
+    (program, folder): (&Program, &str),
 ) -> Job {
-    let (program, folder) = program;
     let mut environment = settings.environment.clone();
     for (variable, path) in &program.libraries {
         environment.entry((*variable).to_owned()).or_insert_with(|| format!("{folder}/{path}"));
@@ -255,8 +290,17 @@ fn job(
         experiment.train.seed = experiment.train.seed.wrapping_add(number);
         experiment.to_toml()
     });
-    let (id, program) = (id.to_owned(), format!("{folder}/stratus"));
-    Job { id, program, environment, experiments: experiments.collect() }
+    Job {
+        id: id.to_owned(),
+        program: format!("{folder}/stratus"),
+        environment,
+        experiments: experiments.collect(),
+        resources,
+        stop: None,
+        notify: settings.notify.clone(),
+        hosts: Vec::new(),
+        only: None,
+    }
 }
 
 fn launch(
@@ -271,18 +315,26 @@ fn launch(
         return Err(Failure::usage(problem).hint("name the folder there: --set data.path=/…"));
     }
     let parcels = parcels(experiment, arguments.data_there)?;
+    let end = arguments.until.as_deref().map(lease::until).transpose()?;
+    let limits = (end.map(lease::left_s), arguments.anyway);
+    let cost = cost::of(settings, experiment, arguments.repetitions, limits, output)?;
+    let of_repetitions = (arguments.repetitions, cost.resources);
     let program = program()?;
     let name = experiment.name().to_owned();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let now = now();
     let plain: String = name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
     let id = format!("{}-{now:x}-{:x}", plain.to_lowercase(), std::process::id());
     if arguments.dry_run {
-        return show(settings, &id, experiment, &parcels, &program, arguments.repetitions, output);
+        return show(settings, &id, experiment, &parcels, &program, of_repetitions, output);
     }
     let target = open(settings);
     output.message(&format!("{}: checking, and bringing what is not there yet", settings.name));
     let brought: Vec<Parcel> = parcels.iter().map(|(_, parcel)| parcel.clone()).collect();
-    let prepared = target.prepare(&Needs { program: &program, parcels: &brought })?;
+    let repetitions = usize::try_from(arguments.repetitions).unwrap_or(usize::MAX);
+    let (resources, same_kind) = (cost.resources, arguments.same_kind);
+    let needs = Needs { program: &program, parcels: &brought, repetitions, resources, same_kind };
+    let prepared = target.prepare(&needs)?;
+    prepared.notes.iter().for_each(|note| output.message(note));
     let sent = match prepared.files {
         0 => "everything was there".to_owned(),
         files => format!("{files} files were sent, {}", bytes(prepared.bytes)),
@@ -293,8 +345,20 @@ fn launch(
     let [of_program, folders @ ..] = &folders[..] else {
         return Err(Failure::failed("the target has no folder for the program"));
     };
+    let run_bytes = lease::run_bytes(experiment)?;
     let experiment = there(experiment, &parcels, folders);
-    let job = job(settings, &id, &experiment, arguments.repetitions, (&program, of_program));
+    let mut job = job(settings, &id, &experiment, of_repetitions, (&program, of_program));
+    let leased = match end {
+        None => None,
+        Some(end) => {
+            let come = run_bytes.saturating_mul(arguments.repetitions);
+            Some(lease::lease(end, target.link(&job.program)?, come, &settings.name, output)?)
+        }
+    };
+    job.stop = leased.map(|lease| lease.stop);
+    if !prepared.hosts.is_empty() {
+        job.hosts = prepared.hosts.iter().cycle().take(repetitions).cloned().collect();
+    }
     let runs = (0..arguments.repetitions)
         .map(|_| RunDir::create(Path::new(RUNS), &name).map(|run| run.path().to_owned()))
         .collect::<stratus_run::Result<Vec<_>>>()?;
@@ -307,6 +371,14 @@ fn launch(
         environment: job.environment.clone(),
         runs,
         experiments: job.experiments.clone(),
+        resources: job.resources,
+        lease: leased,
+        run_bytes,
+        expected_s: cost.expected_s,
+        released: None,
+        done: Vec::new(),
+        hosts: job.hosts.clone(),
+        ready: prepared.hosts.clone(),
     };
     // Before the start: what was started is known here, whatever happens.
     record.write(Path::new(RUNS))?;
@@ -331,9 +403,40 @@ fn launch(
 }
 
 /// Goes on with a launch, or what is left of it.
-fn resume(record: &Record, output: &Output) -> Result {
-    let target = open(&settings(&record.target)?);
-    target.submit(&record.root, &record.job())?;
+fn resume(record: &Record, until: Option<&str>, output: &Output) -> Result {
+    let settings = settings(&record.target)?;
+    let target = open(&settings);
+    let leased = match until {
+        None => record.lease,
+        Some(until) => {
+            let end = lease::until(until)?;
+            let come = record.run_bytes.saturating_mul(record.runs.len() as u64);
+            Some(lease::lease(end, target.link(&record.program)?, come, &settings.name, output)?)
+        }
+    };
+    if leased.is_some_and(|lease| lease.until <= now()) {
+        let Record { id, target, .. } = record;
+        return Err(Failure::usage(format!("{id}: the lease of {target} is over"))
+            .hint(format!("say how long it may be used now: `stratus launch resume {id} --until 6h`")));
+    }
+    let lock = record.lock(Path::new(RUNS))?;
+    // Others may have changed it meanwhile.
+    let found = Record::find(Path::new(RUNS), Some(&record.id))?;
+    let mut record = Record { lease: leased, released: None, ..found };
+    let job = record.job(settings.notify);
+    if record.hosts.is_empty() {
+        target.submit(&record.root, &job)?;
+        record.write(Path::new(RUNS))?;
+    } else {
+        let done = target.tend(&mut record, &job, true, &mut |record| record.write(Path::new(RUNS)))?;
+        record.write(Path::new(RUNS))?;
+        done.iter().for_each(|line| output.message(line));
+        if done.is_empty() && target.state(&record)?.alive {
+            let problem = format!("{}: {} is being trained already", settings.name, record.id);
+            return Err(Failure::failed(problem).hint(format!("`stratus launch status {}`", record.id)));
+        }
+    }
+    drop(lock);
     output.message(&format!("{} goes on, on {}", record.id, record.target));
     Ok(())
 }
@@ -345,7 +448,7 @@ fn show(
     experiment: &Experiment,
     parcels: &[(&'static str, Parcel)],
     program: &Program,
-    repetitions: u64,
+    of_repetitions: (u64, Resources),
     output: &Output,
 ) -> Result {
     #[derive(Serialize)]
@@ -366,7 +469,7 @@ fn show(
     let folder = |parcel: &Parcel| format!("{root}/{}", parcel.folder());
     let folders: Vec<String> = parcels.iter().map(|(_, parcel)| folder(parcel)).collect();
     let experiment = there(experiment, parcels, &folders);
-    let job = job(settings, id, &experiment, repetitions, (program, &folder(&program.parcel)));
+    let job = job(settings, id, &experiment, of_repetitions, (program, &folder(&program.parcel)));
     let all = std::iter::once(&program.parcel).chain(parcels.iter().map(|(_, parcel)| parcel));
     let files = all.flat_map(|parcel| {
         parcel.items.iter().map(move |item| File {
@@ -376,12 +479,10 @@ fn show(
             sha256: &item.hash,
         })
     });
-    let planned = Planned { target: &settings.name, folder: root, files: files.collect(), job: job.files() };
+    let of_job = open(settings).files(&job);
+    let planned = Planned { target: &settings.name, folder: root, files: files.collect(), job: of_job };
     output.document(&planned, || {
-        let machine = match &settings.kind {
-            Kind::Local => "this machine".to_owned(),
-            Kind::Ssh(ssh) => format!("ssh {}", ssh.host),
-        };
+        let machine = settings.kind.machine();
         let mut text =
             format!("{}: {machine}, in {root}\n\nfiles, where they are not there yet:\n", settings.name);
         for file in &planned.files {

@@ -4,6 +4,11 @@
 
 #![cfg(target_os = "linux")]
 
+mod faults;
+mod hosts;
+mod leases;
+mod slurm;
+
 use crate::common::{Place, Ran, Result, SETTINGS, root};
 use std::fs;
 use std::io::{self, Write};
@@ -35,9 +40,12 @@ fn near(place: &Place, out: &str, epochs: u32, seed: u32) -> Result {
 /// A section of targets.toml: kernels are chosen there as they are here.
 fn target(place: &Place, name: &str, how: &str, folder: &str) {
     let cache = place.path("cache");
+    // Another number of threads has another plan.
+    let threads = std::env::var("OMP_NUM_THREADS")
+        .unwrap_or_else(|_| std::thread::available_parallelism().unwrap().to_string());
     let text = format!(
         "[{name}]\n{how}\nfolder = {:?}\n[{name}.environment]\nSTRATUS_CACHE = {cache:?}\n\
-         OMP_WAIT_POLICY = \"passive\"\n\n",
+         OMP_WAIT_POLICY = \"passive\"\nOMP_NUM_THREADS = \"{threads}\"\n\n",
         place.path(folder).display().to_string(),
     );
     let path = place.path("targets.toml");
@@ -76,6 +84,17 @@ fn kill(job: &Path) {
     for process in [owner.split(' ').nth(2).unwrap(), trained.trim()] {
         assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
     }
+}
+
+/// A program that says and does this, before all others of its name.
+fn instead(place: &mut Place, program: &str, script: &str) {
+    let bin = place.path("bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join(program), format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(bin.join(program), PermissionsExt::from_mode(0o755)).unwrap();
+    place.variables.retain(|(name, _)| *name != "PATH");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    place.variables.push(("PATH", path.into()));
 }
 
 fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
@@ -209,6 +228,11 @@ fn serve(place: &Place) -> Server {
         fs::write(&config, client).unwrap();
         target(place, name, &format!("kind = \"ssh\"\nhost = \"{name}\"\nconfig = {config:?}"), "there");
     }
+    listen(&folder, port)
+}
+
+/// Starts `sshd` with the configuration in the folder.
+fn listen(folder: &Path, port: u16) -> Server {
     // Debian's wants it to be there when root starts it.
     let _ = fs::create_dir("/run/sshd");
     let mut command = Command::new("/usr/sbin/sshd");
@@ -224,13 +248,20 @@ fn serve(place: &Place) -> Server {
     server
 }
 
+/// Whether tests with servers are left out, which is told.
+fn is_left_out(what: &str) -> bool {
+    let none = std::env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
+    if none {
+        // Past the test's captured output: it must be seen.
+        let _ = writeln!(io::stderr(), "\n*** {what} WAS NOT RUN: STRATUS_STORE_SERVERS=none ***\n");
+    }
+    none
+}
+
 #[test]
 #[ignore = "needs sshd: scripts/store-servers.sh install"]
 fn a_launch_over_ssh_ends_as_a_run_here() {
-    if std::env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none") {
-        // Past the test's captured output: it must be seen.
-        let _ =
-            writeln!(io::stderr(), "\n*** launching over SSH WAS NOT RUN: STRATUS_STORE_SERVERS=none ***\n");
+    if is_left_out("launching over SSH") {
         return;
     }
     let place = Place::new();

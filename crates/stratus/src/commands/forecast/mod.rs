@@ -4,6 +4,7 @@ mod absent;
 pub mod bench;
 pub mod bench_here;
 mod conditions;
+pub(super) mod expected;
 mod fit;
 mod here;
 pub mod learn;

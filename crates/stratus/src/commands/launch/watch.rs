@@ -1,17 +1,24 @@
 //! How launches stand, what they say, and what comes back of them.
 
-use super::{open, settings};
+use super::release::release;
+use super::{RUNS, now, open, settings};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, table};
 use crate::progress::clock;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stratus_launch::{Record, State, Status};
+use std::time::{Duration, Instant};
+use stratus_launch::{Fetched, Record, State, Status, Target};
 
 /// How often a log is asked for.
 const LOOK: Duration = Duration::from_secs(2);
+/// How often runs are brought as they grow.
+const BETWEEN: Duration = Duration::from_secs(10);
+/// For how long a target that cannot be reached is tried.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// How often something is started again though nothing gets further.
+const MOST_AGAIN: usize = 10;
 
 /// A launch and how it stands.
 #[derive(Serialize)]
@@ -21,54 +28,72 @@ struct Stands<'a> {
     launched: u64,
     age_s: u64,
     runs: &'a [PathBuf],
+    /// Seconds of a repetition.
+    forecast_s: Option<f64>,
+    /// When the lease ends, in seconds since 1970.
+    until: Option<u64>,
+    released: Option<u64>,
     /// None where the target cannot be reached.
     state: Option<State>,
     problem: Option<String>,
 }
 
 impl<'a> Stands<'a> {
-    fn of(record: &'a Record, state: Result<State>) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    fn of(record: &'a Record, state: Option<Result<State>>) -> Self {
         let (state, problem) = match state {
-            Ok(state) => (Some(state), None),
-            Err(failure) => (None, Some(failure.error.to_string())),
+            Some(Ok(state)) => (Some(state), None),
+            Some(Err(failure)) => (None, Some(failure.error.to_string())),
+            None => (None, None),
         };
-        let age_s = now.saturating_sub(record.launched);
-        let Record { id, target, launched, runs, .. } = record;
-        Self { id, target, launched: *launched, age_s, runs, state, problem }
+        let age_s = now().saturating_sub(record.launched);
+        let Record { id, target, launched, runs, expected_s, lease, released, .. } = record;
+        Self {
+            id,
+            target,
+            launched: *launched,
+            age_s,
+            runs,
+            forecast_s: *expected_s,
+            until: lease.map(|lease| lease.until),
+            released: *released,
+            state,
+            problem,
+        }
     }
 
     fn rows(&self) -> Vec<Vec<String>> {
-        let row = |number: usize, run: &Path, status: String, epochs: String, last: String| {
-            let age = clock(Duration::from_secs(self.age_s));
-            let (id, target) = (self.id.to_owned(), self.target.to_owned());
-            vec![id, target, number.to_string(), status, epochs, age, run.display().to_string(), last]
-        };
         let dash = || "–".to_owned();
+        let time = |seconds: u64| clock(Duration::from_secs(seconds));
+        let forecast = self.forecast_s.map_or_else(dash, |seconds| time(seconds.round() as u64));
         (1..)
             .zip(self.runs)
             .map(|(number, run): (usize, _)| {
                 let one = self.state.as_ref().and_then(|state| state.repetitions.get(number - 1));
-                match one {
+                let (status, epochs, elapsed, last) = match one {
                     Some(one) => {
+                        // What is not trained: the queue knows why.
+                        let waits = matches!(one.status, Status::Waiting | Status::Interrupted);
+                        let queue = one.queue.clone().filter(|_| waits);
                         let epochs = one.epochs.map_or_else(dash, |epochs| epochs.to_string());
-                        row(number, run, one.status.name().to_owned(), epochs, one.last.clone())
+                        let elapsed = one.elapsed_s.map_or_else(dash, time);
+                        (one.status.name(), epochs, elapsed, queue.unwrap_or_else(|| one.last.clone()))
                     }
-                    None => row(
-                        number,
-                        run,
-                        "unknown".to_owned(),
-                        dash(),
-                        self.problem.clone().unwrap_or_default(),
-                    ),
-                }
+                    None if self.released.is_some() => ("released", dash(), dash(), String::new()),
+                    None => ("unknown", dash(), dash(), self.problem.clone().unwrap_or_default()),
+                };
+                let (number, run) = (number.to_string(), run.display().to_string());
+                let (id, target, status) = (self.id.to_owned(), self.target.to_owned(), status.to_owned());
+                let age = time(self.age_s);
+                vec![id, target, number, status, epochs, age, elapsed, forecast.clone(), run, last]
             })
             .collect()
     }
 }
 
 fn head() -> Vec<String> {
-    ["launch", "target", "n", "status", "epochs", "age", "run", "last"].map(str::to_owned).to_vec()
+    ["launch", "target", "n", "status", "epochs", "age", "elapsed", "forecast", "run", "last"]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 fn state(record: &Record) -> Result<State> {
@@ -77,7 +102,7 @@ fn state(record: &Record) -> Result<State> {
 
 /// How a launch stands.
 pub(super) fn status(record: &Record, output: &Output) -> Result {
-    let stands = Stands::of(record, Ok(state(record)?));
+    let stands = Stands::of(record, Some(Ok(state(record)?)));
     output.result(&stands, || {
         let rows = [vec![head()], stands.rows()].concat();
         let mut text = table(&rows);
@@ -91,6 +116,8 @@ pub(super) fn status(record: &Record, output: &Output) -> Result {
 
 /// How all launches stand.
 pub(super) fn list(records: &[Record], output: &Output) -> Result {
+    // A machine that was given back is not asked: it may be gone, or another's.
+    let state = |record: &Record| record.released.is_none().then(|| state(record));
     let all: Vec<Stands<'_>> = records.iter().map(|record| Stands::of(record, state(record))).collect();
     output.result(&all, || {
         if all.is_empty() {
@@ -133,18 +160,37 @@ pub(super) fn logs(record: &Record, repetition: Option<usize>, follow: bool) -> 
     }
 }
 
-/// Brings the runs.
-pub(super) fn fetch(record: &Record, output: &Output) -> Result {
-    #[derive(Serialize)]
-    struct Brought<'a> {
-        run: &'a Path,
-        #[serde(flatten)]
-        fetched: stratus_launch::Fetched,
-    }
-    let target = open(&settings(&record.target)?);
+/// A run, and what came of it.
+#[derive(Serialize)]
+pub(super) struct Brought {
+    run: PathBuf,
+    #[serde(flatten)]
+    pub fetched: Fetched,
+}
+
+/// Brings what is new of the runs.
+///
+/// # Errors
+/// Where the target cannot be reached; what has come stays.
+pub(super) fn bring(
+    target: &dyn Target,
+    record: &Record,
+    state: &State,
+    output: &Output,
+) -> Result<Vec<Brought>> {
     let mut brought = Vec::new();
     for (number, run) in (1..).zip(&record.runs) {
         let number: usize = number;
+        let one = state.repetitions.get(number - 1);
+        // Every file of it was compared when it came.
+        if record.done.contains(&number) && run.exists() {
+            brought.push(Brought { run: run.clone(), fetched: Fetched::default() });
+            continue;
+        }
+        if let Some(one) = one.filter(|one| one.status == Status::Unknown) {
+            output.message(&format!("{}: {}", run.display(), one.last));
+            continue;
+        }
         let mut fetched = target.fetch(record, number, run)?;
         // What changed while it came is asked for once more.
         if fetched.changing > 0 {
@@ -153,13 +199,31 @@ pub(super) fn fetch(record: &Record, output: &Output) -> Result {
             fetched.bytes += again.bytes;
             fetched.changing = again.changing;
         }
-        brought.push(Brought { run, fetched });
+        if fetched.changing == 0 && one.is_some_and(|one| one.status == Status::Completed) {
+            done(record, number)?;
+        }
+        brought.push(Brought { run: run.clone(), fetched });
     }
-    if brought.iter().all(|one| one.fetched.changing == 0) && !target.state(record)?.alive {
-        target.release();
+    Ok(brought)
+}
+
+/// Keeps that everything of a repetition is here.
+fn done(record: &Record, repetition: usize) -> Result {
+    let runs = Path::new(RUNS);
+    let lock = record.lock(runs)?;
+    // Others may have changed the record meanwhile.
+    let mut record = Record::find(runs, Some(&record.id))?;
+    if !record.done.contains(&repetition) {
+        record.done.push(repetition);
+        record.write(runs)?;
     }
-    output.result(&brought, || {
-        let line = |one: &Brought<'_>| {
+    drop(lock);
+    Ok(())
+}
+
+fn show(brought: &[Brought], output: &Output) -> Result {
+    output.result(brought, || {
+        let line = |one: &Brought| {
             let changing = match one.fetched.changing {
                 0 => String::new(),
                 count => format!("; {count} changed meanwhile: fetch again"),
@@ -169,6 +233,96 @@ pub(super) fn fetch(record: &Record, output: &Output) -> Result {
         };
         brought.iter().map(line).collect()
     })
+}
+
+/// Brings the runs.
+pub(super) fn fetch(record: &Record, output: &Output) -> Result {
+    let target = open(&settings(&record.target)?);
+    let state = target.state(record)?;
+    let brought = bring(target.as_ref(), record, &state, output)?;
+    if brought.iter().all(|one| one.fetched.changing == 0) && !state.alive {
+        target.release();
+    }
+    show(&brought, output)
+}
+
+/// Brings the runs as they grow, and goes on with what nobody trains though nobody stopped it, until all is
+/// done or stopped.
+pub(super) fn follow(record: &Record, output: &Output) -> Result {
+    let settings = settings(&record.target)?;
+    let target = open(&settings);
+    let mut record = record.clone();
+    let mut all: Vec<Brought> = Vec::new();
+    let mut lost: Option<Instant> = None;
+    // How often something was started again since anything got further.
+    let (mut again, mut further) = (0, None);
+    let state = loop {
+        let pass = (|| -> Result<_> {
+            let state = target.state(&record)?;
+            // What ended before this is whole in what comes behind it.
+            let brought = bring(target.as_ref(), &record, &state, output)?;
+            let lock = record.lock(Path::new(RUNS))?;
+            record = Record::find(Path::new(RUNS), Some(&record.id))?;
+            let job = record.job(settings.notify.clone());
+            let done = target.tend(&mut record, &job, false, &mut |record| record.write(Path::new(RUNS)))?;
+            drop(lock);
+            Ok((state, brought, done))
+        })();
+        match pass {
+            Ok((state, brought, done)) => {
+                if lost.take().is_some() {
+                    output.message(&format!("{}: back again", record.target));
+                }
+                done.iter().for_each(|line| output.message(line));
+                let epochs: u64 = state.repetitions.iter().filter_map(|one| one.epochs).sum();
+                if further.replace(epochs) != Some(epochs) {
+                    again = 0;
+                }
+                again += done.len();
+                if again > MOST_AGAIN {
+                    return Err(Failure::failed(format!(
+                        "{}: it was started {MOST_AGAIN} times, and no epoch was done",
+                        record.id
+                    ))
+                    .hint(format!("`stratus launch logs {}` shows what it says", record.id)));
+                }
+                let is_whole = brought.iter().all(|one| one.fetched.changing == 0);
+                add(&mut all, brought);
+                if !state.alive && is_whole && done.is_empty() {
+                    break state;
+                }
+            }
+            Err(failure) => {
+                let since = *lost.get_or_insert_with(|| {
+                    output.message(&format!("{}; trying again", failure.error));
+                    Instant::now()
+                });
+                if since.elapsed() > PATIENCE {
+                    return Err(failure);
+                }
+            }
+        }
+        std::thread::sleep(if lost.is_some() { LOOK } else { BETWEEN });
+    };
+    target.release();
+    let is_done = state.repetitions.iter().all(|one| one.status == Status::Completed);
+    if is_done && settings.release.is_some() {
+        release(&record, false, output)?;
+    }
+    show(&all, output)
+}
+
+fn add(all: &mut Vec<Brought>, brought: Vec<Brought>) {
+    for one in brought {
+        match all.iter_mut().find(|other| other.run == one.run) {
+            Some(other) => {
+                other.fetched.files += one.fetched.files;
+                other.fetched.bytes += one.fetched.bytes;
+                other.fetched.changing = one.fetched.changing;
+            }
+            None => all.push(one),
+        }
+    }
 }
 
 /// Stops the training.

@@ -5,6 +5,7 @@ pub mod photographs;
 pub mod streets;
 pub mod tiny;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -52,12 +53,14 @@ impl Ran {
 /// A folder for a test, with a cache of plans that nobody else writes to.
 pub struct Place {
     pub folder: TempDir,
+    /// Environment variables of what is run here.
+    pub variables: Vec<(&'static str, OsString)>,
 }
 
 impl Place {
     /// An empty folder. Kernels were measured before: all trainings of [`SETTINGS`] have one plan.
     pub fn new() -> Self {
-        let place = Place { folder: tempfile::tempdir().unwrap() };
+        let place = Self::bare();
         let cache = place.path("cache/plans");
         fs::create_dir_all(&cache).unwrap();
         for entry in fs::read_dir(measured().join("plans")).unwrap() {
@@ -69,7 +72,7 @@ impl Place {
 
     /// An empty folder, and no kernels measured.
     pub fn bare() -> Self {
-        Place { folder: tempfile::tempdir().unwrap() }
+        Place { folder: tempfile::tempdir().unwrap(), variables: Vec::new() }
     }
 
     /// A path in the folder.
@@ -81,6 +84,7 @@ impl Place {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = program(&self.path("cache"));
         command.args(arguments).current_dir(self.folder.path());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -1,0 +1,28 @@
+# repetition N FOLDER: how it stands by its files; in the folder beats the heart of who trains it.
+repetition() {
+  echo "repetition=$1"
+  [ -f "$1/exit" ] && echo "exit=$(head -c 20 "$1/exit")"
+  [ -f "$1/log.txt" ] && echo "begun=1"
+  [ -f "$1/run/epochs.csv" ] && echo "epochs=$(($(wc -l < "$1/run/epochs.csv") - 1))"
+  spent=$(cat "$1/spent" 2> /dev/null)
+  began=$(cat "$1/began" 2> /dev/null)
+  beat=$(cat "$2/heartbeat" 2> /dev/null)
+  case "$spent$began$beat" in
+    *[!0-9]*) ;;
+    *)
+      # Of one that was killed the heart stood still.
+      { [ -n "$began" ] && [ "${beat:-0}" -gt "$began" ]; } || beat=$began
+      [ -n "$spent$began" ] && echo "elapsed_s=$((${spent:-0} + ${beat:-0} - ${began:-0}))"
+      ;;
+  esac
+  echo "last=$(tail -c 400 "$1/log.txt" 2> /dev/null | grep . | tail -n 1)"
+}
+# owner FOLDER: who has it, or had it last, and the age of his heart's last beat.
+owner() {
+  echo "owner=$(head -c 300 "$1/owner" 2> /dev/null | head -n 1)"
+  beat=$(cat "$1/heartbeat" 2> /dev/null)
+  case $beat in
+    '' | *[!0-9]*) ;;
+    *) echo "heartbeat_s=$(($(date +%s) - beat))" ;;
+  esac
+}

@@ -1,0 +1,26 @@
+# slurm-state ROOT JOB REPETITION…: how a job stands by its files and by the queue; where Slurm keeps
+# accounts, also what became of what is in neither.
+cd "$1/jobs/$2" || exit 11
+job=$2
+shift 2
+me=$(id -un)
+if queue=$(squeue -h -r -u "$me" -n "$job" -o '%i|%T|%r' 2> /dev/null); then
+  echo "$queue" | sed 's/^/queue=/'
+else
+  echo 'queue_unknown=1'
+fi
+gone=
+for n in "$@"; do
+  [ -f "$n/exit" ] && continue
+  case $queue in
+    *"_$n|"*) ;;
+    *) gone=1 ;;
+  esac
+done
+if [ -n "$gone" ]; then
+  sacct -n -X -P -u "$me" --name "$job" -S now-60days -o JobID,State 2> /dev/null | sed 's/^/account=/'
+fi
+for n in "$@"; do
+  repetition "$n" "$n"
+  owner "$n"
+done
