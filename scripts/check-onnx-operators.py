@@ -281,6 +281,8 @@ def others(everything):
             inputs = ["IN", "" if ratio is None else "ratio", "" if training is None else "train"]
             yield case(f"{ratio} {training}", "Dropout", inputs, opset, weights=own)
     yield from moved(everything)
+    yield from channels()
+    yield from over_channels(everything)
     yield from resized(everything)
     yield from constants()
     yield from unary()
@@ -318,6 +320,110 @@ def moved(everything):
                        weights={"a": whole(*(axes or []))})
             yield case(f"{axes} batch {batch}", "Squeeze", ["g"], 12, "relu", shape, extra=pooled,
                        **({} if axes is None else {"axes": axes}))
+
+
+def channels():
+    """Channels in groups, parts of them."""
+    shape = [2, 12, 3, 4]
+    for kind in ["relu", "last", "vector"]:
+        for groups, perm in itertools.product(
+                [1, 2, 3, 5, 12], [[0, 2, 1, 3, 4], [0, 1, 2, 3, 4], [0, 2, 1, 4, 3], [1, 0, 2, 3, 4]]):
+            for back in [[0, 12, 3, 4], [2, -1, 3, 4], [0, 12, 4, 3], [0, 144], [0, 6, 6, 4]]:
+                extra = ((("Reshape", ["in", "s"], ["g"], "group"), {}),
+                         (("Transpose", ["g"], ["p"], "turn"), {"perm": perm}))
+                yield case(f"{groups} {perm} {back}", "Reshape", ["p", "t"], NEWEST, kind, shape, extra=extra,
+                           weights={"s": whole(0, groups, 12 // groups, 3, 4), "t": whole(*back)})
+        for axis in [1, -3, 3, -1, 2, 0]:
+            for first, end, step in [(0, 4, 1), (3, 9, 1), (-2, 99, 1), (0, 9, 2), (9, 0, -1), (4, 4, 1)]:
+                yield case(f"{first} {end} {axis} {step}", "Slice", ["IN", "i", "j", "a", "k"], NEWEST, kind,
+                           shape, {"i": whole(first), "j": whole(end), "a": whole(axis), "k": whole(step)})
+            for sizes in [[4, 8], [6, 6], [1, 11], [4, 7], None]:
+                for opset in [11, 13, NEWEST]:
+                    if opset == 11:
+                        inputs, given = ["IN"], {} if sizes is None else {"split": sizes}
+                    else:
+                        inputs = ["IN"] if sizes is None else ["IN", "s"]
+                        given = {"num_outputs": 2} if sizes is None and opset == NEWEST else {}
+                    split = helper.make_node("Split", ["in"] + inputs[1:], ["a", "b"], "the_split",
+                                             axis=axis, **given)
+                    made = case(f"{sizes} {axis} set {opset}", "Concat", ["b", "a"], opset, kind, shape,
+                                {"s": whole(*(sizes or []))}, axis=axis)
+                    graph = made.model.graph
+                    position = next(i for i, n in enumerate(graph.node) if n.name == "the_node")
+                    graph.node.insert(position, split)
+                    if sizes is not None and opset != 11:
+                        graph.initializer.append(numpy_helper.from_array(whole(*sizes), "s"))
+                    yield made
+
+
+def over_channels(everything):
+    """Layer norms, linear layers and factors of channels that come last or not; GELU in older operators."""
+    shape = [3, 3, 3, 3]
+    for opset, kind in itertools.product(sets("LayerNormalization"), ["relu", "last", "vector", "images"]):
+        for axis in [None] + VALUES["axis"]:
+            for given in [{}, {"epsilon": 0.1}, {"stash_type": 1}, {"stash_type": TensorProto.FLOAT16}]:
+                normalised = [3] * (4 - (axis or 0) if axis is not None and axis >= 0 else -(axis or -1))
+                own = {"s": array(*normalised), "b": array(*normalised)}
+                chosen = given if axis is None else {"axis": axis, **given}
+                both = [["IN", "s", "b"], ["IN", "s"]]
+                for inputs in both if not given or everything else both[:1]:
+                    yield case(f"{inputs} {chosen}", "LayerNormalization", inputs, opset, kind, shape, own,
+                               **chosen)
+    for scale in [[1], [3], [1, 3], [3, 3], [3, 1], []]:
+        yield case(f"scale {scale}", "LayerNormalization", ["IN", "s", "b"], NEWEST, "last", shape,
+                   {"s": array(*scale), "b": array(3)})
+    for weight in [[3, 3], [3, 2], [3], [2, 3], [1, 3, 3], [3, 3, 3], [1, 1, 3, 3], [3, 3, 3, 3]]:
+        for kind, inputs in itertools.product(["last", "relu"], [["IN", "w"], ["w", "IN"]]):
+            yield case(f"{inputs} {weight}", "MatMul", inputs, NEWEST, kind, shape, {"w": array(*weight)})
+        for bias in [[3], [1], [2], [3, 1], [3, 3, 3], [1, 1, 1, 3]]:
+            extra = ((("MatMul", ["in", "w"], ["m"], "product"), {}),)
+            yield case(f"{weight} {bias}", "Add", ["m", "b"], NEWEST, "last", shape,
+                       {"w": array(*weight), "b": array(*bias)}, extra=extra)
+    # A factor for each channel, which other layers' outputs are added to, or that stands alone.
+    for factors, kind in itertools.product([[3, 1, 1], [1, 3, 1, 1], [3], [1, 1, 3], [3, 3, 3], [1, 1, 1]],
+                                           ["images", "conv", "relu", "norm", "last", "vector", "linear"]):
+        value = "x" if kind == "images" else "in"
+        for inputs in [[value, "fa"], ["fa", value]]:
+            extra = ((("Mul", inputs, ["m"], "factors"), {}),)
+            yield case(f"{inputs} {factors}", "Add", ["m", value], NEWEST, kind, shape,
+                       {"fa": array(*factors)}, extra=extra)
+            extra += ((("Relu", ["m"], ["rm"], "behind"), {}),)
+            yield case(f"{inputs} {factors} twice", "Add", ["m", "rm"], NEWEST, kind, shape,
+                       {"fa": array(*factors)}, extra=extra)
+    root = np.float32(2 ** 0.5)
+    numbers = [(root, 1.0, 0.5), (np.float32(2), 1.0, 0.5), (root, 2.0, 0.5), (root, 1.0, 0.25)]
+    for kind, number in itertools.product(["images", "relu", "last", "vector", "conv"], numbers):
+        value = "x" if kind == "images" else "in"
+        own = {name: np.array(number_, np.float32) for name, number_ in zip(["root", "one", "half"], number)}
+        own["inverse"] = np.array(1 / number[0], np.float32)
+        for beginning in [("Div", [value, "root"]), ("Mul", [value, "inverse"]), ("Mul", ["inverse", value])]:
+            start = ((beginning + (["d"], "scaled"), {}), (("Erf", ["d"], ["e"], "erf"), {}))
+            for sum_ in [["e", "one"], ["one", "e"]]:
+                plus = start + ((("Add", sum_, ["p"], "plus"), {}),)
+                chains = {
+                    "x first": (("Mul", [value, "p"], "t"), ["t", "half"]),
+                    "half first": (("Mul", ["half", "p"], "t"), ["t", value]),
+                    "half of x": (("Mul", [value, "half"], "t"), ["t", "p"]),
+                    "x of p": (("Mul", ["p", value], "t"), ["half", "t"]),
+                    "twice": (("Mul", ["p", "p"], "t"), ["t", "half"]),
+                    "another": (("Mul", ["d", "p"], "t"), ["t", "half"]),
+                }
+                for name, ((operator, reads, makes), inputs) in chains.items():
+                    extra = plus + (((operator, reads, [makes], "part"), {}),)
+                    yield case(f"gelu {name} {beginning} {sum_} {number}", "Mul", inputs, NEWEST, kind, shape,
+                               own, extra=extra)
+        erf = ((("Div", [value, "root"], ["d"], "scaled"), {}), (("Erf", ["d"], ["e"], "erf"), {}))
+        for operator, inputs in [("Relu", ["d"]), ("Relu", ["e"]), ("Add", ["d", "e"]), ("Mul", ["e", "e"])]:
+            yield case(f"gelu {operator} {inputs} {number}", operator, inputs, NEWEST, kind, shape, own,
+                       extra=erf)
+    # Extents that are computed.
+    for add, divide, multiply in itertools.product([0, 1, -2, -9], [1, 2, -2, 0], [1, 2]):
+        extra = ((("Shape", ["in"], ["sh"], "shape"), {}), (("Gather", ["sh", "i"], ["c"], "gather"), {}),
+                 (("Add", ["c", "a"], ["ca"], "sum"), {}), (("Div", ["ca", "d"], ["cd"], "quotient"), {}),
+                 (("Mul", ["cd", "m"], ["end"], "product"), {}))
+        yield case(f"end {add} {divide} {multiply}", "Slice", ["IN", "z", "end", "i"], NEWEST, "relu",
+                   [2, 12, 3, 4], {"i": whole(1), "z": whole(0), "a": whole(add), "d": whole(divide),
+                                   "m": whole(multiply)}, extra=extra)
 
 
 def resized(everything):

@@ -65,6 +65,30 @@ name = 'excited'
 op = 'channel_scale'
 inputs = ['swish', 'gate']
 [[layer]]
+name = 'shuffle'
+op = 'channel_shuffle'
+groups = 2
+[[layer]]
+name = 'part'
+op = 'channel_slice'
+first = 1
+channels = 3
+[[layer]]
+name = 'joined'
+op = 'concat'
+inputs = ['part', 'shuffle']
+[[layer]]
+name = 'norm'
+op = 'layer_norm2d'
+[[layer]]
+name = 'wide'
+op = 'pointwise_linear'
+out_channels = 9
+bias = false
+[[layer]]
+name = 'scaled'
+op = 'layer_scale'
+[[layer]]
 name = 'depth'
 op = 'stochastic_depth'
 [[layer]]

@@ -39,6 +39,10 @@ pub(crate) const ADAPTIVE: &str = "adaptive_avg_pool2d";
 pub(crate) const SPATIAL: &str = "dropout2d";
 /// The same of stochastic depth.
 pub(crate) const DEPTH: &str = "stochastic_depth";
+/// The same of a linear layer at every pixel, which a convolution computes.
+pub(crate) const POINTWISE: &str = "pointwise_linear";
+/// The same of factors for channels that are trained.
+pub(crate) const LAYER_SCALE: &str = "layer_scale";
 /// The slope of `HardSigmoid` between its bends, and its value at 0.
 pub(crate) const HARD_SIGMOID: [f32; 2] = [1.0 / 6.0, 0.5];
 
@@ -74,13 +78,24 @@ pub fn write(
     for constant in export.constants {
         network = network.bytes(5, &constant.0);
     }
+    // Linear layers at every pixel are written as the convolutions that they are.
+    let pointwise: HashSet<&str> = graph
+        .nodes
+        .iter()
+        .filter(|node| matches!(node.op, Op::PointwiseLinear(_)))
+        .filter_map(|node| Some(graph.parameters[node.parameters.first()?.0].name.as_str()))
+        .collect();
+    let shape = |parameter: &stratus_graph::Parameter| {
+        let taps = if pointwise.contains(parameter.name.as_str()) { 2 } else { 0 };
+        parameter.shape.iter().copied().chain(std::iter::repeat_n(1, taps)).collect::<Vec<usize>>()
+    };
     let announced: Vec<Message> = graph
         .parameters
         .iter()
         .zip(&weights)
         .map(|(parameter, values)| {
             let bytes = values.bytes() as u64;
-            let tensor = tensor_head(&parameter.name, &parameter.shape, FLOAT).announce(9, bytes);
+            let tensor = tensor_head(&parameter.name, &shape(parameter), FLOAT).announce(9, bytes);
             let mut message = Message::default().announce(5, tensor.0.len() as u64 + bytes);
             message.0.extend(tensor.0);
             message
@@ -266,6 +281,9 @@ impl<'a> Export<'a> {
                 let attributes = conv(&op.transposed()).ints("output_padding", &op.output_padding);
                 ("ConvTranspose", "", attributes)
             }
+            Op::PointwiseLinear(op) => ("Conv", POINTWISE, conv(&op.conv())),
+            Op::LayerNorm2d(op) => return self.layer_norm(op.epsilon, node, &inputs, &output),
+            Op::LayerScale(_) => ("Mul", LAYER_SCALE, plain()),
             Op::Linear(Linear { .. }) => ("Gemm", "", plain().int("transB", 1)),
             Op::BatchNorm2d(op) => {
                 let momentum = (1.0 - f64::from(op.momentum)) as f32;
@@ -281,6 +299,14 @@ impl<'a> Export<'a> {
             Op::HardSwish(_) => ("HardSwish", "", plain()),
             Op::ChannelScale(_) => ("Mul", "", plain()),
             Op::Silu(_) => return self.silu(node, inputs, &output),
+            Op::ChannelShuffle(op) => return self.channel_shuffle(op.groups, node, &inputs, &output),
+            Op::ChannelSlice(op) => {
+                let bounds = [("start", op.first), ("end", op.first + op.channels), ("axis", 1)];
+                for (part, bound) in bounds {
+                    inputs.push(self.extents(&format!("{}.{part}", node.name), &[bound]));
+                }
+                ("Slice", "", plain())
+            }
             Op::Relu6(_) => {
                 inputs.push(self.constant(&format!("{}.min", node.name), &[], &[0.0]));
                 inputs.push(self.constant(&format!("{}.max", node.name), &[], &[Relu6::CEILING]));
@@ -375,6 +401,36 @@ impl<'a> Export<'a> {
         self.push(&format!("{}/Sigmoid", node.name), "Sigmoid", "", &inputs, &gate, &Attributes::default());
         inputs.push(gate);
         self.push(&format!("{}/Mul", node.name), "Mul", "", &inputs, output, &Attributes::default());
+    }
+
+    /// The channels at the end, normalised there, and back.
+    fn layer_norm(&mut self, epsilon: f32, node: &Node, inputs: &[String], output: &str) {
+        let name = &node.name;
+        let [last, made] = ["last", "normalised"].map(|part| self.unique(&format!("{name}.{part}")));
+        let plain = Attributes::default;
+        let to_the_end = plain().ints("perm", &[0, 2, 3, 1]);
+        self.push(&last, "Transpose", "", &inputs[..1], &last, &to_the_end);
+        let mut of_norm = inputs.to_vec();
+        of_norm[0] = last;
+        self.push(name, "LayerNormalization", "", &of_norm, &made, &plain().float("epsilon", epsilon));
+        let back = plain().ints("perm", &[0, 3, 1, 2]);
+        self.push(&made, "Transpose", "", std::slice::from_ref(&made), output, &back);
+    }
+
+    /// The channels as groups and those of a group, these two exchanged, and one dimension again. An extent
+    /// of 0 keeps the batch.
+    fn channel_shuffle(&mut self, groups: usize, node: &Node, inputs: &[String], output: &str) {
+        let name = &node.name;
+        let shape = self.graph.shape(node.output).0.clone();
+        let each = shape[0] / groups.max(1);
+        let grouped = self.extents(&format!("{name}.grouped"), &[0, groups, each, shape[1], shape[2]]);
+        let whole = self.extents(&format!("{name}.whole"), &[0, shape[0], shape[1], shape[2]]);
+        let [apart, turned] = ["groups", "turned"].map(|part| self.unique(&format!("{name}.{part}")));
+        let plain = Attributes::default;
+        self.push(&apart, "Reshape", "", &[inputs[0].clone(), grouped], &apart, &plain());
+        let perm = plain().ints("perm", &[0, 2, 1, 3, 4]);
+        self.push(&turned, "Transpose", "", &[apart], &turned, &perm);
+        self.push(name, "Reshape", "", &[turned, whole], output, &plain());
     }
 
     /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ,

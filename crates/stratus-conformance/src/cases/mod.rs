@@ -8,6 +8,7 @@ mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
 mod channel_scale;
+mod channels;
 mod clip;
 mod concat;
 mod conv2d;
@@ -17,6 +18,8 @@ mod dropout;
 mod dropout2d;
 mod ema;
 mod joined;
+mod layer_norm;
+mod layer_scale;
 mod linear;
 mod local_response_norm;
 mod loss;
@@ -47,6 +50,7 @@ const TABLES: &[Table] = &[
     batch_norm::TABLE,
     batch_norm_add::TABLE,
     channel_scale::TABLE,
+    channels::TABLE,
     clip::TABLE,
     concat::TABLE,
     conv2d::TABLE,
@@ -56,6 +60,8 @@ const TABLES: &[Table] = &[
     dropout2d::TABLE,
     ema::TABLE,
     joined::TABLE,
+    layer_norm::TABLE,
+    layer_scale::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,
     loss::TABLE,

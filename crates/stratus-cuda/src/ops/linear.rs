@@ -4,7 +4,7 @@ use super::conv2d::{add_bias, blocks};
 use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::gpu_libraries::MatmulCall;
-use crate::processor::{Argument, Call, Implementation, Shape, Source, type_name};
+use crate::processor::{Argument, Call, Implementation, Launch, Shape, Source, type_name};
 use stratus_engine::DType;
 use stratus_engine::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 
@@ -58,14 +58,26 @@ pub(super) fn sum_rows(
     };
     let arguments = vec![Argument::Operand(from), Argument::Scratch(offset), long(rows), int(columns)?];
     let partial_sums = builder.launch(&source, "sum_rows", shape, arguments)?;
-    let shape = Shape { grid: [blocks(columns), 1, 1], block: [THREADS, 1, 1], shared: 0 };
-    let arguments = vec![Argument::Scratch(offset), Argument::Operand(to), int(parts)?, int(columns)?];
-    let sums = builder.launch(&source, "sum_parts", shape, arguments)?;
+    let sums = sum_parts(&source, offset, to, [parts, columns], builder)?;
     Ok(Implementation {
         name: "stratus:sums".to_owned(),
         calls: vec![Box::new(partial_sums), Box::new(sums)],
         scratch_bytes: offset + parts * columns * size_of::<f64>(),
     })
+}
+
+/// Adds up partial sums `[parts, columns]`, f64 from `offset` on in the scratch, into the f32 operand `to`.
+/// `source` is one of the file `conv`.
+pub(super) fn sum_parts(
+    source: &Source,
+    offset: usize,
+    to: usize,
+    [parts, columns]: [usize; 2],
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
+    let shape = Shape { grid: [blocks(columns), 1, 1], block: [THREADS, 1, 1], shared: 0 };
+    let arguments = vec![Argument::Scratch(offset), Argument::Operand(to), int(parts)?, int(columns)?];
+    builder.launch(source, "sum_parts", shape, arguments)
 }
 
 impl OnGpu for LinearForward {

@@ -4,7 +4,7 @@ use crate::ops::{HYPER, Kernel};
 use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
-use stratus_graph::{Graph, Node, Operation, ParameterId, ParameterKind, TensorId};
+use stratus_graph::{Graph, Node, Op, Operation, ParameterId, ParameterKind, TensorId};
 
 /// The forward program under construction, for the `lower` functions of operations.
 #[derive(Debug)]
@@ -47,6 +47,13 @@ impl<'a> Lowering<'a> {
             .filter(|node| node.frozen)
             .flat_map(|node| node.parameters.iter().copied())
             .collect();
+        // To kernels these are convolutions.
+        let pointwise: HashSet<ParameterId> = graph
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.op, Op::PointwiseLinear(_)))
+            .filter_map(|node| node.parameters.first().copied())
+            .collect();
         let mut parameters = Vec::with_capacity(graph.parameters.len());
         for (position, parameter) in graph.parameters.iter().enumerate() {
             let role = match parameter.kind {
@@ -56,7 +63,11 @@ impl<'a> Lowering<'a> {
                 ParameterKind::Trained => Role::Parameter,
                 ParameterKind::Buffer => Role::Buffer,
             };
-            let id = program.add_value(&parameter.name, &parameter.shape, precision.master(), role);
+            let mut shape = parameter.shape.clone();
+            if pointwise.contains(&ParameterId(position)) {
+                shape.extend([1, 1]);
+            }
+            let id = program.add_value(&parameter.name, &shape, precision.master(), role);
             parameters.push(id);
         }
         let tensors = HashMap::from([(graph.input, images)]);

@@ -24,16 +24,29 @@ pub struct ConcatBackward {
 
 pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     let inputs: Vec<_> = (0..node.inputs.len()).map(|position| to.input(node, position)).collect();
-    if inputs.len() > MAX_INPUTS {
-        return Err(no_kernel(
-            node,
-            &format!("it has {} inputs, at most {MAX_INPUTS} are possible", inputs.len()),
-        ));
-    }
     if (1..inputs.len()).any(|position| inputs[..position].contains(&inputs[position])) {
         return Err(no_kernel(node, "two of its inputs are the same value"));
     }
     let y = to.output(node);
+    // More than a step takes are joined by several first, one behind the other, and these then.
+    let (mut inputs, mut parts) = (inputs, 0);
+    while inputs.len() > MAX_INPUTS {
+        let mut joined = Vec::new();
+        for of_part in inputs.chunks(MAX_INPUTS) {
+            if let [alone] = of_part {
+                joined.push(*alone);
+                continue;
+            }
+            let mut shape = to.shape(y);
+            shape[1] = of_part.iter().map(|&input| to.shape(input)[1]).sum();
+            let dtype = to.dtype(y);
+            let part = to.saved_samples(node, &format!(":part{parts}"), &shape, dtype);
+            to.push(node, ConcatForward, of_part.to_vec(), vec![], vec![part]);
+            joined.push(part);
+            parts += 1;
+        }
+        inputs = joined;
+    }
     to.push(node, ConcatForward, inputs, vec![], vec![y]);
     Ok(())
 }

@@ -9,6 +9,7 @@ mod batch_norm;
 mod batch_norm_add;
 mod bias;
 mod channel_scale;
+mod channels;
 mod clip;
 mod concat;
 mod conv2d;
@@ -18,6 +19,8 @@ mod dropout;
 mod dropout2d;
 mod ema;
 mod joined;
+mod layer_norm;
+mod layer_scale;
 mod linear;
 mod linear_update;
 mod local_response_norm;
@@ -48,6 +51,7 @@ pub use batch_norm::{
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use bias::{AddBias, BiasGradient};
 pub use channel_scale::{ChannelScale, ChannelScaleGradient};
+pub use channels::{PlaceChannels, SelectChannels};
 pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
@@ -56,6 +60,8 @@ pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
 pub use joined::{JoinWeights, MAX_JOINED, SplitGradient};
+pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
+pub use layer_scale::{LayerScale, LayerScaleGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
@@ -211,6 +217,11 @@ macro_rules! with_kernels {
             HardSwishBackward,
             HardSwishForward,
             JoinWeights,
+            LayerNormBackward,
+            LayerNormForward,
+            LayerNormGradients,
+            LayerScale,
+            LayerScaleGradient,
             LinearBackwardData,
             LinearBackwardWeights,
             LinearForward,
@@ -221,11 +232,13 @@ macro_rules! with_kernels {
             MaxPoolForward,
             NormalisePixels,
             PixelCrossEntropy,
+            PlaceChannels,
             ReluBackward,
             ReluForward,
             ResizeBackward,
             ResizeForward,
             Scale,
+            SelectChannels,
             Reorder,
             SgdUpdate,
             SigmoidBackward,
@@ -253,6 +266,8 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Add(_) => add::lower(node, to),
         Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
         Op::ChannelScale(_) => channel_scale::lower(node, to),
+        Op::ChannelShuffle(op) => channels::lower_shuffle(op, node, to),
+        Op::ChannelSlice(op) => channels::lower_slice(op, node, to),
         Op::Concat(_) => concat::lower(node, to),
         Op::Conv2d(op) => conv2d::lower(op, node, to),
         Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, to),
@@ -263,9 +278,12 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Gelu(op) => activation::lower(*op, node, to),
         Op::HardSigmoid(op) => activation::lower(*op, node, to),
         Op::HardSwish(op) => activation::lower(*op, node, to),
+        Op::LayerNorm2d(op) => layer_norm::lower(op, node, to),
+        Op::LayerScale(_) => layer_scale::lower(node, to),
         Op::Linear(op) => linear::lower(op, node, to),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
+        Op::PointwiseLinear(op) => conv2d::lower(&op.conv(), node, to),
         Op::Relu(_) => relu::lower(None, node, to),
         Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, to),
         Op::Resize(op) => resize::lower(op, node, to),

@@ -12,6 +12,7 @@ mod batch_norm;
 mod batch_norm_add;
 mod bias;
 mod channel_scale;
+mod channels;
 mod clip;
 mod concat;
 mod conv2d;
@@ -22,6 +23,8 @@ mod ema;
 mod gelu;
 mod hard_sigmoid;
 mod joined;
+mod layer_norm;
+mod layer_scale;
 mod linear;
 mod linear_update;
 mod local_response_norm;
@@ -109,6 +112,11 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::HardSwishBackward(kernel) => Box::new(*kernel),
         Kernel::HardSwishForward(kernel) => Box::new(*kernel),
         Kernel::JoinWeights(kernel) => Box::new(*kernel),
+        Kernel::LayerNormBackward(kernel) => Box::new(*kernel),
+        Kernel::LayerNormForward(kernel) => Box::new(*kernel),
+        Kernel::LayerNormGradients(kernel) => Box::new(*kernel),
+        Kernel::LayerScale(kernel) => Box::new(*kernel),
+        Kernel::LayerScaleGradient(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::LinearForward(kernel) => Box::new(*kernel),
@@ -119,11 +127,13 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::NormalisePixels(kernel) => Box::new(*kernel),
         Kernel::PixelCrossEntropy(kernel) => Box::new(*kernel),
+        Kernel::PlaceChannels(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
         Kernel::ResizeBackward(kernel) => Box::new(*kernel),
         Kernel::ResizeForward(kernel) => Box::new(*kernel),
         Kernel::Scale(kernel) => Box::new(*kernel),
+        Kernel::SelectChannels(kernel) => Box::new(*kernel),
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),
         Kernel::SigmoidBackward(kernel) => Box::new(*kernel),

@@ -122,6 +122,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::JoinWeights(_)
         | Kernel::AvgPoolForward(_)
         | Kernel::ChannelScale(_)
+        | Kernel::SelectChannels(_)
         | Kernel::GeluForward(_)
         | Kernel::HardSigmoidForward(_)
         | Kernel::HardSwishForward(_)
@@ -130,6 +131,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::Scale(_)
         | Kernel::SigmoidForward(_)
         | Kernel::SiluForward(_)
+        | Kernel::LayerScale(_)
         | Kernel::LrnForward(_)
         | Kernel::AddForward(_)
         | Kernel::ConcatForward(_)
@@ -137,6 +139,8 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::Dropout2d(_)
         | Kernel::LinearForward(_)
         | Kernel::StemApply(_) => true,
+        // Of one channel it puts out its bias alone.
+        Kernel::LayerNormForward(layer) => layer.norm.channels > 1,
         // Without its index it is not trained through; where it cuts, its gradient is that of the rectifier
         // before it too.
         Kernel::MaxPoolForward(pool) => case.outputs.len() == 2 && !pool.cut,

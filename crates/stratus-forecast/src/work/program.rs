@@ -160,6 +160,9 @@ fn kind(kernel: &Operation) -> Kind {
         | Operation::BatchNormInference(_)
         | Operation::BatchNormInferenceBackward(_)
         | Operation::BatchNormStatistics(_)
+        | Operation::LayerNormBackward(_)
+        | Operation::LayerNormForward(_)
+        | Operation::LayerNormGradients(_)
         | Operation::LrnBackward(_)
         | Operation::LrnForward(_) => Kind::Norm,
         Operation::AvgPoolBackward(_)

@@ -42,6 +42,11 @@ impl<'a> Attributes<'a> {
         self.read(key, &format!("a whole number from 1 to {LARGEST}"), |value| whole(value, 1))
     }
 
+    /// A [`count`](Self::count) that may be zero.
+    pub(crate) fn offset(&self, key: &'static str) -> Result<Option<usize>, AttributeError> {
+        self.read(key, &format!("a whole number from 0 to {LARGEST}"), |value| whole(value, 0))
+    }
+
     /// A [`count`](Self::count) without default.
     pub(crate) fn needed_count(&self, key: &'static str) -> Result<usize, AttributeError> {
         self.count(key)?.ok_or(AttributeError::Missing(key))

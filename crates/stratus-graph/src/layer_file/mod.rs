@@ -292,6 +292,7 @@ fn initial(
         Op::Conv2d(conv) => conv.fan_out(),
         Op::ConvTranspose2d(conv) => conv.transposed().fan_out(),
         Op::Linear(linear) => linear.out_features,
+        Op::PointwiseLinear(linear) => linear.out_channels,
         _ => 1,
     };
     let mut initial = Vec::new();

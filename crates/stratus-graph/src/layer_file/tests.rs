@@ -189,9 +189,10 @@ fn mistakes_are_answered_with_what_was_meant() {
         message("|name = 'a'; op = 'conv2'"),
         "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, \
          add, avg_pool2d, \
-         batch_norm2d, channel_scale, concat, conv2d, conv_transpose2d, dropout, dropout2d, flatten, gelu, \
-         hard_sigmoid, hard_swish, linear, local_response_norm, max_pool2d, \
-         relu, relu6, resize, scale, sigmoid, silu, stochastic_depth"
+         batch_norm2d, channel_scale, channel_shuffle, channel_slice, concat, conv2d, conv_transpose2d, \
+         dropout, dropout2d, flatten, gelu, \
+         hard_sigmoid, hard_swish, layer_norm2d, layer_scale, linear, local_response_norm, max_pool2d, \
+         pointwise_linear, relu, relu6, resize, scale, sigmoid, silu, stochastic_depth"
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),

@@ -126,6 +126,7 @@ fn initial(graph: &Graph, node: &Node, to: &mut Written) {
         Op::Conv2d(conv) => Some(Initialisation::kaiming_normal(conv.fan_out())),
         Op::ConvTranspose2d(conv) => Some(Initialisation::kaiming_normal(conv.transposed().fan_out())),
         Op::Linear(linear) => Some(Initialisation::kaiming_normal(linear.out_features)),
+        Op::PointwiseLinear(linear) => Some(Initialisation::kaiming_normal(linear.out_channels)),
         _ => None,
     };
     for (spec, id) in node.op.parameters().iter().zip(&node.parameters) {

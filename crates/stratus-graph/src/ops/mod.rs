@@ -7,6 +7,8 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod channel_scale;
+mod channel_shuffle;
+mod channel_slice;
 mod concat;
 mod conv2d;
 mod conv_transpose2d;
@@ -16,9 +18,12 @@ mod flatten;
 mod gelu;
 mod hard_sigmoid;
 mod hard_swish;
+mod layer_norm2d;
+mod layer_scale;
 mod linear;
 mod local_response_norm;
 mod max_pool2d;
+mod pointwise_linear;
 mod relu;
 mod relu6;
 mod resize;
@@ -32,6 +37,8 @@ pub use add::Add;
 pub use avg_pool2d::AvgPool2d;
 pub use batch_norm::BatchNorm2d;
 pub use channel_scale::ChannelScale;
+pub use channel_shuffle::ChannelShuffle;
+pub use channel_slice::ChannelSlice;
 pub use concat::Concat;
 pub use conv_transpose2d::ConvTranspose2d;
 pub use conv2d::Conv2d;
@@ -41,9 +48,12 @@ pub use flatten::Flatten;
 pub use gelu::Gelu;
 pub use hard_sigmoid::HardSigmoid;
 pub use hard_swish::HardSwish;
+pub use layer_norm2d::LayerNorm2d;
+pub use layer_scale::LayerScale;
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
+pub use pointwise_linear::PointwiseLinear;
 pub use relu::Relu;
 pub use relu6::Relu6;
 pub use resize::{Resize, ResizeTo};
@@ -266,6 +276,8 @@ operations!(
     AvgPool2d,
     BatchNorm2d,
     ChannelScale,
+    ChannelShuffle,
+    ChannelSlice,
     Concat,
     Conv2d,
     ConvTranspose2d,
@@ -275,9 +287,12 @@ operations!(
     Gelu,
     HardSigmoid,
     HardSwish,
+    LayerNorm2d,
+    LayerScale,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
+    PointwiseLinear,
     Relu,
     Relu6,
     Resize,
@@ -294,7 +309,8 @@ mod tests {
     #[test]
     fn declared_names_are_the_kinds() {
         let table: toml::Table =
-            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5\nfactor = 2"
+            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5\nfactor = 2\n\
+             groups = 1\nchannels = 1"
                 .parse()
                 .unwrap();
         let input = Shape::vector(4);
@@ -302,6 +318,6 @@ mod tests {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 24);
+        assert_eq!(DECLARATIONS.len(), 29);
     }
 }

@@ -1,6 +1,7 @@
 //! The networks by name: a file per family, a line in `NETWORKS`.
 
 mod alexnet;
+mod convnext;
 mod densenet;
 mod digits;
 mod efficientnet;
@@ -72,6 +73,7 @@ pub const NETWORKS: &[Network] = &[
     mobilenet_v3::SMALL,
     mobilenet_v3::LARGE,
     efficientnet::B0,
+    convnext::TINY,
     segmentation::FCN_RESNET18,
     segmentation::DEEPLAB,
     segmentation::DEEPLAB_FINE,

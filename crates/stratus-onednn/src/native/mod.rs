@@ -3,14 +3,14 @@
 //! | module | kernels |
 //! |---|---|
 //! | [`conv`] | few channels, tiles on AMX, minimal filtering, weight gradients |
-//! | [`norm`] | batch norm with ReLU and max-pooling, local response normalisation |
+//! | [`norm`] | batch norm with ReLU and max-pooling, layer norm, local response normalisation |
 //! | [`pool`] | max- and average-pooling alone |
 //! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without the large map |
-//! | [`relayout`], [`mod@concat`] | copies between layouts and maps |
+//! | [`relayout`], [`mod@concat`], [`channels`] | copies between layouts and maps |
 //! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
-//! | [`bias`], [`channel_scale`], [`dropout2d`] | a number for each channel |
+//! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`] | a number for each channel |
 //! | [`activation`] with [`gelu`], [`sigmoid`], [`hard_sigmoid`] | smooth activations |
 //! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
@@ -23,6 +23,7 @@ pub mod activation;
 pub mod adaptive;
 pub mod bias;
 pub mod channel_scale;
+pub mod channels;
 pub mod concat;
 pub mod conv;
 pub mod dropout;
@@ -32,6 +33,7 @@ pub mod few_outputs;
 pub mod gelu;
 pub mod hard_sigmoid;
 pub mod lanes;
+pub mod layer_scale;
 pub mod loss;
 pub mod norm;
 pub mod pixel_loss;

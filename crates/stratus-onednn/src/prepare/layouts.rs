@@ -92,8 +92,9 @@ impl PlanBuilder<'_> {
             Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum | Role::Average
         );
         if is_kept || needs.weights[id.0] {
-            // A vector has but one layout.
-            return Ok((value.shape.len() < 2).then(|| Layout::plain(&value.shape)));
+            // A vector has but one layout, as have factors `[C, 1, 1]`.
+            let is_vector = !matches!(value.shape.len(), 2 | 4);
+            return Ok(is_vector.then(|| Layout::plain(&value.shape)));
         }
         if value.shape.len() != 4 {
             return Ok(Some(Layout::plain(&value.shape)));

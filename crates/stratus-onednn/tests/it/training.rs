@@ -110,6 +110,12 @@ fn every_optimiser_follows_the_reference() {
          [[layer]]\nname = 'gate'\nop = 'hard_sigmoid'\n\
          [[layer]]\nname = 'scaled'\nop = 'channel_scale'\ninputs = ['silu', 'gate']\n\
          [[layer]]\nname = 'swish'\nop = 'hard_swish'\n\
+         [[layer]]\nname = 'shuffle'\nop = 'channel_shuffle'\ngroups = 4\n\
+         [[layer]]\nname = 'half'\nop = 'channel_slice'\nfirst = 10\nchannels = 19\n\
+         [[layer]]\nname = 'joined'\nop = 'concat'\ninputs = ['shuffle', 'half']\n\
+         [[layer]]\nname = 'norm'\nop = 'layer_norm2d'\n\
+         [[layer]]\nname = 'wide'\nop = 'pointwise_linear'\nout_channels = 23\n\
+         [[layer]]\nname = 'small'\nop = 'layer_scale'\ninitial = 0.5\n\
          [[layer]]\nname = 'conv2'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
          [[layer]]\nname = 'gelu2'\nop = 'gelu'\n\
          [[layer]]\nname = 'up'\nop = 'resize'\nscale = 1.5\n\

@@ -2,13 +2,19 @@
 
 use super::layers::{floats, in_order};
 use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
+use crate::export::LAYER_SCALE;
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
-use stratus_graph::ops::{Add, ChannelScale, Conv2d, ConvTranspose2d, HardSwish, Linear, Scale, Silu};
+use stratus_graph::ops::{
+    Add, ChannelScale, Conv2d, ConvTranspose2d, HardSwish, LayerScale, Linear, PointwiseLinear, Scale, Silu,
+};
 use stratus_graph::{Op, Shape};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if let Some(value) = self.gelu_sum(node)? {
+            return Ok(value);
+        }
         let mut inputs = Vec::new();
         let mut constant = None;
         for position in 0..node.inputs.len() {
@@ -43,7 +49,8 @@ impl<'a> Importer<'a> {
         let layer = self.changeable(made)?;
         if let Op::Conv2d(Conv2d { bias, .. })
         | Op::ConvTranspose2d(ConvTranspose2d { bias, .. })
-        | Op::Linear(Linear { bias, .. }) = &mut layer.op
+        | Op::Linear(Linear { bias, .. })
+        | Op::PointwiseLinear(PointwiseLinear { bias, .. }) = &mut layer.op
             && !std::mem::replace(bias, true)
         {
             layer.parameters.push(vec![0.0; added.len()]);
@@ -53,8 +60,13 @@ impl<'a> Importer<'a> {
     }
 
     /// One number multiplies every element; one for each channel, the weight and the bias of the layer
-    /// before: what is left of a batch norm that was folded. Of two layers' outputs, see [`Self::outputs`].
+    /// before: what is left of a batch norm that was folded. Where a sum of layers' outputs follows, or no
+    /// layer could take them over, they are a layer of their own. Of two layers' outputs, see
+    /// [`Self::outputs`].
     pub(super) fn product(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if let Some(value) = self.gelu_product(node)? {
+            return Ok(value);
+        }
         if let [Value::LayerOutput(_), Value::LayerOutput(_)] = [self.value(node, 0)?, self.value(node, 1)?] {
             let [a, b] = [self.made(node, 0)?, self.made(node, 1)?];
             return self.outputs(node, [a, b]);
@@ -62,10 +74,18 @@ impl<'a> Importer<'a> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
         let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
-        if let Some(factor) = self.one_number(made, &constant) {
+        if let Some(factor) = self.one_number(made, &constant).filter(|_| node.doc != LAYER_SCALE) {
+            if let Some(part) = self.gelu_scaled(node, made, factor) {
+                return Ok(part);
+            }
             return self.elementwise_of(node, made, Scale { factor });
         }
         let factors = self.per_channel(made, constant)?;
+        let is_image = self.shape(made.id).0.len() == 3;
+        if is_image && (node.doc == LAYER_SCALE || self.is_added(node) || self.changeable(made).is_err()) {
+            let value = self.push(node, LayerScale::new(factors.len()), &[made], vec![factors])?;
+            return Ok(in_order(value, made.order));
+        }
         let layer = self.changeable(made)?;
         // Running statistics, of a batch norm, stay.
         for values in layer.parameters.iter_mut().take(2) {
@@ -79,6 +99,25 @@ impl<'a> Importer<'a> {
             }
         }
         Ok(self.alias(node, made))
+    }
+
+    /// Whether what a node makes is added, and nothing else, to another layer's output, in training mode
+    /// behind a dropout: as a residual branch ends.
+    fn is_added(&self, node: &Node<'a>) -> bool {
+        let mut node = node;
+        while let Some(reader) = self.sole_reader(node) {
+            match reader.operator {
+                "Dropout" | "Identity" => node = reader,
+                "Add" | "Sum" => {
+                    let known = |name: &&str| {
+                        matches!(self.values.get(*name), Some(Value::Initialiser(_) | Value::Constant(_)))
+                    };
+                    return !reader.inputs.iter().any(known);
+                }
+                _ => return false,
+            }
+        }
+        false
     }
 
     /// The product of two layers' outputs: SiLU or hard swish where one is the sigmoid of the other, or a map
@@ -141,6 +180,9 @@ impl<'a> Importer<'a> {
         let made = self.made(node, 0)?;
         let divisor = self.constant(node, 1)?.and_then(|constant| self.one_number(made, &constant));
         let factor = divisor.map(f32::recip).ok_or("only division by one number is taken")?;
+        if let Some(part) = self.gelu_scaled(node, made, factor) {
+            return Ok(part);
+        }
         self.elementwise_of(node, made, Scale { factor })
     }
 
@@ -176,7 +218,11 @@ impl<'a> Importer<'a> {
             .filter(|layer| {
                 matches!(
                     layer.op,
-                    Op::Conv2d(_) | Op::ConvTranspose2d(_) | Op::Linear(_) | Op::BatchNorm2d(_)
+                    Op::Conv2d(_)
+                        | Op::ConvTranspose2d(_)
+                        | Op::Linear(_)
+                        | Op::PointwiseLinear(_)
+                        | Op::BatchNorm2d(_)
                 )
             })
             .ok_or_else(|| {

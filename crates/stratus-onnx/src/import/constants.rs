@@ -31,7 +31,7 @@ impl<'a> Importer<'a> {
         let value = match node.operator {
             "Identity" => self.value(node, 0)?.clone(),
             "Cast" => self.cast_constant(node)?,
-            "Gather" | "Slice" | "Concat" | "Mul" => Value::Extents(self.shape_part(node)?),
+            "Gather" | "Slice" | "Concat" | "Add" | "Mul" | "Div" => Value::Extents(self.shape_part(node)?),
             "Squeeze" | "Unsqueeze" | "Reshape" | "Transpose" => self.moved(node)?,
             _ => {
                 return Err("all its inputs are fixed numbers, and it is not one of the operators that are \
@@ -125,6 +125,9 @@ impl<'a> Importer<'a> {
             Some(_) => return Err("the shape of what is padded is not known".into()),
             None => made,
         };
+        if matches!(made.order, super::Order::Grouped(_) | super::Order::InTurn(_)) {
+            return Err("the shape of channels in groups is not needed by any layer".into());
+        }
         let shape = &self.shape(made.id).0;
         let mut extents = vec![Extent::Batch];
         extents.extend(shape.iter().map(|&extent| Extent::Known(extent as i64)));
@@ -212,7 +215,12 @@ impl<'a> Importer<'a> {
                     _ => None,
                 }
             }
-            "Mul" => {
+            "Add" | "Mul" | "Div" => {
+                let computed = |a: i64, b: i64| match node.operator {
+                    "Add" => a.checked_add(b),
+                    "Mul" => a.checked_mul(b),
+                    _ => a.checked_div(b),
+                };
                 let second = self.extents(node, 1)?;
                 let one = first.len().max(second.len());
                 let at = |list: &[Extent], i: usize| {
@@ -220,7 +228,7 @@ impl<'a> Importer<'a> {
                 };
                 (0..one)
                     .map(|i| match (at(&first, i)?, at(&second, i)?) {
-                        (Extent::Known(a), Extent::Known(b)) => a.checked_mul(b).map(Extent::Known),
+                        (Extent::Known(a), Extent::Known(b)) => computed(a, b).map(Extent::Known),
                         _ => None,
                     })
                     .collect()

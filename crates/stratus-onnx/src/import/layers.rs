@@ -1,12 +1,13 @@
 //! Nodes that become layers, are taken into one, or change how what it makes is seen.
 
 use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Refusal, Value, count_up};
-use crate::export::{DEPTH, HARD_SIGMOID, SPATIAL, bins};
+use crate::export::{DEPTH, HARD_SIGMOID, POINTWISE, SPATIAL, bins};
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu, HardSigmoid,
-    HardSwish, Linear, LocalResponseNorm, Relu, Relu6, Sigmoid, Silu, StochasticDepth,
+    HardSwish, LayerNorm2d, Linear, LocalResponseNorm, PointwiseLinear, Relu, Relu6, Sigmoid, Silu,
+    StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 
@@ -50,6 +51,8 @@ impl<'a> Importer<'a> {
                     _ => self.elementwise(node, Dropout { p }),
                 }
             }
+            "LayerNormalization" => self.layer_norm(node),
+            "Erf" => self.erf(node),
             "LRN" => self.local_response_norm(node),
             "MaxPool" => self.max_pool(node),
             "AveragePool" => self.average_pool(node),
@@ -73,7 +76,8 @@ impl<'a> Importer<'a> {
             }
             "Cast" => self.cast(node),
             // These compute shapes: of what is not known nothing is.
-            "Gather" | "Slice" | "Unsqueeze" => {
+            "Slice" => self.slice(node),
+            "Gather" | "Unsqueeze" => {
                 self.value(node, 0)?;
                 Err("of what is computed from the images, only shapes are taken apart".into())
             }
@@ -179,6 +183,11 @@ impl<'a> Importer<'a> {
             bias: bias.is_some(),
         };
         let parameters = [Some(weight), bias].into_iter().flatten().collect();
+        if node.doc == POINTWISE && conv.is_pointwise() && conv.dilation == [1, 1] {
+            let Conv2d { in_channels, out_channels, bias: has_bias, .. } = conv;
+            let linear = PointwiseLinear { in_channels, out_channels, bias: has_bias };
+            return self.push(node, linear, &[made], parameters);
+        }
         self.push(node, conv, &[made], parameters)
     }
 
@@ -225,6 +234,9 @@ impl<'a> Importer<'a> {
         let first = matches!(self.value(node, 0)?, Value::LayerOutput(_));
         let made = self.made(node, usize::from(!first))?;
         let constant = self.constant(node, usize::from(first))?.ok_or("it has no weight")?;
+        if first && made.order == Order::ChannelsLast {
+            return self.pointwise_linear(node, made, &constant);
+        }
         if let Ok([channels, height, width]) = self.shape(made.id).as_image() {
             return self.adaptive(node, made, first, &constant, [channels, height, width]);
         }
@@ -233,6 +245,22 @@ impl<'a> Importer<'a> {
         }
         let weight = floats(transposed(&constant)?)?;
         self.linear(node, made, weight, None)
+    }
+
+    /// A product of each pixel's channels, which come last, with a weight `[inputs, outputs]`.
+    fn pointwise_linear(
+        &mut self,
+        node: &'a Node<'a>,
+        made: LayerOutput,
+        constant: &Constant,
+    ) -> ImportResult<Value> {
+        let (shape, weight) = floats(transposed(constant)?)?;
+        let [out_channels, in_channels] = shape[..] else {
+            return Err(format!("its weight has {} dimensions instead of 2", shape.len()).into());
+        };
+        let linear = PointwiseLinear { in_channels, out_channels, bias: false };
+        let value = self.push(node, linear, &[made], vec![weight])?;
+        Ok(in_order(value, made.order))
     }
 
     /// Adaptive average-pooling as products with matrices of means: rows first, then columns.
@@ -325,6 +353,29 @@ impl<'a> Importer<'a> {
             momentum: moved_share(number("momentum", 0.9)),
         };
         self.push(node, norm, &[made], parameters)
+    }
+
+    /// Over the channels of each pixel, which come last; of the others, statistics would be over pixels too.
+    fn layer_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let made = self.made(node, 0)?;
+        let [channels, ..] = self.image(made)?;
+        let axis = node.attribute("axis").map_or(-1, |axis| axis.int);
+        if made.order != Order::ChannelsLast || ![-1, 3].contains(&axis) {
+            return Err(format!(
+                "its axis is {axis}: only channels that were moved to the end are normalised, each pixel's"
+            )
+            .into());
+        }
+        // What its statistics are computed in: 32-bit floating point, as layers do.
+        let stash = node.attribute("stash_type").map_or(kind::FLOAT, |stash| stash.int);
+        if stash != kind::FLOAT {
+            return Err(format!("its `stash_type` is {}; FLOAT is taken", kind::name(stash)).into());
+        }
+        let weight = self.list(node, 1, channels)?.ok_or("it has no scale")?;
+        let bias = self.list(node, 2, channels)?.ok_or("it has no bias: give it one of zeros")?;
+        let epsilon = node.attribute("epsilon").map_or(1e-5, |epsilon| epsilon.float);
+        let value = self.push(node, LayerNorm2d { channels, epsilon }, &[made], vec![weight, bias])?;
+        Ok(in_order(value, made.order))
     }
 
     fn clip(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
@@ -421,6 +472,7 @@ impl<'a> Importer<'a> {
             Order::Flattened(_) => {
                 return Err("it joins vectors that were images with their channels last".into());
             }
+            Order::Grouped(_) | Order::InTurn(_) => return Err("it joins channels in groups".into()),
         };
         if inputs.iter().any(|made| made.order != order) || !channels.contains(&axis) {
             return Err(format!("its `axis` is {axis}: it does not put channels one behind the other").into());

@@ -5,8 +5,10 @@
 //! from TensorFlow. An unsupported node does not end the import: one error lists all of them.
 
 mod arithmetic;
+mod channels;
 mod constants;
 mod ends;
+mod gelu;
 mod layers;
 mod moving;
 mod names;
@@ -19,6 +21,7 @@ use crate::error::{Parsed, Problem, RefusedNode};
 use crate::proto::{self, Node, is_onnx};
 use crate::tensor::{self, Constant, Folder, MOST_FILLED};
 use ends::{Images, images, output};
+use gelu::{GeluPart, PART};
 use names::Names;
 use std::collections::{HashMap, HashSet};
 use stratus_base::printable;
@@ -74,6 +77,8 @@ enum Value {
     Extents(Vec<Extent>),
     /// The output of a layer.
     LayerOutput(LayerOutput),
+    /// A part of a GELU of a layer's output.
+    Gelu(GeluPart, LayerOutput),
     /// The output of an unsupported node, or of a node that reads one.
     Unknown,
 }
@@ -87,6 +92,10 @@ enum Order {
     ChannelsLast,
     /// A vector that was an image `[channels, height, width]` with its channels last.
     Flattened([usize; 3]),
+    /// An image whose channels are two dimensions: so many groups, and those of a group.
+    Grouped(usize),
+    /// The same with the groups behind: channels of so many groups in turn.
+    InTurn(usize),
 }
 
 /// The output of a layer, as the file sees it.
@@ -162,6 +171,8 @@ struct Importer<'a> {
     uses: HashMap<&'a str, usize>,
     /// The node that makes each name.
     makers: HashMap<&'a str, &'a Node<'a>>,
+    /// The last node that reads each name.
+    readers: HashMap<&'a str, &'a Node<'a>>,
     input: Shape,
     /// How many images the model was written for; 1 where that is open.
     batch: i64,
@@ -206,8 +217,12 @@ pub(crate) fn import(
     let (output, softmax) = output(graph, model.opset, &mut notes)?;
     let live = live(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
-    for &node in &live {
-        graph.nodes[node].inputs.iter().for_each(|name| *uses.entry(name).or_default() += 1);
+    let mut readers = HashMap::new();
+    for node in live.iter().map(|&node| &graph.nodes[node]) {
+        for name in &node.inputs {
+            *uses.entry(name).or_default() += 1;
+            readers.insert(*name, node);
+        }
     }
     let mut values: HashMap<&str, Value> = HashMap::new();
     for (position, tensor) in graph.initialisers.iter().enumerate() {
@@ -242,6 +257,7 @@ pub(crate) fn import(
         values,
         uses,
         makers,
+        readers,
         input,
         batch,
         layers,
@@ -308,25 +324,27 @@ impl<'a> Importer<'a> {
         let mut refused = Vec::new();
         for &position in live {
             let node = &graph.nodes[position];
-            let value = match self.take(node) {
-                Ok(value) => value,
+            let values = match self.take(node) {
+                Ok(values) => values,
                 Err(Refusal::File(problem)) => return Err(problem),
-                Err(Refusal::Unknown) => Value::Unknown,
+                Err(Refusal::Unknown) => vec![],
                 Err(Refusal::Node(reason)) => {
                     refused.push(refusal(node, reason));
-                    Value::Unknown
+                    vec![]
                 }
             };
-            if let Value::Constant(constant) = &value {
-                self.charge(constant.shape.iter().product())?;
+            for value in &values {
+                if let Value::Constant(constant) = value {
+                    self.charge(constant.shape.iter().product())?;
+                }
             }
             for (output, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 // Masks and statistics: a node that reads one is named.
-                let value = if output == 0 { value.clone() } else { Value::Unknown };
+                let value = values.get(output).cloned().unwrap_or(Value::Unknown);
                 if self.values.insert(name, value).is_some() {
                     return Err(Problem::damaged(format!("`{}` is made twice", printable(name))));
                 }
-                if output > 0 && self.uses.contains_key(name) {
+                if !values.is_empty() && values.len() <= output && self.uses.contains_key(name) {
                     let (node, operator) = (printable(node.name), printable(node.operator));
                     refused.push(RefusedNode {
                         node,
@@ -349,7 +367,7 @@ impl<'a> Importer<'a> {
         };
         if made.order != Order::Plain || made.pad.is_some() {
             return Err(kind(format!(
-                "its output `{}` has its channels last, or padding around it",
+                "its output `{}` has its channels last or in groups, or padding around it",
                 printable(output)
             )));
         }
@@ -389,7 +407,7 @@ impl<'a> Importer<'a> {
     }
 
     /// What a node makes.
-    fn take(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+    fn take(&mut self, node: &'a Node<'a>) -> ImportResult<Vec<Value>> {
         if !is_onnx(node.domain) {
             return Err("it is of another domain than ONNX's own operators".into());
         }
@@ -401,12 +419,15 @@ impl<'a> Importer<'a> {
             return Err(Problem::damaged(reason).into());
         }
         if node.operator == "ConstantOfShape" {
-            return self.filled(node);
+            return Ok(vec![self.filled(node)?]);
         }
         if let Some(value) = self.constant_node(node)? {
-            return Ok(value);
+            return Ok(vec![value]);
         }
-        self.layer(node)
+        if node.operator == "Split" {
+            return self.split(node);
+        }
+        Ok(vec![self.layer(node)?])
     }
 
     /// Takes account of numbers that are kept.
@@ -447,6 +468,7 @@ impl<'a> Importer<'a> {
                 let values = values.ok_or("a number it needs depends on how many images there are")?;
                 Ok(Some(Constant::ints(vec![values.len()], values)))
             }
+            Value::Gelu(..) => Err(PART.into()),
             Value::LayerOutput(_) | Value::Unknown => {
                 Err(format!("its input number {} is computed from the images and not fixed", position + 1)
                     .into())
@@ -457,7 +479,11 @@ impl<'a> Importer<'a> {
     /// An input that depends on the images, padded or not.
     fn padded(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
         match self.value(node, position)? {
+            Value::LayerOutput(LayerOutput { order: Order::Grouped(_) | Order::InTurn(_), .. }) => {
+                Err("it reads channels in groups: only a shuffle of channels is taken".into())
+            }
             Value::LayerOutput(made) => Ok(*made),
+            Value::Gelu(..) => Err(PART.into()),
             _ => Err(format!("its input number {} does not depend on the images", position + 1).into()),
         }
     }
@@ -500,6 +526,11 @@ impl<'a> Importer<'a> {
 
     fn is_sole(&self, node: &Node<'a>) -> bool {
         node.outputs.first().is_some_and(|name| self.uses.get(name) == Some(&1))
+    }
+
+    /// The node that reads what a node makes, where there is one alone.
+    fn sole_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
+        self.readers.get(node.outputs.first().filter(|_| self.is_sole(node))?).copied()
     }
 
     /// The same value under another name.
@@ -553,6 +584,8 @@ impl<'a> Importer<'a> {
             | Op::Dropout2d(_)
             | Op::StochasticDepth(_)
             | Op::ChannelScale(_)
+            | Op::ChannelShuffle(_)
+            | Op::ChannelSlice(_)
             | Op::Flatten(_)
             | Op::Resize(_)
             | Op::Add(_)

@@ -11,6 +11,9 @@ use stratus_graph::ops::Flatten;
 impl<'a> Importer<'a> {
     /// What keeps the elements and their order: nothing, or making a vector of an image.
     pub(super) fn reshape(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if let Some(value) = self.regrouped(node)? {
+            return Ok(value);
+        }
         let made = self.made(node, 0)?;
         let current = self.shape(made.id).0.clone();
         // As the file sees it.
@@ -73,6 +76,9 @@ impl<'a> Importer<'a> {
     }
 
     pub(super) fn transpose(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if let Some(value) = self.groups_turned(node)? {
+            return Ok(value);
+        }
         let made = self.made(node, 0)?;
         let perm: &[i64] = node.attribute("perm").map_or(&[], |perm| &perm.ints);
         let order = match (made.order, perm) {

@@ -7,14 +7,15 @@ use std::collections::{HashMap, HashSet};
 /// The longest name, in bytes.
 const LONGEST: usize = 120;
 /// The last parts of the names of parameters.
-const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+const PARAMETERS: [&str; 6] = ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
 /// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 20] = [
     "Conv",
     "ConvTranspose",
     "Gemm",
     "MatMul",
     "BatchNormalization",
+    "LayerNormalization",
     "Relu",
     "Gelu",
     "Sigmoid",
@@ -30,6 +31,9 @@ const MODULES: [&str; 19] = [
     "LRN",
     "Resize",
 ];
+
+/// What moves weights without changing a number.
+const MOVES: [&str; 4] = ["Transpose", "Reshape", "Unsqueeze", "Squeeze"];
 
 #[derive(Debug)]
 pub(super) struct Names {
@@ -60,8 +64,19 @@ impl Names {
             weighted: HashMap::new(),
             shared,
         };
+        // A weight in another shape or order is known by its own name.
+        let mut moved: HashMap<&str, &str> = HashMap::new();
         for node in nodes() {
-            let own = node.inputs.iter().filter(|name| uses.get(**name) == Some(&1));
+            if let (true, [weight, ..], [output]) =
+                (MOVES.contains(&node.operator), &node.inputs[..], &node.outputs[..])
+                && let Some(weight) =
+                    uses.contains_key(weight).then_some(*weight).or_else(|| moved.get(weight).copied())
+            {
+                moved.insert(output, weight);
+                continue;
+            }
+            let named = node.inputs.iter().map(|name| *moved.get(name).unwrap_or(name));
+            let own = named.filter(|name| uses.get(name) == Some(&1));
             let named = own.filter_map(|name| {
                 let (layer, part) = name.rsplit_once('.')?;
                 PARAMETERS.contains(&part).then(|| plain(layer)).filter(|layer| !layer.is_empty())
@@ -81,6 +96,13 @@ impl Names {
         }
         let name = module(node);
         self.unique(if name.is_empty() { node.operator.to_lowercase() } else { name })
+    }
+
+    /// The name of a layer of several nodes, of which this is one: that of the module around them.
+    pub fn around(&mut self, node: &Node<'_>, otherwise: &str) -> String {
+        let path = node.name.rsplit_once('/').map_or("", |(path, _)| path);
+        let name = module(&Node { name: path, ..Default::default() });
+        self.unique(if name.is_empty() { otherwise.to_owned() } else { name })
     }
 
     /// A name like that of a layer there is.

@@ -180,7 +180,7 @@ fn every_node_that_is_refused_is_named_at_once() {
          AveragePool `uneven`: padded by [0, 0] before and [1, 1] behind, its windows \
          [2, 2] are not those of a pooling that pads both sides alike\n\
          com.example.Swish `custom`: it is of another domain than ONNX's own operators\n\
-         Erf `e`: no layer operation computes it"
+         Tan `e`: no layer operation computes it"
     );
 }
 

@@ -293,6 +293,176 @@ fn a_batch_is_not_cut_into_another() {
     }
 }
 
+fn grouped(shape: &[i64], perm: &[i64], back: &[i64]) -> File {
+    let file = File { images: [3, 6, 3, 3], ..File::new(17) }.node("Relu x -> r", &[]);
+    let file = file.with(&whole("s", shape)).with(&whole("t", back)).node("Reshape r s -> g", &[]);
+    file.node("Transpose g -> p", &[ints("perm", perm)]).node("Reshape p t -> y", &[])
+}
+
+#[test]
+fn channels_are_shuffled_split_and_sliced_alone() {
+    let whole_image = [0, 6, 3, 3];
+    assert_eq!(
+        kinds(grouped(&[0, 2, 3, 3, 3], &[0, 2, 1, 3, 4], &whole_image)),
+        ["relu ", "channel_shuffle groups 2"]
+    );
+    let turn = "it reorders groups of channels to [0, 1, 2, 4, 3]; a shuffle is taken";
+    grouped(&[0, 2, 3, 3, 3], &[0, 1, 2, 4, 3], &whole_image).refused(turn);
+    grouped(&[0, 2, 3, 3, 3], &[0, 2, 1, 3, 4], &[0, 3, 2, 9]).refused("only a shuffle of channels is taken");
+    grouped(&[0, 3, 3, 2, 3], &[0, 2, 1, 3, 4], &whole_image).refused("it does not make a vector");
+    let relu = || File { images: [3, 6, 3, 3], ..File::new(17) }.node("Relu x -> r", &[]);
+    let reads = relu().with(&whole("s", &[0, 2, 3, 3, 3])).node("Reshape r s -> g", &[]);
+    reads
+        .node("Relu g -> y", &[])
+        .refused("it reads channels in groups: only a shuffle of channels is taken");
+
+    let split = |sizes: &[i64]| {
+        let file = relu().with(&whole("s", sizes));
+        let both = node("Split r s -> a", &[int("axis", 1)]).bytes(2, b"b");
+        let file = File { graph: file.graph.bytes(1, &both.0), ..file };
+        file.node("Concat b a -> y", &[int("axis", 1)])
+    };
+    assert_eq!(
+        kinds(split(&[4, 2])),
+        ["relu ", "channel_slice 4 from 0", "channel_slice 2 from 4", "concat "]
+    );
+    split(&[4, 1]).refused("it does not divide its 6 channels into 2 parts");
+    relu().node("Split r -> y", &[int("axis", 2)]).refused("its axis is 2; channels alone are divided");
+
+    let slice = |start: i64, end: i64, axis: i64, step: i64| {
+        let file = relu().with(&whole("i", &[start])).with(&whole("j", &[end])).with(&whole("k", &[axis]));
+        file.with(&whole("l", &[step])).node("Slice r i j k l -> y", &[])
+    };
+    assert_eq!(kinds(slice(1, 4, 1, 1)), ["relu ", "channel_slice 3 from 1"]);
+    assert_eq!(kinds(slice(-2, i64::MAX, -3, 1)), ["relu ", "channel_slice 2 from 4"]);
+    slice(0, 4, 1, 2).refused("its step is 2; channels one after the other are taken");
+    slice(0, 2, 2, 1).refused("its axis is 2; channels alone are divided");
+    slice(4, 4, 1, 1).refused("its 0 channels from channel 4 on are not among the 6 of its input");
+}
+
+/// The operations of a file's layers, and what each says of itself.
+fn kinds(file: File) -> Vec<String> {
+    let shown = |node: &stratus_graph::Node| {
+        let op = &node.op;
+        format!("{} {}", stratus_graph::Operation::kind(op), stratus_graph::Operation::attributes(op))
+    };
+    file.import().graph.nodes.iter().map(shown).collect()
+}
+
+/// Images with their channels moved to the end, as `l`, and what is made of them, `m`, moved back.
+fn channels_last(nodes: impl Fn(File) -> File) -> File {
+    let perm = |order: &[i64]| [ints("perm", order)];
+    let file = File::new(17).node("Relu x -> r", &[]).node("Transpose r -> l", &perm(&[0, 2, 3, 1]));
+    nodes(file).node("Transpose m -> y", &perm(&[0, 3, 1, 2]))
+}
+
+#[test]
+fn layer_norms_are_over_channels_alone() {
+    let norm = |attributes: &[Message]| {
+        channels_last(|file| {
+            let file = file.with(&counted("s", &[3])).with(&counted("b", &[3]));
+            file.node("LayerNormalization l s b -> m", attributes)
+        })
+    };
+    let epsilon = attribute("epsilon", 1).float(2, 1e-6);
+    assert_eq!(kinds(norm(&[epsilon])), ["relu ", "layer_norm2d epsilon 0.000001"]);
+    assert_eq!(kinds(norm(&[int("axis", 3), int("stash_type", 1)])), ["relu ", "layer_norm2d "]);
+    norm(&[int("axis", 2)]).refused("its axis is 2: only channels that were moved to the end are normalised");
+    norm(&[int("stash_type", 10)]).refused("its `stash_type` is FLOAT16; FLOAT is taken");
+    let alone = |inputs: &str| {
+        let inputs = inputs.to_owned();
+        channels_last(move |file| {
+            let file = file.with(&counted("s", &[3])).with(&counted("b", &[1, 3]));
+            file.node(&format!("LayerNormalization {inputs} -> m"), &[])
+        })
+    };
+    alone("l s").refused("it has no bias: give it one of zeros");
+    alone("l s b").refused("its input number 3 has the shape [1, 3]; [3] is wanted");
+    let first = File::new(17).with(&counted("s", &[3])).node("LayerNormalization x s s -> y", &[]);
+    first.refused("only channels that were moved to the end are normalised");
+}
+
+#[test]
+fn products_of_channels_that_come_last_are_linear_layers() {
+    let product = |shape: &[i64], bias: &[i64]| {
+        channels_last(|file| {
+            let file = file.with(&counted("w", shape)).with(&counted("b", bias));
+            file.node("MatMul l w -> p", &[]).node("Add p b -> m", &[])
+        })
+    };
+    let imported = product(&[3, 2], &[2]).import();
+    let weights: Vec<_> = imported.weights.iter().map(|tensor| (&tensor.shape[..], &tensor.values)).collect();
+    let values = |values: &[f32]| stratus_weights::Values::F32(values.to_vec());
+    let wanted = [values(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]), values(&[1.0, 2.0])];
+    assert_eq!(weights, [(&[2, 3][..], &wanted[0]), (&[2], &wanted[1])]);
+    product(&[2, 3], &[3]).refused("its weight [3, 2, 1, 1] expects 2 channels, its input 3x3x3 has 3");
+    product(&[1, 3, 2], &[2]).refused("its weight 1x3x2 is no matrix");
+    product(&[3, 2], &[2, 1]).refused("one for each channel is taken");
+}
+
+/// GELU as it is written below operator set 20: its parts in several orders.
+#[test]
+fn gelu_is_taken_as_a_whole() {
+    let gelu = |nodes: &[&str]| {
+        let one = |name: &str, value: f32| floats(name, &[], &[value]);
+        let root = 2f32.sqrt();
+        let numbers = [("root", root), ("inverse", 1.0 / root), ("one", 1.0), ("half", 0.5), ("two", 2.0)];
+        let file = numbers.iter().fold(File::new(17), |file, (name, value)| file.with(&one(name, *value)));
+        let file = file.node("Relu x -> r", &[]);
+        nodes.iter().fold(file, |file, node_| file.node(node_, &[]))
+    };
+    let erf = ["Div r root -> d", "Erf d -> e", "Add e one -> p"];
+    for end in [
+        ["Mul r p -> t", "Mul t half -> y"],
+        ["Mul half p -> t", "Mul t r -> y"],
+        ["Mul r half -> t", "Mul t p -> y"],
+        ["Mul p r -> t", "Mul half t -> y"],
+    ] {
+        assert_eq!(kinds(gelu(&[&erf[..], &end].concat())), ["relu ", "gelu "], "{end:?}");
+        let beginning = ["Mul inverse r -> d", "Erf d -> e", "Add one e -> p"];
+        assert_eq!(kinds(gelu(&[&beginning[..], &end].concat())), ["relu ", "gelu "], "{end:?}");
+    }
+    let part = "it reads a part of a GELU";
+    for wrong in [
+        ["Mul r p -> t", "Mul t two -> y"],
+        ["Mul x p -> t", "Mul t half -> y"],
+        ["Mul p p -> t", "Mul t half -> y"],
+        ["Mul r p -> t", "Relu t -> y"],
+        ["Mul r p -> t", "Add t half -> y"],
+    ] {
+        gelu(&[&erf[..], &wrong].concat()).refused(part);
+    }
+    gelu(&["Div r root -> d", "Erf d -> y"]).refused("its output `y` does not come from any layer");
+    gelu(&["Div r two -> d", "Erf d -> y"]).refused("it is not that of a GELU");
+    gelu(&["Div r root -> d", "Erf d -> e", "Add e two -> y"]).refused(part);
+    gelu(&["Div r root -> d", "Erf d -> e", "Add e r -> y"]).refused(part);
+}
+
+/// Factors for channels are a layer where a residual sum follows, or nothing could take them over.
+#[test]
+fn factors_of_channels_are_a_layer_or_folded() {
+    let file = |before: &str, behind: &[&str]| {
+        let file = File::new(17).with(&counted("w", &[3, 3, 1, 1])).with(&counted("f", &[3, 1, 1]));
+        let file = file.with(&counted("b", &[1, 3, 1, 1])).node(before, &[]).node("Mul c f -> m", &[]);
+        behind.iter().fold(file, |file, node_| file.node(node_, &[]))
+    };
+    let conv = "Conv x w -> c";
+    assert_eq!(kinds(file(conv, &["Relu m -> y"])), ["conv2d 1x1", "relu "]);
+    assert_eq!(kinds(file(conv, &["Add m b -> y"])), ["conv2d 1x1"]);
+    assert_eq!(kinds(file(conv, &["Add x m -> y"])), ["conv2d 1x1", "layer_scale ", "add "]);
+    assert_eq!(
+        kinds(file(conv, &["Dropout m -> d", "Add d x -> y"])),
+        ["conv2d 1x1", "layer_scale ", "dropout p 0.5", "add "]
+    );
+    let imported = file("Relu x -> c", &["Relu m -> y"]).import();
+    let [factors] = &imported.weights[..] else { panic!("{:?}", imported.weights) };
+    let wanted = stratus_weights::Values::F32(vec![1.0, 2.0, 3.0]);
+    assert_eq!(
+        (&factors.name[..], &factors.shape[..], &factors.values),
+        ("the_m.layer_scale", &[3, 1, 1][..], &wanted)
+    );
+}
+
 #[test]
 fn constants_keep_the_dimensions_that_are_not_squeezed() {
     // [1, 3, 1] becomes [3, 1]: numbers for each row, not for each channel.

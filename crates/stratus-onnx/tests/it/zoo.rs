@@ -108,6 +108,12 @@ fn layers_that_no_network_has_come_back() {
          [1, 0]; output_padding = [1, 0]|name = 'd'; op = 'dropout2d'; p = 0.3|name = 'u'; op = \
          'conv_transpose2d'; out_channels = 6; kernel = 3; padding_after = [0, 2]; dilation = 2; groups = 2; \
          bias = false",
+        "|name = 'c'; op = 'conv2d'; out_channels = 12; kernel = 1|name = 's'; op = 'channel_shuffle'; \
+         groups = 3|name = 'a'; op = 'channel_slice'; channels = 5|name = 'b'; op = 'channel_slice'; \
+         inputs = 's'; first = 5; channels = 7|name = 'k'; op = 'concat'; inputs = ['b', 'a']",
+        "|name = 'n'; op = 'layer_norm2d'; epsilon = 0.000001|name = 'w'; op = 'pointwise_linear'; \
+         out_channels = 7|name = 'v'; op = 'pointwise_linear'; out_channels = 3; bias = false|name = 'l'; \
+         op = 'layer_scale'|name = 'm'; op = 'layer_norm2d'",
         "|name = 's'; op = 'hard_swish'|name = 'p'; op = 'adaptive_avg_pool2d'; output = 1|name = 'g'; op = \
          'hard_sigmoid'|name = 'x'; op = 'channel_scale'; inputs = ['s', 'g']|name = 'd'; op = \
          'stochastic_depth'; p = 0.2",

@@ -55,6 +55,7 @@ const BUILTIN: &[(&[&str], &str)] = &[
     (&["mobilenet_v2"], include_str!("builtin/mobilenet_v2.toml")),
     (&["mobilenet_v3_small", "mobilenet_v3_large"], include_str!("builtin/mobilenet_v3.toml")),
     (&["efficientnet_b0"], include_str!("builtin/efficientnet.toml")),
+    (&["convnext_tiny"], include_str!("builtin/convnext.toml")),
     (
         &["fcn_resnet18", "deeplabv3plus_resnet18", "deeplabv3plus_resnet18_os8"],
         include_str!("builtin/deeplab.toml"),

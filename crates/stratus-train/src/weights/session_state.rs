@@ -3,7 +3,7 @@
 use super::batches_tracked;
 use crate::compile::CompiledRun;
 use crate::{Resolved, TrainError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use stratus_engine::ops::CLASS_WEIGHTS;
 use stratus_engine::program::OptimiserState;
 use stratus_engine::session::{StateValue, View};
@@ -24,6 +24,8 @@ pub(crate) struct Snapshot<'a> {
 #[derive(Debug)]
 struct Persistent<'a> {
     described: StateValue<'a>,
+    /// That of the network's parameter; kernels may see one with more extents of 1.
+    shape: &'a [usize],
     view: View<'a>,
 }
 
@@ -38,10 +40,17 @@ impl ExternalValues for Persistent<'_> {
 }
 
 impl<'a> Snapshot<'a> {
-    pub fn new(compiled: &'a CompiledRun, graph: &Graph, iterations: u64) -> Result<Self, TrainError> {
+    pub fn new(compiled: &'a CompiledRun, graph: &'a Graph, iterations: u64) -> Result<Self, TrainError> {
         let session = &compiled.session;
-        let value =
-            |described: StateValue<'a>| Ok(Persistent { described, view: session.view(described.name)? });
+        let shapes: HashMap<&str, &'a [usize]> = graph
+            .parameters
+            .iter()
+            .map(|parameter| (parameter.name.as_str(), parameter.shape.as_slice()))
+            .collect();
+        let value = |described: StateValue<'a>| {
+            let shape = shapes.get(key(&described)).copied().unwrap_or(described.shape);
+            Ok(Persistent { described, shape, view: session.view(described.name)? })
+        };
         let values = session.state().map(value).collect::<Result<_, TrainError>>()?;
         Ok(Self { values, tracked: batches_tracked(graph, iterations).collect() })
     }
@@ -67,7 +76,7 @@ impl<'a> Snapshot<'a> {
 
 impl Persistent<'_> {
     fn tensor(&self) -> TensorRef<'_> {
-        let (name, shape) = (key(&self.described), self.described.shape);
+        let (name, shape) = (key(&self.described), self.shape);
         TensorRef { name, shape, values: ValuesRef::External(self) }
     }
 }
@@ -121,7 +130,9 @@ pub(crate) fn restore(
         let Values::F32(values) = &tensor.values else {
             return Err(problem(format!("its `{key}` is not f32")));
         };
-        if tensor.shape != shape {
+        let ones = |shape: &[usize]| shape.iter().rev().take_while(|&&extent| extent == 1).count();
+        let without_ones = |shape: &'_ [usize]| shape[..shape.len() - ones(shape)].to_vec();
+        if without_ones(&tensor.shape) != without_ones(&shape) {
             return Err(problem(format!(
                 "its `{key}` has shape {:?}, the network's {shape:?}",
                 tensor.shape

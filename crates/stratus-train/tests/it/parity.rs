@@ -109,7 +109,7 @@ fn values(graph: &Graph, parameter: &Parameter, batch_norm_bias: f32) -> Vec<f32
     }
     let normalises = graph.parameters.iter().any(|other| other.name == format!("{module}.running_mean"));
     match (normalises, part) {
-        (true, "weight") => numbers.map(|v| 0.5 + 0.25 * v).collect(),
+        (_, "weight") => numbers.map(|v| 0.5 + 0.25 * v).collect(),
         (true, "bias") => numbers.map(|v| batch_norm_bias + 0.25 * v).collect(),
         (true, "running_mean") => vec![0.0; parameter.elements()],
         (true, "running_var") => vec![1.0; parameter.elements()],
@@ -402,6 +402,7 @@ macro_rules! networks {
 
 networks! {
     alexnet;
+    convnext_tiny;
     deeplabv3plus_resnet18;
     #[ignore = "a large network: `make test-all` runs it"]
     densenet121;

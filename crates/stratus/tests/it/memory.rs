@@ -102,6 +102,22 @@ fn a_run_in_less_memory_has_the_same_bits_also_when_it_is_killed() {
     );
 }
 
+/// A batch norm of one value is planned with a warning, which says what training is refused for.
+#[test]
+fn a_plan_warns_of_what_is_not_trained() {
+    let place = Place::bare();
+    let single = ["--set", "train.batch_size=1"];
+    // Images of 32x32 are maps of one pixel in the last stage.
+    let planned = place.run(&with(&["plan", "resnet18"], &single)).expect(0);
+    let refused = place.run(&with(&["train", "resnet18", "--out", "no"], &single)).expect(2);
+    let problem = refused.err.lines().find_map(|line| line.strip_prefix("error: ")).unwrap();
+    assert!(problem.contains("a batch has 1 sample"), "{problem}");
+    let warning = format!("warning: this is planned and will not be trained: {problem}; take larger batches");
+    assert!(planned.err.contains(&warning), "{}", planned.err);
+    let fine = place.run(&with(&["plan", "resnet18"], &[])).expect(0);
+    assert!(!fine.err.contains("will not be trained"), "{}", fine.err);
+}
+
 /// Micro-batches, asked for explicitly: less memory, the last batch of an epoch in parts too, and the same
 /// bits each time.
 #[test]

@@ -6,18 +6,18 @@
 //! ```
 //!
 //! A pixel's channels are gathered into scratch with zeros on both sides; window sums are then sums of n
-//! shifted copies, whatever the layout of the map. Threads divide pixels, or images where channels are
-//! blocked.
+//! shifted copies, whatever the layout of the map.
 
+use super::pixels::Pixels;
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, multiversion};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::LocalResponseNorm;
 
 /// A normalisation as the kernels need it.
 #[derive(Clone, Debug)]
 pub struct Lrn {
-    geometry: Geometry,
+    pixels: Pixels,
     /// Channels of a window before and after its own; no more than there are.
     reach: [usize; 2],
     /// α/n.
@@ -25,11 +25,7 @@ pub struct Lrn {
     k: f32,
     beta: f32,
     level: Level,
-    team: ThreadTeam,
 }
-
-/// Called for a share of a map: first element, pixels, the share, a thread's scratch.
-type PixelsBody<'a, E> = dyn Fn(usize, usize, &mut [E], &mut [f32]) + Sync + 'a;
 
 /// A thread's scratch for one pixel.
 struct PixelScratch<'a> {
@@ -61,94 +57,49 @@ impl Lrn {
     pub fn new(norm: &LocalResponseNorm, geometry: Geometry, level: Level, team: ThreadTeam) -> Self {
         let reach = [norm.size / 2, (norm.size - 1) / 2].map(|reach| reach.min(geometry.channels));
         let weight = (f64::from(norm.alpha) / norm.size as f64) as f32;
-        Self { geometry, reach, weight, k: norm.k, beta: norm.beta, level, team }
+        Self { pixels: Pixels { geometry, team }, reach, weight, k: norm.k, beta: norm.beta, level }
     }
 
     /// Floats of one thread's scratch.
     fn floats(&self) -> usize {
-        (5 * self.geometry.channels + self.reach[0] + self.reach[1]).next_multiple_of(16)
+        (5 * self.pixels.geometry.channels + self.reach[0] + self.reach[1]).next_multiple_of(16)
     }
 
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.team.threads() * self.floats() * size_of::<f32>()
+        self.pixels.team.threads() * self.floats() * size_of::<f32>()
     }
 
     /// `y` from `x`.
     pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], scratch: &mut [f32]) {
-        self.for_each_share(y, scratch, &|start, pixels, y, scratch| {
+        self.pixels.for_each_share(y, scratch, self.floats(), &|start, pixels, y, scratch| {
             let x = &x[start..start + y.len()];
-            normalise(self.level, self, pixels, x, y, PixelScratch::new(scratch, self.geometry.channels));
+            normalise(
+                self.level,
+                self,
+                pixels,
+                x,
+                y,
+                PixelScratch::new(scratch, self.pixels.geometry.channels),
+            );
         });
     }
 
     /// `dx` from `x` and `dy`.
     pub fn backward<E: Element>(&self, x: &[E], dy: &[E], dx: &mut [E], scratch: &mut [f32]) {
-        self.for_each_share(dx, scratch, &|start, pixels, dx, scratch| {
+        self.pixels.for_each_share(dx, scratch, self.floats(), &|start, pixels, dx, scratch| {
             let (x, dy) = (&x[start..start + dx.len()], &dy[start..start + dx.len()]);
-            gradient(self.level, self, pixels, x, dy, dx, PixelScratch::new(scratch, self.geometry.channels));
+            gradient(
+                self.level,
+                self,
+                pixels,
+                x,
+                dy,
+                dx,
+                PixelScratch::new(scratch, self.pixels.geometry.channels),
+            );
         });
-    }
-
-    /// Calls `body` for a share of a map of whole pixels, on all threads: ranges of pixels, or images where
-    /// channels are blocked.
-    fn for_each_share<E: Element>(&self, map: &mut [E], scratch: &mut [f32], body: &PixelsBody<'_, E>) {
-        let (threads, geometry) = (self.team.threads(), &self.geometry);
-        let in_plane = geometry.height * geometry.row;
-        let channels_last = geometry.groups == 1;
-        let units =
-            if channels_last { geometry.planes * in_plane } else { geometry.planes / geometry.groups };
-        let unit = if channels_last { geometry.width } else { geometry.groups * geometry.plane_elements() };
-        let mut maps = cut(map, (0..threads).map(|t| split(units, threads, t).len() * unit));
-        let mut scratches = cut(scratch, (0..threads).map(|_| self.floats()));
-        let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] =
-            std::array::from_fn(|t| (std::mem::take(&mut maps[t]), std::mem::take(&mut scratches[t])));
-        self.team.run_parts(&mut parts[..threads], &|thread, (map, scratch)| {
-            let range = split(units, threads, thread);
-            if channels_last {
-                body(range.start * unit, range.len(), map, scratch);
-                return;
-            }
-            for (image, map) in range.zip(map.chunks_exact_mut(unit)) {
-                body(image * unit, in_plane, map, scratch);
-            }
-        });
-    }
-
-    /// A pixel's channels within some pixels, by group: first channel, first element, how many.
-    #[inline(always)]
-    fn channel_groups(
-        &self,
-        pixels: usize,
-        pixel: usize,
-    ) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
-        let Geometry { groups, width, channels, .. } = self.geometry;
-        (0..groups).map(move |group| {
-            let first = group * width;
-            (first, (group * pixels + pixel) * width, width.min(channels - first))
-        })
-    }
-
-    #[inline(always)]
-    fn gather<E: Element>(&self, pixels: usize, pixel: usize, from: &[E], to: &mut [f32]) {
-        for (first, at, length) in self.channel_groups(pixels, pixel) {
-            for (to, from) in to[first..first + length].iter_mut().zip(&from[at..at + length]) {
-                *to = from.load();
-            }
-        }
-    }
-
-    /// Stores `value(channel)` for a pixel; padded channels become zero.
-    #[inline(always)]
-    fn scatter<E: Element>(&self, pixels: usize, pixel: usize, to: &mut [E], value: impl Fn(usize) -> f32) {
-        for (first, at, length) in self.channel_groups(pixels, pixel) {
-            let (filled, padding) = to[at..at + self.geometry.width].split_at_mut(length);
-            for (offset, to) in filled.iter_mut().enumerate() {
-                *to = E::store(value(first + offset));
-            }
-            padding.fill(E::store(0.0));
-        }
     }
 
     /// `sums[c]` of the window of `neighbours` that begins at `c`.
@@ -206,10 +157,10 @@ multiversion! {
 #[inline(always)]
 fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mut room: PixelScratch<'_>) {
     for pixel in 0..pixels {
-        lrn.gather(pixels, pixel, x, room.x);
+        lrn.pixels.gather(pixels, pixel, x, room.x);
         lrn.scales(&mut room);
         let (x, factors) = (&*room.x, &room.factors[..room.x.len()]);
-        lrn.scatter(pixels, pixel, y, |c| x[c] * factors[c]);
+        lrn.pixels.scatter(pixels, pixel, y, |c| x[c] * factors[c]);
     }
 }
 
@@ -231,8 +182,8 @@ fn gradient_body<E: Element>(
     let [before, after] = lrn.reach;
     let slope = 2.0 * lrn.beta * lrn.weight;
     for pixel in 0..pixels {
-        lrn.gather(pixels, pixel, x, room.x);
-        lrn.gather(pixels, pixel, dy, room.dy);
+        lrn.pixels.gather(pixels, pixel, x, room.x);
+        lrn.pixels.gather(pixels, pixel, dy, room.dy);
         lrn.scales(&mut room);
         let PixelScratch { neighbours, sums, factors, x, dy } = &mut room;
         let channels = x.len();
@@ -245,7 +196,7 @@ fn gradient_body<E: Element>(
         }
         lrn.window_sums(neighbours, sums);
         let (x, dy, factors, sums) = (&**x, &dy[..channels], &factors[..channels], &sums[..channels]);
-        lrn.scatter(pixels, pixel, dx, |c| dy[c] * factors[c] - slope * x[c] * sums[c]);
+        lrn.pixels.scatter(pixels, pixel, dx, |c| dy[c] * factors[c] - slope * x[c] * sums[c]);
     }
 }
 

@@ -46,6 +46,7 @@ pub const CASES: &[(&str, usize, [usize; 2])] = &[
     ("mobilenet_v3_small", 8, [64, 64]),
     ("mobilenet_v3_large", 8, [64, 64]),
     ("efficientnet_b0", 8, [64, 64]),
+    ("convnext_tiny", 8, [64, 64]),
     ("fcn_resnet18", 8, [35, 50]),
     ("deeplabv3plus_resnet18", 8, [48, 35]),
     ("deeplabv3plus_resnet18_os8", 8, [32, 32]),

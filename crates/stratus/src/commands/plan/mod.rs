@@ -16,7 +16,7 @@ use serde::Serialize;
 use stratus_base::text::shell_word;
 use stratus_engine::Program;
 use stratus_graph::Graph;
-use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
+use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, expect_statistics};
 use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::{Network, expect_layer_file};
 use stratus_train::{Observer, Resolved, device};
@@ -96,6 +96,10 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
     let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?;
+    if let (false, Err(problem)) = (arguments.largest_batch, expect_statistics(&resolved, &graph)) {
+        let hint = problem.hint().unwrap_or_default();
+        output.warning(&format!("this is planned and will not be trained: {problem}; {hint}"));
+    }
     if arguments.dump == Some(Dump::Program) && experiment.train.memory_limit_mib.is_none() {
         // Nothing has to be measured for it.
         return dump_programs(&compile::programs(&resolved, &graph, &device)?, output);

@@ -1,0 +1,59 @@
+//! Channels in another order, or some of them.
+
+use super::concat::channels_last;
+use super::convert::check_types;
+use super::{KernelBuilder, OnGpu, Operand, int, long};
+use crate::processor::{Argument, Implementation, Source};
+use stratus_engine::ops::{KernelSpec, PlaceChannels, SelectChannels};
+
+/// The launch of a kernel that copies `taken` of `channels` channels.
+fn copy(
+    name: &'static str,
+    operands: &[Operand],
+    [channels, first, taken, groups]: [usize; 4],
+    builder: &KernelBuilder<'_>,
+) -> Result<Implementation, String> {
+    check_types(operands)?;
+    let dtype = operands[0].dtype();
+    if operands[1].dtype() != dtype {
+        return Err(format!("it changes {dtype} into {}", operands[1].dtype()));
+    }
+    let items = operands[1].elements();
+    let arguments = vec![
+        Argument::Operand(0),
+        Argument::Operand(1),
+        long(items),
+        int(channels)?,
+        int(first)?,
+        int(taken)?,
+        int(groups)?,
+    ];
+    let launch = builder.grid_stride(&Source::of("channels", dtype, 1), name, items, arguments)?;
+    Ok(Implementation::native(name, vec![launch], 0))
+}
+
+impl OnGpu for SelectChannels {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let ([_, channels, ..], [_, taken, ..]) =
+            (channels_last(&operands[0])?, channels_last(&operands[1])?);
+        copy(self.name(), operands, [channels, self.first, taken, self.groups], builder)
+    }
+}
+
+impl OnGpu for PlaceChannels {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let ([_, taken, ..], [_, channels, ..]) =
+            (channels_last(&operands[0])?, channels_last(&operands[1])?);
+        copy(self.name(), operands, [channels, self.first, taken, self.groups], builder)
+    }
+}

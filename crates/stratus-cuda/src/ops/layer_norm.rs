@@ -1,0 +1,133 @@
+//! Layer normalisation over the channels of each pixel.
+
+use super::concat::channels_last;
+use super::linear::sum_parts;
+use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long, vector};
+use crate::processor::{Argument, Implementation, Launch, Shape, Source};
+use stratus_engine::DType;
+use stratus_engine::ops::{KernelSpec, LayerNormBackward, LayerNormForward, LayerNormGradients};
+
+/// Threads of a warp.
+const WARP: usize = 32;
+/// Threads that divide the pixels of a block that sums them.
+const DOWN: usize = 8;
+
+/// Maps that are laid out channels last, of one type.
+pub(super) struct Maps {
+    /// Pixels of the batch, and channels.
+    pub extents: [usize; 2],
+    /// The type of their elements.
+    pub dtype: DType,
+    /// Channels that a thread loads at once.
+    pub vector: usize,
+    /// The source of their kernels.
+    pub source: Source,
+}
+
+/// What kernels need of a step's maps.
+pub(super) fn maps(operands: &[&Operand]) -> Result<Maps, String> {
+    let dtype = operands[0].dtype();
+    for operand in operands {
+        check_type(operand.dtype())?;
+        channels_last(operand)?;
+    }
+    if operands.iter().any(|operand| operand.dtype() != dtype) {
+        return Err("it has maps of several types".to_owned());
+    }
+    let [n, channels, h, w] = operands[0].image()?;
+    let vector = vector(&[dtype], &[channels]);
+    let source = Source::of("layer_norm", dtype, vector);
+    Ok(Maps { extents: [n * h * w, channels], dtype, vector, source })
+}
+
+/// The launch of a kernel whose warps have a pixel each.
+fn by_warps(
+    name: &str,
+    maps: &Maps,
+    epsilon: f32,
+    mut arguments: Vec<Argument>,
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
+    let [rows, channels] = maps.extents;
+    arguments.extend([long(rows), int(channels)?, Argument::Float(epsilon)]);
+    let most = 16 * builder.processor.multiprocessors() as usize;
+    let blocks = rows.div_ceil(THREADS as usize / WARP).clamp(1, most);
+    let shape = Shape { grid: [blocks as u32, 1, 1], block: [THREADS, 1, 1], shared: 0 };
+    builder.launch(&maps.source, name, shape, arguments)
+}
+
+/// Sums over all pixels of `dy` times `x`, or times what `moments` normalise `x` to: of operands 1 and 0. Their
+/// results are the operands `to`: products, and plain sums of `dy` where there are two. The scratch before
+/// `offset` is left alone; returns its bytes with the launches.
+pub(super) fn sums(
+    maps: &Maps,
+    moments: Argument,
+    to: &[usize],
+    offset: usize,
+    builder: &KernelBuilder<'_>,
+) -> Result<(Vec<Launch>, usize), String> {
+    let [rows, channels] = maps.extents;
+    let across = channels.div_ceil(WARP * maps.vector);
+    let wanted = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
+    let parts = rows.div_ceil(4 * DOWN).clamp(1, wanted);
+    let offset = offset.next_multiple_of(256);
+    let bytes = parts * channels * size_of::<f64>();
+    let place = |position: usize| offset + position * bytes;
+    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks are too many"));
+    let shape =
+        Shape { grid: [extent(across)?, extent(parts)?, 1], block: [WARP as u32, DOWN as u32, 1], shared: 0 };
+    let plain = if to.len() > 1 { Argument::Scratch(place(1)) } else { Argument::Null };
+    let arguments = [Argument::Operand(0), Argument::Operand(1), moments, Argument::Scratch(offset), plain];
+    let arguments = arguments.into_iter().chain([long(rows), int(channels)?]).collect();
+    let mut launches = vec![builder.launch(&maps.source, "channel_sums", shape, arguments)?];
+    let adding = Source::of("conv", maps.dtype, maps.vector).with("RELU", 0);
+    for (position, &to) in to.iter().enumerate() {
+        launches.push(sum_parts(&adding, place(position), to, [parts, channels], builder)?);
+    }
+    Ok((launches, place(to.len())))
+}
+
+impl OnGpu for LayerNormForward {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let maps = maps(&[&operands[0], &operands[3]])?;
+        let arguments = (0..4).map(Argument::Operand).collect();
+        let launch = by_warps("layer_norm", &maps, self.norm.epsilon, arguments, builder)?;
+        Ok(Implementation::native(self.name(), vec![launch], 0))
+    }
+}
+
+impl OnGpu for LayerNormBackward {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let maps = maps(&[&operands[0], &operands[1], &operands[3]])?;
+        let arguments = (0..4).map(Argument::Operand).collect();
+        let launch = by_warps("layer_norm_backward", &maps, self.norm.epsilon, arguments, builder)?;
+        Ok(Implementation::native(self.name(), vec![launch], 0))
+    }
+}
+
+impl OnGpu for LayerNormGradients {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let maps = maps(&[&operands[0], &operands[1]])?;
+        let arguments = vec![Argument::Operand(0), Argument::Scratch(0)];
+        let moments = by_warps("layer_norm_moments", &maps, self.norm.epsilon, arguments, builder)?;
+        let of_moments = 2 * maps.extents[0] * size_of::<f32>();
+        let (launches, bytes) = sums(&maps, Argument::Scratch(0), &[2, 3], of_moments, builder)?;
+        let launches = [moments].into_iter().chain(launches).collect();
+        Ok(Implementation::native(self.name(), launches, bytes))
+    }
+}

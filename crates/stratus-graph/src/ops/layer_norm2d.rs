@@ -1,0 +1,102 @@
+//! Layer normalisation over the channels of each pixel (Ba et al.: "Layer normalization", 2016), as ConvNeXt has
+//! it: torchvision's `LayerNorm2d`, or `torch.nn.LayerNorm` of maps whose channels come last.
+
+use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
+use crate::layer_file::{AttributeError, Attributes, Written};
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, where mean and (biased) variance are those of a
+/// pixel's channels, in training as in inference.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerNorm2d {
+    /// Channels of the image.
+    pub channels: usize,
+    /// Added to the variance; more than zero.
+    pub epsilon: f32,
+}
+
+impl LayerNorm2d {
+    /// PyTorch's default: epsilon 1e-5.
+    #[must_use]
+    pub fn new(channels: usize) -> Self {
+        Self { channels, epsilon: 1e-5 }
+    }
+}
+
+impl Operation for LayerNorm2d {
+    fn kind(&self) -> &'static str {
+        "layer_norm2d"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let input = only("layer_norm2d", inputs)?;
+        let [channels, ..] = input.as_image()?;
+        if channels != self.channels {
+            return Err(ShapeError::new(format!(
+                "it normalises {} channels, its input {input} has {channels}",
+                self.channels
+            )));
+        }
+        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
+            return Err(ShapeError::new(format!("its epsilon is {}; it is more than 0", self.epsilon)));
+        }
+        Ok(input.clone())
+    }
+
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        let parameter = |name, initialisation| ParameterSpec {
+            name,
+            shape: vec![self.channels],
+            initialisation,
+            kind: ParameterKind::Trained,
+        };
+        vec![parameter("weight", Initialisation::Ones), parameter("bias", Initialisation::Zeros)]
+    }
+
+    /// Four for mean and variance, four to normalise, per element.
+    fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
+        (output.elements() as u64).saturating_mul(8)
+    }
+
+    fn attributes(&self) -> String {
+        let usual = Self::new(self.channels).epsilon;
+        if self.epsilon == usual { String::new() } else { format!("epsilon {}", self.epsilon) }
+    }
+}
+
+impl Declared for LayerNorm2d {
+    const NAME: &'static str = "layer_norm2d";
+    const KEYS: &'static [&'static str] = &["epsilon"];
+
+    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let usual = Self::new(leading(inputs));
+        Ok(Self { epsilon: attributes.number("epsilon")?.unwrap_or(usual.epsilon), ..usual })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.number_unless("epsilon", self.epsilon, Self::new(self.channels).epsilon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_images_of_its_channels() {
+        let norm = LayerNorm2d::new(8);
+        let input = Shape::image(8, 3, 2);
+        assert_eq!(norm.output_shape(&[&input]).unwrap(), input);
+        assert_eq!(norm.attributes(), "");
+        assert_eq!(LayerNorm2d { epsilon: 1e-6, ..norm }.attributes(), "epsilon 0.000001");
+        let message = |norm: LayerNorm2d, input| norm.output_shape(&[&input]).unwrap_err().to_string();
+        let other = Shape::image(4, 8, 8);
+        assert_eq!(message(norm, other), "it normalises 8 channels, its input 4x8x8 has 4");
+        assert!(norm.output_shape(&[&Shape::vector(8)]).is_err());
+        for epsilon in [0.0, f32::NAN, f32::INFINITY] {
+            let wrong = message(LayerNorm2d { epsilon, ..norm }, input.clone());
+            assert_eq!(wrong, format!("its epsilon is {epsilon}; it is more than 0"));
+        }
+    }
+}
