@@ -36,11 +36,10 @@ check-onnx:
 	@bash scripts/check-onnx.sh
 
 # The tests, and those that take minutes, optimised: a hundred kills, real file servers, a real Slurm; more
-# models of ONNX's operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
-# 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
-# in a browser, events read by TensorBoard.
-# STORE_SERVERS=none goes without the servers where they cannot be installed; the tests say that they were not
-# run.
+# models of ONNX's operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it,
+# else 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages
+# opened in a browser, events read by TensorBoard. STORE_SERVERS=none goes without the servers where they
+# cannot be installed; the tests say that they were not run.
 test-all: test
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh

@@ -6,12 +6,12 @@ torchvision's networks get weights that keep every part of them at work, and are
 in two forms:
 
     inference    `eval()`, as most models are found: batch norms are folded into convolutions
-    training     `TrainingMode.TRAINING` without constant folding: batch norms are kept, as for further training
+    training     `TrainingMode.TRAINING` without constant folding: batch norms are kept, to be trained further
 
-Both are made with dropout and stochastic depth at 0, which would leave out other values in every program. Batch
-norms normalise by their running statistics in inference, and by those of the batch in the training step; both
-programs compute both. IMPORTED_STEP, the example `imported_step` of stratus-train, imports a model and computes
-on it.
+Both are made with dropout and stochastic depth at 0, which would leave out other values in every program.
+Batch norms normalise by their running statistics in inference, and by those of the batch in the training
+step; both programs compute both. IMPORTED_STEP, the example `imported_step` of stratus-train, imports a model
+and computes on it.
 
     logits       of either form against onnxruntime's of the inference form, which PyTorch's must agree with:
                  the largest difference, of the largest logit
@@ -99,9 +99,10 @@ def export(model, images, path, training):
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model.train(training), (images,), path, dynamo=False, opset_version=17, training=mode,
-                          do_constant_folding=not training, input_names=["input"], output_names=["output"],
-                          dynamic_axes={"input": {0: "batch"}, "output": {0: "batch"}})
+        torch.onnx.export(
+            model.train(training), (images,), path, dynamo=False, opset_version=17, training=mode,
+            do_constant_folding=not training, input_names=["input"], output_names=["output"],
+            dynamic_axes={"input": {0: "batch"}, "output": {0: "batch"}})
 
 
 def gradients(model, images, labels):

@@ -4,8 +4,8 @@
 //!
 //!     cargo run -p stratus-train --example imported_step MODEL.onnx BATCH.safetensors OUT.safetensors
 //!
-//! BATCH has `images`, f32 `[N, C, H, W]`, and `labels`, f32 `[N]`. OUT gets `logits`, `loss`, and the gradients
-//! under their parameters' names.
+//! BATCH has `images`, f32 `[N, C, H, W]`, and `labels`, f32 `[N]`. OUT gets `logits`, `loss`, and the
+//! gradients under their parameters' names.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be read or written ends it")]
 

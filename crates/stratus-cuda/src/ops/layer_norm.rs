@@ -56,9 +56,9 @@ fn by_warps(
     builder.launch(&maps.source, name, shape, arguments)
 }
 
-/// Sums over all pixels of `dy` times `x`, or times what `moments` normalise `x` to: of operands 1 and 0. Their
-/// results are the operands `to`: products, and plain sums of `dy` where there are two. The scratch before
-/// `offset` is left alone; returns its bytes with the launches.
+/// Sums over all pixels of `dy` times `x`, or times what `moments` normalise `x` to: of operands 1 and 0.
+/// Their results are the operands `to`: products, and plain sums of `dy` where there are two. The scratch
+/// before `offset` is left alone; returns its bytes with the launches.
 pub(super) fn sums(
     maps: &Maps,
     moments: Argument,

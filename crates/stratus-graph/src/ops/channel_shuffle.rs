@@ -6,7 +6,8 @@ use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// Of the `C` channels in `groups` of `C / groups`, first the first of each group, then the second, and so on.
+/// Of the `C` channels in `groups` of `C / groups`, first the first of each group, then the second, and so
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelShuffle {
     /// How many groups; they divide the channels.

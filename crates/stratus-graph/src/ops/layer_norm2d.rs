@@ -1,13 +1,13 @@
-//! Layer normalisation over the channels of each pixel (Ba et al.: "Layer normalization", 2016), as ConvNeXt has
-//! it: torchvision's `LayerNorm2d`, or `torch.nn.LayerNorm` of maps whose channels come last.
+//! Layer normalisation over the channels of each pixel (Ba et al.: "Layer normalization", 2016), as ConvNeXt
+//! has it: torchvision's `LayerNorm2d`, or `torch.nn.LayerNorm` of maps whose channels come last.
 
 use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, where mean and (biased) variance are those of a
-/// pixel's channels, in training as in inference.
+/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, where mean and (biased) variance are those of
+/// a pixel's channels, in training as in inference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm2d {
     /// Channels of the image.

@@ -1,7 +1,7 @@
 //! ConvNeXt (Liu et al.: "A ConvNet for the 2020s", 2022), torchvision's layers and names.
 //!
-//! Torchvision moves channels to the end for the norm and the linear layers of a block, and back. Here they stay
-//! where they are: a norm over channels and a linear layer at every pixel are the same in either order.
+//! Torchvision moves channels to the end for the norm and the linear layers of a block, and back. Here they
+//! stay where they are: a norm over channels and a linear layer at every pixel are the same in either order.
 
 use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet};
 use crate::ops::{
@@ -65,8 +65,8 @@ fn norm(chain: &mut Chain, name: &str, x: TensorId) -> Result<TensorId, GraphErr
     chain.add(name, norm, x)
 }
 
-/// Adds to a map what a depthwise convolution, a norm and two linear layers make of it, times a factor for each
-/// channel; in training of some samples only. The factors are a parameter of the block itself.
+/// Adds to a map what a depthwise convolution, a norm and two linear layers make of it, times a factor for
+/// each channel; in training of some samples only. The factors are a parameter of the block itself.
 fn residual(chain: &mut Chain, module: &str, p: f32, input: TensorId) -> Result<TensorId, GraphError> {
     let channels = chain.channels(input);
     let part = |number: usize| format!("{module}.block.{number}");

@@ -22,8 +22,8 @@ pub struct Channels {
     from: Geometry,
     to: Geometry,
     runs: Vec<Run>,
-    /// For each channel of the result, padding included, where it lies in an image of the source: of its first
-    /// pixel. [`NONE`] where it is zero.
+    /// For each channel of the result, padding included, where it lies in an image of the source: of its
+    /// first pixel. [`NONE`] where it is zero.
     places: Vec<usize>,
     team: ThreadTeam,
 }

@@ -6,10 +6,10 @@
 //! dw = Σ dy n        db = Σ dy
 //! ```
 //!
-//! One pass: a pixel's channels are gathered into scratch, which the L1 cache holds, and read there as often as
-//! need be. The variance is that of the differences to the mean. Sums over channels have sixteen parts, of every
-//! sixteenth channel; those over pixels run in `f32` over up to [`MAX_ADDENDS`] and then in `f64`, and the
-//! threads' are added up in the order of the threads.
+//! One pass: a pixel's channels are gathered into scratch, which the L1 cache holds, and read there as often
+//! as need be. The variance is that of the differences to the mean. Sums over channels have sixteen parts, of
+//! every sixteenth channel; those over pixels run in `f32` over up to [`MAX_ADDENDS`] and then in `f64`, and
+//! the threads' are added up in the order of the threads.
 
 use super::pixels::Pixels;
 use crate::native::rows::Geometry;

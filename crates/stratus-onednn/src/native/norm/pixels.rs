@@ -37,7 +37,8 @@ impl Pixels {
         (start..end).step_by(step).map(move |first| (first * elements, pixels * step))
     }
 
-    /// Calls `body` for a share of a map of whole pixels, on all threads; each has `each` elements of scratch.
+    /// Calls `body` for a share of a map of whole pixels, on all threads; each has `each` elements of
+    /// scratch.
     pub fn for_each_share<E: Element, S: Send>(
         &self,
         map: &mut [E],
