@@ -18,9 +18,10 @@ and computes on it.
     gradients    of the training form, of one mean cross-entropy over the batch, against PyTorch's in float64:
                  for each parameter the largest difference, of the largest number of its gradient
 
-Both must be at most 1e-4. Where a tensor's gradient is zero but for rounding (a bias before a batch norm), it
-is not compared: it is smaller than 1e-5 of the network's largest. Beside each is what PyTorch's own float32
-is off by. Needs torch, torchvision, onnx, onnxruntime and numpy.
+Both must be at most 1e-4; a gradient may also be off by four times as much as PyTorch's own float32 is, which
+is more where sums cancel: how many are is said. Where a tensor's gradient is zero but for rounding (a bias
+before a batch norm), it is not compared: it is smaller than 1e-5 of the network's largest. Beside each is what
+PyTorch's own float32 is off by. Needs torch, torchvision, onnx, onnxruntime and numpy.
 """
 import json
 import pathlib
@@ -36,18 +37,20 @@ import torchvision
 from torch import nn
 
 TOLERANCE = 1e-4
+AS_PYTORCH = 4
 NOTHING = 1e-5
 CLASSES, BATCH = 10, 4
-# Network, size of the images, what the biases of batch norms are about. About zero, a rectifier's derivative
-# turns with the last bit of its input and a deep network's gradients with it.
+# Network, size of the images, and of the norms the largest weight, twice the least, and what the biases are
+# about. Few inputs of a rectifier are then near its bend, where a derivative turns with the last bit, and a
+# deep network's gradients with it: hard swish has bends at -3 and 3, the others at 0.
 NETWORKS = {
-    "efficientnet_b0": (96, 1.0),
-    "mobilenet_v3_small": (96, 1.0),
-    "mobilenet_v3_large": (96, 1.0),
-    "regnet_y_400mf": (96, 1.0),
-    "shufflenet_v2_x1_0": (96, 1.0),
-    "convnext_tiny": (96, 0.0),
-    "densenet121": (96, 1.5),
+    "efficientnet_b0": (96, 1.0, 1.0),
+    "mobilenet_v3_small": (96, 0.4, 1.5),
+    "mobilenet_v3_large": (96, 0.4, 1.5),
+    "regnet_y_400mf": (96, 0.5, 2.0),
+    "shufflenet_v2_x1_0": (96, 0.5, 2.0),
+    "convnext_tiny": (96, 1.0, 0.0),
+    "densenet121": (96, 0.5, 2.0),
 }
 
 
@@ -72,7 +75,7 @@ def read_safetensors(path):
             for name, entry in header.items()}
 
 
-def network(name, bias):
+def network(name, weight, bias):
     """A network whose layers all take part, in float32."""
     model = getattr(torchvision.models, name)(weights=None, num_classes=CLASSES)
     for module in model.modules():
@@ -81,11 +84,13 @@ def network(name, bias):
         if isinstance(module, torchvision.ops.StochasticDepth):
             module.p = 0.0
         if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
-            nn.init.uniform_(module.weight, 0.5, 1.0)
+            nn.init.uniform_(module.weight, weight / 2, weight)
             nn.init.uniform_(module.bias, bias - 0.25, bias + 0.25)
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean, -0.5, 0.5)
             nn.init.uniform_(module.running_var, 0.5, 2.0)
+            # Whatever runs in training mode, an export too, leaves the statistics as they are.
+            module.momentum = 0.0
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
             if module.bias is not None:
@@ -106,13 +111,11 @@ def export(model, images, path, training):
 
 
 def gradients(model, images, labels):
-    """Of one step, without moving what the running statistics are."""
-    state = {key: value.clone() for key, value in model.state_dict().items()}
+    """The loss of one step, and the gradients by their parameters' names."""
     model.train().zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
     found = {name: parameter.grad.double().numpy() for name, parameter in model.named_parameters()}
-    model.load_state_dict(state)
     return loss.item(), found
 
 
@@ -121,9 +124,9 @@ def off(found, wanted):
 
 
 def check(name, step, folder):
-    size, bias = NETWORKS[name]
+    size, weight, bias = NETWORKS[name]
     torch.manual_seed(7)
-    model = network(name, bias)
+    model = network(name, weight, bias)
     images, labels = torch.randn(BATCH, 3, size, size), torch.randint(CLASSES, (BATCH,))
     write_safetensors(folder / "batch", {"images": images.numpy(), "labels": labels.float().numpy()})
     results = {}
@@ -149,7 +152,7 @@ def check(name, step, folder):
     _, single = gradients(model, images, labels)
     loss, exact = gradients(model.double(), images.double(), labels)
     largest = max(np.abs(values).max() for values in exact.values())
-    worst, own, compared = ("", 0.0), 0.0, 0
+    worst, own, compared, loose = ("", 0.0), 0.0, 0, 0
     for key, wanted in exact.items():
         if key not in results["training"]:
             sys.exit(f"check-imported: {name}: nothing imported is called {key}")
@@ -159,13 +162,17 @@ def check(name, step, folder):
             assert np.abs(found).max() < 10 * NOTHING * largest, f"{name} {key} should be zero"
             continue
         compared += 1
-        worst = max(worst, (key, off(found, wanted)), key=lambda entry: entry[1])
-        own = max(own, off(single[key], wanted))
+        ours, theirs = off(found, wanted), off(single[key], wanted)
+        worst, own = max(worst, (key, ours), key=lambda entry: entry[1]), max(own, theirs)
+        loose += ours > TOLERANCE
+        if not ours <= max(TOLERANCE, AS_PYTORCH * theirs):
+            sys.exit(f"check-imported: {name}: the gradient of {key} is off by {ours:.1e}, PyTorch's float32 "
+                     f"by {theirs:.1e}")
     of_loss = abs(results["training"]["loss"][0] / loss - 1)
     print(f"{name}: logits off by {logits['inference']:.1e} and {logits['training']:.1e}; {compared} of "
           f"{len(exact)} gradients by at most {worst[1]:.1e} ({worst[0]}), PyTorch's float32 by {own:.1e}; "
-          f"loss {of_loss:.1e}", flush=True)
-    return max([*logits.values(), worst[1], of_loss])
+          f"{loose} by more than {TOLERANCE:.0e}; loss {of_loss:.1e}", flush=True)
+    return max([*logits.values(), of_loss])
 
 
 def main(step, folder, names):
