@@ -20,8 +20,8 @@ and computes on it.
 
 Both must be at most 1e-4; a gradient may also be off by four times as much as PyTorch's own float32 is, which
 is more where sums cancel: how many are is said. Where a tensor's gradient is zero but for rounding (a bias
-before a batch norm), it is not compared: it is smaller than 1e-5 of the network's largest. Beside each is what
-PyTorch's own float32 is off by. Needs torch, torchvision, onnx, onnxruntime and numpy.
+before a batch norm), it is not compared: it is smaller than 1e-5 of the network's largest. Beside each is
+what PyTorch's own float32 is off by. Needs torch, torchvision, onnx, onnxruntime and numpy.
 """
 import json
 import pathlib
