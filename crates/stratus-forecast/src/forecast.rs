@@ -400,6 +400,28 @@ fn warnings(machine: &Machine, plan: &Plan, source: Source, conditions: &Conditi
     warnings
 }
 
+/// Seconds of each kernel of a step, in order, so that all together take what the step is forecast to.
+///
+/// # Errors
+/// As [`forecast`].
+pub fn kernels(
+    machine: &Machine,
+    format: Format,
+    (framework, work): (Framework, &Work),
+    profiles: &[Profile],
+) -> Result<Vec<f64>> {
+    let (profile, _) = choose_for(framework, profiles, machine, format)?;
+    let peaks = peaks(&machine.processor, format)?;
+    let seconds = |kernel| {
+        let (step, _) = profile.step(&Terms::of_kernel(kernel, &peaks));
+        step.seconds * profile.correction.of(kernel).exp() * profile.of_runs()
+    };
+    let alone: Vec<f64> = work.kernels.iter().map(seconds).collect();
+    let (step, _) = profile.work(work, &peaks);
+    let factor = step.seconds / alone.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    Ok(alone.into_iter().map(|seconds| seconds * factor).collect())
+}
+
 /// Seconds of each layer of a step, in the order in which they begin.
 ///
 /// # Errors

@@ -12,8 +12,7 @@
 //! - [`measured`], [`steps`], [`evaluate`]: fitting to measurements, and judging the fit by what it did not
 //!   see.
 //! - [`mod@forecast`]: time, memory and price of a training; [`bill`]: with all that it takes beside steps;
-//!   [`choice`]: with which profile; [`wish`]: which
-//!   machine to take.
+//!   [`scaling`]: on several devices; [`choice`]: with which profile; [`wish`]: which machine to take.
 //! - [`calibration`]: a machine's profile from networks that are made for it; [`correction`]: what is learnt
 //!   of single kernels.
 //! - [`profile`]: the files that hold fitted coefficients. [`shipped`]: those that come with the crate.
@@ -32,6 +31,7 @@ pub mod memory;
 pub mod model;
 pub mod peaks;
 pub mod profile;
+pub mod scaling;
 pub mod shipped;
 pub mod sketch;
 pub mod steps;

@@ -72,6 +72,19 @@ pub fn bytes_per_second(flag: &'static str, text: &str) -> Result<f64> {
     }
 }
 
+/// The seconds of a short time such as `0.2ms` or `5us`; `flag` is the argument's name.
+///
+/// # Errors
+/// Where it has no such unit, or is below 0.
+pub fn latency(flag: &'static str, text: &str) -> Result<f64> {
+    let wrong = |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "0.2ms or 5us" };
+    let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)];
+    match in_units(text, units.into_iter()).ok_or_else(|| wrong("a latency is a number, with its unit"))? {
+        seconds if (0.0..=60.0).contains(&seconds) => Ok(seconds),
+        _ => Err(wrong("a latency is at least 0, and at most a minute")),
+    }
+}
+
 /// The bytes of a size such as `150GB`; `flag` is the argument's name.
 ///
 /// # Errors
@@ -126,6 +139,10 @@ mod tests {
             .map(|text| link(text).unwrap());
         assert_eq!(read, [125e6, 12.5e6, 1e3, 500e6, 2_097_152.0, 3.0]);
         assert_eq!((bytes("data-size", "1.5GB"), bytes("data-size", "0B")), (Ok(1_500_000_000), Ok(0)));
+        assert_eq!((latency("latency", "0.5ms"), latency("latency", "5 us")), (Ok(0.0005), Ok(5e-6)));
+        for wrong in ["", "5", "5s", "-1ms", "nanms", "1e9ms"] {
+            assert!(latency("latency", wrong).is_err(), "{wrong}");
+        }
         assert_eq!((per_hour("preemptions", "0.05/h"), per_hour("preemptions", "12/d")), (Ok(0.05), Ok(0.5)));
         for wrong in ["", "1", "/s", "1Gbit", "-1Gbit/s", "0MB/s", "nanMB/s", "infGB/s", "1e30GB/s", "é/s"] {
             assert!(link(wrong).is_err(), "{wrong}");

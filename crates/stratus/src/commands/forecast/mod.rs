@@ -12,6 +12,7 @@ pub mod machines;
 mod planning;
 mod render;
 mod request;
+mod scaling;
 
 use super::often::Often;
 use super::target::Target;
@@ -22,6 +23,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use conditions::ConditionsArguments;
 use planning::Planner;
 use request::{Form, request};
+use scaling::ScalingArguments;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_word;
@@ -29,6 +31,7 @@ use stratus_forecast::catalogue::{HERE, Machine};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
+use stratus_forecast::scaling::Scaled;
 use stratus_forecast::shipped;
 use stratus_forecast::wish::{Offer, Wish};
 use stratus_report::page;
@@ -76,6 +79,9 @@ pub struct ForecastArguments {
     /// What the bill depends on.
     #[command(flatten)]
     conditions: ConditionsArguments,
+    /// Several devices.
+    #[command(flatten)]
+    scaling: ScalingArguments,
     /// What to recommend a machine by: fastest, cheapest, deadline=6h or budget=20
     #[arg(long, value_name = "WISH", default_value = "fastest")]
     want: String,
@@ -154,6 +160,9 @@ struct Report {
     probes: Vec<Probed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     layers: Option<Vec<LayerForecast>>,
+    /// Numbers of devices of the recommended machine that train together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scaling: Vec<Scaled>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<String>,
 }
@@ -251,7 +260,17 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         }
         _ => None,
     };
+    let scaling = match best.map(|best| &rows[best]) {
+        Some(row) => {
+            let machine = machines.iter().find(|machine| machine.name == row.name);
+            let scaled = machine
+                .map(|machine| arguments.scaling.scaled(row, machine, &mut planner, &profiles, &probes));
+            scaled.transpose()?.unwrap_or_default()
+        }
+        None => Vec::new(),
+    };
     let report = Report {
+        scaling,
         request: asked,
         network: planner.experiment().model.name.clone(),
         framework: Framework::from(arguments.framework).name(),

@@ -18,6 +18,7 @@ use stratus_forecast::shipped;
 use stratus_forecast::sketch::Sketch;
 use stratus_forecast::work::program::{tensorflow, work};
 use stratus_forecast::work::training::{SECOND_LEVEL, Target, training};
+use stratus_graph::ops::ParameterKind;
 use stratus_train::compile::{Programs, programs};
 use stratus_train::device::OpenDevice;
 use stratus_train::experiment::Precision;
@@ -107,6 +108,28 @@ impl Planner {
     pub fn bill(&mut self, validation_images: Option<u64>, conditions: Conditions) {
         self.length.validation_images = validation_images.or(self.length.validation_images);
         self.length.conditions = conditions;
+    }
+
+    /// Bytes of the gradients of each layer that is trained, by its name.
+    ///
+    /// # Errors
+    /// Where the network cannot be built.
+    pub fn gradients(&self) -> Result<Vec<(String, f64)>> {
+        let graph = Network::of(&self.experiment, self.dataset.as_ref())?.graph;
+        let mut layers: Vec<(String, f64)> = Vec::new();
+        for parameter in graph
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.kind == ParameterKind::Trained && !parameter.frozen)
+        {
+            let layer = parameter.name.rsplit_once('.').map_or(parameter.name.as_str(), |(layer, _)| layer);
+            let bytes = 4.0 * parameter.shape.iter().product::<usize>() as f64;
+            match layers.last_mut().filter(|(known, _)| known == layer) {
+                Some((_, sum)) => *sum += bytes,
+                None => layers.push((layer.to_owned(), bytes)),
+            }
+        }
+        Ok(layers)
     }
 
     /// What the user should know.

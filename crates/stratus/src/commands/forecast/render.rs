@@ -1,6 +1,6 @@
 //! How a forecast reads.
 
-use super::Report;
+use super::{Report, scaling};
 use crate::output::{Table, bytes};
 use std::fmt::Write;
 use stratus_forecast::bill::Item;
@@ -91,6 +91,10 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
             }
             let taken = report.machines.iter().find(|row| row.name == best.name && row.batch == best.batch);
             text += &taken.map(|row| bill(row, width)).unwrap_or_default();
+            if !report.scaling.is_empty() {
+                let length = [report.images, Some(report.epochs)];
+                text += &format!("\n{}", scaling::render(&report.scaling, length, width));
+            }
         }
         None => text += "none of these machines is what was asked for\n",
     }

@@ -22,6 +22,16 @@ use stratus_train::{EpochResult, Observer, TrainingProgress};
 
 /// The environment variable that names the folder of signs of life.
 const SIGNS: &str = "STRATUS_WORKER_SIGNS";
+/// The environment variable that names the launcher.
+const MPIEXEC: &str = "STRATUS_MPIEXEC";
+/// What Open MPI's launcher is told, by variables of several of its versions: there may be more workers than
+/// processors, and which processors a worker has is decided here.
+const OPEN_MPI: [(&str, &str); 4] = [
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+    ("PRTE_MCA_hwloc_default_binding_policy", "none"),
+];
 /// Between two of them.
 const BEAT: Duration = Duration::from_secs(1);
 /// A worker without a sign for so long stands still: it ends all.
@@ -149,6 +159,11 @@ pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
     if let Some(library) = &library {
         command.env(SEARCH.environment, library);
     }
+    for (name, value) in OPEN_MPI {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
     let mut child = command
         .spawn()
         .map_err(|error| Failure::failed(format!("{} cannot be started: {error}", program.display())))?;
@@ -202,8 +217,12 @@ struct Mpiexec {
 }
 
 impl Mpiexec {
-    /// Beside the library that is loaded, else on the path.
+    /// As `STRATUS_MPIEXEC` says, beside the library that is loaded, or else on the path.
     fn find() -> Result<Self> {
+        let library = std::env::var_os(SEARCH.environment).map(PathBuf::from);
+        if let Some(program) = std::env::var_os(MPIEXEC).map(PathBuf::from) {
+            return Ok(Self { program, library });
+        }
         for library in SEARCH.candidates() {
             let beside = library.parent().and_then(Path::parent).map(|root| root.join("bin/mpiexec"));
             if let Some(program) = beside.filter(|program| library.is_file() && program.is_file()) {
@@ -213,7 +232,6 @@ impl Mpiexec {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found =
             std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|file| file.is_file());
-        let library = std::env::var_os(SEARCH.environment).map(PathBuf::from);
         found.map(|program| Self { program, library }).ok_or_else(|| {
             Failure::failed("there is no mpiexec to start workers with")
                 .hint("`make deps` brings MPICH into .deps; or install your system's mpich or openmpi")

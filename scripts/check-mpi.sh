@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The tests of workers on each MPI that they are meant to run on: MPICH's wheel with the standard binary
+# interface and with MPICH's own, and Debian's mpich and openmpi, which are installed where apt-get is root's.
+#
+#   scripts/check-mpi.sh                fails if one of them is not there
+#   scripts/check-mpi.sh --best-effort  says which were not there
+set -euo pipefail
+# shellcheck source=scripts/deps-common.sh
+source "$(dirname "$0")/deps-common.sh"
+
+consequence=("workers were not tested on it")
+library=/usr/lib/$(uname -m)-linux-gnu
+# Open MPI does not start for root unless it is told twice.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+bash "$root/scripts/deps-mpi.sh" ${1+"$1"}
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    for package in mpich=4.0.2* openmpi-bin=4.1.4*; do
+        dpkg -s "${package%%=*}" >/dev/null 2>&1 && continue
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 \
+            || say "${package%%=*} could not be installed"
+    done
+fi
+
+checked=0
+check() { # what library mpiexec
+    if [ ! -e "$2" ] || [ ! -x "$3" ]; then
+        say "$1 is not here: workers were not tested on it"
+        [ "$best_effort" = yes ] || exit 1
+        return
+    fi
+    say "workers on $1"
+    STRATUS_MPI=$2 STRATUS_MPIEXEC=$3 \
+        "${CARGO:-cargo}" test --quiet --locked -p stratus --test it -- workers:: >&2
+    checked=$((checked + 1))
+}
+
+check "MPICH's wheel, the standard interface" "$root/.deps/mpich/lib/libmpi_abi.so.1" "$root/.deps/mpich/bin/mpiexec"
+check "MPICH's wheel, MPICH's interface" "$root/.deps/mpich/lib/libmpi.so.12" "$root/.deps/mpich/bin/mpiexec"
+check "Debian's mpich" "$library/libmpich.so.12" /usr/bin/mpiexec.mpich
+check "Debian's openmpi" "$library/libmpi.so.40" /usr/bin/mpiexec.openmpi
+say "workers give the same bits on $checked MPIs"
