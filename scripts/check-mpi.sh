@@ -17,7 +17,8 @@ bash "$root/scripts/deps-mpi.sh" ${1+"$1"}
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     for package in mpich=4.0.2* openmpi-bin=4.1.4*; do
         dpkg -s "${package%%=*}" >/dev/null 2>&1 && continue
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 \
+        DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 \
             || say "${package%%=*} could not be installed"
     done
 fi
@@ -35,8 +36,9 @@ check() { # what library mpiexec
     checked=$((checked + 1))
 }
 
-check "MPICH's wheel, the standard interface" "$root/.deps/mpich/lib/libmpi_abi.so.1" "$root/.deps/mpich/bin/mpiexec"
-check "MPICH's wheel, MPICH's interface" "$root/.deps/mpich/lib/libmpi.so.12" "$root/.deps/mpich/bin/mpiexec"
+wheel=$root/.deps/mpich
+check "MPICH's wheel, the standard interface" "$wheel/lib/libmpi_abi.so.1" "$wheel/bin/mpiexec"
+check "MPICH's wheel, MPICH's interface" "$wheel/lib/libmpi.so.12" "$wheel/bin/mpiexec"
 check "Debian's mpich" "$library/libmpich.so.12" /usr/bin/mpiexec.mpich
 check "Debian's openmpi" "$library/libmpi.so.40" /usr/bin/mpiexec.openmpi
 say "workers give the same bits on $checked MPIs"
