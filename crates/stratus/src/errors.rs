@@ -67,6 +67,10 @@ impl From<TrainError> for Failure {
             let hint = Some("nothing was trained yet: the same command begins again".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }
+        if matches!(error, TrainError::Exchange(_)) {
+            let hint = Some("a run that has begun can be continued, with any number of workers".to_owned());
+            return Failure { code: INTERRUPTED, error: Box::new(error), hint };
+        }
         let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
         Failure { code, error: Box::new(error), hint }
     }

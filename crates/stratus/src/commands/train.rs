@@ -98,7 +98,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let together =
         joined.as_ref().map(|joined| Together::new(Arc::clone(&joined.workers), joined.processors));
     let outcome = train(arguments, globals, output, process_begun, together.unwrap_or_default(), &pulse);
-    pulse.end();
+    pulse.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
     let all_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
     if let Some(joined) = joined.filter(|_| all_end) {
         joined.workers.leave().map_err(Failure::failed)?;

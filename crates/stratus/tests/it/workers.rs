@@ -125,8 +125,8 @@ fn what_workers_cannot_share_out() {
         ),
         (&["--set", "train.parts=3"], "`train.parts` is 3 and `train.batch_size` is 1024"),
         (
-            &["--workers", "2", "--set", "train.batch_size=2", "--set", "data.drop_last=true"],
-            "has 1 sample: of one value for each channel there is no variance",
+            &["--workers", "2", "--set", "train.parts=256"],
+            "the last batch of an epoch has 608 samples, which cannot be cut into 256 equal parts",
         ),
         (
             &["--workers", "2", "--set", "train.batch_size=50", "--set", "train.parts=32"],

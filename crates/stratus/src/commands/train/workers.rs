@@ -36,6 +36,8 @@ const OPEN_MPI: [(&str, &str); 4] = [
 const BEAT: Duration = Duration::from_secs(1);
 /// A worker without a sign for so long stands still: it ends all.
 const SILENCE: Duration = Duration::from_secs(20);
+/// The sign of a worker that has ended by itself begins with this; its exit code follows.
+const ENDED: &str = "ended:";
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -107,10 +109,10 @@ impl Pulse {
         }
     }
 
-    /// The worker ends by itself, well or not.
-    pub fn end(&self) {
+    /// The worker ends by itself, with an exit code.
+    pub fn end(&self, code: u8) {
         self.ended.store(true, Ordering::Relaxed);
-        self.note("ended");
+        self.note(&format!("{ENDED}{code}"));
     }
 }
 
@@ -170,13 +172,14 @@ pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
     let mut input = child.stdin.take();
     loop {
         if let Some(status) = child.try_wait().map_err(|error| Failure::failed(error.to_string()))? {
-            let (code, dead) = (status.code(), signs.dead(count));
+            let (code, failed, dead) = (status.code(), signs.failed(count), signs.dead(count));
             drop(signs);
-            return match (code, dead) {
-                (Some(0), _) => Ok(()),
-                (_, Some((rank, at))) => Err(Failure::lost(rank, at, "was killed")),
-                // The workers have said why.
-                (code, None) => std::process::exit(code.unwrap_or(i32::from(FAILED))),
+            return match (code, failed, dead) {
+                (Some(0), ..) => Ok(()),
+                // The worker has said why. The launcher's own code is that of whom it has killed then.
+                (_, Some(code), _) => std::process::exit(i32::from(code)),
+                (.., Some((rank, at))) => Err(Failure::lost(rank, at, "was killed")),
+                (code, ..) => std::process::exit(code.unwrap_or(i32::from(FAILED))),
             };
         }
         if stop.load(Ordering::Relaxed) && input.take().is_some() {
@@ -263,11 +266,17 @@ impl Signs {
         Some((word.to_owned(), iteration.parse().ok()?, age))
     }
 
+    /// The exit code of the first worker that ended by itself and not well.
+    fn failed(&self, count: usize) -> Option<u8> {
+        let codes = (0..count).filter_map(|rank| self.of(rank)?.0.strip_prefix(ENDED)?.parse().ok());
+        codes.into_iter().find(|code| *code != 0)
+    }
+
     /// The first worker that began and did not end by itself; with the iteration of its last sign. Of those
     /// that were ended with it, it is the one whose sign is oldest.
     fn dead(&self, count: usize) -> Option<(usize, u64)> {
         let signs = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
-        let dead = signs.filter(|(_, (word, ..))| word != "ended");
+        let dead = signs.filter(|(_, (word, ..))| !word.starts_with(ENDED));
         dead.max_by_key(|(rank, (.., age))| (*age, std::cmp::Reverse(*rank)))
             .map(|(rank, (_, at, _))| (rank, at))
     }
@@ -278,7 +287,7 @@ impl Signs {
         }
         let mut signs = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
         signs
-            .find(|(_, (word, _, age))| word != "ended" && *age > SILENCE)
+            .find(|(_, (word, _, age))| !word.starts_with(ENDED) && *age > SILENCE)
             .map(|(rank, (_, at, _))| (rank, at))
     }
 }
@@ -325,8 +334,8 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         std::fs::write(signs.folder.join("0"), "at 8").unwrap();
         assert_eq!(signs.dead(3), Some((1, 7)));
-        assert_eq!(signs.silent(3), None);
-        std::fs::write(signs.folder.join("1"), "ended 7").unwrap();
-        assert_eq!(signs.dead(3), Some((0, 8)));
+        assert_eq!((signs.silent(3), signs.failed(3)), (None, None));
+        std::fs::write(signs.folder.join("1"), "ended:2 7").unwrap();
+        assert_eq!((signs.dead(3), signs.failed(3)), (Some((0, 8)), Some(2)));
     }
 }
