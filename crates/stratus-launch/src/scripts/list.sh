@@ -1,4 +1,6 @@
 # list ROOT JOB REPETITION: the files of its run, with their sizes.
 cd "$1/jobs/$2" || exit 11
 cd "$3/run" 2> /dev/null || exit 0
-find . -type f -exec stat -c '%s %n' {} +
+# What is being written comes when it is whole, and what goes meanwhile is not there.
+find . -name '.*.tmp' -prune -o -type f -exec stat -c '%s %n' {} + 2> /dev/null
+exit 0

@@ -4,7 +4,6 @@
 
 #![cfg(target_os = "linux")]
 
-mod faults;
 mod hosts;
 mod leases;
 mod slurm;

@@ -6,7 +6,7 @@ use crate::errors::{Failure, Result};
 use crate::output::Output;
 use std::path::Path;
 use std::time::Duration;
-use stratus_launch::{Record, State, Status, hook};
+use stratus_launch::{Fetched, Record, State, Status, hook};
 
 /// How long the command may take that gives a machine back.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -33,10 +33,10 @@ pub(super) fn release(record: &Record, anyway: bool, output: &Output) -> Result 
     let mut record = record.clone();
     let mut is_checked = false;
     for _ in 0..PASSES {
-        let brought = bring(target.as_ref(), &record, &state, output)?;
+        let brought = bring(target.as_ref(), &record, &state)?;
         // What came whole is not asked for again.
         record = Record::find(Path::new(RUNS), Some(&record.id))?;
-        is_checked = brought.iter().all(|one| one.fetched.files == 0 && one.fetched.changing == 0);
+        is_checked = brought.iter().all(|one| one.fetched == Fetched::default() && one.problem.is_none());
         if is_checked {
             break;
         }

@@ -166,29 +166,27 @@ pub(super) struct Brought {
     run: PathBuf,
     #[serde(flatten)]
     pub fetched: Fetched,
+    /// Why nothing could come.
+    pub problem: Option<String>,
 }
 
 /// Brings what is new of the runs.
 ///
 /// # Errors
 /// Where the target cannot be reached; what has come stays.
-pub(super) fn bring(
-    target: &dyn Target,
-    record: &Record,
-    state: &State,
-    output: &Output,
-) -> Result<Vec<Brought>> {
+pub(super) fn bring(target: &dyn Target, record: &Record, state: &State) -> Result<Vec<Brought>> {
     let mut brought = Vec::new();
     for (number, run) in (1..).zip(&record.runs) {
         let number: usize = number;
         let one = state.repetitions.get(number - 1);
         // Every file of it was compared when it came.
         if record.done.contains(&number) && run.exists() {
-            brought.push(Brought { run: run.clone(), fetched: Fetched::default() });
+            brought.push(Brought { run: run.clone(), fetched: Fetched::default(), problem: None });
             continue;
         }
         if let Some(one) = one.filter(|one| one.status == Status::Unknown) {
-            output.message(&format!("{}: {}", run.display(), one.last));
+            let (run, problem) = (run.clone(), Some(one.last.clone()));
+            brought.push(Brought { run, fetched: Fetched::default(), problem });
             continue;
         }
         let mut fetched = target.fetch(record, number, run)?;
@@ -202,7 +200,7 @@ pub(super) fn bring(
         if fetched.changing == 0 && one.is_some_and(|one| one.status == Status::Completed) {
             done(record, number)?;
         }
-        brought.push(Brought { run: run.clone(), fetched });
+        brought.push(Brought { run: run.clone(), fetched, problem: None });
     }
     Ok(brought)
 }
@@ -224,6 +222,9 @@ fn done(record: &Record, repetition: usize) -> Result {
 fn show(brought: &[Brought], output: &Output) -> Result {
     output.result(brought, || {
         let line = |one: &Brought| {
+            if let Some(problem) = &one.problem {
+                return format!("{}: {problem}\n", one.run.display());
+            }
             let changing = match one.fetched.changing {
                 0 => String::new(),
                 count => format!("; {count} changed meanwhile: fetch again"),
@@ -239,7 +240,7 @@ fn show(brought: &[Brought], output: &Output) -> Result {
 pub(super) fn fetch(record: &Record, output: &Output) -> Result {
     let target = open(&settings(&record.target)?);
     let state = target.state(record)?;
-    let brought = bring(target.as_ref(), record, &state, output)?;
+    let brought = bring(target.as_ref(), record, &state)?;
     if brought.iter().all(|one| one.fetched.changing == 0) && !state.alive {
         target.release();
     }
@@ -260,7 +261,7 @@ pub(super) fn follow(record: &Record, output: &Output) -> Result {
         let pass = (|| -> Result<_> {
             let state = target.state(&record)?;
             // What ended before this is whole in what comes behind it.
-            let brought = bring(target.as_ref(), &record, &state, output)?;
+            let brought = bring(target.as_ref(), &record, &state)?;
             let lock = record.lock(Path::new(RUNS))?;
             record = Record::find(Path::new(RUNS), Some(&record.id))?;
             let job = record.job(settings.notify.clone());
@@ -319,6 +320,7 @@ fn add(all: &mut Vec<Brought>, brought: Vec<Brought>) {
                 other.fetched.files += one.fetched.files;
                 other.fetched.bytes += one.fetched.bytes;
                 other.fetched.changing = one.fetched.changing;
+                other.problem = one.problem;
             }
             None => all.push(one),
         }

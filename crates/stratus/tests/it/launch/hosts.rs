@@ -10,35 +10,25 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A host: its server, and what starts it again.
-pub(super) struct Host {
-    pub name: &'static str,
+struct Host {
+    name: &'static str,
     folder: PathBuf,
     port: u16,
     server: Option<Server>,
 }
 
 impl Host {
-    pub fn start(&mut self) {
+    fn start(&mut self) {
         self.server = Some(listen(&self.folder, self.port));
     }
 
     /// Nobody gets there any more, and who was there is thrown out. What was started goes on.
-    pub fn cut(&mut self) {
+    fn cut(&mut self) {
         let Some(server) = self.server.take() else { return };
         let sessions = below(server.0.id());
         drop(server);
         for process in sessions {
             // One that ended with its server needs no end.
-            let _ = Command::new("kill")
-                .args(["-9", &process.to_string()])
-                .stderr(std::process::Stdio::null())
-                .status();
-        }
-    }
-
-    /// Ends the sessions of whoever is there; others can come.
-    pub fn throw_out(&self) {
-        for process in self.server.iter().flat_map(|server| below(server.0.id())) {
             let _ = Command::new("kill")
                 .args(["-9", &process.to_string()])
                 .stderr(std::process::Stdio::null())
@@ -70,7 +60,7 @@ fn below(process: u32) -> Vec<u32> {
 }
 
 /// Starts hosts, and makes the target `lab` of them.
-pub(super) fn hosts(place: &Place, names: &[&'static str], more: &str) -> Vec<Host> {
+fn hosts(place: &Place, names: &[&'static str], more: &str) -> Vec<Host> {
     let folder = place.path("ssh");
     fs::create_dir(&folder).unwrap();
     key(&folder.join("user"));
@@ -107,12 +97,12 @@ pub(super) fn hosts(place: &Place, names: &[&'static str], more: &str) -> Vec<Ho
 }
 
 /// The folder of a launch on a host.
-pub(super) fn folder(place: &Place, id: &str, host: &str) -> PathBuf {
+fn folder(place: &Place, id: &str, host: &str) -> PathBuf {
     place.path(&format!("there/jobs/{id}.{host}"))
 }
 
 /// Kills what trains in a folder; it may have ended.
-pub(super) fn kill(job: &Path) {
+fn kill(job: &Path) {
     let owner = fs::read_to_string(job.join("owner")).unwrap_or_default();
     let trained = fs::read_to_string(job.join("pid")).unwrap_or_default();
     for process in [owner.split(' ').nth(2).unwrap_or_default(), trained.trim()] {
