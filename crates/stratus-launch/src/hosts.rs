@@ -267,10 +267,10 @@ impl Target for Hosts {
                 true => waiting.pop().map(|(number, from)| (number, Some(from))),
             };
             let Some((number, from)) = next else { continue };
-            if let Some(from) = from {
-                if !from.machine.claim(&record.root, &id_on(&record.id, &from.name), number)? {
-                    continue;
-                }
+            if let Some(from) = from
+                && !from.machine.claim(&record.root, &id_on(&record.id, &from.name), number)?
+            {
+                continue;
             }
             let had = std::mem::replace(&mut record.hosts[number - 1], host.name.clone());
             keep(record)?;

@@ -12,7 +12,7 @@ use crate::{
 };
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stratus_base::printable;
@@ -138,13 +138,13 @@ pub trait Target {
 
 /// The target of its settings. `private` is a folder for sockets that nobody else can enter.
 #[must_use]
-pub fn open(settings: &Settings, private: PathBuf) -> Box<dyn Target> {
+pub fn open(settings: &Settings, private: &Path) -> Box<dyn Target> {
     let folder = settings.folder.clone();
     let shell = |ssh: Option<&SshSettings>| -> Box<dyn Shell> {
         let name = settings.name.clone();
         match ssh {
             None => Box::new(Local { name }),
-            Some(ssh) => Box::new(Ssh { name, settings: ssh.clone(), sockets: private.clone() }),
+            Some(ssh) => Box::new(Ssh { name, settings: ssh.clone(), sockets: private.to_owned() }),
         }
     };
     match &settings.kind {

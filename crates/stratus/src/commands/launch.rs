@@ -197,7 +197,7 @@ fn open(settings: &Settings) -> Box<dyn Target> {
     let cache = std::env::var_os("STRATUS_CACHE").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/stratus"));
     let folder = cache.or_else(home).unwrap_or_else(|| PathBuf::from(".stratus-cache"));
-    stratus_launch::open(settings, folder.join("ssh"))
+    stratus_launch::open(settings, &folder.join("ssh"))
 }
 
 /// Seconds since 1970.
