@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
@@ -88,16 +88,18 @@ struct Report<'a> {
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
     let process_begun = Some(Instant::now());
     if let Some(count @ 2..) = arguments.workers {
-        return workers::start(usize::from(count), &["--stop-with-stdin"], output);
+        return workers::start(usize::from(count), output);
     }
     let joined = workers::join()?;
     let rank = joined.as_ref().map_or(0, |joined| joined.told.rank);
     // One worker speaks for all.
     let output = &if rank == 0 { *output } else { output.silent() };
-    let pulse = Pulse::begin(rank);
+    let stop = signals::stop_flag()?;
+    let pulse = Pulse::begin(rank, Arc::clone(&stop));
     let together =
         joined.as_ref().map(|joined| Together::new(Arc::clone(&joined.workers), joined.processors));
-    let outcome = train(arguments, globals, output, process_begun, together.unwrap_or_default(), &pulse);
+    let outcome =
+        train(arguments, globals, output, (process_begun, stop), together.unwrap_or_default(), &pulse);
     pulse.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
     let all_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
     if let Some(joined) = joined.filter(|_| all_end) {
@@ -113,7 +115,7 @@ fn train(
     arguments: &TrainArguments,
     globals: &Globals,
     output: &Output,
-    process_begun: Option<Instant>,
+    (process_begun, stop): (Option<Instant>, Arc<AtomicBool>),
     together: Together,
     pulse: &Pulse,
 ) -> Result {
@@ -129,7 +131,6 @@ fn train(
         super::xml::refuse(&arguments.settings)?;
         Target::find(&arguments.target, globals)?
     };
-    let stop = signals::stop_flag()?;
     stratus_engine::phases::stop_with(Some(Arc::clone(&stop)));
     if arguments.stop_with_stdin {
         signals::stop_with_stdin(Arc::clone(&stop));

@@ -24,7 +24,7 @@ struct Exchanged {
 /// # Errors
 /// Where there is no MPI, or a worker is gone.
 pub fn run(count: u16, mib: usize, rounds: u32, output: &Output) -> Result {
-    let Some(told) = launched() else { return workers::start(usize::from(count), &[], output) };
+    let Some(told) = launched() else { return workers::start(usize::from(count), output) };
     let mut mpi = Mpi::join(told).map_err(failed)?;
     let found = measure(&mut mpi, mib << 20, rounds).map_err(failed)?;
     mpi.leave();

@@ -3,8 +3,9 @@
 //! others.
 //!
 //! Workers note once a second that they are alive, and where they are, in a folder that the starting process
-//! has made. One that is killed or stands still is told by that; the others end with it, and the run is
-//! continued from its last checkpoint.
+//! has made, and look there whether they are to stop. So does that process: without it they stop too. One
+//! that is killed or stands still is told by that; the others end with it, and the run is continued from its
+//! last checkpoint.
 
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::output::Output;
@@ -32,7 +33,10 @@ const OPEN_MPI: [(&str, &str); 4] = [
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
     ("PRTE_MCA_hwloc_default_binding_policy", "none"),
 ];
-/// Between two of them.
+/// The sign of life of the process that started the workers, and its word that they are to stop.
+const STARTED: &str = "started";
+const STOP: &str = "stop";
+/// Between two signs.
 const BEAT: Duration = Duration::from_secs(1);
 /// A worker without a sign for so long stands still: it ends all.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -51,8 +55,12 @@ pub fn join() -> Result<Option<Joined>> {
     let kept = told.local.and_then(|[rank, size]| keep_to_share(rank, size));
     let processors = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
     let opened = Workers::open(move || Mpi::join(told));
-    if opened.is_err() {
+    if let Err(error) = &opened {
         leave_it_to_the_first(told.rank);
+        if told.rank > 0 && matches!(error, ExchangeError::OtherLauncher { .. } | ExchangeError::Size(_)) {
+            // The first has said so.
+            std::process::exit(i32::from(FAILED));
+        }
     }
     let workers = opened.map_err(Failure::failed)?;
     Ok(Some(Joined { told, workers: Arc::new(workers), processors }))
@@ -88,14 +96,18 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Begins to give signs, where somebody looks at them.
-    pub fn begin(rank: usize) -> Self {
+    /// Begins to give signs, where somebody looks at them, and to look for those of whoever started this
+    /// worker: `stop` is set where it says so, or is gone.
+    pub fn begin(rank: usize, stop: Arc<AtomicBool>) -> Self {
         let Some(folder) = std::env::var_os(SIGNS).map(PathBuf::from) else { return Self::default() };
         let pulse = Self { file: Some(folder.join(rank.to_string())), ..Self::default() };
         let beating = pulse.clone();
         std::thread::spawn(move || {
             while !beating.ended.load(Ordering::Relaxed) {
                 beating.note("at");
+                if folder.join(STOP).exists() || age(&folder.join(STARTED)).is_none_or(|age| age > SILENCE) {
+                    stop.store(true, Ordering::Relaxed);
+                }
                 std::thread::sleep(BEAT);
             }
         });
@@ -140,12 +152,12 @@ impl Observer for Pulsing<'_> {
     }
 }
 
-/// Starts so many workers with this process's arguments and some more, and waits for them.
+/// Starts so many workers with this process's arguments, and waits for them.
 ///
 /// # Errors
 /// Where there is no MPI, or a worker was killed or stands still; what workers fail with, they say
 /// themselves.
-pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
+pub fn start(count: usize, output: &Output) -> Result {
     if !count.is_power_of_two() {
         return Err(Failure::usage(ExchangeError::Size(count)));
     }
@@ -155,9 +167,8 @@ pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
     let me = std::env::current_exe().map_err(|error| Failure::failed(format!("this program: {error}")))?;
     let mut command = Command::new(&program);
     command.arg("-n").arg(count.to_string()).arg(me).args(without_workers(std::env::args_os().skip(1)));
-    // Its own group: the terminal's Ctrl-C is this process's, which passes it on as the end of standard
-    // input.
-    command.args(more).stdin(Stdio::piped()).env(SIGNS, &signs.folder).process_group(0);
+    // Its own group: the terminal's Ctrl-C is this process's, which passes it on.
+    command.stdin(Stdio::null()).env(SIGNS, &signs.folder).process_group(0);
     if let Some(library) = &library {
         command.env(SEARCH.environment, library);
     }
@@ -169,7 +180,7 @@ pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
     let mut child = command
         .spawn()
         .map_err(|error| Failure::failed(format!("{} cannot be started: {error}", program.display())))?;
-    let mut input = child.stdin.take();
+    let (mut told, mut beat) = (false, Instant::now());
     loop {
         if let Some(status) = child.try_wait().map_err(|error| Failure::failed(error.to_string()))? {
             let (code, failed, dead) = (status.code(), signs.failed(count), signs.dead(count));
@@ -182,7 +193,12 @@ pub fn start(count: usize, more: &[&str], output: &Output) -> Result {
                 (code, ..) => std::process::exit(code.unwrap_or(i32::from(FAILED))),
             };
         }
-        if stop.load(Ordering::Relaxed) && input.take().is_some() {
+        if beat.elapsed() > BEAT {
+            signs.say(STARTED);
+            beat = Instant::now();
+        }
+        if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
+            signs.say(STOP);
             output.message("workers stop after this iteration, with a checkpoint");
         }
         if let Some((rank, at)) = signs.silent(count) {
@@ -242,6 +258,12 @@ impl Mpiexec {
     }
 }
 
+/// How long ago a sign was given; `None` where there is none.
+fn age(path: &Path) -> Option<Duration> {
+    let written = std::fs::metadata(path).and_then(|data| data.modified()).ok()?;
+    Some(SystemTime::now().duration_since(written).unwrap_or_default())
+}
+
 /// The folder of signs of life.
 struct Signs {
     folder: PathBuf,
@@ -253,7 +275,15 @@ impl Signs {
         let folder = std::env::temp_dir().join(format!("stratus-workers-{}", std::process::id()));
         std::fs::create_dir_all(&folder)
             .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
-        Ok(Self { folder, begun: Instant::now() })
+        let signs = Self { folder, begun: Instant::now() };
+        signs.say(STARTED);
+        Ok(signs)
+    }
+
+    /// Gives a sign to the workers.
+    fn say(&self, word: &str) {
+        // Without it they stop by themselves.
+        let _ = std::fs::write(self.folder.join(word), word);
     }
 
     /// The last sign of a worker: its word and its iteration, and how old it is.
@@ -261,9 +291,7 @@ impl Signs {
         let path = self.folder.join(rank.to_string());
         let text = std::fs::read_to_string(&path).ok()?;
         let (word, iteration) = text.split_once(' ')?;
-        let written = std::fs::metadata(&path).and_then(|data| data.modified()).ok()?;
-        let age = SystemTime::now().duration_since(written).unwrap_or_default();
-        Some((word.to_owned(), iteration.parse().ok()?, age))
+        Some((word.to_owned(), iteration.parse().ok()?, age(&path)?))
     }
 
     /// The exit code of the first worker that ended by itself and not well.
