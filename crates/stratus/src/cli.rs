@@ -68,7 +68,7 @@ pub enum Command {
     /// Show what a training would do, without training: graph, program, plan
     Plan(plan::PlanArguments),
     /// Forecast time, memory and price of a training, here or on machines that are not here
-    Forecast(forecast::ForecastArguments),
+    Forecast(Box<forecast::ForecastArguments>),
     /// Measure this machine, so that forecasts of networks that never ran hold for it: five minutes
     Calibrate(calibrate::CalibrateArguments),
     /// List the networks, show their layers, exchange them with ONNX
