@@ -12,7 +12,7 @@ use stratus_base::checksum::sha256_hex;
 use stratus_engine::passes::lower::refresh;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::probe::{Probe, ProgramTime};
-use stratus_engine::{Backend, Choices, Plan, Program, Session, ValueId};
+use stratus_engine::{Backend, Choices, Kernel, Plan, Program, Session, ValueId};
 use stratus_graph::Graph;
 
 /// The plans of a run: the content of `plan.json`.
@@ -36,6 +36,19 @@ impl Plans {
     pub fn hash(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
         sha256_hex([text.as_slice()])
+    }
+
+    /// Bytes in which sums travel to other workers, and into which theirs are received.
+    #[must_use]
+    pub fn exchange_bytes(&self) -> u64 {
+        let of = |plan: &Plan| {
+            let starts = plan.program.steps.iter().filter(|s| matches!(s.kernel, Kernel::ExchangeStart(_)));
+            let sent: usize =
+                starts.flat_map(|step| &step.inputs).map(|id| plan.placements[id.0].bytes).sum();
+            sent as u64 * 3 / 2
+        };
+        // Buckets of both programs have the same numbers, and the same memory.
+        of(&self.train).max(self.tail.as_ref().map_or(0, of))
     }
 
     /// Whether these plans give the bits of others: they are the same, or for another number of workers that

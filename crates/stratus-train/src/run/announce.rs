@@ -3,7 +3,7 @@
 use super::setup::RunSetup;
 use crate::experiment::Experiment;
 use crate::input::Datasets;
-use crate::resolve::Resolved;
+use crate::resolve::{Place, Resolved};
 use std::path::Path;
 use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
@@ -40,7 +40,22 @@ pub(super) fn intention(resolved: &Resolved, datasets: &Datasets, graph: &Graph)
         ("training", length(settings, resolved.samples())),
         ("optimiser", optimiser(settings)),
     ];
-    lines.iter().map(|(name, text)| line(name, text)).collect()
+    let shared = shared(resolved).map(|text| ("workers", text));
+    lines.iter().chain(&shared).map(|(name, text)| line(name, text)).collect()
+}
+
+/// How batches are shared out among processes. The word means the loader's threads elsewhere.
+fn shared(resolved: &Resolved) -> Option<String> {
+    let (Place { workers, .. }, parts) = (resolved.place(), resolved.parts());
+    let part = resolved.settings().train.batch_size / parts;
+    let of_each = resolved.share().count;
+    let parts_of_each = if of_each == 1 { "a part".to_owned() } else { format!("{of_each} parts") };
+    (workers > 1).then(|| {
+        format!(
+            "{workers} processes, each with {parts_of_each} of {part} images (data.workers are the loader's \
+             threads)"
+        )
+    })
 }
 
 /// What computes it, in how much memory, and where it goes.

@@ -16,7 +16,6 @@ fn refused(place: &Place, arguments: &[&str], code: i32) -> String {
 fn flags_of_other_programs_lead_to_the_key() {
     let place = place();
     for (flag, hint) in [
-        ("--workers", "--set data.workers=…"),
         ("--num-workers", "--set data.workers=…"),
         ("--optimizer", "--set optimiser.name=…"),
         ("--wd", "--set optimiser.weight_decay=…"),

@@ -41,6 +41,7 @@ fn any_number_of_workers_gives_the_same_bits() {
         let ran = train(&place, workers, 2, &["--workers", workers]).expect(0);
         assert_eq!(ran.out.matches("digits on mnist: completed").count(), 1, "{}", ran.out);
         assert!(ran.out.contains("exchange with other workers"), "{}", ran.out);
+        assert_eq!(ran.err.matches(&format!("{workers} processes, each with")).count(), 1, "{}", ran.err);
         assert!(Result::of(&place.path(workers)) == alone, "{workers} workers");
         let others = fs::read_dir(place.path(workers).join("workers")).unwrap().count();
         assert_eq!(others.to_string(), (workers.parse::<usize>().unwrap() - 1).to_string());

@@ -26,6 +26,7 @@ impl Trainer<'_> {
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
         let planned = arena
+            + plans.exchange_bytes()
             + self.loader.bytes()
             + self.evaluator.bytes()
             + self.setup.datasets.train.resident_bytes()
