@@ -185,8 +185,9 @@ fn double_precision_is_refused() {
     suite.run(Precision::F64, &cases_of(Precision::F64)).assert_passed();
 }
 
-/// Kernels that no case reaches, sums of tiles, changes of layout and marks: other tests cover them.
-const WITHOUT_CASE: [&str; 3] = ["add_tiles", "mark", "reorder"];
+/// Kernels that no case reaches, sums of tiles and parts, changes of layout and marks: other tests cover
+/// them.
+const WITHOUT_CASE: [&str; 4] = ["add_parts", "add_tiles", "mark", "reorder"];
 
 /// On three multiprocessors, where every other kernel is reached.
 #[test]
