@@ -104,6 +104,10 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let all_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
     if let Some(joined) = joined.filter(|_| all_end) {
         joined.workers.leave().map_err(Failure::failed)?;
+        if rank > 0 {
+            // The first worker says that all were interrupted.
+            return Ok(());
+        }
     }
     if outcome.is_err() {
         workers::leave_it_to_the_first(rank);
