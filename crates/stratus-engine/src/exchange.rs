@@ -2,7 +2,7 @@
 //! that compute.
 
 use crate::backend::{Operands, StepKernel};
-use crate::ops::{BUCKET_VALUES, Kernel};
+use crate::ops::{BUCKET_VALUES, ExchangeSums, Kernel};
 use crate::{DType, PreparedStep, Program, Step};
 use std::sync::Arc;
 
@@ -22,67 +22,37 @@ pub trait Exchange: Send + Sync {
     fn wait(&self, bucket: usize, values: &mut [&mut [u8]]) -> Result<(), String>;
 }
 
-/// A step that exchanges, as every backend prepares it: it does nothing until a session has connected it.
-pub fn unconnected() -> impl FnMut(&mut Operands<'_>) -> Result<(), String> + Send + 'static {
-    |_| Err("this worker is not connected with the others".to_owned())
-}
+/// What a step that exchanges answers, as every backend prepares it, until a session has connected it.
+pub const UNCONNECTED: &str = "this worker is not connected with the others";
 
-/// The kernel of a step that exchanges, where it is one.
-pub(crate) fn connected(
-    program: &Program,
-    step: &Step,
-    exchange: &Arc<dyn Exchange>,
-) -> Option<Box<dyn StepKernel>> {
-    let first = step.operands().next()?;
-    let (count, dtype) = (step.operands().count(), program.value(first).dtype);
-    let exchange = Arc::clone(exchange);
-    match step.kernel {
-        Kernel::ExchangeStart(kernel) => {
-            Some(Box::new(Start { exchange, bucket: kernel.bucket, dtype, count }))
-        }
-        Kernel::ExchangeWait(kernel) => Some(Box::new(Wait { exchange, bucket: kernel.bucket, count })),
-        _ => None,
+/// Puts a kernel that exchanges in the place of a step's own, where it is such a step.
+pub(crate) fn connect(program: &Program, step: &Step, prepared: &mut PreparedStep, to: &Arc<dyn Exchange>) {
+    if let Kernel::ExchangeSums(kernel) = step.kernel
+        && let Some(first) = step.operands().next()
+    {
+        let (exchange, count) = (Arc::clone(to), step.operands().count());
+        prepared.kernel = Box::new(Connected { exchange, kernel, dtype: program.value(first).dtype, count });
     }
 }
 
-/// Takes the operands of a step.
-fn values<'a>(operands: &mut Operands<'a>, count: usize) -> [&'a mut [u8]; BUCKET_VALUES] {
-    std::array::from_fn(|position| match position < count {
-        true => operands.take(position),
-        false => Default::default(),
-    })
-}
-
-struct Start {
+struct Connected {
     exchange: Arc<dyn Exchange>,
-    bucket: usize,
+    kernel: ExchangeSums,
     dtype: DType,
     count: usize,
 }
 
-impl StepKernel for Start {
+impl StepKernel for Connected {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        let values = values(operands, self.count);
-        self.exchange.start(self.bucket, self.dtype, &values[..self.count])
-    }
-}
-
-struct Wait {
-    exchange: Arc<dyn Exchange>,
-    bucket: usize,
-    count: usize,
-}
-
-impl StepKernel for Wait {
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        let mut values = values(operands, self.count);
-        self.exchange.wait(self.bucket, &mut values[..self.count])
-    }
-}
-
-/// Puts the connected kernel in the place of a step's own, where it exchanges.
-pub(crate) fn connect(program: &Program, step: &Step, kernel: &mut PreparedStep, to: &Arc<dyn Exchange>) {
-    if let Some(connected) = connected(program, step, to) {
-        kernel.kernel = connected;
+        let mut values: [&mut [u8]; BUCKET_VALUES] =
+            std::array::from_fn(|position| match position < self.count {
+                true => operands.take(position),
+                false => Default::default(),
+            });
+        let ExchangeSums { bucket, waits } = self.kernel;
+        match waits {
+            false => self.exchange.start(bucket, self.dtype, &values[..self.count]),
+            true => self.exchange.wait(bucket, &mut values[..self.count]),
+        }
     }
 }

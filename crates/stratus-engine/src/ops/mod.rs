@@ -71,7 +71,7 @@ pub use loss_scale::{
     MOST_STEPS,
 };
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
-pub use parts::{AddParts, BUCKET_VALUES, ExchangeStart, ExchangeWait, Turn};
+pub use parts::{AddParts, BUCKET_VALUES, ExchangeSums, Turn};
 pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS, PixelCrossEntropy};
 pub use pixels::{MOST_CHANNELS, NormalisePixels};
 pub use relu::{ReluBackward, ReluForward};
@@ -207,8 +207,7 @@ macro_rules! with_kernels {
             Dropout,
             Dropout2d,
             EmaUpdate,
-            ExchangeStart,
-            ExchangeWait,
+            ExchangeSums,
             FindOverflow,
             GeluBackward,
             GeluForward,

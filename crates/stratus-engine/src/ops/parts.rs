@@ -78,19 +78,18 @@ impl KernelSpec for AddParts {
     }
 }
 
-/// `values… -> `: hands the values of a bucket to the exchange with the other workers, which goes on beside
-/// the steps that follow.
+/// A bucket's half of an exchange with the other workers:
+///
+/// ```text
+/// values… ->           begins it; it goes on beside the steps that follow
+/// updates (values…)    waits for it: each value is then the sum over all workers
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ExchangeStart {
+pub struct ExchangeSums {
     /// Which bucket.
     pub bucket: usize,
-}
-
-/// `updates (values…)`: waits for the exchange of a bucket. Each value is then the sum over all workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ExchangeWait {
-    /// Which bucket.
-    pub bucket: usize,
+    /// Whether it waits.
+    pub waits: bool,
 }
 
 /// The most values of a bucket: a step has no more operands.
@@ -110,32 +109,14 @@ fn expect_bucket(values: &[&Value]) -> Result<(), String> {
     }
 }
 
-impl KernelSpec for ExchangeStart {
+impl KernelSpec for ExchangeSums {
     fn name(&self) -> &'static str {
-        "exchange_start"
+        if self.waits { "exchange_wait" } else { "exchange_start" }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[operands.len().max(1), 0, 0]])?;
-        expect_bucket(operands)
-    }
-
-    fn tiling(&self) -> Tiling {
-        Tiling::Whole
-    }
-
-    fn flops(&self, _operands: &[&Value]) -> u64 {
-        0
-    }
-}
-
-impl KernelSpec for ExchangeWait {
-    fn name(&self) -> &'static str {
-        "exchange_wait"
-    }
-
-    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[0, operands.len().max(1), 0]])?;
+        let count = operands.len().max(1);
+        expect_counts(counts, &[if self.waits { [0, count, 0] } else { [count, 0, 0] }])?;
         expect_bucket(operands)
     }
 
@@ -144,7 +125,8 @@ impl KernelSpec for ExchangeWait {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        operands.iter().map(|value| value.elements() as u64).sum()
+        let added = operands.iter().map(|value| value.elements() as u64).sum();
+        if self.waits { added } else { 0 }
     }
 }
 

@@ -9,7 +9,7 @@
 //! A bucket of gradients is exchanged as soon as its last is made, while the backward pass goes on (Li et
 //! al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.3).
 
-use crate::ops::{AddParts, BUCKET_VALUES, ExchangeStart, ExchangeWait, Scale};
+use crate::ops::{AddParts, BUCKET_VALUES, ExchangeSums, Scale};
 use crate::program::{Layer, Origin, Section};
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::HashMap;
@@ -72,7 +72,6 @@ struct Maker {
     sums: Vec<(usize, ValueId)>,
     /// Running statistics: the value that outlives the iteration, and the sum of what the parts make of it.
     statistics: Vec<(ValueId, ValueId, Vec<usize>)>,
-    exchanges: Vec<Step>,
 }
 
 impl Maker {
@@ -85,7 +84,7 @@ impl Maker {
             value.shape[0] *= own;
         }
         whole.steps.clear();
-        Self { whole, parts, sums: Vec::new(), statistics: Vec::new(), exchanges: Vec::new() }
+        Self { whole, parts, sums: Vec::new(), statistics: Vec::new() }
     }
 
     /// The steps of the parts, in a section where a worker has several.
@@ -113,8 +112,8 @@ impl Maker {
                 self.add(Summed { part: gradient, sum }, phase, &layers);
             }
             for &of in last_touch.get(&position).into_iter().flatten() {
+                // Its last step: none that follows has to be given the part in its place.
                 if let Some(summed) = replaced.remove(&of) {
-                    // It is still read by no step: what is replaced is touched here for the last time.
                     self.add(summed, phase, &layers);
                 }
             }
@@ -193,19 +192,19 @@ impl Maker {
         let layer = self.whole.layers.len();
         self.whole.layers.push(Layer { name: EXCHANGE.to_owned(), kind: EXCHANGE.to_owned() });
         let mut behind: Vec<Vec<Step>> = vec![Vec::new(); self.whole.steps.len()];
+        let mut waits = Vec::new();
         for (bucket, (complete, values)) in self.buckets().into_iter().enumerate() {
             let section = self.whole.section_of(complete);
             let complete = section.map_or(complete, |section| section.steps().end - 1);
-            let start = step(ExchangeStart { bucket }, Phase::Communication, &[layer]);
-            behind[complete].push(Step { inputs: values.clone(), ..start });
-            let wait = step(ExchangeWait { bucket }, Phase::Communication, &[layer]);
-            self.exchanges.push(Step { updates: values, ..wait });
+            let half = |waits| step(ExchangeSums { bucket, waits }, Phase::Communication, &[layer]);
+            behind[complete].push(Step { inputs: values.clone(), ..half(false) });
+            waits.push(Step { updates: values, ..half(true) });
         }
         let counts: Vec<usize> = behind.iter().map(Vec::len).collect();
         let steps = self.whole.steps.iter().cloned().zip(behind);
         let steps = steps.flat_map(|(step, starts)| std::iter::once(step).chain(starts)).collect();
         self.whole.replace_steps(steps, |position| counts[position]);
-        self.whole.steps.append(&mut self.exchanges);
+        self.whole.steps.append(&mut waits);
     }
 
     /// Sums of one type that are exchanged together, with the step that completes the last of them.

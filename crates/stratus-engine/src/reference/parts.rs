@@ -1,9 +1,8 @@
 //! Sums over parts.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::Operands;
-use crate::exchange::unconnected;
-use crate::ops::{AddParts, ExchangeStart, ExchangeWait};
+use crate::exchange::UNCONNECTED;
+use crate::ops::{AddParts, ExchangeSums};
 
 impl Reference for AddParts {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
@@ -27,14 +26,8 @@ impl Reference for AddParts {
     }
 }
 
-impl Reference for ExchangeStart {
-    fn run(&self, _operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
-        unconnected()(&mut Operands::new(tile))
-    }
-}
-
-impl Reference for ExchangeWait {
-    fn run(&self, _operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
-        unconnected()(&mut Operands::new(tile))
+impl Reference for ExchangeSums {
+    fn run(&self, _operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        Err(UNCONNECTED.to_owned())
     }
 }

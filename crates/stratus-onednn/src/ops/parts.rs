@@ -4,8 +4,8 @@ use super::native::{fallible, native_step};
 use super::{NativeStep, OnCpu, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
-use stratus_engine::exchange::unconnected;
-use stratus_engine::ops::{AddParts, BUCKET_VALUES, ExchangeStart, ExchangeWait};
+use stratus_engine::exchange::UNCONNECTED;
+use stratus_engine::ops::{AddParts, BUCKET_VALUES, ExchangeSums};
 use stratus_engine::{DType, Layout, Operands, Step};
 
 impl OnCpu for AddParts {
@@ -74,23 +74,9 @@ fn add_part<T: bytemuck::Pod>(
     }
 }
 
-impl OnCpu for ExchangeStart {
+impl OnCpu for ExchangeSums {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Ok(fallible(unconnected()))
-    }
-
-    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
-        plan.add_native(step.clone(), false)
-    }
-
-    fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
-        needs.weights(step.operands());
-    }
-}
-
-impl OnCpu for ExchangeWait {
-    fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Ok(fallible(unconnected()))
+        Ok(fallible(|_| Err(UNCONNECTED.to_owned())))
     }
 
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {

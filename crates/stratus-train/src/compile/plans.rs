@@ -42,7 +42,8 @@ impl Plans {
     #[must_use]
     pub fn exchange_bytes(&self) -> u64 {
         let of = |plan: &Plan| {
-            let starts = plan.program.steps.iter().filter(|s| matches!(s.kernel, Kernel::ExchangeStart(_)));
+            let starts =
+                plan.program.steps.iter().filter(|s| matches!(s.kernel, Kernel::ExchangeSums(k) if !k.waits));
             let sent: usize =
                 starts.flat_map(|step| &step.inputs).map(|id| plan.placements[id.0].bytes).sum();
             sent as u64 * 3 / 2
