@@ -38,8 +38,8 @@ check-onnx:
 # The tests, and those that take minutes, optimised: a hundred kills, real file servers, a real Slurm; more
 # models of ONNX's operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it,
 # else 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages
-# opened in a browser, events read by TensorBoard. STORE_SERVERS=none goes without the servers where they
-# cannot be installed; the tests say that they were not run.
+# opened in a browser, events read by TensorBoard, workers on every MPI. STORE_SERVERS=none goes without the
+# servers where they cannot be installed; the tests say that they were not run.
 test-all: test
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh
@@ -47,6 +47,7 @@ test-all: test
 	@COUNT=2000 bash scripts/check-images.sh
 	@bash scripts/check-page.sh
 	@bash scripts/check-tensorboard.sh
+	@bash scripts/check-mpi.sh --best-effort
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/slurm-server.sh install
 	STRATUS_KILLS=100 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \

@@ -226,8 +226,11 @@ impl Loader {
     /// Samples of an epoch's batches, whoever gets them: all, or without those of an incomplete last batch.
     #[must_use]
     pub fn samples_per_epoch(&self) -> u64 {
-        let whole = self.shared.batches_per_epoch.saturating_mul(self.shared.config.batch_size as u64);
-        whole.min(self.shared.dataset.len() as u64)
+        let (samples, batch) = (self.shared.dataset.len() as u64, self.shared.config.batch_size as u64);
+        match self.shared.config.last {
+            LastBatch::Drop => samples / batch * batch,
+            LastBatch::Keep => samples,
+        }
     }
 
     /// The configuration it was made with.

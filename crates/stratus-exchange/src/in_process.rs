@@ -37,7 +37,7 @@ impl Transport for InProcess {
         self.ways.len()
     }
 
-    fn swap(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError> {
+    fn send_receive(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError> {
         let gone = || ExchangeError::Ended(format!("worker {peer} is gone"));
         let (to, from) = self.ways.get(peer).ok_or_else(gone)?;
         to.send(send.to_vec()).map_err(|_| gone())?;

@@ -14,7 +14,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// Where the other is gone.
-    fn swap(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError>;
+    fn send_receive(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError>;
 
     /// Leaves the others, when all do: nothing is exchanged any more. Whoever does not is taken for dead.
     fn leave(&mut self) {}

@@ -14,7 +14,7 @@ use std::ops::{AddAssign, Range};
 ///
 /// # Errors
 /// What the transport says.
-pub fn sum<T: Pod + AddAssign>(
+pub fn all_reduce<T: Pod + AddAssign>(
     transport: &mut dyn Transport,
     values: &mut [T],
     scratch: &mut [T],
@@ -25,7 +25,7 @@ pub fn sum<T: Pod + AddAssign>(
     while distance < size {
         let (keep, give) = halves(&own, rank & distance != 0);
         let received = &mut scratch[..keep.len()];
-        transport.swap(
+        transport.send_receive(
             rank ^ distance,
             bytemuck::cast_slice(&values[give]),
             bytemuck::cast_slice_mut(&mut *received),
@@ -41,7 +41,11 @@ pub fn sum<T: Pod + AddAssign>(
         let (keep, give) = halves(&whole, rank & distance != 0);
         let (low, high) = values[whole.clone()].split_at_mut(keep.start.max(give.start) - whole.start);
         let (mine, theirs) = if keep.start < give.start { (low, high) } else { (high, low) };
-        transport.swap(rank ^ distance, bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(theirs))?;
+        transport.send_receive(
+            rank ^ distance,
+            bytemuck::cast_slice(mine),
+            bytemuck::cast_slice_mut(theirs),
+        )?;
     }
     Ok(())
 }
@@ -64,11 +68,26 @@ fn before(length: usize, rank: usize, distance: usize) -> Range<usize> {
     range
 }
 
+/// The bits that any worker sets.
+///
+/// # Errors
+/// What the transport says.
+pub fn any_bits(transport: &mut dyn Transport, own: u64) -> Result<u64, ExchangeError> {
+    let (rank, size, mut bits, mut distance) = (transport.rank(), transport.size(), own, 1);
+    while distance < size {
+        let mut theirs = [0; size_of::<u64>()];
+        transport.send_receive(rank ^ distance, &bits.to_le_bytes(), &mut theirs)?;
+        bits |= u64::from_le_bytes(theirs);
+        distance *= 2;
+    }
+    Ok(bits)
+}
+
 /// What each worker says, in their order; all say equally much.
 ///
 /// # Errors
 /// What the transport says.
-pub fn gather(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>, ExchangeError> {
+pub fn all_gather(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>, ExchangeError> {
     let (rank, size, length) = (transport.rank(), transport.size(), own.len());
     let mut all = vec![0; size * length];
     all[rank * length..][..length].copy_from_slice(own);
@@ -79,7 +98,7 @@ pub fn gather(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>, Exch
         let other = ((first / length.max(1)) ^ distance) * length;
         let known = all[first..][..distance * length].to_vec();
         let theirs = &mut all[other..][..distance * length];
-        transport.swap(rank ^ distance, &known, theirs)?;
+        transport.send_receive(rank ^ distance, &known, theirs)?;
         distance *= 2;
     }
     Ok(all)
@@ -91,16 +110,16 @@ pub fn gather(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>, Exch
 /// What the transport says.
 pub fn broadcast(transport: &mut dyn Transport, own: Vec<u8>) -> Result<Vec<u8>, ExchangeError> {
     let (rank, size) = (transport.rank(), transport.size());
-    let lengths = gather(transport, &(own.len() as u64).to_le_bytes())?;
+    let lengths = all_gather(transport, &(own.len() as u64).to_le_bytes())?;
     let mut length = [0; 8];
     length.copy_from_slice(&lengths[..8]);
     let mut text = if rank == 0 { own } else { vec![0; u64::from_le_bytes(length) as usize] };
     let mut distance = 1;
     while distance < size {
         if rank < distance {
-            transport.swap(rank + distance, &text, &mut [])?;
+            transport.send_receive(rank + distance, &text, &mut [])?;
         } else if rank < 2 * distance {
-            transport.swap(rank - distance, &[], &mut text)?;
+            transport.send_receive(rank - distance, &[], &mut text)?;
         }
         distance *= 2;
     }
@@ -146,7 +165,7 @@ mod tests {
                 let sums = on_all(size, |worker| {
                     let mut values = share(worker.rank(), length);
                     let mut scratch = vec![0.0; length.div_ceil(2)];
-                    sum(worker, &mut values, &mut scratch).unwrap();
+                    all_reduce(worker, &mut values, &mut scratch).unwrap();
                     values
                 });
                 let expected = tree((0..size).map(|rank| share(rank, length)).collect());
@@ -163,7 +182,8 @@ mod tests {
             let heard = on_all(size, |worker| {
                 let rank = worker.rank() as u8;
                 let own = if rank == 0 { b"the plan".to_vec() } else { vec![7; 100] };
-                (gather(worker, &[rank, 10 * rank]).unwrap(), broadcast(worker, own).unwrap())
+                assert_eq!(any_bits(worker, 1 << rank).unwrap(), (1 << size) - 1);
+                (all_gather(worker, &[rank, 10 * rank]).unwrap(), broadcast(worker, own).unwrap())
             });
             let all: Vec<u8> = (0..size as u8).flat_map(|rank| [rank, 10 * rank]).collect();
             for (gathered, said) in heard {
@@ -177,7 +197,7 @@ mod tests {
         let errors = on_all(2, |worker| {
             let mut values = vec![0.0f32; 4 + 4 * worker.rank()];
             let mut scratch = vec![0.0; 8];
-            sum(worker, &mut values, &mut scratch).unwrap_err().to_string()
+            all_reduce(worker, &mut values, &mut scratch).unwrap_err().to_string()
         });
         assert!(errors[0].contains("worker 1 exchanges 16 bytes where this one has 8"), "{errors:?}");
     }

@@ -67,8 +67,8 @@ impl Numbers {
 
     fn sum(&mut self, transport: &mut dyn Transport) -> Result<(), ExchangeError> {
         match self {
-            Self::F32(numbers, scratch) => tree::sum(transport, numbers, scratch),
-            Self::F64(numbers, scratch) => tree::sum(transport, numbers, scratch),
+            Self::F32(numbers, scratch) => tree::all_reduce(transport, numbers, scratch),
+            Self::F64(numbers, scratch) => tree::all_reduce(transport, numbers, scratch),
         }
     }
 }
@@ -86,28 +86,52 @@ enum Bucket {
 /// What the thread is asked for.
 enum Ask {
     Sum(usize, Numbers),
-    Gather(Vec<u8>, Answer),
+    AnyBits(u64),
+    AllGather(Vec<u8>, Answer),
     Broadcast(Vec<u8>, Answer),
     Leave(Answer),
 }
 
 type Answer = std::sync::mpsc::SyncSender<Result<Vec<u8>, ExchangeError>>;
 
-/// What training and the thread share.
+/// What training and the thread share. One lock for all of it, so that who waits misses no change.
 #[derive(Default)]
 struct Shared {
-    buckets: Mutex<Vec<Bucket>>,
+    state: Mutex<State>,
     changed: Condvar,
-    failed: Mutex<Option<ExchangeError>>,
+}
+
+#[derive(Default)]
+struct State {
+    buckets: Vec<Bucket>,
+    /// The answer to [`Ask::AnyBits`].
+    bits: Option<u64>,
+    /// Why nothing is exchanged any more.
+    failed: Option<ExchangeError>,
 }
 
 impl Shared {
-    fn buckets(&self) -> MutexGuard<'_, Vec<Bucket>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failure(&self) -> Option<ExchangeError> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Waits until `look` finds something, or the exchange has failed.
+    fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T, ExchangeError> {
+        let mut state = self.state();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Ok(found);
+            }
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_all();
     }
 }
 
@@ -169,8 +193,8 @@ impl Workers {
     ///
     /// # Errors
     /// Where a worker is gone.
-    pub fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        let all = self.ask(|answer| Ask::Gather(own.to_vec(), answer))?;
+    pub fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let all = self.ask(|answer| Ask::AllGather(own.to_vec(), answer))?;
         Ok(all.chunks(own.len().max(1)).map(<[u8]>::to_vec).collect())
     }
 
@@ -178,28 +202,27 @@ impl Workers {
     ///
     /// # Errors
     /// Where a worker is gone.
-    pub fn share(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        let lengths = self.gather(&(own.len() as u64).to_le_bytes())?;
+    pub fn all_gather_any(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let lengths = self.all_gather(&(own.len() as u64).to_le_bytes())?;
         let number = |bytes: &Vec<u8>| {
             <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
         };
         let lengths: Vec<usize> = lengths.iter().map(number).collect();
         let mut padded = own;
         padded.resize(lengths.iter().copied().max().unwrap_or(0), 0);
-        let mut all = self.gather(&padded)?;
+        let mut all = self.all_gather(&padded)?;
         all.resize(self.size, Vec::new());
         all.iter_mut().zip(lengths).for_each(|(text, length)| text.truncate(length));
         Ok(all)
     }
 
-    /// The bits that any worker sets, at all workers.
+    /// The bits that any worker sets, at all workers. Once an iteration, so that it allocates nothing here.
     ///
     /// # Errors
     /// Where a worker is gone.
-    pub fn agree(&self, own: u64) -> Result<u64, ExchangeError> {
-        let all = self.ask(|answer| Ask::Gather(own.to_le_bytes().to_vec(), answer))?;
-        let (numbers, _) = all.as_chunks::<8>();
-        Ok(numbers.iter().fold(0, |bits, number| bits | u64::from_le_bytes(*number)))
+    pub fn any_bits(&self, own: u64) -> Result<u64, ExchangeError> {
+        self.send(Ask::AnyBits(own))?;
+        self.shared.wait(|state| state.bits.take())
     }
 
     /// What the first worker says.
@@ -231,7 +254,8 @@ impl Workers {
     }
 
     fn ended(&self) -> ExchangeError {
-        self.shared.failure().unwrap_or_else(|| ExchangeError::Ended("its thread is gone".to_owned()))
+        let failed = self.shared.state().failed.clone();
+        failed.unwrap_or_else(|| ExchangeError::Ended("its thread is gone".to_owned()))
     }
 }
 
@@ -255,15 +279,13 @@ impl Drop for Workers {
 fn serve(transport: &mut dyn Transport, asked: &Receiver<Ask>, shared: &Shared) {
     while let Ok(ask) = asked.recv() {
         let outcome = match ask {
-            Ask::Sum(bucket, mut numbers) => {
-                let outcome = numbers.sum(transport);
-                let mut buckets = shared.buckets();
-                if let Some(place) = buckets.get_mut(bucket) {
-                    *place = Bucket::Done(numbers);
-                }
-                outcome
+            Ask::Sum(bucket, mut numbers) => numbers.sum(transport).map(|()| {
+                shared.change(|state| state.buckets[bucket] = Bucket::Done(numbers));
+            }),
+            Ask::AnyBits(own) => {
+                tree::any_bits(transport, own).map(|bits| shared.change(|state| state.bits = Some(bits)))
             }
-            Ask::Gather(own, answer) => reply(tree::gather(transport, &own), &answer),
+            Ask::AllGather(own, answer) => reply(tree::all_gather(transport, &own), &answer),
             Ask::Broadcast(own, answer) => reply(tree::broadcast(transport, own), &answer),
             Ask::Leave(answer) => {
                 transport.leave();
@@ -272,11 +294,9 @@ fn serve(transport: &mut dyn Transport, asked: &Receiver<Ask>, shared: &Shared) 
             }
         };
         if let Err(error) = outcome {
-            *shared.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            shared.changed.notify_all();
+            shared.change(|state| state.failed = Some(error));
             return;
         }
-        shared.changed.notify_all();
     }
 }
 
@@ -288,40 +308,35 @@ fn reply(outcome: Result<Vec<u8>, ExchangeError>, answer: &Answer) -> Result<(),
 
 impl Exchange for Workers {
     fn start(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String> {
-        let mut buckets = self.shared.buckets();
-        while buckets.len() <= bucket {
-            buckets.push(Bucket::Idle(None));
+        let mut state = self.shared.state();
+        while state.buckets.len() <= bucket {
+            state.buckets.push(Bucket::Idle(None));
         }
-        let known = match std::mem::replace(&mut buckets[bucket], Bucket::Started) {
-            Bucket::Idle(known) => known.filter(|numbers| numbers.is(dtype)),
+        let known = match &mut state.buckets[bucket] {
+            Bucket::Idle(known) => known.take().filter(|numbers| numbers.is(dtype)),
             Bucket::Started | Bucket::Done(_) => return Err(format!("bucket {bucket} is on its way")),
         };
-        drop(buckets);
+        state.buckets[bucket] = Bucket::Started;
+        drop(state);
         let mut numbers = known.or_else(|| Numbers::of(dtype)).ok_or("f32 and f64 are exchanged")?;
         numbers.take(values);
         self.send(Ask::Sum(bucket, numbers)).map_err(|error| error.to_string())
     }
 
     fn wait(&self, bucket: usize, values: &mut [&mut [u8]]) -> Result<(), String> {
-        let mut buckets = self.shared.buckets();
-        loop {
-            if let Some(error) = self.shared.failure() {
-                return Err(error.to_string());
-            }
-            match buckets.get_mut(bucket) {
-                Some(place @ Bucket::Done(_)) => {
-                    let Bucket::Done(numbers) = std::mem::replace(place, Bucket::Started) else { continue };
-                    drop(buckets);
-                    numbers.give(values);
-                    self.shared.buckets()[bucket] = Bucket::Idle(Some(numbers));
-                    return Ok(());
-                }
-                Some(Bucket::Started) => {}
-                Some(Bucket::Idle(_)) | None => return Err(format!("bucket {bucket} was not started")),
-            }
-            let waited = self.shared.changed.wait(buckets);
-            buckets = waited.unwrap_or_else(PoisonError::into_inner);
-        }
+        let done = |state: &mut State| match state.buckets.get_mut(bucket) {
+            Some(Bucket::Started) => None,
+            Some(place @ Bucket::Done(_)) => match std::mem::replace(place, Bucket::Started) {
+                Bucket::Done(numbers) => Some(Some(numbers)),
+                Bucket::Idle(_) | Bucket::Started => None,
+            },
+            Some(Bucket::Idle(_)) | None => Some(None),
+        };
+        let numbers = self.shared.wait(done).map_err(|error| error.to_string())?;
+        let numbers = numbers.ok_or_else(|| format!("bucket {bucket} was not started"))?;
+        numbers.give(values);
+        self.shared.state().buckets[bucket] = Bucket::Idle(Some(numbers));
+        Ok(())
     }
 }
 
@@ -350,7 +365,7 @@ mod tests {
                         worker.start(1, DType::F64, metrics).unwrap();
                         assert!(worker.start(1, DType::F64, metrics).is_err());
                         worker.wait(0, bytes).unwrap();
-                        assert_eq!(worker.agree(1 << worker.rank()).unwrap(), 0b1111);
+                        assert_eq!(worker.any_bits(1 << worker.rank()).unwrap(), 0b1111);
                         worker.wait(1, metrics).unwrap();
                         assert!(worker.wait(1, metrics).is_err());
                         let sum = 10.0 + 4.0 * round as f32;
@@ -371,7 +386,7 @@ mod tests {
         let worker = &workers[0];
         let _ = worker.start(0, DType::F32, values);
         assert!(worker.wait(0, values).unwrap_err().contains("worker 1 is gone"));
-        assert!(worker.agree(0).unwrap_err().to_string().contains("worker 1 is gone"));
+        assert!(worker.any_bits(0).unwrap_err().to_string().contains("worker 1 is gone"));
     }
 
     #[test]

@@ -401,6 +401,23 @@ fn warnings(machine: &Machine, plan: &Plan, source: Source, conditions: &Conditi
     warnings
 }
 
+/// Seconds of each kernel of a step by itself, and of the step.
+fn alone(
+    machine: &Machine,
+    format: Format,
+    (framework, work): (Framework, &Work),
+    profiles: &[Profile],
+) -> Result<(Vec<f64>, f64)> {
+    let (profile, _) = choose_for(framework, profiles, machine, format)?;
+    let peaks = peaks(&machine.processor, format)?;
+    let seconds = |kernel| {
+        let (step, _) = profile.step(&Terms::of_kernel(kernel, &peaks));
+        step.seconds * profile.correction.of(kernel).exp() * profile.of_runs()
+    };
+    let (step, _) = profile.work(work, &peaks);
+    Ok((work.kernels.iter().map(seconds).collect(), step.seconds))
+}
+
 /// Seconds of each kernel of a step, in order, so that all together take what the step is forecast to.
 ///
 /// # Errors
@@ -408,19 +425,13 @@ fn warnings(machine: &Machine, plan: &Plan, source: Source, conditions: &Conditi
 pub fn kernels(
     machine: &Machine,
     format: Format,
-    (framework, work): (Framework, &Work),
+    work: (Framework, &Work),
     profiles: &[Profile],
 ) -> Result<Vec<f64>> {
-    let (profile, _) = choose_for(framework, profiles, machine, format)?;
-    let peaks = peaks(&machine.processor, format)?;
-    let seconds = |kernel| {
-        let (step, _) = profile.step(&Terms::of_kernel(kernel, &peaks));
-        step.seconds * profile.correction.of(kernel).exp() * profile.of_runs()
-    };
-    let alone: Vec<f64> = work.kernels.iter().map(seconds).collect();
-    let (step, _) = profile.work(work, &peaks);
-    let factor = step.seconds / alone.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    Ok(alone.into_iter().map(|seconds| seconds * factor).collect())
+    let (mut kernels, step_s) = alone(machine, format, work, profiles)?;
+    let factor = step_s / kernels.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    kernels.iter_mut().for_each(|seconds| *seconds *= factor);
+    Ok(kernels)
 }
 
 /// Seconds of each layer of a step, in the order in which they begin.
@@ -433,12 +444,9 @@ pub fn layers(
     (framework, work): (Framework, &Work),
     profiles: &[Profile],
 ) -> Result<Vec<LayerForecast>> {
-    let (profile, _) = choose_for(framework, profiles, machine, format)?;
-    let peaks = peaks(&machine.processor, format)?;
+    let (seconds, _) = alone(machine, format, (framework, work), profiles)?;
     let mut layers: Vec<LayerForecast> = Vec::new();
-    for kernel in &work.kernels {
-        let (step, _) = profile.step(&Terms::of_kernel(kernel, &peaks));
-        let factor = profile.correction.of(kernel).exp() * profile.of_runs();
+    for (kernel, seconds) in work.kernels.iter().zip(seconds) {
         let at = layers.iter().position(|layer| layer.layer == kernel.layer).unwrap_or_else(|| {
             layers.push(LayerForecast { layer: kernel.layer.clone(), ..LayerForecast::default() });
             layers.len() - 1
@@ -447,7 +455,7 @@ pub fn layers(
         layer.kernels += 1;
         layer.flops += kernel.flops;
         layer.bytes += kernel.bytes;
-        layer.seconds += step.seconds * factor;
+        layer.seconds += seconds;
     }
     Ok(layers)
 }

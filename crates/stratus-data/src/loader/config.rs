@@ -430,7 +430,11 @@ impl Plan {
         } as u64;
         let Turn { first, of } = config.turn;
         if of == 0 || first >= of || of > 1 && config.start != Position::default() {
-            return wrong("turn", format!("is batch {first} and every {of}th from there, from the start"));
+            let from = "from the start of an epoch";
+            return wrong(
+                "turn",
+                format!("is number {first} of {of} that take turns; it is below {of}, {from}"),
+            );
         }
         let batches_per_epoch = batches_per_epoch.saturating_sub(first).div_ceil(of);
         if config.start.batch > batches_per_epoch {

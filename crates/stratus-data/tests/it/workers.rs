@@ -106,5 +106,8 @@ fn shares_that_cannot_be_are_refused() {
     assert_eq!(wrong(share(8, 0, 1), 36), "share cuts batches into 8 equal parts, and one has 4 samples");
     assert_eq!(wrong(share(8, 6, 4), 32), "share is 4 parts from 6 on, of 8");
     let turn = LoaderConfig { turn: Turn { first: 2, of: 2 }, ..config() };
-    assert_eq!(wrong(turn, 32), "turn is batch 2 and every 2th from there, from the start");
+    assert_eq!(
+        wrong(turn, 32),
+        "turn is number 2 of 2 that take turns; it is below 2, from the start of an epoch"
+    );
 }

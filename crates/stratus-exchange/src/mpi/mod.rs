@@ -103,7 +103,7 @@ impl Transport for Mpi {
         self.size
     }
 
-    fn swap(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError> {
+    fn send_receive(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError> {
         // The two meet first, and say how much they send. Who comes early sleeps; the bytes then move while
         // both look after them.
         let lengths = (send.len() as u64).to_le_bytes();

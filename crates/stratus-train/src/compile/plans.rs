@@ -60,21 +60,22 @@ impl Plans {
         if parts[0] != parts[1] || parts[0] == 1 {
             return self == other;
         }
-        let all = |plans: &Self| {
-            let Self { train, tail, evaluate, refresh, .. } = plans.clone();
-            [Some(train), tail, Some(evaluate), Some(refresh)]
+        let same = |one: &Plan, two: &Plan| {
+            let known = &two.choices.implementations;
+            let mut chosen = one.choices.implementations.iter();
+            one.library == two.library
+                && one.kernels == two.kernels
+                && one.threads == two.threads
+                && chosen.all(|(step, name)| known.get(step).is_none_or(|other| other == name))
         };
-        all(self).into_iter().zip(all(other)).all(|pair| match pair {
-            (Some(one), Some(two)) => {
-                let about = |plan: &Plan| (plan.library.clone(), plan.kernels.clone(), plan.threads);
-                let of_two = &two.choices.implementations;
-                let differs =
-                    |(step, name): (&String, &String)| of_two.get(step).is_some_and(|other| other != name);
-                about(&one) == about(&two) && !one.choices.implementations.iter().any(differs)
-            }
-            (None, None) => true,
-            _ => false,
-        })
+        let tails = match (&self.tail, &other.tail) {
+            (Some(one), Some(two)) => same(one, two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        tails
+            && same(&self.train, &other.train)
+            && same(&self.evaluate, &other.evaluate)
+            && same(&self.refresh, &other.refresh)
     }
 
     /// The kernels and layouts of each program.

@@ -6,9 +6,9 @@ mod board;
 mod first_stage;
 mod loss_watch;
 mod outlook;
+mod process_group;
 mod records;
 mod setup;
-mod together;
 mod trainer;
 mod usage;
 mod workers;
@@ -20,6 +20,7 @@ use crate::experiment::{Decode, ScheduleName};
 use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use first_stage::FirstStage;
+pub use process_group::ProcessGroup;
 use setup::{RunSetup, RunStart};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +35,6 @@ use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
 use stratus_run::sources::Sources;
 use stratus_run::summary::{Status, Summary};
-pub use together::Together;
 use trainer::{Loaders, Trainer};
 
 /// How to run.
@@ -57,7 +57,7 @@ pub struct Options {
     /// second.
     pub until_epoch: Option<u64>,
     /// The workers that train the run with this one.
-    pub together: Together,
+    pub group: ProcessGroup,
 }
 
 impl Options {
@@ -91,12 +91,12 @@ pub fn start(
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
-    let together = &options.together;
-    let experiment = &together.with_parts(experiment)?;
-    together.expect_same(&[experiment.to_toml().as_bytes()])?;
+    let group = &options.group;
+    let experiment = &group.with_parts(experiment)?;
+    group.expect_same(&[experiment.to_toml().as_bytes()])?;
     Allowance::of(experiment, 0.0, [begun, options.since(begun)])?;
     let runs = Path::new("runs").join(experiment.name());
-    if together.is_first() {
+    if group.is_first() {
         RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
     }
     let create = || match &options.out {
@@ -121,13 +121,13 @@ pub fn start(
     }
     let setup = RunStart::New.set_up(experiment, options, observer)?;
     // From here on the disk is written to.
-    if together.is_first() {
+    if group.is_first() {
         let run = create()?;
         let lock = run.lock()?;
         return begin(setup, run, lock, machine, options, begun, observer);
     }
     // The first worker has made it.
-    let run = together.own_folder(&RunDir::open(&together.directory(None)?)?)?;
+    let run = group.own_folder(&RunDir::open(&group.directory(None)?)?)?;
     let lock = run.lock()?;
     run.prepare()?;
     let log = Log::open(&run.log())?;
@@ -164,7 +164,7 @@ fn begin(
         observer.say(&text);
     }
     announce::place(&setup, run.path()).iter().for_each(|line| observer.say(line));
-    options.together.directory(Some(run.path()))?;
+    options.group.directory(Some(run.path()))?;
     train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 
@@ -209,9 +209,9 @@ fn extended(run: &RunDir, mut experiment: Experiment, epochs: u64) -> Result<Exp
 pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let run = RunDir::open(path)?;
-    let together = &options.together;
-    let is_first = together.is_first();
-    let own_folder = together.own_folder(&run)?;
+    let group = &options.group;
+    let is_first = group.is_first();
+    let own_folder = group.own_folder(&run)?;
     let lock = own_folder.lock()?;
     own_folder.prepare()?;
     let mut own = Experiment::load(&run.experiment())?;
@@ -219,7 +219,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     if let Some(epochs) = options.extend_to {
         own = extended(&run, own, epochs)?;
     }
-    let experiment = together.with_parts(&own.clone().with_overrides(&options.allowance)?)?;
+    let experiment = group.with_parts(&own.clone().with_overrides(&options.allowance)?)?;
     // Only a run that can go on is changed.
     let keep_extension = |log: &mut Log| -> Result<(), TrainError> {
         let Some(epochs) = options.extend_to.filter(|_| is_first) else { return Ok(()) };
@@ -238,7 +238,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     let newest = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state.weights_sha256);
     let newest = newest.map_or("", String::as_str);
     // From here on the first worker writes what the others have read.
-    together.expect_same(&[experiment.to_toml().as_bytes(), newest.as_bytes(), &plan])?;
+    group.expect_same(&[experiment.to_toml().as_bytes(), newest.as_bytes(), &plan])?;
     if let (Ok(summary), Some(checkpoint)) = (Summary::read(&run.summary()), &recovery.checkpoint)
         && summary.status == Status::Completed
         && summary.iterations == checkpoint.state.iteration
@@ -265,10 +265,10 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         _ => KernelSelection::Cached,
     };
     let start = if recovery.checkpoint.is_some() { RunStart::Continued } else { RunStart::New };
-    let mut setup = match RunSetup::new(&experiment, start, &selection, together, observer) {
+    let mut setup = match RunSetup::new(&experiment, start, &selection, group, observer) {
         Err(TrainError::Engine(error)) if matches!(selection, KernelSelection::Repeat(_)) => {
             observer.warn(&format!("the plan of this run cannot be repeated here ({error})"));
-            RunSetup::new(&experiment, start, &KernelSelection::Cached, together, observer)?
+            RunSetup::new(&experiment, start, &KernelSelection::Cached, group, observer)?
         }
         other => other?,
     };

@@ -3,7 +3,7 @@
 use super::Options;
 use super::announce;
 use super::outlook::Foreseen;
-use super::together::Together;
+use super::process_group::ProcessGroup;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit};
@@ -57,7 +57,7 @@ impl RunStart {
         observer: &mut dyn Observer,
     ) -> Result<(RunSetup, Loaders), TrainError> {
         let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, &selection, &options.together, observer)?;
+        let mut setup = RunSetup::new(experiment, self, &selection, &options.group, observer)?;
         setup.first_weights(observer)?;
         let loaders = Loaders::new(&setup, Position::default())?;
         Ok((setup, loaders))
@@ -69,7 +69,7 @@ impl RunSetup {
         experiment: &Experiment,
         start: RunStart,
         selection: &KernelSelection<'_>,
-        together: &Together,
+        group: &ProcessGroup,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
         expect_layer_file(experiment)?;
@@ -90,7 +90,7 @@ impl RunSetup {
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
-        let resolved = Resolved::new(&experiment, train, &graph, &device)?.with_place(together.place());
+        let resolved = Resolved::new(&experiment, train, &graph, &device)?.with_place(group.place());
         expect_parts(&resolved)?;
         match (expect_statistics(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
@@ -114,10 +114,10 @@ impl RunSetup {
         }
         let mut warn = |text: &str| observer.warn(text);
         let FittedRun { resolved, mut planned, .. } =
-            fit(resolved, &graph, &device, selection, together.workers(), &mut warn)?;
+            fit(resolved, &graph, &device, selection, group.workers(), &mut warn)?;
         let foreseen = foresee(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
-        together.connect(&mut compiled.session, resolved.share().first);
+        group.connect(&mut compiled.session, resolved.share().first);
         session_state::set_class_weights(&mut compiled.session, &resolved)?;
         Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled, foreseen })
     }

@@ -8,12 +8,12 @@ use super::best::BestEpochs;
 use super::board::Board;
 use super::loss_watch::LossWatch;
 use super::outlook::Outlook;
+use super::process_group::{Decision, ProcessGroup};
 use super::records::{
     BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Measured, RunningTotals, ValidationKind, final_metrics,
     timeline_program,
 };
 use super::setup::RunSetup;
-use super::together::{Decision, Together};
 use super::usage::UsageSampler;
 use super::workers::{Observed, WorkerSearch};
 use super::{JPEG, Options, announce};
@@ -140,7 +140,7 @@ pub(super) struct Trainer<'a> {
     jpeg: Option<String>,
     /// The JPEG decoder before the run was resumed.
     jpeg_before: Option<String>,
-    together: Together,
+    group: ProcessGroup,
     /// What all workers do before the next iteration.
     decided: Decision,
 }
@@ -158,8 +158,8 @@ impl<'a> Trainer<'a> {
         let settings = setup.resolved.settings();
         let resumed = state.as_ref().map_or(0, |state| state.resumed + 1);
         let mut state = state.unwrap_or_default();
-        let together = options.together.clone();
-        if !together.is_first() {
+        let group = options.group.clone();
+        if !group.is_first() {
             // The positions are those of the first worker's files.
             state.positions.clear();
         }
@@ -176,7 +176,7 @@ impl<'a> Trainer<'a> {
         let (session, ids) = (&setup.compiled.session, setup.compiled.ids);
         let program = timeline_program("train", session, ids.train);
         let timeline_train = timeline.declare(&program)?;
-        let shows = settings.train.tensorboard && together.is_first();
+        let shows = settings.train.tensorboard && group.is_first();
         let board = shows
             .then(|| Board::open(run, position(TENSORBOARD), task, &program, &setup.graph))
             .transpose()?;
@@ -252,7 +252,7 @@ impl<'a> Trainer<'a> {
             best,
             loss_watch: LossWatch::default(),
             jpeg: None,
-            together,
+            group,
             decided: Decision::default(),
             jpeg_before: state.libraries.get(JPEG).cloned(),
         })
@@ -311,14 +311,14 @@ impl<'a> Trainer<'a> {
     /// What all workers do before the next iteration. What depends on time the first decides.
     fn decide(&mut self, total: u64) -> Result<(), TrainError> {
         let goes_on = self.iteration < total;
-        let is_first = self.together.is_first();
+        let is_first = self.group.is_first();
         let own = Decision {
             stop: goes_on && self.stop.load(Ordering::Relaxed),
             save: goes_on && is_first && self.saved_at != Some(self.iteration) && self.checkpoint_is_due(),
             limit: goes_on && is_first && self.is_over(),
             early: is_first && self.stopped_early().is_some(),
         };
-        self.decided = self.together.agree(own)?;
+        self.decided = self.group.agree(own)?;
         Ok(())
     }
 
@@ -386,7 +386,7 @@ impl<'a> Trainer<'a> {
             return Err(TrainError::Diverged { loss: measured.loss, iteration: self.iteration, epoch });
         }
         self.clock.stamp(BOOKKEEPING);
-        let images = (batch.samples * self.together.place().workers) as u64;
+        let images = (batch.samples * self.group.place().workers) as u64;
         self.record([epoch, images], rate, measured, timeline, FIRST_STEP + slots)?;
         if let Some(text) = self.loss_watch.add(measured.loss, rate) {
             self.log.say(&text)?;
@@ -572,7 +572,7 @@ impl<'a> Trainer<'a> {
     fn evaluate(&mut self) -> Result<Scores, TrainError> {
         swap_averages(&mut self.setup.compiled)?;
         self.evaluator.set_workers(self.workers.active());
-        let workers = self.together.workers();
+        let workers = self.group.workers();
         let scores = self.evaluator.run_shared(&mut self.setup.compiled.session, workers)?;
         swap_averages(&mut self.setup.compiled)?;
         Ok(scores)

@@ -21,8 +21,8 @@ use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
 use stratus_train::experiment::XmlExperiment;
-use stratus_train::run::{self, Options, Together};
-use workers::{Pulse, Pulsing};
+use stratus_train::run::{self, Options, ProcessGroup};
+use workers::{Heartbeat, WithHeartbeat};
 
 /// Layers in the table at the end.
 const LAYERS: usize = 10;
@@ -95,12 +95,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     // One worker speaks for all.
     let output = &if rank == 0 { *output } else { output.silent() };
     let stop = signals::stop_flag()?;
-    let pulse = Pulse::begin(rank, Arc::clone(&stop));
-    let together =
-        joined.as_ref().map(|joined| Together::new(Arc::clone(&joined.workers), joined.processors));
+    let heartbeat = Heartbeat::begin(rank, Arc::clone(&stop));
+    let group =
+        joined.as_ref().map(|joined| ProcessGroup::new(Arc::clone(&joined.workers), joined.processors));
     let outcome =
-        train(arguments, globals, output, (process_begun, stop), together.unwrap_or_default(), &pulse);
-    pulse.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
+        train(arguments, globals, output, (process_begun, stop), group.unwrap_or_default(), &heartbeat);
+    heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
     let all_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
     if let Some(joined) = joined.filter(|_| all_end) {
         joined.workers.leave().map_err(Failure::failed)?;
@@ -120,8 +120,8 @@ fn train(
     globals: &Globals,
     output: &Output,
     (process_begun, stop): (Option<Instant>, Arc<AtomicBool>),
-    together: Together,
-    pulse: &Pulse,
+    group: ProcessGroup,
+    heartbeat: &Heartbeat,
 ) -> Result {
     let short = arguments.often.given().next().map(|(flag, ..)| flag);
     let globals = &arguments.often.before(globals);
@@ -148,10 +148,10 @@ fn train(
         until_epoch: *until_epoch,
         process_begun,
         allowance: allowance.clone(),
-        together,
+        group,
     };
     let mut shown = Progress::new(*output);
-    let mut progress = Pulsing { observer: &mut shown, pulse: pulse.clone() };
+    let mut progress = WithHeartbeat { observer: &mut shown, heartbeat: heartbeat.clone() };
     let finished = match target {
         Target::Experiment(mut experiment) => {
             if arguments.extend_to.is_some() {

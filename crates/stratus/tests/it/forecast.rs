@@ -193,6 +193,30 @@ fn the_whole_bill() {
     assert!(never.contains("may never be done") && never.contains("none of these machines"), "{never}");
 }
 
+/// Several devices, one batch each or one among them.
+#[test]
+fn several_devices() {
+    let asked = ["resnet50", "--on", "v100-16gb", "--batch", "64", "--images", "1281167"];
+    let more = ["--devices", "1,2,8", "--between", "10Gbit/s", "--latency", "0.1ms"];
+    let out = run(&[&asked[..], &more].concat(), 0).out;
+    insta::assert_snapshot!("forecast_scaling", out[out.find("devices").unwrap()..].to_owned());
+    let report = |more: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&run(&[&asked[..], more, &["--json"]].concat(), 0).out).unwrap()
+    };
+    let weak = report(&more);
+    let row = |at: usize, key: &str| weak["scaling"][at][key].as_f64().unwrap();
+    let step = weak["machines"][0]["step_s"].as_f64().unwrap();
+    assert!((row(0, "step_s") / step - 1.0).abs() < 1e-9 && (row(0, "speed_up") - 1.0).abs() < 1e-9);
+    // 25.6 million gradients of four bytes, 2 (1 - 1/8) of them at 1.25 GB/s, and latency twice in each of
+    // three rounds of each bucket.
+    let bytes = 4.0 * 25_557_032.0 * 1.75 / 1.25e9;
+    assert!(row(2, "exchange_s") > bytes && row(2, "exchange_s") < 1.2 * bytes, "{weak}");
+    assert!(row(2, "speed_up") > 4.0 && row(2, "speed_up") < 8.0, "{weak}");
+    let strong = report(&[&more[..], &["--strong"]].concat());
+    assert_eq!(strong["scaling"][2]["batch"], 8);
+    assert!(strong["scaling"][2]["speed_up"].as_f64() < weak["scaling"][2]["speed_up"].as_f64());
+}
+
 #[test]
 fn what_is_refused() {
     let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
@@ -216,6 +240,23 @@ fn what_is_refused() {
         &["resnet18", "--preemptions", "often"],
         &["resnet18", "--preemptions", "-1/h"],
         &["resnet18", "--preemptions", "1/d", "--framework", "tensorflow"],
+        &["resnet18", "--devices", "1,2"],
+        &["resnet18", "--devices", "0", "--between", "1Gbit/s"],
+        &["resnet18", "--devices", "2", "--between", "fast"],
+        &["resnet18", "--devices", "2", "--between", "1Gbit/s", "--latency", "5"],
+        &[
+            "resnet18",
+            "--devices",
+            "3",
+            "--between",
+            "1Gbit/s",
+            "--strong",
+            "--batch",
+            "64",
+            "--on",
+            "t4-16gb",
+        ],
+        &["resnet18", "--devices", "2", "--between", "1Gbit/s", "--framework", "tensorflow"],
         &["resnet18", "--machines", "own.toml"],
         &["resnet18", "--machines", "absent.toml"],
         &["resnet18", "--on", "here", "--framework", "tensorflow"],

@@ -19,8 +19,8 @@ impl Trainer<'_> {
     /// Saves a checkpoint from which training continues with `batch` of `epoch`, both counted from 0.
     pub(super) fn save(&mut self, epoch: u64, batch: u64) -> Result<(), TrainError> {
         let saving = Instant::now();
-        self.together.expect_same_state(&self.setup.compiled.session, self.iteration)?;
-        if !self.together.is_first() {
+        self.group.expect_same_state(&self.setup.compiled.session, self.iteration)?;
+        if !self.group.is_first() {
             // The first worker writes what all have.
             self.timeline.sync()?;
             self.saved = Instant::now();

@@ -55,12 +55,12 @@ fn measure(mpi: &mut Mpi, bytes: usize, rounds: u32) -> std::result::Result<Exch
     // The first round finds memory and ways.
     for round in 0..=rounds {
         values.fill(1.0);
-        tree::gather(mpi, &[0])?;
+        tree::all_gather(mpi, &[0])?;
         let begun = Instant::now();
-        tree::sum(mpi, &mut values, &mut scratch)?;
+        tree::all_reduce(mpi, &mut values, &mut scratch)?;
         let tree_ms = 1e3 * begun.elapsed().as_secs_f64();
         values.fill(1.0);
-        tree::gather(mpi, &[0])?;
+        tree::all_gather(mpi, &[0])?;
         let begun = Instant::now();
         mpi.all_reduce(&values, &mut scratch)?;
         let all_reduce_ms = 1e3 * begun.elapsed().as_secs_f64();

@@ -6,6 +6,7 @@ use crate::output::Table;
 use clap::Args;
 use stratus_forecast::catalogue::{HERE, Machine};
 use stratus_forecast::forecast::{self, Forecast};
+use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
 use stratus_forecast::scaling::{Link, Scaled, Step};
 use stratus_forecast::text::{self, duration};
@@ -57,6 +58,12 @@ impl ScalingArguments {
         probes: &[Probed],
     ) -> Result<Vec<Scaled>> {
         let Some(link) = self.link()? else { return Ok(Vec::new()) };
+        if planner.framework() == Framework::Tensorflow {
+            return Err(Failure::usage(
+                "how TensorFlow exchanges gradients is not known: --devices is for Stratus",
+            )
+            .hint("leave out --framework tensorflow"));
+        }
         let one = row.images_per_second;
         let mut all = Vec::new();
         for &devices in &self.devices {

@@ -10,6 +10,7 @@
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::output::Output;
 use crate::signals;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,8 +22,8 @@ use stratus_exchange::{ExchangeError, Launched, Workers, launched};
 use stratus_threads::keep_to_share;
 use stratus_train::{EpochResult, Observer, TrainingProgress};
 
-/// The environment variable that names the folder of signs of life.
-const SIGNS: &str = "STRATUS_WORKER_SIGNS";
+/// The environment variable that names the folder of heartbeats.
+const FOLDER: &str = "STRATUS_WORKER_HEARTBEATS";
 /// The environment variable that names the launcher.
 const MPIEXEC: &str = "STRATUS_MPIEXEC";
 /// What Open MPI's launcher is told, by variables of several of its versions: there may be more workers than
@@ -33,15 +34,17 @@ const OPEN_MPI: [(&str, &str); 4] = [
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
     ("PRTE_MCA_hwloc_default_binding_policy", "none"),
 ];
-/// The sign of life of the process that started the workers, and its word that they are to stop.
+/// The heartbeat of the process that started the workers, and its word that they are to stop.
 const STARTED: &str = "started";
 const STOP: &str = "stop";
-/// Between two signs.
+/// Between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
-/// A worker without a sign for so long stands still: it ends all.
+/// A worker without a heartbeat for so long stands still: it ends all.
 const SILENCE: Duration = Duration::from_secs(20);
-/// The sign of a worker that has ended by itself begins with this; its exit code follows.
+/// The last heartbeat of a worker that has ended by itself begins with this; its exit code follows.
 const ENDED: &str = "ended:";
+/// Folders that are tried until one is new.
+const ATTEMPTS: u32 = 100;
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -87,36 +90,36 @@ pub struct Joined {
     pub processors: usize,
 }
 
-/// Where a worker is, for its signs of life.
+/// Where a worker is, for its heartbeats.
 #[derive(Clone, Debug, Default)]
-pub struct Pulse {
+pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     file: Option<PathBuf>,
 }
 
-impl Pulse {
-    /// Begins to give signs, where somebody looks at them, and to look for those of whoever started this
+impl Heartbeat {
+    /// Begins to beat, where somebody listens, and to listen to whoever started this
     /// worker: `stop` is set where it says so, or is gone.
     pub fn begin(rank: usize, stop: Arc<AtomicBool>) -> Self {
-        let Some(folder) = std::env::var_os(SIGNS).map(PathBuf::from) else { return Self::default() };
-        let pulse = Self { file: Some(folder.join(rank.to_string())), ..Self::default() };
-        let beating = pulse.clone();
+        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return Self::default() };
+        let heartbeat = Self { file: Some(folder.join(rank.to_string())), ..Self::default() };
+        let beats = heartbeat.clone();
         std::thread::spawn(move || {
-            while !beating.ended.load(Ordering::Relaxed) {
-                beating.note("at");
+            while !beats.ended.load(Ordering::Relaxed) {
+                beats.note("at");
                 if folder.join(STOP).exists() || age(&folder.join(STARTED)).is_none_or(|age| age > SILENCE) {
                     stop.store(true, Ordering::Relaxed);
                 }
                 std::thread::sleep(BEAT);
             }
         });
-        pulse
+        heartbeat
     }
 
     fn note(&self, word: &str) {
         if let Some(file) = &self.file {
-            // A sign that cannot be written is none: the other side says so.
+            // A heartbeat that cannot be written is none: the other side says so.
             let _ = std::fs::write(file, format!("{word} {}", self.iteration.load(Ordering::Relaxed)));
         }
     }
@@ -129,16 +132,16 @@ impl Pulse {
 }
 
 /// An observer that also notes where training is.
-pub struct Pulsing<'a> {
+pub struct WithHeartbeat<'a> {
     /// Who is told.
     pub observer: &'a mut dyn Observer,
     /// Where it is noted.
-    pub pulse: Pulse,
+    pub heartbeat: Heartbeat,
 }
 
-impl Observer for Pulsing<'_> {
+impl Observer for WithHeartbeat<'_> {
     fn iteration(&mut self, progress: &TrainingProgress) {
-        self.pulse.iteration.store(progress.iteration, Ordering::Relaxed);
+        self.heartbeat.iteration.store(progress.iteration, Ordering::Relaxed);
         self.observer.iteration(progress);
     }
     fn epoch(&mut self, result: &EpochResult) {
@@ -162,13 +165,13 @@ pub fn start(count: usize, output: &Output) -> Result {
         return Err(Failure::usage(ExchangeError::Size(count)));
     }
     let Mpiexec { program, library } = Mpiexec::find()?;
-    let signs = Signs::new()?;
+    let heartbeats = Heartbeats::new()?;
     let stop = signals::stop_flag()?;
     let me = std::env::current_exe().map_err(|error| Failure::failed(format!("this program: {error}")))?;
     let mut command = Command::new(&program);
     command.arg("-n").arg(count.to_string()).arg(me).args(without_workers(std::env::args_os().skip(1)));
     // Its own group: the terminal's Ctrl-C is this process's, which passes it on.
-    command.stdin(Stdio::null()).env(SIGNS, &signs.folder).process_group(0);
+    command.stdin(Stdio::null()).env(FOLDER, &heartbeats.folder).process_group(0);
     if let Some(library) = &library {
         command.env(SEARCH.environment, library);
     }
@@ -183,8 +186,8 @@ pub fn start(count: usize, output: &Output) -> Result {
     let (mut told, mut beat) = (false, Instant::now());
     loop {
         if let Some(status) = child.try_wait().map_err(|error| Failure::failed(error.to_string()))? {
-            let (code, failed, dead) = (status.code(), signs.failed(count), signs.dead(count));
-            drop(signs);
+            let (code, failed, dead) = (status.code(), heartbeats.failed(count), heartbeats.dead(count));
+            drop(heartbeats);
             return match (code, failed, dead) {
                 (Some(0), ..) => Ok(()),
                 // The worker has said why. The launcher's own code is that of whom it has killed then.
@@ -194,16 +197,16 @@ pub fn start(count: usize, output: &Output) -> Result {
             };
         }
         if beat.elapsed() > BEAT {
-            signs.say(STARTED);
+            heartbeats.say(STARTED);
             beat = Instant::now();
         }
         if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
-            signs.say(STOP);
+            heartbeats.say(STOP);
             output.message("workers stop after this iteration, with a checkpoint");
         }
-        if let Some((rank, at)) = signs.silent(count) {
+        if let Some((rank, at)) = heartbeats.silent(count) {
             end(&mut child);
-            return Err(Failure::lost(rank, at, "has given no sign of life for 20 s"));
+            return Err(Failure::lost(rank, at, "has had no heartbeat for 20 s"));
         }
         std::thread::sleep(LOOK);
     }
@@ -258,35 +261,45 @@ impl Mpiexec {
     }
 }
 
-/// How long ago a sign was given; `None` where there is none.
+/// How old a heartbeat is; `None` where there is none.
 fn age(path: &Path) -> Option<Duration> {
     let written = std::fs::metadata(path).and_then(|data| data.modified()).ok()?;
     Some(SystemTime::now().duration_since(written).unwrap_or_default())
 }
 
-/// The folder of signs of life.
-struct Signs {
+/// The folder of heartbeats.
+struct Heartbeats {
     folder: PathBuf,
     begun: Instant,
 }
 
-impl Signs {
+impl Heartbeats {
     fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("stratus-workers-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
-        let signs = Self { folder, begun: Instant::now() };
-        signs.say(STARTED);
-        Ok(signs)
+        // Of this user alone, and new: others may write into the folder of temporary files.
+        let (folder, begun) = (std::env::temp_dir(), std::process::id());
+        let made = (0..ATTEMPTS).find_map(|attempt| {
+            let folder = folder.join(format!("stratus-workers-{begun}-{attempt}"));
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+            match made {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
+                made => Some(made.map(|()| folder)),
+            }
+        });
+        let failed = |error| Failure::failed(format!("{}: {error}", folder.display()));
+        let taken = || std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        let folder = made.unwrap_or_else(|| Err(taken())).map_err(failed)?;
+        let heartbeats = Self { folder, begun: Instant::now() };
+        heartbeats.say(STARTED);
+        Ok(heartbeats)
     }
 
-    /// Gives a sign to the workers.
+    /// Says something to the workers.
     fn say(&self, word: &str) {
         // Without it they stop by themselves.
         let _ = std::fs::write(self.folder.join(word), word);
     }
 
-    /// The last sign of a worker: its word and its iteration, and how old it is.
+    /// The last heartbeat of a worker: its word and its iteration, and how old it is.
     fn of(&self, rank: usize) -> Option<(String, u64, Duration)> {
         let path = self.folder.join(rank.to_string());
         let text = std::fs::read_to_string(&path).ok()?;
@@ -300,11 +313,11 @@ impl Signs {
         codes.into_iter().find(|code| *code != 0)
     }
 
-    /// The first worker that began and did not end by itself; with the iteration of its last sign. Of those
-    /// that were ended with it, it is the one whose sign is oldest.
+    /// The first worker that began and did not end by itself; with the iteration of its last heartbeat. Of
+    /// those that were ended with it, it is the one whose heartbeat is oldest.
     fn dead(&self, count: usize) -> Option<(usize, u64)> {
-        let signs = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
-        let dead = signs.filter(|(_, (word, ..))| !word.starts_with(ENDED));
+        let all = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
+        let dead = all.filter(|(_, (word, ..))| !word.starts_with(ENDED));
         dead.max_by_key(|(rank, (.., age))| (*age, std::cmp::Reverse(*rank)))
             .map(|(rank, (_, at, _))| (rank, at))
     }
@@ -313,14 +326,13 @@ impl Signs {
         if self.begun.elapsed() < SILENCE {
             return None;
         }
-        let mut signs = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
-        signs
-            .find(|(_, (word, _, age))| !word.starts_with(ENDED) && *age > SILENCE)
+        let mut all = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
+        all.find(|(_, (word, _, age))| !word.starts_with(ENDED) && *age > SILENCE)
             .map(|(rank, (_, at, _))| (rank, at))
     }
 }
 
-impl Drop for Signs {
+impl Drop for Heartbeats {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -357,13 +369,13 @@ mod tests {
 
     #[test]
     fn the_one_that_died_first_is_named() {
-        let signs = Signs::new().unwrap();
-        std::fs::write(signs.folder.join("1"), "at 7").unwrap();
+        let heartbeats = Heartbeats::new().unwrap();
+        std::fs::write(heartbeats.folder.join("1"), "at 7").unwrap();
         std::thread::sleep(Duration::from_millis(30));
-        std::fs::write(signs.folder.join("0"), "at 8").unwrap();
-        assert_eq!(signs.dead(3), Some((1, 7)));
-        assert_eq!((signs.silent(3), signs.failed(3)), (None, None));
-        std::fs::write(signs.folder.join("1"), "ended:2 7").unwrap();
-        assert_eq!((signs.dead(3), signs.failed(3)), (Some((0, 8)), Some(2)));
+        std::fs::write(heartbeats.folder.join("0"), "at 8").unwrap();
+        assert_eq!(heartbeats.dead(3), Some((1, 7)));
+        assert_eq!((heartbeats.silent(3), heartbeats.failed(3)), (None, None));
+        std::fs::write(heartbeats.folder.join("1"), "ended:2 7").unwrap();
+        assert_eq!((heartbeats.dead(3), heartbeats.failed(3)), (Some((0, 8)), Some(2)));
     }
 }

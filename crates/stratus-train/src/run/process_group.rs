@@ -6,6 +6,8 @@
 
 use crate::resolve::Place;
 use crate::{Experiment, TrainError};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
@@ -41,13 +43,13 @@ impl Decision {
 
 /// This process among the workers of a run; alone by default.
 #[derive(Clone, Debug, Default)]
-pub struct Together {
+pub struct ProcessGroup {
     workers: Option<Arc<Workers>>,
     /// The processors of its machine, which it shares with the other workers there.
     processors: usize,
 }
 
-impl Together {
+impl ProcessGroup {
     /// One of several workers, on a machine with so many processors for all of them.
     #[must_use]
     pub fn new(workers: Arc<Workers>, processors: usize) -> Self {
@@ -90,7 +92,7 @@ impl Together {
         let Some(others) = self.workers() else { return Ok(experiment) };
         if experiment.train.threads == 0 {
             let own = (self.processors.max(1) as u64).to_le_bytes();
-            let first = others.gather(&own)?.into_iter().next().unwrap_or_default();
+            let first = others.all_gather(&own)?.into_iter().next().unwrap_or_default();
             let threads = <[u8; 8]>::try_from(first.as_slice()).map_or(1, u64::from_le_bytes);
             experiment = experiment.with_overrides(&[("train.threads", threads.to_string())])?;
         }
@@ -122,7 +124,7 @@ impl Together {
     pub(super) fn expect_same(&self, what: &[&[u8]]) -> Result<(), TrainError> {
         let Some(workers) = self.workers() else { return Ok(()) };
         let own = sha256_hex(what.iter().copied().chain([env!("CARGO_PKG_VERSION").as_bytes()]));
-        let all = workers.gather(own.as_bytes())?;
+        let all = workers.all_gather(own.as_bytes())?;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
             Some(other) => Err(TrainError::Configuration {
@@ -135,14 +137,11 @@ impl Together {
         }
     }
 
-    /// The run's directory, which the first worker has made, and that of this worker's own files.
+    /// The run's directory, which the first worker has made and says to the others.
     pub(super) fn directory(&self, made: Option<&Path>) -> Result<PathBuf, TrainError> {
-        let own = made.map(|path| path.as_os_str().as_encoded_bytes().to_vec()).unwrap_or_default();
-        let Some(workers) = self.workers() else {
-            return Ok(made.map(Path::to_path_buf).unwrap_or_default());
-        };
-        let said = workers.broadcast(own)?;
-        Ok(PathBuf::from(String::from_utf8_lossy(&said).into_owned()))
+        let own = made.map(|path| path.as_os_str().as_bytes().to_vec()).unwrap_or_default();
+        let said = self.workers().map_or(Ok(own.clone()), |workers| workers.broadcast(own))?;
+        Ok(PathBuf::from(OsString::from_vec(said)))
     }
 
     /// Where this worker writes: the run itself, or a folder in it.
@@ -157,7 +156,7 @@ impl Together {
     pub(super) fn agree(&self, own: Decision) -> Result<Decision, TrainError> {
         match self.workers() {
             None => Ok(own),
-            Some(workers) => Ok(Decision::of(workers.agree(own.bits())?)),
+            Some(workers) => Ok(Decision::of(workers.any_bits(own.bits())?)),
         }
     }
 
@@ -168,18 +167,16 @@ impl Together {
     pub(super) fn expect_same_state(&self, session: &Session, iteration: u64) -> Result<(), TrainError> {
         let Some(workers) = self.workers() else { return Ok(()) };
         let mut names = Vec::new();
-        let mut sums = Vec::new();
+        let mut sums = String::new();
         for value in session.state().filter(|value| value.role != Role::Frozen) {
-            let view = session.read(value.name)?;
-            let sum = view.iter().fold(0u64, |sum, number| {
-                sum.rotate_left(5) ^ u64::from(number.to_bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            });
             names.push(value.name);
-            sums.extend(sum.to_le_bytes());
+            sums += &sha256_hex([bytemuck::cast_slice(&session.read(value.name)?)]);
         }
-        let all = workers.gather(&sums)?;
+        let each = (sums.len() / names.len().max(1)).max(1);
+        let all = workers.all_gather(sums.as_bytes())?;
         for (rank, other) in all.iter().enumerate() {
-            let differs = other.chunks(8).zip(all[0].chunks(8)).position(|(theirs, first)| theirs != first);
+            let differs =
+                other.chunks(each).zip(all[0].chunks(each)).position(|(theirs, first)| theirs != first);
             if let Some(name) = differs.and_then(|at| names.get(at)) {
                 return Err(TrainError::WorkersDiffer { rank, tensor: (*name).to_owned(), iteration });
             }
