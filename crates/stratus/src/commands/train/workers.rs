@@ -309,8 +309,8 @@ impl Heartbeats {
 
     /// The exit code of the first worker that ended by itself and not well.
     fn failed(&self, count: usize) -> Option<u8> {
-        let codes = (0..count).filter_map(|rank| self.of(rank)?.0.strip_prefix(ENDED)?.parse().ok());
-        codes.into_iter().find(|code| *code != 0)
+        let mut codes = (0..count).filter_map(|rank| self.of(rank)?.0.strip_prefix(ENDED)?.parse().ok());
+        codes.find(|code| *code != 0)
     }
 
     /// The first worker that began and did not end by itself; with the iteration of its last heartbeat. Of
