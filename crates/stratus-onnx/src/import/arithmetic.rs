@@ -107,7 +107,8 @@ impl<'a> Importer<'a> {
         let mut node = node;
         while let Some(reader) = self.sole_reader(node) {
             match reader.operator {
-                "Dropout" | "Identity" => node = reader,
+                // Their first input, which each has once: nodes that read each other end this too.
+                "Dropout" | "Identity" if reader.inputs.first() == node.outputs.first() => node = reader,
                 "Add" | "Sum" => {
                     let known = |name: &&str| {
                         matches!(self.values.get(*name), Some(Value::Initialiser(_) | Value::Constant(_)))
@@ -174,7 +175,7 @@ impl<'a> Importer<'a> {
 
     /// Division by one number.
     pub(super) fn quotient(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        if !matches!(self.value(node, 0)?, Value::LayerOutput(_)) {
+        if !matches!(self.value(node, 0)?, Value::LayerOutput(_) | Value::Gelu(..)) {
             return Err("it divides by what it computes from the images".into());
         }
         let made = self.made(node, 0)?;

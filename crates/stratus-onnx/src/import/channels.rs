@@ -14,6 +14,9 @@ impl<'a> Importer<'a> {
         let channels = self.channels(made, axis)?;
         let count = node.outputs.len();
         let sizes = match self.integers(node, "split", 1)? {
+            Some(_) if node.attribute("num_outputs").is_some() => {
+                return Err("it has both `split` and `num_outputs`: leave one out".into());
+            }
             Some(sizes) => sizes.into_iter().map(|size| usize::try_from(size).ok()).collect(),
             None => equal_parts(node, channels, count),
         };

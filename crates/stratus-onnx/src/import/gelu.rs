@@ -67,7 +67,7 @@ impl<'a> Importer<'a> {
             return Ok(Some(Value::Gelu(next, x)));
         }
         let sole = self.is_sole(node);
-        if let (GeluPart::Sum, Some(made)) = (part, factor) {
+        if let (GeluPart::Sum, Some(made)) = (part, factor.filter(|made| made.order == x.order)) {
             // `x / 2` is a layer by now: it becomes the whole.
             let fits = |layer: &super::Layer| {
                 matches!(layer.op, Op::Scale(Scale { factor: 0.5 })) && layer.inputs == [x.id]

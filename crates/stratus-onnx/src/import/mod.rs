@@ -530,7 +530,8 @@ impl<'a> Importer<'a> {
 
     /// The node that reads what a node makes, where there is one alone.
     fn sole_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
-        self.readers.get(node.outputs.first().filter(|_| self.is_sole(node))?).copied()
+        let name = node.outputs.first().filter(|name| !name.is_empty() && self.is_sole(node))?;
+        self.readers.get(name).copied()
     }
 
     /// The same value under another name.

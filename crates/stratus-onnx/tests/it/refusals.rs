@@ -327,6 +327,9 @@ fn channels_are_shuffled_split_and_sliced_alone() {
         ["relu ", "channel_slice 4 from 0", "channel_slice 2 from 4", "concat "]
     );
     split(&[4, 1]).refused("it does not divide its 6 channels into 2 parts");
+    let both = File { opset: 18, ..relu().with(&whole("s", &[6])) };
+    both.node("Split r s -> y", &[int("axis", 1), int("num_outputs", 1)])
+        .refused("it has both `split` and `num_outputs`");
     relu().node("Split r -> y", &[int("axis", 2)]).refused("its axis is 2; channels alone are divided");
 
     let slice = |start: i64, end: i64, axis: i64, step: i64| {
@@ -429,6 +432,7 @@ fn gelu_is_taken_as_a_whole() {
         ["Mul p p -> t", "Mul t half -> y"],
         ["Mul r p -> t", "Relu t -> y"],
         ["Mul r p -> t", "Add t half -> y"],
+        ["Div p two -> t", "Mul t r -> y"],
     ] {
         gelu(&[&erf[..], &wrong].concat()).refused(part);
     }
@@ -436,6 +440,10 @@ fn gelu_is_taken_as_a_whole() {
     gelu(&["Div r two -> d", "Erf d -> y"]).refused("it is not that of a GELU");
     gelu(&["Div r root -> d", "Erf d -> e", "Add e two -> y"]).refused(part);
     gelu(&["Div r root -> d", "Erf d -> e", "Add e r -> y"]).refused(part);
+    // Half of `x` whose channels are elsewhere is not the half of what the error function is of.
+    let turned = gelu(&["Mul r half -> t"]).node("Transpose r -> l", &[ints("perm", &[0, 2, 3, 1])]);
+    let turned = turned.node("Div l root -> d", &[]).node("Erf d -> e", &[]);
+    turned.node("Add e one -> p", &[]).node("Mul t p -> y", &[]).refused(part);
 }
 
 /// Factors for channels are a layer where a residual sum follows, or nothing could take them over.
@@ -461,6 +469,10 @@ fn factors_of_channels_are_a_layer_or_folded() {
         (&factors.name[..], &factors.shape[..], &factors.values),
         ("the_m.layer_scale", &[3, 1, 1][..], &wanted)
     );
+    // What follows reads itself: looking for the sum comes to an end.
+    let itself = node("Dropout m a -> a", &[]).bytes(2, b"y");
+    let circle = file("Relu x -> c", &[]);
+    File { graph: circle.graph.bytes(1, &itself.0), ..circle }.refused("`a` is read before it is made");
 }
 
 #[test]
