@@ -50,6 +50,7 @@ impl Channels {
         let (threads, from, to) = (self.team.threads(), &self.from, &self.to);
         let rows = |thread: usize| to.thread_rows(threads, thread);
         let whole_pixels = [from, to].iter().all(|map| map.groups == 1);
+        let clears = self.places.contains(&NONE);
         let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * to.row_elements()));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (row, y) in rows(thread).zip(part.chunks_exact_mut(to.row_elements().max(1))) {
@@ -58,7 +59,7 @@ impl Channels {
                 let first = image * from.groups * from.plane_elements() + line * from.row_elements();
                 if whole_pixels {
                     let pixels = x[first..first + from.row_elements()].chunks_exact(from.width);
-                    pixels.zip(y.chunks_exact_mut(to.width)).for_each(|(x, y)| self.pixel(x, y));
+                    pixels.zip(y.chunks_exact_mut(to.width)).for_each(|(x, y)| self.pixel(clears, x, y));
                     continue;
                 }
                 let places = &self.places[group * to.width..(group + 1) * to.width];
@@ -72,9 +73,9 @@ impl Channels {
         });
     }
 
-    /// One pixel, all of whose channels are contiguous.
-    fn pixel<E: Element>(&self, x: &[E], y: &mut [E]) {
-        if self.runs.iter().map(|run| run.channels).sum::<usize>() < y.len() {
+    /// One pixel, all of whose channels are contiguous; cleared first where some are zero.
+    fn pixel<E: Element>(&self, clears: bool, x: &[E], y: &mut [E]) {
+        if clears {
             y.fill(E::store(0.0));
         }
         for Run { from, to, channels } in &self.runs {

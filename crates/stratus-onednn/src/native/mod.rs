@@ -11,6 +11,7 @@
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
 //! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`] | a number for each channel |
+//! | [`by_channel`] | what these share: numbers beside elements, sums of channels |
 //! | [`activation`] with [`gelu`], [`sigmoid`], [`hard_sigmoid`] | smooth activations |
 //! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
@@ -22,6 +23,7 @@
 pub mod activation;
 pub mod adaptive;
 pub mod bias;
+pub mod by_channel;
 pub mod channel_scale;
 pub mod channels;
 pub mod concat;

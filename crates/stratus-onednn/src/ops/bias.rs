@@ -2,14 +2,15 @@
 
 use super::native::{native_step, typed};
 use super::{NativeStep, OnCpu, StepOperands};
-use crate::native::bias::{add_bias, add_bias_scratch, bias_gradient, bias_gradient_scratch};
+use crate::native::bias::{add_bias, bias_gradient};
+use crate::native::by_channel::{numbers_scratch, sums_scratch};
 use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::{AddBias, BiasGradient};
 
 impl OnCpu for AddBias {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (geometry, cpu) = (operands.geometry(1)?, cpu.clone());
-        Ok(typed!(operands.one_type(&[1])?, E => native_step(add_bias_scratch(&geometry), move |o| {
+        Ok(typed!(operands.one_type(&[1])?, E => native_step(numbers_scratch(&geometry), move |o| {
             add_bias::<E>(&cpu, &geometry, o.elements(0), o.elements(1), o.elements(2));
         })))
     }
@@ -18,7 +19,7 @@ impl OnCpu for AddBias {
 impl OnCpu for BiasGradient {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (geometry, cpu) = (operands.geometry(0)?, cpu.clone());
-        let scratch = bias_gradient_scratch(&cpu, &geometry);
+        let scratch = sums_scratch(&cpu, &geometry);
         Ok(typed!(operands.one_type(&[0])?, E => native_step(scratch, move |o| {
             bias_gradient::<E>(&cpu, &geometry, o.elements(0), o.elements(1), o.take(2));
         })))

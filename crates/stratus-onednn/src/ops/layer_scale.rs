@@ -2,17 +2,16 @@
 
 use super::native::{native_step, typed};
 use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::by_channel::{numbers_scratch, sums_scratch};
 use crate::native::elementwise::CpuContext;
-use crate::native::layer_scale::{
-    layer_scale, layer_scale_gradient, layer_scale_gradient_scratch, layer_scale_scratch,
-};
+use crate::native::layer_scale::{layer_scale, layer_scale_gradient};
 use stratus_engine::ops::{LayerScale, LayerScaleGradient};
 
 impl OnCpu for LayerScale {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2])?;
         let (map, cpu) = (operands.geometry(0)?, cpu.clone());
-        let scratch = layer_scale_scratch(&map);
+        let scratch = numbers_scratch(&map);
         Ok(typed!(operands.one_type(&[0, 2])?, E => native_step(scratch, move |o| {
             let (x, factors, y) = (o.elements(0), o.elements(1), o.elements(2));
             layer_scale::<E>(&cpu, &map, x, factors, y, o.elements(3));
@@ -24,7 +23,7 @@ impl OnCpu for LayerScaleGradient {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (map, cpu) = (operands.geometry(0)?, cpu.clone());
-        let scratch = layer_scale_gradient_scratch(&cpu, &map);
+        let scratch = sums_scratch(&cpu, &map);
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(scratch, move |o| {
             let (maps, gradient) = ([&*o.elements(0), &*o.elements(1)], o.elements(2));
             layer_scale_gradient::<E>(&cpu, &map, maps, gradient, o.take(3));
