@@ -107,7 +107,7 @@ impl<'a> Importer<'a> {
         let mut node = node;
         while let Some(reader) = self.sole_reader(node) {
             match reader.operator {
-                // Their first input, which each has once: nodes that read each other end this too.
+                // As their first input, of which each has one: no chain of them is endless.
                 "Dropout" | "Identity" if reader.inputs.first() == node.outputs.first() => node = reader,
                 "Add" | "Sum" => {
                     let known = |name: &&str| {
