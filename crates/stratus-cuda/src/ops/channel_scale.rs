@@ -10,11 +10,11 @@ use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
 const SUMMING_THREADS: [u32; 2] = [32, 8];
 
 /// `[N, C, H, W]` of maps that are laid out channels last, of one type.
-fn maps(operands: &[Operand]) -> Result<[usize; 4], String> {
-    check_types(operands)?;
+pub(super) fn maps_of_one_type(operands: &[&Operand]) -> Result<[usize; 4], String> {
+    check_types(operands.iter().copied())?;
     operands.iter().try_for_each(|operand| channels_last(operand).map(|_| ()))?;
     if operands.windows(2).any(|pair| pair[0].dtype() != pair[1].dtype()) {
-        return Err("it has operands of several types".to_owned());
+        return Err("it has maps of several types".to_owned());
     }
     operands[0].image()
 }
@@ -26,7 +26,8 @@ impl OnGpu for ChannelScale {
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let ([n, c, h, w], dtype) = (maps(operands)?, operands[0].dtype());
+        let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2]])?;
+        let dtype = operands[0].dtype();
         let vector = vector(&[dtype], &[c]);
         let items = n * h * w * (c / vector);
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
@@ -44,7 +45,8 @@ impl OnGpu for ChannelScaleGradient {
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let ([n, c, h, w], dtype) = (maps(operands)?, operands[0].dtype());
+        let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2]])?;
+        let dtype = operands[0].dtype();
         let vector = vector(&[dtype], &[c]);
         let groups = c / vector;
         let [across, down] = SUMMING_THREADS;

@@ -1,8 +1,8 @@
 //! Layer normalisation over the channels of each pixel.
 
-use super::concat::channels_last;
+use super::channel_scale::maps_of_one_type;
 use super::linear::sum_parts;
-use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long, vector};
+use super::{KernelBuilder, OnGpu, Operand, THREADS, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{KernelSpec, LayerNormBackward, LayerNormForward, LayerNormGradients};
@@ -26,15 +26,8 @@ pub(super) struct Maps {
 
 /// What kernels need of a step's maps.
 pub(super) fn maps(operands: &[&Operand]) -> Result<Maps, String> {
+    let [n, channels, h, w] = maps_of_one_type(operands)?;
     let dtype = operands[0].dtype();
-    for operand in operands {
-        check_type(operand.dtype())?;
-        channels_last(operand)?;
-    }
-    if operands.iter().any(|operand| operand.dtype() != dtype) {
-        return Err("it has maps of several types".to_owned());
-    }
-    let [n, channels, h, w] = operands[0].image()?;
     let vector = vector(&[dtype], &[channels]);
     let source = Source::of("layer_norm", dtype, vector);
     Ok(Maps { extents: [n * h * w, channels], dtype, vector, source })
