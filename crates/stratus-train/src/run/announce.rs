@@ -185,7 +185,7 @@ mod tests {
             height: 24,
             width: 32,
             factors: vec![(1, 1)],
-            scans: Scans::ProcessGroup,
+            scans: Scans::Together,
             restart: 0,
             adobe: None,
             seed: 1,
