@@ -14,15 +14,12 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use stratus_base::checksum::sha256_of_reader;
 use stratus_base::printable;
+use stratus_run::layout::{CHECKPOINTS, LOCK};
 
 /// The most files of a run.
 const MOST_FILES: usize = 100_000;
 /// The deepest folder in a run.
 const DEEPEST: usize = 8;
-/// The folder whose old files go as they go there.
-const CHECKPOINTS: &str = "checkpoints";
-/// Held by who writes the run, there and here.
-const LOCK: &str = "run.lock";
 /// A SHA-256 in hexadecimal digits, and the end of its line.
 const HASH_LINE: usize = 65;
 

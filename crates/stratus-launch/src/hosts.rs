@@ -32,6 +32,13 @@ pub(crate) struct Hosts {
     pub(crate) lost: Mutex<BTreeMap<String, Instant>>,
 }
 
+/// How a machine of the list stands.
+struct Stands {
+    state: State,
+    /// Whether it has a folder of the launch.
+    is_there: bool,
+}
+
 /// The job's name on a machine.
 fn id_on(id: &str, host: &str) -> String {
     let plain: String =
@@ -58,10 +65,16 @@ impl Hosts {
         self.host(record.hosts.get(repetition - 1).map_or("", String::as_str))
     }
 
-    /// The machines of a launch, and how each stands.
-    fn states(&self, record: &Record) -> Vec<(&Host, Result<State>)> {
+    /// The machines of a launch, and how each stands. One that was never given a repetition has no folder of
+    /// it, and nor has one that lost its disk: either stands as if nothing was begun.
+    fn states(&self, record: &Record) -> Vec<(&Host, Result<Stands>)> {
         let ready = self.hosts.iter().filter(|host| record.ready.contains(&host.name));
-        ready.map(|host| (host, host.machine.state(&on(record, &host.name)))).collect()
+        let stands = |host: &Host| {
+            let found = host.machine.stands(&on(record, &host.name))?;
+            let is_there = found.is_some();
+            Ok(Stands { state: found.unwrap_or_else(|| State::waiting(record.runs.len())), is_there })
+        };
+        ready.map(|host| (host, stands(host))).collect()
     }
 
     /// Whether a machine has been out of reach for so long that it is given up.
@@ -163,22 +176,17 @@ impl Target for Hosts {
         {
             return Err(error);
         }
-        let mut merged = State {
-            alive: false,
-            stopped: false,
-            owner: String::new(),
-            heartbeat_s: None,
-            repetitions: vec![],
-        };
+        let mut merged = State::waiting(0);
         let mut owners = Vec::new();
         for (at, name) in launch.hosts.iter().enumerate() {
             let found = states.iter().find(|(host, _)| host.name == *name);
             let one = match found {
-                Some((_, Ok(state))) => state.repetitions.get(at).cloned(),
+                Some((_, Ok(stands))) => stands.state.repetitions.get(at).cloned(),
                 Some((_, Err(_))) | None => None,
             };
-            let mut one = one.unwrap_or_else(|| Repetition::unknown(at + 1));
-            if one.status == Status::Unknown && launch.done.contains(&one.repetition) {
+            let mut one = one.unwrap_or_else(|| Repetition::new(at + 1, Status::Unknown));
+            // What is here needs nobody who tells of it.
+            if launch.done.contains(&one.repetition) {
                 one.status = Status::Completed;
             }
             if let Some((_, Err(error))) = found {
@@ -188,8 +196,8 @@ impl Target for Hosts {
             merged.alive |= matches!(one.status, Status::Running | Status::Unknown);
             merged.repetitions.push(one);
         }
-        for (host, state) in &states {
-            let Ok(state) = state else { continue };
+        for (host, stands) in &states {
+            let Ok(Stands { state, .. }) = stands else { continue };
             merged.alive |= state.alive;
             merged.stopped |= state.stopped;
             if state.alive {
@@ -211,20 +219,29 @@ impl Target for Hosts {
         let mut said = Vec::new();
         let patience = if again { Duration::ZERO } else { self.patience };
         let states = self.states(record);
+        // Somebody stopped the launch, and not all of it is done.
+        let is_stopped = states.iter().any(|(host, stands)| {
+            let mine = |one: &&Repetition| record.hosts.get(one.repetition - 1) == Some(&host.name);
+            stands.as_ref().is_ok_and(|Stands { state, .. }| {
+                state.stopped && state.repetitions.iter().filter(mine).any(|one| one.is_open(false, true))
+            })
+        });
         // What is open, by whether its machine can still have it.
         let mut free: Vec<&Host> = Vec::new();
         let mut own: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         let mut orphans: Vec<usize> = Vec::new();
         let mut waiting: Vec<(usize, &Host)> = Vec::new();
-        for (host, state) in &states {
-            let is_lost = self.is_lost(&host.name, state.is_ok(), patience);
+        for (host, stands) in &states {
+            let is_lost = self.is_lost(&host.name, stands.is_ok(), patience);
             let mine = (1..).zip(&record.hosts).filter(|(_, name)| **name == host.name);
-            for (number, _) in mine {
-                let number: usize = number;
-                match state {
-                    Err(_) if is_lost && !record.done.contains(&number) => orphans.push(number),
+            let open = mine.map(|(number, _)| number).filter(|number: &usize| !record.done.contains(number));
+            for number in open {
+                match stands {
+                    Err(_) if is_lost && (again || !is_stopped) => orphans.push(number),
                     Err(_) => {}
-                    Ok(state) => {
+                    // Where it was lost with its folder, it goes on from what is here.
+                    Ok(stands) if !stands.is_there && (again || !is_stopped) => orphans.push(number),
+                    Ok(Stands { state, .. }) => {
                         let Some(one) = state.repetitions.get(number - 1) else { continue };
                         if !one.is_open(state.stopped, again) {
                             continue;
@@ -239,13 +256,13 @@ impl Target for Hosts {
                     }
                 }
             }
-            if matches!(state, Ok(state) if !state.alive && (again || !state.stopped)) {
+            if matches!(stands, Ok(Stands { state, .. }) if !state.alive && (again || !state.stopped)) {
                 free.push(host);
             }
         }
         // A machine that comes back may still train what another has: it is not asked to go on.
-        for (host, state) in &states {
-            let Ok(state) = state else { continue };
+        for (host, stands) in &states {
+            let Ok(Stands { state, .. }) = stands else { continue };
             let others = state
                 .repetitions
                 .iter()
@@ -299,10 +316,12 @@ impl Target for Hosts {
 
     fn stop(&self, launch: &Record) -> Result<bool> {
         let (mut asked, mut error) = (false, None);
-        for host in self.hosts.iter().filter(|host| launch.hosts.contains(&host.name)) {
+        // Also one whose repetition is another's now, which it may not know yet.
+        for host in self.hosts.iter().filter(|host| launch.ready.contains(&host.name)) {
             match host.machine.stop(&on(launch, &host.name)) {
                 Ok(one) => asked |= one,
-                Err(other) => error = Some(other),
+                Err(other) if launch.hosts.contains(&host.name) => error = Some(other),
+                Err(_) => {}
             }
         }
         error.map_or(Ok(asked), Err)
@@ -320,3 +339,6 @@ fn named(numbers: &[usize]) -> String {
         all => format!("repetitions {}", all.join(", ")),
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

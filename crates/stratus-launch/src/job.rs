@@ -319,15 +319,21 @@ impl State {
         state
     }
 
-    /// What a target's script says, and which repetitions were begun. How they stand, it does not say yet.
-    pub(crate) fn facts(text: &str) -> (Self, Vec<bool>) {
-        let mut state = Self {
+    /// Of a launch of which nothing was begun.
+    pub(crate) fn waiting(repetitions: usize) -> Self {
+        let waiting = (1..=repetitions).map(|number| Repetition::new(number, Status::Waiting));
+        Self {
             alive: false,
             stopped: false,
             owner: String::new(),
             heartbeat_s: None,
-            repetitions: vec![],
-        };
+            repetitions: waiting.collect(),
+        }
+    }
+
+    /// What a target's script says, and which repetitions were begun. How they stand, it does not say yet.
+    pub(crate) fn facts(text: &str) -> (Self, Vec<bool>) {
+        let mut state = Self::waiting(0);
         let mut begun = Vec::new();
         for line in text.lines() {
             let Some((key, value)) = line.split_once('=') else { continue };
@@ -341,8 +347,7 @@ impl State {
                 ("heartbeat_s", None) => state.heartbeat_s = value.parse().ok(),
                 ("repetition", _) => {
                     let number = state.repetitions.len() + 1;
-                    let waiting = Repetition { status: Status::Waiting, ..Repetition::unknown(number) };
-                    state.repetitions.push(waiting);
+                    state.repetitions.push(Repetition::new(number, Status::Waiting));
                     begun.push(false);
                 }
                 ("exit", Some(last)) => last.exit = value.trim().parse().ok(),
@@ -358,11 +363,11 @@ impl State {
 }
 
 impl Repetition {
-    /// One of which nothing is known.
-    pub(crate) fn unknown(repetition: usize) -> Self {
+    /// One of which nothing else is known.
+    pub(crate) fn new(repetition: usize, status: Status) -> Self {
         Self {
             repetition,
-            status: Status::Unknown,
+            status,
             exit: None,
             epochs: None,
             queue: None,
@@ -455,6 +460,20 @@ mod tests {
         assert_eq!(Record::find(runs.path(), Some("runs/b-1/1")).unwrap().id, "b-1");
         let error = Record::find(runs.path(), Some("b-2")).unwrap_err().to_string();
         assert!(error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn scripts_know_the_names_of_a_run() {
+        use stratus_run::layout::{CHECKPOINTS, EPOCHS, EXPERIMENT, ITERATIONS};
+        for (script, name) in [
+            (include_str!("scripts/repetition.sh"), format!("/run/{EPOCHS}\"")),
+            (include_str!("scripts/train.sh"), format!("/run/{EXPERIMENT}\"")),
+            (include_str!("scripts/restore.sh"), format!(".run/{EXPERIMENT} ")),
+            (include_str!("scripts/slurm.sh"), format!("/run/{ITERATIONS}\"")),
+            (include_str!("scripts/list.sh"), format!("./{CHECKPOINTS} ")),
+        ] {
+            assert!(script.contains(&name), "{name}");
+        }
     }
 
     #[test]

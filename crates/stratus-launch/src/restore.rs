@@ -5,11 +5,8 @@ use crate::{Error, Record, Result};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use stratus_run::layout::{CHECKPOINTS, LOCK};
 
-/// The folder without which a run is not worth bringing.
-const CHECKPOINTS: &str = "checkpoints";
-/// Held by who writes the run.
-const LOCK: &str = "run.lock";
 /// The deepest folder in a run.
 const DEEPEST: usize = 8;
 
@@ -20,6 +17,7 @@ const DEEPEST: usize = 8;
 /// Where the machine cannot be reached, or a file cannot be read.
 pub(crate) fn restore(shell: &dyn Shell, launch: &Record, repetition: usize, run: &Path) -> Result<u64> {
     let mut files = Vec::new();
+    // Without a checkpoint a run is not worth bringing.
     let is_begun = fs::read_dir(run.join(CHECKPOINTS)).is_ok_and(|mut entries| entries.next().is_some());
     if is_begun {
         search(run, "", DEEPEST, &mut files).map_err(Error::file("read", run))?;
@@ -37,12 +35,7 @@ pub(crate) fn restore(shell: &dyn Shell, launch: &Record, repetition: usize, run
         tar.finish()
     };
     let script = include_str!("scripts/restore.sh");
-    let drain = |from: &mut dyn Read| {
-        // A connection that breaks here, the script's end tells.
-        let _ = io::copy(from, &mut io::sink());
-        Ok(())
-    };
-    let (ended, ()) = shell::run(shell, script, &arguments, send, drain)?;
+    let (ended, ()) = shell::run(shell, script, &arguments, send, shell::drain)?;
     if ended.code != Some(0) {
         return Err(ended.error(shell, "take the run"));
     }

@@ -147,6 +147,13 @@ pub(crate) fn run<T>(
     Ok((ended, read?))
 }
 
+/// Reads what nobody needs, as far as anybody would say it.
+pub(crate) fn drain(from: &mut dyn Read) -> Result<()> {
+    // A connection that breaks here, the script's end tells.
+    let _ = io::copy(&mut from.take(MOST_TEXT), &mut io::sink());
+    Ok(())
+}
+
 /// Runs a script whose answer is text.
 pub(crate) fn text(
     shell: &dyn Shell,

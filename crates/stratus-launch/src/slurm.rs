@@ -142,6 +142,7 @@ fn state(text: &str) -> State {
     let is_unknown = text.lines().any(|line| line == "queue_unknown=1");
     for (one, begun) in state.repetitions.iter_mut().zip(begun) {
         let queued = queue.get(&one.repetition);
+        // Where the queue cannot be asked, only a heart tells.
         let beats = is_unknown && one.heartbeat_s.is_some_and(|age| age < ALIVE);
         one.queue = match queued {
             Some(Queued { state, reason }) if reason.is_empty() || reason == "None" => Some(state.clone()),
@@ -153,9 +154,12 @@ fn state(text: &str) -> State {
             // It ended, and its task is in the queue again.
             Status::Interrupted if runs => Status::Running,
             Status::Interrupted if queued.is_some() => Status::Waiting,
+            Status::Interrupted | Status::Waiting if is_unknown => Status::Unknown,
             status => status,
         };
-        let counts = one.status == Status::Running || queued.is_some() && one.status == Status::Waiting;
+        // What may be trained is not started again.
+        let counts = matches!(one.status, Status::Running | Status::Unknown)
+            || queued.is_some() && one.status == Status::Waiting;
         state.alive |= counts;
     }
     let running: Vec<_> = state.repetitions.iter().filter(|one| one.status == Status::Running).collect();
@@ -220,7 +224,8 @@ impl Target for Slurm {
     }
 
     fn state(&self, launch: &Record) -> Result<State> {
-        Ok(state(&self.machine.state_text(launch, STATE)?))
+        let text = self.machine.state_text(launch, STATE)?.ok_or_else(|| self.machine.gone(launch))?;
+        Ok(state(&text))
     }
 
     fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
@@ -268,7 +273,7 @@ mod tests {
                     repetition=9\n";
         let stands = state(text);
         let statuses: Vec<Status> = stands.repetitions.iter().map(|one| one.status).collect();
-        use Status::{Completed, Failed, Interrupted, Running, Waiting};
+        use Status::{Completed, Failed, Interrupted, Running, Unknown, Waiting};
         assert_eq!(
             statuses,
             [Completed, Running, Waiting, Waiting, Waiting, Running, Failed, Interrupted, Waiting]
@@ -288,7 +293,13 @@ mod tests {
         assert!(!state(&over).alive);
         assert_eq!(state(&over).repetitions[1].status, Interrupted);
         // The queue cannot be asked: a heart tells.
-        assert_eq!(state(&format!("queue_unknown=1\n{over}")).repetitions[1].status, Running);
+        let unknown = state(&format!("queue_unknown=1\n{over}"));
+        let statuses: Vec<Status> = unknown.repetitions.iter().map(|one| one.status).collect();
+        assert_eq!(
+            statuses,
+            [Completed, Running, Unknown, Unknown, Unknown, Unknown, Failed, Unknown, Unknown]
+        );
+        assert!(unknown.alive);
     }
 
     #[test]

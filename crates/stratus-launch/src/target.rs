@@ -226,12 +226,32 @@ impl<S: Shell> Machine<S> {
         self.text("end a training", include_str!("scripts/revoke.sh"), &[root, id], "").map(drop)
     }
 
-    /// What the state script says of a launch's repetitions.
-    pub(crate) fn state_text(&self, launch: &Record, script: &str) -> Result<String> {
+    /// What a state script says of a launch's repetitions; none where its folder is not there.
+    pub(crate) fn state_text(&self, launch: &Record, script: &str) -> Result<Option<String>> {
         let numbers: Vec<String> = (1..=launch.runs.len()).map(|number| number.to_string()).collect();
         let mut arguments = vec![launch.root.as_str(), launch.id.as_str()];
         arguments.extend(numbers.iter().map(String::as_str));
-        self.text("see the job", script, &arguments, "")
+        let (ended, text) = shell::text(&self.shell, script, &arguments, b"")?;
+        match ended.code {
+            Some(0) => Ok(Some(text)),
+            Some(16) => Ok(None),
+            _ => Err(ended.error(&self.shell, "see the job")),
+        }
+    }
+
+    /// How a launch stands; none where its folder is not there.
+    pub(crate) fn stands(&self, launch: &Record) -> Result<Option<State>> {
+        let script = concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/state.sh"));
+        Ok(self.state_text(launch, script)?.map(|text| State::parse(&text)))
+    }
+
+    /// The error of a launch whose folder is not there.
+    pub(crate) fn gone(&self, launch: &Record) -> Error {
+        let (name, Record { id, root, .. }) = (self.shell.name(), launch);
+        Error::target(
+            format!("{name}: {root}/jobs/{id} is not there any more"),
+            "launch it anew; what was fetched is here: model.weights=RUN begins with its weights",
+        )
     }
 
     fn check(&self, program: &Program) -> Result<Facts> {
@@ -334,7 +354,8 @@ impl<S: Shell> Machine<S> {
             file.seek(SeekFrom::Start(begun))?;
             io::copy(&mut file.take(item.size - begun), out).map(drop)
         };
-        let (ended, ()) = shell::run(&self.shell, include_str!("scripts/large.sh"), &arguments, send, drain)?;
+        let (ended, ()) =
+            shell::run(&self.shell, include_str!("scripts/large.sh"), &arguments, send, shell::drain)?;
         match ended.code {
             Some(0) => Ok(()),
             Some(15) => Err(Error::target(
@@ -354,7 +375,8 @@ impl<S: Shell> Machine<S> {
             }
             tar.finish()
         };
-        let (ended, ()) = shell::run(&self.shell, include_str!("scripts/small.sh"), &[root], send, drain)?;
+        let (ended, ()) =
+            shell::run(&self.shell, include_str!("scripts/small.sh"), &[root], send, shell::drain)?;
         if ended.code == Some(0) { Ok(()) } else { Err(ended.error(&self.shell, "take files")) }
     }
 }
@@ -364,13 +386,6 @@ fn append(tar: &mut tar::Builder<&mut dyn Write>, path: &str, size: u64, bytes: 
     header.set_size(size);
     header.set_mode(0o600);
     tar.append_data(&mut header, path, bytes)
-}
-
-/// Reads what nobody needs.
-fn drain(from: &mut dyn Read) -> Result<()> {
-    // A connection that breaks here, the script's end tells.
-    let _ = io::copy(from, &mut io::sink());
-    Ok(())
 }
 
 impl<S: Shell> Target for Machine<S> {
@@ -447,9 +462,7 @@ impl<S: Shell> Target for Machine<S> {
     }
 
     fn state(&self, launch: &Record) -> Result<State> {
-        let script = concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/state.sh"));
-        let text = self.state_text(launch, script)?;
-        Ok(State::parse(&text))
+        self.stands(launch)?.ok_or_else(|| self.gone(launch))
     }
 
     fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {

@@ -1,5 +1,6 @@
 # slurm-state ROOT JOB REPETITION…: how a job stands by its files and by the queue; where Slurm keeps
-# accounts, also what became of what is in neither.
+# accounts, also what became of what is in neither. 16 where there is none.
+[ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && exit 16
 cd "$1/jobs/$2" || exit 11
 job=$2
 shift 2

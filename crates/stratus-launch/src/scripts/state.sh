@@ -1,4 +1,5 @@
-# state ROOT JOB REPETITION…: how a job stands.
+# state ROOT JOB REPETITION…: how a job stands; 16 where there is none.
+[ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && exit 16
 cd "$1/jobs/$2" || exit 11
 shift 2
 alive=1

@@ -1,4 +1,5 @@
 # stop ROOT JOB: asks its training to stop, with a checkpoint.
+[ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && { echo idle; exit 0; }
 cd "$1/jobs/$2" || exit 11
 flock -n -s owner.lock true && { echo idle; exit 0; }
 : > stop

@@ -10,6 +10,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stratus_launch::{Fetched, Record, State, Status, Target};
+use stratus_run::layout::SUMMARY;
+use stratus_run::summary::{Status as Trained, Summary};
 
 /// How often a log is asked for.
 const LOOK: Duration = Duration::from_secs(2);
@@ -184,7 +186,8 @@ pub(super) fn bring(target: &dyn Target, record: &Record, state: &State) -> Resu
             brought.push(Brought { run: run.clone(), fetched: Fetched::default(), problem: None });
             continue;
         }
-        if let Some(one) = one.filter(|one| one.status == Status::Unknown) {
+        // Its machine is not there to give it.
+        if let Some(one) = one.filter(|one| one.status == Status::Unknown && !record.hosts.is_empty()) {
             let (run, problem) = (run.clone(), Some(one.last.clone()));
             brought.push(Brought { run, fetched: Fetched::default(), problem });
             continue;
@@ -197,12 +200,19 @@ pub(super) fn bring(target: &dyn Target, record: &Record, state: &State) -> Resu
             fetched.bytes += again.bytes;
             fetched.changing = again.changing;
         }
-        if fetched.changing == 0 && one.is_some_and(|one| one.status == Status::Completed) {
+        let is_completed = one.is_some_and(|one| one.status == Status::Completed);
+        if fetched.changing == 0 && is_completed && is_whole(run) {
             done(record, number)?;
         }
         brought.push(Brought { run: run.clone(), fetched, problem: None });
     }
     Ok(brought)
+}
+
+/// Whether what is here of a run says that it was trained to its end. A target that says so of a run that it
+/// does not give has not brought it.
+fn is_whole(run: &Path) -> bool {
+    Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == Trained::Completed)
 }
 
 /// Keeps that everything of a repetition is here.
