@@ -38,18 +38,19 @@ pub struct Fetched {
 }
 
 /// A file that is to come.
-struct Wanted {
-    path: String,
-    size: u64,
+pub(crate) struct Wanted {
+    pub(crate) path: String,
+    pub(crate) size: u64,
     /// Where it is to be.
-    to: PathBuf,
+    pub(crate) to: PathBuf,
     /// What has its first bytes here: the file, or what came of it.
     has: Option<PathBuf>,
     offset: u64,
 }
 
 impl Wanted {
-    fn part(&self) -> PathBuf {
+    /// Where it is while it comes.
+    pub(crate) fn part(&self) -> PathBuf {
         let name = self.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.to.with_file_name(format!(".{name}.launch.tmp"))
     }
@@ -86,16 +87,7 @@ pub(crate) fn fetch(shell: &dyn Shell, launch: &Record, repetition: usize, into:
     // Checkpoints last: rows that are ahead of them do no harm to whoever goes on with the run.
     wanted.sort_by_key(|file| file.path.starts_with(CHECKPOINTS));
     wanted.retain(|file| file.has.as_ref() != Some(&file.to) || file.offset < file.size);
-    let coming: u64 = wanted.iter().map(|file| file.size - file.offset).sum();
-    if let Some(free) = free(into).filter(|free| coming.saturating_add(SPARE) > *free) {
-        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-        let (coming, spare, free) = (mib(coming), mib(SPARE), mib(free));
-        let problem = format!(
-            "{}: {coming} MiB of the run are to come, and {spare} MiB left free; here are {free} MiB",
-            shell.name()
-        );
-        return Err(Error::target(problem, "make room here, and fetch again"));
-    }
+    room(into, wanted.iter().map(|file| file.size - file.offset).sum(), shell.name())?;
     let lines: String = wanted
         .iter()
         .map(|file| format!("{} {} {}\n", file.offset, file.size - file.offset, file.path))
@@ -114,9 +106,20 @@ pub(crate) fn fetch(shell: &dyn Shell, launch: &Record, repetition: usize, into:
         }
     }
     if !list.is_empty() && fetched.changing == 0 {
-        remove_old(&into.join(CHECKPOINTS), &there, DEEPEST)?;
+        remove_old_checkpoints(into, &there)?;
     }
     Ok(fetched)
+}
+
+/// Whether so many bytes have room here.
+pub(crate) fn room(into: &Path, coming: u64, name: &str) -> Result<()> {
+    let Some(free) = free(into).filter(|free| coming.saturating_add(SPARE) > *free) else { return Ok(()) };
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let (coming, spare, free) = (mib(coming), mib(SPARE), mib(free));
+    let problem = format!(
+        "{name}: {coming} MiB of the run are to come, and {spare} MiB left free; here are {free} MiB"
+    );
+    Err(Error::target(problem, "make room here, and fetch again"))
 }
 
 /// Bytes that are free where a folder is, or will be; none where that cannot be found out.
@@ -130,7 +133,7 @@ fn free(folder: &Path) -> Option<u64> {
 }
 
 /// The files of a list, each with a place in the folder. One that would have none is refused.
-fn listed(list: &str, into: &Path, name: &str) -> Result<Vec<Wanted>> {
+pub(crate) fn listed(list: &str, into: &Path, name: &str) -> Result<Vec<Wanted>> {
     let mut wanted = Vec::new();
     for line in list.lines() {
         let refused = |why: &str| {
@@ -179,7 +182,7 @@ fn begin(file: &mut Wanted) -> bool {
     false
 }
 
-fn hash_of(path: &Path, bytes: u64) -> io::Result<String> {
+pub(crate) fn hash_of(path: &Path, bytes: u64) -> io::Result<String> {
     Ok(sha256_of_reader(File::open(path)?.take(bytes))?.1)
 }
 
@@ -229,7 +232,11 @@ fn take(file: &Wanted, from: &mut dyn Read, fetched: &mut Fetched) -> Result<()>
     Ok(())
 }
 
-/// Removes files of the folder that are not there any more.
+/// Removes checkpoints that are not there any more.
+pub(crate) fn remove_old_checkpoints(into: &Path, there: &HashSet<PathBuf>) -> Result<()> {
+    remove_old(&into.join(CHECKPOINTS), there, DEEPEST)
+}
+
 fn remove_old(folder: &Path, there: &HashSet<PathBuf>, depth: usize) -> Result<()> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
     for entry in entries {

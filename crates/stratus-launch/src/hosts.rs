@@ -340,5 +340,5 @@ fn named(numbers: &[usize]) -> String {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests;

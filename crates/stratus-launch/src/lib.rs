@@ -22,6 +22,7 @@ mod parcel;
 mod program;
 mod restore;
 mod shell;
+mod sky;
 mod slurm;
 mod ssh;
 mod target;
@@ -35,4 +36,6 @@ pub use parcel::{Item, Parcel};
 pub use program::Program;
 pub use shell::clean;
 pub use target::{Link, Needs, Prepared, Target, open};
-pub use targets::{FILE, HostsSettings, Kind, Settings, SlurmSettings, SshSettings, find, user_file};
+pub use targets::{
+    FILE, HostsSettings, Kind, Settings, SkySettings, SlurmSettings, SshSettings, find, user_file,
+};

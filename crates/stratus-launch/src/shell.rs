@@ -1,7 +1,7 @@
 //! A shell on a machine: scripts that are run there, with their input and output.
 
 use crate::{Error, Result};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::process::{Command, Stdio};
 use stratus_base::printable;
 use stratus_base::text::quoted;
@@ -10,6 +10,9 @@ use stratus_base::text::quoted;
 const MOST_TEXT: u64 = 64 << 20;
 /// The most of what it says is wrong that is kept.
 const MOST_ERROR: u64 = 16 << 10;
+
+/// Longer lines are shown in parts.
+const LONGEST_LINE: u64 = 1 << 16;
 
 /// Starts scripts on a machine.
 pub(crate) trait Shell {
@@ -145,6 +148,21 @@ pub(crate) fn run<T>(
         }
     }
     Ok((ended, read?))
+}
+
+/// Shows text as it comes, by lines, so that no character is cut; returns how many bytes came. Where it
+/// cannot be shown any more, nobody reads on.
+pub(crate) fn show(input: &mut dyn Read, out: &mut dyn Write) -> u64 {
+    let (mut bytes, mut buffer) = (0, Vec::new());
+    let mut input = io::BufReader::new(input);
+    while matches!(input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut buffer), Ok(1..)) {
+        bytes += buffer.len() as u64;
+        if out.write_all(clean(&String::from_utf8_lossy(&buffer)).as_bytes()).is_err() {
+            break;
+        }
+        buffer.clear();
+    }
+    bytes
 }
 
 /// Reads what nobody needs, as far as anybody would say it.

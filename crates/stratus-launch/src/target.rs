@@ -5,6 +5,7 @@ use crate::job::{self, Job, Record, State};
 use crate::local::Local;
 use crate::parcel::{Item, Parcel};
 use crate::shell::{self, Ended, Shell};
+use crate::sky::Sky;
 use crate::slurm::Slurm;
 use crate::ssh::Ssh;
 use crate::{
@@ -166,6 +167,12 @@ pub fn open(settings: &Settings, private: &Path) -> Box<dyn Target> {
             let machine = Machine { shell: shell(slurm.ssh.as_ref()), folder };
             Box::new(Slurm { machine, settings: slurm.clone() })
         }
+        Kind::Sky(sky) => Box::new(Sky {
+            name: settings.name.clone(),
+            folder,
+            settings: sky.clone(),
+            private: private.to_owned(),
+        }),
     }
 }
 
@@ -468,26 +475,10 @@ impl<S: Shell> Target for Machine<S> {
     fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
         let arguments = [&launch.root, &launch.id, &repetition.to_string(), &from.to_string()];
         let arguments = arguments.map(String::as_str);
-        let mut bytes = from;
-        let copy = |input: &mut dyn Read| {
-            let mut buffer = Vec::new();
-            let mut input = io::BufReader::new(input);
-            // By lines, so that no character is cut.
-            while matches!(
-                io::BufRead::read_until(&mut Read::take(&mut input, 1 << 16), b'\n', &mut buffer),
-                Ok(1..)
-            ) {
-                bytes += buffer.len() as u64;
-                if out.write_all(shell::clean(&String::from_utf8_lossy(&buffer)).as_bytes()).is_err() {
-                    break;
-                }
-                buffer.clear();
-            }
-            Ok(())
-        };
         let script = include_str!("scripts/logs.sh");
-        let (ended, ()) = shell::run(&self.shell, script, &arguments, |_| Ok(()), copy)?;
-        if ended.code == Some(0) { Ok(bytes) } else { Err(ended.error(&self.shell, "read the log")) }
+        let copy = |input: &mut dyn Read| Ok(shell::show(input, out));
+        let (ended, bytes) = shell::run(&self.shell, script, &arguments, |_| Ok(()), copy)?;
+        if ended.code == Some(0) { Ok(from + bytes) } else { Err(ended.error(&self.shell, "read the log")) }
     }
 
     fn fetch(&self, launch: &Record, repetition: usize, into: &Path) -> Result<Fetched> {

@@ -1,5 +1,12 @@
 //! `targets.toml`: the machines that experiments can be launched on.
 
+mod sky;
+mod slurm;
+
+pub(crate) use sky::MOUNT;
+pub use sky::SkySettings;
+pub use slurm::SlurmSettings;
+
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,33 +30,6 @@ const OF_SSH: [&str; 4] = ["host", "user", "port", "config"];
 const OF_HOSTS: [&str; 2] = ["hosts", "lost_after_seconds"];
 /// The most machines of a target.
 const MOST_HOSTS: usize = 256;
-/// The keys of the kind `slurm`, beside those of `ssh`.
-const OF_SLURM: [&str; 12] = [
-    "partition",
-    "account",
-    "qos",
-    "constraint",
-    "gres",
-    "cpus",
-    "memory",
-    "time",
-    "signal_seconds",
-    "concurrent",
-    "options",
-    "setup",
-];
-/// Options of `sbatch` that a launch gives itself.
-const OWN_OPTIONS: [&str; 9] = [
-    "--array",
-    "--chdir",
-    "--dependency",
-    "--job-name",
-    "--no-requeue",
-    "--open-mode",
-    "--output",
-    "--parsable",
-    "--wrap",
-];
 /// Parts of names of keys that hold secrets.
 const SECRETS: [&str; 10] = [
     "password",
@@ -83,6 +63,17 @@ pub struct Settings {
     pub release: Option<String>,
 }
 
+impl Settings {
+    /// The folder of launches as the training there sees it, as far as that is known here.
+    #[must_use]
+    pub fn root(&self) -> String {
+        match &self.kind {
+            Kind::Sky(sky) => sky.root(),
+            Kind::Local | Kind::Ssh(_) | Kind::Hosts(_) | Kind::Slurm(_) => self.folder.clone(),
+        }
+    }
+}
+
 /// What a target is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
@@ -94,6 +85,8 @@ pub enum Kind {
     Hosts(HostsSettings),
     /// A cluster of Slurm.
     Slurm(Box<SlurmSettings>),
+    /// Machines of clouds, through SkyPilot.
+    Sky(Box<SkySettings>),
 }
 
 impl Kind {
@@ -112,6 +105,10 @@ impl Kind {
                 format!("ssh {}", hosts.join(", "))
             }
             Self::Slurm(slurm) => format!("Slurm, {}", machine(slurm.ssh.as_ref())),
+            Self::Sky(sky) => {
+                let infra = sky.infra.as_deref().unwrap_or("wherever it is cheapest");
+                format!("SkyPilot, {infra}, {}", sky.bucket)
+            }
         }
     }
 }
@@ -136,35 +133,6 @@ pub struct HostsSettings {
     pub hosts: Vec<SshSettings>,
     /// How long one may not be reached before its repetitions go to others, in seconds.
     pub lost_after_s: u64,
-}
-
-/// What a cluster of Slurm is asked for. What is not said, it decides itself.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlurmSettings {
-    /// The machine where `sbatch` is; none: here.
-    pub ssh: Option<SshSettings>,
-    /// `--partition`, `--account`, `--qos`, `--constraint`, `--gres`, `--mem` and `--time`, each where it is
-    /// given.
-    pub asked: Vec<(&'static str, String)>,
-    /// `--cpus-per-task`.
-    pub cpus: Option<u64>,
-    /// How many seconds before its end a repetition is asked for a checkpoint: `--signal`.
-    pub signal_seconds: u64,
-    /// How many repetitions are trained at a time, at most.
-    pub concurrent: Option<u64>,
-    /// Other options of `sbatch`.
-    pub options: Vec<String>,
-    /// Lines of shell that run before the training, such as `module load cuda`.
-    pub setup: String,
-}
-
-impl SlurmSettings {
-    /// Whether GPUs are asked for.
-    #[must_use]
-    pub fn has_gpu(&self) -> bool {
-        self.asked.iter().any(|(option, value)| *option == "--gres" && value.starts_with("gpu"))
-            || self.options.iter().any(|option| option.starts_with("--gpus"))
-    }
 }
 
 /// The user's file.
@@ -334,52 +302,6 @@ impl Section<'_> {
         Ok(HostsSettings { hosts, lost_after_s })
     }
 
-    fn slurm(&self) -> Result<SlurmSettings> {
-        let mut asked = Vec::new();
-        for (key, option) in [
-            ("partition", "--partition"),
-            ("account", "--account"),
-            ("qos", "--qos"),
-            ("constraint", "--constraint"),
-            ("gres", "--gres"),
-            ("memory", "--mem"),
-            ("time", "--time"),
-        ] {
-            let digits = |end: &'static str| move |c: char| c.is_ascii_digit() || end.contains(c);
-            let value = match key {
-                "memory" => self.word(key, digits("KMGT"))?,
-                "time" => self.word(key, digits("-:"))?,
-                _ => self.word(key, is_option)?,
-            };
-            asked.extend(value.map(|value| (option, value)));
-        }
-        let mut options = Vec::new();
-        if let Some(value) = self.table.get("options") {
-            let list = value.as_array().ok_or_else(|| self.wrong("`options` is a list of texts"))?;
-            for value in list {
-                let option = value.as_str().unwrap_or_default();
-                if !option.starts_with("--") || !option.chars().all(is_option) {
-                    return Err(self.wrong(format!("`options`: {value} is no option, like --exclusive")));
-                }
-                let name = option.split('=').next().unwrap_or(option);
-                // What sbatch takes for one of them: it knows shortened names.
-                if OWN_OPTIONS.iter().any(|own| own.starts_with(name)) {
-                    return Err(self.wrong(format!("`options`: {name} is what a launch says itself")));
-                }
-                options.push(option.to_owned());
-            }
-        }
-        Ok(SlurmSettings {
-            ssh: self.ssh()?,
-            asked,
-            cpus: self.number("cpus", 65536)?,
-            signal_seconds: self.number("signal_seconds", 65535)?.unwrap_or(120),
-            concurrent: self.number("concurrent", 1000)?,
-            options,
-            setup: self.text("setup")?.unwrap_or_default(),
-        })
-    }
-
     fn environment(&self) -> Result<BTreeMap<String, String>> {
         let mut environment = BTreeMap::new();
         let Some(value) = self.table.get("environment") else { return Ok(environment) };
@@ -406,13 +328,14 @@ fn target(name: &str, value: &Value, path: &Path) -> Result<Settings> {
         return Err(section(&empty).wrong("a target is a section: [name] with kind = \"ssh\""));
     };
     let section = section(table);
-    let kinds = [LOCAL, "ssh", "slurm"];
+    let kinds = [LOCAL, "ssh", "slurm", "sky"];
     let kind =
-        section.text("kind")?.ok_or_else(|| section.wrong("`kind` is missing: local, ssh or slurm"))?;
+        section.text("kind")?.ok_or_else(|| section.wrong("`kind` is missing: local, ssh, slurm or sky"))?;
     let keys: Vec<&str> = match kind.as_str() {
         LOCAL => Vec::new(),
         "ssh" => [&OF_SSH[..], &OF_HOSTS[..]].concat(),
-        "slurm" => [&OF_SSH[..], &OF_SLURM[..]].concat(),
+        "slurm" => [&OF_SSH[..], &slurm::KEYS[..]].concat(),
+        "sky" => [&sky::KEYS[..], &[sky::SETUP]].concat(),
         _ => {
             let near = did_you_mean(nearest(&kind, kinds));
             return Err(section.wrong(format!("no kind of target is named `{kind}`{near}")));
@@ -427,6 +350,7 @@ fn target(name: &str, value: &Value, path: &Path) -> Result<Settings> {
         "ssh" if table.contains_key("hosts") => Kind::Hosts(section.hosts()?),
         "ssh" => Kind::Ssh(section.ssh()?.ok_or_else(|| section.wrong("`host` is missing"))?),
         "slurm" => Kind::Slurm(Box::new(section.slurm()?)),
+        "sky" => Kind::Sky(Box::new(section.sky()?)),
         _ => Kind::Local,
     };
     let folder = section.text("folder")?.unwrap_or_else(|| "~/.stratus".to_owned());
@@ -491,6 +415,14 @@ mod tests {
             ("[lab]\nkind = \"slurm\"\noptions = [\"-x\"]\n", "lab", "is no option"),
             ("[lab]\nkind = \"slurm\"\nsignal_seconds = 0\n", "lab", "`signal_seconds` is a number"),
             ("[lab]\nkind = \"ssh\"\nhost = \"a\"\ngres = \"b\"\n", "lab", "no key `gres`"),
+            ("[lab]\nkind = \"sky\"\n", "lab", "`bucket` is missing"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://\"\n", "lab", "`bucket` is s3://bucket/folder"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://a/../b\"\n", "lab", "`bucket` is s3://bucket/folder"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\ngpus = \"A100 1\"\n", "lab", "`gpus` cannot be"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\nmemory = \"32GB\"\n", "lab", "`memory` cannot"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\nmax_hourly_cost = 0\n", "lab", "an amount of USD"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\nspot = 1\n", "lab", "`spot` is true or false"),
+            ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\nhost = \"b\"\n", "lab", "no key `host`"),
             ("[lab\nkind", "lab", "targets.toml:1: "),
         ] {
             let error = of(text, name).unwrap_err();

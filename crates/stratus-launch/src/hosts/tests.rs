@@ -1,5 +1,7 @@
 //! Machines that are folders of this one: each has a job folder of its own.
 
+#![cfg(target_os = "linux")]
+
 use super::{Host, Hosts, id_on};
 use crate::local::Local;
 use crate::shell::Shell;

@@ -465,7 +465,7 @@ fn show(
         files: Vec<File<'a>>,
         job: Vec<(String, String)>,
     }
-    let root = &settings.folder;
+    let root = &settings.root();
     let folder = |parcel: &Parcel| format!("{root}/{}", parcel.folder());
     let folders: Vec<String> = parcels.iter().map(|(_, parcel)| folder(parcel)).collect();
     let experiment = there(experiment, parcels, &folders);

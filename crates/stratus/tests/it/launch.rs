@@ -6,6 +6,7 @@
 
 mod hosts;
 mod leases;
+mod sky;
 mod slurm;
 
 use crate::common::{Place, Ran, Result, SETTINGS, root};

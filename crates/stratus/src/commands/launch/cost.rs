@@ -37,9 +37,9 @@ pub(super) fn of(
 ) -> Result<Cost> {
     let Some(machine) = &settings.machine else { return Ok(Cost::default()) };
     let row = expected(experiment, machine, output)?;
-    // On Slurm they need not wait for each other.
+    // On Slurm and in clouds they need not wait for each other.
     let in_turn = match &settings.kind {
-        Kind::Slurm(_) => 1.0,
+        Kind::Slurm(_) | Kind::Sky(_) => 1.0,
         Kind::Hosts(hosts) => (repetitions as f64 / hosts.hosts.len().max(1) as f64).ceil(),
         Kind::Local | Kind::Ssh(_) => repetitions as f64,
     };
@@ -95,7 +95,11 @@ fn misfit(row: &Forecast, left_s: Option<f64>, in_turn: f64) -> Option<String> {
 }
 
 fn resources(settings: &Settings, experiment: &Experiment, row: &Forecast) -> Resources {
-    let on_gpu = matches!(&settings.kind, Kind::Slurm(slurm) if slurm.has_gpu());
+    let on_gpu = match &settings.kind {
+        Kind::Slurm(slurm) => slurm.has_gpu(),
+        Kind::Sky(sky) => sky.gpus.is_some(),
+        Kind::Local | Kind::Ssh(_) | Kind::Hosts(_) => false,
+    };
     // Images are decoded beside the program; on a processor as many as the cluster gives.
     let cpus = on_gpu.then(|| experiment.data.workers.unwrap_or(1) as u64 + 1);
     Resources {
