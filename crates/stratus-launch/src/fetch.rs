@@ -273,6 +273,7 @@ mod tests {
             runs: Vec::new(),
             experiments: Vec::new(),
             resources: Resources::default(),
+            workers: None,
             lease: None,
             run_bytes: 0,
             expected_s: None,

@@ -27,6 +27,8 @@ pub struct Job {
     pub experiments: Vec<String>,
     /// What a repetition takes.
     pub resources: Resources,
+    /// Processes that train a repetition together; none: one.
+    pub workers: Option<u64>,
     /// When training has to stop, in seconds since 1970 by the target's clock.
     pub stop: Option<u64>,
     /// A command that is told of what happens.
@@ -76,7 +78,8 @@ impl Job {
         let (stop, notify) = (self.stop, self.notify.as_deref().unwrap_or_default());
         let stop = stop.map_or(String::new(), |stop| stop.to_string());
         let (program, launch) = (quoted(&self.program), quoted(&self.id));
-        text.push_str(&format!("program={program}\nlaunch={launch}\n"));
+        let workers = self.workers.map_or(String::new(), |workers| workers.to_string());
+        text.push_str(&format!("program={program}\nlaunch={launch}\nworkers={workers}\n"));
         text.push_str(&format!("stop_at={stop}\nnotify={}\n", quoted(notify)));
         text
     }
@@ -120,6 +123,9 @@ pub struct Record {
     /// What a repetition takes.
     #[serde(default)]
     pub resources: Resources,
+    /// Processes that train a repetition together; none: one.
+    #[serde(default)]
+    pub workers: Option<u64>,
     /// How long the target may be used.
     #[serde(default)]
     pub lease: Option<Lease>,
@@ -147,9 +153,10 @@ impl Record {
     /// The job that starts it, and starts it again. `notify` is told of what happens.
     #[must_use]
     pub fn job(&self, notify: Option<String>) -> Job {
-        let Self { id, program, environment, experiments, resources, lease, hosts, .. } = self.clone();
+        let Self { id, program, environment, experiments, resources, workers, lease, hosts, .. } =
+            self.clone();
         let stop = lease.map(|lease| lease.stop);
-        Job { id, program, environment, experiments, resources, stop, notify, hosts, only: None }
+        Job { id, program, environment, experiments, resources, workers, stop, notify, hosts, only: None }
     }
 
     /// Waits until nobody else changes what is trained of this launch; until the file is dropped nobody does.
@@ -289,6 +296,9 @@ pub struct Repetition {
     pub elapsed_s: Option<u64>,
     /// The last line that was said.
     pub last: String,
+    /// A number that changes with the files of its run; none where it has none.
+    #[serde(skip)]
+    pub stamp: Option<u64>,
 }
 
 /// A launch, as its target tells.
@@ -352,6 +362,7 @@ impl State {
                 }
                 ("exit", Some(last)) => last.exit = value.trim().parse().ok(),
                 ("elapsed_s", Some(last)) => last.elapsed_s = value.trim().parse().ok(),
+                ("stamp", Some(last)) => last.stamp = value.trim().parse().ok(),
                 ("epochs", Some(last)) => last.epochs = value.trim().parse().ok(),
                 ("last", Some(last)) => last.last = printable(clean(value).trim()),
                 ("begun", Some(_)) => begun.iter_mut().last().into_iter().for_each(|begun| *begun = true),
@@ -375,6 +386,7 @@ impl Repetition {
             heartbeat_s: None,
             elapsed_s: None,
             last: String::new(),
+            stamp: None,
         }
     }
 
@@ -444,6 +456,7 @@ mod tests {
             runs: vec![PathBuf::from(format!("runs/{id}/1"))],
             experiments: vec!["[model]\nname = \"digits\"\n".to_owned()],
             resources: Resources { seconds: Some(60), ..Resources::default() },
+            workers: Some(2),
             lease: Some(Lease { until: 9, stop: 8 }),
             run_bytes: 3,
             expected_s: Some(1.5),
@@ -484,13 +497,14 @@ mod tests {
             environment: BTreeMap::from([("A".to_owned(), "$(x)".to_owned())]),
             experiments: vec![String::new(); 2],
             resources: Resources::default(),
+            workers: Some(4),
             stop: Some(7),
             notify: Some("it's".to_owned()),
             hosts: Vec::new(),
             only: None,
         };
         let script = job.script();
-        let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nstop_at=7\nnotify='it'\\''s'\n\
+        let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nworkers=4\nstop_at=7\nnotify='it'\\''s'\n\
                     repetitions='1 2'\n";
         assert!(script.contains(head), "{script}");
     }

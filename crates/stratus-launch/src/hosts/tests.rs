@@ -41,6 +41,7 @@ fn record(root: &Path, repetitions: usize, program: &str) -> Record {
         runs: (1..=repetitions).map(|number| root.join(format!("here/{number}"))).collect(),
         experiments: vec![String::new(); repetitions],
         resources: Resources::default(),
+        workers: None,
         lease: None,
         run_bytes: 0,
         expected_s: None,

@@ -4,6 +4,11 @@ repetition() {
   [ -f "$1/exit" ] && echo "exit=$(head -c 20 "$1/exit")"
   [ -f "$1/log.txt" ] && echo "begun=1"
   [ -f "$1/run/epochs.csv" ] && echo "epochs=$(($(wc -l < "$1/run/epochs.csv") - 1))"
+  # What changes with every file that comes, grows or goes.
+  if [ -d "$1/run" ]; then
+    stamp=$(cd "$1/run" && find . -type f -exec stat -c '%s %Y %n' {} + 2> /dev/null | cksum)
+    echo "stamp=${stamp%% *}"
+  fi
   spent=$(cat "$1/spent" 2> /dev/null)
   began=$(cat "$1/began" 2> /dev/null)
   beat=$(cat "$2/heartbeat" 2> /dev/null)

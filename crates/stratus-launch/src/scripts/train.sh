@@ -1,4 +1,4 @@
-# What every script that trains repetitions has. `program`, `launch`, `stop_at` and `notify` are set;
+# What every script that trains repetitions has. `program`, `launch`, `workers`, `stop_at` and `notify` are set;
 # `stopped` says that a signal came.
 child=
 stopped=
@@ -57,6 +57,9 @@ train() {
   fi
   if [ -n "$stop_at" ]; then
     set -- "$@" --deadline "$(date -u -d "@$stop_at" +%FT%TZ)"
+  fi
+  if [ -n "$workers" ]; then
+    set -- "$@" --workers "$workers"
   fi
   # Told beside the training, which does not wait.
   notice start "$n" 9>&- &

@@ -79,6 +79,7 @@ fn a_job_of_another_machine_is_left_alone_until_its_heart_stands_still() {
         environment: BTreeMap::new(),
         experiments: vec![String::new()],
         resources: Resources::default(),
+        workers: None,
         stop: None,
         notify: None,
         hosts: Vec::new(),

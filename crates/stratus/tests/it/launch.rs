@@ -4,10 +4,12 @@
 
 #![cfg(target_os = "linux")]
 
+mod faults;
 mod hosts;
 mod leases;
 mod sky;
 mod slurm;
+mod sweeps;
 
 use crate::common::{Place, Ran, Result, SETTINGS, root};
 use std::fs;

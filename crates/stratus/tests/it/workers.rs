@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Whether there is an MPI to test with: `scripts/deps-mpi.sh` brings one. Where there can be none, the test
 /// run says so with `STRATUS_WITHOUT_MPI`.
-fn has_mpi() -> bool {
+pub fn has_mpi() -> bool {
     let there = root().join(".deps/mpich/bin/mpiexec").is_file() || std::env::var_os("STRATUS_MPI").is_some();
     let given_up = std::env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
     assert!(there || given_up, "no MPI: run scripts/deps-mpi.sh, or set STRATUS_WITHOUT_MPI=1");

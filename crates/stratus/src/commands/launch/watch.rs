@@ -6,6 +6,7 @@ use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, table};
 use crate::progress::clock;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +18,10 @@ use stratus_run::summary::{Status as Trained, Summary};
 const LOOK: Duration = Duration::from_secs(2);
 /// How often runs are brought as they grow.
 const BETWEEN: Duration = Duration::from_secs(10);
+/// The share of a processor that this may take; where it would be more, runs are brought more seldom.
+const SHARE: f64 = 0.01;
+/// How seldom they are brought at the most.
+const SELDOMEST: Duration = Duration::from_secs(300);
 /// For how long a target that cannot be reached is tried.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// How often something is started again though nothing gets further.
@@ -172,11 +177,20 @@ pub(super) struct Brought {
     pub problem: Option<String>,
 }
 
+/// What the runs were when all of them had come, by their numbers: one that is the same still is not asked
+/// for.
+pub(super) type Seen = BTreeMap<usize, u64>;
+
 /// Brings what is new of the runs.
 ///
 /// # Errors
 /// Where the target cannot be reached; what has come stays.
-pub(super) fn bring(target: &dyn Target, record: &Record, state: &State) -> Result<Vec<Brought>> {
+pub(super) fn bring(
+    target: &dyn Target,
+    record: &Record,
+    state: &State,
+    seen: &mut Seen,
+) -> Result<Vec<Brought>> {
     let mut brought = Vec::new();
     for (number, run) in (1..).zip(&record.runs) {
         let number: usize = number;
@@ -192,6 +206,17 @@ pub(super) fn bring(target: &dyn Target, record: &Record, state: &State) -> Resu
             brought.push(Brought { run, fetched: Fetched::default(), problem });
             continue;
         }
+        let stamp = one.and_then(|one| one.stamp);
+        let is_seen = match one.map(|one| one.status) {
+            // That it is done has to be found out.
+            Some(Status::Completed) | None => false,
+            Some(Status::Waiting) => stamp.is_none() || stamp == seen.get(&number).copied(),
+            Some(_) => stamp.is_some() && stamp == seen.get(&number).copied(),
+        };
+        if is_seen {
+            brought.push(Brought { run: run.clone(), fetched: Fetched::default(), problem: None });
+            continue;
+        }
         let mut fetched = target.fetch(record, number, run)?;
         // What changed while it came is asked for once more.
         if fetched.changing > 0 {
@@ -199,6 +224,10 @@ pub(super) fn bring(target: &dyn Target, record: &Record, state: &State) -> Resu
             fetched.files += again.files;
             fetched.bytes += again.bytes;
             fetched.changing = again.changing;
+        }
+        // As it was before it was fetched: what came meanwhile has another stamp.
+        if let Some(stamp) = stamp.filter(|_| fetched.changing == 0) {
+            seen.insert(number, stamp);
         }
         let is_completed = one.is_some_and(|one| one.status == Status::Completed);
         if fetched.changing == 0 && is_completed && is_whole(run) {
@@ -250,7 +279,7 @@ fn show(brought: &[Brought], output: &Output) -> Result {
 pub(super) fn fetch(record: &Record, output: &Output) -> Result {
     let target = open(&settings(&record.target)?);
     let state = target.state(record)?;
-    let brought = bring(target.as_ref(), record, &state)?;
+    let brought = bring(target.as_ref(), record, &state, &mut Seen::new())?;
     if brought.iter().all(|one| one.fetched.changing == 0) && !state.alive {
         target.release();
     }
@@ -267,11 +296,13 @@ pub(super) fn follow(record: &Record, output: &Output) -> Result {
     let mut lost: Option<Instant> = None;
     // How often something was started again since anything got further.
     let (mut again, mut further) = (0, None);
+    let mut seen = Seen::new();
     let state = loop {
+        let spent = processor_s();
         let pass = (|| -> Result<_> {
             let state = target.state(&record)?;
             // What ended before this is whole in what comes behind it.
-            let brought = bring(target.as_ref(), &record, &state)?;
+            let brought = bring(target.as_ref(), &record, &state, &mut seen)?;
             let lock = record.lock(Path::new(RUNS))?;
             record = Record::find(Path::new(RUNS), Some(&record.id))?;
             let job = record.job(settings.notify.clone());
@@ -313,7 +344,8 @@ pub(super) fn follow(record: &Record, output: &Output) -> Result {
                 }
             }
         }
-        std::thread::sleep(if lost.is_some() { LOOK } else { BETWEEN });
+        let spent = spent.zip(processor_s()).map_or(0.0, |(before, now)| now - before);
+        std::thread::sleep(if lost.is_some() { LOOK } else { pause(spent) });
     };
     target.release();
     let is_done = state.repetitions.iter().all(|one| one.status == Status::Completed);
@@ -321,6 +353,21 @@ pub(super) fn follow(record: &Record, output: &Output) -> Result {
         release(&record, false, output)?;
     }
     show(&all, output)
+}
+
+/// How long nothing is asked after a pass that took so many seconds of a processor.
+fn pause(spent_s: f64) -> Duration {
+    Duration::try_from_secs_f64(spent_s / SHARE).unwrap_or(SELDOMEST).clamp(BETWEEN, SELDOMEST)
+}
+
+/// Seconds of a processor that this process and those that it waited for have taken; none where the system
+/// does not say it.
+fn processor_s() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name, which may hold anything: user and system time, and the same of children, in hundredths.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let times = rest.split_whitespace().skip(11).take(4).map(str::parse::<u64>);
+    Some(times.sum::<std::result::Result<u64, _>>().ok()? as f64 / 100.0)
 }
 
 fn add(all: &mut Vec<Brought>, brought: Vec<Brought>) {
@@ -345,4 +392,19 @@ pub(super) fn stop(record: &Record, output: &Output) -> Result {
         false => format!("{}: nothing is trained", record.id),
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BETWEEN, SELDOMEST, pause, processor_s};
+    use std::time::Duration;
+
+    #[test]
+    fn what_takes_long_is_done_seldom() {
+        assert_eq!(pause(0.0), BETWEEN);
+        assert_eq!(pause(0.5), Duration::from_secs(50));
+        assert_eq!([pause(1e9), pause(f64::INFINITY)], [SELDOMEST; 2]);
+        #[cfg(target_os = "linux")]
+        assert!(processor_s().is_some());
+    }
 }

@@ -10,20 +10,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A host: its server, and what starts it again.
-struct Host {
-    name: &'static str,
+pub struct Host {
+    pub name: &'static str,
     folder: PathBuf,
     port: u16,
     server: Option<Server>,
 }
 
 impl Host {
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         self.server = Some(listen(&self.folder, self.port));
     }
 
     /// Nobody gets there any more, and who was there is thrown out. What was started goes on.
-    fn cut(&mut self) {
+    pub fn cut(&mut self) {
         let Some(server) = self.server.take() else { return };
         let sessions = below(server.0.id());
         drop(server);
@@ -60,7 +60,7 @@ fn below(process: u32) -> Vec<u32> {
 }
 
 /// Starts hosts, and makes the target `lab` of them.
-fn hosts(place: &Place, names: &[&'static str], more: &str) -> Vec<Host> {
+pub fn hosts(place: &Place, names: &[&'static str], more: &str) -> Vec<Host> {
     let folder = place.path("ssh");
     fs::create_dir(&folder).unwrap();
     key(&folder.join("user"));
@@ -97,12 +97,12 @@ fn hosts(place: &Place, names: &[&'static str], more: &str) -> Vec<Host> {
 }
 
 /// The folder of a launch on a host.
-fn folder(place: &Place, id: &str, host: &str) -> PathBuf {
+pub fn folder(place: &Place, id: &str, host: &str) -> PathBuf {
     place.path(&format!("there/jobs/{id}.{host}"))
 }
 
 /// Kills what trains in a folder; it may have ended.
-fn kill(job: &Path) {
+pub fn kill(job: &Path) {
     let owner = fs::read_to_string(job.join("owner")).unwrap_or_default();
     let trained = fs::read_to_string(job.join("pid")).unwrap_or_default();
     for process in [owner.split(' ').nth(2).unwrap_or_default(), trained.trim()] {
