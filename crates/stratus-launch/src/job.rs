@@ -504,8 +504,8 @@ mod tests {
             only: None,
         };
         let script = job.script();
-        let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nworkers=4\nstop_at=7\nnotify='it'\\''s'\n\
-                    repetitions='1 2'\n";
+        let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nworkers=4\nstop_at=7\n\
+                    notify='it'\\''s'\nrepetitions='1 2'\n";
         assert!(script.contains(head), "{script}");
     }
 }

@@ -1,5 +1,5 @@
-# What every script that trains repetitions has. `program`, `launch`, `workers`, `stop_at` and `notify` are set;
-# `stopped` says that a signal came.
+# What every script that trains repetitions has. `program`, `launch`, `workers`, `stop_at` and `notify` are
+# set; `stopped` says that a signal came.
 child=
 stopped=
 # The training need not know it.

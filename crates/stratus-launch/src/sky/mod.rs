@@ -270,7 +270,7 @@ mod tests {
             [{"job_id": 9, "job_name": "x-2", "status": "RUNNING", "failure_reason": null},
              {"job_id": 4, "job_name": "x-2", "status": "CANCELLED"},
              {"job_id": 5, "job_name": "x-3", "status": "RECOVERING"},
-             {"job_id": 6, "job_name": "x-4", "status": "FAILED_NO_RESOURCE", "failure_reason": "no\u001b[2J"},
+             {"job_id": 6, "job_name": "x-4", "status": "FAILED_NO_RESOURCE", "failure_reason": "\u001b[2J"},
              {"job_id": 7, "job_name": "x-5", "status": "CANCELLED"},
              {"job_id": 8, "job_name": "x-1", "status": "SUCCEEDED"}, {"job_id": "?"}, 7]"#;
         let queue = Queue::parse(queue).unwrap();
@@ -281,7 +281,7 @@ mod tests {
         use Status::{Completed, Failed, Interrupted, Running, Waiting};
         assert_eq!(statuses, [Completed, Running, Waiting, Failed, Interrupted, Waiting]);
         let queue = state.repetitions[3].queue.as_deref().unwrap();
-        assert!(queue.starts_with("FAILED_NO_RESOURCE: no") && !queue.contains('\u{1b}'), "{queue}");
+        assert!(queue.starts_with("FAILED_NO_RESOURCE: ") && !queue.contains('\u{1b}'), "{queue}");
         assert!(state.alive);
         assert_eq!((state.owner.as_str(), state.heartbeat_s), ("node, process 4", None));
         for wrong in ["", "nothing", "{}", "[1"] {

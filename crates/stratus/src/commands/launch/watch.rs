@@ -364,7 +364,7 @@ fn pause(spent_s: f64) -> Duration {
 /// does not say it.
 fn processor_s() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may hold anything: user and system time, and the same of children, in hundredths.
+    // Behind the name, which may hold anything: user and system time, and those of children, in hundredths.
     let (_, rest) = stat.rsplit_once(')')?;
     let times = rest.split_whitespace().skip(11).take(4).map(str::parse::<u64>);
     Some(times.sum::<std::result::Result<u64, _>>().ok()? as f64 / 100.0)

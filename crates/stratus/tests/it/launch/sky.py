@@ -1,8 +1,8 @@
 """Stands in for the command `sky`: managed jobs on machines that are folders of this one.
 
-It knows the commands and options that launches use, refuses others, and does what SkyPilot says it does: a job
-runs on a machine of its own, on a new one where that was taken away (a file `JOB.take`), and again where it
-ends with one of the exit codes that its task names."""
+It knows the commands and options that launches use, refuses others, and does what SkyPilot says it does: a
+job runs on a machine of its own, on a new one where that was taken away (a file `JOB.take`), and again where
+it ends with one of the exit codes that its task names."""
 
 import json
 import os

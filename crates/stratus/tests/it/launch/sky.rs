@@ -1,5 +1,5 @@
-//! Launches through SkyPilot. Its machines are folders of this one, by a stand-in of its command; that its own
-//! parser takes the task files, `scripts/check-sky.sh` shows.
+//! Launches through SkyPilot. Its machines are folders of this one, by a stand-in of its command; that its
+//! own parser takes the task files, `scripts/check-sky.sh` shows.
 
 use super::{ended, instead, launch, near, status, text};
 use crate::common::{Place, Result, root};
