@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a launch makes of a slow link: 500 MB of data are brought to a real sshd in a network namespace, behind a
-# link of 100 Mbit/s; the connection is cut on the way, and the next launch goes on where it was. Then what
+# What a launch makes of a slow link: 500 MB of data are brought to a real sshd in a network namespace, behind
+# a link of 100 Mbit/s; the connection is cut on the way, and the next launch goes on where it was. Then what
 # watching a hundred runs there costs. As root, with iproute2 and OpenSSH.
 #
 #   scripts/check-launch-link.sh [MEGABYTES]
@@ -14,7 +14,9 @@ work=$(mktemp -d)
 say() { echo "check-launch-link: $1" >&2; }
 
 for program in ip tc /usr/sbin/sshd ssh-keygen; do
-    command -v "$program" > /dev/null || { say "$program is missing: install iproute2 and openssh-server"; exit 1; }
+    command -v "$program" > /dev/null && continue
+    say "$program is missing: install iproute2 and openssh-server"
+    exit 1
 done
 [ "$(id -u)" = 0 ] || { say "network namespaces are root's to make"; exit 1; }
 
@@ -90,7 +92,8 @@ CONF
 cd "$work/project"
 export STRATUS_CACHE=$work/cache
 launch() {
-    "$stratus" launch far digits --json --set data.path=data --set train.epochs=1 --set train.batch_size=1024 "$@"
+    "$stratus" launch far digits --json --set data.path=data --set train.epochs=1 \
+        --set train.batch_size=1024 "$@"
 }
 
 # Cut where a part of the large file has come.
@@ -98,7 +101,8 @@ launch > "$work/first" 2> "$work/said" &
 first=$!
 part=0
 for _ in $(seq 600); do
-    part=$(find "$work/there/content" -name '*.part' -size +2000k -printf '%s\n' 2> /dev/null | sort -n | tail -n 1)
+    part=$(find "$work/there/content" -name '*.part' -size +2000k -printf '%s\n' 2> /dev/null \
+        | sort -n | tail -n 1)
     [ "${part:-0}" -ge $((megabytes * 1000000 / 4)) ] && break
     sleep 0.1
 done
@@ -116,13 +120,14 @@ import json, sys
 file, begun, ended, part, megabytes, rate = sys.argv[1], *map(float, sys.argv[2:])
 sent = json.load(open(file))["sent_bytes"]
 share = sent * 8 / (ended - begun) / (rate * 1e6)
-print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.0f} % of {rate:.0f} Mbit/s, from the start of "
-      f"the command to its end; {part / 1e6:.0f} MB of the file were there and did not come again")
+print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.0f} % of {rate:.0f} Mbit/s, from the start "
+      f"of the command to its end; {part / 1e6:.0f} MB of the file were there and did not come again")
 assert sent <= megabytes * 1e6 - part + 1e6, "it started over"
 PYTHON
 
 # What watching costs: a launch of a hundred runs, of which one trains and the others wait.
-"$stratus" launch far digits --json --set data.path=data --set train.epochs=3000 --repetitions 100 > "$work/third"
+"$stratus" launch far digits --json --set data.path=data --set train.epochs=3000 --repetitions 100 \
+    > "$work/third"
 python3 - "$stratus" "$work/config" <<'PYTHON'
 import os, subprocess, sys, time
 began = time.monotonic()
@@ -135,6 +140,6 @@ share = seconds / (time.monotonic() - began)
 masters = [line.split(None, 1) for line in subprocess.run(
     ["ps", "-eo", "cputimes,args"], capture_output=True, text=True).stdout.splitlines() if "[mux]" in line]
 process.terminate()
-print(f"watching 100 runs: {100 * share:.2f} % of a core, and {len(masters)} connection")
+print(f"watching 100 runs: {100 * share:.2f} % of a core, {len(masters)} connection")
 PYTHON
 "$stratus" launch stop > /dev/null 2>&1 || true
