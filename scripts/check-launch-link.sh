@@ -120,8 +120,8 @@ import json, sys
 file, begun, ended, part, megabytes, rate = sys.argv[1], *map(float, sys.argv[2:])
 sent = json.load(open(file))["sent_bytes"]
 share = sent * 8 / (ended - begun) / (rate * 1e6)
-print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.0f} % of {rate:.0f} Mbit/s, from the start "
-      f"of the command to its end; {part / 1e6:.0f} MB of the file were there and did not come again")
+print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.0f} % of {rate:.0f} Mbit/s, from the "
+      f"start of the command to its end; {part / 1e6:.0f} MB of the file were there and did not come again")
 assert sent <= megabytes * 1e6 - part + 1e6, "it started over"
 PYTHON
 

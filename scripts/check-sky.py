@@ -108,8 +108,8 @@ def main(stratus, folder):
         # Parses them, and does nothing: an option that is not known is an error.
         context = command.jobs.commands[name].make_context(name, list(arguments), resilient_parsing=False)
         assert not context.args, (name, context.args)
-    print(f"SkyPilot {sky.__version__} takes {count} task files of {len(CASES) + 1} targets as they are meant, "
-          f"and knows the options of {len(COMMANDS)} commands")
+    print(f"SkyPilot {sky.__version__} takes {count} task files of {len(CASES) + 1} targets as they are "
+          f"meant, and knows the options of {len(COMMANDS)} commands")
 
 
 main(*sys.argv[1:])
