@@ -90,12 +90,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     if let Some(count @ 2..) = arguments.workers {
         return workers::start(usize::from(count), output);
     }
-    let joined = workers::join()?;
+    let stop = signals::stop_flag()?;
+    let joined = workers::join(&stop)?;
     let rank = joined.as_ref().map_or(0, |joined| joined.told.rank);
     // One worker speaks for all.
     let output = &if rank == 0 { *output } else { output.silent() };
-    let stop = signals::stop_flag()?;
-    let heartbeat = Heartbeat::begin(rank, Arc::clone(&stop));
+    let heartbeat = joined.as_ref().map(|joined| joined.heartbeat.clone()).unwrap_or_default();
     let group =
         joined.as_ref().map(|joined| ProcessGroup::new(Arc::clone(&joined.workers), joined.processors));
     let outcome =

@@ -6,7 +6,7 @@
 
 #![cfg(unix)]
 
-use crate::common::{ITERATIONS_HEADER, PER_EPOCH, Place, Ran, Result, rows, summary, training};
+use crate::common::{Draw, ITERATIONS_HEADER, PER_EPOCH, Place, Ran, Result, rows, summary, training};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -144,19 +144,6 @@ fn checkpoint(run: &Path, iteration: u64) -> PathBuf {
 /// Checkpoints that are being written, or were when their writer was killed.
 fn half_written(run: &Path) -> Vec<String> {
     entries(&run.join("checkpoints")).into_iter().filter(|name| name.ends_with(".tmp")).collect()
-}
-
-/// SplitMix64: which moments are chosen. When they come is up to the machine.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 /// What was seen in all runs together.

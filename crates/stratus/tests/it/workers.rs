@@ -2,11 +2,10 @@
 
 #![cfg(unix)]
 
-use crate::common::{Place, Ran, Result, root, training};
+mod kills;
+
+use crate::common::{Place, Ran, Result, root};
 use std::fs;
-use std::process::Stdio;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// Whether there is an MPI to test with: `scripts/deps-mpi.sh` brings one. Where there can be none, the test
 /// run says so with `STRATUS_WITHOUT_MPI`.
@@ -52,63 +51,6 @@ fn any_number_of_workers_gives_the_same_bits() {
     // A run is one run, however many folders its workers have.
     let listed = place.run(&["runs", "moved", "--json"]).expect(0).out;
     assert_eq!(listed.matches("\"iterations\"").count().max(1), 1, "{listed}");
-}
-
-/// The others end with it, and the run goes on with another number of workers.
-#[test]
-fn a_worker_that_is_killed_ends_all_and_costs_nothing() {
-    if !has_mpi() {
-        return;
-    }
-    let place = Place::new();
-    train(&place, "alone", 1, &[]).expect(0);
-    let arguments = training("killed", 1, &[&PARTS[..], &["--workers", "2"]].concat());
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut command = place.command(&arguments);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = Instant::now();
-    let rows = || fs::read_to_string(place.path("killed/iterations.csv")).unwrap_or_default().lines().count();
-    let saved = || fs::read_dir(place.path("killed/checkpoints")).map_or(0, Iterator::count);
-    while rows() < 5 || saved() == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(200), "nothing is trained");
-        sleep(Duration::from_millis(20));
-    }
-    let second = workers_of(child.id()).into_iter().max().unwrap();
-    std::process::Command::new("kill").args(["-9", &second.to_string()]).status().unwrap();
-    let killed = Instant::now();
-    let ran = Ran::of(child.wait_with_output().unwrap()).expect(75);
-    assert!(killed.elapsed() < Duration::from_secs(30), "{:?}", killed.elapsed());
-    assert!(ran.err.contains("on this machine was killed after iteration"), "{}", ran.err);
-    assert!(ran.err.contains("continue the run with the same or another number"), "{}", ran.err);
-    place.run(&["train", "killed"]).expect(0);
-    assert!(Result::of(&place.path("killed")) == Result::of(&place.path("alone")));
-}
-
-/// The processes that compute, below the one that started them.
-fn workers_of(ancestor: u32) -> Vec<u32> {
-    let parents: Vec<(u32, u32, String)> = fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            let (name, rest) = stat.rsplit_once(')')?;
-            let parent = rest.split_whitespace().nth(1)?.parse().ok()?;
-            Some((pid, parent, name.split_once('(')?.1.to_owned()))
-        })
-        .collect();
-    let mut known = vec![ancestor];
-    loop {
-        let below = parents.iter().filter(|(pid, parent, _)| known.contains(parent) && !known.contains(pid));
-        let below: Vec<u32> = below.map(|(pid, ..)| *pid).collect();
-        if below.is_empty() {
-            break;
-        }
-        known.extend(below);
-    }
-    let computes = |pid: &u32| {
-        parents.iter().any(|(found, _, name)| found == pid && name == "stratus") && *pid != ancestor
-    };
-    known.into_iter().filter(computes).collect()
 }
 
 /// Said once, not once a worker.

@@ -4,18 +4,21 @@
 //!
 //! Workers note once a second that they are alive, and where they are, in a folder that the starting process
 //! has made, and look there whether they are to stop. So does that process: without it they stop too. One
-//! that is killed or stands still is told by that; the others end with it, and the run is continued from its
-//! last checkpoint.
+//! that stands still is told by that; the others end with it, and the run is continued from its last
+//! checkpoint. Which one was killed is told by a socket of each, which the system closes: of the others, that
+//! the launcher ends then, it closes them later.
 
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::output::Output;
 use crate::signals;
+use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use stratus_exchange::mpi::{Mpi, SEARCH};
 use stratus_exchange::{ExchangeError, Launched, Workers, launched};
@@ -37,6 +40,10 @@ const OPEN_MPI: [(&str, &str); 4] = [
 /// The heartbeat of the process that started the workers, and its word that they are to stop.
 const STARTED: &str = "started";
 const STOP: &str = "stop";
+/// The socket that each worker keeps open.
+const ALIVE: &str = "alive";
+/// How long the ends of workers are waited for when their launcher has ended.
+const ENDS: Duration = Duration::from_secs(5);
 /// Between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
 /// A worker without a heartbeat for so long stands still: it ends all.
@@ -48,17 +55,21 @@ const ATTEMPTS: u32 = 100;
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Joins the workers that a launcher started with this process, where one did.
+/// Joins the workers that a launcher started with this process, where one did. Its heart beats from before
+/// that on, so that one which is lost while they find each other is known too; `stop` is set where whoever
+/// started it says so.
 ///
 /// # Errors
 /// Where there is no MPI, or another than the launcher's.
-pub fn join() -> Result<Option<Joined>> {
+pub fn join(stop: &Arc<AtomicBool>) -> Result<Option<Joined>> {
     let Some(told) = launched() else { return Ok(None) };
     // Before any thread is started, which then keeps to it too.
     let kept = told.local.and_then(|[rank, size]| keep_to_share(rank, size));
     let processors = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let heartbeat = Heartbeat::begin(told.rank, Arc::clone(stop))?;
     let opened = Workers::open(move || Mpi::join(told));
     if let Err(error) = &opened {
+        heartbeat.end(FAILED);
         leave_it_to_the_first(told.rank);
         if told.rank > 0 && matches!(error, ExchangeError::OtherLauncher { .. } | ExchangeError::Size(_)) {
             // The first has said so.
@@ -66,7 +77,7 @@ pub fn join() -> Result<Option<Joined>> {
         }
     }
     let workers = opened.map_err(Failure::failed)?;
-    Ok(Some(Joined { told, workers: Arc::new(workers), processors }))
+    Ok(Some(Joined { told, workers: Arc::new(workers), processors, heartbeat }))
 }
 
 /// How long the others leave it to the first worker to say what is wrong.
@@ -88,6 +99,8 @@ pub struct Joined {
     pub workers: Arc<Workers>,
     /// Processors of this machine, for all its workers.
     pub processors: usize,
+    /// That it is alive.
+    pub heartbeat: Heartbeat,
 }
 
 /// Where a worker is, for its heartbeats.
@@ -96,14 +109,23 @@ pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     file: Option<PathBuf>,
+    /// Open as long as the process is there.
+    _alive: Option<Arc<UnixStream>>,
 }
 
 impl Heartbeat {
     /// Begins to beat, where somebody listens, and to listen to whoever started this
     /// worker: `stop` is set where it says so, or is gone.
-    pub fn begin(rank: usize, stop: Arc<AtomicBool>) -> Self {
-        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return Self::default() };
-        let heartbeat = Self { file: Some(folder.join(rank.to_string())), ..Self::default() };
+    fn begin(rank: usize, stop: Arc<AtomicBool>) -> Result<Self> {
+        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return Ok(Self::default()) };
+        let alive = UnixStream::connect(folder.join(ALIVE)).and_then(|mut socket| {
+            socket.write_all(&[rank.to_string().as_bytes(), b"\n"].concat())?;
+            Ok(Arc::new(socket))
+        });
+        let gone =
+            |error| Failure::failed(format!("the process that started worker {rank} is gone: {error}"));
+        let (_alive, file) = (Some(alive.map_err(gone)?), Some(folder.join(rank.to_string())));
+        let heartbeat = Self { file, _alive, ..Self::default() };
         let beats = heartbeat.clone();
         std::thread::spawn(move || {
             while !beats.ended.load(Ordering::Relaxed) {
@@ -114,7 +136,7 @@ impl Heartbeat {
                 std::thread::sleep(BEAT);
             }
         });
-        heartbeat
+        Ok(heartbeat)
     }
 
     fn note(&self, word: &str) {
@@ -186,7 +208,7 @@ pub fn start(count: usize, output: &Output) -> Result {
     let (mut told, mut beat) = (false, Instant::now());
     loop {
         if let Some(status) = child.try_wait().map_err(|error| Failure::failed(error.to_string()))? {
-            let (code, failed, dead) = (status.code(), heartbeats.failed(count), heartbeats.dead(count));
+            let (code, failed, dead) = (status.code(), heartbeats.failed(count), heartbeats.dead());
             drop(heartbeats);
             return match (code, failed, dead) {
                 (Some(0), ..) => Ok(()),
@@ -271,6 +293,46 @@ fn age(path: &Path) -> Option<Duration> {
 struct Heartbeats {
     folder: PathBuf,
     begun: Instant,
+    ends: Arc<Mutex<Ends>>,
+}
+
+/// Which workers have ended, as the system says.
+#[derive(Default)]
+struct Ends {
+    began: usize,
+    /// In the order in which they did.
+    ended: Vec<usize>,
+}
+
+impl Ends {
+    fn some_live(&self) -> bool {
+        self.ended.len() < self.began
+    }
+}
+
+/// Notes the ends of workers, who come to a socket.
+fn listen(listener: UnixListener, ends: &Arc<Mutex<Ends>>) {
+    let ends = Arc::clone(ends);
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let ends = Arc::clone(&ends);
+            std::thread::spawn(move || {
+                lock(&ends).began += 1;
+                let mut said = String::new();
+                // It ends when the other process does, however that is.
+                let _ = socket.read_to_string(&mut said);
+                let mut ends = lock(&ends);
+                match said.trim().parse() {
+                    Ok(rank) => ends.ended.push(rank),
+                    Err(_) => ends.began -= 1,
+                }
+            });
+        }
+    });
+}
+
+fn lock(ends: &Mutex<Ends>) -> std::sync::MutexGuard<'_, Ends> {
+    ends.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Heartbeats {
@@ -288,7 +350,11 @@ impl Heartbeats {
         let failed = |error| Failure::failed(format!("{}: {error}", folder.display()));
         let taken = || std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         let folder = made.unwrap_or_else(|| Err(taken())).map_err(failed)?;
-        let heartbeats = Self { folder, begun: Instant::now() };
+        let heartbeats = Self { folder, begun: Instant::now(), ends: Arc::default() };
+        let socket = heartbeats.folder.join(ALIVE);
+        let listener = UnixListener::bind(&socket)
+            .map_err(|error| Failure::failed(format!("{}: {error}", socket.display())))?;
+        listen(listener, &heartbeats.ends);
         heartbeats.say(STARTED);
         Ok(heartbeats)
     }
@@ -313,13 +379,19 @@ impl Heartbeats {
         codes.find(|code| *code != 0)
     }
 
-    /// The first worker that began and did not end by itself; with the iteration of its last heartbeat. Of
-    /// those that were ended with it, it is the one whose heartbeat is oldest.
-    fn dead(&self, count: usize) -> Option<(usize, u64)> {
-        let all = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
-        let dead = all.filter(|(_, (word, ..))| !word.starts_with(ENDED));
-        dead.max_by_key(|(rank, (.., age))| (*age, std::cmp::Reverse(*rank)))
-            .map(|(rank, (_, at, _))| (rank, at))
+    /// The first worker that began and did not end by itself; with the iteration of its last heartbeat.
+    fn dead(&self) -> Option<(usize, u64)> {
+        let begun = Instant::now();
+        while begun.elapsed() < ENDS && lock(&self.ends).some_live() {
+            std::thread::sleep(LOOK);
+        }
+        let ended = lock(&self.ends).ended.clone();
+        let at = |rank| self.of(rank).map_or((false, 0), |(word, at, _)| (word.starts_with(ENDED), at));
+        ended
+            .into_iter()
+            .map(|rank| (rank, at(rank)))
+            .find(|(_, (by_itself, _))| !by_itself)
+            .map(|(rank, (_, at))| (rank, at))
     }
 
     fn silent(&self, count: usize) -> Option<(usize, u64)> {
@@ -370,12 +442,28 @@ mod tests {
     #[test]
     fn the_one_that_died_first_is_named() {
         let heartbeats = Heartbeats::new().unwrap();
-        std::fs::write(heartbeats.folder.join("1"), "at 7").unwrap();
-        std::thread::sleep(Duration::from_millis(30));
-        std::fs::write(heartbeats.folder.join("0"), "at 8").unwrap();
-        assert_eq!(heartbeats.dead(3), Some((1, 7)));
-        assert_eq!((heartbeats.silent(3), heartbeats.failed(3)), (None, None));
-        std::fs::write(heartbeats.folder.join("1"), "ended:2 7").unwrap();
-        assert_eq!((heartbeats.dead(3), heartbeats.failed(3)), (Some((0, 8)), Some(2)));
+        assert_eq!((heartbeats.dead(), heartbeats.silent(3), heartbeats.failed(3)), (None, None, None));
+        let mut workers: Vec<UnixStream> = (0..3)
+            .map(|rank| {
+                std::fs::write(heartbeats.folder.join(rank.to_string()), format!("at {}", 7 + rank)).unwrap();
+                let mut socket = UnixStream::connect(heartbeats.folder.join(ALIVE)).unwrap();
+                socket.write_all(format!("{rank}\n").as_bytes()).unwrap();
+                socket
+            })
+            .collect();
+        let ends = |count: usize| {
+            while lock(&heartbeats.ends).ended.len() < count {
+                std::thread::sleep(LOOK);
+            }
+        };
+        drop(workers.remove(2));
+        ends(1);
+        drop(workers.remove(0));
+        ends(2);
+        drop(workers);
+        ends(3);
+        assert_eq!(heartbeats.dead(), Some((2, 9)));
+        std::fs::write(heartbeats.folder.join("2"), "ended:2 9").unwrap();
+        assert_eq!((heartbeats.dead(), heartbeats.failed(3)), (Some((0, 7)), Some(2)));
     }
 }

@@ -194,3 +194,17 @@ impl Result {
         }
     }
 }
+
+/// SplitMix64: which moments and processes of a test are chosen. When they come is up to the machine.
+pub struct Draw(pub u64);
+
+impl Draw {
+    /// A number from 0 to below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
