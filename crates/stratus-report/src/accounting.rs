@@ -6,6 +6,7 @@
 //! particular.
 
 mod render;
+mod waits;
 
 use serde::{Deserialize, Serialize};
 use stratus_run::RunDir;
@@ -82,6 +83,21 @@ pub struct WorkerCost {
     pub communication: Cost,
     /// Of it, waiting for data.
     pub data_wait: Cost,
+    /// For whom it waited most while it communicated; `None` where it waited for nobody, or that is not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_for: Option<WaitedFor>,
+}
+
+/// Another worker that came later to exchanges.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaitedFor {
+    /// Its number.
+    pub worker: u64,
+    /// Milliseconds an iteration of waiting for it: a part of the communication.
+    pub mean_ms: f64,
+    /// Percent of the iterations' wall time.
+    pub share_percent: f64,
 }
 
 /// Where the time of a run's training iterations went.
@@ -225,16 +241,33 @@ impl Accounting {
 
     /// With a row for each worker, where there were several. What a worker has not written has none.
     fn with_workers(mut self, run: &RunDir, options: &Options) -> Self {
-        let others: Vec<(u64, Self)> = run
+        let others: Vec<(u64, RunDir, Self)> = run
             .workers()
             .into_iter()
-            .filter_map(|(worker, folder)| Some((worker, Self::of(&folder, options).ok()?)))
-            .filter(|(_, accounting)| accounting.iterations > 0)
+            .filter_map(|(worker, folder)| {
+                let accounting = Self::of(&folder, options).ok()?;
+                Some((worker, folder, accounting))
+            })
+            .filter(|(.., accounting)| accounting.iterations > 0)
             .collect();
-        if !others.is_empty() {
-            let first = self.as_worker(0);
-            let rest = others.iter().map(|(worker, accounting)| accounting.as_worker(*worker));
-            self.workers = std::iter::once(first).chain(rest).collect();
+        if others.is_empty() {
+            return self;
+        }
+        let first = self.as_worker(0);
+        let rest = others.iter().map(|(worker, _, accounting)| accounting.as_worker(*worker));
+        self.workers = std::iter::once(first).chain(rest).collect();
+        let runs: Vec<&RunDir> = std::iter::once(run).chain(others.iter().map(|(_, run, _)| run)).collect();
+        // A timeline that cannot be read says nothing of waits; what it says of times stands.
+        let (waits, iterations) = waits::waits(&runs, self.skipped).unwrap_or_default();
+        let numbers: Vec<u64> = self.workers.iter().map(|worker| worker.worker).collect();
+        for (worker, waited) in self.workers.iter_mut().zip(waits) {
+            let most =
+                waited.iter().zip(&numbers).max_by_key(|(ns, number)| (**ns, std::cmp::Reverse(**number)));
+            worker.waited_for = most.filter(|(ns, _)| **ns > 0).map(|(&ns, &number)| {
+                let mean_ms = ns as f64 / 1e6 / iterations.max(1) as f64;
+                let share_percent = 100.0 * mean_ms / worker.wall.mean_ms;
+                WaitedFor { worker: number, mean_ms, share_percent }
+            });
         }
         self
     }
@@ -245,7 +278,7 @@ impl Accounting {
             row.map_or(Cost::default(), |row| row.cost)
         };
         let (communication, data_wait) = (of(Phase::Communication), of(Phase::DataWait));
-        WorkerCost { worker, wall: self.wall, communication, data_wait }
+        WorkerCost { worker, wall: self.wall, communication, data_wait, waited_for: None }
     }
 }
 

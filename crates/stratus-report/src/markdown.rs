@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::accounting::WorkerCost;
 use crate::report::{Against, Change, Comparison, Diff, Report, RunReport, score_name};
 use crate::text::{bytes, csv_field, figure, probability};
 
@@ -134,6 +135,26 @@ fn of_run(out: &mut String, run: &RunReport) {
     add("unattributed", accounting.unattributed.mean_ms, accounting.unattributed.share_percent);
     add("an iteration", accounting.wall.mean_ms, 100.0);
     table(out, &heads.map(str::to_owned), &rows);
+    out.push('\n');
+    if !accounting.workers.is_empty() {
+        workers(out, &accounting.workers);
+    }
+}
+
+/// What each worker communicates, and whom it waits for.
+fn workers(out: &mut String, workers: &[WorkerCost]) {
+    let heads = ["worker", "iteration ms", "communication ms", "waits for", "waiting ms"];
+    let row = |worker: &WorkerCost| {
+        let waited = worker.waited_for;
+        vec![
+            worker.worker.to_string(),
+            number(Some(worker.wall.mean_ms), 3),
+            number(Some(worker.communication.mean_ms), 3),
+            waited.map_or("nobody".to_owned(), |waited| format!("worker {}", waited.worker)),
+            number(waited.map(|waited| waited.mean_ms), 3),
+        ]
+    };
+    table(out, &heads.map(str::to_owned), &workers.iter().map(row).collect::<Vec<_>>());
     out.push('\n');
 }
 

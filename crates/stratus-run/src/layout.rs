@@ -195,6 +195,15 @@ impl RunDir {
         ranks.into_iter().map(|rank| (rank, Self { path: folder.join(rank.to_string()) })).collect()
     }
 
+    /// Removes the folders of workers from `count` on: the run goes on with so many, and what more of them
+    /// wrote before belongs to iterations that may be trained anew.
+    pub fn keep_workers(&self, count: usize) -> Result<()> {
+        let beyond = self.workers().into_iter().filter(|(rank, _)| *rank >= count as u64);
+        beyond
+            .map(|(_, folder)| folder.path)
+            .try_for_each(|path| fs::remove_dir_all(&path).map_err(Error::io("remove the folder", &path)))
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -83,20 +83,17 @@ impl Columns {
         self.line(out, "unattributed", "", None, unattributed, true)?;
         self.line(out, "iteration", "", None, wall, true)?;
         if !accounting.workers.is_empty() {
-            let heads = ["iteration", "exchange", "data wait"];
-            writeln!(out, "\n{:<1$}{2:>11}{3:>11}{4:>11}", "worker", 8, heads[0], heads[1], heads[2])?;
+            let heads = ["iteration", "exchange", "data wait"].map(|head| format!("{head:>11}")).concat();
+            writeln!(out, "\n{:<8}{heads}   waits in the exchange", "worker")?;
         }
         for worker in &accounting.workers {
-            let cells =
-                [worker.wall, worker.communication, worker.data_wait].map(|cost| number(cost.mean_ms));
-            writeln!(
-                out,
-                "{:<8}{:>11}{:>11}{:>11}",
-                worker.worker,
-                cells[0].trim(),
-                cells[1].trim(),
-                cells[2].trim()
-            )?;
+            let cells = [worker.wall, worker.communication, worker.data_wait]
+                .map(|cost| format!("{:>11}", number(cost.mean_ms).trim()))
+                .concat();
+            let waits = worker.waited_for.map_or("for nobody".to_owned(), |waited| {
+                format!("{} of it for worker {}", number(waited.mean_ms).trim(), waited.worker)
+            });
+            writeln!(out, "{:<8}{cells}   {waits}", worker.worker)?;
         }
         if accounting.torn_bytes > 0 {
             let torn = accounting.torn_bytes;

@@ -11,6 +11,7 @@ mod html;
 mod offers;
 mod sections;
 mod svg;
+mod workers;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
 pub use diff::diff_svg;

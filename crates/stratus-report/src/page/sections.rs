@@ -148,6 +148,7 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
         html.chart("forward-backward", number, "Forward against backward and update, ms", "");
     }
     layer_table(html, run);
+    super::workers::table(html, accounting);
     accounted(html, run);
 }
 

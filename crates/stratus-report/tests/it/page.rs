@@ -203,3 +203,48 @@ fn a_long_run_makes_a_small_page() {
     let page = page::render(&report);
     assert!(page.len() < 1 << 20, "{} bytes", page.len());
 }
+
+/// Two of three iterations wait for the second worker, which computes longer; one for the first.
+#[test]
+fn a_page_tells_which_worker_is_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), &Made { iterations: 0, ..PLAIN });
+    let run = RunDir::open(&run).unwrap();
+    let slots = vec![
+        slot(&[], "", Phase::DataWait),
+        slot(&["fc"], "linear", Phase::Forward),
+        slot(&[], "exchange", Phase::Communication),
+    ];
+    let program = Program { name: "train".into(), purpose: Purpose::Train, batch_size: 32, slots };
+    let times = [[[1, 10, 9], [1, 10, 9], [1, 16, 3]], [[1, 17, 2], [1, 17, 2], [1, 10, 9]]];
+    let others = run.worker(1).unwrap();
+    others.prepare().unwrap();
+    for (worker, times) in [&run, &others].into_iter().zip(times) {
+        let mut timeline = TimelineWriter::resume_at(&worker.timeline(), 0).unwrap();
+        let id = timeline.declare(&program).unwrap();
+        for (iteration, ms) in (1..).zip(times) {
+            let ns = ms.map(|ms: u64| ms * 1_000_000);
+            timeline.append(id, 1, iteration, ns.iter().sum(), &ns).unwrap();
+        }
+    }
+    let report = Report::of(&[run.path().to_owned()], Some(0), None);
+    let workers = &report.runs[0].accounting.workers;
+    let waited: Vec<(u64, u64, f64)> = workers
+        .iter()
+        .map(|worker| {
+            let waited = worker.waited_for.unwrap();
+            (worker.worker, waited.worker, waited.mean_ms)
+        })
+        .collect();
+    assert_eq!(waited, [(0, 1, 14.0 / 3.0), (1, 0, 2.0)]);
+    let page = page::render(&report);
+    for text in ["Per worker", "communication ms", "worker 1", "4.667", "worker 0", "2.000"] {
+        assert!(page.contains(text), "{text}");
+    }
+    let text = markdown::markdown(&report);
+    assert!(text.contains("| worker | iteration ms | communication ms | waits for | waiting ms |"), "{text}");
+    assert!(text.contains("| 0 | 20.000 | 7.000 | worker 1 | 4.667 |"), "{text}");
+    // Of one worker there is no such table.
+    fs::remove_dir_all(run.path().join("workers")).unwrap();
+    assert!(!page::render(&Report::of(&[run.path().to_owned()], Some(0), None)).contains("Per worker"));
+}

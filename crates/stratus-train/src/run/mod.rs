@@ -213,6 +213,9 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     let is_first = group.is_first();
     let own_folder = group.own_folder(&run)?;
     let lock = own_folder.lock()?;
+    if is_first {
+        run.keep_workers(group.place().workers)?;
+    }
     own_folder.prepare()?;
     let mut own = Experiment::load(&run.experiment())?;
     let trained = own.train.epochs;

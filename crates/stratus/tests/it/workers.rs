@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 mod kills;
+mod networks;
 
 use crate::common::{Place, Ran, Result, root};
 use std::fs;

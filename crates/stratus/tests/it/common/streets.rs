@@ -53,9 +53,14 @@ pub fn pixels(image: usize) -> Vec<u8> {
 
 /// Writes the set into the folder `set`.
 pub fn streets(place: &Place) {
+    streets_of(place, TRAIN, VALIDATION);
+}
+
+/// The same with so many images to train and to validate on.
+pub fn streets_of(place: &Place, train: usize, validation: usize) {
     let mut lists = [String::new(), String::new()];
-    for image in 0..TRAIN + VALIDATION {
-        let part = usize::from(image >= TRAIN);
+    for image in 0..train + validation {
+        let part = usize::from(image >= train);
         let [images, annotations] = [["train", "trainannot"], ["val", "valannot"]][part];
         let classes = labels(image);
         write(&place.path(&format!("set/{images}/{image}.png")), ColorType::Rgb, &pixels(image));

@@ -30,12 +30,12 @@ const ENDED: Duration = Duration::from_secs(30);
 const WORKERS: [usize; 3] = [4, 2, 4];
 
 /// Iterations that are written down.
-fn iterations(run: &Path) -> u64 {
+pub(super) fn iterations(run: &Path) -> u64 {
     let written = fs::read_to_string(run.join("iterations.csv")).unwrap_or_default();
     written.lines().count().saturating_sub(1) as u64
 }
 
-fn signal(pid: u32, name: &str) {
+pub(super) fn signal(pid: u32, name: &str) {
     // One that has just ended gets none.
     let _ = Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
@@ -47,7 +47,7 @@ fn lives(pid: u32) -> bool {
 }
 
 /// The processes that compute, below the one that started them.
-fn workers_of(ancestor: u32) -> Vec<u32> {
+pub(super) fn workers_of(ancestor: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32, String)> = fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -74,7 +74,7 @@ fn workers_of(ancestor: u32) -> Vec<u32> {
 }
 
 /// A worker's number, as its launcher has told it.
-fn rank_of(pid: u32) -> Option<usize> {
+pub(super) fn rank_of(pid: u32) -> Option<usize> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables = environment.split(|&byte| byte == 0).filter_map(|one| std::str::from_utf8(one).ok());
     variables.filter_map(|one| one.split_once('=')).find_map(|(name, value)| match name {
@@ -98,7 +98,7 @@ fn begin(place: &Place, name: &str, workers: usize) -> Child {
 }
 
 /// Waits for what holds; false where the process has ended before.
-fn wait_until(child: &mut Child, mut holds: impl FnMut() -> bool) -> bool {
+pub(super) fn wait_until(child: &mut Child, mut holds: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !holds() {
         if child.try_wait().unwrap().is_some() {

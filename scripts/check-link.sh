@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Two workers of resnet18 over a link of 1 Gbit/s with 0.2 ms either way: how much of what they exchange is
+# hidden behind the backward pass.
+#
+# Each has a network namespace of its own; a pair of virtual devices joins them, which the kernel shapes, with
+# netem or, where it has none, to the rate alone. The share is 1 - communication / exchange: the waits in the account of the run (`stratus collect`) against what
+# an exchange of as many bytes takes over the same link with nothing beside it (`stratus bench exchange`).
+# Waiting for a slower worker counts as communication. How many bytes went over the link is read from its
+# counters: were it too few, they would have gone another way, and that is an error.
+#
+#   scripts/check-link.sh                needs root, ip and tc; says in one line what is missing
+#   scripts/check-link.sh --best-effort  the same, and is content without them
+#
+# STRATUS names the program (target/release/stratus), RATE and DELAY the link, SETTINGS more keys, MIB what is
+# exchanged in the comparison: resnet18's gradients and statistics.
+set -euo pipefail
+# shellcheck source=scripts/deps-common.sh
+source "$(dirname "$0")/deps-common.sh"
+
+consequence=("workers were NOT run over a shaped link")
+stratus=${STRATUS-$root/${CARGO_TARGET_DIR-target}/release/stratus}
+rate=${RATE-1gbit}
+delay=${DELAY-200us}
+mib=${MIB-45}
+mpi=$root/.deps/mpich
+
+[ "$(uname -s)" = Linux ] || give_up "network namespaces are Linux's"
+[ "$(id -u)" = 0 ] || give_up "network namespaces are root's"
+command -v ip >/dev/null && command -v tc >/dev/null || give_up "ip or tc is missing (install iproute2)"
+[ -x "$stratus" ] || give_up "$stratus is not built (make build)"
+[ -x "$mpi/bin/mpiexec" ] || give_up "there is no MPICH in .deps (make deps)"
+
+one=stratus-$$-a
+two=stratus-$$-b
+folder=$(mktemp -d)
+cleanup() {
+    ip netns delete "$one" 2>/dev/null || true
+    ip netns delete "$two" 2>/dev/null || true
+    rm -rf "$folder"
+}
+trap cleanup EXIT
+
+# Of a network that is documented to be nobody's (RFC 5737).
+address=192.0.2
+device=shaped
+ip netns add "$one" 2>/dev/null && ip netns add "$two" || give_up "no network namespace can be made here"
+ip link add $device netns "$one" type veth peer name $device netns "$two" \
+    || give_up "no pair of virtual devices can be made here"
+number=0
+for namespace in "$one" "$two"; do
+    number=$((number + 1))
+    ip -n "$namespace" address add "$address.$number/24" dev "$device"
+    ip -n "$namespace" link set lo up
+    ip -n "$namespace" link set "$device" up
+    if tc -n "$namespace" qdisc add dev "$device" root netem rate "$rate" delay "$delay" limit 10000 \
+        2>/dev/null; then
+        link="$rate with $delay either way"
+    elif tc -n "$namespace" qdisc add dev "$device" root tbf rate "$rate" burst 128kb latency 100ms \
+        2>/dev/null; then
+        link="$rate, without the delay: this kernel has no netem"
+    else
+        give_up "this kernel shapes no link (its modules sch_netem and sch_tbf)"
+    fi
+done
+
+# The devices are not up at once, and UCX passes over those that are not.
+for namespace in "$one" "$two"; do
+    for _ in $(seq 100); do
+        state=$(ip netns exec "$namespace" cat "/sys/class/net/$device/operstate")
+        [ "$state" != up ] || break
+        sleep 0.1
+    done
+    [ "$state" = up ] || give_up "the virtual devices do not come up"
+done
+
+# What mpiexec starts a worker on another host with: that host is the other namespace.
+cat > "$folder/launcher" <<LAUNCHER
+#!/bin/sh
+while [ "\${1#-}" != "\$1" ]; do shift; done
+shift
+exec ip netns exec $two sh -c "\$*"
+LAUNCHER
+chmod +x "$folder/launcher"
+
+run() { # argument of stratus…
+    # Both are on one machine, which UCX notices: it is to use the link all the same.
+    ip netns exec "$one" env STRATUS_MPI="$mpi/lib" STRATUS_CACHE="$folder/cache" \
+        UCX_TLS=tcp,self UCX_NET_DEVICES=$device MPIR_CVAR_NOLOCAL=1 \
+        "$mpi/bin/mpiexec" -n 2 -ppn 1 -hosts "$address.1,$address.2" -iface "$device" \
+        -launcher ssh -launcher-exec "$folder/launcher" "$stratus" "$@"
+}
+sent() { ip netns exec "$one" cat /sys/class/net/$device/statistics/tx_bytes; }
+
+say "an exchange of $mib MiB with nothing beside it, over $link"
+run bench exchange --workers 2 --mib "$mib" --json > "$folder/exchange.json"
+before=$(sent)
+say "resnet18, two workers of one thread"
+# shellcheck disable=SC2086 # several arguments
+run train resnet18 --out "$folder/run" --set data.name=synthetic --set data.synthetic.images=640 \
+    --set data.synthetic.validation_images=64 --set train.batch_size=64 --set train.epochs=1 \
+    --set train.parts=2 --set train.threads=1 ${SETTINGS-} >&2
+bytes=$(($(sent) - before))
+"$stratus" collect "$folder/run" --json > "$folder/collected.json"
+
+python3 - "$folder/exchange.json" "$folder/collected.json" "$mib" "$bytes" <<'PYTHON'
+import json, sys
+
+exchange, collected = (json.load(open(path)) for path in sys.argv[1:3])
+mib, sent = (int(text) for text in sys.argv[3:])
+accounting = collected[0]["accounting"]
+alone = exchange["tree_ms"]
+print(f"exchange alone         {alone:.1f} ms, {2 * 8e-6 * exchange['bytes'] / 2 / alone:.2f} Gbit/s each way")
+for worker in accounting["workers"]:
+    waits, wall = worker["communication"]["mean_ms"], worker["wall"]["mean_ms"]
+    print(f"worker {worker['worker']}               {wall:.1f} ms an iteration, {waits:.1f} ms of it communication: "
+          f"{100 * (1 - waits / alone):.0f} % of the exchange is hidden")
+iterations = accounting["iterations"] + accounting["skipped"]
+print(f"over the link          {sent / 1e6:.0f} MB in {iterations} iterations")
+if sent < 0.8 * iterations * mib * 2**20:
+    sys.exit("check-link: fewer bytes went over the link than were exchanged")
+PYTHON
