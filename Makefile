@@ -38,9 +38,9 @@ check-onnx:
 # The tests, and those that take minutes, optimised: a hundred kills, real file servers, a real Slurm; more
 # models of ONNX's operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it,
 # else 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages
-# opened in a browser, events read by TensorBoard, workers on every MPI, task files read by SkyPilot.
-# STORE_SERVERS=none goes without the servers where they cannot be installed; the tests say that they were not
-# run.
+# opened in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty of them
+# killed, task files read by SkyPilot. STORE_SERVERS=none goes without the servers where they cannot be
+# installed; the tests say that they were not run.
 test-all: test
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh
@@ -54,6 +54,7 @@ test-all: test
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/slurm-server.sh install
 	STRATUS_KILLS=100 STRATUS_FAULTS=20 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \
 		$(CARGO) test --workspace --locked --release -- --include-ignored
+	@bash scripts/check-link.sh --best-effort
 
 deps:
 	@bash scripts/deps.sh

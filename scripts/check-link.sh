@@ -3,23 +3,24 @@
 # hidden behind the backward pass.
 #
 # Each has a network namespace of its own; a pair of virtual devices joins them, which the kernel shapes, with
-# netem or, where it has none, to the rate alone. The share is 1 - communication / exchange: the waits in the account of the run (`stratus collect`) against what
-# an exchange of as many bytes takes over the same link with nothing beside it (`stratus bench exchange`).
-# Waiting for a slower worker counts as communication. How many bytes went over the link is read from its
-# counters: were it too few, they would have gone another way, and that is an error.
+# netem or, where it has none, to the rate alone. The share is 1 - (communication - waiting) / exchange: from
+# the account of the run (`stratus collect`), less what a worker waits for the other, against the time that as
+# many bytes take at the rate of the link. `stratus bench exchange` is for comparison. How many bytes went
+# over the link is read from its counters: were it too few, they would have gone another way, and that is an
+# error.
 #
 #   scripts/check-link.sh                needs root, ip and tc; says in one line what is missing
 #   scripts/check-link.sh --best-effort  the same, and is content without them
 #
-# STRATUS names the program (target/release/stratus), RATE and DELAY the link, SETTINGS more keys, MIB what is
-# exchanged in the comparison: resnet18's gradients and statistics.
+# STRATUS names the program (target/release/stratus), GBIT (a second) and DELAY the link, SETTINGS more keys,
+# MIB what is exchanged in an iteration: resnet18's gradients and statistics.
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
 
 consequence=("workers were NOT run over a shaped link")
 stratus=${STRATUS-$root/${CARGO_TARGET_DIR-target}/release/stratus}
-rate=${RATE-1gbit}
+gbit=${GBIT-1}
 delay=${DELAY-200us}
 mib=${MIB-45}
 mpi=$root/.deps/mpich
@@ -52,12 +53,12 @@ for namespace in "$one" "$two"; do
     ip -n "$namespace" address add "$address.$number/24" dev "$device"
     ip -n "$namespace" link set lo up
     ip -n "$namespace" link set "$device" up
-    if tc -n "$namespace" qdisc add dev "$device" root netem rate "$rate" delay "$delay" limit 10000 \
+    if tc -n "$namespace" qdisc add dev "$device" root netem rate "${gbit}gbit" delay "$delay" limit 10000 \
         2>/dev/null; then
-        link="$rate with $delay either way"
-    elif tc -n "$namespace" qdisc add dev "$device" root tbf rate "$rate" burst 128kb latency 100ms \
+        link="$gbit Gbit/s with $delay either way"
+    elif tc -n "$namespace" qdisc add dev "$device" root tbf rate "${gbit}gbit" burst 128kb latency 100ms \
         2>/dev/null; then
-        link="$rate, without the delay: this kernel has no netem"
+        link="$gbit Gbit/s, without the delay: this kernel has no netem"
     else
         give_up "this kernel shapes no link (its modules sch_netem and sch_tbf)"
     fi
@@ -102,20 +103,23 @@ run train resnet18 --out "$folder/run" --set data.name=synthetic --set data.synt
 bytes=$(($(sent) - before))
 "$stratus" collect "$folder/run" --json > "$folder/collected.json"
 
-python3 - "$folder/exchange.json" "$folder/collected.json" "$mib" "$bytes" <<'PYTHON'
+python3 - "$folder/exchange.json" "$folder/collected.json" "$mib" "$bytes" "$gbit" <<'PYTHON'
 import json, sys
 
 exchange, collected = (json.load(open(path)) for path in sys.argv[1:3])
-mib, sent = (int(text) for text in sys.argv[3:])
+mib, sent, gbit = (float(text) for text in sys.argv[3:])
 accounting = collected[0]["accounting"]
-alone = exchange["tree_ms"]
-print(f"exchange alone         {alone:.1f} ms, {2 * 8e-6 * exchange['bytes'] / 2 / alone:.2f} Gbit/s each way")
+alone = 8e-6 * mib * 2**20 / gbit
+print(f"exchange         {alone:.1f} ms at the rate of the link;",
+      f"with nothing beside it {exchange['tree_ms']:.1f} ms")
 for worker in accounting["workers"]:
-    waits, wall = worker["communication"]["mean_ms"], worker["wall"]["mean_ms"]
-    print(f"worker {worker['worker']}               {wall:.1f} ms an iteration, {waits:.1f} ms of it communication: "
-          f"{100 * (1 - waits / alone):.0f} % of the exchange is hidden")
+    communication, wall = (worker[what]["mean_ms"] for what in ("communication", "wall"))
+    waits = worker.get("waited_for", {}).get("mean_ms", 0)
+    hidden = 100 * (1 - (communication - waits) / alone)
+    print(f"worker {worker['worker']}         {wall:.1f} ms an iteration, {communication:.1f} ms of it",
+          f"communication, {waits:.1f} ms of that waiting: {hidden:.0f} % of the exchange is hidden")
 iterations = accounting["iterations"] + accounting["skipped"]
-print(f"over the link          {sent / 1e6:.0f} MB in {iterations} iterations")
+print(f"over the link    {sent / 1e6:.0f} MB in {iterations} iterations")
 if sent < 0.8 * iterations * mib * 2**20:
     sys.exit("check-link: fewer bytes went over the link than were exchanged")
 PYTHON

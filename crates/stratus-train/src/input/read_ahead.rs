@@ -92,8 +92,11 @@ impl HostMemory {
     ) -> Result<Self, TrainError> {
         let Datasets { train: training, validation } = datasets;
         let input = resolved.input();
-        let config =
-            LoaderConfig { workers: resolved.most_workers(), ..input.training(BatchFormat::of(train)) };
+        let config = LoaderConfig {
+            workers: resolved.most_workers(),
+            share: resolved.share(),
+            ..input.training(BatchFormat::of(train))
+        };
         let config = input.read_ahead(training.as_ref(), config)?;
         let measuring = input.measuring(BatchFormat::of(evaluate), evaluate.program.batch);
         Ok(Self {

@@ -41,6 +41,33 @@ impl Decision {
     }
 }
 
+/// An experiment for so many workers, a power of two: with as many parts, where it does not say how many.
+///
+/// # Errors
+/// If parts cannot be shared out among them.
+pub fn parts_among(experiment: &Experiment, workers: usize) -> Result<Experiment, TrainError> {
+    let mut experiment = experiment.clone();
+    if experiment.train.parts == 0 {
+        experiment = experiment.with_overrides(&[("train.parts", workers.to_string())])?;
+    }
+    let parts = experiment.train.parts;
+    if workers > parts {
+        return Err(TrainError::Configuration {
+            problem: format!("there are {workers} workers, and batches are cut into {parts} parts"),
+            hint: format!(
+                "start at most {parts} workers; a new run has train.parts=, a power of two, as it says"
+            ),
+        });
+    }
+    if experiment.first_stage().is_some() {
+        return Err(TrainError::Configuration {
+            problem: "a run of two stages cannot be shared out among workers".to_owned(),
+            hint: "train the first stage by itself, and begin the second with its weights".to_owned(),
+        });
+    }
+    Ok(experiment)
+}
+
 /// This process among the workers of a run; alone by default.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessGroup {
@@ -96,25 +123,7 @@ impl ProcessGroup {
             let threads = <[u8; 8]>::try_from(first.as_slice()).map_or(1, u64::from_le_bytes);
             experiment = experiment.with_overrides(&[("train.threads", threads.to_string())])?;
         }
-        if experiment.train.parts == 0 {
-            experiment = experiment.with_overrides(&[("train.parts", workers.to_string())])?;
-        }
-        let parts = experiment.train.parts;
-        if workers > parts {
-            return Err(TrainError::Configuration {
-                problem: format!("there are {workers} workers, and batches are cut into {parts} parts"),
-                hint: format!(
-                    "start at most {parts} workers; a new run has train.parts=, a power of two, as it says"
-                ),
-            });
-        }
-        if experiment.first_stage().is_some() {
-            return Err(TrainError::Configuration {
-                problem: "a run of two stages cannot be shared out among workers".to_owned(),
-                hint: "train the first stage by itself, and begin the second with its weights".to_owned(),
-            });
-        }
-        Ok(experiment)
+        parts_among(&experiment, workers)
     }
 
     /// Checks that all workers are about to do the same: `what` is a text of it all.

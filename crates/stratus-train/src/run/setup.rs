@@ -203,7 +203,10 @@ impl RunSetup {
 }
 
 /// Checks that every batch of an epoch can be cut into its parts.
-fn expect_parts(resolved: &Resolved) -> Result<(), TrainError> {
+///
+/// # Errors
+/// Where the last one cannot.
+pub fn expect_parts(resolved: &Resolved) -> Result<(), TrainError> {
     let parts = resolved.parts();
     match resolved.tail_batch().filter(|tail| !tail.is_multiple_of(parts)) {
         None => Ok(()),

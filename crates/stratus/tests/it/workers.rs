@@ -85,3 +85,37 @@ fn what_workers_cannot_share_out() {
         assert!(!place.path("refused").exists(), "{more:?}");
     }
 }
+
+/// What one of them has of a batch, and what it exchanges: all gradients, whatever their number.
+#[test]
+fn a_plan_says_what_one_of_several_workers_holds() {
+    let place = Place::new();
+    let plan = |more: &[&str]| -> serde_json::Value {
+        let settings = ["plan", "digits", "--json", "--set", "train.batch_size=1024"];
+        let parts = ["--set", "train.parts=4", "--set", "train.threads=1"];
+        let data = format!("data.path={}", root().join("data/mnist").display());
+        let ran = place.run(&[&settings[..], &parts, &["--set", &data], more].concat()).expect(0);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let alone = plan(&[]);
+    assert_eq!(alone.get("shared"), None);
+    let (two, four) = (plan(&["--workers", "2"]), plan(&["--workers", "4"]));
+    for (plan, workers) in [(&two, 2), (&four, 4)] {
+        let shared = &plan["shared"];
+        assert_eq!(
+            [&shared["workers"], &shared["parts"], &shared["parts_of_each"], &shared["images_of_part"]],
+            [workers, 4, 4 / workers, 256]
+        );
+        let bytes = |of: &serde_json::Value| of["bytes"].as_u64().unwrap();
+        let exchanged = shared["buckets"].as_array().unwrap().iter().map(bytes).sum::<u64>();
+        assert_eq!(shared["exchanged_bytes"], exchanged);
+        assert_eq!(shared["sent_bytes"], 2 * (exchanged - exchanged / workers));
+        // Weights in f32, and little else.
+        let parameters = plan["memory"][0]["bytes"].as_u64().unwrap();
+        assert!((parameters..2 * parameters).contains(&exchanged), "{exchanged} of {parameters}");
+        let images = |plan: &serde_json::Value| plan["host_memory"]["batch_bytes"].as_u64().unwrap();
+        assert!(images(plan) * workers <= images(&alone) + 4096, "{} of {}", images(plan), images(&alone));
+    }
+    let refused = place.run(&["plan", "digits", "--workers", "3"]).expect(2);
+    assert!(refused.err.contains("there are 3 workers; their number is a power of two"), "{}", refused.err);
+}

@@ -3,23 +3,26 @@
 mod largest;
 mod steps;
 mod summary;
+mod workers;
 
 use super::memory::MemoryLimit;
 use super::often::Often;
 use super::target::Target;
 use crate::cli::Globals;
-use crate::errors::Result;
+use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stratus_base::text::shell_word;
 use stratus_engine::Program;
+use stratus_exchange::ExchangeError;
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, expect_statistics};
 use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::{Network, expect_layer_file};
-use stratus_train::{Observer, Resolved, device};
+use stratus_train::resolve::Place;
+use stratus_train::{Observer, Resolved, device, run};
 
 /// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
@@ -36,6 +39,10 @@ pub struct PlanArguments {
     /// Find the largest batch that fits this machine's memory, or --memory-limit, with all activations kept
     #[arg(long, conflicts_with = "dump")]
     pub largest_batch: bool,
+    /// What one of so many workers does and holds, a power of two; see `train.parts`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+          conflicts_with = "largest_batch")]
+    pub workers: Option<u16>,
     /// Measure kernels anew and keep the new choices for this machine and network
     #[arg(long)]
     pub remeasure: bool,
@@ -86,6 +93,13 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     } else {
         arguments.memory.apply(&mut experiment);
     }
+    let workers = usize::from(arguments.workers.unwrap_or(1));
+    if !workers.is_power_of_two() {
+        return Err(Failure::usage(ExchangeError::Size(workers)));
+    }
+    if workers > 1 {
+        experiment = run::parts_among(&experiment, workers)?;
+    }
     expect_layer_file(&experiment)?;
     let datasets = open_datasets(&experiment)?;
     let dataset = &datasets.train;
@@ -95,7 +109,11 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
-    let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?;
+    let resolved =
+        Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?.with_place(Place { rank: 0, workers });
+    if !arguments.largest_batch {
+        run::expect_parts(&resolved)?;
+    }
     if let (false, Err(problem)) = (arguments.largest_batch, expect_statistics(&resolved, &graph)) {
         let hint = problem.hint().unwrap_or_default();
         output.warning(&format!("this is planned and will not be trained: {problem}; {hint}"));

@@ -1,5 +1,6 @@
 //! What a plan comes to: the work of a step, and memory by what it is for.
 
+use super::workers::Shared;
 use crate::output::{bytes, pairs, table};
 use serde::Serialize;
 use std::fmt;
@@ -40,6 +41,9 @@ pub(super) struct Summary {
     peak_layer: String,
     /// What a run takes beside it.
     host_memory: HostMemory,
+    /// What one of several workers has of it: all of the above is that worker's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<Shared>,
     /// Bytes that the device has free; `None` where that is not known.
     free_bytes: Option<u64>,
     /// Whether the arena, and where it is the same memory the rest too, is no more than that.
@@ -76,7 +80,10 @@ impl Summary {
         let samples = resolved.samples();
         let batch = settings.train.batch_size;
         let iterations = if settings.data.drop_last { samples / batch } else { samples.div_ceil(batch) };
-        let needed = plans.arena_bytes as u64 + if device.beside_cores { 0 } else { host_memory.bytes() };
+        let shared = Shared::of(resolved, plans);
+        let exchange = shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
+        let beside = if device.beside_cores { 0 } else { host_memory.bytes() + exchange };
+        let needed = plans.arena_bytes as u64 + beside;
         Self {
             network: program.network.clone(),
             data_set: settings.data.name.clone(),
@@ -106,6 +113,7 @@ impl Summary {
                 .map_or(String::new(), |step| program.layer_name(step)),
             memory,
             host_memory,
+            shared,
             free_bytes: device.memory_bytes,
             fits: device.memory_bytes.map(|free| needed <= free),
         }
@@ -140,8 +148,11 @@ impl fmt::Display for Summary {
             line("step", step),
             line("epoch", format!("{} steps of {} images in all", self.iterations_per_epoch, self.images)),
         ];
+        lines.extend(self.shared.iter().flat_map(Shared::lines));
         let host = &self.host_memory;
-        let beside = bytes(host.bytes());
+        let exchange = self.shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
+        let (beside, what) =
+            (bytes(host.bytes() + exchange), if exchange > 0 { "data and exchange" } else { "data" });
         let free = self.free_bytes.map(bytes);
         let verdict = match (self.fits, free) {
             (Some(true), Some(free)) => format!(", of {free} free"),
@@ -150,7 +161,7 @@ impl fmt::Display for Summary {
         };
         lines.push(line(
             "memory",
-            format!("{} for the network and {beside} for data{verdict}", bytes(self.arena_bytes as u64)),
+            format!("{} for the network and {beside} for {what}{verdict}", bytes(self.arena_bytes as u64)),
         ));
         f.write_str(&pairs(&lines))?;
         let mut rows = vec![[format!("memory, at its peak in {}", self.peak_layer), String::new()]];
@@ -164,10 +175,14 @@ impl fmt::Display for Summary {
             ["  batches of validation".to_owned(), bytes(host.validation_bytes)],
             ["  data sets".to_owned(), bytes(host.dataset_bytes)],
         ]);
+        if exchange > 0 {
+            rows.push(["  what is exchanged, and what others send".to_owned(), bytes(exchange)]);
+        }
         if !self.largest.is_empty() {
             rows.push(["the largest values among them".to_owned(), String::new()]);
             rows.extend(self.largest.iter().map(row));
         }
-        write!(f, "\n{}\n", table(&rows))
+        let buckets = self.shared.as_ref().map_or(String::new(), |shared| format!("\n{}", shared.table()));
+        write!(f, "\n{}{buckets}\n", table(&rows))
     }
 }
