@@ -5,7 +5,7 @@
 
 use super::hosts::{Host, folder, hosts, kill};
 use super::{is_left_out, launch, near, status, text};
-use crate::common::{Place, Result};
+use crate::common::{Draw, Place, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,16 +19,6 @@ const REPETITIONS: usize = 3;
 const EPOCHS: u32 = 12;
 /// After this long a test has failed.
 const PATIENCE: Duration = Duration::from_secs(1500);
-
-/// Numbers that look random and are the same each time.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 /// A small disk of its own in a folder; root alone can have one.
 struct Disk(PathBuf);
@@ -72,30 +62,30 @@ fn folders(place: &Place, id: &str, all: &[Host]) -> Vec<PathBuf> {
 
 /// Lets one thing go wrong, and returns what.
 fn fault(
-    draws: &mut Draws,
+    draw: &mut Draw,
     place: &Place,
     id: &str,
     all: &mut [Host],
     disk: &Disk,
     follower: &mut Child,
 ) -> String {
-    match draws.below(5) {
+    match draw.below(5) {
         0 => {
-            let at = draws.below(all.len() as u64) as usize;
+            let at = draw.below(all.len() as u64) as usize;
             all[at].cut();
-            sleep(Duration::from_millis(draws.below(4000)));
+            sleep(Duration::from_millis(draw.below(4000)));
             all[at].start();
             format!("{} was out of reach, and its server was started again", all[at].name)
         }
         1 => {
             let folders = folders(place, id, all);
-            let at = draws.below(folders.len().max(1) as u64) as usize;
+            let at = draw.below(folders.len().max(1) as u64) as usize;
             folders.get(at).into_iter().for_each(|job| kill(job));
             format!("what trained on a host was killed ({at})")
         }
         2 => {
             let filler = disk.fill();
-            sleep(Duration::from_millis(1000 + draws.below(3000)));
+            sleep(Duration::from_millis(1000 + draw.below(3000)));
             fs::remove_file(filler).unwrap();
             "the disk there was full".to_owned()
         }
@@ -108,10 +98,10 @@ fn fault(
         }
         _ => {
             // Both at once: a host loses its processes and its connection.
-            let at = draws.below(all.len() as u64) as usize;
+            let at = draw.below(all.len() as u64) as usize;
             all[at].cut();
             kill(&folder(place, id, all[at].name));
-            sleep(Duration::from_millis(draws.below(2000)));
+            sleep(Duration::from_millis(draw.below(2000)));
             all[at].start();
             format!("{} was restarted", all[at].name)
         }
@@ -129,7 +119,7 @@ fn whatever_happens_all_runs_end_as_here() {
         return;
     }
     let faults = std::env::var("STRATUS_FAULTS").map_or(FAULTS, |count| count.parse().unwrap());
-    let mut draws = Draws(faults as u64);
+    let mut draw = Draw(faults as u64);
     let place = Place::new();
     let disk = Disk::new(place.path("there"));
     let mut all = hosts(&place, &["a", "b"], "lost_after_seconds = 600");
@@ -144,8 +134,8 @@ fn whatever_happens_all_runs_end_as_here() {
         loop {
             assert!(began.elapsed() < PATIENCE, "{}", fs::read_to_string(place.path("followed")).unwrap());
             if happened < faults {
-                sleep(Duration::from_millis(500 + draws.below(2500)));
-                let what = fault(&mut draws, &place, &id, &mut all, &disk, &mut follower);
+                sleep(Duration::from_millis(500 + draw.below(2500)));
+                let what = fault(&mut draw, &place, &id, &mut all, &disk, &mut follower);
                 happened += 1;
                 println!("{happened}: {what}");
             }
