@@ -49,6 +49,7 @@ fn any_number_of_workers_gives_the_same_bits() {
     train(&place, "moved", 2, &["--workers", "4", "--until-epoch", "1"]).expect(0);
     place.run(&["train", "moved", "--workers", "2"]).expect(0);
     assert!(Result::of(&place.path("moved")) == alone, "from four workers to two");
+    assert_eq!(fs::read_dir(place.path("moved/workers")).unwrap().count(), 1, "those of four are gone");
     // A run is one run, however many folders its workers have.
     let listed = place.run(&["runs", "moved", "--json"]).expect(0).out;
     assert_eq!(listed.matches("\"iterations\"").count().max(1), 1, "{listed}");
