@@ -2,7 +2,7 @@
 //! that compute.
 
 use crate::backend::{Operands, StepKernel};
-use crate::ops::{BUCKET_VALUES, ExchangeSums, Kernel};
+use crate::ops::{BUCKET_VALUES, ExchangeSums, Kernel, Transfer};
 use crate::{DType, PreparedStep, Program, Step};
 use std::sync::Arc;
 
@@ -20,6 +20,25 @@ pub trait Exchange: Send + Sync {
     /// # Errors
     /// Where a worker is gone, or gave other values.
     fn wait(&self, bucket: usize, values: &mut [&mut [u8]]) -> Result<(), String>;
+
+    /// Sends values to the worker `to`; they are copied, and go on their way beside what follows.
+    ///
+    /// # Errors
+    /// Where an earlier exchange has failed.
+    fn send(&self, to: usize, message: usize, values: &[&mut [u8]]) -> Result<(), String>;
+
+    /// Waits for a message of the worker `from`, of as many bytes as `values` hold, and writes it there. With
+    /// `more` another one of its kind will follow: it may arrive beside what follows.
+    ///
+    /// # Errors
+    /// Where a worker is gone, or sends another number of bytes.
+    fn receive(
+        &self,
+        from: usize,
+        message: usize,
+        more: bool,
+        values: &mut [&mut [u8]],
+    ) -> Result<(), String>;
 }
 
 /// What a step that exchanges answers, as every backend prepares it, until a session has connected it.
@@ -27,11 +46,46 @@ pub const UNCONNECTED: &str = "this worker is not connected with the others";
 
 /// Puts a kernel that exchanges in the place of a step's own, where it is such a step.
 pub(crate) fn connect(program: &Program, step: &Step, prepared: &mut PreparedStep, to: &Arc<dyn Exchange>) {
-    if let Kernel::ExchangeSums(kernel) = step.kernel
-        && let Some(first) = step.operands().next()
-    {
-        let (exchange, count) = (Arc::clone(to), step.operands().count());
-        prepared.kernel = Box::new(Connected { exchange, kernel, dtype: program.value(first).dtype, count });
+    let Some(first) = step.operands().next() else { return };
+    let (exchange, count) = (Arc::clone(to), step.operands().count());
+    match step.kernel {
+        Kernel::ExchangeSums(kernel) => {
+            let dtype = program.value(first).dtype;
+            prepared.kernel = Box::new(Connected { exchange, kernel, dtype, count });
+        }
+        Kernel::Transfer(kernel) => {
+            prepared.kernel = Box::new(ConnectedStage { exchange, kernel, count });
+        }
+        _ => {}
+    }
+}
+
+/// The operands of a step that exchanges.
+fn values<'a>(operands: &mut Operands<'a>, count: usize) -> [&'a mut [u8]; BUCKET_VALUES] {
+    std::array::from_fn(|position| match position < count {
+        true => operands.take(position),
+        false => Default::default(),
+    })
+}
+
+struct ConnectedStage {
+    exchange: Arc<dyn Exchange>,
+    kernel: Transfer,
+    count: usize,
+}
+
+impl StepKernel for ConnectedStage {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        let tile = operands.tile();
+        let mut values = values(operands, self.count);
+        let Transfer { stage, message, sends, .. } = self.kernel;
+        match sends {
+            true => self.exchange.send(stage, message, &values[..self.count]),
+            false => {
+                let more = tile.micro_batch + 1 < tile.micro_batches;
+                self.exchange.receive(stage, message, more, &mut values[..self.count])
+            }
+        }
     }
 }
 
@@ -44,11 +98,7 @@ struct Connected {
 
 impl StepKernel for Connected {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        let mut values: [&mut [u8]; BUCKET_VALUES] =
-            std::array::from_fn(|position| match position < self.count {
-                true => operands.take(position),
-                false => Default::default(),
-            });
+        let mut values = values(operands, self.count);
         let ExchangeSums { bucket, waits } = self.kernel;
         match waits {
             false => self.exchange.start(bucket, self.dtype, &values[..self.count]),

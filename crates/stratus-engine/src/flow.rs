@@ -16,49 +16,46 @@ use std::ops::Range;
 /// The first that finds another value's bytes, or none.
 pub fn verify(plan: &Plan) -> Result<(), EngineError> {
     let program = &plan.program;
+    let copies = program.copies();
     let mut memory = Memory::default();
-    let mut position = 0;
-    while position < program.steps.len() {
-        let section = program.pass_of(position);
-        for turn in 0..section.tiles {
-            for position in section.steps() {
-                let step = &program.steps[position];
-                let place = |id: ValueId| -> Option<Range<usize>> {
-                    let Location::Transient(start) = plan.placements[id.0].location else { return None };
-                    let (length, stride) = plan.part_bytes(id, section.tiles);
-                    let start = start + section.place(turn) * stride;
-                    Some(start..start + length)
+    for (steps, turn) in program.passes() {
+        let section = program.pass_of(steps.start);
+        for position in steps {
+            let step = &program.steps[position];
+            let place = |id: ValueId| -> Option<Range<usize>> {
+                let Location::Transient(start) = plan.placements[id.0].location else { return None };
+                let part = plan.part_bytes(id, section.tiles, copies[id.0]);
+                let start = start + section.place(turn) % part.places * part.stride;
+                Some(start..start + part.length)
+            };
+            // Sums over the batch go on where the tile before left off.
+            let continues = turn > 0
+                && match section.micro_batches {
+                    true => step.kernel.adds_up(),
+                    false => step.kernel.tiling() == Tiling::Continues,
                 };
-                // Sums over the batch go on where the tile before left off.
-                let continues = turn > 0
-                    && match section.micro_batches {
-                        true => step.kernel.adds_up(),
-                        false => step.kernel.tiling() == Tiling::Continues,
+            let continued = if continues { &step.outputs[..] } else { &[] };
+            for &id in step.inputs.iter().chain(&step.updates).chain(continued) {
+                if let Some(other) = place(id).and_then(|bytes| memory.other_than(id, bytes)) {
+                    let lies = match other {
+                        Some(other) => format!("`{}` lies", program.value(other).name),
+                        None => "nothing lies".to_owned(),
                     };
-                let continued = if continues { &step.outputs[..] } else { &[] };
-                for &id in step.inputs.iter().chain(&step.updates).chain(continued) {
-                    if let Some(other) = place(id).and_then(|bytes| memory.other_than(id, bytes)) {
-                        let lies = match other {
-                            Some(other) => format!("`{}` lies", program.value(other).name),
-                            None => "nothing lies".to_owned(),
-                        };
-                        return Err(EngineError::Placement(format!(
-                            "step {position} (layer `{}`) reads `{}` where {lies}",
-                            program.layer_name(step),
-                            program.value(id).name,
-                        )));
-                    }
+                    return Err(EngineError::Placement(format!(
+                        "step {position} (layer `{}`) reads `{}` where {lies}",
+                        program.layer_name(step),
+                        program.value(id).name,
+                    )));
                 }
-                let (start, bytes) = plan.steps[position].scratch;
-                memory.write(None, start..start + bytes);
-                for &id in &step.outputs {
-                    if let Some(bytes) = place(id) {
-                        memory.write(Some(id), bytes);
-                    }
+            }
+            let (start, bytes) = plan.steps[position].scratch;
+            memory.write(None, start..start + bytes);
+            for &id in &step.outputs {
+                if let Some(bytes) = place(id) {
+                    memory.write(Some(id), bytes);
                 }
             }
         }
-        position = section.steps().end;
     }
     Ok(())
 }

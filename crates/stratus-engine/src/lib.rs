@@ -36,7 +36,7 @@ pub use layout::Layout;
 pub use ops::Kernel;
 pub use phases::Phases;
 pub use plan::{Plan, PlannedStep};
-pub use program::{Phase, Program, Role, Section, Step, Value, ValueId};
+pub use program::{Phase, Program, Role, Section, Stage, Step, Value, ValueId};
 pub use session::Session;
 pub use stratus_base::AlignedBytes;
 pub use types::{DType, Precision};

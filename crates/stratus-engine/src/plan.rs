@@ -77,6 +77,17 @@ pub struct Persistent {
     pub bytes: usize,
 }
 
+/// Where the tiles of a value lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartBytes {
+    /// Bytes of one of them.
+    pub length: usize,
+    /// From each to the next.
+    pub stride: usize,
+    /// After how many tiles the first one's bytes are used again.
+    pub places: usize,
+}
+
 /// A plan and its kernels.
 pub struct PreparedPlan {
     /// Plain data.
@@ -231,12 +242,19 @@ impl Plan {
         step.operands().enumerate().map(bytes).sum()
     }
 
-    /// Bytes of a value that a step in `tiles` tiles uses at a time, and their stride from tile to tile.
+    /// Bytes of a value that a step in `tiles` tiles uses at a time, and where those of each tile are; the
+    /// value has so many `copies`, see [`Program::copies`].
     #[must_use]
-    pub(crate) fn part_bytes(&self, id: ValueId, tiles: usize) -> (usize, usize) {
+    pub(crate) fn part_bytes(&self, id: ValueId, tiles: usize, copies: usize) -> PartBytes {
         let bytes = self.placements[id.0].bytes;
         // The batch is the outermost dimension of every layout that a value with a row per sample can have.
-        if self.program.is_cut(id, tiles) { (bytes / tiles, bytes / tiles) } else { (bytes, 0) }
+        if self.program.is_cut(id, tiles) {
+            PartBytes { length: bytes / tiles, stride: bytes / tiles, places: tiles }
+        } else if copies > 1 {
+            PartBytes { length: bytes, stride: aligned(bytes), places: copies }
+        } else {
+            PartBytes { length: bytes, stride: 0, places: 1 }
+        }
     }
 
     /// The placement of an external value.
@@ -251,6 +269,7 @@ impl Plan {
     /// # Errors
     /// The first thing that does not hold.
     pub fn verify(&self) -> Result<(), EngineError> {
+        let copies = self.program.copies();
         for (position, step) in self.program.steps.iter().enumerate() {
             let mut ranges: Vec<(u8, usize, usize)> = Vec::new();
             for id in step.operands() {
@@ -260,13 +279,14 @@ impl Plan {
                     Location::Transient(offset) => (1, offset, self.transient_bytes),
                     Location::External(slot) => (2 + slot as u8, 0, placement.bytes),
                 };
-                if offset + placement.bytes > size {
+                let bytes = copies_bytes(placement.bytes, copies[id.0]);
+                if offset + bytes > size {
                     return Err(EngineError::Placement(format!(
                         "`{}` ends behind its part of the arena",
                         self.program.value(id).name
                     )));
                 }
-                ranges.push((part, offset, offset + placement.bytes));
+                ranges.push((part, offset, offset + bytes));
             }
             let (scratch, bytes) = self.steps[position].scratch;
             ranges.push((1, scratch, scratch + bytes));
@@ -325,6 +345,11 @@ fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> boo
     if program.value(id).per_sample { !program.is_cut(id, section.tiles) } else { is_share() }
 }
 
+/// The bytes of all copies of a value, each aligned.
+fn copies_bytes(bytes: usize, copies: usize) -> usize {
+    if copies > 1 { copies * aligned(bytes) } else { bytes }
+}
+
 /// Lifetimes of transient values and of scratch.
 ///
 /// A value of more than one tile is alive during all of every section that uses it, as the section's steps
@@ -336,11 +361,12 @@ fn lifetimes(
     scratch_bytes: impl Iterator<Item = usize>,
 ) -> Vec<Lifetime> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
+    let copies = program.copies();
     for (position, step) in program.steps.iter().enumerate() {
         let section = program.section_of(position);
         for id in step.operands() {
             let (first, last) = match section {
-                Some(section) if !lives_within_a_tile(program, section, id) => {
+                Some(section) if copies[id.0] > 1 || !lives_within_a_tile(program, section, id) => {
                     (section.first, section.steps().end - 1)
                 }
                 _ => (position, position),
@@ -351,7 +377,8 @@ fn lifetimes(
     }
     let values = (0..program.values.len()).map(ValueId).filter_map(|id| {
         let (first, last) = spans[id.0].filter(|_| program.value(id).role == Role::Transient)?;
-        Some(Lifetime { owner: Owner::Value(id), bytes: value_bytes(id), first, last })
+        let bytes = copies_bytes(value_bytes(id), copies[id.0]);
+        Some(Lifetime { owner: Owner::Value(id), bytes, first, last })
     });
     let scratch = scratch_bytes.enumerate().filter(|(_, bytes)| *bytes > 0).map(|(step, bytes)| Lifetime {
         owner: Owner::Scratch(step),

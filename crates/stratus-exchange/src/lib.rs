@@ -2,7 +2,7 @@
 //!
 //! [`Workers`] is one process's end: it exchanges with the others through a [`Transport`], on a thread of its
 //! own, so that training goes on meanwhile. Sums are made along a binary tree over the workers ([`tree`]),
-//! whatever their number. [`mpi`] is the transport between processes; its library is loaded at run time.
+//! whatever their number; the stages of a pipeline send each other messages. [`mpi`] is the transport between processes; its library is loaded at run time.
 //!
 //! ```text
 //! engine's steps ──▶ Workers ──▶ a thread: tree ──▶ Transport: MPI
@@ -11,6 +11,7 @@
 mod environment;
 mod error;
 pub mod in_process;
+mod messages;
 pub mod mpi;
 mod transport;
 pub mod tree;
@@ -18,5 +19,5 @@ mod workers;
 
 pub use environment::{Launched, launched};
 pub use error::ExchangeError;
-pub use transport::Transport;
+pub use transport::{Message, Pending, Transport};
 pub use workers::Workers;

@@ -1,10 +1,13 @@
 //! A worker's end: what training calls, and the thread that exchanges meanwhile.
 
+use crate::messages::Messages;
 use crate::tree;
-use crate::{ExchangeError, Transport};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use crate::{ExchangeError, Pending, Transport};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use stratus_engine::DType;
 use stratus_engine::exchange::Exchange;
 
@@ -89,6 +92,8 @@ enum Ask {
     AnyBits(u64),
     AllGather(Vec<u8>, Answer),
     Broadcast(Vec<u8>, Answer),
+    Send(usize, u16, Vec<u8>),
+    Receive(usize, u16, Vec<u8>),
     Leave(Answer),
 }
 
@@ -99,11 +104,14 @@ type Answer = std::sync::mpsc::SyncSender<Result<Vec<u8>, ExchangeError>>;
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether training waits for a message, so that the thread looks often.
+    waits: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     buckets: Vec<Bucket>,
+    messages: Messages,
     /// The answer to [`Ask::AnyBits`].
     bits: Option<u64>,
     /// Why nothing is exchanged any more.
@@ -241,6 +249,56 @@ impl Workers {
         self.ask(Ask::Leave).map(drop)
     }
 
+    /// Sends values to a worker as one message of a kind. They are copied; where enough of the kind are on
+    /// their way, it waits.
+    ///
+    /// # Errors
+    /// Where a worker is gone.
+    pub fn send_to(&self, peer: usize, kind: u16, values: &[&mut [u8]]) -> Result<(), ExchangeError> {
+        let mut bytes = self.shared.wait(|state| state.messages.to_send(peer, kind))?;
+        bytes.clear();
+        values.iter().for_each(|value| bytes.extend_from_slice(value));
+        self.send(Ask::Send(peer, kind, bytes))
+    }
+
+    /// Waits for a message of a kind, of as many bytes as `values` hold, and writes it there. With `more` the
+    /// next one may arrive meanwhile.
+    ///
+    /// # Errors
+    /// Where a worker is gone, or the message has another size.
+    pub fn receive_from(
+        &self,
+        peer: usize,
+        kind: u16,
+        more: bool,
+        values: &mut [&mut [u8]],
+    ) -> Result<(), ExchangeError> {
+        let length = values.iter().map(|value| value.len()).sum();
+        let memory = self.shared.state().messages.to_begin(peer, kind, length);
+        if let Some(memory) = memory {
+            self.send(Ask::Receive(peer, kind, memory))?;
+        }
+        self.shared.waits.store(true, Ordering::Relaxed);
+        let bytes = self.shared.wait(|state| state.messages.arrived(peer, kind));
+        self.shared.waits.store(false, Ordering::Relaxed);
+        let bytes = bytes?;
+        if bytes.len() != length {
+            return Err(ExchangeError::Sizes { peer, theirs: bytes.len(), ours: length });
+        }
+        let mut rest = bytes.as_slice();
+        for value in values {
+            let (start, behind) = rest.split_at(value.len());
+            value.copy_from_slice(start);
+            rest = behind;
+        }
+        let next = {
+            let messages = &mut self.shared.state().messages;
+            messages.read(peer, kind, bytes);
+            more.then(|| messages.to_begin(peer, kind, length)).flatten()
+        };
+        next.map_or(Ok(()), |memory| self.send(Ask::Receive(peer, kind, memory)))
+    }
+
     fn ask(&self, ask: impl FnOnce(Answer) -> Ask) -> Result<Vec<u8>, ExchangeError> {
         let (answer, answered) = sync_channel(1);
         self.send(ask(answer))?;
@@ -277,7 +335,27 @@ impl Drop for Workers {
 
 /// Does what is asked, in its order, until a transport fails or nobody can ask any more.
 fn serve(transport: &mut dyn Transport, asked: &Receiver<Ask>, shared: &Shared) {
-    while let Ok(ask) = asked.recv() {
+    let mut looks = 0;
+    loop {
+        let ask = match next(transport, asked, shared, &mut looks) {
+            Next::Ask(ask) => ask,
+            Next::Look => match transport.progress() {
+                Ok(None) => {
+                    looks += 1;
+                    continue;
+                }
+                Ok(Some(message)) => {
+                    looks = 0;
+                    shared.change(|state| state.messages.done(message));
+                    continue;
+                }
+                Err(error) => {
+                    shared.change(|state| state.failed = Some(error));
+                    return;
+                }
+            },
+            Next::Over => return,
+        };
         let outcome = match ask {
             Ask::Sum(bucket, mut numbers) => numbers.sum(transport).map(|()| {
                 shared.change(|state| state.buckets[bucket] = Bucket::Done(numbers));
@@ -287,7 +365,11 @@ fn serve(transport: &mut dyn Transport, asked: &Receiver<Ask>, shared: &Shared) 
             }
             Ask::AllGather(own, answer) => reply(tree::all_gather(transport, &own), &answer),
             Ask::Broadcast(own, answer) => reply(tree::broadcast(transport, own), &answer),
+            Ask::Send(peer, kind, bytes) => transport.start_send(peer, kind, bytes),
+            Ask::Receive(peer, kind, memory) => transport.start_receive(peer, kind, memory),
             Ask::Leave(answer) => {
+                // What is still on its way is wanted by another worker.
+                while transport.pending() != Pending::Nothing && transport.progress().is_ok() {}
                 transport.leave();
                 let _ = answer.send(Ok(Vec::new()));
                 return;
@@ -300,6 +382,54 @@ fn serve(transport: &mut dyn Transport, asked: &Receiver<Ask>, shared: &Shared) 
     }
 }
 
+/// What the thread does next.
+enum Next {
+    Ask(Ask),
+    /// It looks after messages.
+    Look,
+    /// Nobody can ask any more.
+    Over,
+}
+
+/// How often the thread looks after messages at once, before it sleeps in between.
+const LOOKS: u32 = 200;
+/// The same while bytes are on their way: both ends have to look after them.
+const LOOKS_WHILE_MOVING: u32 = 20_000;
+/// How long it sleeps: while training waits for a message, and while it computes.
+const SLEEP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(300)];
+
+/// What to do next: what is asked; or a look after messages, at once or after a while.
+fn next(transport: &dyn Transport, asked: &Receiver<Ask>, shared: &Shared, looks: &mut u32) -> Next {
+    let pending = transport.pending();
+    if pending == Pending::Nothing {
+        *looks = 0;
+        return asked.recv().map_or(Next::Over, Next::Ask);
+    }
+    let waits = shared.waits.load(Ordering::Relaxed);
+    let most = match (pending, waits) {
+        (Pending::Moving, _) => LOOKS_WHILE_MOVING,
+        (_, true) => LOOKS,
+        (_, false) => 0,
+    };
+    let asked = if *looks < most {
+        if *looks % 16 == 15 {
+            std::thread::yield_now();
+        }
+        asked.try_recv()
+    } else {
+        let sleep = SLEEP[usize::from(!waits)];
+        asked.recv_timeout(sleep).map_err(|error| match error {
+            RecvTimeoutError::Timeout => TryRecvError::Empty,
+            RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+        })
+    };
+    match asked {
+        Ok(ask) => Next::Ask(ask),
+        Err(TryRecvError::Empty) => Next::Look,
+        Err(TryRecvError::Disconnected) => Next::Over,
+    }
+}
+
 fn reply(outcome: Result<Vec<u8>, ExchangeError>, answer: &Answer) -> Result<(), ExchangeError> {
     let failed = outcome.as_ref().err().cloned();
     let _ = answer.send(outcome);
@@ -307,6 +437,20 @@ fn reply(outcome: Result<Vec<u8>, ExchangeError>, answer: &Answer) -> Result<(),
 }
 
 impl Exchange for Workers {
+    fn send(&self, to: usize, message: usize, values: &[&mut [u8]]) -> Result<(), String> {
+        self.send_to(to, kind(message)?, values).map_err(|error| error.to_string())
+    }
+
+    fn receive(
+        &self,
+        from: usize,
+        message: usize,
+        more: bool,
+        values: &mut [&mut [u8]],
+    ) -> Result<(), String> {
+        self.receive_from(from, kind(message)?, more, values).map_err(|error| error.to_string())
+    }
+
     fn start(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String> {
         let mut state = self.shared.state();
         while state.buckets.len() <= bucket {
@@ -339,6 +483,17 @@ impl Exchange for Workers {
         Ok(())
     }
 }
+
+/// The kind of a step's message.
+fn kind(message: usize) -> Result<u16, String> {
+    let kind = u16::try_from(message).ok().and_then(|message| message.checked_add(STEPS));
+    kind.filter(|kind| *kind <= MOST_KINDS).ok_or_else(|| format!("message {message} is one too many"))
+}
+
+/// Kinds of messages below this one are not those of steps.
+const STEPS: u16 = 16;
+/// MPI has tags up to 32767 at least, and each kind takes two.
+const MOST_KINDS: u16 = 16_000;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 use super::convert::common_element_count;
 use super::{KernelBuilder, OnGpu, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source};
-use stratus_engine::ops::{AddParts, ExchangeSums};
+use stratus_engine::ops::{AddParts, ExchangeSums, Transfer};
 
 /// The most levels that the kernel takes.
 const MOST_LEVELS: usize = 6;
@@ -36,6 +36,17 @@ impl OnGpu for AddParts {
 const REFUSAL: &str = "workers do not exchange what lies on a GPU: train with one worker";
 
 impl OnGpu for ExchangeSums {
+    fn build(
+        &self,
+        _operands: &[Operand],
+        _counts: [usize; 3],
+        _builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        Err(REFUSAL.to_owned())
+    }
+}
+
+impl OnGpu for Transfer {
     fn build(
         &self,
         _operands: &[Operand],

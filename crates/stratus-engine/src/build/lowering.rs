@@ -33,6 +33,7 @@ impl<'a> Lowering<'a> {
             precision,
             batch,
             parts: 1,
+            stage: None,
             layers,
             values: Vec::new(),
             steps: Vec::new(),

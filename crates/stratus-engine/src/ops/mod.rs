@@ -35,6 +35,7 @@ mod resize;
 mod scale;
 mod sgd;
 mod stem;
+mod transfer;
 
 pub use activation::{
     Activation, ActivationBackward, ActivationForward, GeluBackward, GeluForward, HardSigmoidBackward,
@@ -79,6 +80,7 @@ pub use resize::{Bilinear, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
 pub use sgd::{HYPER, SgdUpdate};
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
+pub use transfer::Transfer;
 
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -251,6 +253,7 @@ macro_rules! with_kernels {
             StemInference,
             StemStatistics,
             SumOfSquares,
+            Transfer,
         }
     };
 }

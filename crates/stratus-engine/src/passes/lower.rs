@@ -125,6 +125,7 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
         precision: train.precision,
         batch: train.batch,
         parts: 1,
+        stage: None,
         layers: vec![Layer { name: "parameters".to_owned(), kind: "convert".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),

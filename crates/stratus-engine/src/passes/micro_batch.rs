@@ -49,6 +49,7 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
         tiles: count,
         micro_batches: true,
         from_last: false,
+        ahead: 1,
     });
     whole.verify("micro_batches")?;
     Ok(whole)

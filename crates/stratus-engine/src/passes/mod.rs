@@ -8,6 +8,7 @@
 //! | [`images`] | takes images as bytes and normalises them in the first step |
 //! | [`differentiate`] | adds the backward steps |
 //! | [`recompute`] | computes activations a second time instead of keeping them |
+//! | [`stage`] | takes the part of a pipeline's process, and the transfers to and from the others |
 //! | [`micro_batch`] | runs forward and backward pass for one part of the batch after the other |
 //! | [`parts`] | the same for parts that several workers share out, and their exchange |
 //! | [`tile`] | or runs stretches of steps tile by tile, so that maps stay in the caches |
@@ -22,5 +23,6 @@ pub mod lower;
 pub mod micro_batch;
 pub mod parts;
 pub mod recompute;
+pub mod stage;
 pub mod tile;
 pub mod update;

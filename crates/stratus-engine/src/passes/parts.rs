@@ -126,6 +126,7 @@ impl Maker {
                 tiles: own,
                 micro_batches: true,
                 from_last: false,
+                ahead: program.stage.map_or(1, |stage| stage.ahead()),
             });
         }
     }

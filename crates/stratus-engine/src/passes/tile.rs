@@ -37,7 +37,7 @@ pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Prog
             push(&mut tiled, step);
         }
         let count = tiled.steps.len() - first;
-        tiled.sections.push(Section { first, count, tiles, micro_batches: false, from_last });
+        tiled.sections.push(Section { first, count, tiles, micro_batches: false, from_last, ahead: 1 });
         for id in local(program, &steps) {
             tiled.values[id.0].shape[0] /= tiles;
         }

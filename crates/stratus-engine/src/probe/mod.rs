@@ -14,7 +14,7 @@
 mod scratch;
 
 use crate::ops::KernelSpec;
-use crate::plan::{Location, Plan, PreparedPlan};
+use crate::plan::{Location, PartBytes, Plan, PreparedPlan};
 use crate::{Backend, EngineError, PreparedStep, Section, Tile};
 use scratch::{Kind, Needed, Scratch};
 use std::collections::{BTreeMap, HashMap};
@@ -321,7 +321,7 @@ fn operands(plan: &Plan, position: usize) -> Vec<(Needed, usize)> {
     let mut operands = Vec::new();
     for (operand, id) in step.operands().enumerate() {
         let placement = &plan.placements[id.0];
-        let (bytes, stride) = plan.part_bytes(id, tiles);
+        let PartBytes { length: bytes, stride, .. } = plan.part_bytes(id, tiles, 1);
         let (part, start) = match placement.location {
             Location::Persistent(start) => (0, start),
             Location::Transient(start) => (1, start),

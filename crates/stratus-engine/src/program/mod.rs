@@ -179,9 +179,19 @@ pub struct Section {
     /// Whether the last part of the batch runs first, because the section before left its maps in the caches.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_last: bool,
+    /// In a stage of a pipeline: of how many micro-batches the forward half runs before the backward half of
+    /// the first one. 1: each runs as a whole. See [`Program::turns`].
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub ahead: usize,
 }
 
 impl Section {
+    /// Steps that run once, for the whole batch.
+    #[must_use]
+    pub fn once(first: usize, count: usize) -> Self {
+        Self { first, count, tiles: 1, micro_batches: false, from_last: false, ahead: 1 }
+    }
+
     /// Which part of the batch is run in the tile of this turn.
     #[must_use]
     pub fn place(&self, turn: usize) -> usize {
@@ -192,6 +202,30 @@ impl Section {
     #[must_use]
     pub fn steps(&self) -> std::ops::Range<usize> {
         self.first..self.first + self.count
+    }
+}
+
+/// One of the consecutive parts of a network that a pipeline is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Its number, from 0, where the images enter.
+    pub number: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Stage {
+    /// Whether the loss is in it.
+    #[must_use]
+    pub fn is_last(self) -> bool {
+        self.number + 1 == self.count
+    }
+
+    /// Of how many parts the forward pass runs before the first one's backward pass, so that the stages
+    /// behind are at work meanwhile.
+    #[must_use]
+    pub fn ahead(self) -> usize {
+        self.count - self.number
     }
 }
 
@@ -231,6 +265,9 @@ pub struct Program {
     /// Sums over parts are made along a tree, see [`AddParts`](crate::ops::AddParts).
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub parts: usize,
+    /// Which stage of a pipeline it is; `None`: all of the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
     /// Names for reports.
     pub layers: Vec<Layer>,
     /// Tensors.
@@ -279,8 +316,79 @@ impl Program {
     /// What a step is run with: its section, or where it has none, it alone in one tile.
     #[must_use]
     pub fn pass_of(&self, step: usize) -> Section {
-        let alone = Section { first: step, count: 1, tiles: 1, micro_batches: false, from_last: false };
-        self.section_of(step).copied().unwrap_or(alone)
+        self.section_of(step).copied().unwrap_or_else(|| Section::once(step, 1))
+    }
+
+    /// The order in which a section's steps run: which of them, in which turn.
+    ///
+    /// ```text
+    /// tiles, micro-batches      (all, 0) (all, 1) (all, 2) …
+    /// a stage that is 2 ahead   (forward, 0) (forward, 1) (backward, 0) (forward, 2) (backward, 1) …
+    /// ```
+    ///
+    /// The second is the schedule of one forward, one backward (Narayanan et al., "PipeDream: generalized
+    /// pipeline parallelism for DNN training", 2019): as few micro-batches as keep all stages at work are
+    /// begun and not done.
+    #[must_use]
+    pub fn turns(&self, section: &Section) -> Vec<(std::ops::Range<usize>, usize)> {
+        let Some(turn) = self.turns_back(section) else {
+            return (0..section.tiles).map(|turn| (section.steps(), turn)).collect();
+        };
+        let (forward, backward) = (section.first..turn, turn..section.steps().end);
+        let ahead = section.ahead.min(section.tiles);
+        let mut turns: Vec<_> = (0..ahead).map(|part| (forward.clone(), part)).collect();
+        for part in 0..section.tiles {
+            turns.push((backward.clone(), part));
+            if part + ahead < section.tiles {
+                turns.push((forward.clone(), part + ahead));
+            }
+        }
+        turns
+    }
+
+    /// All steps in the order in which they run: ranges of them, each with its turn.
+    #[must_use]
+    pub fn passes(&self) -> Vec<(std::ops::Range<usize>, usize)> {
+        let mut passes = Vec::new();
+        let mut next = 0;
+        for section in &self.sections {
+            passes.push((next..section.first, 0));
+            passes.extend(self.turns(section));
+            next = section.steps().end;
+        }
+        passes.push((next..self.steps.len(), 0));
+        passes.retain(|(steps, _)| !steps.is_empty());
+        passes
+    }
+
+    /// Where the backward half of a section begins that is more than one micro-batch ahead.
+    fn turns_back(&self, section: &Section) -> Option<usize> {
+        let turns = |position: &usize| match self.steps.get(*position).map(|step| &step.kernel) {
+            Some(Kernel::Transfer(transfer)) => transfer.turns_back(),
+            _ => false,
+        };
+        section.steps().find(turns).filter(|_| section.ahead > 1)
+    }
+
+    /// Of how many micro-batches there is a copy of each value at the same time: more than 1 where a section
+    /// that runs ahead writes the value in its forward half and uses it in its backward half.
+    #[must_use]
+    pub fn copies(&self) -> Vec<usize> {
+        let mut copies = vec![1; self.values.len()];
+        for section in &self.sections {
+            let Some(turn) = self.turns_back(section) else { continue };
+            let forward = self.steps[section.first..turn].iter();
+            let written: std::collections::HashSet<ValueId> = forward
+                .filter(|step| !step.kernel.adds_up())
+                .flat_map(|step| step.outputs.iter().copied())
+                .filter(|&id| self.value(id).role == Role::Transient)
+                .collect();
+            let backward = self.steps[turn..section.steps().end].iter();
+            for id in backward.flat_map(Step::operands).filter(|id| written.contains(id)) {
+                copies[id.0] = section.ahead.min(section.tiles);
+            }
+        }
+        copies
     }
 
     /// Into how many tiles the batch is cut for a step; 1 where it runs once.
@@ -376,9 +484,14 @@ impl Program {
         for id in self.steps.iter().flat_map(Step::operands) {
             used[id.0] = true;
         }
+        self.retain_values(&used);
+    }
+
+    /// Keeps the values that are `used`, among them all that a step touches.
+    pub(crate) fn retain_values(&mut self, used: &[bool]) {
         let mut renumbered = Vec::with_capacity(used.len());
         let mut next = 0;
-        for &keep in &used {
+        for &keep in used {
             renumbered.push(ValueId(next));
             next += usize::from(keep);
         }

@@ -41,6 +41,7 @@ mod sgd;
 mod sigmoid;
 mod stem;
 mod tensor;
+mod transfer;
 
 use crate::backend::{
     MAX_OPERANDS, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile, step_key,
@@ -146,6 +147,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::StemInference(kernel) => Box::new(*kernel),
         Kernel::StemStatistics(kernel) => Box::new(*kernel),
         Kernel::SumOfSquares(kernel) => Box::new(*kernel),
+        Kernel::Transfer(kernel) => Box::new(*kernel),
     }
 }
 

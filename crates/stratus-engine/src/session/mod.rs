@@ -4,7 +4,7 @@ use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::device::Arena;
 use crate::exchange::{self, Exchange};
 use crate::ops::{HYPER, KernelSpec, METRICS};
-use crate::plan::{Location, Persistent, Plan, PreparedPlan};
+use crate::plan::{Location, PartBytes, Persistent, Plan, PreparedPlan};
 use crate::{AlignedBytes, Backend, Clock, EngineError, Section};
 use std::sync::Arc;
 
@@ -76,6 +76,8 @@ struct Range {
     length: usize,
     /// Stride from tile to tile in bytes: `length`, or 0 where every tile uses the same bytes.
     stride: usize,
+    /// After how many tiles the first one's bytes are used again.
+    places: usize,
     operand: usize,
 }
 
@@ -109,22 +111,8 @@ impl LoadedStep {
 struct LoadedProgram {
     plan: Plan,
     steps: Vec<LoadedStep>,
-    /// What is run in order: ranges of steps, and how often.
+    /// What is run in order: see [`Program::passes`](crate::Program::passes).
     passes: Vec<(std::ops::Range<usize>, usize)>,
-}
-
-/// The steps in the order in which they run: each section tile by tile, everything between once.
-fn passes(program: &crate::Program) -> Vec<(std::ops::Range<usize>, usize)> {
-    let mut passes = Vec::new();
-    let mut next = 0;
-    for section in &program.sections {
-        passes.push((next..section.first, 1));
-        passes.push((section.steps(), section.tiles));
-        next = section.steps().end;
-    }
-    passes.push((next..program.steps.len(), 1));
-    passes.retain(|(steps, _)| !steps.is_empty());
-    passes
 }
 
 /// Allocates once, runs many times.
@@ -178,17 +166,17 @@ impl Session {
             // A later program may have added persistent values.
             plan.persistent_bytes = persistent.bytes;
             plan.verify()?;
+            let copies = plan.program.copies();
             let steps = kernels
                 .into_iter()
                 .enumerate()
-                .map(|(position, kernel)| load_step(&plan, position, kernel))
+                .map(|(position, kernel)| load_step(&plan, &copies, position, kernel))
                 .collect::<Result<_, _>>()?;
-            let passes = passes(&plan.program);
+            let passes = plan.program.passes();
             programs.push(LoadedProgram { plan, steps, passes });
         }
-        let marks = programs
-            .iter()
-            .map(|p: &LoadedProgram| p.passes.iter().map(|(steps, tiles)| steps.len() * tiles).sum());
+        let marks =
+            programs.iter().map(|p: &LoadedProgram| p.passes.iter().map(|(steps, _)| steps.len()).sum());
         let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len() + 1);
         Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured, launched: None })
     }
@@ -296,12 +284,10 @@ impl Session {
             Arena::Host(arena) => arena.as_mut_slice(),
             Arena::Device(_) => return self.launch_on_device(program, &inputs, clock, first_slot),
         };
-        for (range, tiles) in passes {
-            for turn in 0..*tiles {
-                for position in range.clone() {
-                    execute(plan, position, &mut steps[position], turn, arena, &mut inputs)?;
-                    clock.stamp(first_slot + position);
-                }
+        for (range, turn) in passes {
+            for position in range.clone() {
+                execute(plan, position, &mut steps[position], *turn, arena, &mut inputs)?;
+                clock.stamp(first_slot + position);
             }
         }
         Ok(())
@@ -393,7 +379,7 @@ fn execute(
     let mut rest = arena;
     let mut consumed = 0;
     for range in &step.arena {
-        let start = range.start + place * range.stride;
+        let start = range.start + place % range.places * range.stride;
         let (_, tail) = rest.split_at_mut(start - consumed);
         let (slice, tail) = tail.split_at_mut(range.length);
         operands.set(range.operand, slice);
@@ -426,7 +412,12 @@ fn run_kernel(
     })
 }
 
-fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {
+fn load_step(
+    plan: &Plan,
+    copies: &[usize],
+    position: usize,
+    kernel: PreparedStep,
+) -> Result<LoadedStep, EngineError> {
     let step = &plan.program.steps[position];
     let section = plan.program.pass_of(position);
     let mut arena = Vec::new();
@@ -435,12 +426,12 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     for (operand, id) in step.operands().enumerate() {
         let placement = &plan.placements[id.0];
         count = operand + 1;
-        let (length, stride) = plan.part_bytes(id, section.tiles);
+        let PartBytes { length, stride, places } = plan.part_bytes(id, section.tiles, copies[id.0]);
         match placement.location {
-            Location::Persistent(start) => arena.push(Range { start, length, stride, operand }),
+            Location::Persistent(start) => arena.push(Range { start, length, stride, places, operand }),
             Location::Transient(start) => {
                 let start = plan.persistent_bytes + start;
-                arena.push(Range { start, length, stride, operand });
+                arena.push(Range { start, length, stride, places, operand });
             }
             Location::External(slot) => external[slot] = Some(operand),
         }
@@ -448,7 +439,7 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     let (start, length) = plan.steps[position].scratch;
     if length > 0 {
         let start = plan.persistent_bytes + start;
-        arena.push(Range { start, length, stride: 0, operand: count });
+        arena.push(Range { start, length, stride: 0, places: 1, operand: count });
         count += 1;
     }
     if count > MAX_OPERANDS {

@@ -88,12 +88,10 @@ impl Session {
         *last = buffer;
         let (address, places) = (*address, places[buffer]);
         let mut enqueue_all = |marks: &mut dyn Marks| {
-            for (range, tiles) in passes.iter() {
-                for turn in 0..*tiles {
-                    for position in range.clone() {
-                        enqueue(plan, position, &mut steps[position], turn, address, places)?;
-                        marks.mark(first_slot + position)?;
-                    }
+            for (range, turn) in passes.iter() {
+                for position in range.clone() {
+                    enqueue(plan, position, &mut steps[position], *turn, address, places)?;
+                    marks.mark(first_slot + position)?;
                 }
             }
             Ok(())
@@ -104,7 +102,7 @@ impl Session {
             is_staged,
             inputs: [(places[0], &*inputs[0]), (places[1], &*inputs[1])],
             timed: clock.is_enabled(),
-            marks: passes.iter().map(|(range, tiles)| range.len() * tiles).sum(),
+            marks: passes.iter().map(|(range, _)| range.len()).sum(),
             enqueue: &mut enqueue_all,
         };
         device.launch(run)?;
@@ -145,7 +143,8 @@ pub(super) fn enqueue(
     let place = step.section.place(turn);
     let mut operands = Operands::new(step.tile(turn));
     for range in &step.arena {
-        operands.set_address(range.operand, arena + (range.start + place * range.stride) as u64);
+        let start = range.start + place % range.places * range.stride;
+        operands.set_address(range.operand, arena + start as u64);
     }
     for (slot, operand) in step.external.into_iter().enumerate() {
         if let Some(operand) = operand {

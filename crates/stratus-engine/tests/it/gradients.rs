@@ -28,6 +28,7 @@ fn empty(batch: usize) -> Program {
         precision: Precision::F64,
         batch,
         parts: 1,
+        stage: None,
         layers: vec![Layer { name: "layer".to_owned(), kind: "test".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),

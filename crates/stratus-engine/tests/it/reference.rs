@@ -155,6 +155,7 @@ pub fn one_step(
         precision: Precision::F64,
         batch: 1,
         parts: 1,
+        stage: None,
         layers: vec![Layer { name: "step".to_owned(), kind: "step".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),

@@ -165,6 +165,7 @@ fn sections_that_cannot_be_are_refused() {
             tiles: 2,
             micro_batches: false,
             from_last: false,
+            ahead: 1,
         });
     });
     let turned = broken(&|program| {
@@ -180,8 +181,7 @@ fn sections_that_cannot_be_are_refused() {
     let loss = broken(&|program| {
         let position =
             program.steps.iter().position(|step| step.phase == stratus_engine::Phase::Loss).unwrap();
-        program.sections =
-            vec![Section { first: position, count: 1, tiles: 2, micro_batches: false, from_last: false }];
+        program.sections = vec![Section { tiles: 2, ..Section::once(position, 1) }];
         program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
     });
     insta::assert_snapshot!([unequal, overlapping, behind, turned, early, loss].join("\n"));

@@ -8,9 +8,11 @@
 
 mod abi;
 mod library;
+mod messages;
 
-use crate::{ExchangeError, Launched, Transport};
+use crate::{ExchangeError, Launched, Message, Pending, Transport};
 use library::Library;
+use messages::Begun;
 use std::time::Duration;
 use stratus_base::library::LibrarySearch;
 
@@ -35,6 +37,8 @@ pub struct Mpi {
     library: Library,
     rank: usize,
     size: usize,
+    /// Messages that are on their way.
+    begun: Vec<Box<Begun>>,
 }
 
 impl Mpi {
@@ -55,7 +59,7 @@ impl Mpi {
                 found: size,
             });
         }
-        Ok(Self { library, rank, size })
+        Ok(Self { library, rank, size, begun: Vec::new() })
     }
 
     /// The library, in its own words.
@@ -90,7 +94,7 @@ impl Mpi {
     }
 }
 
-/// Tags of messages.
+/// Tags of the messages that two workers meet with.
 const MEET: i32 = 1;
 const DATA: i32 = 2;
 
@@ -140,6 +144,22 @@ impl Transport for Mpi {
                 self.wait(&mut sending, false)?;
             }
         }
+    }
+
+    fn start_send(&mut self, peer: usize, tag: u16, bytes: Vec<u8>) -> Result<(), ExchangeError> {
+        self.start(peer, tag, bytes, false)
+    }
+
+    fn start_receive(&mut self, peer: usize, tag: u16, buffer: Vec<u8>) -> Result<(), ExchangeError> {
+        self.start(peer, tag, buffer, true)
+    }
+
+    fn progress(&mut self) -> Result<Option<Message>, ExchangeError> {
+        self.one_done()
+    }
+
+    fn pending(&self) -> Pending {
+        self.how_far()
     }
 
     fn leave(&mut self) {

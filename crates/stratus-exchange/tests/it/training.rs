@@ -16,26 +16,35 @@ use stratus_engine::{Choices, Clock, Precision, Program, Session};
 use stratus_exchange::{Transport, Workers, in_process};
 use stratus_graph::{Graph, layer_file, zoo};
 
-const PARTS: usize = 8;
-const PART: usize = 3;
+pub const PARTS: usize = 8;
+pub const PART: usize = 3;
 const ITERATIONS: u64 = 3;
 
-fn digits() -> Graph {
+pub fn digits() -> Graph {
     let network = zoo::find("digits").unwrap();
     (network.build)(&zoo::Hyperparameters { input: [2, 9, 8], classes: 4, width: Some(3) }).unwrap()
 }
 
 /// Dropout, an auxiliary loss, sums of gradients.
-fn branches() -> Graph {
+pub fn branches() -> Graph {
     layer_file::parse(include_str!("../../../stratus-engine/tests/it/branches.toml")).unwrap()
 }
 
-fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
+/// Forward and backward pass of one part.
+pub fn of_part(graph: &Graph, precision: Precision) -> Program {
     let forward = lower(graph, Mode::Train, precision, PART).unwrap();
-    let forward = fuse_as(&forward, Fusions { large: 0, ..Fusions::default() }).unwrap();
+    differentiate(&fuse_as(&forward, Fusions { large: 0, ..Fusions::default() }).unwrap()).unwrap()
+}
+
+fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
+    with_updates(&of_part(graph, precision), workers, Some(1.0))
+}
+
+/// All parts of a worker, and what follows them.
+pub fn with_updates(of_part: &Program, workers: usize, clip_norm: Option<f64>) -> Program {
     // Buckets of a few values each.
     let cut = Parts { count: PARTS, workers, bucket_bytes: 600 };
-    let program = parts(&differentiate(&forward).unwrap(), cut).unwrap();
+    let program = parts(of_part, cut).unwrap();
     let sgd = stratus_engine::ops::SgdUpdate {
         momentum: 0.9,
         weight_decay: 1e-4,
@@ -43,7 +52,7 @@ fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
         rate: 1.0,
         scaled: false,
     };
-    let optimisers = Optimisers { clip_norm: Some(1.0), ..Optimiser::Sgd(sgd).into() };
+    let optimisers = Optimisers { clip_norm, ..Optimiser::Sgd(sgd).into() };
     average(&update(&program, optimisers).unwrap(), 0.9).unwrap()
 }
 
@@ -53,22 +62,27 @@ fn number(i: usize) -> f32 {
     ((mixed >> 40) as f32 / (1u64 << 24) as f32) - 0.5
 }
 
-/// What a training leaves: every value that a checkpoint has, and the metrics of each iteration.
-type Trained = (Vec<(String, Vec<u32>)>, Vec<Metrics>);
+/// Bytes as numbers; of a stage without such an input there are none, and they lie nowhere in particular.
+pub fn numbers<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+}
 
-/// A worker's training: the rows of the batch that are its own.
-fn train(program: &Program, exchange: Option<Arc<Workers>>) -> Trained {
+/// What a training leaves: every value that a checkpoint has, and the metrics of each iteration.
+pub type Trained = (Vec<(String, Vec<u32>)>, Vec<Metrics>);
+
+/// A worker's training: of as many workers as there are, those rows of the batch that are number `rank`'s.
+pub fn train(program: &Program, exchange: Option<Arc<Workers>>, rank: usize) -> Trained {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();
-    let rank = exchange.as_ref().map_or(0, |workers| workers.rank());
     if let Some(workers) = exchange {
         let exchange: Arc<dyn Exchange> = workers;
         session.connect(&exchange, rank * program.batch / PART);
     }
     let names: Vec<(String, usize)> =
         session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();
-    for (at, (name, count)) in names.iter().enumerate() {
+    for (name, count) in &names {
+        let at = name.bytes().fold(7, |sum: usize, byte| (31 * sum + usize::from(byte)) % 1_000_003);
         let positive = name.contains("var");
         let first = |i: usize| if positive { 1.0 } else { number(1000 * at + i) };
         session.write(name, &(0..*count).map(first).collect::<Vec<_>>()).unwrap();
@@ -83,7 +97,7 @@ fn train(program: &Program, exchange: Option<Arc<Workers>>) -> Trained {
             // The upper half of an f32 is a bf16.
             pixel.copy_from_slice(&number(shift + i).to_le_bytes()[size_of::<f32>() - width..]);
         }
-        let labels: &mut [i32] = bytemuck::cast_slice_mut(inputs.labels.as_mut_slice());
+        let labels: &mut [i32] = numbers(inputs.labels.as_mut_slice());
         let before = rank * labels.len();
         // Some samples do not count.
         let label = |i: usize| if i % 7 == 6 { -1 } else { (i % 3) as i32 };
@@ -110,7 +124,8 @@ fn train_on(graph: &Graph, precision: Precision, size: usize) -> Vec<Trained> {
                 scope.spawn(move || {
                     assert!(transport.rank() < size);
                     let workers = Workers::open(|| Ok(transport)).unwrap();
-                    train(program, Some(Arc::new(workers)))
+                    let rank = workers.rank();
+                    train(program, Some(Arc::new(workers)), rank)
                 })
             })
             .collect();
@@ -123,7 +138,7 @@ fn any_number_of_workers_gives_the_same_bits() {
     for (graph, precision) in
         [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
     {
-        let alone = train(&program(&graph, precision, 1), None);
+        let alone = train(&program(&graph, precision, 1), None, 0);
         let losses: Vec<f64> = alone.1.iter().map(|metrics| metrics.loss).collect();
         assert!(
             losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1],
@@ -171,6 +186,6 @@ fn what_does_not_fit_is_refused() {
     }
     // A worker that is not connected computes nothing that could be taken for a sum.
     let program = program(&digits(), Precision::F32, 2);
-    let outcome = std::panic::catch_unwind(|| train(&program, None));
+    let outcome = std::panic::catch_unwind(|| train(&program, None, 0));
     assert!(outcome.is_err());
 }

@@ -1,11 +1,11 @@
-//! Sums over the parts of a batch, and their exchange with other workers.
+//! Sums over the parts of a batch, and what is exchanged with other workers.
 
 use super::native::{fallible, native_step};
 use super::{NativeStep, OnCpu, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::exchange::UNCONNECTED;
-use stratus_engine::ops::{AddParts, BUCKET_VALUES, ExchangeSums};
+use stratus_engine::ops::{AddParts, BUCKET_VALUES, ExchangeSums, Transfer};
 use stratus_engine::{DType, Layout, Operands, Step};
 
 impl OnCpu for AddParts {
@@ -85,5 +85,16 @@ impl OnCpu for ExchangeSums {
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
         needs.weights(step.operands());
+    }
+}
+
+impl OnCpu for Transfer {
+    fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
+        Ok(fallible(|_| Err(UNCONNECTED.to_owned())))
+    }
+
+    /// What is handed over has the layout that it has in the uncut program.
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        plan.add_native(step.clone(), false)
     }
 }

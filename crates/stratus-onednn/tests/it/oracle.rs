@@ -149,6 +149,7 @@ fn run_in_tiles(
         tiles: program.batch,
         micro_batches: false,
         from_last,
+        ahead: 1,
     });
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, &program, choices(case, layout), false, &mut persistent).unwrap();

@@ -119,6 +119,7 @@ mod tests {
             precision: Precision::F32,
             batch: 1,
             parts: 1,
+            stage: None,
             layers: Vec::new(),
             values: Vec::new(),
             steps: Vec::new(),

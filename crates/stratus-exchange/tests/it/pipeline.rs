@@ -1,0 +1,168 @@
+//! A pipeline's result is that of one process: the same bits in any number of stages.
+
+use crate::training::{PART, PARTS, Trained, branches, digits, numbers, of_part, train, with_updates};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::stage::Cut;
+use stratus_engine::plan::Persistent;
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::{Choices, Clock, Kernel, Plan, Precision, Program, Role, Session};
+use stratus_exchange::{Workers, in_process};
+use stratus_graph::{Graph, zoo};
+
+fn evaluation(graph: &Graph, precision: Precision) -> Program {
+    lower(graph, Mode::Evaluate, precision, PART).unwrap()
+}
+
+/// The program of each stage.
+fn stages(graph: &Graph, precision: Precision, count: usize) -> Vec<Program> {
+    let whole = of_part(graph, precision);
+    let cut = Cut::balanced(&whole, &evaluation(graph, precision), count).unwrap();
+    (0..count).map(|number| with_updates(&cut.stage(&whole, number).unwrap(), 1, None)).collect()
+}
+
+/// Trains the stages as threads.
+fn train_in(programs: &[Program]) -> Vec<Trained> {
+    std::thread::scope(|scope| {
+        let ends = in_process::workers(programs.len()).into_iter().zip(programs);
+        let threads: Vec<_> = ends
+            .map(|(transport, program)| {
+                scope.spawn(move || {
+                    let workers = Arc::new(Workers::open(|| Ok(transport)).unwrap());
+                    let trained = train(program, Some(Arc::clone(&workers)), 0);
+                    workers.leave().unwrap();
+                    trained
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn any_number_of_stages_gives_the_same_bits() {
+    for (graph, precision) in
+        [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
+    {
+        let alone = train(&with_updates(&of_part(&graph, precision), 1, None), None, 0);
+        let expected: BTreeMap<_, _> = alone.0.into_iter().collect();
+        for count in [2, 4] {
+            let programs = stages(&graph, precision, count);
+            for (number, program) in programs.iter().enumerate() {
+                let copies = program.copies().into_iter().max();
+                assert_eq!(copies, Some(count - number), "{}", program.dump());
+                let has = |role| program.find_role(role).is_some();
+                assert_eq!([has(Role::Images), has(Role::Labels)], [number == 0, number + 1 == count]);
+            }
+            let trained = train_in(&programs);
+            assert_eq!(trained.last().unwrap().1, alone.1, "{count} stages of {}", graph.name);
+            // Each value is in one stage.
+            let shares: Vec<usize> = trained.iter().map(|(values, _)| values.len()).collect();
+            assert_eq!(shares.iter().sum::<usize>(), expected.len());
+            assert!(shares.iter().all(|&share| share > 0), "{shares:?}");
+            for (name, bits) in trained.into_iter().flat_map(|(values, _)| values) {
+                assert_eq!(bits, expected[&name], "`{name}` in {count} stages of {}", graph.name);
+            }
+        }
+    }
+}
+
+/// One forward, one backward: no stage is further ahead than the stages behind it need.
+#[test]
+fn stages_take_turns() {
+    let programs = stages(&digits(), Precision::F32, 2);
+    let order = |program: &Program| {
+        let section = program.sections[0];
+        let turns = program.turns(&section).into_iter();
+        turns.map(|(steps, part)| (steps.start == section.first, part)).collect::<Vec<_>>()
+    };
+    let first = order(&programs[0]);
+    assert_eq!(first[..6], [(true, 0), (true, 1), (false, 0), (true, 2), (false, 1), (true, 3)]);
+    let last = PARTS - 1;
+    assert_eq!(first[first.len() - 3..], [(true, last), (false, last - 1), (false, last)]);
+    assert_eq!(first.len(), 2 * PARTS);
+    // The last stage goes back as soon as it has come to the end.
+    assert_eq!(order(&programs[1]), (0..PARTS).map(|part| (true, part)).collect::<Vec<_>>());
+}
+
+/// Networks of the zoo can be cut, or it is said why not; every step is in one stage.
+#[test]
+fn networks_of_the_zoo_are_cut() {
+    for network in zoo::NETWORKS {
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        let train = of_part(&graph, Precision::F32);
+        let evaluate = evaluation(&graph, Precision::F32);
+        for count in [2, 4] {
+            let cut = match Cut::balanced(&train, &evaluate, count) {
+                Ok(cut) => cut,
+                Err(error) => panic!("{}: {error}", graph.name),
+            };
+            for program in [&train, &evaluate] {
+                let parts: Vec<Program> =
+                    (0..count).map(|number| cut.stage(program, number).unwrap()).collect();
+                let own = |program: &Program| {
+                    let is_own = |step: &&stratus_engine::Step| !matches!(step.kernel, Kernel::Transfer(_));
+                    program.steps.iter().filter(is_own).count()
+                };
+                assert_eq!(parts.iter().map(own).sum::<usize>(), program.steps.len(), "{}", graph.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn too_many_stages_are_refused() {
+    let (train, evaluate) = (of_part(&digits(), Precision::F32), evaluation(&digits(), Precision::F32));
+    let error = Cut::balanced(&train, &evaluate, 100).unwrap_err().to_string();
+    assert!(error.contains("stages at most, not 100"), "{error}");
+}
+
+/// Validation goes through the stages too.
+#[test]
+fn stages_evaluate_what_one_process_does() {
+    let graph = digits();
+    let (train, whole) = (of_part(&graph, Precision::F32), evaluation(&graph, Precision::F32));
+    let cut = Cut::balanced(&train, &whole, 2).unwrap();
+    let programs = [0, 1].map(|number| cut.stage(&whole, number).unwrap());
+    let run = |program: &Program, workers: Option<Arc<Workers>>| {
+        let mut persistent = Persistent::default();
+        let plan =
+            Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
+        let mut session = Session::new(vec![plan], persistent).unwrap();
+        if let Some(workers) = workers {
+            let exchange: Arc<dyn stratus_engine::exchange::Exchange> = workers;
+            session.connect(&exchange, 0);
+        }
+        let names: Vec<(String, usize)> =
+            session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();
+        for (name, count) in names {
+            let values: Vec<f32> = (0..count).map(|i| 0.1 + (i % 7) as f32 / 10.0).collect();
+            session.write(&name, &values).unwrap();
+        }
+        let mut inputs = session.inputs(0).unwrap();
+        let images: &mut [f32] = numbers(inputs.images.as_mut_slice());
+        images.iter_mut().enumerate().for_each(|(i, pixel)| *pixel = (i % 11) as f32 / 11.0);
+        let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
+        let mut metrics = Vec::new();
+        for _ in 0..3 {
+            session.run(0, images, labels, &mut Clock::disabled(program.steps.len()), 0).unwrap();
+            metrics.push(session.metrics());
+        }
+        metrics
+    };
+    let alone = run(&whole, None);
+    assert!(alone[0].loss > 0.0);
+    std::thread::scope(|scope| {
+        let ends = in_process::workers(2).into_iter().zip(&programs);
+        let threads: Vec<_> = ends
+            .map(|(transport, program)| {
+                let run = &run;
+                scope.spawn(move || run(program, Some(Arc::new(Workers::open(|| Ok(transport)).unwrap()))))
+            })
+            .collect();
+        let measured: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(measured[1], alone);
+    });
+}
