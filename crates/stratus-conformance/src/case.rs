@@ -207,6 +207,7 @@ impl Case {
             precision,
             batch: self.inputs.first().and_then(|operand| operand.shape.first()).copied().unwrap_or(1),
             parts: 1,
+            stage: None,
             layers: vec![Layer { name: self.name.clone(), kind: "case".to_owned() }],
             values: Vec::new(),
             steps: Vec::new(),

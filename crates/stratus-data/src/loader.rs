@@ -28,7 +28,7 @@ use self::config::Plan;
 pub use self::config::{Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position, Share, Turn};
 use self::order::EpochOrder;
 use self::ring::{Ring, Sequencer};
-use crate::buffer::BatchBuffer;
+use crate::buffer::{BatchBuffer, IGNORED_LABEL};
 use crate::datasets::Dataset;
 use crate::decode::JpegLibrary;
 use crate::transform::frame::Framing;
@@ -135,7 +135,8 @@ impl Loader {
         shared.ring = Mutex::new(Ring::new(free, parts, workers));
         let shared = Arc::new(shared);
         let mut loader = Self { shared, workers: Vec::new(), next: 0 };
-        for worker in 0..loader.shared.config.workers {
+        let threads = if loader.shared.config.elsewhere { 0 } else { loader.shared.config.workers };
+        for worker in 0..threads {
             let shared = Arc::clone(&loader.shared);
             let thread = thread::Builder::new()
                 .name(format!("loader-{worker}"))
@@ -161,6 +162,9 @@ impl Loader {
         if self.next == self.shared.batches {
             return Ok(None);
         }
+        if self.shared.config.elsewhere {
+            return self.next_place().map(Some);
+        }
         let mut ring = lock(&self.shared.ring);
         let slots = ring.ready.len();
         let slot = (self.next % slots as u64) as usize;
@@ -180,6 +184,22 @@ impl Loader {
             }
             ring = wait(&self.shared.filled, ring);
         }
+    }
+
+    /// The next batch of samples that another process reads.
+    fn next_place(&mut self) -> Result<BatchBuffer, LoaderError> {
+        let (config, mut ring) = (&self.shared.config, lock(&self.shared.ring));
+        let slots = ring.ready.len();
+        let mut buffer = ring.free.pop().ok_or(LoaderError::Withheld { slots })?;
+        let Position { epoch, batch } = self.shared.position(self.next);
+        let before = config.batch_size as u64 * batch;
+        let left = usize::try_from(self.samples_per_epoch().saturating_sub(before)).unwrap_or(usize::MAX);
+        buffer.samples = config.share.rows(left.min(config.batch_size)).len();
+        (buffer.epoch, buffer.index) = (epoch, batch);
+        buffer.indices.clear();
+        buffer.labels.fill(IGNORED_LABEL);
+        self.next += 1;
+        Ok(buffer)
     }
 
     /// Hands a buffer back to be filled again. A buffer of another loader is dropped.

@@ -318,7 +318,7 @@ fn folder_name(iteration: u64) -> String {
 fn write_folder(folder: &Path, state: &State, tensors: &Tensors<'_>) -> Result<(String, u64)> {
     fs::create_dir(folder).map_err(Error::io("create the folder", folder))?;
     let Tensors { weights, optimizer, averaged } = tensors;
-    let weights_sha256 = weights_sha256(weights);
+    let weights_sha256 = weights_sha256(weights).map_err(Error::io("write", folder))?;
     let mut files = BTreeMap::new();
     let all = [(WEIGHTS, Some(weights)), (OPTIMIZER, Some(optimizer)), (AVERAGED, averaged.as_ref())];
     for (name, tensors) in all {

@@ -16,7 +16,7 @@ use crate::experiment::{self, Experiment, Measure};
 use crate::input::{InputPipeline, usable_cores, workers_beside};
 use crate::{Schedule, TrainError};
 use stratus_data::{Dataset, Share, View};
-use stratus_engine::Precision;
+use stratus_engine::{Precision, Stage};
 use stratus_graph::Graph;
 use stratus_run::csv::Task;
 use stratus_run::layout::NETWORK;
@@ -36,6 +36,7 @@ pub struct Resolved {
     own_validation_batch: bool,
     tail_batch: Option<usize>,
     place: Place,
+    stage: Option<Stage>,
 }
 
 /// Which of the workers that share out batches this process is.
@@ -101,6 +102,7 @@ impl Resolved {
             own_validation_batch,
             tail_batch: None,
             place: Place::ALONE,
+            stage: None,
         };
         Ok(resolved.with_tail())
     }
@@ -115,6 +117,18 @@ impl Resolved {
     #[must_use]
     pub fn with_place(&self, place: Place) -> Self {
         Self { place, ..self.clone() }
+    }
+
+    /// The same for one stage of a pipeline, or for the whole network.
+    #[must_use]
+    pub fn with_stage(&self, stage: Option<Stage>) -> Self {
+        Self { stage, ..self.clone() }
+    }
+
+    /// Which stage of a pipeline this process is.
+    #[must_use]
+    pub fn stage(&self) -> Option<Stage> {
+        self.stage
     }
 
     /// Which of the workers this process is.

@@ -56,7 +56,10 @@ pub trait ExternalValues: fmt::Debug {
 
     /// Copies out as many as `out` holds, from `first` on, in row-major order; no more are asked for than
     /// there are.
-    fn read(&self, first: usize, out: &mut [f32]);
+    ///
+    /// # Errors
+    /// Where they cannot be had any more.
+    fn read(&self, first: usize, out: &mut [f32]) -> io::Result<()>;
 }
 
 impl Tensor {
@@ -116,8 +119,11 @@ impl ValuesRef<'_> {
     /// Hands the little-endian bytes to `sink`, in pieces.
     ///
     /// # Errors
-    /// The first that `sink` gives.
-    pub fn for_each_piece<E>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    /// The first that `sink` gives, or where values cannot be had.
+    pub fn for_each_piece<E: From<io::Error>>(
+        &self,
+        mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         match self {
             Self::F32(values) => pieces(values, f32::to_le_bytes, sink),
             Self::External(values) => {
@@ -125,7 +131,7 @@ impl ValuesRef<'_> {
                 let count = values.count();
                 (0..count).step_by(buffer.len()).try_for_each(|first| {
                     let part = &mut buffer[..(count - first).min(1 << 12)];
-                    values.read(first, part);
+                    values.read(first, part)?;
                     pieces(part, f32::to_le_bytes, &mut sink)
                 })
             }

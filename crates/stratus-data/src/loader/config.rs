@@ -109,6 +109,10 @@ pub struct LoaderConfig {
     pub share: Share,
     /// Which batches are delivered; all by default.
     pub turn: Turn,
+    /// Whether another process reads the samples: batches then have their place in the epoch and their
+    /// number of samples, no images, and [`IGNORED_LABEL`](crate::buffer::IGNORED_LABEL) for labels. Nothing
+    /// is read.
+    pub elsewhere: bool,
     /// The order of samples.
     pub order: Order,
     /// The seed of order and augmentation.
@@ -159,6 +163,7 @@ impl LoaderConfig {
             batch_size,
             share: Share::default(),
             turn: Turn::default(),
+            elsewhere: false,
             order: Order::default(),
             seed: 0,
             shape: None,
@@ -408,8 +413,8 @@ impl Plan {
             (false, true) => Some(mix::LABELS),
             (false, false) => Some(1),
         };
-        let sample_bytes =
-            [channels, height, width].into_iter().try_fold(config.element.bytes(), usize::checked_mul);
+        let element_bytes = if config.elsewhere { 0 } else { config.element.bytes() };
+        let sample_bytes = [channels, height, width].into_iter().try_fold(element_bytes, usize::checked_mul);
         // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than
         // half of all addresses of it.
         let of_batch = |each: Option<usize>, bytes: usize| {

@@ -22,7 +22,11 @@ const WORTH_SHARING: usize = 256 << 10;
 impl Shared {
     /// The fewest rows that a worker takes at a time.
     pub(super) fn least_rows(&self) -> usize {
-        if self.as_stored && !self.dataset.masks() { WORTH_SHARING.div_ceil(self.sample_bytes) } else { 1 }
+        if self.as_stored && !self.dataset.masks() {
+            WORTH_SHARING.div_ceil(self.sample_bytes.max(1))
+        } else {
+            1
+        }
     }
 
     /// Fills the rows of a part with the samples `worker.indices`.

@@ -12,7 +12,7 @@ mod on_device;
 mod values;
 
 pub use on_device::DeviceSlot;
-pub use values::{StateValue, View};
+pub use values::{StateValue, View, state_of};
 
 /// The scalars of one iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]

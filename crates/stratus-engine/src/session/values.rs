@@ -5,7 +5,7 @@ use super::Session;
 use crate::device::Arena;
 use crate::plan::{Location, Placement};
 use crate::program::{OptimiserState, Origin};
-use crate::{DType, EngineError, Layout, Role};
+use crate::{DType, EngineError, Layout, Program, Role};
 use std::borrow::Cow;
 
 /// A value that outlives an iteration, of all programs of a session.
@@ -23,35 +23,39 @@ pub struct StateValue<'a> {
     pub average_of: Option<&'a str>,
 }
 
+/// Everything that a checkpoint keeps of a session with these programs.
+pub fn state_of<'a>(
+    programs: impl Iterator<Item = &'a Program> + 'a,
+) -> impl Iterator<Item = StateValue<'a>> + 'a {
+    let mut seen = std::collections::HashSet::new();
+    programs
+        .flat_map(|program| program.values.iter().map(move |value| (program, value)))
+        .filter(move |(_, value)| {
+            let is_kept = matches!(
+                value.role,
+                Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum | Role::Average
+            );
+            is_kept && seen.insert(value.name.clone())
+        })
+        .map(|(program, value)| StateValue {
+            name: &value.name,
+            shape: &value.shape,
+            role: value.role,
+            optimiser_state: match value.origin {
+                Some(Origin::OptimiserState { of, state }) => Some((&program.value(of).name, state)),
+                _ => None,
+            },
+            average_of: match value.origin {
+                Some(Origin::Average(of)) => Some(&program.value(of).name),
+                _ => None,
+            },
+        })
+}
+
 impl Session {
     /// Everything a checkpoint keeps: parameters, buffers, their averages and the state of the optimiser.
     pub fn state(&self) -> impl Iterator<Item = StateValue<'_>> + '_ {
-        let mut seen = std::collections::HashSet::new();
-        let values = self.programs.iter().flat_map(|program| {
-            let program = &program.plan.program;
-            program.values.iter().map(move |value| (program, value))
-        });
-        values
-            .filter(move |(_, value)| {
-                let is_kept = matches!(
-                    value.role,
-                    Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum | Role::Average
-                );
-                is_kept && seen.insert(value.name.clone())
-            })
-            .map(|(program, value)| StateValue {
-                name: &value.name,
-                shape: &value.shape,
-                role: value.role,
-                optimiser_state: match value.origin {
-                    Some(Origin::OptimiserState { of, state }) => Some((&program.value(of).name, state)),
-                    _ => None,
-                },
-                average_of: match value.origin {
-                    Some(Origin::Average(of)) => Some(&program.value(of).name),
-                    _ => None,
-                },
-            })
+        state_of(self.programs.iter().map(|program| &program.plan.program))
     }
 
     /// Copies a persistent f32 value out, in row-major order of its logical shape.

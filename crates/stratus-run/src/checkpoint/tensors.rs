@@ -11,8 +11,10 @@ use stratus_weights::{Tensor, TensorRef, Values};
 /// the name, the type's length and the type (`F32`, `I64`), the number of extents, the extents, the number of
 /// bytes of the values, the values. Lengths, numbers and extents are u64; everything is little-endian, values
 /// row-major.
-#[must_use]
-pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> String {
+///
+/// # Errors
+/// Where values cannot be had.
+pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> std::io::Result<String> {
     let mut order: Vec<&TensorRef<'_>> = tensors.iter().collect();
     order.sort_by_key(|tensor| tensor.name);
     let mut hasher = Sha256::new();
@@ -26,12 +28,12 @@ pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> String {
             hasher.update((extent as u64).to_le_bytes());
         }
         hasher.update((tensor.values.bytes() as u64).to_le_bytes());
-        let Ok(()) = tensor.values.for_each_piece(|piece| {
+        tensor.values.for_each_piece(|piece| {
             hasher.update(piece);
-            Ok::<(), std::convert::Infallible>(())
-        });
+            Ok::<(), std::io::Error>(())
+        })?;
     }
-    hex(&hasher.finalize())
+    Ok(hex(&hasher.finalize()))
 }
 
 /// Reads a safetensors file's bytes: its tensors by name, or why they cannot be read.

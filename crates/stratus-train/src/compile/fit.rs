@@ -41,7 +41,10 @@ impl FittedRun {
         selection: &KernelSelection<'_>,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let planned = plan(&programs, device, selection, warn)?;
+        let mut planned = plan(&programs, device, selection, warn)?;
+        if let (Some(_), KernelSelection::Repeat(choices)) = (resolved.stage(), selection) {
+            planned.keep_choices(choices);
+        }
         Ok(Self { resolved, programs, planned })
     }
 }
@@ -57,7 +60,7 @@ fn common_choices(
     warn: &mut dyn FnMut(&str),
 ) -> Result<KernelChoices, TrainError> {
     let mut measured = || {
-        let of_one = resolved.with_place(Place { rank: 0, workers: resolved.parts() });
+        let of_one = resolved.with_place(Place { rank: 0, workers: resolved.parts() }).with_stage(None);
         Ok::<_, TrainError>(plan(&programs(&of_one, graph, device)?, device, selection, warn)?.choices())
     };
     let Some(workers) = workers else { return measured() };

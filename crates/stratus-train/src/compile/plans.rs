@@ -7,6 +7,7 @@ use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::passes::lower::refresh;
@@ -169,6 +170,28 @@ impl PlannedRun {
         let of = |id: usize| self.prepared[id].plan.choices.clone();
         let ProgramIds { train, tail, evaluate, refresh } = self.ids;
         KernelChoices { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
+    }
+
+    /// Notes the choices of the whole network, of which this is a stage: the run may go on in others.
+    pub(super) fn keep_choices(&mut self, whole: &KernelChoices) {
+        let ProgramIds { train, tail, evaluate, refresh } = self.ids;
+        let kept = [
+            (Some(train), Some(&whole.train)),
+            (tail, whole.tail.as_ref()),
+            (Some(evaluate), Some(&whole.evaluate)),
+            (Some(refresh), Some(&whole.refresh)),
+        ];
+        for (id, whole) in kept {
+            let (Some(id), Some(whole)) = (id, whole) else { continue };
+            let own = &mut self.prepared[id].plan.choices;
+            let add = |own: &mut BTreeMap<String, String>, whole: &BTreeMap<String, String>| {
+                for (name, choice) in whole {
+                    own.entry(name.clone()).or_insert_with(|| choice.clone());
+                }
+            };
+            add(&mut own.layouts, &whole.layouts);
+            add(&mut own.implementations, &whole.implementations);
+        }
     }
 
     /// The plans of training and validation.

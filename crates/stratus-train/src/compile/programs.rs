@@ -15,6 +15,7 @@ use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels, w
 use stratus_engine::passes::micro_batch::micro_batches;
 use stratus_engine::passes::parts::{Parts, parts as in_parts};
 use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::stage::Cut;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{LARGE, Optimisers, update_joined};
 use stratus_engine::program::Mode;
@@ -47,18 +48,23 @@ pub struct Programs {
 /// If the network cannot be lowered or differentiated.
 pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
     let settings = resolved.settings();
-    let train = training_program(resolved, graph, device, settings.train.batch_size)?;
-    let tail = resolved.tail_batch().map(|batch| training_program(resolved, graph, device, batch));
-    Ok(Programs {
-        tail: tail.transpose()?,
-        evaluate: evaluation_program(resolved, graph, device)?,
-        refresh: refresh(&train)?,
-        train,
-    })
+    let at_once = |batch| program_at_once(resolved, graph, device, batch);
+    let train = at_once(settings.train.batch_size)?;
+    let tail = resolved.tail_batch().map(at_once).transpose()?;
+    let evaluate = measuring_program(resolved, graph, device)?;
+    let (cut, number) = match resolved.stage() {
+        Some(stage) => (Some(Cut::balanced(&train, &evaluate, stage.count)?), stage.number),
+        None => (None, 0),
+    };
+    let own = |program: Program| cut.as_ref().map_or(Ok(program.clone()), |cut| cut.stage(&program, number));
+    let train = training_program(resolved, own(train)?, settings.train.batch_size)?;
+    let tail = tail.zip(resolved.tail_batch());
+    let tail = tail.map(|(tail, batch)| training_program(resolved, own(tail)?, batch)).transpose()?;
+    Ok(Programs { tail, evaluate: tiled(own(evaluate)?, resolved)?, refresh: refresh(&train)?, train })
 }
 
-/// Forward, backward and update for a batch of `batch` samples.
-fn training_program(
+/// Forward and backward pass of the samples that go through the network together, of a batch of `batch`.
+fn program_at_once(
     resolved: &Resolved,
     graph: &Graph,
     device: &OpenDevice,
@@ -66,14 +72,20 @@ fn training_program(
 ) -> Result<Program, TrainError> {
     let settings = resolved.settings();
     let samples = samples_at_once(resolved, batch);
-    let parts = batch / samples;
     let forward = lower(graph, Mode::Train, resolved.precision(), samples)?;
     let forward = smooth_labels(forward, settings.train.label_smoothing as f32)?;
     let forward = if weighs_classes(settings) { weigh_classes(forward)? } else { forward };
     let forward = if resolved.input().mixes() { mix_labels(forward)? } else { forward };
     let forward = fuse_as(&forward, device.backend.fusions())?;
     let forward = read_bytes(forward, resolved.input().training_scale_shifts(), device)?;
-    let program = recompute(&differentiate(&forward)?, resolved.activations_limit())?;
+    Ok(recompute(&differentiate(&forward)?, resolved.activations_limit())?)
+}
+
+/// Forward, backward and update for a batch of `batch` samples, of which `program` computes those that go
+/// through the network together.
+fn training_program(resolved: &Resolved, program: Program, batch: usize) -> Result<Program, TrainError> {
+    let settings = resolved.settings();
+    let parts = batch / samples_at_once(resolved, batch);
     let large = if resolved.parts() > 1 { usize::MAX } else { LARGE };
     let program = match (resolved.parts(), settings.train.micro_batches) {
         (1, 0 | 1) => tiled(program, resolved)?,
@@ -104,10 +116,14 @@ pub(super) fn evaluation_program(
     graph: &Graph,
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
+    tiled(measuring_program(resolved, graph, device)?, resolved)
+}
+
+/// The same, before it is cut into tiles.
+fn measuring_program(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Result<Program, TrainError> {
     let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
     let forward = fuse_as(&forward, device.backend.fusions())?;
-    let forward = read_bytes(forward, resolved.input().measuring_scale_shifts(), device)?;
-    tiled(forward, resolved)
+    read_bytes(forward, resolved.input().measuring_scale_shifts(), device)
 }
 
 /// Samples of a batch that go through the training program together.

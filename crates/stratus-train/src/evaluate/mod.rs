@@ -10,6 +10,7 @@ use crate::device;
 use crate::input::BatchFormat;
 use crate::network::Network;
 use crate::resolve::{Place, Resolved, validation_views};
+use crate::run::pipeline::hand_on_labels;
 use crate::weights::session_state::{Restored, refresh, restore};
 use crate::weights::{CheckpointChoice, Pretrained, WeightsUse, load_checkpoint};
 use crate::{Experiment, TrainError};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use stratus_base::AlignedBytes;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::{Dataset, Loader, LoaderConfig, Turn, View};
-use stratus_engine::{Clock, Program, Session};
+use stratus_engine::{Clock, Program, Session, Stage};
 use stratus_exchange::{ExchangeError, Workers};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
@@ -37,6 +38,8 @@ pub struct Evaluator {
     clock: Clock,
     scorer: Scorer,
     multi_view: Option<MultiView>,
+    /// Which stage of a pipeline measures.
+    stage: Option<Stage>,
 }
 
 /// Measures several views of each image together.
@@ -106,7 +109,14 @@ impl Evaluator {
         let workers = resolved.most_workers();
         let Place { rank, workers: measuring } = resolved.place();
         let turn = Turn { first: rank as u64, of: measuring as u64 };
-        let config = LoaderConfig { workers, turn, ..resolved.input().measuring(format, plan.program.batch) };
+        let stage = resolved.stage();
+        let elsewhere = stage.is_some_and(|stage| stage.number > 0);
+        let config = LoaderConfig {
+            workers,
+            turn,
+            elsewhere,
+            ..resolved.input().measuring(format, plan.program.batch)
+        };
         let batches = dataset.len().div_ceil(config.batch_size) as u64;
         if batches < turn.of {
             return Err(TrainError::Configuration {
@@ -116,10 +126,14 @@ impl Evaluator {
         }
         let clock = Clock::disabled(session.slots(program));
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
-        let scorer = Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?;
+        let classes = resolved.settings().model.classes.unwrap_or(0);
+        let scorer = match stage {
+            Some(stage) if !stage.is_last() => Scorer::of_another(classes),
+            _ => Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?,
+        };
         let loader = Loader::new(dataset, config)?;
         loader.set_workers(resolved.settings().data.workers.unwrap_or(1));
-        Ok(Self { program, loader, clock, scorer, multi_view })
+        Ok(Self { program, loader, clock, scorer, multi_view, stage })
     }
 
     /// Bytes of the loader's batches.
@@ -143,7 +157,7 @@ impl Evaluator {
     /// # Errors
     /// If data cannot be read or a kernel fails.
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
-        self.measure(session)?;
+        self.measure(session, None)?;
         self.scorer.scores(self.loader.dataset())
     }
 
@@ -158,7 +172,7 @@ impl Evaluator {
         workers: Option<&Workers>,
     ) -> Result<Scores, TrainError> {
         let Some(workers) = workers else { return self.run(session) };
-        self.measure(session)?;
+        self.measure(session, Some(workers))?;
         let own = serde_json::to_vec(&self.scorer.tally()?).unwrap_or_default();
         let read = |text: &Vec<u8>| {
             serde_json::from_slice(text).map_err(|error| {
@@ -170,12 +184,20 @@ impl Evaluator {
         self.scorer.scores(self.loader.dataset())
     }
 
-    fn measure(&mut self, session: &mut Session) -> Result<(), TrainError> {
+    fn measure(&mut self, session: &mut Session, workers: Option<&Workers>) -> Result<(), TrainError> {
         self.scorer.clear();
         for _ in 0..self.loader.batches_per_epoch() {
             let Some(mut batch) = self.loader.next()? else { break };
             let label_len = self.loader.label_len();
             debug_assert!(batch.labels[batch.samples * label_len..].iter().all(|&l| l == IGNORED_LABEL));
+            if let Some((stage, workers)) = self.stage.zip(workers) {
+                hand_on_labels(workers, stage, &mut batch.labels)?;
+                if !stage.is_last() {
+                    session.run(self.program, &mut batch.images, &mut [], &mut self.clock, 0)?;
+                    self.loader.recycle(batch);
+                    continue;
+                }
+            }
             let labels = bytemuck::cast_slice_mut(&mut batch.labels);
             session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
             let metrics = match &mut self.multi_view {

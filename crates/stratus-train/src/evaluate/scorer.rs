@@ -123,6 +123,14 @@ impl Scorer {
         Ok(Self { value, confusion, predictions, logits, samples: 0, batches: Vec::new(), kind })
     }
 
+    /// For a process that counts nothing itself, of answers that name one of so many classes for an image.
+    pub fn of_another(classes: usize) -> Self {
+        let kind = Kind::Images { classes, among_five: 0.0 };
+        let (confusion, value) = (ConfusionMatrix::new(classes), ValueId(0));
+        let (predictions, logits, batches) = (Vec::new(), Vec::new(), Vec::new());
+        Self { value, confusion, predictions, logits, samples: 0, batches, kind }
+    }
+
     /// Forgets everything counted.
     pub fn clear(&mut self) {
         self.samples = 0;

@@ -422,6 +422,10 @@ settings! {
         /// along one tree over the parts, so that the bits do not depend on the number of workers, 1
         /// included. 0: as many as there are workers when the run begins.
         parts: usize = 0, Limit::Between(0.0, 65_536.0);
+        /// Stages that the network is cut into, a process each (`--workers`): a pipeline, for networks that
+        /// do not fit one's memory. The parts of a batch go through one behind the other. Bits do not depend
+        /// on it. 1: no stages.
+        stages: usize = 1, Limit::Between(1.0, 64.0);
         /// Label smoothing: the share of the target that is spread evenly over all classes. Not used in
         /// validation.
         label_smoothing: f64 = 0.0, Limit::From(0.0, 1.0);

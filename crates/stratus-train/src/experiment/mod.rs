@@ -11,6 +11,7 @@ mod keys;
 mod measure;
 mod parse;
 mod schema;
+mod stages;
 mod value;
 mod xml;
 
@@ -446,6 +447,7 @@ impl Experiment {
                 "set train.parts alone: a worker processes its parts one after the other",
             );
         }
+        self.check_stages().map_or(Ok(()), |(problem, hint)| conflict(problem, hint))?;
         if let Some(deadline) = &self.train.deadline
             && let Err(problem) = Deadline::parse(deadline)
         {

@@ -7,6 +7,7 @@ use crate::resolve::{Place, Resolved};
 use std::path::Path;
 use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
+use stratus_engine::Stage;
 use stratus_graph::Graph;
 
 /// Width of the names before the lines.
@@ -48,6 +49,11 @@ pub(super) fn intention(resolved: &Resolved, datasets: &Datasets, graph: &Graph)
 fn shared(resolved: &Resolved) -> Option<String> {
     let (Place { workers, .. }, parts) = (resolved.place(), resolved.parts());
     let part = resolved.settings().train.batch_size / parts;
+    if let Some(Stage { count, .. }) = resolved.stage() {
+        return Some(format!(
+            "{count} processes, each a stage of the network, for {parts} parts of {part} images"
+        ));
+    }
     let of_each = resolved.share().count;
     let parts_of_each = if of_each == 1 { "a part".to_owned() } else { format!("{of_each} parts") };
     (workers > 1).then(|| {

@@ -6,6 +6,7 @@ mod board;
 mod first_stage;
 mod loss_watch;
 mod outlook;
+pub(crate) mod pipeline;
 mod process_group;
 mod records;
 mod setup;
@@ -93,7 +94,7 @@ pub fn start(
 ) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let group = &options.group;
-    let experiment = &group.with_parts(experiment)?;
+    let experiment = &group.with_parts(experiment, false)?;
     group.expect_same(&[experiment.to_toml().as_bytes()])?;
     Allowance::of(experiment, 0.0, [begun, options.since(begun)])?;
     let runs = Path::new("runs").join(experiment.name());
@@ -127,6 +128,7 @@ pub fn start(
         let lock = run.lock()?;
         return begin(setup, run, lock, machine, options, begun, observer);
     }
+    setup.0.give_sources(group)?;
     // The first worker has made it.
     let run = group.own_folder(&RunDir::open(&group.directory(None)?)?)?;
     let lock = run.lock()?;
@@ -153,7 +155,7 @@ fn begin(
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     stratus_run::classes::write(&run.classes(), &setup.unmeasured_classes())?;
-    setup.keep_sources(&run)?;
+    setup.keep_sources(&run, &options.group)?;
     // Written last, since it makes the directory a run: all other files are there by then.
     stratus_run::atomic::write(&run.experiment(), setup.resolved.to_toml().as_bytes())?;
     let mut log = Log::open(&run.log())?;
@@ -223,7 +225,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     if let Some(epochs) = options.extend_to {
         own = extended(&run, own, epochs)?;
     }
-    let experiment = group.with_parts(&own.clone().with_overrides(&options.allowance)?)?;
+    let experiment = group.with_parts(&own.clone().with_overrides(&options.allowance)?, true)?;
     // Only a run that can go on is changed.
     let keep_extension = |log: &mut Log| -> Result<(), TrainError> {
         let Some(epochs) = options.extend_to.filter(|_| is_first) else { return Ok(()) };

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::exchange::Exchange;
-use stratus_engine::{Role, Session};
+use stratus_engine::{Role, Session, Stage};
 use stratus_exchange::Workers;
 use stratus_run::RunDir;
 
@@ -113,8 +113,12 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// If parts cannot be shared out.
-    pub(super) fn with_parts(&self, experiment: &Experiment) -> Result<Experiment, TrainError> {
-        let mut experiment = experiment.clone();
+    pub(super) fn with_parts(
+        &self,
+        experiment: &Experiment,
+        goes_on: bool,
+    ) -> Result<Experiment, TrainError> {
+        let mut experiment = self.with_stages(experiment, goes_on)?;
         let Place { workers, .. } = self.place();
         let Some(others) = self.workers() else { return Ok(experiment) };
         if experiment.train.threads == 0 {
@@ -124,6 +128,44 @@ impl ProcessGroup {
             experiment = experiment.with_overrides(&[("train.threads", threads.to_string())])?;
         }
         parts_among(&experiment, workers)
+    }
+
+    /// An experiment with as many stages as there are workers. A run that goes on may have others than it
+    /// began with: bits do not depend on them.
+    fn with_stages(&self, experiment: &Experiment, goes_on: bool) -> Result<Experiment, TrainError> {
+        let Place { workers, .. } = self.place();
+        let (stages, parts) = (experiment.train.stages, experiment.train.parts);
+        let refused = |problem: String, hint: String| Err(TrainError::Configuration { problem, hint });
+        if stages == 1 {
+            return Ok(experiment.clone());
+        }
+        if goes_on && parts >= workers {
+            return Ok(experiment.clone().with_overrides(&[("train.stages", workers.to_string())])?);
+        }
+        if workers != stages {
+            let (processes, are) = if workers == 1 { ("process", "is") } else { ("processes", "are") };
+            return refused(
+                format!("train.stages is {stages}, and there {are} {workers} {processes}"),
+                format!("each stage is a process: start {stages} of them with --workers {stages}"),
+            );
+        }
+        if parts < stages {
+            return refused(
+                format!("train.stages is {stages}, and batches are cut into {} parts", parts.max(1)),
+                format!(
+                    "the parts of a batch are at work in all stages at once: set train.parts to {} or more, \
+                     a power of two",
+                    4 * stages
+                ),
+            );
+        }
+        Ok(experiment.clone())
+    }
+
+    /// Which stage of the network this process is, where the experiment has stages.
+    pub(super) fn stage(&self, experiment: &Experiment) -> Option<Stage> {
+        let Place { rank, workers } = self.place();
+        (experiment.train.stages > 1 && workers > 1).then_some(Stage { number: rank, count: workers })
     }
 
     /// Checks that all workers are about to do the same: `what` is a text of it all.

@@ -3,14 +3,15 @@
 use super::Options;
 use super::announce;
 use super::outlook::Foreseen;
+use super::pipeline::StagedState;
 use super::process_group::ProcessGroup;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
-use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit};
+use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit, programs};
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, open_datasets, with_class_weights};
 use crate::network::{LayerFile, Network, expect_layer_file};
-use crate::resolve::Resolved;
+use crate::resolve::{Place, Resolved};
 use crate::weights::initialise::initialise;
 use crate::weights::session_state::{self, Snapshot};
 use crate::weights::{Pretrained, WeightsUse};
@@ -18,12 +19,13 @@ use crate::{Experiment, Observer, TrainError};
 use std::path::Path;
 use std::time::Duration;
 use stratus_data::Position;
-use stratus_engine::Precision;
+use stratus_engine::{Precision, Stage};
 use stratus_forecast::forecast::measured_interval;
 use stratus_graph::Graph;
 use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
+use stratus_run::csv::Task;
 use stratus_run::log::Log;
 use stratus_run::sources::{Source, Sources};
 
@@ -37,6 +39,8 @@ pub(super) struct RunSetup {
     pub pretrained: Option<Pretrained>,
     pub device: OpenDevice,
     pub compiled: CompiledRun,
+    /// Of a stage of a pipeline: which stage has which value.
+    pub staged: Option<StagedState>,
     /// What its steps take, where that could be timed.
     pub foreseen: Option<Foreseen>,
 }
@@ -90,8 +94,12 @@ impl RunSetup {
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
-        let resolved = Resolved::new(&experiment, train, &graph, &device)?.with_place(group.place());
+        let stage = group.stage(&experiment);
+        let place = if stage.is_some() { Place::ALONE } else { group.place() };
+        let resolved =
+            Resolved::new(&experiment, train, &graph, &device)?.with_place(place).with_stage(stage);
         expect_parts(&resolved)?;
+        expect_stages(&resolved)?;
         match (expect_statistics(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
             // A run that an older program began goes on as it began.
@@ -118,8 +126,17 @@ impl RunSetup {
         let foreseen = foresee(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         group.connect(&mut compiled.session, resolved.share().first);
-        session_state::set_class_weights(&mut compiled.session, &resolved)?;
-        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled, foreseen })
+        let staged = match (stage, group.workers()) {
+            (Some(stage), Some(workers)) => {
+                let whole = programs(&resolved.with_stage(None), &graph, &device)?;
+                Some(StagedState::of(&whole, &compiled.session, stage, workers)?)
+            }
+            _ => None,
+        };
+        if stage.is_none_or(Stage::is_last) {
+            session_state::set_class_weights(&mut compiled.session, &resolved)?;
+        }
+        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled, staged, foreseen })
     }
 
     /// Sets the initial weights, and reports where they come from.
@@ -176,7 +193,7 @@ impl RunSetup {
 
     /// Copies the files from outside into the run directory, so that they are not needed again: the layer
     /// file, and the weights as the checkpoint of iteration 0.
-    pub fn keep_sources(&self, run: &RunDir) -> Result<(), TrainError> {
+    pub fn keep_sources(&self, run: &RunDir, group: &ProcessGroup) -> Result<(), TrainError> {
         let checkpoints = Checkpoints::new(run.checkpoints());
         // A start that was killed in this directory may have left some.
         checkpoints.remove_all()?;
@@ -185,10 +202,21 @@ impl RunSetup {
             stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
         }
         if self.pretrained.is_some() {
-            let snapshot = Snapshot::new(&self.compiled, &self.graph, 0)?;
-            checkpoints.save(&self.state(), &snapshot.tensors(), &Retention::default())?;
+            let staged = self.staged.as_ref().zip(group.workers());
+            let snapshot = Snapshot::new(&self.compiled, staged, &self.graph, 0)?;
+            let saved = checkpoints.save(&self.state(), &snapshot.tensors(), &Retention::default());
+            staged.map_or(Ok(()), |(staged, workers)| staged.end(workers))?;
+            saved?;
         }
         Ok(())
+    }
+
+    /// Where another stage keeps the weights from outside, gives it this one's.
+    pub fn give_sources(&self, group: &ProcessGroup) -> Result<(), TrainError> {
+        match (&self.staged, group.workers(), &self.pretrained) {
+            (Some(staged), Some(workers), Some(_)) => staged.serve(workers, &self.compiled.session),
+            _ => Ok(()),
+        }
     }
 
     /// Logs the files from outside.
@@ -221,6 +249,17 @@ pub fn expect_parts(resolved: &Resolved) -> Result<(), TrainError> {
     }
 }
 
+/// Checks that a network in stages is one whose stages are computed.
+fn expect_stages(resolved: &Resolved) -> Result<(), TrainError> {
+    match (resolved.stage(), resolved.task()) {
+        (Some(_), Task::Segmentation) => Err(TrainError::Configuration {
+            problem: "a network that gives a class for every pixel cannot be trained in stages".to_owned(),
+            hint: "leave train.stages out".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// How long the steps of training and of validation are timed before a run that has a deadline or a budget,
 /// and before one that is only to be compared with its forecast.
 const TIMED: [[Duration; 2]; 2] = [
@@ -239,7 +278,7 @@ fn foresee(
     let settings = resolved.settings();
     let limited = settings.train.deadline.is_some() || settings.train.budget.is_some();
     // Several workers wait for each other, which no kernel alone tells.
-    let alone = resolved.place().workers == 1;
+    let alone = resolved.place().workers == 1 && resolved.stage().is_none();
     if !alone || !limited && !settings.train.forecast || device.beside_cores || device.libraries.is_empty() {
         return Ok(None);
     }

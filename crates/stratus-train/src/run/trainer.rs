@@ -8,6 +8,7 @@ use super::best::BestEpochs;
 use super::board::Board;
 use super::loss_watch::LossWatch;
 use super::outlook::Outlook;
+use super::pipeline;
 use super::process_group::{Decision, ProcessGroup};
 use super::records::{
     BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Measured, RunningTotals, ValidationKind, final_metrics,
@@ -25,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
-use stratus_engine::Clock;
 use stratus_engine::session::Hyper;
+use stratus_engine::{Clock, Plan};
 use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, State};
@@ -58,6 +59,7 @@ impl Loaders {
             workers: resolved.most_workers(),
             start,
             share: resolved.share(),
+            elsewhere: resolved.stage().is_some_and(|stage| stage.number > 0),
             epochs: Some(u32::try_from(resolved.settings().train.epochs).unwrap_or(u32::MAX)),
             ..resolved.input().training(BatchFormat::of(session.plan(ids.train)))
         };
@@ -82,11 +84,11 @@ struct Batch {
 }
 
 impl Batch {
-    /// Its images and labels; empty without a buffer.
-    fn of(&mut self, image_bytes: usize, label_len: usize) -> (&mut [u8], &mut [u8]) {
+    /// Its images and labels, as far as a plan's program takes them; empty without a buffer.
+    fn of(&mut self, plan: &Plan) -> (&mut [u8], &mut [u8]) {
         let Some(buffer) = &mut self.buffer else { return (&mut [], &mut []) };
-        let labels = &mut buffer.labels[..self.samples * label_len];
-        (&mut buffer.images[..image_bytes], bytemuck::cast_slice_mut(labels))
+        let [images, labels] = [0, 1].map(|slot| plan.external(slot).map_or(0, |place| place.bytes));
+        (&mut buffer.images[..images], &mut bytemuck::cast_slice_mut(&mut buffer.labels)[..labels])
     }
 }
 
@@ -356,11 +358,15 @@ impl<'a> Trainer<'a> {
             iteration: self.iteration,
             seed: self.setup.resolved.settings().train.seed,
         })?;
+        if let (Some(stage), Some(workers), Some(buffer)) =
+            (self.setup.resolved.stage(), self.group.workers(), &mut batch.buffer)
+        {
+            pipeline::hand_on_labels(workers, stage, &mut buffer.labels)?;
+        }
         if batch.is_staged {
             session.launch(program, &mut [], &mut [], &mut self.clock, FIRST_STEP)?;
         } else {
-            let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
-            let (images, labels) = batch.of(image_bytes, self.loader.label_len());
+            let (images, labels) = batch.of(session.plan(program));
             session.launch(program, images, labels, &mut self.clock, FIRST_STEP)?;
         }
         let slots = session.slots(program);
@@ -374,7 +380,11 @@ impl<'a> Trainer<'a> {
         };
         let session = &mut self.setup.compiled.session;
         session.finish(&mut self.clock, waited)?;
-        let measured = Measured::of(self.setup.resolved.task(), session.metrics());
+        let metrics = match (self.setup.resolved.stage(), self.group.workers()) {
+            (Some(_), Some(workers)) => pipeline::of_last(workers, session.metrics())?,
+            _ => session.metrics(),
+        };
+        let measured = Measured::of(self.setup.resolved.task(), metrics);
         self.clock.stamp(BOOKKEEPING);
         // Giving the buffer back wakes a worker: that time counts as data wait.
         if let Some(buffer) = batch.buffer.take() {
@@ -386,7 +396,7 @@ impl<'a> Trainer<'a> {
             return Err(TrainError::Diverged { loss: measured.loss, iteration: self.iteration, epoch });
         }
         self.clock.stamp(BOOKKEEPING);
-        let images = (batch.samples * self.group.place().workers) as u64;
+        let images = (batch.samples * self.setup.resolved.place().workers) as u64;
         self.record([epoch, images], rate, measured, timeline, FIRST_STEP + slots)?;
         if let Some(text) = self.loss_watch.add(measured.loss, rate) {
             self.log.say(&text)?;
@@ -426,8 +436,7 @@ impl<'a> Trainer<'a> {
         let mut batch = self.next_batch()?;
         let (program, _) = self.program_of(&batch);
         let session = &mut self.setup.compiled.session;
-        let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
-        let (images, labels) = batch.of(image_bytes, self.loader.label_len());
+        let (images, labels) = batch.of(session.plan(program));
         session.stage(program, images, labels)?;
         if let Some(buffer) = batch.buffer.take() {
             self.loader.recycle(buffer);

@@ -4,13 +4,14 @@
 use super::whiten;
 use crate::TrainError;
 use crate::resolve::Resolved;
+use std::collections::HashSet;
 use std::sync::Arc;
 use stratus_data::Dataset;
 use stratus_engine::Session;
 use stratus_graph::{Graph, Initialisation, Parameter};
 use stratus_random::{Purpose, Stream};
 
-/// Sets every parameter and buffer of `graph` to its first values. `dataset` is the training set.
+/// Sets every parameter and buffer of `graph` that the session has to its first values. `dataset` is the training set.
 ///
 /// # Errors
 /// If the session cannot be written to, or a whitening layer's images cannot be read.
@@ -20,7 +21,9 @@ pub(crate) fn initialise(
     resolved: &Resolved,
     dataset: &Arc<dyn Dataset>,
 ) -> Result<(), TrainError> {
-    for (position, parameter) in graph.parameters.iter().enumerate() {
+    let there: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();
+    let parameters = graph.parameters.iter().enumerate();
+    for (position, parameter) in parameters.filter(|(_, parameter)| there.contains(&parameter.name)) {
         let values = if parameter.initialisation == Initialisation::Whitening {
             whiten::filters(parameter, resolved.input(), dataset)?
         } else {

@@ -2,12 +2,15 @@
 
 use super::batches_tracked;
 use crate::compile::CompiledRun;
+use crate::run::pipeline::{RemoteValues, StagedState};
 use crate::{Resolved, TrainError};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use stratus_engine::ops::CLASS_WEIGHTS;
 use stratus_engine::program::OptimiserState;
 use stratus_engine::session::{StateValue, View};
 use stratus_engine::{Clock, Role, Session};
+use stratus_exchange::Workers;
 use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Tensors, Values};
 use stratus_weights::{ExternalValues, ValuesRef};
@@ -26,32 +29,63 @@ struct Persistent<'a> {
     described: StateValue<'a>,
     /// That of the network's parameter; kernels may see one with more extents of 1.
     shape: &'a [usize],
-    view: View<'a>,
+    numbers: Numbers<'a>,
+}
+
+/// Where the numbers of a value are.
+#[derive(Debug)]
+enum Numbers<'a> {
+    Here(View<'a>),
+    /// In another stage of the pipeline.
+    There(RemoteValues<'a>),
 }
 
 impl ExternalValues for Persistent<'_> {
     fn count(&self) -> usize {
-        self.view.len()
+        match &self.numbers {
+            Numbers::Here(view) => view.len(),
+            Numbers::There(remote) => remote.count(),
+        }
     }
 
-    fn read(&self, first: usize, out: &mut [f32]) {
-        self.view.read(first, out);
+    fn read(&self, first: usize, out: &mut [f32]) -> io::Result<()> {
+        match &self.numbers {
+            Numbers::Here(view) => {
+                view.read(first, out);
+                Ok(())
+            }
+            Numbers::There(remote) => remote.read(first, out),
+        }
     }
 }
 
 impl<'a> Snapshot<'a> {
-    pub fn new(compiled: &'a CompiledRun, graph: &'a Graph, iterations: u64) -> Result<Self, TrainError> {
+    /// Of a session, or of all stages of a pipeline, of which this one has the session.
+    pub fn new(
+        compiled: &'a CompiledRun,
+        staged: Option<(&'a StagedState, &'a Workers)>,
+        graph: &'a Graph,
+        iterations: u64,
+    ) -> Result<Self, TrainError> {
         let session = &compiled.session;
         let shapes: HashMap<&str, &'a [usize]> = graph
             .parameters
             .iter()
             .map(|parameter| (parameter.name.as_str(), parameter.shape.as_slice()))
             .collect();
-        let value = |described: StateValue<'a>| {
+        let value = |(described, remote): (StateValue<'a>, Option<RemoteValues<'a>>)| {
             let shape = shapes.get(key(&described)).copied().unwrap_or(described.shape);
-            Ok(Persistent { described, shape, view: session.view(described.name)? })
+            let numbers = match remote {
+                Some(remote) => Numbers::There(remote),
+                None => Numbers::Here(session.view(described.name)?),
+            };
+            Ok(Persistent { described, shape, numbers })
         };
-        let values = session.state().map(value).collect::<Result<_, TrainError>>()?;
+        let values: Result<_, TrainError> = match staged {
+            Some((staged, workers)) => staged.values(workers).map(value).collect(),
+            None => session.state().map(|described| value((described, None))).collect(),
+        };
+        let values = values?;
         Ok(Self { values, tracked: batches_tracked(graph, iterations).collect() })
     }
 

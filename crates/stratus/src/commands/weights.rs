@@ -41,7 +41,7 @@ pub fn write(
     output: &Output,
 ) -> Result {
     let tensors: Vec<TensorRef<'_>> = tensors.iter().map(Tensor::as_ref).collect();
-    let weights_sha256 = weights_sha256(&tensors);
+    let weights_sha256 = weights_sha256(&tensors).map_err(stratus_run::Error::io("write", file))?;
     let mut metadata = of_network.entries();
     metadata.extend([
         ("network".to_owned(), network.to_owned()),

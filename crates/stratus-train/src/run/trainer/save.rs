@@ -1,5 +1,6 @@
 //! Saving the state of a run in progress.
 
+use super::super::setup::RunSetup;
 use super::super::{JPEG, jpeg_decoder};
 use super::{SUMS, Trainer, WORKERS};
 use crate::TrainError;
@@ -19,9 +20,15 @@ impl Trainer<'_> {
     /// Saves a checkpoint from which training continues with `batch` of `epoch`, both counted from 0.
     pub(super) fn save(&mut self, epoch: u64, batch: u64) -> Result<(), TrainError> {
         let saving = Instant::now();
-        self.group.expect_same_state(&self.setup.compiled.session, self.iteration)?;
+        let staged = self.setup.staged.as_ref().zip(self.group.workers());
+        if staged.is_none() {
+            self.group.expect_same_state(&self.setup.compiled.session, self.iteration)?;
+        }
         if !self.group.is_first() {
-            // The first worker writes what all have.
+            // The first worker writes what all have, or what it asks the other stages for.
+            if let Some((staged, workers)) = staged {
+                staged.serve(workers, &self.setup.compiled.session)?;
+            }
             self.timeline.sync()?;
             self.saved = Instant::now();
             self.saved_at = Some(self.iteration);
@@ -32,7 +39,6 @@ impl Trainer<'_> {
         self.timeline.sync()?;
         self.sums.elapsed_s = self.elapsed_s();
         let jpeg = self.jpeg_library()?;
-        let snapshot = Snapshot::new(&self.setup.compiled, &self.setup.graph, self.iteration)?;
         let mut positions = BTreeMap::from([
             (ITERATIONS.to_owned(), self.rows.position()),
             (EPOCHS.to_owned(), self.epochs.position()),
@@ -68,7 +74,12 @@ impl Trainer<'_> {
             last: self.setup.resolved.settings().checkpoint.keep,
             pinned: state.best.as_ref().map(|best| best.iteration),
         };
-        let saved = self.checkpoints.save(&state, &snapshot.tensors(), &retention)?;
+        let RunSetup { compiled, graph, staged, .. } = &self.setup;
+        let staged = staged.as_ref().zip(self.group.workers());
+        let snapshot = Snapshot::new(compiled, staged, graph, self.iteration)?;
+        let saved = self.checkpoints.save(&state, &snapshot.tensors(), &retention);
+        staged.map_or(Ok(()), |(staged, workers)| staged.end(workers))?;
+        let saved = saved?;
         if let Some(problem) = saved.not_pruned {
             self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;
         }
