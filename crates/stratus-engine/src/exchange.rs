@@ -3,7 +3,7 @@
 
 use crate::backend::{Operands, StepKernel};
 use crate::ops::{BUCKET_VALUES, ExchangeSums, Kernel, Transfer};
-use crate::{DType, PreparedStep, Program, Step};
+use crate::{DType, PreparedStep, Program};
 use std::sync::Arc;
 
 /// The other workers of a training.
@@ -45,7 +45,13 @@ pub trait Exchange: Send + Sync {
 pub const UNCONNECTED: &str = "this worker is not connected with the others";
 
 /// Puts a kernel that exchanges in the place of a step's own, where it is such a step.
-pub(crate) fn connect(program: &Program, step: &Step, prepared: &mut PreparedStep, to: &Arc<dyn Exchange>) {
+pub(crate) fn connect(
+    program: &Program,
+    position: usize,
+    prepared: &mut PreparedStep,
+    to: &Arc<dyn Exchange>,
+) {
+    let step = &program.steps[position];
     let Some(first) = step.operands().next() else { return };
     let (exchange, count) = (Arc::clone(to), step.operands().count());
     match step.kernel {
@@ -54,7 +60,8 @@ pub(crate) fn connect(program: &Program, step: &Step, prepared: &mut PreparedSte
             prepared.kernel = Box::new(Connected { exchange, kernel, dtype, count });
         }
         Kernel::Transfer(kernel) => {
-            prepared.kernel = Box::new(ConnectedStage { exchange, kernel, count });
+            let of_parts = program.section_of(position).is_some();
+            prepared.kernel = Box::new(ConnectedStage { exchange, kernel, count, of_parts });
         }
         _ => {}
     }
@@ -72,6 +79,8 @@ struct ConnectedStage {
     exchange: Arc<dyn Exchange>,
     kernel: Transfer,
     count: usize,
+    /// Whether there is a message for each part of a batch.
+    of_parts: bool,
 }
 
 impl StepKernel for ConnectedStage {
@@ -82,7 +91,7 @@ impl StepKernel for ConnectedStage {
         match sends {
             true => self.exchange.send(stage, message, &values[..self.count]),
             false => {
-                let more = tile.micro_batch + 1 < tile.micro_batches;
+                let more = self.of_parts && tile.micro_batch + 1 < tile.micro_batches;
                 self.exchange.receive(stage, message, more, &mut values[..self.count])
             }
         }

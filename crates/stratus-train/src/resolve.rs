@@ -37,6 +37,16 @@ pub struct Resolved {
     tail_batch: Option<usize>,
     place: Place,
     stage: Option<Stage>,
+    stage_room: Option<StageRoom>,
+}
+
+/// What a stage of a pipeline may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StageRoom {
+    /// Bytes, as far as they are known before kernels are.
+    pub bytes: usize,
+    /// Whether it recomputes its activations, so that it keeps few of the parts that it is ahead.
+    pub recomputes: bool,
 }
 
 /// Which of the workers that share out batches this process is.
@@ -103,6 +113,7 @@ impl Resolved {
             tail_batch: None,
             place: Place::ALONE,
             stage: None,
+            stage_room: None,
         };
         Ok(resolved.with_tail())
     }
@@ -123,6 +134,18 @@ impl Resolved {
     #[must_use]
     pub fn with_stage(&self, stage: Option<Stage>) -> Self {
         Self { stage, ..self.clone() }
+    }
+
+    /// The same with stages that are to need no more than this.
+    #[must_use]
+    pub(crate) fn with_stage_room(&self, room: StageRoom) -> Self {
+        Self { stage_room: Some(room), ..self.clone() }
+    }
+
+    /// What a stage may need.
+    #[must_use]
+    pub(crate) fn stage_room(&self) -> StageRoom {
+        self.stage_room.unwrap_or(StageRoom { bytes: self.memory_limit(), recomputes: false })
     }
 
     /// Which stage of a pipeline this process is.

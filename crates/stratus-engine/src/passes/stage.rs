@@ -8,7 +8,7 @@
 //! Who computes a step changes, what is computed does not: stages run the steps of the uncut program, and
 //! hand each other the values that these read. So the bits are those of one process with as many parts.
 
-use crate::ops::{BUCKET_VALUES, Kernel, Transfer};
+use crate::ops::{AddParts, BUCKET_VALUES, Kernel, Transfer};
 use crate::program::{Layer, Mode, Origin, Stage};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,6 +21,31 @@ const OPERATIONS_PER_BYTE_SENT: f64 = 40.0;
 
 /// The name of transfers in reports, where a layer's stands.
 const PIPELINE: &str = "pipeline";
+
+/// How much more time the slowest stage may take where memory is saved by it.
+const WORTH: f64 = 1.03;
+/// How often a room is halved on the way to the least.
+const HALVINGS: usize = 12;
+
+/// What a stage may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes for each byte of a trained parameter: itself, its sums of gradients, what the optimiser keeps.
+    pub per_parameter: usize,
+    /// Bytes of a stage at most.
+    pub limit: usize,
+    /// Whether activations will be [recomputed](super::recompute), so that there are few of the parts ahead.
+    pub recomputes: bool,
+}
+
+impl Room {
+    /// For batches in so many `parts`, and an optimiser and averages that keep so many `states`.
+    #[must_use]
+    pub fn new(parts: usize, states: usize, limit: usize) -> Self {
+        let sums = if parts > 1 { 1 + AddParts { parts }.levels() } else { 1 };
+        Self { per_parameter: 1 + states + sums, limit, recomputes: false }
+    }
+}
 
 /// Which stage each layer is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,16 +61,30 @@ impl Cut {
     /// Between two stages no layer may be cut, nothing that outlives an iteration may be used on both sides,
     /// and values go forwards in the forward pass and backwards in the backward pass.
     ///
+    /// Each stage needs no more than `room`, as far as that is known before kernels are.
+    ///
     /// # Errors
-    /// Where the network has fewer places to be cut at.
-    pub fn balanced(train: &Program, evaluate: &Program, count: usize) -> Result<Self, EngineError> {
+    /// Where the network has fewer places to be cut at, or there is no such cut.
+    pub fn balanced(
+        train: &Program,
+        evaluate: &Program,
+        count: usize,
+        room: Room,
+    ) -> Result<Self, EngineError> {
         let places = Places::of(train, evaluate);
-        let chosen = places.balanced(count).ok_or_else(|| {
+        let most = places.places.len() + 1;
+        if count > most {
+            return Err(EngineError::Mismatch(format!(
+                "`{}` can be cut into {most} stages at most, not {count}",
+                train.network
+            )));
+        }
+        let chosen = places.balanced(count, room).ok_or_else(|| {
             EngineError::Mismatch(format!(
-                "`{}` can be cut in {} places, so into {} stages at most, not {count}",
+                "`{}` cannot be cut into {count} stages of {} MiB each at most: take more stages, or allow \
+                 more",
                 train.network,
-                places.places.len(),
-                places.places.len() + 1
+                room.limit >> 20
             ))
         })?;
         let cut = Self::at(train, &chosen);
@@ -85,6 +124,16 @@ impl Cut {
             before
         };
         program.steps.iter().map(of).collect()
+    }
+
+    /// Whether parameters come in the order of the stages, as sums over all of them do.
+    fn keeps_order(&self, program: &Program) -> bool {
+        let mut stage_of: BTreeMap<ValueId, usize> = BTreeMap::new();
+        for (step, stage) in program.steps.iter().zip(self.of_steps(program)) {
+            let masters = step.operands().map(|id| program.master_of(id));
+            stage_of.extend(masters.filter(|&id| program.is_trained(id)).map(|id| (id, stage)));
+        }
+        stage_of.into_values().is_sorted()
     }
 
     /// What stages hand to each other.
@@ -313,10 +362,47 @@ fn messages(moves: &[Move]) -> Vec<Message> {
 
 /// Where a network may be cut, and what the pieces in between take.
 struct Places {
-    /// Before which forward step, and what the transfers take.
-    places: Vec<(usize, f64)>,
-    /// What all steps of the layers before each place take; of the whole network last.
-    before: Vec<f64>,
+    places: Vec<Place>,
+    /// What the layers before each place take; of the whole network last.
+    before: Vec<Costs>,
+}
+
+/// A place to cut at.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Before which forward step.
+    position: usize,
+    /// What the transfers take.
+    sent: f64,
+    /// Bytes that come over in the forward pass.
+    enters: usize,
+}
+
+/// What layers take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Costs {
+    /// Of all their steps, in operations.
+    time: f64,
+    /// Bytes of their parameters.
+    parameters: usize,
+    /// Bytes that the forward pass keeps for the backward pass.
+    kept: usize,
+}
+
+/// What the forward pass makes and the backward pass reads.
+fn kept_forward(program: &Program) -> HashSet<ValueId> {
+    let turn = turn(program);
+    let made: HashSet<ValueId> =
+        program.steps[..turn].iter().flat_map(|step| step.outputs.iter().copied()).collect();
+    let is_kept = |id: &ValueId| made.contains(id) && program.value(*id).role == Role::Transient;
+    program.steps[turn..].iter().flat_map(Step::operands).filter(is_kept).collect()
+}
+
+/// The bytes of each trained parameter.
+fn parameters(program: &Program) -> HashMap<ValueId, usize> {
+    let values = program.values.iter().enumerate();
+    let trained = values.filter(|(_, value)| value.role == Role::Parameter);
+    trained.map(|(id, value)| (ValueId(id), value.bytes())).collect()
 }
 
 impl Places {
@@ -333,56 +419,118 @@ impl Places {
         for (position, step) in forward(train) {
             last.extend(step.layers.iter().map(|&layer| (layer, position)));
         }
+        let kept = kept_forward(train);
+        let mut parameters = parameters(train);
         let (mut places, mut before) = (Vec::new(), Vec::new());
-        let (mut cost, mut open) = (0.0, 0);
+        let (mut so_far, mut open) = (Costs::default(), 0);
         for (position, step) in forward(train) {
-            if position > 0 && position > open && cost > 0.0 {
+            if position > open && so_far.time > 0.0 {
                 let cut = Cut::at(train, &[position]);
-                if let (Ok(moves), Ok(_)) = (cut.moves(train), cut.moves(evaluate)) {
-                    let sent: usize = moves.iter().map(|to| train.value(to.id).bytes()).sum();
-                    places.push((position, sent as f64 * OPERATIONS_PER_BYTE_SENT));
-                    before.push(cost);
+                if let (Ok(moves), Ok(_), true) =
+                    (cut.moves(train), cut.moves(evaluate), cut.keeps_order(train))
+                {
+                    let bytes = |backward| {
+                        let moves = moves.iter().filter(|to| to.backward == backward);
+                        moves.map(|to| train.value(to.id).bytes()).sum::<usize>()
+                    };
+                    let sent = (bytes(false) + bytes(true)) as f64;
+                    places.push(Place {
+                        position,
+                        sent: sent * OPERATIONS_PER_BYTE_SENT,
+                        enters: bytes(false),
+                    });
+                    before.push(so_far);
                 }
             }
             for layer in &step.layers {
                 open = open.max(last[layer]);
-                cost += of_layer.remove(layer).unwrap_or(0.0);
+                so_far.time += of_layer.remove(layer).unwrap_or(0.0);
+            }
+            for id in step.operands() {
+                so_far.parameters += parameters.remove(&train.master_of(id)).unwrap_or(0);
+                if step.outputs.contains(&id) && kept.contains(&id) {
+                    so_far.kept += train.value(id).bytes();
+                }
             }
         }
-        before.push(cost + of_layer.into_values().sum::<f64>());
+        so_far.time += of_layer.into_values().sum::<f64>();
+        so_far.parameters += parameters.into_values().sum::<usize>();
+        before.push(so_far);
         Self { places, before }
     }
 
-    /// The places at which `count` stages begin, without the first, so that the slowest stage takes least.
-    fn balanced(&self, count: usize) -> Option<Vec<usize>> {
+    /// Bytes that the stage from a place to another needs, roughly: without what is alive for one step alone.
+    fn bytes(&self, from: Option<usize>, to: usize, stage: Stage, room: Room) -> usize {
+        let (start, enters) =
+            from.map_or((Costs::default(), 0), |at| (self.before[at], self.places[at].enters));
+        let end = self.before[to];
+        let parameters = (end.parameters - start.parameters) * room.per_parameter;
+        let kept = end.kept - start.kept;
+        parameters + enters * stage.ahead() + if room.recomputes { kept } else { kept * stage.ahead() }
+    }
+
+    /// The positions at which `count` stages begin, without the first: so that the slowest stage takes least,
+    /// and of cuts that take about as long, the one whose largest stage needs the fewest bytes. `None` where
+    /// there is no cut within the room.
+    fn balanced(&self, count: usize, room: Room) -> Option<Vec<usize>> {
+        let (time, mut chosen) = self.fastest(count, room)?;
+        // Rooms are halved until they are as small as the time allows.
+        let (mut least, mut most) = (0_usize, self.largest(&chosen, room));
+        for _ in 0..HALVINGS {
+            let limit = least.midpoint(most);
+            match self.fastest(count, Room { limit, ..room }) {
+                Some((slower, smaller)) if slower <= time * WORTH => {
+                    most = limit.min(self.largest(&smaller, room));
+                    chosen = smaller;
+                }
+                _ => least = limit,
+            }
+        }
+        Some(chosen.into_iter().map(|at| self.places[at].position).collect())
+    }
+
+    /// Bytes of the largest stage of a cut.
+    fn largest(&self, chosen: &[usize], room: Room) -> usize {
+        let count = chosen.len() + 1;
+        let bytes = |number: usize| {
+            let from = number.checked_sub(1).map(|before| chosen[before]);
+            let to = chosen.get(number).copied().unwrap_or(self.places.len());
+            self.bytes(from, to, Stage { number, count }, room)
+        };
+        (0..count).map(bytes).max().unwrap_or(0)
+    }
+
+    /// The time of the slowest stage, and the places of the cut for which it is the least within the room.
+    fn fastest(&self, count: usize, room: Room) -> Option<(f64, Vec<usize>)> {
         let ends = self.places.len();
-        let between = |from: Option<usize>, to: usize| {
-            let (start, enters) = from.map_or((0.0, 0.0), |at| (self.before[at], self.places[at].1));
-            let leaves = self.places.get(to).map_or(0.0, |place| place.1);
-            self.before[to] - start + enters + leaves
+        let between = |from: Option<usize>, to: usize, number: usize| {
+            let bytes = self.bytes(from, to, Stage { number, count }, room);
+            let (start, enters) = from.map_or((0.0, 0.0), |at| (self.before[at].time, self.places[at].sent));
+            let leaves = self.places.get(to).map_or(0.0, |place| place.sent);
+            (bytes <= room.limit).then_some(self.before[to].time - start + enters + leaves)
         };
         // The slowest of the stages up to a place, and the place before it, for one more stage each round.
-        let mut best: Vec<Vec<Option<(f64, Option<usize>)>>> =
-            vec![(0..=ends).map(|to| Some((between(None, to), None))).collect()];
+        let first = (0..=ends).map(|to| between(None, to, 0).map(|time| (time, None))).collect();
+        let mut best: Vec<Vec<Option<(f64, Option<usize>)>>> = vec![first];
         for round in 1..count {
             let of = |to: usize| {
                 let from = (0..to).filter_map(|at| {
                     let (slowest, _) = best[round - 1][at]?;
-                    Some((slowest.max(between(Some(at), to)), Some(at)))
+                    Some((slowest.max(between(Some(at), to, round)?), Some(at)))
                 });
                 from.min_by(|one, other| one.0.total_cmp(&other.0))
             };
             let row = (0..=ends).map(of).collect();
             best.push(row);
         }
+        let (time, _) = best[count - 1][ends]?;
         let mut chosen = Vec::new();
         let mut at = ends;
         for round in (1..count).rev() {
-            let (_, from) = best[round][at]?;
-            at = from?;
-            chosen.push(self.places[at].0);
+            at = best[round][at]?.1?;
+            chosen.push(at);
         }
         chosen.reverse();
-        Some(chosen)
+        Some((time, chosen))
     }
 }

@@ -4,9 +4,10 @@
 use crate::ops::{
     AdaptiveUpdate, AdjustLossScale, ClipFactor, ClipGradient, FindOverflow, GRADIENT_NORM,
     GRADIENT_NORM_NAME, GROWS_AFTER, Kernel, LOSS_SCALE_NAME, LinearUpdate, SgdUpdate, SumOfSquares,
+    Transfer,
 };
 use crate::program::{OptimiserState, Origin};
-use crate::{DType, EngineError, Phase, Program, Role, Step, ValueId};
+use crate::{DType, EngineError, Phase, Program, Role, Stage, Step, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// Weights from which on a fully connected layer is updated by the step that computes its gradient. The
@@ -189,9 +190,20 @@ pub fn update_joined(
         after_all.push(update);
         last = last.max(Some(ready));
     }
+    if let (Some(Stage { number, .. }), Some(_), None) = (program.stage, norm, last) {
+        return Err(EngineError::Mismatch(format!(
+            "stage {number} of `{}` trains nothing, and gradients are to be clipped by the norm of all \
+             stages: take fewer stages, or do not clip",
+            program.network
+        )));
+    }
     if let (Some(last), Some(of)) = (last, after_all.last().cloned()) {
         if let Some((norm, max_norm)) = norm {
             begin_sum(&mut due);
+            let norm = match program.stage {
+                Some(stage) => norm_of_stages(&mut program, stage, norm, &mut due, last, &mut after_all),
+                None => norm,
+            };
             let kernel = ClipFactor { max_norm, scaled: scale.is_some() }.into();
             due[last].push(beside(&of, kernel, scale.as_slice(), &[norm]));
         }
@@ -211,6 +223,55 @@ pub fn update_joined(
     program.verify("update")?;
     Ok(program)
 }
+
+/// The norm of the gradients of all stages of a pipeline, in the order of the uncut network: each stage goes
+/// on with the sum of the stage before it, and the last one's goes back. Returns the value of the sum of all.
+fn norm_of_stages(
+    program: &mut Program,
+    stage: Stage,
+    own: ValueId,
+    due: &mut [Vec<Step>],
+    last: usize,
+    after_all: &mut [Step],
+) -> ValueId {
+    let layer = program.layers.len() - 1;
+    let step = |stage, sends, inputs: &[ValueId], outputs: &[ValueId]| Step {
+        kernel: Transfer { stage, message: NORM, sends, backward: false }.into(),
+        phase: Phase::Communication,
+        layers: vec![layer],
+        inputs: inputs.to_vec(),
+        updates: vec![],
+        outputs: outputs.to_vec(),
+    };
+    if stage.number > 0 {
+        let is_sum = |step: &Step| matches!(step.kernel, Kernel::SumOfSquares(_));
+        if let Some((steps, at)) =
+            due.iter_mut().find_map(|steps| steps.iter().position(is_sum).map(|at| (steps, at)))
+        {
+            let first = &mut steps[at];
+            first.kernel = SumOfSquares { first: false }.into();
+            first.updates = std::mem::take(&mut first.outputs);
+            steps.insert(at, step(stage.number - 1, false, &[], &[own]));
+        }
+    }
+    let mut all = own;
+    if !stage.is_last() {
+        due[last].push(step(stage.number + 1, true, &[own], &[]));
+        let name = format!("{GRADIENT_NORM_NAME}:all");
+        all = program.add_value(name, &[GRADIENT_NORM.len()], DType::F64, Role::Transient);
+        due[last].push(step(stage.number + 1, false, &[], &[all]));
+    }
+    if stage.number > 0 {
+        due[last].push(step(stage.number - 1, true, &[all], &[]));
+    }
+    for clip in after_all.iter_mut().filter(|step| matches!(step.kernel, Kernel::ClipGradient(_))) {
+        clip.inputs = vec![all];
+    }
+    all
+}
+
+/// The message of the norm, which is none of those of the parts.
+const NORM: usize = 1024;
 
 /// A step of the layers of an update.
 fn beside(update: &Step, kernel: Kernel, inputs: &[ValueId], updates: &[ValueId]) -> Step {

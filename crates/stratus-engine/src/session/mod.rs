@@ -184,9 +184,9 @@ impl Session {
     /// Connects this worker with the others; `first_part` is the number of its first part.
     pub fn connect(&mut self, exchange: &Arc<dyn Exchange>, first_part: usize) {
         for LoadedProgram { plan, steps, .. } in &mut self.programs {
-            for (step, loaded) in plan.program.steps.iter().zip(steps) {
+            for (position, loaded) in steps.iter_mut().enumerate() {
                 loaded.parts[0] = first_part;
-                exchange::connect(&plan.program, step, &mut loaded.kernel, exchange);
+                exchange::connect(&plan.program, position, &mut loaded.kernel, exchange);
             }
         }
     }

@@ -4,7 +4,8 @@ use crate::training::{PART, PARTS, Trained, branches, digits, numbers, of_part, 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_engine::passes::lower::lower;
-use stratus_engine::passes::stage::Cut;
+use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::stage::{Cut, Room};
 use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
@@ -12,15 +13,23 @@ use stratus_engine::{Choices, Clock, Kernel, Plan, Precision, Program, Role, Ses
 use stratus_exchange::{Workers, in_process};
 use stratus_graph::{Graph, zoo};
 
+const ROOM: Room = Room { per_parameter: 4, limit: usize::MAX, recomputes: false };
+/// Low enough that gradients are clipped, by the norm of those of all stages.
+const CLIP: Option<f64> = Some(0.01);
+
 fn evaluation(graph: &Graph, precision: Precision) -> Program {
     lower(graph, Mode::Evaluate, precision, PART).unwrap()
 }
 
 /// The program of each stage.
-fn stages(graph: &Graph, precision: Precision, count: usize) -> Vec<Program> {
+fn stages(graph: &Graph, precision: Precision, count: usize, recomputes: bool) -> Vec<Program> {
     let whole = of_part(graph, precision);
-    let cut = Cut::balanced(&whole, &evaluation(graph, precision), count).unwrap();
-    (0..count).map(|number| with_updates(&cut.stage(&whole, number).unwrap(), 1, None)).collect()
+    let cut = Cut::balanced(&whole, &evaluation(graph, precision), count, ROOM).unwrap();
+    let of_part = |number| {
+        let stage = cut.stage(&whole, number).unwrap();
+        if recomputes { recompute(&stage, 0).unwrap() } else { stage }
+    };
+    (0..count).map(|number| with_updates(&of_part(number), 1, CLIP)).collect()
 }
 
 /// Trains the stages as threads.
@@ -46,10 +55,12 @@ fn any_number_of_stages_gives_the_same_bits() {
     for (graph, precision) in
         [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
     {
-        let alone = train(&with_updates(&of_part(&graph, precision), 1, None), None, 0);
+        let alone = train(&with_updates(&of_part(&graph, precision), 1, CLIP), None, 0);
+        let unclipped = train(&with_updates(&of_part(&graph, precision), 1, None), None, 0);
+        assert_ne!(alone.0, unclipped.0, "gradients are clipped");
         let expected: BTreeMap<_, _> = alone.0.into_iter().collect();
         for count in [2, 4] {
-            let programs = stages(&graph, precision, count);
+            let programs = stages(&graph, precision, count, false);
             for (number, program) in programs.iter().enumerate() {
                 let copies = program.copies().into_iter().max();
                 assert_eq!(copies, Some(count - number), "{}", program.dump());
@@ -69,10 +80,25 @@ fn any_number_of_stages_gives_the_same_bits() {
     }
 }
 
+/// Activations that are recomputed are not kept of each part that a stage is ahead.
+#[test]
+fn stages_recompute_to_the_same_bits() {
+    let graph = branches();
+    let ahead = |programs: &[Program]| {
+        let copies = programs[0].copies();
+        let values = programs[0].values.iter().zip(copies);
+        values.filter(|(_, copies)| *copies > 1).map(|(value, copies)| copies * value.bytes()).sum::<usize>()
+    };
+    let kept = stages(&graph, Precision::F32, 4, false);
+    let recomputed = stages(&graph, Precision::F32, 4, true);
+    assert!(ahead(&recomputed) < ahead(&kept), "{} {}", ahead(&recomputed), ahead(&kept));
+    assert_eq!(train_in(&recomputed), train_in(&kept));
+}
+
 /// One forward, one backward: no stage is further ahead than the stages behind it need.
 #[test]
 fn stages_take_turns() {
-    let programs = stages(&digits(), Precision::F32, 2);
+    let programs = stages(&digits(), Precision::F32, 2, false);
     let order = |program: &Program| {
         let section = program.sections[0];
         let turns = program.turns(&section).into_iter();
@@ -95,7 +121,7 @@ fn networks_of_the_zoo_are_cut() {
         let train = of_part(&graph, Precision::F32);
         let evaluate = evaluation(&graph, Precision::F32);
         for count in [2, 4] {
-            let cut = match Cut::balanced(&train, &evaluate, count) {
+            let cut = match Cut::balanced(&train, &evaluate, count, ROOM) {
                 Ok(cut) => cut,
                 Err(error) => panic!("{}: {error}", graph.name),
             };
@@ -115,7 +141,7 @@ fn networks_of_the_zoo_are_cut() {
 #[test]
 fn too_many_stages_are_refused() {
     let (train, evaluate) = (of_part(&digits(), Precision::F32), evaluation(&digits(), Precision::F32));
-    let error = Cut::balanced(&train, &evaluate, 100).unwrap_err().to_string();
+    let error = Cut::balanced(&train, &evaluate, 100, ROOM).unwrap_err().to_string();
     assert!(error.contains("stages at most, not 100"), "{error}");
 }
 
@@ -124,7 +150,7 @@ fn too_many_stages_are_refused() {
 fn stages_evaluate_what_one_process_does() {
     let graph = digits();
     let (train, whole) = (of_part(&graph, Precision::F32), evaluation(&graph, Precision::F32));
-    let cut = Cut::balanced(&train, &whole, 2).unwrap();
+    let cut = Cut::balanced(&train, &whole, 2, ROOM).unwrap();
     let programs = [0, 1].map(|number| cut.stage(&whole, number).unwrap());
     let run = |program: &Program, workers: Option<Arc<Workers>>| {
         let mut persistent = Persistent::default();

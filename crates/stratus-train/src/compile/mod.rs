@@ -18,7 +18,7 @@ mod programs;
 mod room;
 mod statistics;
 
-pub use fit::{FittedRun, fit};
+pub use fit::{FittedRun, fit, fit_stages};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, plan,

@@ -5,7 +5,7 @@ use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::experiment::{ClassWeighting, Experiment};
 use crate::input::ScaleShifts;
-use crate::resolve::{Place, Resolved};
+use crate::resolve::{Place, Resolved, StageRoom};
 use stratus_engine::Program;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
@@ -15,7 +15,7 @@ use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels, w
 use stratus_engine::passes::micro_batch::micro_batches;
 use stratus_engine::passes::parts::{Parts, parts as in_parts};
 use stratus_engine::passes::recompute::recompute;
-use stratus_engine::passes::stage::Cut;
+use stratus_engine::passes::stage::{Cut, Room};
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{LARGE, Optimisers, update_joined};
 use stratus_engine::program::Mode;
@@ -53,13 +53,23 @@ pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Resu
     let tail = resolved.tail_batch().map(at_once).transpose()?;
     let evaluate = measuring_program(resolved, graph, device)?;
     let (cut, number) = match resolved.stage() {
-        Some(stage) => (Some(Cut::balanced(&train, &evaluate, stage.count)?), stage.number),
+        Some(stage) => {
+            let states = optimisers(&settings.optimiser).weights.states().len();
+            let averages = usize::from(settings.train.ema_decay.is_some());
+            let StageRoom { bytes: limit, recomputes } = resolved.stage_room();
+            let room = Room { recomputes, ..Room::new(resolved.parts(), states + averages, limit) };
+            (Some(Cut::balanced(&train, &evaluate, stage.count, room)?), stage.number)
+        }
         None => (None, 0),
     };
     let own = |program: Program| cut.as_ref().map_or(Ok(program.clone()), |cut| cut.stage(&program, number));
-    let train = training_program(resolved, own(train)?, settings.train.batch_size)?;
-    let tail = tail.zip(resolved.tail_batch());
-    let tail = tail.map(|(tail, batch)| training_program(resolved, own(tail)?, batch)).transpose()?;
+    let trained = |program: Program, batch| {
+        let program = own(program)?;
+        let program = if resolved.stage_room().recomputes { recompute(&program, 0)? } else { program };
+        training_program(resolved, program, batch)
+    };
+    let train = trained(train, settings.train.batch_size)?;
+    let tail = tail.zip(resolved.tail_batch()).map(|(tail, batch)| trained(tail, batch)).transpose()?;
     Ok(Programs { tail, evaluate: tiled(own(evaluate)?, resolved)?, refresh: refresh(&train)?, train })
 }
 

@@ -157,6 +157,28 @@ pub(super) fn does_not_fit(resolved: &Resolved, least: usize) -> TrainError {
     }
 }
 
+/// The error of stages that do not fit `train.memory_limit_mib`; the largest needs at least so many bytes.
+pub(super) fn stage_does_not_fit(resolved: &Resolved, least: usize) -> TrainError {
+    let settings = resolved.settings();
+    let (stages, limit) = (settings.train.stages, settings.train.memory_limit_mib.unwrap_or(0));
+    let needs = match least {
+        usize::MAX => "more, wherever it is cut".to_owned(),
+        least => format!("at least {} MiB, even if activations are recomputed", mib(least)),
+    };
+    TrainError::Configuration {
+        problem: format!(
+            "train.memory_limit_mib is {limit}; in {stages} stages of {} parts, the largest stage of {} needs \
+             {needs}",
+            resolved.parts(),
+            settings.model.name,
+        ),
+        hint: format!(
+            "take more stages with --set train.stages=,\n  or smaller parts with --set train.parts=,\n  or \
+             allow more with --memory-limit"
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,8 @@ use stratus_engine::Session;
 use stratus_graph::{Graph, Initialisation, Parameter};
 use stratus_random::{Purpose, Stream};
 
-/// Sets every parameter and buffer of `graph` that the session has to its first values. `dataset` is the training set.
+/// Sets every parameter and buffer of `graph` that the session has to its first values. `dataset` is the
+/// training set.
 ///
 /// # Errors
 /// If the session cannot be written to, or a whitening layer's images cannot be read.

@@ -18,6 +18,7 @@ mod launch;
 mod masks;
 mod memory;
 mod onnx;
+mod pipeline;
 mod recipe;
 mod report;
 mod run_directory;

@@ -1,6 +1,7 @@
 //! `stratus plan`: what a training would do, step by step, without training.
 
 mod largest;
+mod stages;
 mod steps;
 mod summary;
 mod workers;
@@ -132,6 +133,12 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         let found = search.find(&datasets, &mut warn)?;
         drop(progress);
         return output.result(&found, || found.text(&command_of(arguments, globals)));
+    }
+    if arguments.dump.is_none() && experiment.train.stages > 1 {
+        let stages = compile::fit_stages(&resolved, &graph, &device, &selection, &mut warn)?;
+        drop(progress);
+        let stages = stages::Stages::of(&resolved, &stages);
+        return output.result(&stages, || stages.to_string());
     }
     let FittedRun { resolved, programs, planned } =
         compile::fit(resolved, &graph, &device, &selection, None, &mut warn)?;
