@@ -167,8 +167,8 @@ pub(super) fn stage_does_not_fit(resolved: &Resolved, least: usize) -> TrainErro
     };
     TrainError::Configuration {
         problem: format!(
-            "train.memory_limit_mib is {limit}; in {stages} stages of {} parts, the largest stage of {} needs \
-             {needs}",
+            "train.memory_limit_mib is {limit}; in {stages} stages of {} parts, the largest stage of {} \
+             needs {needs}",
             resolved.parts(),
             settings.model.name,
         ),

@@ -138,12 +138,12 @@ pub enum What {
 /// Where the experiment is not in order or a kernel fails.
 pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Result {
     let open = |target: &str| -> Result<Bench> {
-        let experiment = Target::find(target, globals)?.experiment(globals)?;
+        let experiment = Target::find(target, globals)?.experiment_of_one_process(globals)?;
         Ok(Bench::new(&experiment, &mut |text| output.warning(text))?)
     };
     match &arguments.what {
         What::Kernels { target, rounds, threads: Some(counts) } => {
-            let experiment = Target::find(target, globals)?.experiment(globals)?;
+            let experiment = Target::find(target, globals)?.experiment_of_one_process(globals)?;
             let by = threads::measure(counts, |count| {
                 let mut experiment = experiment.clone();
                 experiment.train.threads = count;

@@ -79,6 +79,21 @@ impl Target {
             }
         }
     }
+
+    /// The experiment, for what knows of one process alone.
+    ///
+    /// # Errors
+    /// As [`Self::experiment`], and where the network is to be trained in stages.
+    pub fn experiment_of_one_process(&self, globals: &Globals) -> Result<Experiment> {
+        let experiment = self.experiment(globals)?;
+        match experiment.train.stages {
+            0 | 1 => Ok(experiment),
+            stages => Err(Failure::usage(format!(
+                "train.stages is {stages}; networks in stages are planned and trained, not timed or forecast"
+            ))
+            .hint("look at one process with --set train.stages=1")),
+        }
+    }
 }
 /// Runs that are named where there are several.
 const NAMED: usize = 4;

@@ -58,7 +58,8 @@ pub struct TrainArguments {
     /// What the run may cost in all: `train.budget`, of a run that is continued too
     #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
     pub budget: Option<String>,
-    /// Share batches out among so many processes on this machine, a power of two; see `train.parts`
+    /// Share batches out among so many processes on this machine, a power of two; see `train.parts`. With
+    /// `train.stages`, the network
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
     /// Measure kernels anew instead of repeating the choices kept for this machine and network

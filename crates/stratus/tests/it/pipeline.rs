@@ -14,7 +14,7 @@ const SETTINGS: [&str; 10] = [
     "--set",
     "train.ema_decay=0.9",
     "--set",
-    "augment.mixup=0.2",
+    "data.augment.mixup=0.2",
     "--set",
     "train.clip_norm=0.05",
 ];
@@ -106,6 +106,17 @@ fn what_cannot_be_trained_in_stages() {
         assert!(matches!(ran.code, Some(1 | 2)), "{more:?}: {:?} {}", ran.code, ran.err);
         assert_eq!(ran.err.matches(expected).count(), 1, "{more:?}: {}", ran.err);
         assert!(!place.path("refused").exists(), "{more:?}");
+    }
+}
+
+/// What knows of one process alone says so.
+#[test]
+fn stages_are_not_forecast() {
+    let place = Place::new();
+    let set = ["--set", "train.stages=2", "--set", "train.parts=4"];
+    for command in [&["forecast", "digits"][..], &["bench", "kernels", "digits"]] {
+        let ran = place.run(&[command, &set[..]].concat()).expect(2);
+        assert!(ran.err.contains("train.stages is 2; networks in stages are planned"), "{}", ran.err);
     }
 }
 

@@ -200,7 +200,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         // One of the user's own comes before those of the same machine.
         profiles.insert(0, Profile::parse(&path.display().to_string(), &text)?);
     }
-    let experiment = Target::find(target, globals)?.experiment(globals)?;
+    let experiment = Target::find(target, globals)?.experiment_of_one_process(globals)?;
     let (machines, named) = match arguments.on.as_slice() {
         [] => (machines::affordable(&catalogue)?, false),
         names => (machines::named(names, &catalogue, &mut profiles)?, true),

@@ -42,7 +42,12 @@ impl Stages {
         let of = |run: &FittedRun| {
             let [plan, _] = run.planned.plans();
             let program = &plan.program;
-            let mut forward = program.steps.iter().filter(|step| step.phase == Phase::Forward);
+            // Of samples, not of running statistics.
+            let is_map = |step: &&Step| {
+                let mut made = step.outputs.iter().map(|id| program.value(*id));
+                step.phase == Phase::Forward && made.any(|value| value.per_sample)
+            };
+            let mut forward = program.steps.iter().filter(is_map);
             let name = |step: Option<&Step>| step.map(|step| program.layer_name(step)).unwrap_or_default();
             let received = program
                 .steps
