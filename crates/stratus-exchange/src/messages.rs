@@ -32,7 +32,7 @@ enum Received {
 
 impl Messages {
     /// Memory for a message, where another one may be sent.
-    pub fn to_send(&mut self, peer: usize, tag: u16) -> Option<Vec<u8>> {
+    pub fn memory_to_send(&mut self, peer: usize, tag: u16) -> Option<Vec<u8>> {
         let sent = self.sent.entry((peer, tag)).or_default();
         if sent.on_their_way >= ON_THEIR_WAY {
             return None;
@@ -42,7 +42,7 @@ impl Messages {
     }
 
     /// Memory for the next message of a kind, where none was begun.
-    pub fn to_begin(&mut self, peer: usize, tag: u16, length: usize) -> Option<Vec<u8>> {
+    pub fn memory_to_receive(&mut self, peer: usize, tag: u16, length: usize) -> Option<Vec<u8>> {
         let received = self.received.entry((peer, tag)).or_default();
         if matches!(received, Received::Begun | Received::Arrived(_)) {
             return None;

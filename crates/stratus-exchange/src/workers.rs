@@ -255,7 +255,7 @@ impl Workers {
     /// # Errors
     /// Where a worker is gone.
     pub fn send_to(&self, peer: usize, kind: u16, values: &[&mut [u8]]) -> Result<(), ExchangeError> {
-        let mut bytes = self.shared.wait(|state| state.messages.to_send(peer, kind))?;
+        let mut bytes = self.shared.wait(|state| state.messages.memory_to_send(peer, kind))?;
         bytes.clear();
         values.iter().for_each(|value| bytes.extend_from_slice(value));
         self.send(Ask::Send(peer, kind, bytes))
@@ -274,7 +274,7 @@ impl Workers {
         values: &mut [&mut [u8]],
     ) -> Result<(), ExchangeError> {
         let length = values.iter().map(|value| value.len()).sum();
-        let memory = self.shared.state().messages.to_begin(peer, kind, length);
+        let memory = self.shared.state().messages.memory_to_receive(peer, kind, length);
         if let Some(memory) = memory {
             self.send(Ask::Receive(peer, kind, memory))?;
         }
@@ -294,7 +294,7 @@ impl Workers {
         let next = {
             let messages = &mut self.shared.state().messages;
             messages.read(peer, kind, bytes);
-            more.then(|| messages.to_begin(peer, kind, length)).flatten()
+            more.then(|| messages.memory_to_receive(peer, kind, length)).flatten()
         };
         next.map_or(Ok(()), |memory| self.send(Ask::Receive(peer, kind, memory)))
     }

@@ -107,6 +107,30 @@ fn content(batches: &[BatchBuffer]) -> Vec<Content<'_>> {
     batches.iter().map(|b| (b.epoch, b.index, b.samples, &*b.images, &*b.labels, &*b.indices)).collect()
 }
 
+/// A loader whose samples are read by another process has the places of its batches, and reads nothing.
+#[test]
+fn samples_that_are_read_elsewhere_have_their_places() {
+    for last in [LastBatch::Keep, LastBatch::Drop] {
+        for start in [Position::default(), Position { epoch: 1, batch: 2 }] {
+            let settings = LoaderConfig { last, start, epochs: Some(3), ..config(4) };
+            let set = Arc::new(Counting::new(10));
+            let elsewhere = LoaderConfig { elsewhere: true, ..settings.clone() };
+            let mut elsewhere = Loader::new(Arc::clone(&set) as Arc<dyn Dataset>, elsewhere).unwrap();
+            let mut here = loader(10, settings);
+            let places = |loader: &mut Loader| -> Vec<(u32, u64, usize)> {
+                all(loader, 99).iter().map(|batch| (batch.epoch, batch.index, batch.samples)).collect()
+            };
+            assert_eq!(elsewhere.batches_per_epoch(), here.batches_per_epoch());
+            let batch = elsewhere.next().unwrap().unwrap();
+            assert_eq!((batch.images.len(), &*batch.labels), (0, &[IGNORED_LABEL; 4][..]));
+            elsewhere.recycle(batch);
+            assert_eq!(places(&mut elsewhere), places(&mut here)[1..]);
+            assert!(elsewhere.next().unwrap().is_none() && elsewhere.bytes() < here.bytes());
+            assert_eq!(set.reads.load(Ordering::Relaxed), 0);
+        }
+    }
+}
+
 #[test]
 fn a_sequential_epoch_has_the_normalised_samples_in_order() {
     let settings =

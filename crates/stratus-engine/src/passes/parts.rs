@@ -10,7 +10,7 @@
 //! al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.3).
 
 use crate::ops::{AddParts, BUCKET_VALUES, ExchangeSums, Scale};
-use crate::program::{Layer, Origin, Section};
+use crate::program::{Layer, Origin, Section, Stage};
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::HashMap;
 
@@ -126,7 +126,7 @@ impl Maker {
                 tiles: own,
                 micro_batches: true,
                 from_last: false,
-                ahead: program.stage.map_or(1, |stage| stage.ahead()),
+                ahead: program.stage.map_or(1, Stage::ahead),
             });
         }
     }

@@ -378,6 +378,9 @@ struct Place {
     enters: usize,
 }
 
+/// The time of the slowest stage up to a place, and the place before it; `None` where there is no cut.
+type Fastest = Option<(f64, Option<usize>)>;
+
 /// What layers take.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
@@ -509,9 +512,9 @@ impl Places {
             let leaves = self.places.get(to).map_or(0.0, |place| place.sent);
             (bytes <= room.limit).then_some(self.before[to].time - start + enters + leaves)
         };
-        // The slowest of the stages up to a place, and the place before it, for one more stage each round.
+        // For one more stage each round.
         let first = (0..=ends).map(|to| between(None, to, 0).map(|time| (time, None))).collect();
-        let mut best: Vec<Vec<Option<(f64, Option<usize>)>>> = vec![first];
+        let mut best: Vec<Vec<Fastest>> = vec![first];
         for round in 1..count {
             let of = |to: usize| {
                 let from = (0..to).filter_map(|at| {

@@ -38,7 +38,7 @@ pub struct Mpi {
     rank: usize,
     size: usize,
     /// Messages that are on their way.
-    begun: Vec<Box<Begun>>,
+    begun: Vec<Begun>,
 }
 
 impl Mpi {

@@ -101,7 +101,7 @@ pub fn fit(
 ) -> Result<FittedRun, TrainError> {
     if let KernelSelection::Repeat(_) = selection {
         return match resolved.stage() {
-            Some(_) => fit_stage(resolved, graph, device, selection, workers, warn),
+            Some(_) => fit_stage(&resolved, graph, device, selection, workers, warn),
             None => FittedRun::new(resolved, graph, device, selection, warn),
         };
     }
@@ -110,7 +110,7 @@ pub fn fit(
     let keeps_all = resolved.with_activations_kib(None);
     if resolved.stage().is_some() {
         let choices = common_choices(&keeps_all, graph, device, selection, workers, warn)?;
-        return fit_stage(resolved, graph, device, &KernelSelection::Repeat(&choices), workers, warn);
+        return fit_stage(&resolved, graph, device, &KernelSelection::Repeat(&choices), workers, warn);
     }
     let wanted_programs = programs(&keeps_all, graph, device)?;
     expect_room(&resolved, graph, device, &wanted_programs)?;
@@ -144,7 +144,7 @@ pub fn fit(
 /// Plans a stage of a pipeline. Where a limit of memory is set, all stages keep to it: the room that the
 /// network is cut by is made smaller until what the largest takes, with its scratch, is within the limit.
 fn fit_stage(
-    resolved: Resolved,
+    resolved: &Resolved,
     graph: &Graph,
     device: &OpenDevice,
     selection: &KernelSelection<'_>,
@@ -160,7 +160,7 @@ fn fit_stage(
         let largest = all.iter().map(number).max().unwrap_or(0);
         Ok((run, usize::try_from(largest).unwrap_or(usize::MAX)))
     };
-    within_room(&resolved, &mut own)
+    within_room(resolved, &mut own)
 }
 
 /// Plans of every stage of a network, as one process each makes its own.

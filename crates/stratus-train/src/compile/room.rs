@@ -172,10 +172,10 @@ pub(super) fn stage_does_not_fit(resolved: &Resolved, least: usize) -> TrainErro
             resolved.parts(),
             settings.model.name,
         ),
-        hint: format!(
+        hint:
             "take more stages with --set train.stages=,\n  or smaller parts with --set train.parts=,\n  or \
              allow more with --memory-limit"
-        ),
+                .to_owned(),
     }
 }
 
