@@ -122,6 +122,10 @@ pub fn update_joined(
         (value, max_norm)
     });
     let waits = scale.is_some() || norm.is_some();
+    // Gradients that other workers add to come bucket by bucket: the norm is that of one process where it is
+    // summed in its order, parameter by parameter.
+    let exchanges = program.steps.iter().any(|step| matches!(step.kernel, Kernel::ExchangeSums(_)));
+    let mut sums = Vec::new();
     let mut joined = false;
     let mut last = None;
     let mut after_all = Vec::new();
@@ -184,7 +188,12 @@ pub fn update_joined(
             due[ready].push(step(FindOverflow.into(), &[gradient], &[scale]));
         }
         if let Some((norm, _)) = norm {
-            due[ready].push(step(SumOfSquares { first: false }.into(), &[gradient], &[norm]));
+            let sum = step(SumOfSquares { first: false }.into(), &[gradient], &[norm]);
+            if exchanges {
+                sums.push(sum);
+            } else {
+                due[ready].push(sum);
+            }
             after_all.push(step(ClipGradient.into(), &[norm], &[gradient]));
         }
         after_all.push(update);
@@ -199,6 +208,7 @@ pub fn update_joined(
     }
     if let (Some(last), Some(of)) = (last, after_all.last().cloned()) {
         if let Some((norm, max_norm)) = norm {
+            due[last].append(&mut sums);
             begin_sum(&mut due);
             let norm = match program.stage {
                 Some(stage) => norm_of_stages(&mut program, stage, norm, &mut due, last, &mut after_all),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use stratus_engine::exchange::Exchange;
+use stratus_engine::ops::Kernel;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::{Fusions, fuse_as};
@@ -188,4 +189,23 @@ fn what_does_not_fit_is_refused() {
     let program = program(&digits(), Precision::F32, 2);
     let outcome = std::panic::catch_unwind(|| train(&program, None, 0));
     assert!(outcome.is_err());
+}
+
+/// Whatever order buckets come in, the norm of the gradients is summed in that of one process.
+#[test]
+fn the_norm_is_summed_in_one_order() {
+    for graph in [digits(), branches()] {
+        let of_part = of_part(&graph, Precision::F32);
+        let order = |workers| -> Vec<String> {
+            let program = with_updates(&of_part, workers, Some(1.0));
+            let sums = program.steps.iter().filter(|step| matches!(step.kernel, Kernel::SumOfSquares(_)));
+            let gradient = |step: &stratus_engine::Step| program.value(step.inputs[0]).name.clone();
+            sums.map(gradient).collect()
+        };
+        let alone = order(1);
+        assert!(alone.len() > 3);
+        for workers in [2, 4, 8] {
+            assert_eq!(order(workers), alone, "{workers} workers");
+        }
+    }
 }

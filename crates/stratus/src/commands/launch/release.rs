@@ -1,6 +1,6 @@
 //! Giving a machine back, once everything of it is here.
 
-use super::watch::{Seen, bring};
+use super::watch::bring;
 use super::{RUNS, now, open, settings};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
@@ -33,7 +33,7 @@ pub(super) fn release(record: &Record, anyway: bool, output: &Output) -> Result 
     let mut record = record.clone();
     let mut is_checked = false;
     for _ in 0..PASSES {
-        let brought = bring(target.as_ref(), &record, &state, &mut Seen::new())?;
+        let brought = bring(target.as_ref(), &record, &state, None)?;
         // What came whole is not asked for again.
         record = Record::find(Path::new(RUNS), Some(&record.id))?;
         is_checked = brought.iter().all(|one| one.fetched == Fetched::default() && one.problem.is_none());

@@ -181,7 +181,7 @@ pub(super) struct Brought {
 /// for.
 pub(super) type Seen = BTreeMap<usize, u64>;
 
-/// Brings what is new of the runs.
+/// Brings what is new of the runs; without `seen` every one is asked for.
 ///
 /// # Errors
 /// Where the target cannot be reached; what has come stays.
@@ -189,7 +189,7 @@ pub(super) fn bring(
     target: &dyn Target,
     record: &Record,
     state: &State,
-    seen: &mut Seen,
+    mut seen: Option<&mut Seen>,
 ) -> Result<Vec<Brought>> {
     let mut brought = Vec::new();
     for (number, run) in (1..).zip(&record.runs) {
@@ -207,11 +207,12 @@ pub(super) fn bring(
             continue;
         }
         let stamp = one.and_then(|one| one.stamp);
-        let is_seen = match one.map(|one| one.status) {
+        let before = seen.as_ref().map(|seen| seen.get(&number).copied());
+        let is_seen = match (one.map(|one| one.status), before) {
             // That it is done has to be found out.
-            Some(Status::Completed) | None => false,
-            Some(Status::Waiting) => stamp.is_none() || stamp == seen.get(&number).copied(),
-            Some(_) => stamp.is_some() && stamp == seen.get(&number).copied(),
+            (Some(Status::Completed) | None, _) | (_, None) => false,
+            (Some(Status::Waiting), Some(before)) => stamp == before,
+            (Some(_), Some(before)) => stamp.is_some() && stamp == before,
         };
         if is_seen {
             brought.push(Brought { run: run.clone(), fetched: Fetched::default(), problem: None });
@@ -226,7 +227,7 @@ pub(super) fn bring(
             fetched.changing = again.changing;
         }
         // As it was before it was fetched: what came meanwhile has another stamp.
-        if let Some(stamp) = stamp.filter(|_| fetched.changing == 0) {
+        if let (Some(stamp), Some(seen)) = (stamp.filter(|_| fetched.changing == 0), &mut seen) {
             seen.insert(number, stamp);
         }
         let is_completed = one.is_some_and(|one| one.status == Status::Completed);
@@ -279,7 +280,7 @@ fn show(brought: &[Brought], output: &Output) -> Result {
 pub(super) fn fetch(record: &Record, output: &Output) -> Result {
     let target = open(&settings(&record.target)?);
     let state = target.state(record)?;
-    let brought = bring(target.as_ref(), record, &state, &mut Seen::new())?;
+    let brought = bring(target.as_ref(), record, &state, None)?;
     if brought.iter().all(|one| one.fetched.changing == 0) && !state.alive {
         target.release();
     }
@@ -302,7 +303,7 @@ pub(super) fn follow(record: &Record, output: &Output) -> Result {
         let pass = (|| -> Result<_> {
             let state = target.state(&record)?;
             // What ended before this is whole in what comes behind it.
-            let brought = bring(target.as_ref(), &record, &state, &mut seen)?;
+            let brought = bring(target.as_ref(), &record, &state, Some(&mut seen))?;
             let lock = record.lock(Path::new(RUNS))?;
             record = Record::find(Path::new(RUNS), Some(&record.id))?;
             let job = record.job(settings.notify.clone());

@@ -80,14 +80,29 @@ pub fn join(stop: &Arc<AtomicBool>) -> Result<Option<Joined>> {
     Ok(Some(Joined { told, workers: Arc::new(workers), processors, heartbeat }))
 }
 
-/// How long the others leave it to the first worker to say what is wrong.
-const FIRST_SPEAKS: Duration = Duration::from_secs(2);
+/// How long the others leave it to the first worker to say what is wrong: where its end can be seen, and
+/// where it cannot.
+const FIRST_SPEAKS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(2)];
+/// The first worker notes its end before it says why.
+const SPEAKS_FOR: Duration = Duration::from_millis(500);
 
 /// Waits where another worker is likely to fail of the same: it says so, and its end ends all. What it does
 /// not know of is said after that.
 pub fn leave_it_to_the_first(rank: usize) {
-    if rank > 0 {
-        std::thread::sleep(FIRST_SPEAKS);
+    if rank == 0 {
+        return;
+    }
+    let first = std::env::var_os(FOLDER).map(|folder| Path::new(&folder).join("0"));
+    let begun = Instant::now();
+    while begun.elapsed() < FIRST_SPEAKS[usize::from(first.is_none())] {
+        let heartbeat =
+            first.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let code = heartbeat.split(' ').next().and_then(|word| word.strip_prefix(ENDED));
+        if code.is_some_and(|code| code != "0") {
+            std::thread::sleep(SPEAKS_FOR);
+            std::process::exit(i32::from(FAILED));
+        }
+        std::thread::sleep(LOOK);
     }
 }
 
