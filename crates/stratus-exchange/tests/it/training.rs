@@ -173,7 +173,7 @@ fn running_statistics_are_the_mean_over_the_parts() {
     assert!(starts > 3, "{starts}");
 }
 
-fn mean() -> stratus_engine::Kernel {
+fn mean() -> Kernel {
     stratus_engine::ops::Scale { factor: 1.0 / PARTS as f32 }.into()
 }
 
