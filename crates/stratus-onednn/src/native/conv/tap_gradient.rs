@@ -196,6 +196,10 @@ impl TapGradient {
             // In the order of the threads.
             first.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
         }
+        if dw.len() > self.unpack.len() {
+            // Padding of blocks, which sums over gradients read.
+            dw.fill(0.0);
+        }
         for &[at, sum] in &self.unpack {
             dw[at] = first[sum];
         }

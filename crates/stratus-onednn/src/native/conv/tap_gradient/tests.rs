@@ -25,7 +25,7 @@ fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layou
         let gradient = TapGradient::new(problem).unwrap();
         // Scratch begins as NaN: nothing may depend on what it held.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
-        let mut dw = vec![0.0; layout.elements()];
+        let mut dw = vec![f32::NAN; layout.elements()];
         gradient.run(&x, &dy, &mut dw, &mut scratch);
         assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
     }
@@ -54,6 +54,20 @@ fn every_shape_follows_the_definition() {
     ] {
         check(unit, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
         check(unit, &conv, batch, input, &Layout::channels_last(&conv.weight_shape()));
+        check(unit, &conv, batch, input, &in_blocks(&conv));
+    }
+}
+
+/// oneDNN's `ABcd16b16a`: where there are 8 channels, half of a block is padding, which is zero.
+fn in_blocks(conv: &Conv2d) -> Layout {
+    let [rows, columns] = conv.kernel;
+    let taps = rows * columns;
+    Layout {
+        tag: "ABcd16b16a".to_owned(),
+        shape: conv.weight_shape().to_vec(),
+        padded: vec![conv.out_channels, ROWS, rows, columns],
+        strides: vec![taps * ROWS * ROWS, taps * ROWS * ROWS, columns * ROWS * ROWS, ROWS * ROWS],
+        blocks: vec![(1, ROWS), (0, ROWS)],
     }
 }
 
