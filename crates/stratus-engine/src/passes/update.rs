@@ -122,9 +122,8 @@ pub fn update_joined(
         (value, max_norm)
     });
     let waits = scale.is_some() || norm.is_some();
-    // Gradients that other workers add to come bucket by bucket: the norm is that of one process where it is
-    // summed in its order, parameter by parameter.
-    let exchanges = program.steps.iter().any(|step| matches!(step.kernel, Kernel::ExchangeSums(_)));
+    // Gradients are complete in an order that depends on the parts, the workers and the stages. The norm is
+    // summed after all of them, parameter by parameter: so it has the same bits however a batch is trained.
     let mut sums = Vec::new();
     let mut joined = false;
     let mut last = None;
@@ -188,12 +187,7 @@ pub fn update_joined(
             due[ready].push(step(FindOverflow.into(), &[gradient], &[scale]));
         }
         if let Some((norm, _)) = norm {
-            let sum = step(SumOfSquares { first: false }.into(), &[gradient], &[norm]);
-            if exchanges {
-                sums.push(sum);
-            } else {
-                due[ready].push(sum);
-            }
+            sums.push(step(SumOfSquares { first: false }.into(), &[gradient], &[norm]));
             after_all.push(step(ClipGradient.into(), &[norm], &[gradient]));
         }
         after_all.push(update);

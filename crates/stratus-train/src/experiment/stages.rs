@@ -16,7 +16,6 @@ impl Experiment {
         let others = [
             ("train.micro_batches", train.micro_batches > 1, "set train.parts in its place"),
             ("train.activations_kib", train.activations_kib.is_some(), "take more stages in its place"),
-            ("train.clip_norm", train.clip_norm.is_some(), "leave one of them out"),
             ("train.device", train.device == Device::Cuda, "stages are processes on CPUs"),
             ("validation.mirror", validation.mirror, "measure views with `stratus eval`"),
             ("validation.shift", validation.shift > 0, "measure views with `stratus eval`"),

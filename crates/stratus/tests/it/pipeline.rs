@@ -22,18 +22,23 @@ fn train(place: &Place, name: &str, epochs: u32, more: &[&str]) -> Ran {
 }
 
 /// The result is a function of the experiment: in one process, in two stages, in four; and of a run that goes
-/// from four stages to two to none.
+/// from four stages to two to none. Gradients are clipped by the norm of all stages, in an epoch's smaller last
+/// batch too, whose parts are others.
 #[test]
 fn any_number_of_stages_gives_the_same_bits() {
     if !has_mpi() {
         return;
     }
     let place = Place::new();
-    train(&place, "alone", 3, &[]).expect(0);
+    let clip = ["--set", "train.clip_norm=0.5"];
+    train(&place, "unclipped", 3, &[]).expect(0);
+    train(&place, "alone", 3, &clip).expect(0);
     let alone = Result::of(&place.path("alone"));
+    assert!(Result::of(&place.path("unclipped")) != alone, "gradients are clipped");
     for stages in ["2", "4"] {
         let set = format!("train.stages={stages}");
-        let ran = train(&place, stages, 3, &["--set", &set, "--workers", stages]).expect(0);
+        let more = [&clip[..], &["--set", &set, "--workers", stages]].concat();
+        let ran = train(&place, stages, 3, &more).expect(0);
         assert_eq!(ran.out.matches("digits on mnist: completed").count(), 1, "{}", ran.out);
         assert!(ran.out.contains("exchange with other workers"), "{}", ran.out);
         let said = format!("{stages} processes, each a stage of the network");
@@ -41,7 +46,7 @@ fn any_number_of_stages_gives_the_same_bits() {
         assert!(Result::of(&place.path(stages)) == alone, "{stages} stages");
     }
     let four = ["--set", "train.stages=4", "--workers", "4", "--until-epoch", "1"];
-    train(&place, "moved", 3, &four).expect(0);
+    train(&place, "moved", 3, &[&clip[..], &four].concat()).expect(0);
     place.run(&["train", "moved", "--workers", "2", "--until-epoch", "2"]).expect(0);
     place.run(&["train", "moved"]).expect(0);
     assert!(Result::of(&place.path("moved")) == alone, "from four stages to two to one process");
@@ -92,8 +97,8 @@ fn what_cannot_be_trained_in_stages() {
             "in 2 stages of 4 parts, the largest stage of digits needs",
         ),
         (
-            &["--set", "train.stages=2", "--set", "train.clip_norm=1.0"],
-            "`train.stages` is 2, and `train.clip_norm` is set",
+            &["--set", "train.stages=2", "--set", "train.parts=0", "--set", "train.activations_kib=256"],
+            "`train.stages` is 2, and `train.activations_kib` is set",
         ),
         (
             &["--set", "train.stages=2", "--set", "validation.mirror=true"],
