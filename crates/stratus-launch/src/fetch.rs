@@ -256,32 +256,13 @@ fn remove_old(folder: &Path, there: &HashSet<PathBuf>, depth: usize) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::{Fetched, fetch, listed};
+    use crate::Record;
     use crate::local::Local;
-    use crate::{Record, Resources};
-    use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
 
     fn record(root: &Path) -> Record {
-        Record {
-            id: "a".to_owned(),
-            target: "local".to_owned(),
-            root: root.display().to_string(),
-            launched: 0,
-            program: String::new(),
-            environment: BTreeMap::new(),
-            runs: Vec::new(),
-            experiments: Vec::new(),
-            resources: Resources::default(),
-            workers: None,
-            lease: None,
-            run_bytes: 0,
-            expected_s: None,
-            released: None,
-            done: Vec::new(),
-            hosts: Vec::new(),
-            ready: Vec::new(),
-        }
+        Record { root: root.display().to_string(), ..Record::of_a_test("a", "local") }
     }
 
     #[test]

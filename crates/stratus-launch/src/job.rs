@@ -424,6 +424,32 @@ pub(crate) fn owner(line: &str) -> String {
 }
 
 #[cfg(test)]
+impl Record {
+    /// One of no repetition.
+    pub(crate) fn of_a_test(id: &str, target: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            target: target.to_owned(),
+            root: String::new(),
+            launched: 0,
+            program: String::new(),
+            environment: BTreeMap::new(),
+            runs: Vec::new(),
+            experiments: Vec::new(),
+            resources: Resources::default(),
+            workers: None,
+            lease: None,
+            run_bytes: 0,
+            expected_s: None,
+            released: None,
+            done: Vec::new(),
+            hosts: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::{Job, Lease, Record, Resources, State, Status};
     use std::collections::BTreeMap;

@@ -212,17 +212,6 @@ impl Target for Slurm {
         }
     }
 
-    fn tend(
-        &self,
-        _: &mut Record,
-        _: &Job,
-        _: bool,
-        _: &mut dyn FnMut(&Record) -> Result<()>,
-    ) -> Result<Vec<String>> {
-        // Slurm does that itself.
-        Ok(Vec::new())
-    }
-
     fn state(&self, launch: &Record) -> Result<State> {
         let text = self.machine.state_text(launch, STATE)?.ok_or_else(|| self.machine.gone(launch))?;
         Ok(state(&text))

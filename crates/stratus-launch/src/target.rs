@@ -97,17 +97,19 @@ pub trait Target {
 
     /// Goes on with what nobody trains though nobody stopped it, where it was or elsewhere; `again` also what
     /// was stopped, or failed. `keep` writes the record before anything of it is started. Returns what was
-    /// done.
+    /// done: nothing where the target's own queue does that.
     ///
     /// # Errors
     /// Where the target cannot be reached.
     fn tend(
         &self,
-        record: &mut Record,
-        job: &Job,
-        again: bool,
-        keep: &mut dyn FnMut(&Record) -> Result<()>,
-    ) -> Result<Vec<String>>;
+        _record: &mut Record,
+        _job: &Job,
+        _again: bool,
+        _keep: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// How a job stands.
     ///

@@ -6,8 +6,7 @@ use super::{Host, Hosts, id_on};
 use crate::local::Local;
 use crate::shell::Shell;
 use crate::target::{Machine, Target};
-use crate::{Record, Resources, Status};
-use std::collections::BTreeMap;
+use crate::{Record, Status};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -32,23 +31,13 @@ fn record(root: &Path, repetitions: usize, program: &str) -> Record {
     fs::write(&path, format!("#!/bin/sh\n{program}\n")).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     Record {
-        id: "x-1".to_owned(),
-        target: "lab".to_owned(),
         root: root.display().to_string(),
-        launched: 0,
         program: path.display().to_string(),
-        environment: BTreeMap::new(),
         runs: (1..=repetitions).map(|number| root.join(format!("here/{number}"))).collect(),
         experiments: vec![String::new(); repetitions],
-        resources: Resources::default(),
-        workers: None,
-        lease: None,
-        run_bytes: 0,
-        expected_s: None,
-        released: None,
-        done: Vec::new(),
         hosts: vec!["a".to_owned(); repetitions],
         ready: vec!["a".to_owned(), "b".to_owned()],
+        ..Record::of_a_test("x-1", "lab")
     }
 }
 

@@ -204,17 +204,6 @@ impl Target for Sky {
         Ok(())
     }
 
-    fn tend(
-        &self,
-        _: &mut Record,
-        _: &Job,
-        _: bool,
-        _: &mut dyn FnMut(&Record) -> Result<()>,
-    ) -> Result<Vec<String>> {
-        // SkyPilot goes on by itself with what was taken away.
-        Ok(Vec::new())
-    }
-
     fn state(&self, launch: &Record) -> Result<State> {
         self.stands(&self.bucket()?, &launch.id, launch.runs.len(), &self.queue()?)
     }

@@ -32,10 +32,10 @@ fn text(value: &str) -> String {
     serde_json::Value::from(value).to_string()
 }
 
-/// Lines as a block of YAML.
+/// Lines as a block of YAML, whose indentation is said: the first line may be further in than others.
 fn block(lines: &str) -> String {
     let lines: String = lines.lines().map(|line| format!("  {line}\n")).collect();
-    format!("|\n{lines}")
+    format!("|2\n{lines}")
 }
 
 /// The task file of a repetition.

@@ -40,7 +40,7 @@ def last(name):
 
 
 def block(text, key):
-    found = re.search(rf"^{key}: \|\n((?:  .*\n|\n)+)", text, re.MULTILINE)
+    found = re.search(rf"^{key}: \|2\n((?:  .*\n|\n)+)", text, re.MULTILINE)
     return "".join(line[2:] for line in found[1].splitlines(True)) if found else None
 
 
