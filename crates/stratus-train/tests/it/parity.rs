@@ -316,8 +316,8 @@ fn trained(graph: &Graph) -> usize {
     graph.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).count()
 }
 
-/// oneDNN: whole batches and tiles, both layouts of maps. For the weight gradient of a dense dilated convolution
-/// on maps in blocks it has only its reference, which no plan chooses and which takes minutes here.
+/// oneDNN: whole batches and tiles, both layouts of maps. For the weight gradient of a dense dilated
+/// convolution on maps in blocks it has only its reference, which no plan chooses: it would take minutes.
 fn on_onednn(network: &str) {
     let Some(backend) = onednn() else { return };
     let dilated = ["fcn_resnet18", "deeplabv3plus_resnet18"].contains(&network);

@@ -22,8 +22,8 @@ fn train(place: &Place, name: &str, epochs: u32, more: &[&str]) -> Ran {
 }
 
 /// The result is a function of the experiment: in one process, in two stages, in four; and of a run that goes
-/// from four stages to two to none. Gradients are clipped by the norm of all stages, in an epoch's smaller last
-/// batch too, whose parts are others.
+/// from four stages to two to none. Gradients are clipped by the norm of all stages, in an epoch's smaller
+/// last batch too, whose parts are others.
 #[test]
 fn any_number_of_stages_gives_the_same_bits() {
     if !has_mpi() {
