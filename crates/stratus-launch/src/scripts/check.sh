@@ -10,7 +10,7 @@ mkdir -p "$root/content" "$root/jobs" "$root/program" "$root/data" || exit 11
 rm -f "$root/.probe.$$"
 cd "$root" || exit 11
 missing=
-for program in tar sha256sum setsid flock nohup df head tail wc stat find; do
+for program in tar tee sha256sum setsid flock nohup df head tail wc stat find; do
   command -v "$program" > /dev/null 2>&1 || missing="$missing $program"
 done
 free=$(df -Pk . | tail -n 1 | { read -r _ _ _ free _; echo "$free"; })
