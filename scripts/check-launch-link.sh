@@ -122,7 +122,7 @@ import json, sys
 file, begun, ended, part, total, rate = sys.argv[1], *map(float, sys.argv[2:])
 sent = json.load(open(file))["sent_bytes"]
 share = sent * 8 / (ended - begun) / (rate * 1e6)
-print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.0f} % of {rate:.0f} Mbit/s, from the "
+print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.1f} % of {rate:.0f} Mbit/s, from the "
       f"start of the command to its end; {part / 1e6:.0f} MB of the file were there and did not come again")
 assert sent <= total - part + 1e6, f"it started over: {sent} of {total} bytes came, {part} were there"
 PYTHON

@@ -202,12 +202,12 @@ pub fn update_joined(
     }
     if let (Some(last), Some(of)) = (last, after_all.last().cloned()) {
         if let Some((norm, max_norm)) = norm {
-            due[last].append(&mut sums);
-            begin_sum(&mut due);
+            begin_sum(&mut sums);
             let norm = match program.stage {
-                Some(stage) => norm_of_stages(&mut program, stage, norm, &mut due, last, &mut after_all),
+                Some(stage) => norm_of_stages(&mut program, stage, norm, &mut sums, &mut after_all),
                 None => norm,
             };
+            due[last].append(&mut sums);
             let kernel = ClipFactor { max_norm, scaled: scale.is_some() }.into();
             due[last].push(beside(&of, kernel, scale.as_slice(), &[norm]));
         }
@@ -234,8 +234,7 @@ fn norm_of_stages(
     program: &mut Program,
     stage: Stage,
     own: ValueId,
-    due: &mut [Vec<Step>],
-    last: usize,
+    sums: &mut Vec<Step>,
     after_all: &mut [Step],
 ) -> ValueId {
     let layer = program.layers.len() - 1;
@@ -248,25 +247,21 @@ fn norm_of_stages(
         outputs: outputs.to_vec(),
     };
     if stage.number > 0 {
-        let is_sum = |step: &Step| matches!(step.kernel, Kernel::SumOfSquares(_));
-        if let Some((steps, at)) =
-            due.iter_mut().find_map(|steps| steps.iter().position(is_sum).map(|at| (steps, at)))
-        {
-            let first = &mut steps[at];
+        if let Some(first) = sums.first_mut() {
             first.kernel = SumOfSquares { first: false }.into();
             first.updates = std::mem::take(&mut first.outputs);
-            steps.insert(at, step(stage.number - 1, false, &[], &[own]));
         }
+        sums.insert(0, step(stage.number - 1, false, &[], &[own]));
     }
     let mut all = own;
     if !stage.is_last() {
-        due[last].push(step(stage.number + 1, true, &[own], &[]));
+        sums.push(step(stage.number + 1, true, &[own], &[]));
         let name = format!("{GRADIENT_NORM_NAME}:all");
         all = program.add_value(name, &[GRADIENT_NORM.len()], DType::F64, Role::Transient);
-        due[last].push(step(stage.number + 1, false, &[], &[all]));
+        sums.push(step(stage.number + 1, false, &[], &[all]));
     }
     if stage.number > 0 {
-        due[last].push(step(stage.number - 1, true, &[all], &[]));
+        sums.push(step(stage.number - 1, true, &[all], &[]));
     }
     for clip in after_all.iter_mut().filter(|step| matches!(step.kernel, Kernel::ClipGradient(_))) {
         clip.inputs = vec![all];
@@ -284,9 +279,8 @@ fn beside(update: &Step, kernel: Kernel, inputs: &[ValueId], updates: &[ValueId]
 }
 
 /// Has the first sum of squares, in the order in which they run, begin the sum.
-fn begin_sum(due: &mut [Vec<Step>]) {
-    let mut steps = due.iter_mut().flatten();
-    if let Some(step) = steps.find(|step| matches!(step.kernel, Kernel::SumOfSquares(_))) {
+fn begin_sum(sums: &mut [Step]) {
+    if let Some(step) = sums.first_mut() {
         step.kernel = SumOfSquares { first: true }.into();
         step.outputs = std::mem::take(&mut step.updates);
     }
