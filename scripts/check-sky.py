@@ -38,7 +38,10 @@ CASES = {
     ),
     "not at any price": (f"{S3}\nmax_hourly_cost = 1.5", {"cost": 1.5}),
     "lines of shell": (f'{S3}\nsetup = "a: b\\n- c # d\\n"', {"setup": "a: b\n- c # d"}),
-    "lines of shell, the first further in": (f'{S3}\nsetup = "  if a\\nthen b\\n"', {"setup": "  if a\nthen b"}),
+    "lines of shell, the first further in": (
+        f'{S3}\nsetup = "  if a\\nthen b\\n"',
+        {"setup": "  if a\nthen b"},
+    ),
     "Kubernetes": (f'{S3}\ninfra = "k8s"\ngpus = "L4:1"', {"accelerators": {"L4": 1}}),
 }
 # Of a kind of machine SkyPilot asks the Internet before it takes it: this one is held against the schemas of
