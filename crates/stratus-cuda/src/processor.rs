@@ -158,8 +158,6 @@ pub enum Argument {
     IsFirstOfAll,
     /// `long long`: the number of tiles before this one in the whole batch, times this number.
     BatchOffset(i64),
-    /// `int`: the number of micro-batches.
-    MicroBatches,
     /// `int`: the number of this micro-batch among this many, which a worker has.
     MicroBatch(usize),
     /// `int`: the number of tiles of a micro-batch.
@@ -184,7 +182,6 @@ impl Argument {
             Self::IsLastTile => flag(tile.is_last()),
             Self::IsFirstOfAll => flag(tile.is_first_of_all()),
             Self::BatchOffset(times) => (tile.in_batch() as i64 * times) as u64,
-            Self::MicroBatches => tile.micro_batches as u64,
             Self::MicroBatch(of) => (tile.micro_batch % of.max(1)) as u64,
             Self::Tiles => tile.count as u64,
         }

@@ -1,10 +1,10 @@
 //! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count,
-//! smoothed labels, mixed samples, class weights.
+//! smoothed labels, mixed samples, class weights, parts of a batch.
 
 use super::loss_scale::numbers;
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::Role;
-use stratus_engine::ops::{Kernel, METRICS, MIXED, SoftmaxCrossEntropy};
+use stratus_engine::ops::{METRICS, MIXED, SoftmaxCrossEntropy};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
@@ -41,6 +41,17 @@ fn tests() -> Vec<Case> {
     let weighted = SoftmaxCrossEntropy { weighted: true, ..PLAIN };
     let large = Fill::Uniform { low: -300.0, high: 300.0 };
     cases.extend(kernels([6, 10], large, weighted, " weighted large"));
+    let partial = [
+        (PLAIN, " partial"),
+        (mixed, " partial mixed"),
+        (weighted, " partial weighted"),
+        (SoftmaxCrossEntropy { weighted: true, mixed: true, ..SMOOTHED }, " partial weighted mixed smoothed"),
+    ];
+    for (loss, what) in partial {
+        for shape in [[64, 10], [3, 700]] {
+            cases.extend(kernels(shape, uniform, SoftmaxCrossEntropy { partial: true, ..loss }, what));
+        }
+    }
     cases
 }
 
@@ -48,8 +59,14 @@ fn benchmarks() -> Vec<Case> {
     kernels([64, 1000], Fill::Uniform { low: -3.0, high: 3.0 }, PLAIN, "")
 }
 
-const PLAIN: SoftmaxCrossEntropy =
-    SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.0, mixed: false, weighted: false, scaled: false };
+const PLAIN: SoftmaxCrossEntropy = SoftmaxCrossEntropy {
+    auxiliary: None,
+    smoothing: 0.0,
+    mixed: false,
+    weighted: false,
+    scaled: false,
+    partial: false,
+};
 const SMOOTHED: SoftmaxCrossEntropy = SoftmaxCrossEntropy { smoothing: 0.1, ..PLAIN };
 
 /// With and without the gradient of the logits, and as an auxiliary loss.
@@ -57,35 +74,38 @@ fn kernels(shape: [usize; 2], fill: Fill, loss: SoftmaxCrossEntropy, what: &str)
     let classes = shape[1] as u32;
     let labels = if loss.mixed { Fill::Mixed { classes } } else { Fill::Labels { classes } };
     let each = if loss.mixed { &[shape[0], MIXED][..] } else { &shape[..1] };
-    let case = |kernel: &str, auxiliary: Option<f32>| {
-        let name = format!("{kernel} {}{what}", extents(&shape));
-        let case = Case::new(name, SoftmaxCrossEntropy { auxiliary, ..loss })
+    let case = |kernel: &str, loss: SoftmaxCrossEntropy| {
+        let scaled = if loss.scaled { "scaled " } else { "" };
+        let mut case = Case::new(format!("{scaled}{kernel} {}{what}", extents(&shape)), loss)
             .filled("logits", &shape, Class::Master, fill)
             .filled("labels", each, Class::Label, labels);
-        let weights = Fill::Uniform { low: 0.25, high: 4.0 };
-        if loss.weighted { case.filled("class_weights", &shape[1..], Class::Master, weights) } else { case }
+        if loss.weighted {
+            let weights = Fill::Uniform { low: 0.25, high: 4.0 };
+            case = case.filled("class_weights", &shape[1..], Class::Master, weights);
+        }
+        if loss.scaled {
+            case = case.loss_scale(numbers(-6.0, 5.0, 0.0, 7.0)).scaled_only();
+        }
+        let counts = Fill::Whole { low: 0, high: 90 };
+        if loss.partial { case.filled("label_counts", &shape[1..], Class::Sums, counts) } else { case }
     };
-    let own = |kernel: &str| case(kernel, None).output("metrics", &[METRICS.len()], Class::Metrics);
-    let before = Fill::Whole { low: 1, high: 9 };
-    let scaled = |mut case: Case| {
-        case.kernel =
-            SoftmaxCrossEntropy { auxiliary: auxiliary_of(&case.kernel), scaled: true, ..loss }.into();
-        case.name = format!("scaled {}", case.name);
-        case.loss_scale(numbers(-6.0, 5.0, 0.0, 7.0)).scaled_only()
+    let metrics = [METRICS.len()];
+    let own = |kernel: &str, loss| case(kernel, loss).output("metrics", &metrics, Class::Metrics);
+    let gradient = |scaled| {
+        let loss = SoftmaxCrossEntropy { scaled, ..loss };
+        own("softmax_cross_entropy_gradient", loss).output("dlogits", &shape, Class::Compute)
     };
-    let gradient = || own("softmax_cross_entropy_gradient").output("dlogits", &shape, Class::Compute);
-    let auxiliary = || {
-        case("auxiliary_cross_entropy", Some(0.3))
-            .update("metrics", &[METRICS.len()], Role::Metrics, before, Class::Metrics)
+    let auxiliary = |scaled| {
+        let before = Fill::Whole { low: 1, high: 9 };
+        case("auxiliary_cross_entropy", SoftmaxCrossEntropy { auxiliary: Some(0.3), scaled, ..loss })
+            .update("metrics", &metrics, Role::Metrics, before, Class::Metrics)
             .output("dlogits", &shape, Class::Compute)
     };
-    vec![own("softmax_cross_entropy"), gradient(), auxiliary(), scaled(gradient()), scaled(auxiliary())]
-}
-
-/// What the loss of a case is multiplied by as an auxiliary one.
-fn auxiliary_of(kernel: &Kernel) -> Option<f32> {
-    match kernel {
-        Kernel::SoftmaxCrossEntropy(loss) => loss.auxiliary,
-        _ => None,
-    }
+    vec![
+        own("softmax_cross_entropy", loss),
+        gradient(false),
+        auxiliary(false),
+        gradient(true),
+        auxiliary(true),
+    ]
 }

@@ -14,6 +14,7 @@ mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod convert;
+mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
@@ -56,6 +57,7 @@ const TABLES: &[Table] = &[
     conv2d::TABLE,
     conv_transpose2d::TABLE,
     convert::TABLE,
+    count_labels::TABLE,
     dropout::TABLE,
     dropout2d::TABLE,
     ema::TABLE,

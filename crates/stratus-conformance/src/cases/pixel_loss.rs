@@ -1,5 +1,6 @@
 //! Softmax and cross-entropy of every pixel: few and many classes, one pixel, more pixels than a kernel takes
-//! at a time, equal logits, large logits, class weights, smoothed labels, pixels that do not count.
+//! at a time, equal logits, large logits, class weights, smoothed labels, pixels that do not count, parts of a
+//! batch.
 
 use super::loss_scale::numbers;
 use super::{Case, Class, Fill, Table, extents};
@@ -8,8 +9,14 @@ use stratus_engine::ops::{PIXEL_METRICS, PixelCrossEntropy};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
-const PLAIN: PixelCrossEntropy =
-    PixelCrossEntropy { auxiliary: None, smoothing: 0.0, weighted: false, predicts: false, scaled: false };
+const PLAIN: PixelCrossEntropy = PixelCrossEntropy {
+    auxiliary: None,
+    smoothing: 0.0,
+    weighted: false,
+    predicts: false,
+    scaled: false,
+    partial: false,
+};
 
 fn tests() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -3.0, high: 3.0 };
@@ -24,6 +31,9 @@ fn tests() -> Vec<Case> {
     for loss in [PLAIN, weighted] {
         let loss = PixelCrossEntropy { smoothing: 0.1, ..loss };
         let what = if loss.weighted { " weighted smoothed" } else { " smoothed" };
+        cases.extend(kernels([2, 7, 6, 11], uniform, loss, what));
+        let what = if loss.weighted { " partial weighted" } else { " partial" };
+        let loss = PixelCrossEntropy { partial: true, smoothing: 0.0, ..loss };
         cases.extend(kernels([2, 7, 6, 11], uniform, loss, what));
     }
     cases
@@ -49,7 +59,11 @@ fn kernels(shape: [usize; 4], fill: Fill, loss: PixelCrossEntropy, what: &str) -
             let weights = Fill::Uniform { low: 0.25, high: 4.0 };
             case = case.filled("class_weights", &[classes], Class::Master, weights);
         }
-        if loss.scaled { case.loss_scale(numbers(-6.0, 5.0, 0.0, 7.0)).scaled_only() } else { case }
+        if loss.scaled {
+            case = case.loss_scale(numbers(-6.0, 5.0, 0.0, 7.0)).scaled_only();
+        }
+        let counts = Fill::Whole { low: 0, high: 900 };
+        if loss.partial { case.filled("label_counts", &[classes], Class::Sums, counts) } else { case }
     };
     let metrics = [PIXEL_METRICS.len()];
     let gradient = |loss: PixelCrossEntropy| {

@@ -1,5 +1,5 @@
-//! Softmax and cross-entropy in three launches: count the labelled samples, or add up the weights of their
-//! classes; process the rows of logits; add up their losses and ranks.
+//! Softmax and cross-entropy in three launches: the divisor of the loss; the rows of logits; the sums of their
+//! losses and ranks.
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
@@ -27,7 +27,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let [at_weights, at_scale, metrics, gradient_position] = self.positions();
+        let [at_weights, at_scale, at_counts, metrics, gradient_position] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(gradient_position));
         check_types([logits].into_iter().chain(gradient))?;
         let [batch, classes, ..] = logits.image()?;
@@ -44,12 +44,19 @@ impl OnGpu for SoftmaxCrossEntropy {
             .with("WEIGHTED", usize::from(self.weighted));
         let (source, scale) = scaled(source, operands, at_scale, self.scaled)?;
         let class_weights = if self.weighted { Argument::Operand(at_weights) } else { Argument::Null };
+        let label_counts = if self.partial { Argument::Operand(at_counts) } else { Argument::Null };
         let weight = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
         let flag = |is: bool| Argument::Int(i32::from(is));
 
-        let arguments =
-            vec![Argument::Operand(1), class_weights, Argument::Scratch(divisor), int(batch)?, int(classes)?];
-        let count = builder.launch(&source, "count_labels", blocks(1, SUMMING), arguments)?;
+        let arguments = vec![
+            Argument::Operand(1),
+            class_weights,
+            label_counts,
+            Argument::Scratch(divisor),
+            int(batch)?,
+            int(classes)?,
+        ];
+        let weigh = builder.launch(&source, "add_label_weights", blocks(1, SUMMING), arguments)?;
         let arguments = vec![
             Argument::Operand(0),
             Argument::Operand(1),
@@ -61,7 +68,6 @@ impl OnGpu for SoftmaxCrossEntropy {
             int(classes)?,
             Argument::Double(f64::from(self.smoothing)),
             weight,
-            Argument::MicroBatches,
             scale,
         ];
         // About four classes per thread.
@@ -75,12 +81,11 @@ impl OnGpu for SoftmaxCrossEntropy {
             Argument::Operand(metrics),
             int(batch)?,
             weight,
-            Argument::MicroBatches,
             flag(self.auxiliary.is_some()),
             Argument::IsFirstOfAll,
         ];
         let sums = builder.launch(&source, "cross_entropy_sums", blocks(1, SUMMING), arguments)?;
-        Ok(Implementation::native("softmax_cross_entropy", vec![count, rows, sums], scratch))
+        Ok(Implementation::native("softmax_cross_entropy", vec![weigh, rows, sums], scratch))
     }
 }
 
@@ -92,7 +97,7 @@ mod tests {
     use stratus_engine::{DType, Layout};
 
     #[test]
-    fn a_loss_is_the_mean_of_micro_batches_and_a_wrong_label_shows() {
+    fn a_partial_loss_is_added_up_and_a_label_beyond_the_classes_makes_it_nan() {
         let of = |dtype, shape: &[usize]| operand(dtype, shape, Layout::plain(shape));
         let logits = of(DType::F32, &[3, 70]);
         let operands = [logits.clone(), of(DType::I32, &[3]), of(DType::F64, &[4]), logits];
@@ -104,14 +109,17 @@ mod tests {
         run(&loss, &operands, [2, 0, 2], &addresses, Tile::WHOLE);
         let (whole_metrics, whole_gradient) = (metrics, gradient);
         assert_eq!(whole_metrics[1], 2.0);
+        // A batch of this part twice.
+        let mut label_counts = [0.0; 70];
+        (label_counts[5], label_counts[69]) = (2.0, 2.0);
+        let partial = SoftmaxCrossEntropy { partial: true, ..loss };
+        let counts = of(DType::F64, &[70]);
+        let of_part = [&operands[..2], &[counts], &operands[2..]].concat();
+        let addresses_of_part =
+            [addresses[0], addresses[1], address(&mut label_counts), addresses[2], addresses[3]];
         for micro_batch in 0..2 {
-            run(
-                &loss,
-                &operands,
-                [2, 0, 2],
-                &addresses,
-                Tile { micro_batch, micro_batches: 2, ..Tile::WHOLE },
-            );
+            let tile = Tile { micro_batch, micro_batches: 2, ..Tile::WHOLE };
+            run(&partial, &of_part, [3, 0, 2], &addresses_of_part, tile);
         }
         assert_eq!(metrics, [whole_metrics[0], 4.0, 2.0 * whole_metrics[2], 2.0 * whole_metrics[3]]);
         assert_eq!(gradient, whole_gradient.map(|value| value / 2.0));

@@ -16,6 +16,7 @@ mod clip;
 mod concat;
 mod conv2d;
 mod convert;
+mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;

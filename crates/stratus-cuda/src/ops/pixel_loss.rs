@@ -23,7 +23,7 @@ impl OnGpu for PixelCrossEntropy {
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let [at_weights, at_scale, at_metrics, at_predictions, at_gradient] = self.positions();
+        let [at_weights, at_scale, at_counts, at_metrics, at_predictions, at_gradient] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(at_gradient));
         check_types([logits].into_iter().chain(gradient))?;
         let [batch, classes, height, width] = logits.image()?;
@@ -50,6 +50,7 @@ impl OnGpu for PixelCrossEntropy {
             false => Argument::Null,
         };
         let class_weights = operand(self.weighted, at_weights);
+        let label_counts = operand(self.partial, at_counts);
         let auxiliary = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
         let grid =
             |blocks: usize, threads| Shape { grid: [blocks as u32, 1, 1], block: [threads, 1, 1], shared: 0 };
@@ -70,7 +71,7 @@ impl OnGpu for PixelCrossEntropy {
             int(classes)?,
             Argument::Double(f64::from(self.smoothing)),
             auxiliary,
-            Argument::MicroBatches,
+            label_counts,
             scale,
         ];
         let rows = builder.launch(&source, "pixel_rows", grid(parts, THREADS), arguments)?;
@@ -82,7 +83,9 @@ impl OnGpu for PixelCrossEntropy {
             Argument::Operand(at_metrics),
             int(parts)?,
             auxiliary,
-            Argument::MicroBatches,
+            label_counts,
+            class_weights,
+            int(classes)?,
             Argument::Int(i32::from(self.auxiliary.is_some())),
             Argument::IsFirstOfAll,
         ];

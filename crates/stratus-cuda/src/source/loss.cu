@@ -1,13 +1,15 @@
 // Softmax and cross-entropy: the loss, the ranks of labels, and the gradient of the logits [N, classes].
 //
 //   loss = log Σ exp(logit) - (1-s) · logit[label] - s · mean(logit)      s: label smoothing
-//   dlogit = (softmax - target) · weight / (divisor · micro-batches)      divisor: samples with a label
+//   dlogit = (softmax - target) · weight / divisor                        divisor: samples with a label
 //
 // With class weights w, t = w · target, and the divisor is Σ w[label], of mixed samples still their number:
 //
-//   loss = Σ t · (log Σ exp(logit) - logit)            dlogit = (softmax · Σ t - t) · weight / (divisor · …)
+//   loss = Σ t · (log Σ exp(logit) - logit)            dlogit = (softmax · Σ t - t) · weight / divisor
 //
-//   count_labels         one block: the divisor
+// Of a part of a batch, the divisor follows from the label counts of the whole batch.
+//
+//   add_label_weights    one block: the divisor
 //   cross_entropy_rows   a block per sample, three passes over its row of logits: maximum and rank of the
 //                        label; sum of exponentials; gradient
 //   cross_entropy_sums   one block: adds up losses and hits in f64, in a fixed order
@@ -26,21 +28,30 @@ constexpr int NONE = -1;
 
 __device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
 
-extern "C" __global__ void count_labels(const int *labels, const float *class_weights, double *divisor,
-                                        int batch, int classes, TIMED) {
+// The weight of a label in the divisor.
+__device__ __forceinline__ double weight_of(const float *class_weights, int label) {
+    return WEIGHTED && LABELS == 1 ? (double)class_weights[label] : 1.0;
+}
+
+// `label_counts` may be null. A label without a class makes the divisor NaN.
+extern "C" __global__ void add_label_weights(const int *labels, const float *class_weights,
+                                             const double *label_counts, double *divisor, int batch,
+                                             int classes, TIMED) {
     NOTE_TIMES;
-    int own = 0;
     double weight = 0.0;
     for (int n = threadIdx.x; n < batch; n += blockDim.x) {
         const int label = labels[(i64)n * LABELS];
         if (label < 0) continue;
-        own++;
-        if (WEIGHTED && LABELS == 1)
-            weight += label < classes ? (double)class_weights[label] : not_a_number();
+        weight += label < classes ? weight_of(class_weights, label) : not_a_number();
     }
-    int sum = block_sum(own);
-    if (WEIGHTED && LABELS == 1) weight = block_sum(weight);
-    if (threadIdx.x == 0) *divisor = WEIGHTED && LABELS == 1 ? weight : (double)sum;
+    weight = block_sum(weight);
+    if (label_counts && weight == weight) {
+        weight = 0.0;
+        for (int c = threadIdx.x; c < classes; c += blockDim.x)
+            weight += label_counts[c] * weight_of(class_weights, c);
+        weight = block_sum(weight);
+    }
+    if (threadIdx.x == 0) *divisor = weight;
 }
 
 // The maximum over a block of whole warps; NaN is ignored.
@@ -65,7 +76,7 @@ __device__ __forceinline__ double part(double share, float logit) {
 extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const float *class_weights,
                                               const double *divisor, double *losses, int *ranks,
                                               T_OUT *gradient, int classes, double smoothing, double weight,
-                                              int micro_batches, const float *loss_scale, TIMED) {
+                                              const float *loss_scale, TIMED) {
     NOTE_TIMES;
     i64 n = blockIdx.x;
     const LossScale scaling = read_loss_scale(loss_scale);
@@ -138,8 +149,7 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
         ranks[n] = rank;
     }
     if (!to) return;
-    double scale = weight / micro_batches / *divisor;
-    if (WEIGHTED && *divisor == 0.0) scale = 0.0;
+    double scale = *divisor == 0.0 ? 0.0 : weight / *divisor;
     if (SCALED) scale *= (double)scaling.scale;
     if (WEIGHTED) {
         float own_gradient = (float)(scale * (targets * of_own - for_own * others) / sum);
@@ -165,8 +175,7 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
 // One block.
 extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks,
                                               const double *divisor, double *metrics, int batch,
-                                              double weight, int micro_batches, int is_auxiliary,
-                                              int is_first, TIMED) {
+                                              double weight, int is_auxiliary, int is_first, TIMED) {
     NOTE_TIMES;
     double loss = 0.0;
     int counted = 0, top1 = 0, top5 = 0;
@@ -183,7 +192,7 @@ extern "C" __global__ void cross_entropy_sums(const double *losses, const int *r
     top1 = block_sum(top1);
     top5 = block_sum(top5);
     if (threadIdx.x > 0) return;
-    double mean = *divisor == 0.0 ? 0.0 : weight / micro_batches * (loss / *divisor);
+    double mean = *divisor == 0.0 ? 0.0 : weight * (loss / *divisor);
     if (is_auxiliary) {
         metrics[0] += mean;
         return;
@@ -192,6 +201,6 @@ extern "C" __global__ void cross_entropy_sums(const double *losses, const int *r
     for (int i = 0; i < 4; i++) metrics[i] = is_first ? values[i] : metrics[i] + values[i];
 }
 
-EXPORT(count_labels)
+EXPORT(add_label_weights)
 EXPORT(cross_entropy_rows)
 EXPORT(cross_entropy_sums)

@@ -70,6 +70,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("loss", concat!(include_str!("loss_scale_common.cu"), include_str!("loss.cu"))),
         ("loss_scale", concat!(include_str!("loss_scale_common.cu"), include_str!("loss_scale.cu"))),
         ("mark", include_str!("mark.cu")),
+        ("label_counts", include_str!("label_counts.cu")),
         ("pixel_loss", concat!(include_str!("loss_scale_common.cu"), include_str!("pixel_loss.cu"))),
         ("pixels", include_str!("pixels.cu")),
         ("pool", include_str!("pool.cu")),

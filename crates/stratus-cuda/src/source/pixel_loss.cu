@@ -2,14 +2,15 @@
 // which are channels last: [N, H, W, classes].
 //
 //   loss   = Σ w(y) (log Σ exp(z) - z[y]) / Σ w(y)          over the pixels with a label
-//   dlogit = w(y) (softmax - onehot(y)) · weight / (Σ w(y) · micro-batches)
+//   dlogit = w(y) (softmax - onehot(y)) · weight / Σ w(y)
 //
 //   pixel_weights   counts the pixels with a label and adds up their class weights, a part per block
 //   pixel_rows      a thread per pixel: prediction, loss, gradient; a part of the loss per block
 //   pixel_sums      one block: adds up the parts in a fixed order
 //
 // With smoothing s, w(y) is multiplied by 1-s, and s/classes · Σₖ w(k) (log Σ exp(z) - z[k]) is added.
-// Without class weights their address is null. SCALED: the gradient is multiplied by the loss scale.
+// Without class weights their address is null. Of a part of a batch, the label counts of the whole batch give
+// Σ w(y); else their address is null. SCALED: the gradient is multiplied by the loss scale.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -19,6 +20,23 @@ __device__ __forceinline__ double not_a_number() { return (double)__uint_as_floa
 
 __device__ __forceinline__ float weight_of(const float *class_weights, int class_) {
     return class_weights ? class_weights[class_] : 1.0f;
+}
+
+// The sum of `count` parts, in their order.
+__device__ double sum_of(const double *parts, u32 count) {
+    double sum = 0.0;
+    for (u32 part = 0; part < count; part++) sum += parts[part];
+    return sum;
+}
+
+// The divisor of the loss: the weight of these labels, or where there are label counts, of the whole batch's. A
+// weight of NaN stays: a label has no class.
+__device__ double divisor_of(double weight, const double *label_counts, const float *class_weights,
+                             int classes) {
+    if (!label_counts || weight != weight) return weight;
+    double sum = 0.0;
+    for (int c = 0; c < classes; c++) sum += label_counts[c] * (double)weight_of(class_weights, c);
+    return sum;
 }
 
 // A label without a class: a kernel cannot fail, so it makes the weight, and with it the loss, NaN.
@@ -45,13 +63,16 @@ extern "C" __global__ void pixel_weights(const int *labels, const float *class_w
 extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const float *class_weights,
                                       const double *weights, double *losses, int *hits, int *predictions,
                                       T_OUT *gradient, i64 pixels, int classes, double smoothing,
-                                      double auxiliary, int micro_batches, const float *loss_scale, TIMED) {
+                                      double auxiliary, const double *label_counts, const float *loss_scale,
+                                      TIMED) {
     NOTE_TIMES;
     const LossScale scaling = read_loss_scale(loss_scale);
-    // The parts of the weight, in their order.
-    double weight = 0.0;
-    for (u32 part = 0; part < gridDim.x; part++) weight += weights[part];
-    double factor = weight > 0.0 ? auxiliary / micro_batches / weight : (weight == 0.0 ? 0.0 : weight);
+    __shared__ double shared_divisor;
+    if (threadIdx.x == 0)
+        shared_divisor = divisor_of(sum_of(weights, gridDim.x), label_counts, class_weights, classes);
+    __syncthreads();
+    const double divisor = shared_divisor;
+    double factor = divisor > 0.0 ? auxiliary / divisor : (divisor == 0.0 ? 0.0 : divisor);
     if (SCALED) factor *= (double)scaling.scale;
     const double every = smoothing / classes;
     double all_weights = 0.0;
@@ -110,18 +131,18 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
 // One block of one warp; `parts` blocks made the sums.
 extern "C" __global__ void pixel_sums(const double *weights, const double *losses, const int *counts,
                                       const int *hits, double *metrics, int parts, double auxiliary,
-                                      int micro_batches, int is_auxiliary, int is_first, TIMED) {
+                                      const double *label_counts, const float *class_weights, int classes,
+                                      int is_auxiliary, int is_first, TIMED) {
     NOTE_TIMES;
     if (threadIdx.x > 0) return;
-    double weight = 0.0, loss = 0.0;
+    const double weight = sum_of(weights, parts), loss = sum_of(losses, parts);
     i64 counted = 0, right = 0;
     for (int part = 0; part < parts; part++) {
-        weight += weights[part];
-        loss += losses[part];
         counted += counts[part];
         right += hits[part];
     }
-    double mean = weight == 0.0 ? 0.0 : auxiliary / micro_batches * (loss / weight);
+    const double divisor = divisor_of(weight, label_counts, class_weights, classes);
+    double mean = divisor == 0.0 ? 0.0 : auxiliary * (loss / divisor);
     if (is_auxiliary) {
         metrics[0] += mean;
         return;

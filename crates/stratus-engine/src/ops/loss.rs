@@ -1,6 +1,7 @@
 //! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the
 //! logits.
 
+use super::count_labels::expect_label_counts;
 use super::loss_scale::expect_loss_scale;
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::{DType, Value};
@@ -16,15 +17,14 @@ pub const MIXED: usize = 3;
 /// The share that is all of a sample: shares are whole numbers, and exact in every type.
 pub const WHOLE_SHARE: i32 = 1 << 24;
 
-/// `(logits [N, classes], labels i32 [N], class_weights? [classes], loss_scale?) -> metrics f64 [4],
-/// dlogits? [N, classes]`; as an auxiliary loss `(…) updates (metrics) -> dlogits`.
+/// `(logits [N, classes], labels i32 [N], class_weights? [classes], loss_scale?, label_counts? [classes]) ->
+/// metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss `(…) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a
 /// negative label count nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for
 /// `1 - s` and the mean of all classes' for `s` (Szegedy et al., "Rethinking the Inception architecture for
-/// computer vision", 2015, as PyTorch has it). In micro-batches it is the mean of their means, and counts are
-/// added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
-/// when their index is smaller.
+/// computer vision", 2015, as PyTorch has it). A class is among the top k where fewer than k classes have a
+/// larger logit, equal ones counting when their index is smaller.
 ///
 /// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands
 /// the mean of both classes', each with its share (Zhang et al., "mixup: beyond empirical risk minimization",
@@ -41,6 +41,10 @@ pub const WHOLE_SHARE: i32 = 1 << 24;
 ///
 /// A batch whose labels all weigh nothing has a loss and gradients of 0. What `metrics` counts is not
 /// weighted.
+///
+/// Where it is a `partial` loss, the samples are a micro-batch or part of a batch, whose
+/// [label counts](super::CountLabels) make the divisor. So the sums of losses and gradients over the batch
+/// are those of a batch that is computed at once, however labels are spread over it. Metrics are added up.
 ///
 /// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale);
 /// the loss that `metrics` holds is not.
@@ -61,6 +65,9 @@ pub struct SoftmaxCrossEntropy {
     /// Whether the gradient is that of a scaled loss.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
+    /// Whether the samples are a part of a batch, by whose label counts the loss is divided.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 /// Whether a program need not say it: those of earlier versions have none.
@@ -70,15 +77,15 @@ pub(super) fn is_zero(smoothing: &f32) -> bool {
 }
 
 impl SoftmaxCrossEntropy {
-    /// Positions of operands: `[class weights, loss scale, metrics, gradient]`. Those that a step does not
-    /// have share the position of the one behind them; the gradient is there where a step has so many
-    /// operands.
+    /// Positions of operands: `[class weights, loss scale, label counts, metrics, gradient]`. An operand that
+    /// a step does not have shares the position of the next one; a gradient at or past the end is absent.
     #[must_use]
-    pub fn positions(&self) -> [usize; 4] {
+    pub fn positions(&self) -> [usize; 5] {
         let weights = 2;
         let scale = weights + usize::from(self.weighted);
-        let metrics = scale + usize::from(self.scaled);
-        [weights, scale, metrics, metrics + 1]
+        let counts = scale + usize::from(self.scaled);
+        let metrics = counts + usize::from(self.partial);
+        [weights, scale, counts, metrics, metrics + 1]
     }
 }
 
@@ -88,12 +95,13 @@ impl KernelSpec for SoftmaxCrossEntropy {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        let [at_weights, at_scale, inputs, at_gradient] = self.positions();
+        let [at_weights, at_scale, at_counts, inputs, at_gradient] = self.positions();
         match self.auxiliary {
             None => expect_counts(counts, &[[inputs, 0, 1], [inputs, 0, 2]])?,
             Some(_) => expect_counts(counts, &[[inputs, 1, 1]])?,
         }
-        operands[at_scale..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        operands[at_scale..at_counts].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        operands[at_counts..inputs].iter().try_for_each(|counts| expect_label_counts(counts))?;
         let metrics = operands[inputs];
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(format!(
@@ -104,7 +112,8 @@ impl KernelSpec for SoftmaxCrossEntropy {
         let [batch, classes] = operands[0].shape[..] else {
             return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
         };
-        operands[at_weights..at_scale].iter().try_for_each(|weights| expect_shape(weights, &[classes]))?;
+        let per_class = operands[at_weights..at_scale].iter().chain(&operands[at_counts..inputs]);
+        per_class.into_iter().try_for_each(|value| expect_shape(value, &[classes]))?;
         expect_shape(operands[1], &[batch, MIXED][..if self.mixed { 2 } else { 1 }])?;
         expect_shape(metrics, &[METRICS.len()])?;
         if operands[1].dtype != DType::I32 || metrics.dtype != DType::F64 {

@@ -15,6 +15,7 @@ mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod convert;
+mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
@@ -57,6 +58,7 @@ pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM, GRADIENT_NORM_NAME, SumO
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
+pub use count_labels::CountLabels;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
@@ -206,6 +208,7 @@ macro_rules! with_kernels {
             Conv2dBackwardWeights,
             Conv2dForward,
             Convert,
+            CountLabels,
             Dropout,
             Dropout2d,
             EmaUpdate,

@@ -1,6 +1,7 @@
 //! Softmax and cross-entropy of every pixel, with the class that each pixel is predicted to have and the
 //! gradient of the logits.
 
+use super::count_labels::expect_label_counts;
 use super::loss::is_zero;
 use super::loss_scale::expect_loss_scale;
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
@@ -14,9 +15,9 @@ pub const PIXEL_METRICS: [&str; super::METRICS.len()] = ["loss", "pixels", "righ
 /// The name of the value that holds the class weights of every loss, `[classes]`, in the master precision.
 pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 
-/// `(logits [N, K, H, W], labels i32 [N, H, W], class_weights? [K], loss_scale?) -> metrics f64 [4],
-/// predictions? i32 [N, H, W], dlogits? [N, K, H, W]`; as an auxiliary loss `(…) updates (metrics) ->
-/// dlogits`.
+/// `(logits [N, K, H, W], labels i32 [N, H, W], class_weights? [K], loss_scale?, label_counts? [K]) ->
+/// metrics f64 [4], predictions? i32 [N, H, W], dlogits? [N, K, H, W]`; as an auxiliary loss `(…) updates
+/// (metrics) -> dlogits`.
 ///
 /// ```text
 /// loss = Σ w(y) · -log softmax(z)[y] / Σ w(y)         over the pixels whose label y is not negative
@@ -25,8 +26,10 @@ pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 /// This is PyTorch's `cross_entropy` with `weight` and `ignore_index`. Without class weights, `w` is 1.
 /// Pixels with a negative label count nowhere and get a zero gradient. A batch without a label, or whose
 /// labels all weigh nothing, has a loss of 0. With smoothing `s`, the loss of a pixel is, as PyTorch has it,
-/// `-(1 - s) · w(y) · log p[y] - s / K · Σₖ w(k) · log p[k]`. In micro-batches it is the mean of their means,
-/// and counts are added up.
+/// `-(1 - s) · w(y) · log p[y] - s / K · Σₖ w(k) · log p[k]`.
+///
+/// Where it is a `partial` loss, the pixels are those of a micro-batch or part of a batch, whose
+/// [label counts](super::CountLabels) make the divisor: `Σₖ w(k) · counts[k]`. Metrics are added up.
 ///
 /// A pixel is predicted to have the class of its largest logit, the first of equal ones; NaN is never the
 /// largest.
@@ -51,19 +54,23 @@ pub struct PixelCrossEntropy {
     /// Whether the gradient is that of a scaled loss.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
+    /// Whether the samples are a part of a batch, by whose label counts the loss is divided.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 impl PixelCrossEntropy {
-    /// Positions of operands: `[class weights, loss scale, metrics, predictions, gradient]`. Those that a
-    /// step does not have share the position of the one behind them; the gradient is there where a step has
-    /// so many operands.
+    /// Positions of operands: `[class weights, loss scale, label counts, metrics, predictions, gradient]`. An
+    /// operand that a step does not have shares the position of the next one; a gradient at or past the end is
+    /// absent.
     #[must_use]
-    pub fn positions(&self) -> [usize; 5] {
+    pub fn positions(&self) -> [usize; 6] {
         let weights = 2;
         let scale = weights + usize::from(self.weighted);
-        let metrics = scale + usize::from(self.scaled);
+        let counts = scale + usize::from(self.scaled);
+        let metrics = counts + usize::from(self.partial);
         let predictions = metrics + 1;
-        [weights, scale, metrics, predictions, predictions + usize::from(self.predicts)]
+        [weights, scale, counts, metrics, predictions, predictions + usize::from(self.predicts)]
     }
 }
 
@@ -73,7 +80,7 @@ impl KernelSpec for PixelCrossEntropy {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        let [weights, scale, metrics, predictions, gradient] = self.positions();
+        let [weights, scale, label_counts, metrics, predictions, gradient] = self.positions();
         let predicted = usize::from(self.predicts);
         match self.auxiliary {
             None => expect_counts(counts, &[[metrics, 0, 1 + predicted], [metrics, 0, 2 + predicted]])?,
@@ -88,8 +95,10 @@ impl KernelSpec for PixelCrossEntropy {
         }
         let [n, classes, h, w] = image_shape(operands[0])?;
         expect_labels(operands[1], &[n, h, w])?;
-        operands[weights..scale].iter().try_for_each(|weights| expect_shape(weights, &[classes]))?;
-        operands[scale..metrics].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        let per_class = operands[weights..scale].iter().chain(&operands[label_counts..metrics]);
+        per_class.into_iter().try_for_each(|value| expect_shape(value, &[classes]))?;
+        operands[scale..label_counts].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        operands[label_counts..metrics].iter().try_for_each(|counts| expect_label_counts(counts))?;
         expect_shape(operands[metrics], &[PIXEL_METRICS.len()])?;
         if operands[metrics].dtype != DType::F64 {
             return Err(format!("metrics are {}; they should be f64", operands[metrics].dtype));

@@ -2,15 +2,16 @@
 //! equal parts.
 //!
 //! Forward and backward pass run on one part after the other. The gradients of the parameters are summed over
-//! the parts, and the parameters are updated once, with the mean. But for rounding, the results are those of
-//! one batch, except that a batch norm uses the statistics of each micro-batch and updates its running
-//! statistics for each. (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
+//! the parts, and the parameters are updated once. Losses are divided by the labels of the whole batch. But for
+//! rounding, the results are those of one batch, except that a batch norm uses the statistics of each
+//! micro-batch and updates its running statistics for each. (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
 //! Parallelism, 2018, section 2.)
 
-use super::parts::gradients;
+use super::label_counts::count_labels;
+use super::parts::{gradients, runs_once};
 use crate::ops::AddTiles;
 use crate::program::Section;
-use crate::{EngineError, Kernel, Program, Step, ValueId};
+use crate::{EngineError, Program, Step, ValueId};
 
 /// Turns a differentiated program for one micro-batch into the program for a batch of `count` micro-batches.
 ///
@@ -25,17 +26,16 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
             "a program in tiles cannot be repeated for micro-batches".to_owned(),
         ));
     }
+    let program = &count_labels(program)?;
     let mut whole = program.clone();
     whole.batch *= count;
     for value in whole.values.iter_mut().filter(|value| value.role.is_external()) {
         value.shape[0] *= count;
     }
     let gradients = gradients(program);
-    // What depends on parameters alone is computed once for all parts.
-    let is_common = |step: &Step| matches!(step.kernel, Kernel::JoinWeights(_));
-    whole.steps.retain(is_common);
+    whole.steps.retain(runs_once);
     let common = whole.steps.len();
-    for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !is_common(step)) {
+    for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !runs_once(step)) {
         whole.steps.push(step.clone());
         for &part in gradients.get(&position).into_iter().flatten() {
             let add = add(&mut whole, part, step);

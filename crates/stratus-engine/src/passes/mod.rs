@@ -19,6 +19,7 @@ pub mod average;
 pub mod differentiate;
 pub mod fuse;
 pub mod images;
+mod label_counts;
 pub mod lower;
 pub mod micro_batch;
 pub mod parts;

@@ -1,7 +1,7 @@
 //! A batch in parts: one definition for any number of workers.
 //!
-//! The batch of all workers is cut into `parts` equal parts. Each has batch norm statistics, a loss and
-//! random numbers of its own. Gradients, metrics and running statistics are summed along one binary tree over
+//! The batch of all workers is cut into `parts` equal parts. Each has batch norm statistics and random numbers
+//! of its own. The labels of all are counted first: these counts divide the loss. Gradients, metrics and running statistics are summed along one binary tree over
 //! the parts ([`AddParts`]), and the mean is taken. `workers` processes have a block of parts each: they
 //! process one after the other, and exchange their sums. The result is that of one process which has all
 //! parts, bit by bit.
@@ -9,6 +9,7 @@
 //! A bucket of gradients is exchanged as soon as its last is made, while the backward pass goes on (Li et
 //! al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.3).
 
+use super::label_counts::count_labels;
 use crate::ops::{AddParts, BUCKET_VALUES, ExchangeSums, Scale};
 use crate::program::{Layer, Origin, Section, Stage};
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
@@ -50,6 +51,7 @@ pub fn parts(program: &Program, parts: Parts) -> Result<Program, EngineError> {
     if count == 1 {
         return Ok(program.clone());
     }
+    let program = &count_labels(program)?;
     let mut made = Maker::new(program, parts);
     made.steps(program);
     made.exchange();
@@ -90,14 +92,12 @@ impl Maker {
     /// The steps of the parts, in a section where a worker has several.
     fn steps(&mut self, program: &Program) {
         let own = self.parts.of_worker();
-        // What depends on parameters alone is computed once for all parts.
-        let is_common = |step: &Step| matches!(step.kernel, Kernel::JoinWeights(_));
-        self.whole.steps.extend(program.steps.iter().filter(|step| is_common(step)).cloned());
+        self.whole.steps.extend(program.steps.iter().filter(|step| runs_once(step)).cloned());
         let first = self.whole.steps.len();
         let mut replaced = self.part_values(program);
         let last_touch = last_touches(program, replaced.keys().copied());
         let gradients = gradients(program);
-        for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !is_common(step)) {
+        for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !runs_once(step)) {
             let mut step = step.clone();
             for id in step.inputs.iter_mut().chain(&mut step.updates).chain(&mut step.outputs) {
                 if let Some(summed) = replaced.get(id) {
@@ -184,8 +184,9 @@ impl Maker {
         self.sums.push((self.whole.steps.len() - 1, sum));
     }
 
-    /// The exchange with the other workers: each bucket starts when its last sum is complete; behind the
-    /// backward pass they are waited for in this order.
+    /// The exchange with the other workers. The counts of labels are exchanged before the parts, which need
+    /// them. Of the sums, each bucket starts when its last one is complete; the waits are behind the backward
+    /// pass, in this order.
     fn exchange(&mut self) {
         if self.parts.workers < 2 {
             return;
@@ -194,12 +195,19 @@ impl Maker {
         self.whole.layers.push(Layer { name: EXCHANGE.to_owned(), kind: EXCHANGE.to_owned() });
         let mut behind: Vec<Vec<Step>> = vec![Vec::new(); self.whole.steps.len()];
         let mut waits = Vec::new();
-        for (bucket, (complete, values)) in self.buckets().into_iter().enumerate() {
+        let half = |bucket, waits| step(ExchangeSums { bucket, waits }, Phase::Communication, &[layer]);
+        let buckets = self.buckets();
+        let counts = |step: &Step| matches!(step.kernel, Kernel::CountLabels(_));
+        if let Some(position) = self.whole.steps.iter().position(counts) {
+            let counts = self.whole.steps[position].outputs.clone();
+            behind[position].push(Step { inputs: counts.clone(), ..half(buckets.len(), false) });
+            behind[position].push(Step { updates: counts, ..half(buckets.len(), true) });
+        }
+        for (bucket, (complete, values)) in buckets.into_iter().enumerate() {
             let section = self.whole.section_of(complete);
             let complete = section.map_or(complete, |section| section.steps().end - 1);
-            let half = |waits| step(ExchangeSums { bucket, waits }, Phase::Communication, &[layer]);
-            behind[complete].push(Step { inputs: values.clone(), ..half(false) });
-            waits.push(Step { updates: values, ..half(true) });
+            behind[complete].push(Step { inputs: values.clone(), ..half(bucket, false) });
+            waits.push(Step { updates: values, ..half(bucket, true) });
         }
         let counts: Vec<usize> = behind.iter().map(Vec::len).collect();
         let steps = self.whole.steps.iter().cloned().zip(behind);
@@ -243,6 +251,11 @@ impl Maker {
 
 /// The name of the exchange in reports, where a layer's stands.
 const EXCHANGE: &str = "exchange";
+
+/// Whether a step runs once for all parts: it depends on parameters alone, or on the labels of the whole batch.
+pub(super) fn runs_once(step: &Step) -> bool {
+    matches!(step.kernel, Kernel::JoinWeights(_) | Kernel::CountLabels(_))
+}
 
 fn step(kernel: impl Into<Kernel>, phase: Phase, layers: &[usize]) -> Step {
     let layers = layers.to_vec();

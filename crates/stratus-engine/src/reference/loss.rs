@@ -1,5 +1,6 @@
 //! Softmax and cross-entropy.
 
+use super::count_labels::divisor;
 use super::loss_scale::read;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
@@ -13,6 +14,9 @@ impl Reference for SoftmaxCrossEntropy {
         let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.scaled)) else {
             return Err(unexpected_operands());
         };
+        let Some((label_counts, rest)) = rest.split_at_mut_checked(usize::from(self.partial)) else {
+            return Err(unexpected_operands());
+        };
         let scale = scale.first().map_or(1.0, |scale| read(scale).scale);
         let (metrics, mut gradient) = match rest {
             [metrics] => (metrics, None),
@@ -23,9 +27,11 @@ impl Reference for SoftmaxCrossEntropy {
         let width = if self.mixed { MIXED } else { 1 };
         let class_weight = |class: usize| class_weights.first().map_or(1.0, |weights| weights.get(class));
         let counted = (0..batch).filter(|&n| labels.get(n * width) >= 0.0).count() as f64;
-        let weight = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
-        // What the loss is divided by: samples, or the weights of their classes.
-        let divisor = if self.weighted && !self.mixed {
+        let weight = f64::from(self.auxiliary.unwrap_or(1.0));
+        // The number of samples, or the sum of their classes' weights.
+        let divisor = if let [label_counts] = label_counts {
+            divisor(label_counts, class_weights.first().filter(|_| !self.mixed))
+        } else if self.weighted && !self.mixed {
             let known = |n: usize| (0.0..classes as f64).contains(&labels.get(n));
             (0..batch).filter(|&n| known(n)).map(|n| class_weight(labels.get(n) as usize)).sum()
         } else {

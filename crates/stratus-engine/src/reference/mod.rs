@@ -17,6 +17,7 @@ mod clip;
 mod concat;
 mod conv2d;
 mod convert;
+mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
@@ -100,6 +101,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Conv2dBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::Conv2dForward(kernel) => Box::new(*kernel),
         Kernel::Convert(kernel) => Box::new(*kernel),
+        Kernel::CountLabels(kernel) => Box::new(*kernel),
         Kernel::Dropout(kernel) => Box::new(*kernel),
         Kernel::Dropout2d(kernel) => Box::new(*kernel),
         Kernel::EmaUpdate(kernel) => Box::new(*kernel),

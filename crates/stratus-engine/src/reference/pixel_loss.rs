@@ -1,12 +1,13 @@
 //! Softmax and cross-entropy of every pixel.
 
+use super::count_labels::divisor;
 use super::loss_scale::read;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::PixelCrossEntropy;
 
 impl Reference for PixelCrossEntropy {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
-        let [_, at_scale, at_metrics, ..] = self.positions();
+        let [_, at_scale, at_counts, at_metrics, ..] = self.positions();
         let Some((inputs, outputs)) = operands.split_at_mut_checked(at_metrics) else {
             return Err(unexpected_operands());
         };
@@ -37,8 +38,11 @@ impl Reference for PixelCrossEntropy {
         for pixel in 0..n * pixels {
             weight += label(pixel)?.map_or(0.0, |label| weights[label]);
         }
-        let auxiliary = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
-        let factor = if weight > 0.0 { auxiliary / weight } else { 0.0 };
+        let divisor = match self.partial {
+            true => divisor(&rest[at_counts - 2], rest.first().filter(|_| self.weighted)),
+            false => weight,
+        };
+        let factor = if divisor > 0.0 { f64::from(self.auxiliary.unwrap_or(1.0)) / divisor } else { 0.0 };
         let smoothing = f64::from(self.smoothing);
         let (mut loss, mut counted, mut right) = (0.0, 0.0, 0.0);
         for pixel in 0..n * pixels {

@@ -2,9 +2,11 @@
 //! parts, in less memory.
 
 use crate::common::{Checked, Probe, branches, check_gradient, digits, fuse, numbers, published_digits, sgd};
+use stratus_engine::ops::{CLASS_WEIGHTS, MIXED, WHOLE_SHARE};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::lower::{lower, mix_labels, smooth_labels, weigh_classes};
 use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::parts::{Parts, parts as in_tree};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::update;
@@ -107,6 +109,81 @@ fn where_samples_are_seen_alone_parts_change_nothing() {
         expect_near(&counts, &got.read("metrics"), "metrics");
         for name in gradients(&whole) {
             expect_near(&expected.read(&name), &got.read(&name), &format!("{name} in {count} parts"));
+        }
+    }
+}
+
+/// Two convolutions that see every sample alone, and end with a class for each pixel.
+const PIXELS: &str = r#"
+name = "pixels"
+input = [2, 5, 4]
+output = "conv2"
+
+[[layer]]
+name = "conv1"
+op = "conv2d"
+out_channels = 6
+kernel = 3
+padding = 1
+
+[[layer]]
+name = "conv2"
+op = "conv2d"
+out_channels = 3
+kernel = 1
+"#;
+
+/// Labels are spread unevenly over the parts: some parts have few, one has none, classes differ in weight.
+#[test]
+fn unevenly_labelled_parts_have_the_loss_and_gradients_of_the_whole_batch() {
+    type Change = fn(Program) -> Program;
+    let plain: Change = |program| program;
+    let weighted: Change = |program| weigh_classes(program).unwrap();
+    let smoothed: Change = |program| weigh_classes(smooth_labels(program, 0.1).unwrap()).unwrap();
+    let mixed: Change = |program| mix_labels(weigh_classes(program).unwrap()).unwrap();
+    let (alone, pixels) = (layer_file::parse(ALONE).unwrap(), layer_file::parse(PIXELS).unwrap());
+    let networks = [
+        ("samples", &alone, plain, 1),
+        ("weighted samples", &alone, weighted, 1),
+        ("weighted smoothed samples", &alone, smoothed, 1),
+        ("weighted mixed samples", &alone, mixed, MIXED),
+        ("pixels", &pixels, plain, 1),
+        ("weighted pixels", &pixels, weighted, 1),
+        ("weighted smoothed pixels", &pixels, smoothed, 1),
+    ];
+    for (what, graph, change, numbers_each) in networks {
+        let forward = |batch| change(lower(graph, Mode::Train, Precision::F64, batch).unwrap());
+        let differentiated = |batch| differentiate(&forward(batch)).unwrap();
+        let results = |program: &Program| {
+            let mut probe = Probe::filled(program);
+            let labels: Vec<f64> = (0..probe.read("labels").len() / numbers_each)
+                .flat_map(|n| {
+                    let of_batch = 3 * n * numbers_each < probe.read("labels").len();
+                    let label = if of_batch || n % 5 == 0 { -1.0 } else { (n * n % 3) as f64 };
+                    [label, 1.0, f64::from(WHOLE_SHARE) / 4.0].into_iter().take(numbers_each)
+                })
+                .collect();
+            probe.write("labels", &labels);
+            if probe.has(CLASS_WEIGHTS) {
+                let classes = probe.read(CLASS_WEIGHTS).len();
+                probe.write(CLASS_WEIGHTS, &[0.25, 3.0, 1.5, 7.0][..classes]);
+            }
+            let loss = probe.loss();
+            let gradients = gradients(program);
+            (loss, probe.read("metrics"), gradients.iter().map(|name| probe.read(name)).collect::<Vec<_>>())
+        };
+        let whole = results(&differentiated(BATCH));
+        assert!(whole.0 > 0.1, "{what}");
+        let parts = |count: usize| {
+            let parts = Parts { count, workers: 1, bucket_bytes: 1 << 20 };
+            in_tree(&differentiated(BATCH / count), parts).unwrap()
+        };
+        let micro = |count: usize| micro_batches(&differentiated(BATCH / count), count).unwrap();
+        for program in [micro(2), micro(3), micro(6), micro(BATCH), parts(2), parts(4)] {
+            let (loss, metrics, gradients) = results(&program);
+            assert!((loss - whole.0).abs() < 1e-12, "{what}: {loss} and {}", whole.0);
+            expect_near(&whole.1, &metrics, what);
+            whole.2.iter().zip(&gradients).for_each(|(whole, sum)| expect_near(whole, sum, what));
         }
     }
 }

@@ -9,6 +9,7 @@
 //! for `w · target`, and the gradient is `(softmax(z) · Σ t - t) · weight / divisor`. Small next to a
 //! network, so it is plain code, a row at a time. Threads divide samples.
 
+use super::label_counts::divisor;
 use super::simd::Element;
 use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use stratus_engine::backend::Tile;
@@ -48,6 +49,8 @@ pub struct Loss<'a> {
     pub mixed: bool,
     /// The weight of each class, if they have weights.
     pub class_weights: Option<&'a [f32]>,
+    /// The labels of the whole batch by class, where the samples are a part of it.
+    pub label_counts: Option<&'a [f64]>,
     /// The tile or micro-batch.
     pub tile: Tile,
 }
@@ -64,19 +67,25 @@ pub fn softmax_cross_entropy<E: Element>(
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
-    let Loss { classes, auxiliary, smoothing, mixed, class_weights, tile } = loss;
+    let Loss { classes, auxiliary, smoothing, mixed, class_weights, label_counts, tile } = loss;
     let width = if mixed { MIXED } else { 1 };
     let (threads, batch) = (team.threads(), labels.len() / width);
     labels.chunks_exact(width).enumerate().try_for_each(|(n, label)| check(n, label, classes))?;
     let counted = labels.iter().step_by(width).filter(|&&label| label >= 0).count();
-    // What the sum of losses is divided by: samples, or the weights of their classes.
-    let weights_of_labels = class_weights.filter(|_| !mixed).map(|weights| {
-        labels.iter().filter_map(|&label| Some(f64::from(weights[usize::try_from(label).ok()?]))).sum::<f64>()
-    });
-    let weight = match weights_of_labels {
-        None => auxiliary.unwrap_or(1.0) / (counted.max(1) * tile.micro_batches) as f32,
-        Some(0.0) => 0.0,
-        Some(sum) => (f64::from(auxiliary.unwrap_or(1.0)) / (sum * tile.micro_batches as f64)) as f32,
+    // Class weights count towards the divisor only where a sample has one class.
+    let own_weights = class_weights.filter(|_| !mixed);
+    let weights_of_labels = || match own_weights {
+        Some(weights) => {
+            let classes = labels.iter().filter_map(|&label| usize::try_from(label).ok());
+            classes.map(|class| f64::from(weights[class])).sum()
+        }
+        None => counted as f64,
+    };
+    let divisor = label_counts.map_or_else(weights_of_labels, |counts| divisor(counts, own_weights));
+    let weight = match own_weights {
+        _ if divisor == 0.0 => 0.0,
+        None => auxiliary.unwrap_or(1.0) / divisor as f32,
+        Some(_) => (f64::from(auxiliary.unwrap_or(1.0)) / divisor) as f32,
     };
     let wanted = !gradient.is_empty();
     let mut gradients = cut(
@@ -109,11 +118,7 @@ pub fn softmax_cross_entropy<E: Element>(
         total.top1 += sums.top1;
         total.top5 += sums.top5;
     }
-    let mean = match weights_of_labels {
-        None => total.loss / (counted.max(1) * tile.micro_batches) as f64,
-        Some(0.0) => 0.0,
-        Some(sum) => total.loss / (sum * tile.micro_batches as f64),
-    };
+    let mean = if divisor == 0.0 { 0.0 } else { total.loss / divisor };
     match (auxiliary, &mut *metrics) {
         (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
         _ => {
@@ -273,6 +278,7 @@ mod tests {
             smoothing: 0.0,
             mixed: false,
             class_weights: None,
+            label_counts: None,
             tile: Tile::WHOLE,
         };
         softmax_cross_entropy(&ThreadTeam::single(), logits, labels, of, &mut metrics, &mut gradient)?;
@@ -294,6 +300,7 @@ mod tests {
                 smoothing: 0.0,
                 mixed: true,
                 class_weights: None,
+                label_counts: None,
                 tile: Tile::WHOLE,
             };
             let (mut metrics, mut gradient) = ([0.0; 4], [f32::NAN; 6]);
@@ -322,6 +329,7 @@ mod tests {
             smoothing: 0.0,
             mixed: true,
             class_weights: None,
+            label_counts: None,
             tile: Tile::WHOLE,
         };
         for label in [[0, 1, WHOLE_SHARE], [1, 0, 0]] {
@@ -348,6 +356,7 @@ mod tests {
             smoothing: 0.0,
             mixed: false,
             class_weights: None,
+            label_counts: None,
             tile: Tile::WHOLE,
         };
         of.class_weights = Some(&[1.0, 0.0, 2.0]);

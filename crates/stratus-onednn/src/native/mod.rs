@@ -34,6 +34,7 @@ pub mod elementwise;
 pub mod few_outputs;
 pub mod gelu;
 pub mod hard_sigmoid;
+pub mod label_counts;
 pub mod lanes;
 pub mod layer_scale;
 pub mod loss;

@@ -11,6 +11,7 @@
 
 use super::activation::exp_of_negative;
 use super::elementwise::CpuContext;
+use super::label_counts::divisor;
 use super::rows::Geometry;
 use super::simd::{Element, multiversion};
 use super::threads::{MAX_THREADS, cut, split};
@@ -41,6 +42,8 @@ pub struct PixelOperands<'a, A, E> {
     pub labels: &'a [i32],
     /// A weight for each class; empty: 1 each.
     pub weights: &'a [f32],
+    /// The labels of the whole batch by class, where these are those of a part.
+    pub label_counts: Option<&'a [f64]>,
     /// See [`stratus_engine::ops::PIXEL_METRICS`].
     pub metrics: &'a mut [f64],
     /// Predicted classes; may be empty.
@@ -101,7 +104,8 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
     tile: Tile,
     operands: PixelOperands<'_, A, E>,
 ) -> Result<(), String> {
-    let PixelOperands { logits, labels, weights, metrics, predictions, gradient, scratch } = operands;
+    let PixelOperands { logits, labels, weights, label_counts, metrics, predictions, gradient, scratch } =
+        operands;
     let Geometry { height, row, channels: classes, .. } = loss.geometry;
     let (threads, pixels) = (cpu.team.threads(), height * row);
     let (ones, buffers) = scratch.split_at_mut(classes);
@@ -117,8 +121,8 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
             labels[pixel]
         ));
     }
-    let share = f64::from(loss.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
-    let factor = if counts.weight > 0.0 { share / counts.weight } else { 0.0 };
+    let divisor = label_counts.map_or(counts.weight, |counts| divisor(counts, Some(weights)));
+    let factor = if divisor > 0.0 { f64::from(loss.auxiliary.unwrap_or(1.0)) / divisor } else { 0.0 };
     let gradient = (!gradient.is_empty()).then(|| {
         assert!(
             gradient.len() >= loss.geometry.planes * loss.geometry.plane_elements(),
@@ -385,6 +389,7 @@ mod tests {
             logits,
             labels,
             weights: &[1.0, 0.0, 2.0],
+            label_counts: None,
             metrics: &mut metrics,
             predictions: &mut predictions,
             gradient: &mut gradient,

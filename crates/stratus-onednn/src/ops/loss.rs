@@ -15,12 +15,14 @@ impl OnCpu for SoftmaxCrossEntropy {
             return Err("its logits are not f32".to_owned());
         }
         let team = cpu.team.clone();
-        let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, weighted, scaled: _ } = *self;
-        let [at_weights, _, at_metrics, at_gradient] = self.positions();
+        let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, weighted, scaled: _, partial } = *self;
+        let [at_weights, _, at_counts, at_metrics, at_gradient] = self.positions();
         Ok(typed!(operands.dtype(at_gradient).unwrap_or(DType::F32), E => fallible(move |o| {
             let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(at_metrics));
             let class_weights = weighted.then(|| &*o.elements(at_weights));
-            let loss = Loss { classes, auxiliary, smoothing, mixed, class_weights, tile: o.tile() };
+            let label_counts = partial.then(|| &*o.elements(at_counts));
+            let tile = o.tile();
+            let loss = Loss { classes, auxiliary, smoothing, mixed, class_weights, label_counts, tile };
             softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(at_gradient))
         })))
     }

@@ -11,8 +11,8 @@ use stratus_engine::{DType, Step};
 impl OnCpu for PixelCrossEntropy {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let geometry = operands.common_geometry(0)?;
-        let PixelCrossEntropy { auxiliary, smoothing, weighted, predicts, scaled: _ } = *self;
-        let [weights, _, metrics, predictions, gradient] = self.positions();
+        let PixelCrossEntropy { auxiliary, smoothing, weighted, predicts, scaled: _, partial } = *self;
+        let [weights, _, label_counts, metrics, predictions, gradient] = self.positions();
         let loss = PixelLoss { geometry, auxiliary, smoothing };
         let scratch = operands.values.len();
         let scratch_bytes = scratch_elements(geometry.channels, cpu.team.threads()) * size_of::<f32>();
@@ -26,6 +26,7 @@ impl OnCpu for PixelCrossEntropy {
                     logits: o.elements(0),
                     labels: o.elements(1),
                     weights: if weighted { o.elements(weights) } else { &mut [] },
+                    label_counts: partial.then(|| &*o.elements(label_counts)),
                     metrics: o.elements(metrics),
                     predictions: if predicts { o.elements(predictions) } else { &mut [] },
                     gradient: if has_gradient { o.elements(gradient) } else { &mut [] },

@@ -177,3 +177,39 @@ fn what_does_not_fit_is_said_before_training() {
     assert!(ran.err.contains("trainannot/2.png") && ran.err.contains("12"), "{}", ran.err);
     fs::write(&label, before).unwrap();
 }
+
+/// Half of an image's pixels, or all of them, have no class: a part of the batch may have no label.
+#[test]
+fn batches_in_parts_have_the_loss_of_the_whole_batch() {
+    let place = Place::bare();
+    streets(&place);
+    for (image, rows) in [(1, HEIGHT / 2), (2, HEIGHT)] {
+        let mut classes = labels(image);
+        classes[..rows * WIDTH].fill(VOID);
+        write(&place.path(&format!("set/trainannot/{image}.png")), ColorType::Grayscale, &classes);
+    }
+    let network = "name = \"net\"\ninput = [3, 24, 32]\noutput = \"conv\"\n\n[[layer]]\nname = \"conv\"\n\
+                   op = \"conv2d\"\nout_channels = 11\nkernel = 3\npadding = 1\n";
+    fs::write(place.path("net.toml"), network).unwrap();
+    let loss_and_weights = |name: &str, more: &[&str], workers: &str| {
+        let settings = ["train.epochs=1", "train.threads=1", "train.class_weighting=median_frequency"];
+        let mut arguments = arguments(name, "net.toml", &[&settings[..], more].concat());
+        // The layer file has no width.
+        let width = arguments.iter().position(|argument| argument == "model.width=4").unwrap();
+        arguments.drain(width - 1..=width);
+        arguments.extend(["--workers".to_owned(), workers.to_owned()]);
+        place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
+        let row = rows(&place.path(name).join("iterations.csv"), ITERATIONS)[0].clone();
+        let loss: f64 = row.split(',').nth(2).unwrap().parse().unwrap();
+        (loss, summary(&place.path(name))["weights_sha256"].clone())
+    };
+    let (whole, _) = loss_and_weights("whole", &[], "1");
+    let near = |loss: f64| assert!((loss / whole - 1.0).abs() < 1e-6, "{loss} and {whole}");
+    near(loss_and_weights("micro2", &["train.micro_batches=2"], "1").0);
+    near(loss_and_weights("micro4", &["train.micro_batches=4"], "1").0);
+    let (loss, weights) = loss_and_weights("parts", &["train.parts=4"], "1");
+    near(loss);
+    if crate::workers::has_mpi() {
+        assert_eq!(loss_and_weights("two", &["train.parts=4"], "2"), (loss, weights));
+    }
+}

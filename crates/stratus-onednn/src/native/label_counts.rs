@@ -1,0 +1,75 @@
+//! Labels counted by class, and the divisor of a loss that follows from them.
+
+use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
+
+/// Below this number of labels, waking the team costs more than it saves.
+const MIN_PARALLEL_LABELS: usize = 1 << 14;
+
+/// The number of counters that [`count_labels`] needs as scratch: a row of classes for each thread.
+#[must_use]
+pub fn scratch_counts(classes: usize, threads: usize) -> usize {
+    classes * threads
+}
+
+/// Counts the labels of each class; `stride` numbers make a label, the first of which is its class. Negative
+/// labels and those beyond the classes are not counted. See [`stratus_engine::ops::CountLabels`].
+pub fn count_labels(
+    team: &ThreadTeam,
+    labels: &[i32],
+    stride: usize,
+    counts: &mut [f64],
+    scratch: &mut [u64],
+) {
+    let (classes, samples) = (counts.len(), labels.len() / stride);
+    let threads = if samples < MIN_PARALLEL_LABELS { 1 } else { team.threads() };
+    let rows = cut(scratch, (0..threads).map(|_| classes));
+    let mut parts = rows;
+    let task = |thread: usize, row: &mut &mut [u64]| {
+        row.fill(0);
+        let range = split(samples, threads, thread);
+        for label in labels[range.start * stride..range.end * stride].iter().step_by(stride) {
+            let count = usize::try_from(*label).ok().and_then(|class| row.get_mut(class));
+            count.into_iter().for_each(|count| *count += 1);
+        }
+    };
+    match threads {
+        1 => team.run_serially(&mut parts[..1], &task),
+        _ => team.run_parts(&mut parts[..threads], &task),
+    }
+    for (class, count) in counts.iter_mut().enumerate() {
+        *count = parts[..threads.min(MAX_THREADS)].iter().map(|row| row[class]).sum::<u64>() as f64;
+    }
+}
+
+/// The divisor of a partial loss: the number of labels, or the sum of their classes' weights.
+#[must_use]
+pub fn divisor(label_counts: &[f64], class_weights: Option<&[f32]>) -> f64 {
+    match class_weights {
+        Some(weights) => {
+            label_counts.iter().zip(weights).map(|(count, &weight)| count * f64::from(weight)).sum()
+        }
+        None => label_counts.iter().sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_any_number_of_threads() {
+        let labels: Vec<i32> = (0..40_000).map(|i| i * 7919 % 13 - 2).collect();
+        let expected: Vec<f64> =
+            (0..9).map(|class| labels.iter().filter(|&&label| label == class).count() as f64).collect();
+        for threads in [1, 2, 3] {
+            let (mut counts, mut scratch) = (vec![f64::NAN; 9], vec![7; scratch_counts(9, threads)]);
+            count_labels(&ThreadTeam::in_turn(threads), &labels, 1, &mut counts, &mut scratch);
+            assert_eq!(counts, expected);
+        }
+        let (mut counts, mut scratch) = ([f64::NAN; 3], [7; 3]);
+        let mixed = [1, 2, 5, -1, 0, 0, 1, 0, 9, 3, 0, 0];
+        count_labels(&ThreadTeam::single(), &mixed, 3, &mut counts, &mut scratch);
+        assert_eq!(counts, [0.0, 2.0, 0.0]);
+        assert_eq!((divisor(&counts, None), divisor(&counts, Some(&[1.0, 0.25, 3.0]))), (2.0, 0.5));
+    }
+}

@@ -1,0 +1,25 @@
+//! The labels of a batch, counted by class.
+
+use super::native::native_step;
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::elementwise::CpuContext;
+use crate::native::label_counts::{count_labels, scratch_counts};
+use crate::prepare::PlanBuilder;
+use stratus_engine::Step;
+use stratus_engine::ops::CountLabels;
+
+impl OnCpu for CountLabels {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let classes = operands.values.get(1).map_or(0, |counts| counts.elements());
+        let scratch_bytes = scratch_counts(classes, cpu.team.threads()) * size_of::<u64>();
+        let (team, stride) = (cpu.team.clone(), self.stride());
+        Ok(native_step(scratch_bytes, move |o| {
+            count_labels(&team, o.elements(0), stride, o.elements(1), o.elements(2));
+        }))
+    }
+
+    /// Never measured: no candidate competes with it.
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        plan.add_native(step.clone(), false)
+    }
+}
