@@ -4,8 +4,8 @@
 
 Trains digits twice, writes the page of one run, of both, of their difference and beside published figures,
 and opens each 400 and 1,280 pixels wide, light and dark. Every page must open without a message on the
-console, fit the window, have its charts drawn, and sort its tables. Screenshots stay in FOLDER; an assertion
-ends it.
+console, fit the window, have its charts drawn and its axes labelled, and sort its tables. Screenshots stay in
+FOLDER; an assertion ends it.
 """
 import pathlib
 import subprocess
@@ -19,6 +19,10 @@ SCHEMES = ("light", "dark")
 # Drawn by uPlot: a canvas each, unless there is nothing to draw.
 EMPTY = """() => [...document.querySelectorAll("[data-chart]")]
     .filter(place => !place.querySelector("canvas")).map(place => place.dataset.chart)"""
+# Labels of an axis that occur twice: rounded to fewer decimals than tell them apart.
+EQUAL_LABELS = """() => [...document.querySelectorAll("[data-chart]")].filter(place => place.chart)
+    .flatMap(place => place.chart.axes.map(axis => (axis._values || []).filter(label => label)))
+    .filter(labels => new Set(labels).size < labels.length)"""
 # What reaches beyond the window and is in no box that scrolls.
 WIDE = """() => [...document.querySelectorAll("body *")].filter(element => {
     const box = element.getBoundingClientRect();
@@ -77,6 +81,7 @@ def check(browser, path, width, scheme):
     assert across[0] <= across[1], (what, across, page.evaluate(WIDE))
     assert page.evaluate(WIDE) == [], (what, page.evaluate(WIDE))
     assert page.evaluate(EMPTY) == [], (what, page.evaluate(EMPTY))
+    assert page.evaluate(EQUAL_LABELS) == [], (what, page.evaluate(EQUAL_LABELS))
     light = page.evaluate(LIGHT)
     assert (light > 0.8) == (scheme == "light") and (light < 0.2) == (scheme == "dark"), (what, light)
     assert page.evaluate(CONTRAST) > 7, (what, page.evaluate(CONTRAST))

@@ -1,6 +1,6 @@
 //! Softmax and cross-entropy of every pixel: few and many classes, one pixel, more pixels than a kernel takes
-//! at a time, equal logits, large logits, class weights, smoothed labels, pixels that do not count, parts of a
-//! batch.
+//! at a time, equal logits, large logits, class weights, smoothed labels, pixels that do not count, parts of
+//! a batch.
 
 use super::loss_scale::numbers;
 use super::{Case, Class, Fill, Table, extents};

@@ -1,5 +1,5 @@
-//! Softmax and cross-entropy in three launches: the divisor of the loss; the rows of logits; the sums of their
-//! losses and ranks.
+//! Softmax and cross-entropy in three launches: the divisor of the loss; the rows of logits; the sums of
+//! their losses and ranks.
 
 use super::convert::check_types;
 use super::loss_scale::scaled;

@@ -1,5 +1,5 @@
-// The labels of a batch, counted by class: a block per class. `stride` numbers make a label, the first of which
-// is its class.
+// The labels of a batch, counted by class: a block per class. `stride` numbers make a label, the first of
+// which is its class.
 extern "C" __global__ void label_counts(const int *labels, double *counts, i64 samples, int stride, TIMED) {
     NOTE_TIMES;
     int count = 0;

@@ -29,8 +29,8 @@ __device__ double sum_of(const double *parts, u32 count) {
     return sum;
 }
 
-// The divisor of the loss: the weight of these labels, or where there are label counts, of the whole batch's. A
-// weight of NaN stays: a label has no class.
+// The divisor of the loss: the weight of these labels, or where there are label counts, of the whole batch's.
+// A weight of NaN stays: a label has no class.
 __device__ double divisor_of(double weight, const double *label_counts, const float *class_weights,
                              int classes) {
     if (!label_counts || weight != weight) return weight;

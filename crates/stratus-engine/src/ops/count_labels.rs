@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// `labels i32 [N], [N, 3] or [N, H, W] -> counts f64 [K]`: the number of labels of each class.
 ///
-/// Negative labels are not counted, nor are those beyond the classes, which the loss refuses. Counts are whole
-/// numbers, so that their sum over workers is exact in any order.
+/// Negative labels are not counted, nor are those beyond the classes, which the loss refuses. Counts are
+/// whole numbers, so that their sum over workers is exact in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CountLabels {
     /// Whether samples are mixed of two: labels are `[N, 3]`, see [`MIXED`], and the first class is counted.

@@ -61,8 +61,8 @@ pub struct PixelCrossEntropy {
 
 impl PixelCrossEntropy {
     /// Positions of operands: `[class weights, loss scale, label counts, metrics, predictions, gradient]`. An
-    /// operand that a step does not have shares the position of the next one; a gradient at or past the end is
-    /// absent.
+    /// operand that a step does not have shares the position of the next one; a gradient at or past the end
+    /// is absent.
     #[must_use]
     pub fn positions(&self) -> [usize; 6] {
         let weights = 2;

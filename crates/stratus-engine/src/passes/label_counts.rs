@@ -1,14 +1,15 @@
 //! The divisor of a loss over a batch that is cut into micro-batches or parts.
 //!
-//! A batch's loss is the mean over its labels, or with class weights over their weights. Labels are not spread
-//! evenly over a batch: masks have pixels without a class, classes have different weights. So the parts' losses
-//! are not divided by their own labels, but by those of the whole batch, which are counted first.
+//! A batch's loss is the mean over its labels, or with class weights over their weights. Labels are not
+//! spread evenly over a batch: masks have pixels without a class, classes have different weights. So the
+//! parts' losses are not divided by their own labels, but by those of the whole batch, which are counted
+//! first.
 
 use crate::ops::CountLabels;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step};
 
-/// The same program, whose losses are partial: its first step counts the labels, and its losses are divided by
-/// these counts.
+/// The same program, whose losses are partial: its first step counts the labels, and its losses are divided
+/// by these counts.
 ///
 /// # Errors
 /// Where verification fails.

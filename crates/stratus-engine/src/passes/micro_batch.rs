@@ -2,10 +2,10 @@
 //! equal parts.
 //!
 //! Forward and backward pass run on one part after the other. The gradients of the parameters are summed over
-//! the parts, and the parameters are updated once. Losses are divided by the labels of the whole batch. But for
-//! rounding, the results are those of one batch, except that a batch norm uses the statistics of each
-//! micro-batch and updates its running statistics for each. (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
-//! Parallelism, 2018, section 2.)
+//! the parts, and the parameters are updated once. Losses are divided by the labels of the whole batch. But
+//! for rounding, the results are those of one batch, except that a batch norm uses the statistics of each
+//! micro-batch and updates its running statistics for each. (Huang et al., GPipe: Efficient Training of Giant
+//! Neural Networks using Pipeline Parallelism, 2018, section 2.)
 
 use super::label_counts::count_labels;
 use super::parts::{gradients, runs_once};

@@ -1,10 +1,10 @@
 //! A batch in parts: one definition for any number of workers.
 //!
-//! The batch of all workers is cut into `parts` equal parts. Each has batch norm statistics and random numbers
-//! of its own. The labels of all are counted first: these counts divide the loss. Gradients, metrics and running statistics are summed along one binary tree over
-//! the parts ([`AddParts`]), and the mean is taken. `workers` processes have a block of parts each: they
-//! process one after the other, and exchange their sums. The result is that of one process which has all
-//! parts, bit by bit.
+//! The batch of all workers is cut into `parts` equal parts. Each has batch norm statistics and random
+//! numbers of its own. The labels of all are counted first: these counts divide the loss. Gradients, metrics
+//! and running statistics are summed along one binary tree over the parts ([`AddParts`]); of the last the
+//! mean is taken. `workers` processes have a block of parts each: they process one after the other, and
+//! exchange their sums. The result is that of one process which has all parts, bit by bit.
 //!
 //! A bucket of gradients is exchanged as soon as its last is made, while the backward pass goes on (Li et
 //! al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.3).
@@ -252,7 +252,8 @@ impl Maker {
 /// The name of the exchange in reports, where a layer's stands.
 const EXCHANGE: &str = "exchange";
 
-/// Whether a step runs once for all parts: it depends on parameters alone, or on the labels of the whole batch.
+/// Whether a step runs once for all parts: it depends on parameters alone, or on the labels of the whole
+/// batch.
 pub(super) fn runs_once(step: &Step) -> bool {
     matches!(step.kernel, Kernel::JoinWeights(_) | Kernel::CountLabels(_))
 }

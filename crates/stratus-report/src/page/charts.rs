@@ -34,12 +34,14 @@ pub fn memory_svg(run: &RunReport) -> Option<String> {
 /// A part of a bar: its class, what it is, milliseconds.
 type Segment = (&'static str, &'static str, f64);
 
-/// A bar a layer, the longest first, in milliseconds an iteration: forward, gradients, update.
+/// A bar a layer, the longest first, in milliseconds an iteration: forward, gradients, update. The layers
+/// without a bar are a line of text: a bar for all of them together would look like the slowest layer.
 pub(super) fn time(accounting: &Accounting) -> Svg {
     let mut layers: Vec<_> = accounting.layers.iter().collect();
     layers.sort_by_key(|layer| std::cmp::Reverse(layer.total.total_ns));
     let rest: f64 = layers.iter().skip(LAYERS).map(|layer| layer.total.mean_ms).sum();
     let hidden = layers.len().saturating_sub(LAYERS);
+    let shown = layers.len() - hidden;
     layers.truncate(LAYERS);
     let mut rows: Vec<(String, Vec<Segment>)> = Vec::new();
     for layer in layers {
@@ -50,9 +52,6 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
             ("update", "update", layer.update.mean_ms),
         ];
         rows.push((layer.layer.clone(), parts));
-    }
-    if hidden > 0 {
-        rows.push((format!("{hidden} more layers"), vec![("rest", "all phases", rest)]));
     }
     for row in &accounting.phases {
         let name = row.phase.name().replace('_', " ");
@@ -65,7 +64,8 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
     ));
     let longest = rows.iter().map(|(_, row)| total(row)).fold(f64::MIN_POSITIVE, f64::max);
     let (left, right, line, top) = (240.0, 90.0, 22.0, 34.0);
-    let mut svg = Svg::new(WIDTH, top + line * rows.len() as f64 + 10.0);
+    let lines = rows.len() + usize::from(hidden > 0);
+    let mut svg = Svg::new(WIDTH, top + line * lines as f64 + 10.0);
     let legend = [
         ("forward", "forward"),
         ("backward-data", "gradient of the input"),
@@ -79,7 +79,17 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
         svg.text("label", [x + 17.0, 18.0], Anchor::Start, text);
         x += 34.0 + 7.2 * text.len() as f64;
     }
+    if hidden > 0 {
+        let share = 100.0 * rest / accounting.wall.mean_ms.max(f64::MIN_POSITIVE);
+        let more =
+            if hidden == 1 { "1 more layer takes".to_owned() } else { format!("{hidden} more layers take") };
+        let text =
+            format!("{more} {rest:.3} ms together, {share:.1} % of an iteration: see the table of layers");
+        svg.text("label", [left, top + line * shown as f64 + 14.0], Anchor::Start, &text);
+    }
     for (number, (name, row)) in rows.iter().enumerate() {
+        // The line of text stands below the layers.
+        let number = number + usize::from(hidden > 0 && number >= shown);
         let y = top + line * number as f64;
         svg.text("label", [left - 8.0, y + 14.0], Anchor::End, fit(name, 32).trim_end());
         let mut x = left;

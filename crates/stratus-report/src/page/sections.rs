@@ -108,6 +108,7 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
         return;
     }
     html.element("h3", "", "Learning");
+    means_note(html, run.curves.iterations_per_point);
     html.open("div", "pair");
     html.chart("loss", number, "Loss", "");
     match run.task {
@@ -119,6 +120,13 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     html.chart("rate", number, "Learning rate", "");
     html.chart("pace", number, "Milliseconds of an iteration, and of it waiting for data", "");
     html.close("div");
+}
+
+/// Says that the points of curves are means, where they are of more than one iteration.
+fn means_note(html: &mut Html, iterations: u64) {
+    if iterations > 1 {
+        html.element("p", "note", &format!("Each point of a curve is the mean of {iterations} iterations."));
+    }
 }
 
 fn time(html: &mut Html, run: &RunReport, number: usize) {
@@ -138,14 +146,17 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
     html.open("div", "scroll");
     html.raw(&charts::time(accounting).inline("Where an iteration goes"));
     html.close("div");
-    if !run.curves.layers.is_empty() {
-        html.chart(
-            "layers",
-            number,
-            "Layer time over the iterations, ms",
-            "A name below the chart hides or shows its layer.",
-        );
-        html.chart("forward-backward", number, "Forward against backward and update, ms", "");
+    let (drawn, layers) = (run.curves.layers.len(), accounting.layers.len());
+    if drawn > 0 {
+        means_note(html, run.curves.layer_iterations_per_point);
+        let note = match drawn < layers {
+            true => format!("The {drawn} layers of {layers} that take longest. "),
+            false => String::new(),
+        };
+        let note = note + "A name below the chart hides or shows its layer.";
+        html.chart("layers", number, "Layer time over the iterations, ms", &note);
+        let title = format!("Forward against backward and update, all {layers} layers, ms");
+        html.chart("forward-backward", number, &title, "");
     }
     layer_table(html, run);
     super::workers::table(html, accounting);

@@ -127,14 +127,18 @@ impl LogAxis {
 
 /// A number of an axis, short: `0.1`, `20`, `1,000`.
 pub(super) fn short(value: f64) -> String {
-    if value >= 1000.0 {
-        let thousands = (value / 1000.0) as u64;
-        if thousands >= 1000 { format!("{},000,000", thousands / 1000) } else { format!("{thousands},000") }
-    } else if value >= 1.0 {
-        format!("{value:.0}")
-    } else {
-        format!("{value}")
+    if value < 1.0 {
+        return format!("{value}");
     }
+    let digits = format!("{value:.0}");
+    let mut grouped = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 #[cfg(test)]
@@ -147,6 +151,8 @@ mod tests {
         assert_eq!(axis.ends(), [0.1, 1000.0]);
         assert_eq!((axis.at(0.1), axis.at(1000.0)), (100.0, 400.0));
         assert_eq!(axis.ticks().map(short).collect::<Vec<_>>(), ["0.1", "1", "10", "100", "1,000"]);
+        let large = [1e-5, 20.0, 12_345.0, 1e6, 1e10].map(short);
+        assert_eq!(large, ["0.00001", "20", "12,345", "1,000,000", "10,000,000,000"]);
         assert_eq!(LogAxis::over(std::iter::empty(), 0.0, 1.0).ends(), [1.0, 10.0]);
         assert_eq!(LogAxis::over([10.0].into_iter(), 0.0, 1.0).ends(), [10.0, 100.0]);
     }

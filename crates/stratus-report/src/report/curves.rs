@@ -1,6 +1,6 @@
 //! Curves over the iterations, in a bounded number of points.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use stratus_run::RunDir;
@@ -29,14 +29,25 @@ pub struct Curves {
     pub loss: Curve,
     /// Mean share of right answers.
     pub accuracy: Curve,
-    /// The learning rate at the end of the stretch.
+    /// Mean learning rate.
     pub learning_rate: Curve,
     /// Mean milliseconds that an iteration waits for data.
     pub data_ms: Curve,
     /// Mean milliseconds of an iteration, waiting included.
     pub iteration_ms: Curve,
+    /// The number of iterations that a point is the mean of; the last point may have fewer.
+    pub iterations_per_point: u64,
+    /// The last iteration of each epoch.
+    #[serde(skip)]
+    pub epoch_ends: BTreeMap<u32, u64>,
     /// The number of the last iteration of each point of the curves by layer.
     pub layer_iteration: Vec<u64>,
+    /// The number of iterations that a point of the curves by layer is the mean of.
+    pub layer_iterations_per_point: u64,
+    /// Mean milliseconds of all layers: forward.
+    pub forward_ms: Curve,
+    /// Mean milliseconds of all layers: backward and update.
+    pub backward_ms: Curve,
     /// Mean milliseconds of the layers that take longest, the longest first.
     pub layers: Vec<LayerCurve>,
 }
@@ -73,6 +84,7 @@ impl Curves {
         let mut means = Means::new(5, POINTS);
         for row in CsvReader::<IterationRow>::open(&path)? {
             let row = row?;
+            self.epoch_ends.insert(row.epoch, row.iteration);
             let wall = row.data_s + row.train_s + row.unattributed_s;
             means.push(
                 row.iteration,
@@ -85,6 +97,7 @@ impl Curves {
                 ],
             );
         }
+        self.iterations_per_point = means.length;
         let (numbers, columns) = means.finish();
         self.iteration = numbers;
         let [loss, accuracy, learning_rate, data_ms, iteration_ms] =
@@ -109,8 +122,10 @@ impl Curves {
         let mut reader = TimelineReader::open(&run.timeline())?;
         let (mut rows, mut iteration) = (Rows::default(), Iteration::default());
         let mut column_of: Vec<Option<usize>> = Vec::new();
-        let mut means = Means::new(2 * longest.len(), LAYER_POINTS);
-        let mut now = vec![0.0; 2 * longest.len()];
+        // Forward and backward of each layer with a curve, then of all layers.
+        let all = 2 * longest.len();
+        let mut means = Means::new(all + 2, LAYER_POINTS);
+        let mut now = vec![0.0; all + 2];
         while reader.read(&mut iteration)? {
             if reader.programs()[iteration.program].purpose != Purpose::Train {
                 continue;
@@ -121,14 +136,16 @@ impl Curves {
             }
             now.fill(0.0);
             for (place, &ns) in rows.places[iteration.program].iter().zip(&iteration.ns) {
-                if let Place::Layer(row, column) = *place
-                    && let Some(position) = column_of[row]
-                {
-                    now[2 * position + usize::from(!column.is_forward())] += ns as f64 / 1e6;
+                let Place::Layer(row, column) = *place else { continue };
+                let (ms, part) = (ns as f64 / 1e6, usize::from(!column.is_forward()));
+                now[all + part] += ms;
+                if let Some(position) = column_of[row] {
+                    now[2 * position + part] += ms;
                 }
             }
             means.push(iteration.iteration, &now);
         }
+        self.layer_iterations_per_point = means.length;
         let (numbers, columns) = means.finish();
         self.layer_iteration = numbers;
         let mut columns = columns.into_iter();
@@ -137,6 +154,7 @@ impl Curves {
             .iter()
             .map(|layer| LayerCurve { layer: layer.layer.clone(), forward_ms: next(), backward_ms: next() })
             .collect();
+        (self.forward_ms, self.backward_ms) = (next(), next());
         Ok(())
     }
 }

@@ -93,6 +93,8 @@ pub struct RunReport {
 pub struct Epoch {
     /// The epoch, from 1.
     pub epoch: u32,
+    /// The epoch's last iteration, where `iterations.csv` has it.
+    pub last_iteration: Option<u64>,
     /// Mean loss over the epoch's iterations.
     pub train_loss: f64,
     /// Share of right answers over the epoch's iterations: of samples, or of their pixels.
@@ -115,7 +117,17 @@ impl Epoch {
             Task::Classification => val_accuracy,
             Task::Segmentation => row.val_miou,
         };
-        Self { epoch, train_loss, train_accuracy, val_loss, val_accuracy, val_score, elapsed_s }
+        let last_iteration = None;
+        Self {
+            epoch,
+            last_iteration,
+            train_loss,
+            train_accuracy,
+            val_loss,
+            val_accuracy,
+            val_score,
+            elapsed_s,
+        }
     }
 }
 
@@ -188,7 +200,7 @@ impl RunReport {
             missing("times per layer", error.to_string());
             Accounting::default()
         });
-        let (task, epochs) = read_epochs(&run).unwrap_or_else(|error| {
+        let (task, mut epochs) = read_epochs(&run).unwrap_or_else(|error| {
             missing("epochs", error.to_string());
             (Task::default(), Vec::new())
         });
@@ -196,6 +208,9 @@ impl RunReport {
             missing("curves over the iterations", error.to_string());
             Curves::default()
         });
+        for epoch in &mut epochs {
+            epoch.last_iteration = curves.epoch_ends.get(&epoch.epoch).copied();
+        }
         let peaks = experiment.machine.as_ref().map(|machine| peaks(machine, here)).unwrap_or_default();
         let (work, memory) = match cost::read_plan(&run) {
             Ok(plan) => {

@@ -4,5 +4,6 @@
 
 mod against;
 mod diff;
+mod figures;
 mod page;
 mod report;

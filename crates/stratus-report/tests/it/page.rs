@@ -23,7 +23,7 @@ struct Made<'a> {
 
 const PLAIN: Made<'static> = Made { layer: "conv1", iterations: 40, rate: 0.1, seed: 1, summary: true };
 
-fn slot(layers: &[&str], kind: &str, phase: Phase) -> Slot {
+pub fn slot(layers: &[&str], kind: &str, phase: Phase) -> Slot {
     let layers = layers.iter().map(ToString::to_string).collect();
     Slot { layers, kind: kind.into(), phase, device: "cpu".into() }
 }
@@ -87,7 +87,7 @@ fn make(root: &Path, made: &Made) -> PathBuf {
 }
 
 /// The document that the page's scripts draw.
-fn drawn(page: &str) -> serde_json::Value {
+pub fn drawn(page: &str) -> serde_json::Value {
     let from = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
     let text = &page[from..];
     serde_json::from_str(&text[..text.find("</script>").unwrap()]).unwrap()

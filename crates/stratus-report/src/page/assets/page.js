@@ -15,9 +15,22 @@
     value: (_, v) => v === null || v === undefined ? "–" : Number(v.toPrecision(5)).toString(),
   }, more);
 
+  // As many decimals as tell two neighbouring labels of an axis apart.
+  const decimals = step => {
+    let places = 0;
+    while (places < 12 && Math.abs(step - Number(step.toFixed(places))) > 1e-6 * step) places++;
+    return places;
+  };
+  const labels = (_, ticks, axis, space, step) => {
+    const places = decimals(step);
+    const short = { minimumFractionDigits: places, maximumFractionDigits: places };
+    const fine = places > 5;
+    return ticks.map(v => v === null ? "" : fine && v !== 0 ? v.toExponential(2) : v.toLocaleString("en-US", fine ? {} : short));
+  };
+
   const draw = (place, x, series, rows, more) => {
     const axis = () => ({ stroke: () => css("--muted"), grid: { stroke: () => css("--line"), width: 1 },
-      ticks: { stroke: () => css("--line") } });
+      ticks: { stroke: () => css("--line") }, values: labels });
     const size = () => ({ width: Math.max(place.clientWidth, 200), height: more.height || 260 });
     const options = Object.assign(size(), {
       scales: { x: { time: false }, y: more.scale || {} },
@@ -26,19 +39,15 @@
       legend: { live: series.length < 8 },
       cursor: { drag: { x: true, y: false } },
     });
-    const chart = new uPlot(options, rows, place);
+    const chart = place.chart = new uPlot(options, rows, place);
     new ResizeObserver(() => { const s = size(); if (s.width !== chart.width) chart.setSize(s); }).observe(place);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw(false, true));
   };
 
   // Epochs stand where their last iteration is.
-  const ends = run => {
-    const all = run.curves.iteration, last = all[all.length - 1] || 0, n = run.epochs.length;
-    const seen = n ? run.epochs[n - 1].epoch : 1;
-    return run.epochs.map(e => Math.round(last * e.epoch / seen));
-  };
+  const ends = run => run.epochs.map(e => e.last_iteration);
   const known = (x, y) => {
-    const keep = x.map((_, i) => i).filter(i => y[i] !== null && y[i] !== undefined);
+    const keep = x.map((_, i) => i).filter(i => x[i] !== null && y[i] !== null && y[i] !== undefined);
     return [keep.map(i => x[i]), keep.map(i => y[i])];
   };
 
@@ -67,9 +76,9 @@
         [c.layer_iteration].concat(c.layers.map(sum)), { height: 320 });
     },
     "forward-backward": (place, run) => {
-      const c = run.curves, total = part => c.layer_iteration.map((_, i) => c.layers.reduce((s, l) => s + l[part][i], 0));
+      const c = run.curves;
       draw(place, "iteration", [line("forward", 0), line("backward and update", 1)],
-        [c.layer_iteration, total("forward_ms"), total("backward_ms")], {});
+        [c.layer_iteration, c.forward_ms, c.backward_ms], {});
     },
     "used-processors": (place, run) => used(place, run, [["processors", "cpu_percent", 1, 0], ["GPU", "gpu_percent", 1, 2]]),
     "used-memory": (place, run) => used(place, run, [["run", "rss_bytes", 1e-9, 0], ["GPU", "gpu_memory_bytes", 1e-9, 2]]),
