@@ -7,6 +7,7 @@
 //! `train/<class>/<image>`, can be by lists or by a seed ([`SplitBy`]).
 
 mod index;
+mod packed;
 mod parts;
 mod split;
 mod store;
@@ -77,9 +78,9 @@ impl Folder {
         let mut store = Store::open(root)?;
         let given = options.split_by == SplitBy::Given;
         let (train, folder) = if given {
-            (store.split_folder(root, Split::Train)?, store.split_folder(root, split)?)
+            (store.split_folder(Split::Train)?, store.split_folder(split)?)
         } else {
-            let folder = store.undivided_folder(root)?;
+            let folder = store.undivided_folder()?;
             (folder.clone(), folder)
         };
         let known = store.classes(&train)?;
@@ -120,13 +121,13 @@ impl Folder {
         let empty: Vec<&str> = index.empty_classes().collect();
         if !empty.is_empty() && !options.skip_damaged {
             return Err(DataError::EmptyClasses {
-                path: root.join(&folder),
+                path: store.shown(&folder),
                 count: empty.len(),
                 listed: empty.iter().take(LISTED).map(|&class| class.to_owned()).collect(),
             });
         }
         if index.len() == 0 {
-            return Err(DataError::Empty { origin: root.join(&folder).display().to_string() });
+            return Err(DataError::Empty { origin: store.shown(&folder).display().to_string() });
         }
         let mut set = Self { store, index, damaged: Vec::new() };
         if options.verify {
@@ -269,6 +270,6 @@ impl Dataset for Folder {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.index.bytes()
+        self.index.bytes() + self.store.resident_bytes()
     }
 }
