@@ -35,9 +35,12 @@ const NAME: &str = "folder";
 const LOOKED_AT: usize = 1000;
 
 /// Whether a folder, or its part for training, holds folders of photographs: a guess for hints, made of their
-/// names.
+/// names. A tar archive counts as the folder that it holds.
 #[must_use]
 pub fn holds_classes(root: &Path) -> bool {
+    if root.is_file() {
+        return Store::open(root).is_ok_and(|store| store.holds_classes());
+    }
     let entries = |path: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT).flatten();
         entries.map(|entry| entry.path()).collect()
@@ -48,6 +51,12 @@ pub fn holds_classes(root: &Path) -> bool {
         .iter()
         .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(parts::is_part));
     inside.iter().any(has_images) || parts.flat_map(|part| entries(part)).any(|class| has_images(&class))
+}
+
+/// Whether a folder, or the one in a tar archive, has a part for training.
+#[must_use]
+pub fn holds_training_part(root: &Path) -> bool {
+    Store::open(root).and_then(|store| store.undivided_folder()).is_ok_and(|part| !part.is_empty())
 }
 
 /// The registry's entry.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
 use crate::common::write_picture;
+use stratus_data::datasets::folder;
 use stratus_data::{Dataset, OpenOptions, Scratch, Split, SplitBy, open, shards};
 
 /// An entry that is written by hand: its path, and what it is.
@@ -482,6 +483,9 @@ fn the_folder_with_the_classes_is_found() {
         let set = open("folder", &path, Split::Validation, &skip).unwrap();
         let found: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
         assert_eq!(found, classes, "{paths:?}");
+        assert!(folder::holds_classes(&path), "{paths:?}");
+        let is_train = paths.iter().any(|path| path.contains("train/cat"));
+        assert_eq!(folder::holds_training_part(&path), is_train, "{paths:?}");
         assert_eq!(set.sample_name(0), format!("{}/{prefix}{}/0.png", path.display(), classes[0]));
     }
     // Which of two it is, nothing says.

@@ -145,6 +145,15 @@ impl Store {
         names.iter().any(|name| is_image(Path::new(name)))
     }
 
+    /// Whether folders of images are in it, or in one of its parts.
+    pub(super) fn holds_classes(&self) -> bool {
+        let folders = |folder: &str| self.folders_in(folder, |_| false).unwrap_or_default();
+        folders("").iter().any(|folder| {
+            let in_part = || folders(folder).iter().any(|class| self.has_images(&below(folder, class)));
+            self.has_images(folder) || parts::is_part(folder) && in_part()
+        })
+    }
+
     /// The folder of a split.
     pub(super) fn split_folder(&self, split: Split) -> Result<String, DataError> {
         let folders = self.folders_in("", parts::is_part)?;
