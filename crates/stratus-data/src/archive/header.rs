@@ -81,7 +81,7 @@ pub(super) fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// The first record of pax records, `LENGTH KEY=VALUE\n`, and the records behind it. Values may hold any byte.
+/// The first of pax records, `LENGTH KEY=VALUE\n`, and the records behind it. Values may hold any byte.
 pub(super) fn next_record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let digits = records.iter().position(|&byte| byte == b' ')?;
     let length: usize = std::str::from_utf8(&records[..digits]).ok()?.parse().ok()?;

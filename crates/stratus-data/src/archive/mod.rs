@@ -1,8 +1,8 @@
 //! The entries of a tar archive, header by header, without reading what they hold.
 //!
-//! An archive is read as the folder that `tar -xf` makes of it: in the formats v7, ustar, pax and GNU, with long
-//! names, links and files with holes. Nothing is allocated that a header alone asks for, and no name leads out
-//! of the folder.
+//! An archive is read as the folder that `tar -xf` makes of it: in the formats v7, ustar, pax and GNU, with
+//! long names, links and files with holes. Nothing is allocated that a header alone asks for, and no name
+//! leads out of the folder.
 //!
 //! The formats: POSIX.1-2017, "pax Interchange Format"; the GNU tar manual, "Tar Internals".
 
@@ -55,7 +55,7 @@ impl Content {
     }
 }
 
-/// What an entry unpacks to.
+/// The kind of file or folder that an entry unpacks to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind<'a> {
     Folder,
@@ -279,8 +279,8 @@ impl<'a> Entries<'a> {
             }
             b'M' | b'N' => {
                 return Err(format!(
-                    "the header at byte {at} is of the kind `{}`, a part of an archive of several volumes or of \
-                     an old format; unpack it, and name the folder",
+                    "the header at byte {at} is of the kind `{}`, a part of an archive of several volumes or \
+                     of an old format; unpack it, and name the folder",
                     char::from(kind)
                 ));
             }
@@ -325,7 +325,8 @@ impl<'a> Entries<'a> {
         let sparse = |problem: String| {
             let path = shown(records.sparse_name.as_deref().unwrap_or(path));
             format!(
-                "{path} is a file with holes that cannot be read: {problem}; pack it without (`tar` without -S)"
+                "{path} is a file with holes that cannot be read: {problem}; pack it without (`tar` without \
+                 -S)"
             )
         };
         let mut offset = self.at + BLOCK;
@@ -363,7 +364,7 @@ impl<'a> Entries<'a> {
                 (offset, stored) = (offset + map_bytes, size - map_bytes);
             }
             [major, minor] => {
-                let version = [major, minor].map(|number| number.unwrap_or_default());
+                let version = [major, minor].map(Option::unwrap_or_default);
                 return Err(sparse(format!("it is in the format {}.{}", version[0], version[1])));
             }
         }
@@ -414,8 +415,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Checks that no other archive begins behind the end of this one, which programs would not unpack either,
-    /// and which somebody has put there.
+    /// Checks that no other archive begins behind the end of this one: it is there for a reason, and programs
+    /// that unpack the first would pass it over.
     fn expect_end(&mut self) -> Result<(), String> {
         let end = self.length.min(self.at.saturating_add(MAX_PADDING_BYTES));
         let (mut at, mut chunk) = (self.at, Vec::new());
@@ -426,8 +427,8 @@ impl<'a> Entries<'a> {
                 let block = at + found as u64 / BLOCK * BLOCK;
                 return match self.header_at(block)? {
                     Some(_) => Err(format!(
-                        "another archive begins at byte {block}, behind the end of the first, which is all that \
-                         `tar -xf` unpacks; join them with `tar --concatenate`, or unpack them with \
+                        "another archive begins at byte {block}, behind the end of the first, which is all \
+                         that `tar -xf` unpacks; join them with `tar --concatenate`, or unpack them with \
                          `tar --ignore-zeros -xf` and name the folder"
                     )),
                     None => Ok(()),

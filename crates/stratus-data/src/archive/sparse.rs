@@ -83,7 +83,8 @@ impl SparseMap {
     }
 }
 
-/// The ranges of an old GNU header's table: offset and length in 12 bytes each, up to the first that is empty.
+/// Adds the ranges of an old GNU header's table: offset and length in 12 bytes each, up to the first that is
+/// empty.
 pub(super) fn table_of(table: &[u8], ranges: &mut Vec<[u64; 2]>) -> Result<(), String> {
     for entry in table.chunks_exact(24) {
         if entry[0] == 0 {

@@ -228,8 +228,8 @@ proptest! {
             header("train/a", b'1', 0),
         ]
         .concat();
-        archive[5 * 512 + 386..][..24].copy_from_slice(b"00000000010\000000001000\0");
-        archive[5 * 512 + 483..][..12].copy_from_slice(b"00000001750\0");
+        archive[5 * 512 + 386..][..24].copy_from_slice(b"00000000010 00000001000 ");
+        archive[5 * 512 + 483..][..12].copy_from_slice(b"00000001750 ");
         for (at, byte) in damage {
             archive[at] = byte;
         }

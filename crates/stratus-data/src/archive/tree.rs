@@ -22,7 +22,7 @@ impl FolderId {
     }
 }
 
-/// What is in a folder of an archive.
+/// The content of a name in a folder of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Folder(FolderId),
@@ -39,7 +39,7 @@ pub(crate) enum Node {
     Special(&'static str),
 }
 
-/// What a path leads to.
+/// The file or folder that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Folder(FolderId),
@@ -246,7 +246,7 @@ impl Tree {
         &self.names[child.name.0 as usize..child.name.1 as usize]
     }
 
-    /// What a path from a folder leads to, links followed; `None` where nothing is there.
+    /// Follows a path from a folder, and links on the way; `None` where nothing is there.
     ///
     /// # Errors
     ///
@@ -258,8 +258,8 @@ impl Tree {
         let dead = |first: Option<&[u8]>, why: &str| match first {
             None => Ok(None),
             Some(target) => Err(format!(
-                "is a link to {}, which cannot be followed in the archive ({why}); pack what it leads to in its \
-                 place (`tar -h`), or leave the link out",
+                "is a link to {}, which cannot be followed in the archive ({why}); pack what it leads to in \
+                 its place (`tar -h`), or leave the link out",
                 shown(target)
             )),
         };

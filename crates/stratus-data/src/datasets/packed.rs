@@ -101,8 +101,8 @@ pub(super) fn not_a_folder(dataset: &str, path: &Path) -> DataError {
             if ending.eq_ignore_ascii_case(".tar") && !stem.is_empty() && dataset != "shards" =>
         {
             format!(
-                "is a file, and `{dataset}` is read from a folder; unpack it first, and name the folder: mkdir \
-                 {stem} && tar -xf {name} -C {stem}"
+                "is a file, and `{dataset}` is read from a folder; unpack it first, and name the folder: \
+                 mkdir {stem} && tar -xf {name} -C {stem}"
             )
         }
         _ => format!("is a file, and `{dataset}` is read from a folder; name the folder that the file is in"),

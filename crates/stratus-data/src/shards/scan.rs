@@ -55,7 +55,7 @@ struct ScannedShard {
     links: Vec<(usize, Role, Vec<u8>)>,
 }
 
-/// What a member is of its sample.
+/// The part that a member has in its sample.
 #[derive(Clone, Copy)]
 enum Role {
     Image,

@@ -230,7 +230,7 @@ fn pack(entries: &[(&str, Packed<'_>)]) -> Vec<u8> {
     archive
 }
 
-/// What can be seen of a split, or the message with which it is refused. The data set is called ROOT.
+/// The classes and samples of a split, or the message with which it is refused. The data set is called ROOT.
 fn seen(root: &Path, wrapped: &str, split: Split, options: &OpenOptions) -> Result<Vec<String>, String> {
     let roots = [root.join(wrapped).display().to_string(), root.display().to_string()];
     let rooted =
@@ -396,7 +396,7 @@ fn links_that_lead_nowhere_are_named() {
     assert!(message.contains("ROOT/train/ant/2.png: is a link to ../../../2.png, which"), "{message}");
 }
 
-/// What is no file is damaged as an image, and of no account elsewhere.
+/// Anything but a file is damaged in a class folder, and passed over elsewhere.
 #[test]
 fn devices_and_fifos_are_no_images() {
     let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use crate::images::is_image;
 #[derive(Debug)]
 pub(super) struct Packed {
     file: Mutex<File>,
-    /// What the archive unpacks to. It is emptied when the index is made.
+    /// The folder that the archive unpacks to. It is dropped when the index is made.
     tree: Option<Tree>,
     /// The folder in the archive that is read.
     root: FolderId,
@@ -31,7 +31,7 @@ pub(super) struct Packed {
 enum Unusual {
     /// A file with holes.
     Sparse(SparseMap),
-    /// What is wrong with a name that leads to no file.
+    /// A name that leads to no file: the reason.
     Unreadable(String),
 }
 
@@ -54,11 +54,11 @@ impl Packed {
         &self.prefix
     }
 
-    /// What a path leads to, links followed; `None` where nothing is there.
+    /// Follows a path, and links on the way; `None` where nothing is there.
     ///
     /// # Errors
     ///
-    /// What is wrong with a link.
+    /// A link that leads nowhere: the reason.
     pub(super) fn find(&self, path: &str) -> Result<Option<Found>, String> {
         match &self.tree {
             Some(tree) => tree.find(self.root, path.as_bytes()),
@@ -71,8 +71,7 @@ impl Packed {
         self.tree.iter().flat_map(move |tree| tree.children(folder)).map(|(name, _)| name)
     }
 
-    /// The range of a file that is called for in the index. What leads to no file is remembered, for whoever
-    /// reads it.
+    /// The range of a file for the index. The reason why a path leads to no file is kept until it is read.
     pub(super) fn range(&mut self, path: &str) -> ByteRange {
         let found = match self.find(path) {
             Ok(Some(Found::File(content))) => Ok(content),
@@ -97,7 +96,7 @@ impl Packed {
         }
     }
 
-    /// Frees what only the index was made of.
+    /// Frees the tree, which only the index is made of.
     pub(super) fn forget_tree(&mut self) {
         self.tree = None;
     }

@@ -26,7 +26,7 @@ pub(super) struct Store {
 #[derive(Debug)]
 enum Place {
     Disk,
-    Archive(Packed),
+    Archive(Box<Packed>),
 }
 
 fn unreadable(path: &Path) -> impl Fn(io::Error) -> DataError + '_ {
@@ -46,7 +46,7 @@ impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
         let place = match fs::metadata(path).map_err(unreadable(path))? {
             about if about.is_dir() => Place::Disk,
-            about if about.is_file() => Place::Archive(Packed::open(path)?),
+            about if about.is_file() => Place::Archive(Box::new(Packed::open(path)?)),
             _ => return Err(damaged(path, "is neither a folder nor a file")),
         };
         Ok(Self { root: path.to_owned(), place, indexed: String::new() })
