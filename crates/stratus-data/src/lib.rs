@@ -8,6 +8,7 @@
 //! The content of a batch is a function of (seed, epoch, batch): neither the number of workers nor resuming a
 //! run changes it.
 
+mod archive;
 pub mod buffer;
 pub mod contact_sheet;
 pub mod datasets;

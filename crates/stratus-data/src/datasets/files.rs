@@ -22,11 +22,12 @@ pub(super) type Reading<'a> = &'a mut dyn FnMut(
 
 /// Calls with a way to read the file at any offset, its length, and where to put what is read.
 pub(super) fn with_file(path: &Path, out: &mut Vec<u8>, reading: Reading<'_>) -> Result<(), String> {
-    let mut file = File::open(path).map_err(|error| error.to_string())?;
-    let about = file.metadata().map_err(|error| error.to_string())?;
+    // To open a FIFO would wait for a program that writes to it.
+    let about = fs::metadata(path).map_err(|error| error.to_string())?;
     if !about.is_file() {
         return Err("not a file".to_owned());
     }
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
     let bytes = within_limit(about.len())?;
     let mut at = 0;
     let mut read = |offset: u64, out: &mut [u8]| {
@@ -161,6 +162,11 @@ pub(crate) fn expect_live(path: &Path) -> Result<(), DataError> {
     }
 }
 
+/// Whether a file or folder is hidden by its name, as on Unix; data sets pass over what is.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.starts_with(b".")
+}
+
 /// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as
 /// the link.
 pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, DataError> {
@@ -172,7 +178,7 @@ pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<V
             path: entry.path(),
             problem: "its name is not UTF-8; rename it".to_owned(),
         })?;
-        if !name.starts_with('.') && wanted(&name) {
+        if !is_hidden(name.as_bytes()) && wanted(&name) {
             names.push(name);
         }
     }

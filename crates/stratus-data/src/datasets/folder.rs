@@ -7,6 +7,7 @@
 //! `train/<class>/<image>`, can be by lists or by a seed ([`SplitBy`]).
 
 mod index;
+mod packed;
 mod parts;
 mod split;
 mod store;
@@ -34,9 +35,12 @@ const NAME: &str = "folder";
 const LOOKED_AT: usize = 1000;
 
 /// Whether a folder, or its part for training, holds folders of photographs: a guess for hints, made of their
-/// names.
+/// names. A tar archive counts as the folder that it holds.
 #[must_use]
 pub fn holds_classes(root: &Path) -> bool {
+    if root.is_file() {
+        return Store::open(root).is_ok_and(|store| store.holds_classes());
+    }
     let entries = |path: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT).flatten();
         entries.map(|entry| entry.path()).collect()
@@ -47,6 +51,12 @@ pub fn holds_classes(root: &Path) -> bool {
         .iter()
         .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(parts::is_part));
     inside.iter().any(has_images) || parts.flat_map(|part| entries(part)).any(|class| has_images(&class))
+}
+
+/// Whether a folder, or the one in a tar archive, has a part for training.
+#[must_use]
+pub fn holds_training_part(root: &Path) -> bool {
+    Store::open(root).and_then(|store| store.undivided_folder()).is_ok_and(|part| !part.is_empty())
 }
 
 /// The registry's entry.
@@ -77,9 +87,9 @@ impl Folder {
         let mut store = Store::open(root)?;
         let given = options.split_by == SplitBy::Given;
         let (train, folder) = if given {
-            (store.split_folder(root, Split::Train)?, store.split_folder(root, split)?)
+            (store.split_folder(Split::Train)?, store.split_folder(split)?)
         } else {
-            let folder = store.undivided_folder(root)?;
+            let folder = store.undivided_folder()?;
             (folder.clone(), folder)
         };
         let known = store.classes(&train)?;
@@ -120,13 +130,13 @@ impl Folder {
         let empty: Vec<&str> = index.empty_classes().collect();
         if !empty.is_empty() && !options.skip_damaged {
             return Err(DataError::EmptyClasses {
-                path: root.join(&folder),
+                path: store.shown(&folder),
                 count: empty.len(),
                 listed: empty.iter().take(LISTED).map(|&class| class.to_owned()).collect(),
             });
         }
         if index.len() == 0 {
-            return Err(DataError::Empty { origin: root.join(&folder).display().to_string() });
+            return Err(DataError::Empty { origin: store.shown(&folder).display().to_string() });
         }
         let mut set = Self { store, index, damaged: Vec::new() };
         if options.verify {
@@ -269,6 +279,6 @@ impl Dataset for Folder {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.index.bytes()
+        self.index.bytes() + self.store.resident_bytes()
     }
 }

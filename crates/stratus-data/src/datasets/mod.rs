@@ -18,7 +18,7 @@ mod split;
 pub mod synthetic;
 mod upright;
 
-pub(crate) use self::files::read_list;
+pub(crate) use self::files::{is_hidden, read_list};
 pub use self::split::{Split, SplitBy};
 
 use std::io;
@@ -283,6 +283,9 @@ pub struct Scratch {
 /// Data sets that can be split otherwise than published.
 const DIVISIBLE: [&str; 2] = ["folder", "camvid"];
 
+/// Data sets that need not be folders.
+const IN_ARCHIVES: [&str; 2] = ["folder", "synthetic"];
+
 /// Turns damaged samples into an error: all counted, the first listed.
 fn refuse_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
     let damaged = set.damaged();
@@ -429,6 +432,9 @@ pub fn open(
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
     packed::expect_unpacked(root)?;
+    if !IN_ARCHIVES.contains(&name) && root.is_file() {
+        return Err(packed::not_a_folder(name, root));
+    }
     let key = match &options.split_by {
         SplitBy::Given | SplitBy::Whole => None,
         SplitBy::Seeded(_) => Some("data.split_seed"),

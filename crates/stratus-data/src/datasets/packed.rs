@@ -15,7 +15,7 @@ struct Packing {
     command: &'static str,
 }
 
-const PACKINGS: [Packing; 6] = [
+const PACKINGS: [Packing; 12] = [
     Packing {
         magic: &[0x1f, 0x8b],
         what: "compressed by gzip",
@@ -40,7 +40,29 @@ const PACKINGS: [Packing; 6] = [
         endings: &[".tar.bz2", ".tbz2"],
         command: "tar -xjf",
     },
+    Packing { magic: b"LZIP", what: "compressed by lzip", endings: &[".tar.lz"], command: "tar --lzip -xf" },
+    Packing {
+        magic: &[0x04, 0x22, 0x4d, 0x18],
+        what: "compressed by lz4",
+        endings: &[".tar.lz4"],
+        command: "tar -I lz4 -xf",
+    },
+    Packing {
+        magic: &[0x5d, 0, 0],
+        what: "compressed by lzma",
+        endings: &[".tar.lzma", ".tlz"],
+        command: "tar --lzma -xf",
+    },
+    Packing {
+        magic: &[0x1f, 0x9d],
+        what: "compressed by compress",
+        endings: &[".tar.z", ".taz"],
+        command: "tar -xZf",
+    },
     Packing { magic: b"PK\x03\x04", what: "a zip archive", endings: &[".zip"], command: "unzip -q" },
+    // One without files, and one in several parts.
+    Packing { magic: b"PK\x05\x06", what: "a zip archive", endings: &[".zip"], command: "unzip -q" },
+    Packing { magic: b"PK\x07\x08", what: "a zip archive", endings: &[".zip"], command: "unzip -q" },
     Packing { magic: b"7z\xbc\xaf\x27\x1c", what: "a 7z archive", endings: &[".7z"], command: "7z x" },
 ];
 
@@ -63,12 +85,29 @@ impl Packing {
             _ => format!("-d {stem}"),
         };
         let problem = format!(
-            "is {}, of which single images cannot be read; unpack it first, and name the folder: mkdir \
-             {stem} && {} {name} {target}",
+            "is {}, and only plain .tar archives are read in place; unpack it first, and name the folder: \
+             mkdir {stem} && {} {name} {target}",
             self.what, self.command
         );
         DataError::Damaged { path: path.to_owned(), problem }
     }
+}
+
+/// Why a data set that is read from a folder is not read from a file.
+pub(super) fn not_a_folder(dataset: &str, path: &Path) -> DataError {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let problem = match name.len().checked_sub(4).and_then(|end| name.split_at_checked(end)) {
+        Some((stem, ending))
+            if ending.eq_ignore_ascii_case(".tar") && !stem.is_empty() && dataset != "shards" =>
+        {
+            format!(
+                "is a file, and `{dataset}` is read from a folder; unpack it first, and name the folder: \
+                 mkdir {stem} && tar -xf {name} -C {stem}"
+            )
+        }
+        _ => format!("is a file, and `{dataset}` is read from a folder; name the folder that the file is in"),
+    };
+    DataError::Damaged { path: path.to_owned(), problem }
 }
 
 /// Checks that a path is no archive that would have to be unpacked, by its content.

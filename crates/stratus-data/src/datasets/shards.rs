@@ -124,7 +124,7 @@ impl Shards {
             let problem = format!("has {length} bytes, {} in the index", shard.bytes);
             for (at, image) in shard.images.iter().enumerate() {
                 let mask = shard.masks.get(at).copied().unwrap_or_default();
-                if [*image, mask].iter().any(|range| range.offset() + u64::from(range.1) > length) {
+                if ![*image, mask].iter().all(|range| shard.is_within(*range, length)) {
                     let sample = self.firsts[number] + at as u32;
                     let name = self.sample_name(sample as usize);
                     beyond.push(Problem { sample, name, problem: format!("the shard {problem}") });

@@ -11,6 +11,10 @@
 //! of each file: 512-byte blocks before it, and its length in bytes. Data sets with masks have no labels.
 //! Where images were made smaller, `"resized": {"side": 256, "quality": 92, "images": 100, "bytes_before":
 //! 11300000, "bytes": 3200000}` says how, how many, and how much smaller they became.
+//!
+//! Files with holes, which other programs may have packed, are listed in their shard's `sparse`:
+//! `[[1, [{"at": 0, "offset": 512, "bytes": 4096}]]]` has the blocks before a file, and the ranges that are
+//! stored: their offsets in the file and in the shard, and their lengths. The index's version is then 2.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -19,9 +23,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::archive::BLOCK;
 use super::is_shard_name;
 use super::smaller::Resized;
+use crate::archive::{BLOCK, SparseMap};
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -31,6 +35,8 @@ pub const INDEX_FILE: &str = "index.json";
 pub(super) const LARGEST_INDEX: u64 = 1 << 30;
 const FORMAT: &str = "stratus-shards";
 const VERSION: u32 = 1;
+/// The version where shards hold files with holes, which programs that know the first would read wrong.
+const SPARSE_VERSION: u32 = 2;
 
 /// What a folder of shards holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +75,9 @@ pub struct Shard {
     pub images: Vec<MemberRange>,
     /// The position of each mask; empty without masks.
     pub masks: Vec<MemberRange>,
+    /// The maps of files with holes, by the blocks before the file, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sparse: Vec<(u32, SparseMap)>,
 }
 
 /// The position of a file in a shard: 512-byte blocks before it, and its length in bytes.
@@ -95,6 +104,20 @@ impl Shard {
         self.images.len()
     }
 
+    /// The map of a file with holes.
+    pub(crate) fn sparse_map(&self, range: MemberRange) -> Option<&SparseMap> {
+        let at = self.sparse.binary_search_by_key(&range.0, |(block, _)| *block).ok()?;
+        Some(&self.sparse[at].1)
+    }
+
+    /// Whether a file ends within the first `length` bytes of the shard.
+    pub(crate) fn is_within(&self, range: MemberRange, length: u64) -> bool {
+        match self.sparse_map(range) {
+            Some(map) => map.is_within(u64::from(range.1), length),
+            None => range.offset() + u64::from(range.1) <= length,
+        }
+    }
+
     /// Frees unused capacity.
     pub(super) fn shrink(&mut self) {
         self.labels.shrink_to_fit();
@@ -106,7 +129,8 @@ impl Shard {
     pub(crate) fn resident_bytes(&self) -> u64 {
         let ranges = size_of::<MemberRange>() * (self.images.capacity() + self.masks.capacity());
         let texts = self.name.capacity() + self.sha256.capacity();
-        (size_of::<Self>() + texts + 4 * self.labels.capacity() + ranges) as u64
+        let maps: u64 = self.sparse.iter().map(|(_, map)| map.resident_bytes() + 24).sum();
+        (size_of::<Self>() + texts + 4 * self.labels.capacity() + ranges) as u64 + maps
     }
 
     fn check(&self, classes: usize, masks: bool) -> Result<(), String> {
@@ -128,7 +152,10 @@ impl Shard {
         if let Some(at) = self.labels.iter().position(|&label| label as usize >= classes) {
             return Err(format!("sample {at} has label {} of {classes} classes", self.labels[at]));
         }
-        let ends_after = |range: &MemberRange| range.offset() + u64::from(range.1) > self.bytes;
+        if !self.sparse.is_sorted_by_key(|(block, _)| *block) {
+            return Err("its files with holes are not in order".to_owned());
+        }
+        let ends_after = |range: &MemberRange| !self.is_within(*range, self.bytes);
         match self.images.iter().chain(&self.masks).position(ends_after) {
             Some(at) => Err(format!("sample {} lies beyond its end", at % samples)),
             None => Ok(()),
@@ -186,9 +213,11 @@ impl Index {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.format != FORMAT || self.version != VERSION {
+        if self.format != FORMAT || !(VERSION..=SPARSE_VERSION).contains(&self.version) {
             let (format, version) = (&self.format, self.version);
-            return Err(format!("its format is `{format}` {version}, not `{FORMAT}` {VERSION}"));
+            return Err(format!(
+                "its format is `{format}` {version}, not `{FORMAT}` {VERSION} or {SPARSE_VERSION}"
+            ));
         }
         if self.classes.is_empty() {
             return Err("it names no class".to_owned());
@@ -212,6 +241,14 @@ impl Index {
             }
         }
         Ok(())
+    }
+
+    /// Adds a split's shards.
+    pub(super) fn push(&mut self, split: &str, shard: Shard) {
+        if !shard.sparse.is_empty() {
+            self.version = SPARSE_VERSION;
+        }
+        self.splits.entry(split.to_owned()).or_default().push(shard);
     }
 
     /// Writes the index into a folder: it is there whole, or not at all.
@@ -248,6 +285,7 @@ mod tests {
             labels: (0..samples).map(|sample| sample * 7 % 3).collect(),
             images: (0..samples).map(|sample| MemberRange(1 + sample * 230, 110_000 + sample)).collect(),
             masks: Vec::new(),
+            sparse: Vec::new(),
         }
     }
 
@@ -282,7 +320,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let shown = [
-            refused(|index| index.version = 2),
+            refused(|index| index.version = 3),
             refused(|index| index.classes.clear()),
             refused(|index| first(index).name = "../train-000000.tar".to_owned()),
             refused(|index| first(index).name = "train-000001.tar".to_owned()),
@@ -293,7 +331,7 @@ mod tests {
             refused(|index| index.normalisation.std[0] = 0.0),
         ];
         let expected = [
-            "its format is `stratus-shards` 2, not `stratus-shards` 1",
+            "its format is `stratus-shards` 3, not `stratus-shards` 1 or 2",
             "it names no class",
             "shard `../train-000000.tar`: its name is not that of a .tar file in the folder",
             "shard `train-000001.tar` is there twice",

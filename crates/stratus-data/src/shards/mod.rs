@@ -16,7 +16,6 @@
 //! So a data set of a million samples opens without reading any shard. Shards without an index are scanned
 //! once, header by header. The layout: <https://github.com/webdataset/webdataset>.
 
-mod archive;
 mod index;
 mod png;
 mod remote;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stratus_store::{Cache, RetryPolicy, Store, StoreError, is_address};
 
-use super::archive::{BLOCK, path_at};
 use super::index::{INDEX_FILE, Index, LARGEST_INDEX, MemberRange, Shard};
 use super::remote::Remote;
 use super::scan::digest;
+use crate::archive::{ReadAt, path_at};
 use crate::datasets::{OpenOptions, Split};
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
@@ -212,24 +212,34 @@ impl Source {
             return Err(DataError::Damaged { path: path(), problem });
         }
         out.resize(range.1 as usize, 0);
+        let shard = &self.shards[number];
+        let mut read = |archive: ReadAt<'_>| match shard.sparse_map(range) {
+            Some(map) => map.read_at(archive, 0, out),
+            None => archive(range.offset(), out),
+        };
         let read = match &self.files {
-            Files::Folder(folder) => folder.read_at(number, &self.shards[number].name, range.offset(), out),
-            Files::Remote(remote) => remote.copy(number)?.read_at(range.offset(), out),
+            Files::Folder(folder) => {
+                read(&mut |offset, out| folder.read_at(number, &shard.name, offset, out))
+            }
+            Files::Remote(remote) => {
+                let copy = remote.copy(number)?;
+                read(&mut |offset, out| copy.read_at(offset, out))
+            }
         };
         read.map_err(|cause| DataError::Unreadable { path: path(), cause })
     }
 
     /// The name of a member of shard `number`, if it can be read at once.
     pub(crate) fn member(&self, number: usize, range: MemberRange) -> Option<String> {
-        let header = range.offset().checked_sub(BLOCK)?;
+        let Shard { name, bytes, .. } = &self.shards[number];
+        let offset = range.offset();
         match &self.files {
             Files::Folder(folder) => {
-                let name = &self.shards[number].name;
-                path_at(&mut |offset, out| folder.read_at(number, name, offset, out), header)
+                path_at(&mut |at, out| folder.read_at(number, name, at, out), *bytes, offset)
             }
             Files::Remote(remote) => {
                 let copy = remote.held(number)?;
-                path_at(&mut |offset, out| copy.read_at(offset, out), header)
+                path_at(&mut |at, out| copy.read_at(at, out), *bytes, offset)
             }
         }
     }

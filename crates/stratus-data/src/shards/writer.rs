@@ -14,11 +14,11 @@ use stratus_random::{Purpose, Stream};
 use tar::Header;
 
 use super::EXTENSION;
-use super::archive::BLOCK;
 use super::index::{Index, MemberRange, Shard};
 use super::png::encode;
 use super::smaller::{Resized, Shrinker, Smaller};
 use super::target::PackTarget;
+use crate::archive::BLOCK;
 use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
 use crate::error::DataError;
@@ -372,6 +372,7 @@ impl Writer {
             labels: Vec::new(),
             images: Vec::new(),
             masks: Vec::new(),
+            sparse: Vec::new(),
         };
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(Self { path, file, hasher: Sha256::new(), bytes: 0, shard })

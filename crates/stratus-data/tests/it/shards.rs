@@ -488,7 +488,7 @@ fn what_is_wrong_in_shards_of_others_is_listed() {
          \n  ROOT/train-0.tar/d: its label is 4000000; labels go from 0 to 999999\
          \n  ROOT/train-0.tar/e: the file ends before the image does\
          \n  ROOT/train-0.tar/a: a sample of this name is in the shard twice\
-         \n  ROOT/train-1.tar: the archive ends within g.jpg\
+         \n  ROOT/train-1.tar: the archive ends at byte 3072, within g.jpg\
          \nreplace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
     );
     assert_eq!(

@@ -90,16 +90,15 @@ pub(crate) fn open_split(
     }
     let (name, path) = (&experiment.data.name, experiment.data_path());
     stratus_data::open(name, &path, split, options).map_err(|error| {
-        let is_other = name != folder::ENTRY.name && folder::holds_classes(&path);
-        if !is_other
-            || !matches!(
+        let may_be_other = path.is_file()
+            || matches!(
                 error,
                 DataError::MissingFile { .. } | DataError::MissingPart { .. } | DataError::Option { .. }
-            )
-        {
+            );
+        if name == folder::ENTRY.name || !may_be_other || !folder::holds_classes(&path) {
             return error.into();
         }
-        let divides = if path.join("train").is_dir() { "" } else { " --set data.split_seed=0" };
+        let divides = if folder::holds_training_part(&path) { "" } else { " --set data.split_seed=0" };
         let hint = format!(
             "{} holds photographs in folders of classes: train on them with --set \
              data.name={}{divides}",

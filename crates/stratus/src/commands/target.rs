@@ -117,7 +117,7 @@ fn no_run(path: &Path) -> Failure {
             "it holds photographs: train a network on them with `stratus train NETWORK --data {} --set \
              data.name=folder{}`",
             path.display(),
-            if path.join("train").is_dir() { "" } else { " --set data.split_seed=0" }
+            if folder::holds_training_part(path) { "" } else { " --set data.split_seed=0" }
         ),
         None => "give a directory like runs/digits/1".to_owned(),
     };

@@ -20,6 +20,11 @@ pub(super) fn is_part(folder: &str) -> bool {
     names(Split::Train).iter().chain(names(Split::Validation)).any(|name| folder.eq_ignore_ascii_case(name))
 }
 
+/// Whether a folder is called as that of the training part.
+pub(super) fn is_training(folder: &str) -> bool {
+    names(Split::Train).iter().any(|name| folder.eq_ignore_ascii_case(name))
+}
+
 /// The folder of a split among these: what is not called by its own name may be by another's.
 pub(super) fn folder_of(folders: &[String], split: Split) -> Option<&str> {
     let called = |name: &str| {

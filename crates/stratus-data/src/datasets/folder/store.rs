@@ -1,69 +1,32 @@
 //! Where a folder's files are: on disk, or in a tar archive.
 
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
-use tar::Archive;
-
-use super::index::{ByteRange, Index, TooLarge};
-use super::{is_plain, parts};
-use crate::datasets::files::{self, Reading, within_limit};
+use super::index::{Index, TooLarge};
+use super::packed::Packed;
+use super::parts;
+use crate::archive::Found;
+use crate::datasets::files::{self, Reading, is_hidden};
 use crate::datasets::{Scratch, Split};
 use crate::error::DataError;
 use crate::images::is_image;
 
-/// A place with the files of a data set.
+/// A folder with the files of a data set. Paths in it have `/` between their parts; that of the folder itself
+/// is empty.
 #[derive(Debug)]
-pub(super) enum Store {
-    /// A folder, and the split in it that is indexed.
-    Disk { root: PathBuf, split: String },
-    /// An archive, and what it holds.
-    Tar(Tar),
-}
-
-/// A tar archive with the names in it.
-#[derive(Debug)]
-pub(super) struct Tar {
-    path: PathBuf,
-    file: Mutex<File>,
-    /// Files by their last three parts: split, class, name. Emptied when the index is made.
-    members: Vec<Member>,
-    splits: Vec<String>,
-    classes: Vec<String>,
-    names: String,
-    /// The split that is indexed.
+pub(super) struct Store {
+    root: PathBuf,
+    place: Place,
+    /// The folder of the split that is indexed.
     indexed: String,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    split: u32,
-    class: u32,
-    /// The name's range in `names`.
-    name: (u32, u32),
-    range: ByteRange,
-}
-
-/// Interned names.
-#[derive(Default)]
-struct NameTable {
-    names: Vec<String>,
-    numbers: HashMap<String, u32>,
-}
-
-impl NameTable {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.numbers.get(name) {
-            return number;
-        }
-        let number = self.names.len() as u32;
-        self.names.push(name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        number
-    }
+#[derive(Debug)]
+enum Place {
+    Disk,
+    Archive(Box<Packed>),
 }
 
 fn unreadable(path: &Path) -> impl Fn(io::Error) -> DataError + '_ {
@@ -81,144 +44,154 @@ fn too_large(path: &Path) -> impl Fn(TooLarge) -> DataError + '_ {
 impl Store {
     /// The store at a path: a folder, or a tar archive, whose headers are read.
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
-        if fs::metadata(path).map_err(unreadable(path))?.is_dir() {
-            return Ok(Self::Disk { root: path.to_owned(), split: String::new() });
-        }
-        Ok(Self::Tar(Tar::open(path)?))
+        let place = match fs::metadata(path).map_err(unreadable(path))? {
+            about if about.is_dir() => Place::Disk,
+            about if about.is_file() => Place::Archive(Box::new(Packed::open(path)?)),
+            _ => return Err(damaged(path, "is neither a folder nor a file")),
+        };
+        Ok(Self { root: path.to_owned(), place, indexed: String::new() })
     }
 
-    /// The folders that hold parts or classes: of an archive those whose folders hold files.
-    fn folders(&self) -> Result<Vec<String>, DataError> {
-        match self {
-            Self::Disk { root, .. } => self.folders_in(root, parts::is_part),
-            Self::Tar(tar) => Ok(tar.splits.clone()),
-        }
+    /// A file or folder for messages; of an archive with its path there.
+    pub(super) fn shown(&self, path: &str) -> PathBuf {
+        let prefix = match &self.place {
+            Place::Disk => "",
+            Place::Archive(packed) => packed.prefix(),
+        };
+        let parts = [prefix, path].into_iter().filter(|part| !part.is_empty());
+        parts.fold(self.root.clone(), |path, part| path.join(part))
     }
 
-    /// The names of the folders in one on disk, sorted. A file beside them is a list or a text; what is a
-    /// link is followed, and where it leads nowhere, an error if it is `needed`.
-    fn folders_in(&self, folder: &Path, needed: fn(&str) -> bool) -> Result<Vec<String>, DataError> {
+    /// The path on disk.
+    fn on_disk(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+
+    /// The names in a folder that are not hidden, sorted.
+    fn names_in(&self, folder: &str) -> Result<Vec<String>, DataError> {
         let mut names = Vec::new();
-        for_each_entry(folder, &mut |entry, name| {
-            if entry.path().is_dir() {
-                names.push(name.to_owned());
-            } else if needed(name) {
-                files::expect_live(&entry.path())?;
+        match &self.place {
+            Place::Disk => {
+                let path = self.on_disk(folder);
+                for entry in fs::read_dir(&path).map_err(unreadable(&path))? {
+                    let name = entry.map_err(unreadable(&path))?.file_name();
+                    if !is_hidden(name.as_encoded_bytes()) {
+                        let name = name.into_string();
+                        names.push(name.map_err(|name| not_text(&path.join(name)))?);
+                    }
+                }
             }
-            Ok(())
-        })?;
+            Place::Archive(packed) => {
+                let of_file = || damaged(&self.shown(folder), "is no folder");
+                let found = packed.find(folder).map_err(|problem| damaged(&self.shown(folder), problem))?;
+                let Some(Found::Folder(inner)) = found else { return Err(of_file()) };
+                for name in packed.names(inner).filter(|name| !is_hidden(name)) {
+                    let text = std::str::from_utf8(name).map_err(|_| {
+                        not_text(&self.shown(folder).join(String::from_utf8_lossy(name).as_ref()))
+                    })?;
+                    names.push(text.to_owned());
+                }
+            }
+        }
         names.sort_unstable();
         Ok(names)
     }
 
+    /// Whether a path leads to a folder.
+    fn is_folder(&self, path: &str) -> bool {
+        match &self.place {
+            Place::Disk => self.on_disk(path).is_dir(),
+            Place::Archive(packed) => matches!(packed.find(path), Ok(Some(Found::Folder(_)))),
+        }
+    }
+
+    /// Whether a path leads to anything.
+    ///
+    /// # Errors
+    ///
+    /// A link that leads nowhere.
+    fn exists(&self, path: &str) -> Result<bool, DataError> {
+        match &self.place {
+            Place::Disk => {
+                let path = self.on_disk(path);
+                files::expect_live(&path)?;
+                Ok(path.exists())
+            }
+            Place::Archive(packed) => match packed.find(path) {
+                Ok(found) => Ok(found.is_some()),
+                Err(problem) => Err(damaged(&self.shown(path), problem)),
+            },
+        }
+    }
+
+    /// The names of the folders in one, sorted. A file beside them is a list or a text; what is a link is
+    /// followed, and where it leads nowhere, an error if it is `needed`.
+    fn folders_in(&self, folder: &str, needed: fn(&str) -> bool) -> Result<Vec<String>, DataError> {
+        let mut folders = Vec::new();
+        for name in self.names_in(folder)? {
+            let path = below(folder, &name);
+            if self.is_folder(&path) {
+                folders.push(name);
+            } else if needed(&name) {
+                self.exists(&path)?;
+            }
+        }
+        Ok(folders)
+    }
+
     /// Whether a folder has a file that is called as an image is.
     pub(super) fn has_images(&self, folder: &str) -> bool {
-        // What an archive's index lists are files.
-        let Self::Disk { root, .. } = self else { return true };
-        let Ok(entries) = fs::read_dir(root.join(folder)) else { return false };
-        entries.flatten().any(|entry| is_image(&entry.path()))
+        let names = self.names_in(folder).unwrap_or_default();
+        names.iter().any(|name| is_image(Path::new(name)))
+    }
+
+    /// Whether folders of images are in it, or in one of its parts.
+    pub(super) fn holds_classes(&self) -> bool {
+        let folders = |folder: &str| self.folders_in(folder, |_| false).unwrap_or_default();
+        folders("").iter().any(|folder| {
+            let in_part = || folders(folder).iter().any(|class| self.has_images(&below(folder, class)));
+            self.has_images(folder) || parts::is_part(folder) && in_part()
+        })
     }
 
     /// The folder of a split.
-    pub(super) fn split_folder(&self, root: &Path, split: Split) -> Result<String, DataError> {
-        let folders = self.folders()?;
-        match parts::folder_of(&folders, split) {
-            Some(folder) => Ok(folder.to_owned()),
-            None => match self {
-                // Classes lie in one folder of the archive, which is called as anything is.
-                Self::Tar(tar) if split == Split::Train && matches!(tar.splits[..], [_]) => {
-                    Err(parts::missing(self, root, &tar.classes, split))
-                }
-                _ => Err(parts::missing(self, root, &folders, split)),
-            },
-        }
+    pub(super) fn split_folder(&self, split: Split) -> Result<String, DataError> {
+        let folders = self.folders_in("", parts::is_part)?;
+        let folder = parts::folder_of(&folders, split).map(str::to_owned);
+        folder.ok_or_else(|| parts::missing(self, &self.root, &folders, split))
     }
 
     /// The folder whose classes are yet to be divided: `train`, or where there is none the data set itself.
-    pub(super) fn undivided_folder(&self, root: &Path) -> Result<String, DataError> {
-        let folders = self.folders()?;
-        if let Some(train) = parts::folder_of(&folders, Split::Train) {
-            return Ok(train.to_owned());
-        }
-        match self {
-            Self::Disk { .. } => Ok(String::new()),
-            Self::Tar(tar) => match &tar.splits[..] {
-                [only] => Ok(only.clone()),
-                _ => Err(damaged(root, "holds neither one folder of classes nor a folder `train` of them")),
-            },
-        }
+    pub(super) fn undivided_folder(&self) -> Result<String, DataError> {
+        let folders = self.folders_in("", parts::is_part)?;
+        Ok(parts::folder_of(&folders, Split::Train).unwrap_or_default().to_owned())
     }
 
     /// The classes of a split, by name.
     pub(super) fn classes(&self, split: &str) -> Result<Vec<String>, DataError> {
-        let mut classes: Vec<String> = match self {
-            Self::Disk { root, .. } => return self.folders_in(&root.join(split), |_| true),
-            Self::Tar(tar) => {
-                let split = tar.split(split);
-                let mut used = vec![false; tar.classes.len()];
-                let members = tar.members.iter().filter(|member| Some(member.split) == split);
-                members.for_each(|member| used[member.class as usize] = true);
-                let used = tar.classes.iter().zip(used).filter(|(_, used)| *used);
-                used.map(|(class, _)| class.clone()).collect()
-            }
-        };
-        classes.sort_unstable();
-        Ok(classes)
+        self.folders_in(split, |_| true)
     }
 
-    /// The index of a split: of each class the first `most` files by name. Members of other splits are
-    /// forgotten.
+    /// The index of a split: of each class the first `most` files by name. Nothing else can be indexed
+    /// afterwards.
     pub(super) fn index(&mut self, split: &str, classes: &[String], most: usize) -> Result<Index, DataError> {
         let mut index = Index::new(classes.to_vec());
-        match self {
-            Self::Disk { root, split: indexed } => {
-                split.clone_into(indexed);
-                for class in classes {
-                    let folder = root.join(split).join(class);
-                    let mut names = Vec::new();
-                    files::expect_live(&folder)?;
-                    // A class that another split has may be missing in this one.
-                    if folder.exists() {
-                        for_each_entry(&folder, &mut |_, name| {
-                            names.push(name.to_owned());
-                            Ok(())
-                        })?;
-                    }
-                    names.sort_unstable();
-                    for name in names.iter().take(most) {
-                        index.push(name, None).map_err(too_large(&folder))?;
-                    }
-                    index.end_class();
-                }
+        split.clone_into(&mut self.indexed);
+        for class in classes {
+            let folder = below(split, class);
+            // A class that another split has may be missing in this one.
+            let names = if self.exists(&folder)? { self.names_in(&folder)? } else { Vec::new() };
+            for name in names.iter().take(most) {
+                let range = match &mut self.place {
+                    Place::Disk => None,
+                    Place::Archive(packed) => Some(packed.range(&below(&folder, name))),
+                };
+                index.push(name, range).map_err(too_large(&self.shown(&folder)))?;
             }
-            Self::Tar(tar) => {
-                split.clone_into(&mut tar.indexed);
-                let number = tar.split(split);
-                let (mut members, names) = (std::mem::take(&mut tar.members), std::mem::take(&mut tar.names));
-                let name = |member: &Member| &names[member.name.0 as usize..member.name.1 as usize];
-                members.retain(|member| Some(member.split) == number);
-                members.sort_unstable_by(|a, b| (a.class, name(a)).cmp(&(b.class, name(b))));
-                if let Some(twice) = members
-                    .windows(2)
-                    .find(|two| two[0].class == two[1].class && name(&two[0]) == name(&two[1]))
-                {
-                    let class = &tar.classes[twice[0].class as usize];
-                    return Err(damaged(
-                        &tar.path,
-                        format!("{split}/{class}/{} is there twice", name(&twice[0])),
-                    ));
-                }
-                for class in classes {
-                    let class = tar.classes.iter().position(|known| known == class);
-                    let class = class.and_then(|class| u32::try_from(class).ok()).unwrap_or(u32::MAX);
-                    let first = members.partition_point(|member| member.class < class);
-                    let of_class = members[first..].iter().take_while(|member| member.class == class);
-                    for member in of_class.take(most) {
-                        index.push(name(member), Some(member.range)).map_err(too_large(&tar.path))?;
-                    }
-                    index.end_class();
-                }
-            }
+            index.end_class();
+        }
+        if let Place::Archive(packed) = &mut self.place {
+            packed.forget_tree();
         }
         index.shrink();
         Ok(index)
@@ -226,13 +199,8 @@ impl Store {
 
     /// What a person calls a sample of the index: its path.
     pub(super) fn name(&self, index: &Index, sample: usize) -> String {
-        let (range, split) = match self {
-            Self::Disk { root, split } => (root, split),
-            Self::Tar(tar) => (&tar.path, &tar.indexed),
-        };
-        let (class, name) = (&index.classes()[index.class(sample)], index.name(sample));
-        let split = if split.is_empty() { String::new() } else { format!("{split}/") };
-        format!("{}/{split}{class}/{name}", range.display())
+        let folder = below(&self.indexed, &index.classes()[index.class(sample)]);
+        self.shown(&below(&folder, index.name(sample))).display().to_string()
     }
 
     /// Reads a sample's file into `scratch.encoded`.
@@ -261,109 +229,40 @@ impl Store {
         path: &mut PathBuf,
         reading: Reading<'_>,
     ) -> Result<(), String> {
-        match self {
-            Self::Disk { root, split } => {
+        match &self.place {
+            Place::Disk => {
                 path.clear();
-                path.push(root);
-                path.push(split);
+                path.push(&self.root);
+                path.push(&self.indexed);
                 path.push(&index.classes()[index.class(sample)]);
                 path.push(index.name(sample));
                 files::with_file(path, encoded, reading)
             }
-            Self::Tar(tar) => {
+            Place::Archive(packed) => {
                 let range = index.range(sample).ok_or("it is not in the archive")?;
-                let bytes = within_limit(u64::from(range.bytes))?;
-                let mut read = |offset: u64, out: &mut [u8]| {
-                    tar.read_at(range.offset + offset, out).map_err(|error| error.to_string())
+                packed.expect_file(range)?;
+                let mut read = |at: u64, out: &mut [u8]| {
+                    packed.read_at(range, at, out).map_err(|error| error.to_string())
                 };
-                reading(&mut read, bytes, encoded)
+                reading(&mut read, u64::from(range.bytes), encoded)
             }
+        }
+    }
+
+    /// Memory in bytes.
+    pub(super) fn resident_bytes(&self) -> u64 {
+        match &self.place {
+            Place::Disk => 0,
+            Place::Archive(packed) => packed.resident_bytes(),
         }
     }
 }
 
-impl Tar {
-    fn open(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(unreadable(path))?;
-        let length = file.metadata().map_err(unreadable(path))?.len();
-        let unread = |error: io::Error| damaged(path, format!("not a whole tar archive: {error}"));
-        let mut archive = Archive::new(BufReader::with_capacity(1 << 10, &file));
-        let (mut splits, mut classes) = (NameTable::default(), NameTable::default());
-        let (mut members, mut names) = (Vec::new(), String::new());
-        for entry in archive.entries_with_seek().map_err(unread)? {
-            let entry = entry.map_err(unread)?;
-            let kind = entry.header().entry_type();
-            if kind.is_dir() {
-                continue;
-            }
-            let bytes = entry.path_bytes();
-            let member = std::str::from_utf8(&bytes).map_err(|_| {
-                damaged(path, format!("{}: its name is not UTF-8", String::from_utf8_lossy(&bytes)))
-            })?;
-            let mut parts = member.rsplit('/');
-            let (Some(name), Some(class), Some(split)) = (parts.next(), parts.next(), parts.next()) else {
-                continue;
-            };
-            // What is hidden is no image, and what is no plain name is not what it seems.
-            if name.starts_with('.') || !is_plain(name) || !is_plain(class) || !is_plain(split) {
-                continue;
-            }
-            // Links are not followed: as a file without content they are found damaged.
-            let size = if kind.is_file() { entry.size() } else { 0 };
-            let offset = entry.raw_file_position();
-            let whole = offset.checked_add(size).is_some_and(|end| end <= length);
-            let bytes = u32::try_from(size).ok().filter(|_| whole);
-            let Some(bytes) = bytes else {
-                return Err(damaged(path, format!("ends within {member}: it has {length} bytes")));
-            };
-            let begin = names.len();
-            names.push_str(name);
-            let (Ok(begin), Ok(end)) = (u32::try_from(begin), u32::try_from(names.len())) else {
-                return Err(too_large(path)(TooLarge));
-            };
-            members.push(Member {
-                split: splits.number(split),
-                class: classes.number(class),
-                name: (begin, end),
-                range: ByteRange { offset, bytes },
-            });
-        }
-        let file = Mutex::new(file);
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            members,
-            splits: splits.names,
-            classes: classes.names,
-            names,
-            indexed: String::new(),
-        })
-    }
-
-    fn split(&self, name: &str) -> Option<u32> {
-        self.splits.iter().position(|split| split == name).map(|split| split as u32)
-    }
-
-    /// Fills `out` with what stands at `offset`.
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(offset))?;
-        file.read_exact(out)
-    }
+/// The path of a name in a folder.
+fn below(folder: &str, name: &str) -> String {
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// Calls for each entry of a folder that is not hidden.
-fn for_each_entry(
-    folder: &Path,
-    report: &mut dyn FnMut(&fs::DirEntry, &str) -> Result<(), DataError>,
-) -> Result<(), DataError> {
-    for entry in fs::read_dir(folder).map_err(unreadable(folder))? {
-        let entry = entry.map_err(unreadable(folder))?;
-        let name = entry.file_name();
-        let name = name.to_str().ok_or_else(|| damaged(&entry.path(), "its name is not UTF-8; rename it"))?;
-        if !name.starts_with('.') {
-            report(&entry, name)?;
-        }
-    }
-    Ok(())
+fn not_text(path: &Path) -> DataError {
+    damaged(path, "its name is not UTF-8; rename it")
 }

@@ -1,0 +1,457 @@
+//! The entries of a tar archive, header by header, without reading what they hold.
+//!
+//! An archive is read as the folder that `tar -xf` makes of it: in the formats v7, ustar, pax and GNU, with
+//! long names, links and files with holes. Nothing is allocated that a header alone asks for, and no name
+//! leads out of the folder.
+//!
+//! The formats: POSIX.1-2017, "pax Interchange Format"; the GNU tar manual, "Tar Internals".
+
+mod header;
+mod sparse;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+use self::header::{Header, next_record, number, plain_path, shown, text};
+use self::sparse::{MAX_MAP_BYTES, pairs_of, table_of};
+
+pub(crate) use self::header::BLOCK;
+pub(crate) use self::sparse::SparseMap;
+pub(crate) use self::tree::{FolderId, Found, Node, Tree};
+
+/// The most bytes of a long name, or of a header's extensions.
+const MAX_EXTENSION_BYTES: u64 = 1 << 20;
+/// The most bytes behind an archive's end in which another one is looked for.
+const MAX_PADDING_BYTES: u64 = 64 << 20;
+/// The most blocks of headers before a file's content in which its name is looked for.
+const MAX_HEADER_BLOCKS: u64 = 16;
+
+const NO_ARCHIVE: &str = "is no tar archive: it does not begin with a header";
+
+/// Reads at an offset of an archive, exactly as much as there is room for.
+pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
+
+/// Where a file's bytes are in an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// Bytes of the archive before those of the file; a whole number of blocks.
+    pub offset: u64,
+    /// The file's length.
+    pub bytes: u64,
+    /// The ranges that are stored, where the file has holes.
+    pub map: Option<SparseMap>,
+}
+
+impl Content {
+    /// Reads at an offset of the file.
+    pub(crate) fn read_at(&self, archive: ReadAt<'_>, at: u64, out: &mut [u8]) -> io::Result<()> {
+        match &self.map {
+            Some(map) => map.read_at(archive, at, out),
+            None => archive(self.offset + at, out),
+        }
+    }
+}
+
+/// The kind of file or folder that an entry unpacks to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind<'a> {
+    Folder,
+    File(Content),
+    /// A symbolic link to a path, relative to the link's folder.
+    SymbolicLink(&'a [u8]),
+    /// The file that an earlier entry, of this path in the archive, has made.
+    HardLink(&'a [u8]),
+    /// Something without content, by its name in messages.
+    Special(&'static str),
+}
+
+/// An entry of an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// The path that it is unpacked to: its parts, joined by `/`. It is empty for the folder itself.
+    pub path: &'a [u8],
+    pub kind: Kind<'a>,
+}
+
+/// The entries of an archive, in its order. An error ends them; those before it are whole.
+pub(crate) struct Entries<'a> {
+    read_at: ReadAt<'a>,
+    /// Where the next header is.
+    at: u64,
+    /// The archive's length.
+    length: u64,
+    /// The records of global headers, for all entries behind them.
+    global: Records,
+    path: Vec<u8>,
+    link: Vec<u8>,
+}
+
+/// Extensions that apply to an entry.
+#[derive(Clone, Default)]
+struct Records {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    /// The name of a file with holes, whose path is made up.
+    sparse_name: Option<Vec<u8>>,
+    /// The length of a file with holes.
+    sparse_size: Option<u64>,
+    sparse_format: [Option<u64>; 2],
+    /// Offsets and lengths of the ranges of a file with holes.
+    sparse_ranges: Vec<u64>,
+    /// A file with holes in a format that is not read.
+    is_unknown_sparse: bool,
+}
+
+/// The headers in front of an entry.
+#[derive(Default)]
+struct Extensions {
+    /// `None` until there is a header for this entry.
+    records: Option<Records>,
+    long_name: Option<Vec<u8>>,
+    long_link: Option<Vec<u8>>,
+}
+
+impl Records {
+    /// Applies the records of a header.
+    fn add(&mut self, mut records: &[u8]) -> Result<(), String> {
+        let decimal = |value: &[u8]| {
+            let number = std::str::from_utf8(value).ok().and_then(|value| value.trim().parse().ok());
+            number.ok_or_else(|| format!("`{}` where a number belongs", shown(value)))
+        };
+        // The rest of the last block may be filled by zeros.
+        while !text(records).is_empty() {
+            let (key, value, rest) = next_record(records).ok_or("a record that is none of the pax format")?;
+            records = rest;
+            // An empty value takes back the earlier one.
+            let bytes = Some(value.to_vec()).filter(|value| !value.is_empty());
+            let number = || if value.is_empty() { Ok(None) } else { decimal(value).map(Some) };
+            match key {
+                b"path" => self.path = bytes,
+                b"linkpath" => self.link = bytes,
+                b"size" => self.size = number()?,
+                b"GNU.sparse.name" => self.sparse_name = bytes,
+                b"GNU.sparse.size" | b"GNU.sparse.realsize" => self.sparse_size = number()?,
+                b"GNU.sparse.major" => self.sparse_format[0] = number()?,
+                b"GNU.sparse.minor" => self.sparse_format[1] = number()?,
+                b"GNU.sparse.numblocks" => self.sparse_ranges.clear(),
+                b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => self.sparse_ranges.extend(number()?),
+                b"GNU.sparse.map" => {
+                    let numbers = value.split(|&byte| byte == b',').filter(|number| !number.is_empty());
+                    self.sparse_ranges = numbers.map(decimal).collect::<Result<_, _>>()?;
+                }
+                // Those of star.
+                b"SCHILY.filetype" => self.is_unknown_sparse = value == b"sparse",
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Entries<'a> {
+    /// The entries of an archive of `length` bytes, from the header at `from` on.
+    pub(crate) fn new(read_at: ReadAt<'a>, from: u64, length: u64) -> Self {
+        Self { read_at, at: from, length, global: Records::default(), path: Vec::new(), link: Vec::new() }
+    }
+
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<(), String> {
+        (self.read_at)(offset, out)
+            .map_err(|error| format!("the archive cannot be read at byte {offset}: {error}"))
+    }
+
+    /// The header at an offset; `None` where there is none.
+    fn header_at(&mut self, offset: u64) -> Result<Option<Header>, String> {
+        if self.length.saturating_sub(offset) < BLOCK {
+            return Ok(None);
+        }
+        let mut header = Header::new();
+        self.read(offset, &mut header.0)?;
+        Ok((!header.is_zero() && header.is_valid()).then_some(header))
+    }
+
+    /// The next entry; `None` behind the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>, String> {
+        let mut extensions = Extensions::default();
+        let mut header = Header::new();
+        while self.at < self.length {
+            let (at, length) = (self.at, self.length);
+            if length - at < BLOCK {
+                return Err(match at {
+                    0 => NO_ARCHIVE.to_owned(),
+                    _ => format!("the archive ends at byte {length}, within a header"),
+                });
+            }
+            self.read(at, &mut header.0)?;
+            if header.is_zero() {
+                self.expect_end()?;
+                self.at = length;
+                break;
+            }
+            let size = header.size().filter(|_| header.is_valid());
+            let Some(size) = size else {
+                return Err(match at {
+                    0 => NO_ARCHIVE.to_owned(),
+                    _ => format!("the header at byte {at} is none of a tar archive, or damaged"),
+                });
+            };
+            if matches!(header.kind(), b'x' | b'X' | b'g' | b'L' | b'K') {
+                self.extend(&header, size, &mut extensions)?;
+                continue;
+            }
+            if header.kind() == b'V' {
+                self.at = self.skip(at + BLOCK, size, b"the label of the volume")?;
+                continue;
+            }
+            return self.entry(&header, size, extensions).map(Some);
+        }
+        if extensions.records.is_some() || extensions.long_name.is_some() || extensions.long_link.is_some() {
+            return Err(format!(
+                "the archive ends at byte {}, before the entry that its last header is for",
+                self.length
+            ));
+        }
+        Ok(None)
+    }
+
+    /// The offset of what stands behind `bytes` bytes, all of whose blocks must be there: programs that leave
+    /// out the mark of the end still fill the last block.
+    fn skip(&self, offset: u64, bytes: u64, path: &[u8]) -> Result<u64, String> {
+        let end = offset.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(BLOCK));
+        end.filter(|&end| end <= self.length)
+            .ok_or_else(|| format!("the archive ends at byte {}, within {}", self.length, shown(path)))
+    }
+
+    /// Reads a header that belongs to the entries behind it.
+    fn extend(&mut self, header: &Header, size: u64, extensions: &mut Extensions) -> Result<(), String> {
+        let at = self.at;
+        if size > MAX_EXTENSION_BYTES {
+            return Err(format!("the header at byte {at} has {size} bytes of extensions"));
+        }
+        let next = self.skip(at + BLOCK, size, b"a header's extensions")?;
+        let mut content = vec![0; size as usize];
+        self.read(at + BLOCK, &mut content)?;
+        let wrong = |problem: String| format!("the header at byte {at} has {problem}");
+        match header.kind() {
+            b'L' => extensions.long_name = Some(text(&content).to_vec()),
+            b'K' => extensions.long_link = Some(text(&content).to_vec()),
+            b'g' => self.global.add(&content).map_err(wrong)?,
+            _ => {
+                let records = extensions.records.get_or_insert_with(|| self.global.clone());
+                records.add(&content).map_err(wrong)?;
+            }
+        }
+        self.at = next;
+        Ok(())
+    }
+
+    /// The entry of a header, behind which `size` bytes stand unless extensions say otherwise.
+    fn entry(&mut self, header: &Header, size: u64, extensions: Extensions) -> Result<Entry<'_>, String> {
+        let at = self.at;
+        let records = extensions.records.unwrap_or_else(|| self.global.clone());
+        let (name, link, pax_path) = (extensions.long_name, extensions.long_link, records.path.clone());
+        let path = records.sparse_name.clone().or(pax_path).or(name).unwrap_or_else(|| header.path());
+        self.path = plain_path(&path)?;
+        self.link = records.link.clone().or(link).unwrap_or_else(|| header.link().to_vec());
+        let size = records.size.unwrap_or(size);
+        let (mut next, kind) = (at + BLOCK, header.kind());
+        let kind = match kind {
+            b'1' => {
+                self.link = plain_path(&self.link)?;
+                // A size stands there too where nothing follows: that of the file.
+                if size == 0 || at + BLOCK >= self.length || self.follows(at + BLOCK)? {
+                    Kind::HardLink(&[])
+                } else {
+                    next = self.skip(next, size, &path)?;
+                    Kind::File(Content { offset: at + BLOCK, bytes: size, map: None })
+                }
+            }
+            b'2' => Kind::SymbolicLink(&[]),
+            b'3' | b'4' => Kind::Special("a device"),
+            b'5' => Kind::Folder,
+            b'6' => Kind::Special("a FIFO"),
+            b'D' => {
+                next = self.skip(next, size, &path)?;
+                Kind::Folder
+            }
+            b'M' | b'N' => {
+                return Err(format!(
+                    "the header at byte {at} is of the kind `{}`, a part of an archive of several volumes or \
+                     of an old format; unpack it, and name the folder",
+                    char::from(kind)
+                ));
+            }
+            // Before there was a kind for folders, their names ended with a slash.
+            _ if path.ends_with(b"/") => Kind::Folder,
+            _ => {
+                let content = self.content(header, size, &records, &path)?;
+                next = content.1;
+                Kind::File(content.0)
+            }
+        };
+        self.at = next;
+        if self.path.is_empty() && kind != Kind::Folder {
+            return Err(format!("the header at byte {at} has no name"));
+        }
+        let kind = match kind {
+            Kind::SymbolicLink(_) => Kind::SymbolicLink(&self.link),
+            Kind::HardLink(_) => Kind::HardLink(&self.link),
+            kind => kind,
+        };
+        Ok(Entry { path: &self.path, kind })
+    }
+
+    /// Whether a header or the archive's end stands at an offset.
+    fn follows(&mut self, offset: u64) -> Result<bool, String> {
+        let mut header = Header::new();
+        if self.length.saturating_sub(offset) < BLOCK {
+            return Ok(false);
+        }
+        self.read(offset, &mut header.0)?;
+        Ok(header.is_zero() || header.is_valid())
+    }
+
+    /// A file's content, and where the next header is.
+    fn content(
+        &mut self,
+        header: &Header,
+        size: u64,
+        records: &Records,
+        path: &[u8],
+    ) -> Result<(Content, u64), String> {
+        let sparse = |problem: String| {
+            let path = shown(records.sparse_name.as_deref().unwrap_or(path));
+            format!(
+                "{path} is a file with holes that cannot be read: {problem}; pack it without (`tar` without \
+                 -S)"
+            )
+        };
+        let mut offset = self.at + BLOCK;
+        if records.is_unknown_sparse {
+            return Err(sparse("it is in the format of star".to_owned()));
+        }
+        let mut ranges = Vec::new();
+        let mut bytes = records.sparse_size;
+        let is_pax_sparse = bytes.is_some() || !records.sparse_ranges.is_empty();
+        if header.kind() == b'S' {
+            bytes = bytes.or(number(&header.0[483..495]));
+            table_of(&header.0[386..482], &mut ranges).map_err(sparse)?;
+            let mut is_extended = header.0[482] != 0;
+            while is_extended {
+                let mut block = [0; BLOCK as usize];
+                let next = self.skip(offset, BLOCK, path)?;
+                if ranges.len() as u64 * 24 > MAX_MAP_BYTES {
+                    return Err(sparse(format!("its map has more than {MAX_MAP_BYTES} bytes")));
+                }
+                self.read(offset, &mut block)?;
+                table_of(&block[..504], &mut ranges).map_err(sparse)?;
+                (is_extended, offset) = (block[504] != 0, next);
+            }
+        }
+        let next = self.skip(offset, size, path)?;
+        let mut stored = size;
+        match records.sparse_format {
+            [None | Some(0), _] => {
+                if is_pax_sparse && header.kind() != b'S' {
+                    ranges = pairs_of(&records.sparse_ranges).map_err(sparse)?;
+                }
+            }
+            [Some(1), Some(0)] => {
+                let map_bytes = self.map_at(offset, size, &mut ranges).map_err(sparse)?;
+                (offset, stored) = (offset + map_bytes, size - map_bytes);
+            }
+            [major, minor] => {
+                let version = [major, minor].map(Option::unwrap_or_default);
+                return Err(sparse(format!("it is in the format {}.{}", version[0], version[1])));
+            }
+        }
+        if !is_pax_sparse && header.kind() != b'S' && records.sparse_format[0].is_none() {
+            return Ok((Content { offset, bytes: size, map: None }, next));
+        }
+        let bytes = bytes.ok_or_else(|| sparse("its length is missing".to_owned()))?;
+        let map = SparseMap::new(&ranges, bytes, offset, stored).map_err(sparse)?;
+        // Without holes it is a file as any.
+        let map = Some(map).filter(|_| stored != bytes);
+        Ok((Content { offset, bytes, map }, next))
+    }
+
+    /// Reads the map in front of a file's ranges: the number of ranges, offsets and lengths, a line each.
+    /// Returns the bytes of its blocks.
+    fn map_at(&mut self, offset: u64, size: u64, ranges: &mut Vec<[u64; 2]>) -> Result<u64, String> {
+        let damaged = || "its map of holes is damaged".to_owned();
+        let (mut numbers, mut wanted, mut digits): (Vec<u64>, u64, Option<u64>) = (Vec::new(), 1, None);
+        let mut block = [0; BLOCK as usize];
+        let mut done = 0;
+        loop {
+            if done + BLOCK > size.min(MAX_MAP_BYTES) {
+                return Err("its map of holes does not end".to_owned());
+            }
+            self.read(offset + done, &mut block)?;
+            done += BLOCK;
+            for byte in block {
+                match byte {
+                    b'0'..=b'9' => {
+                        let number = digits.unwrap_or_default().checked_mul(10);
+                        let number = number.and_then(|number| number.checked_add(u64::from(byte - b'0')));
+                        digits = Some(number.ok_or_else(damaged)?);
+                    }
+                    b'\n' => {
+                        numbers.push(digits.take().ok_or_else(damaged)?);
+                        if let [count] = numbers[..] {
+                            let all = count.checked_mul(2).and_then(|numbers| numbers.checked_add(1));
+                            wanted = all.ok_or_else(damaged)?;
+                        }
+                        if numbers.len() as u64 == wanted {
+                            *ranges = pairs_of(&numbers[1..])?;
+                            return Ok(done);
+                        }
+                    }
+                    _ => return Err(damaged()),
+                }
+            }
+        }
+    }
+
+    /// Checks that no other archive begins behind the end of this one: it is there for a reason, and programs
+    /// that unpack the first would pass it over.
+    fn expect_end(&mut self) -> Result<(), String> {
+        let end = self.length.min(self.at.saturating_add(MAX_PADDING_BYTES));
+        let (mut at, mut chunk) = (self.at, Vec::new());
+        while at < end {
+            chunk.resize((end - at).min(1 << 16) as usize, 0);
+            self.read(at, &mut chunk)?;
+            if let Some(found) = chunk.iter().position(|&byte| byte != 0) {
+                let block = at + found as u64 / BLOCK * BLOCK;
+                return match self.header_at(block)? {
+                    Some(_) => Err(format!(
+                        "another archive begins at byte {block}, behind the end of the first, which is all \
+                         that `tar -xf` unpacks; join them with `tar --concatenate`, or unpack them with \
+                         `tar --ignore-zeros -xf` and name the folder"
+                    )),
+                    None => Ok(()),
+                };
+            }
+            at += chunk.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The path of the file whose content is at an offset of an archive; `None` where no header leads there.
+pub(crate) fn path_at(read_at: ReadAt<'_>, length: u64, offset: u64) -> Option<String> {
+    let mut path = None;
+    for blocks in 1..=MAX_HEADER_BLOCKS {
+        let Some(from) = offset.checked_sub(blocks * BLOCK) else { break };
+        // The first of several headers has the whole name.
+        if let Ok(Some(Entry { path: found, kind: Kind::File(content) })) =
+            Entries::new(read_at, from, length).next()
+            && content.offset == offset
+        {
+            path = Some(String::from_utf8_lossy(found).into_owned());
+        }
+    }
+    path
+}

@@ -1,0 +1,143 @@
+//! Files with holes: an archive holds the ranges between the holes one after the other, and a map of where in
+//! the file they belong.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::ReadAt;
+
+/// The most bytes of a map's text.
+pub(super) const MAX_MAP_BYTES: u64 = 1 << 20;
+
+/// A range of a file that the archive holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    /// The range's offset in the file.
+    pub at: u64,
+    /// Its offset in the archive.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// The ranges of a file that are stored, ascending. The bytes between them are zero.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SparseMap(Box<[Piece]>);
+
+impl SparseMap {
+    /// The map of a file of `bytes` bytes whose ranges `[offset, length]` are stored from `offset` on, in
+    /// `stored` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Ranges that overlap or lie beyond the file's end; more or fewer bytes than are stored.
+    pub(super) fn new(ranges: &[[u64; 2]], bytes: u64, offset: u64, stored: u64) -> Result<Self, String> {
+        let mut pieces = Vec::with_capacity(ranges.len());
+        let (mut end, mut done) = (0, 0u64);
+        for &[at, length] in ranges {
+            let range_end = at.checked_add(length).filter(|&end| end <= bytes);
+            let (Some(range_end), true) = (range_end, at >= end) else {
+                return Err(format!("its map has {length} bytes at {at}, in a file of {bytes}"));
+            };
+            end = range_end;
+            // Some programs mark the file's end by an empty range.
+            if length > 0 {
+                pieces.push(Piece { at, offset: offset.saturating_add(done), bytes: length });
+            }
+            done = done.saturating_add(length);
+        }
+        if done != stored {
+            return Err(format!("its map has {done} bytes, the archive {stored}"));
+        }
+        Ok(Self(pieces.into()))
+    }
+
+    /// Whether the ranges, as read from elsewhere, ascend within a file of `bytes` bytes and an archive of
+    /// `length`.
+    pub(crate) fn is_within(&self, bytes: u64, length: u64) -> bool {
+        let mut end = 0;
+        self.0.iter().all(|piece| {
+            let begins = piece.at >= end;
+            end = piece.at.saturating_add(piece.bytes);
+            begins && end <= bytes && piece.offset.checked_add(piece.bytes).is_some_and(|end| end <= length)
+        })
+    }
+
+    /// Reads at an offset of the file.
+    pub(crate) fn read_at(&self, archive: ReadAt<'_>, at: u64, out: &mut [u8]) -> io::Result<()> {
+        out.fill(0);
+        let end = at.saturating_add(out.len() as u64);
+        let first = self.0.partition_point(|piece| piece.at + piece.bytes <= at);
+        for piece in self.0[first..].iter().take_while(|piece| piece.at < end) {
+            let (from, to) = (piece.at.max(at), (piece.at + piece.bytes).min(end));
+            let part = &mut out[(from - at) as usize..(to - at) as usize];
+            archive(piece.offset + (from - piece.at), part)?;
+        }
+        Ok(())
+    }
+
+    /// Memory in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        size_of_val(&*self.0) as u64
+    }
+}
+
+/// Adds the ranges of an old GNU header's table: offset and length in 12 bytes each, up to the first that is
+/// empty.
+pub(super) fn table_of(table: &[u8], ranges: &mut Vec<[u64; 2]>) -> Result<(), String> {
+    for entry in table.chunks_exact(24) {
+        if entry[0] == 0 {
+            break;
+        }
+        match (super::header::number(&entry[..12]), super::header::number(&entry[12..])) {
+            (Some(at), Some(bytes)) => ranges.push([at, bytes]),
+            _ => return Err("its map of holes is damaged".to_owned()),
+        }
+    }
+    Ok(())
+}
+
+/// The ranges of a list of numbers.
+pub(super) fn pairs_of(numbers: &[u64]) -> Result<Vec<[u64; 2]>, String> {
+    let (pairs, rest) = numbers.as_chunks();
+    if rest.is_empty() { Ok(pairs.to_vec()) } else { Err("its map of holes is damaged".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_zero_and_ranges_come_from_their_places() {
+        let map = SparseMap::new(&[[2, 3], [8, 2], [12, 0]], 12, 100, 5).unwrap();
+        let archive: Vec<u8> = (0..=255).collect();
+        let mut read_at = |offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&archive[offset as usize..offset as usize + out.len()]);
+            Ok(())
+        };
+        let whole = [0, 0, 100, 101, 102, 0, 0, 0, 103, 104, 0, 0];
+        for from in 0..12 {
+            for to in from..=12 {
+                let mut out = vec![9; to - from];
+                map.read_at(&mut read_at, from as u64, &mut out).unwrap();
+                assert_eq!(out, whole[from..to], "{from}..{to}");
+            }
+        }
+        assert!(map.is_within(12, 105) && !map.is_within(12, 104) && !map.is_within(9, 105));
+    }
+
+    #[test]
+    fn refuses_maps_that_contradict_themselves() {
+        for (ranges, bytes, stored) in [
+            (&[[2, 3], [4, 1]][..], 12, 4),
+            (&[[8, 2], [2, 3]], 12, 5),
+            (&[[0, 13]], 12, 13),
+            (&[[u64::MAX, 2]], 12, 2),
+            (&[[0, 4]], 12, 5),
+            (&[[0, 6]], 12, 5),
+        ] {
+            assert!(SparseMap::new(ranges, bytes, 0, stored).is_err(), "{ranges:?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The folder that an archive unpacks to: later entries replace earlier ones, and links lead somewhere.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use super::header::shown;
+use super::{Content, Entries, Entry, Kind, ReadAt, SparseMap};
+
+/// The most links that are followed one after the other, as on Linux.
+const MAX_LINKS: usize = 40;
+/// The most folders that lie one in the other.
+const MAX_DEPTH: usize = 128;
+
+/// A folder of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FolderId(u32);
+
+impl FolderId {
+    /// The folder's place among all of its tree.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The content of a name in a folder of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Folder(FolderId),
+    /// A file by its offset in the archive, and its length.
+    File {
+        offset: u64,
+        bytes: u64,
+    },
+    /// A symbolic link, by its number.
+    SymbolicLink(u32),
+    /// A hard link, by its number, whose file is not in the archive before it.
+    HardLink(u32),
+    /// Something without content, by its name in messages.
+    Special(&'static str),
+}
+
+/// The file or folder that a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Folder(FolderId),
+    File(Content),
+    Special(&'static str),
+}
+
+/// A name in a folder.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    folder: FolderId,
+    /// The name's range in `names`.
+    name: (u32, u32),
+    /// The number of the entry that has made it.
+    sequence: u32,
+    node: Node,
+}
+
+#[derive(Debug)]
+struct Folder {
+    parent: FolderId,
+    name: Box<[u8]>,
+    children: Range<u32>,
+}
+
+/// The folder that an archive unpacks to.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    names: Vec<u8>,
+    /// By folder, then by name.
+    children: Vec<Child>,
+    folders: Vec<Folder>,
+    /// Folders by the number of the folder that they lie in, four bytes, and their name.
+    by_name: HashMap<Box<[u8]>, FolderId>,
+    /// Where links lead.
+    targets: Vec<Box<[u8]>>,
+    /// The maps of files with holes, by their offsets.
+    maps: BTreeMap<u64, SparseMap>,
+}
+
+impl Tree {
+    /// The folder that is unpacked to.
+    pub(crate) const ROOT: FolderId = FolderId(0);
+
+    /// Reads the headers of an archive of `length` bytes.
+    ///
+    /// # Errors
+    ///
+    /// An archive that is damaged, or that programs would not unpack whole.
+    pub(crate) fn read(read_at: ReadAt<'_>, length: u64) -> Result<Self, String> {
+        let root = Folder { parent: Self::ROOT, name: Box::default(), children: 0..0 };
+        let mut tree = Self {
+            names: Vec::new(),
+            children: Vec::new(),
+            folders: vec![root],
+            by_name: HashMap::new(),
+            targets: Vec::new(),
+            maps: BTreeMap::new(),
+        };
+        let mut entries = Entries::new(read_at, 0, length);
+        while let Some(Entry { path, kind }) = entries.next()? {
+            let node = match kind {
+                Kind::Folder => {
+                    tree.add_folder(path)?;
+                    continue;
+                }
+                Kind::File(Content { offset, bytes, map }) => {
+                    tree.maps.extend(map.map(|map| (offset, map)));
+                    Node::File { offset, bytes }
+                }
+                Kind::SymbolicLink(target) => Node::SymbolicLink(tree.add_target(target)),
+                Kind::HardLink(target) => Node::HardLink(tree.add_target(target)),
+                Kind::Special(name) => Node::Special(name),
+            };
+            let (folder, name) = split(path);
+            let folder = tree.add_folder(folder)?;
+            tree.add(folder, name, node)?;
+        }
+        tree.settle()?;
+        Ok(tree)
+    }
+
+    fn add(&mut self, folder: FolderId, name: &[u8], node: Node) -> Result<(), String> {
+        let begin = self.names.len();
+        self.names.extend_from_slice(name);
+        let numbers = [begin, self.names.len(), self.children.len()].map(u32::try_from);
+        let [Ok(begin), Ok(end), Ok(sequence)] = numbers else {
+            return Err(format!("the archive has more entries, or longer names, than {}", u32::MAX));
+        };
+        self.children.push(Child { folder, name: (begin, end), sequence, node });
+        Ok(())
+    }
+
+    /// The folder of a path, which is made with those above it.
+    fn add_folder(&mut self, path: &[u8]) -> Result<FolderId, String> {
+        let (mut folder, mut key) = (Self::ROOT, Vec::new());
+        for (depth, name) in parts(path).enumerate() {
+            if depth == MAX_DEPTH {
+                return Err(format!("{} lies in more than {MAX_DEPTH} folders", shown(path)));
+            }
+            self::key(folder, name, &mut key);
+            folder = match self.by_name.get(&*key) {
+                Some(&known) => known,
+                None => {
+                    // There are no more folders than bytes of names.
+                    let new = FolderId(self.folders.len() as u32);
+                    self.folders.push(Folder { parent: folder, name: name.into(), children: 0..0 });
+                    self.by_name.insert(key.as_slice().into(), new);
+                    self.add(folder, name, Node::Folder(new))?;
+                    new
+                }
+            };
+        }
+        Ok(folder)
+    }
+
+    fn add_target(&mut self, target: &[u8]) -> u32 {
+        self.targets.push(target.into());
+        // There are no more links than entries.
+        self.targets.len() as u32 - 1
+    }
+
+    /// Sorts what was added, and leaves of each name what unpacking leaves.
+    fn settle(&mut self) -> Result<(), String> {
+        let Self { names, children, by_name, targets, .. } = self;
+        let name = |child: &Child| &names[child.name.0 as usize..child.name.1 as usize];
+        let place = |child: &Child| (child.folder.0, name(child));
+        children.sort_unstable_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.sequence.cmp(&b.sequence)));
+        let mut hard_links: Vec<(u32, usize, u32)> = Vec::new();
+        for (at, child) in children.iter().enumerate() {
+            if let Node::HardLink(link) = child.node {
+                hard_links.push((child.sequence, at, link));
+            }
+        }
+        // A hard link is the file that its target was then, whatever replaces the target later.
+        hard_links.sort_unstable();
+        for (sequence, at, link) in hard_links {
+            let (folder, target) = split(&targets[link as usize]);
+            let Some(folder) = folder_of(by_name, folder) else { continue };
+            let before = |child: &Child| (place(child), child.sequence) < ((folder.0, target), sequence);
+            let found = children[..children.partition_point(before)].last();
+            if let Some(found) = found.filter(|found| place(found) == (folder.0, target))
+                && !matches!(found.node, Node::Folder(_))
+            {
+                children[at].node = found.node;
+            }
+        }
+        let mut in_conflict = None;
+        let is_folder = |child: &Child| matches!(child.node, Node::Folder(_));
+        children.dedup_by(|later, earlier| {
+            let is_same = place(later) == place(earlier);
+            if is_same {
+                if is_folder(later) != is_folder(earlier) {
+                    in_conflict.get_or_insert(*later);
+                }
+                *earlier = *later;
+            }
+            is_same
+        });
+        if let Some(child) = in_conflict {
+            return Err(format!(
+                "{} is a folder in the archive, and a file or a link too; pack it again",
+                shown(&joined(&self.path(child.folder), self.name(&child)))
+            ));
+        }
+        self.children.shrink_to_fit();
+        for (at, child) in self.children.iter().enumerate() {
+            let range = &mut self.folders[child.folder.0 as usize].children;
+            if range.start == range.end {
+                range.start = at as u32;
+            }
+            range.end = at as u32 + 1;
+        }
+        Ok(())
+    }
+
+    /// The path of a folder in the archive.
+    pub(crate) fn path(&self, mut folder: FolderId) -> Vec<u8> {
+        let mut path = Vec::new();
+        while folder != Self::ROOT {
+            let Folder { parent, name, .. } = &self.folders[folder.0 as usize];
+            path = joined(name, &path);
+            folder = *parent;
+        }
+        path
+    }
+
+    /// The number of folders. A folder lies in one of a smaller number.
+    pub(crate) fn folders(&self) -> impl DoubleEndedIterator<Item = FolderId> + ExactSizeIterator {
+        (0..self.folders.len() as u32).map(FolderId)
+    }
+
+    /// The names in a folder, sorted, and what they are.
+    pub(crate) fn children(&self, folder: FolderId) -> impl Iterator<Item = (&[u8], Node)> {
+        self.in_folder(folder).iter().map(|child| (self.name(child), child.node))
+    }
+
+    fn in_folder(&self, folder: FolderId) -> &[Child] {
+        let Range { start, end } = self.folders[folder.0 as usize].children;
+        &self.children[start as usize..end as usize]
+    }
+
+    fn name(&self, child: &Child) -> &[u8] {
+        &self.names[child.name.0 as usize..child.name.1 as usize]
+    }
+
+    /// Follows a path from a folder, and links on the way; `None` where nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// A link that leads nowhere within the archive: where it leads, and why that is nothing.
+    pub(crate) fn find(&self, from: FolderId, path: &[u8]) -> Result<Option<Found>, String> {
+        let mut folder = from;
+        let mut parts: Vec<&[u8]> = path.rsplit(|&byte| byte == b'/').collect();
+        let (mut links, mut first) = (0, None);
+        let dead = |first: Option<&[u8]>, why: &str| match first {
+            None => Ok(None),
+            Some(target) => Err(format!(
+                "is a link to {}, which cannot be followed in the archive ({why}); pack what it leads to in \
+                 its place (`tar -h`), or leave the link out",
+                shown(target)
+            )),
+        };
+        while let Some(part) = parts.pop() {
+            match part {
+                b"" | b"." => continue,
+                b".." if folder == Self::ROOT => return dead(first, "it leads out of it"),
+                b".." => {
+                    folder = self.folders[folder.0 as usize].parent;
+                    continue;
+                }
+                _ => {}
+            }
+            let children = self.in_folder(folder);
+            let Ok(at) = children.binary_search_by(|child| self.name(child).cmp(part)) else {
+                return dead(first, "nothing is there");
+            };
+            let is_last = parts.iter().all(|part| part.is_empty());
+            match children[at].node {
+                Node::Folder(inner) => folder = inner,
+                Node::SymbolicLink(link) => {
+                    let target = &*self.targets[link as usize];
+                    first = first.or(Some(target));
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return dead(first, "there are too many links on the way");
+                    }
+                    if target.starts_with(b"/") {
+                        return dead(first, "it leads out of it");
+                    }
+                    parts.extend(target.rsplit(|&byte| byte == b'/'));
+                }
+                _ if !is_last => return dead(first, "there is a file on the way"),
+                Node::File { offset, bytes } => {
+                    let map = self.maps.get(&offset).cloned();
+                    return Ok(Some(Found::File(Content { offset, bytes, map })));
+                }
+                Node::HardLink(link) => {
+                    return Err(format!(
+                        "is a hard link to {}, and the archive has no such file before it; pack the file in \
+                         its place (`tar --hard-dereference`), or leave the link out",
+                        shown(&self.targets[link as usize])
+                    ));
+                }
+                Node::Special(name) => return Ok(Some(Found::Special(name))),
+            }
+        }
+        Ok(Some(Found::Folder(folder)))
+    }
+}
+
+/// The folder of a path, and the name in it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// The parts of a path.
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
+}
+
+/// Makes `key` that of a folder's name in another.
+fn key(folder: FolderId, name: &[u8], key: &mut Vec<u8>) {
+    key.clear();
+    key.extend_from_slice(&folder.0.to_le_bytes());
+    key.extend_from_slice(name);
+}
+
+/// The folder of a path, links not followed.
+fn folder_of(by_name: &HashMap<Box<[u8]>, FolderId>, path: &[u8]) -> Option<FolderId> {
+    let mut buffer = Vec::new();
+    parts(path).try_fold(Tree::ROOT, |folder, name| {
+        key(folder, name, &mut buffer);
+        by_name.get(&*buffer).copied()
+    })
+}
+
+/// A path below another.
+fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    match [folder, name] {
+        [b"", only] | [only, b""] => only.to_vec(),
+        _ => [folder, b"/", name].concat(),
+    }
+}
