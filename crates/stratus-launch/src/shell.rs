@@ -1,15 +1,20 @@
 //! A shell on a machine: scripts that are run there, with their input and output.
+//!
+//! Every script goes through [`run`], which tells what it wrote from what the account's shell wrote around it
+//! ([`frame`]).
+
+pub(crate) mod frame;
 
 use crate::{Error, Result};
+use frame::Frame;
 use std::io::{self, BufRead, Read, Write};
 use std::process::{Command, Stdio};
 use stratus_base::printable;
-use stratus_base::text::quoted;
 
 /// The most text that a script may answer with.
 const MOST_TEXT: u64 = 64 << 20;
-/// The most of what it says is wrong that is kept.
-const MOST_ERROR: u64 = 16 << 10;
+/// The last of what it says is wrong that is kept.
+const MOST_ERROR: usize = 16 << 10;
 
 /// Longer lines are shown in parts.
 const LONGEST_LINE: u64 = 1 << 16;
@@ -19,7 +24,7 @@ pub(crate) trait Shell {
     /// The machine, for messages.
     fn name(&self) -> &str;
 
-    /// A process that runs `line` by the machine's Bourne shell.
+    /// A process that hands `line` to the account's shell, whichever that is.
     fn command(&self, line: &str) -> Result<Command>;
 
     /// What a failure to get there means, by the process's exit code and what it said.
@@ -72,6 +77,7 @@ fn is_invisible(c: char) -> bool {
 
 /// How a script ended.
 pub(crate) struct Ended {
+    /// Its exit code; none where its end did not come.
     pub(crate) code: Option<i32>,
     pub(crate) said: String,
 }
@@ -79,29 +85,44 @@ pub(crate) struct Ended {
 impl Ended {
     /// The error of a script that was to `what`.
     pub(crate) fn error(&self, shell: &dyn Shell, what: &str) -> Error {
-        let said = match self.said.trim() {
-            "" => format!("it ended with {}", self.code.map_or("a signal".to_owned(), |c| c.to_string())),
-            said => printable(said.lines().last().unwrap_or_default()),
+        let said = match (self.said.trim(), self.code) {
+            ("", Some(code)) => format!("it ended with {code}"),
+            ("", None) => "its answer was cut".to_owned(),
+            (said, _) => printable(said.lines().last().unwrap_or_default()),
         };
         Error::target(format!("{}: cannot {what}: {said}", shell.name()), "")
     }
 }
 
-/// The line that runs a script with arguments.
-pub(crate) fn line(script: &str, arguments: &[&str]) -> String {
-    let mut line = format!("exec sh -c {} stratus", quoted(script));
-    for argument in arguments {
-        line.push(' ');
-        line.push_str(&quoted(argument));
+/// Returns the error of a script that was not begun, by what came instead.
+fn not_begun(shell: &dyn Shell, said: &str, greeting: &[u8]) -> Error {
+    let greeting = String::from_utf8_lossy(greeting);
+    let last = [said, &greeting].into_iter().find_map(|text| text.trim().lines().last());
+    let said = last.map_or("nothing was said".to_owned(), printable);
+    Error::target(
+        format!("{}: the account's shell does not run a script: {said}", shell.name()),
+        "see that `sh` and `dd` are there, and that the start-up files of that shell neither end it nor read \
+         its standard input",
+    )
+}
+
+/// Returns the last bytes of what can be read.
+fn last_of(from: &mut dyn Read, most: usize) -> Vec<u8> {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
+    // What cannot be read is not said.
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        kept.extend_from_slice(&buffer[..count]);
+        let more = kept.len().saturating_sub(most);
+        kept.drain(..more);
     }
-    line
+    kept
 }
 
 /// Runs a script: `input` writes what it reads, `output` reads what it writes, both while it runs.
 ///
 /// # Errors
-/// Where the machine cannot be reached, and what `output` gives. Whether the script did what it should, its
-/// end says; that it ended before it had read everything is no error here.
+/// Where the machine cannot be reached or does not run the script, and what `output` gives. Whether the script
+/// did what it should, its end says; that it ended before it had read everything is no error here.
 pub(crate) fn run<T>(
     shell: &dyn Shell,
     script: &str,
@@ -109,45 +130,70 @@ pub(crate) fn run<T>(
     input: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send,
     output: impl FnOnce(&mut dyn Read) -> Result<T>,
 ) -> Result<(Ended, T)> {
-    let mut command = shell.command(&line(script, arguments))?;
+    let frame = Frame::new();
+    let script = frame.script(script, arguments);
+    let mut command = shell.command(&Frame::line(script.len()))?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let program = command.get_program().to_string_lossy().into_owned();
     let mut process = command.spawn().map_err(|error| {
         Error::target(format!("cannot start `{program}`: {error}"), format!("install {program}"))
     })?;
     let (stdin, stdout, stderr) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
+    let boxed = |from: Option<Box<dyn Read + Send>>| from.unwrap_or_else(|| Box::new(io::empty()));
+    let stdout = boxed(stdout.map(|from| Box::new(from) as Box<dyn Read + Send>));
+    let stderr = boxed(stderr.map(|from| Box::new(from) as Box<dyn Read + Send>));
+    let mut answer = frame.stream(stdout);
+    let mut errors = frame.stream(stderr);
     let (written, said, read) = std::thread::scope(|scope| {
-        let writer = scope.spawn(move || stdin.map_or(Ok(()), |mut stdin| input(&mut stdin)));
-        let errors = scope.spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut stderr) = stderr {
-                // What cannot be read is not said.
-                let _ = stderr.by_ref().take(MOST_ERROR).read_to_end(&mut bytes);
-                let _ = io::copy(&mut stderr, &mut io::sink());
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
+        let writer = scope.spawn(move || {
+            let Some(mut stdin) = stdin else { return Ok(()) };
+            stdin.write_all(script.as_bytes())?;
+            input(&mut stdin)
         });
-        let read = match stdout {
-            Some(mut stdout) => output(&mut stdout),
-            None => output(&mut io::empty()),
-        };
-        (writer.join(), errors.join().unwrap_or_default(), read)
+        let said = scope.spawn(move || {
+            let mut said = last_of(&mut errors, MOST_ERROR);
+            if !errors.begins() {
+                said = errors.greeting().to_vec();
+            }
+            // What is said behind the script's end is not its own, but has to go somewhere.
+            let _ = io::copy(&mut errors.into_rest(), &mut io::sink());
+            String::from_utf8_lossy(&said).into_owned()
+        });
+        let has_begun = answer.begins();
+        let read = has_begun.then(|| output(&mut answer));
+        if matches!(read, Some(Ok(_))) {
+            // Of what was left, only the end is wanted.
+            let _ = io::copy(&mut answer.by_ref().take(MOST_TEXT), &mut io::sink());
+        }
+        let (code, greeting) = (answer.code(), answer.greeting().to_vec());
+        let mut rest = answer.into_rest();
+        if code.is_some() {
+            let _ = io::copy(&mut rest, &mut io::sink());
+        }
+        // Where the end did not come, nobody reads on.
+        drop(rest);
+        (writer.join(), said.join().unwrap_or_default(), read.ok_or(greeting).map(|read| (code, read)))
     });
     let status = process
         .wait()
         .map_err(|error| Error::target(format!("{}: {error}", shell.name()), "try it again"))?;
-    let ended = Ended { code: status.code(), said };
-    if !status.success() {
-        if let Some(error) = shell.unreachable(ended.code, &ended.said) {
-            return Err(error);
-        }
-    } else if let Ok(Err(error)) = written {
-        // A script that did not want its input has ended well all the same, but for a file here.
-        if error.kind() != io::ErrorKind::BrokenPipe {
-            return Err(Error::target(format!("cannot send to {}: {error}", shell.name()), "try it again"));
-        }
+    let is_cut = !matches!(read, Ok((Some(_), _)));
+    if is_cut
+        && !status.success()
+        && let Some(error) = shell.unreachable(status.code(), &said)
+    {
+        return Err(error);
     }
-    Ok((ended, read?))
+    let (code, read) = read.map_err(|greeting| not_begun(shell, &said, &greeting))?;
+    let read = read?;
+    if code == Some(0)
+        && let Ok(Err(error)) = written
+        // A script that did not want its input has ended well all the same, but for a file here.
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        return Err(Error::target(format!("cannot send to {}: {error}", shell.name()), "try it again"));
+    }
+    Ok((Ended { code, said }, read))
 }
 
 /// Shows text as it comes, by lines, so that no character is cut; returns how many bytes came. Where it
@@ -193,25 +239,5 @@ pub(crate) fn text(
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::clean;
-    use std::process::Command;
-    use stratus_base::text::quoted;
-
-    #[test]
-    fn a_quoted_word_is_one_word_whatever_is_in_it() {
-        for text in
-            ["", "a b", "it's", "''", "$HOME `id` \\ \"x\" !!", "a\nb\n", "-n", "*?[a]", "é ✓", "#;&|"]
-        {
-            let line = format!("printf %s {}", quoted(text));
-            let out = Command::new("sh").args(["-c", &line]).output().unwrap();
-            assert_eq!(String::from_utf8(out.stdout).unwrap(), text);
-        }
-    }
-
-    #[test]
-    fn what_a_target_says_cannot_command_the_terminal() {
-        assert_eq!(clean("a\u{1b}[31mb\r\n\tc\u{202e}d\u{7}"), "a\\u{1b}[31mb\n\tc\\u{202e}d\\u{7}");
-    }
-}
+#[cfg(all(test, unix))]
+mod tests;

@@ -4,6 +4,7 @@ use crate::hosts::{Host, Hosts};
 use crate::job::{self, Job, Record, State};
 use crate::local::Local;
 use crate::parcel::{Item, Parcel};
+use crate::shell::frame::token;
 use crate::shell::{self, Ended, Shell};
 use crate::sky::Sky;
 use crate::slurm::Slurm;
@@ -504,12 +505,6 @@ pub(crate) fn taken(name: &str, id: &str, who: &str) -> Error {
         format!("{name}: {id} is being trained already, by {who}"),
         format!("`stratus launch status {id}` shows it, `stratus launch stop {id}` stops it"),
     )
-}
-
-/// A word that no other start has.
-fn token() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    format!("{:x}-{:x}", now.map_or(0, |now| now.as_nanos()), std::process::id())
 }
 
 #[cfg(all(test, target_os = "linux"))]
