@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::{IGNORED, RegionRequest, Sample, Scratch};
+use super::{FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
 use crate::transform::frame::Orientation;
@@ -50,6 +50,22 @@ pub(super) fn below(path: &mut PathBuf, root: &Path, name: &str) {
     path.clear();
     path.push(root);
     path.push(name);
+}
+
+/// Reports the file `name` below `root`, as [`Dataset::stored_files`](super::Dataset::stored_files) does.
+pub(super) fn report(
+    root: &Path,
+    name: &str,
+    scratch: &mut Scratch,
+    detail: FileDetail,
+    report: &mut dyn FnMut(StoredFile<'_>),
+) {
+    below(&mut scratch.path, root, name);
+    let about = if detail == FileDetail::Path { None } else { fs::metadata(&scratch.path).ok() };
+    let bytes = about.filter(fs::Metadata::is_file).map(|about| about.len());
+    let is_read =
+        detail == FileDetail::Content && bytes.is_some() && read(&scratch.path, &mut scratch.encoded).is_ok();
+    report(StoredFile { path: name, bytes, content: is_read.then_some(scratch.encoded.as_slice()) });
 }
 
 /// The bytes of the file `scratch.path`.

@@ -11,7 +11,7 @@ use tar::Archive;
 use super::index::{ByteRange, Index, TooLarge};
 use super::{is_plain, parts};
 use crate::datasets::files::{self, Reading, within_limit};
-use crate::datasets::{Scratch, Split};
+use crate::datasets::{FileDetail, Scratch, Split, StoredFile};
 use crate::error::DataError;
 use crate::images::is_image;
 
@@ -226,13 +226,42 @@ impl Store {
 
     /// What a person calls a sample of the index: its path.
     pub(super) fn name(&self, index: &Index, sample: usize) -> String {
-        let (range, split) = match self {
-            Self::Disk { root, split } => (root, split),
-            Self::Tar(tar) => (&tar.path, &tar.indexed),
+        let root = match self {
+            Self::Disk { root, .. } => root,
+            Self::Tar(tar) => &tar.path,
+        };
+        format!("{}/{}", root.display(), self.path_below(index, sample))
+    }
+
+    /// The path of a sample of the index below the folder, or in the archive.
+    fn path_below(&self, index: &Index, sample: usize) -> String {
+        let split = match self {
+            Self::Disk { split, .. } => split,
+            Self::Tar(tar) => &tar.indexed,
         };
         let (class, name) = (&index.classes()[index.class(sample)], index.name(sample));
         let split = if split.is_empty() { String::new() } else { format!("{split}/") };
-        format!("{}/{split}{class}/{name}", range.display())
+        format!("{split}{class}/{name}")
+    }
+
+    /// Reports a sample's file.
+    pub(super) fn report(
+        &self,
+        index: &Index,
+        sample: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        let path = self.path_below(index, sample);
+        if let Self::Disk { root, .. } = self {
+            files::report(root, &path, scratch, detail, report);
+            return;
+        }
+        let bytes = index.range(sample).map(|range| u64::from(range.bytes));
+        let is_read = detail == FileDetail::Content && self.read(index, sample, scratch).is_ok();
+        let content = is_read.then_some(scratch.encoded.as_slice());
+        report(StoredFile { path: &path, bytes, content });
     }
 
     /// Reads a sample's file into `scratch.encoded`.
