@@ -155,10 +155,8 @@ impl PartRecord {
 
     fn add_differences(&self, now: &Self, name: &str, found: &mut Vec<String>) {
         let before = found.len();
-        if self.files != now.files {
-            self.add_file_differences(now, found);
-        }
-        if found.len() == before && self.folders != now.folders {
+        self.add_file_differences(now, name, found);
+        if found.len() == before || !self.lists_all() || !now.lists_all() {
             self.add_folder_differences(now, found);
         }
         if found.len() > before || self.images != now.images {
@@ -172,15 +170,18 @@ impl PartRecord {
         }
     }
 
-    fn add_file_differences(&self, now: &Self, found: &mut Vec<String>) {
+    fn add_file_differences(&self, now: &Self, name: &str, found: &mut Vec<String>) {
         let by_path =
             |part: &'_ Self| part.files.iter().cloned().map(|file| (file.path.clone(), file)).collect();
         let (before, after): (BTreeMap<_, _>, BTreeMap<_, _>) = (by_path(self), by_path(now));
         let is_whole = self.lists_all() && now.lists_all();
+        let gone = self.folders_beside(now);
+        found.extend(gone.values().map(|(path, files)| format!("{path}/ is no longer there ({files})")));
         for (path, FileRecord { bytes, sha256, .. }) in &before {
             let length = |bytes: u64| format!("{bytes} bytes");
             match after.get(path) {
-                None if is_whole => found.push(format!("{path} is no longer there")),
+                None if gone.contains_key(folder_of(path)) => {}
+                None if is_whole => found.push(format!("{path} is no longer a {name} file")),
                 // Of a large data set not every file is listed.
                 None => {}
                 Some(file) if file.bytes != *bytes => found.push(format!(
@@ -194,36 +195,44 @@ impl PartRecord {
                 Some(_) => {}
             }
         }
+        let added = now.folders_beside(self);
+        found.extend(added.values().map(|(path, files)| format!("{path}/ is new ({files})")));
         if is_whole {
-            let new = after.keys().filter(|path| !before.contains_key(*path));
-            found.extend(new.map(|path| format!("{path} is new")));
+            let is_new = |path: &&String| !before.contains_key(*path) && !added.contains_key(folder_of(path));
+            found.extend(after.keys().filter(is_new).map(|path| format!("{path} is a new {name} file")));
         }
     }
 
+    /// The folders that `other` has not, by path: the path as it is shown, and the number of files.
+    fn folders_beside(&self, other: &Self) -> BTreeMap<&str, (&str, String)> {
+        let is_there = |path: &str| other.folders.iter().any(|folder| folder.path == path);
+        let shown = |files: u64| format!("{files} file{}", if files == 1 { "" } else { "s" });
+        let missing = self.folders.iter().filter(|folder| !folder.path.is_empty() && !is_there(&folder.path));
+        missing.map(|folder| (folder.path.as_str(), (folder.path.as_str(), shown(folder.files)))).collect()
+    }
+
+    /// The differences of a data set whose files are not all listed.
     fn add_folder_differences(&self, now: &Self, found: &mut Vec<String>) {
-        let by_path = |part: &'_ Self| {
-            part.folders.iter().cloned().map(|folder| (folder.path.clone(), folder)).collect()
-        };
-        let (before, after): (BTreeMap<_, _>, BTreeMap<_, _>) = (by_path(self), by_path(now));
-        let shown =
-            |path: &str| if path.is_empty() { "the data set's folder".to_owned() } else { path.into() };
-        for (path, folder) in &before {
-            let path = shown(path);
-            match after.get(&folder.path) {
-                None => found.push(format!("{path}/ is no longer there")),
-                Some(now) if (now.files, now.bytes) != (folder.files, folder.bytes) => found.push(format!(
+        let after: BTreeMap<&str, &FolderRecord> =
+            now.folders.iter().map(|folder| (folder.path.as_str(), folder)).collect();
+        let both = self.folders.iter().filter_map(|folder| Some((folder, *after.get(folder.path.as_str())?)));
+        for (folder, now) in both.filter(|(folder, now)| folder.sha256 != now.sha256) {
+            let path = if folder.path.is_empty() { "the data set's folder" } else { &folder.path };
+            if (now.files, now.bytes) == (folder.files, folder.bytes) {
+                found.push(format!("{path}: names, lengths or the order of its files have changed"));
+            } else {
+                found.push(format!(
                     "{path}: {} files of {} bytes → {} of {}",
                     folder.files, folder.bytes, now.files, now.bytes
-                )),
-                Some(now) if now.sha256 != folder.sha256 => {
-                    found.push(format!("{path}: names, lengths or the order of its files have changed"));
-                }
-                Some(_) => {}
+                ));
             }
         }
-        let new = after.keys().filter(|path| !before.contains_key(*path));
-        found.extend(new.map(|path| format!("{path}/ is new")));
     }
+}
+
+/// The folder of a file's path; empty for the root.
+fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 #[cfg(test)]
@@ -266,11 +275,11 @@ mod tests {
         let differences = |files: &[(&str, u64, &str)]| before.differences(&record(part(files)));
         assert_eq!(
             differences(&[files[0]]),
-            ["training images: 2 → 1", "train/cat/1.png is no longer there"]
+            ["training images: 2 → 1", "train/cat/1.png is no longer a training file"]
         );
         assert_eq!(
             differences(&[files[0], ("train/cat/2.png", 20, "b")]),
-            ["train/cat/1.png is no longer there", "train/cat/2.png is new"]
+            ["train/cat/1.png is no longer a training file", "train/cat/2.png is a new training file"]
         );
         assert_eq!(
             differences(&[("train/cat/0.png", 11, "a"), files[1]]),

@@ -145,7 +145,8 @@ fn expect_same_classes(train: &dyn Dataset, validation: &dyn Dataset) -> Result<
     class_difference(&names(train), &names(validation)).map_or(Ok(()), |difference| {
         Err(TrainError::Configuration {
             problem: format!(
-                "the training and the validation part of data set `{}` have other {difference}",
+                "the classes of the training part of data set `{}` are not those of its validation part: \
+                 {difference}",
                 train.name()
             ),
             hint: "both need the same classes with the same numbers, whether they have images of each or not"
