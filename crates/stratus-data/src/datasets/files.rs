@@ -13,6 +13,9 @@ use crate::transform::pixels::PixelOrder;
 /// The most bytes of a text that lists classes or samples.
 const LARGEST_LIST: u64 = 256 << 20;
 
+/// The most bytes of a path, as Linux has it.
+const LONGEST_PATH: u64 = 4096;
+
 /// What is done with a file: reads at an offset, bytes of the file, where to.
 pub(super) type Reading<'a> = &'a mut dyn FnMut(
     &mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>,
@@ -156,13 +159,32 @@ pub(super) fn is_below(path: &str) -> bool {
 
 /// What is wrong with a link that leads nowhere; `None` for anything else.
 pub(super) fn dead_link(path: &Path) -> Option<String> {
-    let target = fs::read_link(path).ok()?;
+    let Ok(target) = fs::read_link(path) else { return link_as_text(path) };
     let cause = fs::metadata(path).err()?;
     Some(format!(
         "is a link to {}, which cannot be followed ({cause}); bring back what it leads to, such as a disk \
          that is not mounted, or remove the link",
         target.display()
     ))
+}
+
+/// What is wrong with a file that a link became: a text that holds the path it led to and nothing else.
+/// `None` for anything else.
+fn link_as_text(path: &Path) -> Option<String> {
+    let about = fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= LONGEST_PATH)?;
+    // Lists and notes have an ending in their names, or several words.
+    if path.extension().is_some() || about.len() == 0 {
+        return None;
+    }
+    let target = fs::read_to_string(path).ok()?;
+    let leads_away = ["/", "./", "../"].iter().any(|begin| target.starts_with(begin));
+    (leads_away && !target.contains(|letter: char| letter.is_whitespace() || letter.is_control())).then(|| {
+        format!(
+            "is a text that holds the path {target}, as a link becomes where links are not kept (git with \
+             core.symlinks=false, some archives and file systems); put what it led to in its place, or remove \
+             the file"
+        )
+    })
 }
 
 /// The same as an error.
