@@ -181,8 +181,8 @@ fn link_as_text(path: &Path) -> Option<String> {
     (leads_away && !target.contains(|letter: char| letter.is_whitespace() || letter.is_control())).then(|| {
         format!(
             "is a text that holds the path {target}, as a link becomes where links are not kept (git with \
-             core.symlinks=false, some archives and file systems); put what it led to in its place, or remove \
-             the file"
+             core.symlinks=false, some archives and file systems); put what it led to in its place, or \
+             remove the file"
         )
     })
 }
