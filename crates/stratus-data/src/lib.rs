@@ -15,6 +15,7 @@ pub mod datasets;
 mod decode;
 mod error;
 pub mod fetch;
+pub mod fingerprint;
 pub mod idx;
 pub mod images;
 pub mod loader;
@@ -30,6 +31,7 @@ pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, 
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
+pub use fingerprint::Fingerprint;
 pub use loader::{Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position, Share, Turn};
 pub use stratus_store as store;
 pub use transform::augment::{Augment, Padding, Placement, ResizedCrop, Shift};

@@ -243,6 +243,12 @@ impl Loader {
         self.shared.batches_per_epoch
     }
 
+    /// Batches that it delivers in all.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.shared.batches
+    }
+
     /// Samples of an epoch's batches, whoever gets them: all, or without those of an incomplete last batch.
     #[must_use]
     pub fn samples_per_epoch(&self) -> u64 {

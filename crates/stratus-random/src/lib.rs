@@ -37,6 +37,9 @@ pub enum Purpose {
     Colour = 13,
     /// Mixing an image with another of its batch; indexed by epoch and sample.
     Mix = 14,
+    /// The samples of a data set whose content is compared when a run is continued; indexed by the sample's
+    /// stratum.
+    Fingerprint = 15,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

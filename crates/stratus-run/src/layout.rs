@@ -15,6 +15,8 @@ pub const MACHINE: &str = "machine.json";
 pub const NETWORK: &str = "network.toml";
 /// The files from outside that the run started from, with their checksums.
 pub const SOURCES: &str = "sources.json";
+/// The data set that the run is trained on, as it was when the run began, see [`crate::data`].
+pub const DATA: &str = "data.json";
 /// The plan: steps, layers, bytes, kernels.
 pub const PLAN: &str = "plan.json";
 /// One row per iteration.
@@ -96,7 +98,7 @@ impl RunDir {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
-            let begun = [LOCK, MACHINE, NETWORK, SOURCES, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
+            let begun = [LOCK, MACHINE, NETWORK, SOURCES, DATA, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
                 .iter()
                 .any(|&known| name == known);
             if !begun && !atomic::is_temporary(&name) {
@@ -238,6 +240,12 @@ impl RunDir {
     #[must_use]
     pub fn sources(&self) -> PathBuf {
         self.path.join(SOURCES)
+    }
+
+    /// The path of [`DATA`].
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.path.join(DATA)
     }
 
     /// The path of [`PLAN`].

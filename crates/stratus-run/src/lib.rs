@@ -17,6 +17,7 @@ pub mod atomic;
 pub mod checkpoint;
 pub mod classes;
 pub mod csv;
+pub mod data;
 mod error;
 pub mod events;
 pub mod layout;

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
 use stratus_base::checksum::sha256_hex;
 
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
@@ -160,6 +161,8 @@ pub struct Cifar {
     kind: &'static Kind,
     /// The files' records, one behind the other.
     records: Vec<u8>,
+    /// The published files, where the content is theirs.
+    verified: Option<&'static [UnpackedFile<'static>]>,
 }
 
 impl Cifar {
@@ -179,7 +182,7 @@ impl Cifar {
         if records.is_empty() {
             return Err(DataError::Empty { origin: root.display().to_string() });
         }
-        Ok(Self { kind, records })
+        Ok(Self { kind, records, verified: options.verify.then_some(files) })
     }
 
     fn record(&self, index: usize) -> Result<&[u8], DataError> {
@@ -303,6 +306,14 @@ impl Dataset for Cifar {
             label: u32::from(record[self.kind.label]),
             mask: None,
         })
+    }
+
+    fn hash_memory(&self, hash: &mut Sha256) {
+        match self.verified {
+            // The content is that of the published files.
+            Some(files) => files.iter().for_each(|file| hash.update(file.sha256)),
+            None => hash.update(&self.records),
+        }
     }
 
     /// As published with many implementations: over all pixels of the training images.

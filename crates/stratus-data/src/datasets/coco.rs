@@ -27,10 +27,13 @@ mod shapes;
 
 use std::path::{Path, PathBuf};
 
+use sha2::Sha256;
+
 use self::annotations::{Annotations, Content, Target};
 use super::upright::{self, Assumed, Of};
 use super::{
-    Dataset, DatasetEntry, IGNORED, OpenOptions, RegionRequest, Sample, Scratch, Split, files, refuse_damaged,
+    Dataset, DatasetEntry, FileDetail, IGNORED, OpenOptions, RegionRequest, Sample, Scratch, Split,
+    StoredFile, files, refuse_damaged,
 };
 use crate::error::DataError;
 use crate::parallel;
@@ -62,6 +65,7 @@ pub static LABELS: DatasetEntry = DatasetEntry {
 #[derive(Debug)]
 struct Coco {
     name: &'static str,
+    root: PathBuf,
     /// The folder of the images.
     folder: PathBuf,
     annotations: Annotations,
@@ -94,7 +98,8 @@ impl Coco {
         let annotations =
             Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")), target)?;
         let assumed = Assumed::new(if target == Target::Mask { annotations.images.len() } else { 0 });
-        let mut set = Self { name: entry.name, folder, annotations, damaged: Vec::new(), assumed };
+        let (name, root, damaged) = (entry.name, root.to_owned(), Vec::new());
+        let mut set = Self { name, root, folder, annotations, damaged, assumed };
         set.damaged = set.find_damaged(options.verify);
         if !options.skip_damaged {
             refuse_damaged(&set, split)?;
@@ -277,6 +282,22 @@ impl Dataset for Coco {
         }
         files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
         files::encoded(scratch).map_err(bad)
+    }
+
+    fn stored_files(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        let Some(image) = self.annotations.images.get(index) else { return };
+        let folder = self.folder.strip_prefix(&self.root).unwrap_or(&self.folder);
+        files::report(&self.root, &format!("{}/{}", folder.display(), image.name), scratch, detail, report);
+    }
+
+    fn hash_memory(&self, hash: &mut Sha256) {
+        self.annotations.hash(hash);
     }
 
     fn damaged(&self) -> &[(u32, String)] {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::{IGNORED, RegionRequest, Sample, Scratch};
+use super::{FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
 use crate::transform::frame::Orientation;
@@ -12,6 +12,9 @@ use crate::transform::pixels::PixelOrder;
 
 /// The most bytes of a text that lists classes or samples.
 const LARGEST_LIST: u64 = 256 << 20;
+
+/// The most bytes of a path, as Linux has it.
+const LONGEST_PATH: u64 = 4096;
 
 /// What is done with a file: reads at an offset, bytes of the file, where to.
 pub(super) type Reading<'a> = &'a mut dyn FnMut(
@@ -51,6 +54,22 @@ pub(super) fn below(path: &mut PathBuf, root: &Path, name: &str) {
     path.clear();
     path.push(root);
     path.push(name);
+}
+
+/// Reports the file `name` below `root`, as [`Dataset::stored_files`](super::Dataset::stored_files) does.
+pub(super) fn report(
+    root: &Path,
+    name: &str,
+    scratch: &mut Scratch,
+    detail: FileDetail,
+    report: &mut dyn FnMut(StoredFile<'_>),
+) {
+    below(&mut scratch.path, root, name);
+    let about = if detail == FileDetail::Path { None } else { fs::metadata(&scratch.path).ok() };
+    let bytes = about.filter(fs::Metadata::is_file).map(|about| about.len());
+    let is_read =
+        detail == FileDetail::Content && bytes.is_some() && read(&scratch.path, &mut scratch.encoded).is_ok();
+    report(StoredFile { path: name, bytes, content: is_read.then_some(scratch.encoded.as_slice()) });
 }
 
 /// The bytes of the file `scratch.path`.
@@ -141,13 +160,32 @@ pub(super) fn is_below(path: &str) -> bool {
 
 /// What is wrong with a link that leads nowhere; `None` for anything else.
 pub(super) fn dead_link(path: &Path) -> Option<String> {
-    let target = fs::read_link(path).ok()?;
+    let Ok(target) = fs::read_link(path) else { return link_as_text(path) };
     let cause = fs::metadata(path).err()?;
     Some(format!(
         "is a link to {}, which cannot be followed ({cause}); bring back what it leads to, such as a disk \
          that is not mounted, or remove the link",
         target.display()
     ))
+}
+
+/// What is wrong with a file that a link became: a text that holds the path it led to and nothing else.
+/// `None` for anything else.
+fn link_as_text(path: &Path) -> Option<String> {
+    let about = fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= LONGEST_PATH)?;
+    // Lists and notes have an ending in their names, or several words.
+    if path.extension().is_some() || about.len() == 0 {
+        return None;
+    }
+    let target = fs::read_to_string(path).ok()?;
+    let leads_away = ["/", "./", "../"].iter().any(|begin| target.starts_with(begin));
+    (leads_away && !target.contains(|letter: char| letter.is_whitespace() || letter.is_control())).then(|| {
+        format!(
+            "is a text that holds the path {target}, as a link becomes where links are not kept (git with \
+             core.symlinks=false, some archives and file systems); put what it led to in its place, or \
+             remove the file"
+        )
+    })
 }
 
 /// The same as an error.

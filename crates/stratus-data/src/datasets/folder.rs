@@ -19,8 +19,8 @@ use stratus_base::{did_you_mean, nearest};
 use self::index::Index;
 use self::store::Store;
 use super::{
-    Dataset, DatasetEntry, LISTED, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy, files,
-    refuse_damaged,
+    Dataset, DatasetEntry, FileDetail, LISTED, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy,
+    StoredFile, files, refuse_damaged,
 };
 use crate::decode::Decoded;
 
@@ -268,6 +268,18 @@ impl Dataset for Folder {
         let read = self.store.read(&self.index, index, scratch);
         read.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
         Ok(Some(&scratch.encoded))
+    }
+
+    fn stored_files(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        if index < self.len() {
+            self.store.report(&self.index, index, scratch, detail, report);
+        }
     }
 
     fn damaged(&self) -> &[(u32, String)] {

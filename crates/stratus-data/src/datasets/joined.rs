@@ -1,7 +1,9 @@
 //! Several data sets as one: the parts of one that are measured together, or one whose classes are numbered
 //! as a network numbers them.
 
-use super::{Dataset, Groups, RegionRequest, Sample, Scratch};
+use sha2::Sha256;
+
+use super::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile};
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -129,6 +131,26 @@ impl Dataset for Joined {
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
         let (part, index) = self.locate(index)?;
         part.encoded(index, scratch)
+    }
+
+    fn stored_files(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        if let Ok((part, index)) = self.locate(index) {
+            part.stored_files(index, scratch, detail, report);
+        }
+    }
+
+    fn archives(&self) -> Vec<(String, u64, Option<String>)> {
+        self.parts.iter().flat_map(|part| part.archives()).collect()
+    }
+
+    fn hash_memory(&self, hash: &mut Sha256) {
+        self.parts.iter().for_each(|part| part.hash_memory(hash));
     }
 
     fn groups(&self) -> Option<Groups<'_>> {

@@ -6,6 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
 use crate::error::DataError;
 use crate::idx::{self, Expectation, Idx, IdxElement};
@@ -89,6 +91,8 @@ pub struct Mnist {
     labels: Vec<u8>,
     height: usize,
     width: usize,
+    /// The published checksum of the images, where they have it.
+    verified: Option<&'static str>,
 }
 
 impl Mnist {
@@ -102,16 +106,17 @@ impl Mnist {
     /// [`DataError`]: a file is missing, damaged, or (with `options.verify`) not the published one; images
     /// and labels do not match.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let (images, labels) = match split {
+        let (published, labels) = match split {
             Split::Train => (TRAIN_IMAGES, TRAIN_LABELS),
             Split::Validation | Split::Test => (TEST_IMAGES, TEST_LABELS),
         };
         // Both are looked for before either is read: unpacking the images takes a moment.
-        let images_path = locate(root, split, &images)?;
+        let images_path = locate(root, split, &published)?;
         let labels_path = locate(root, split, &labels)?;
         let labels = read(&labels_path, 1, &labels, options)?;
-        let images = read(&images_path, 3, &images, options)?;
-        Self::from_idx(images, &images_path, labels, &labels_path)
+        let images = read(&images_path, 3, &published, options)?;
+        let verified = options.verify.then_some(published.sha256);
+        Ok(Self { verified, ..Self::from_idx(images, &images_path, labels, &labels_path)? })
     }
 
     fn from_idx(images: Idx, images_path: &Path, labels: Idx, labels_path: &Path) -> Result<Self, DataError> {
@@ -137,7 +142,7 @@ impl Mnist {
                 classes: CLASSES,
             });
         }
-        Ok(Self { images: images.data, labels: labels.data, height, width })
+        Ok(Self { images: images.data, labels: labels.data, height, width, verified: None })
     }
 
     fn no_such_sample(&self, index: usize) -> DataError {
@@ -215,6 +220,19 @@ impl Dataset for Mnist {
             label,
             mask: None,
         })
+    }
+
+    fn hash_memory(&self, hash: &mut Sha256) {
+        match self.verified {
+            // The content is that of the published files.
+            Some(sha256) => hash.update(sha256),
+            None => {
+                for extent in [self.height, self.width] {
+                    hash.update((extent as u64).to_le_bytes());
+                }
+                hash.update(&self.images);
+            }
+        }
     }
 
     fn normalisation(&self) -> Normalisation {

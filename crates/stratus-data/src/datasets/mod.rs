@@ -25,6 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sha2::Sha256;
 use stratus_base::nearest;
 use stratus_store::RetryPolicy;
 
@@ -131,6 +132,29 @@ pub trait Dataset: Send + Sync {
         Ok(None)
     }
 
+    /// Reports each file of a sample, its image first. Samples that are parts of larger files, or made up,
+    /// have none.
+    fn stored_files(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        let _ = (index, scratch, detail, report);
+    }
+
+    /// The files that hold several samples each, in order: path below the root, length in bytes, and SHA-256
+    /// where an index records it.
+    fn archives(&self) -> Vec<(String, u64, Option<String>)> {
+        Vec::new()
+    }
+
+    /// Hashes what is in memory of the samples beside their labels: pixels, outlines, positions in archives.
+    fn hash_memory(&self, hash: &mut Sha256) {
+        let _ = hash;
+    }
+
     /// The groups in which samples are stored, where reading in arbitrary order would be slow; else `None`.
     fn groups(&self) -> Option<Groups<'_>> {
         None
@@ -174,6 +198,28 @@ pub trait Dataset: Send + Sync {
 
     /// Memory of the open data set, in bytes.
     fn resident_bytes(&self) -> u64;
+}
+
+/// How much of a file is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileDetail {
+    /// Its path alone: nothing is read from the disk.
+    Path,
+    /// Its length too.
+    Length,
+    /// Its content too.
+    Content,
+}
+
+/// A file of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredFile<'a> {
+    /// Its path below the data set's root, `/` between its parts.
+    pub path: &'a str,
+    /// Its length in bytes; `None` where it was not asked for, or there is no such file.
+    pub bytes: Option<u64>,
+    /// Its bytes, where they were asked for and can be read.
+    pub content: Option<&'a [u8]>,
 }
 
 /// Samples that are stored in groups, such as shards. An epoch then permutes the groups, and the samples

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::coding::Coding;
 use super::upright::{self, Assumed, Of};
-use super::{Dataset, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
+use super::{
+    Dataset, FileDetail, IGNORED, OpenOptions, Sample, Scratch, Split, StoredFile, files, refuse_damaged,
+};
 use crate::decode;
 use crate::error::DataError;
 use crate::parallel;
@@ -163,6 +165,19 @@ impl Dataset for PairedFiles {
         files::below(&mut scratch.path, &self.root, &pair.image);
         files::encoded(scratch)
             .map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })
+    }
+
+    fn stored_files(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        let Some(Pair { image, labels }) = self.pairs.get(index) else { return };
+        for file in [image, labels] {
+            files::report(&self.root, file, scratch, detail, report);
+        }
     }
 
     fn damaged(&self) -> &[(u32, String)] {

@@ -3,13 +3,16 @@
 
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 use super::coding::mask_of_numbers;
 use super::{
-    Dataset, DatasetEntry, Groups, OpenOptions, RegionRequest, Sample, Scratch, Split, refuse_damaged,
+    Dataset, DatasetEntry, FileDetail, Groups, OpenOptions, RegionRequest, Sample, Scratch, Split,
+    StoredFile, refuse_damaged,
 };
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
-use crate::shards::{self, INDEX_FILE, Index, Problem, Shard, ShardLocation, Source};
+use crate::shards::{self, INDEX_FILE, Index, MemberRange, Problem, Shard, ShardLocation, Source};
 use crate::transform::frame::Region;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
@@ -263,6 +266,42 @@ impl Dataset for Shards {
 
     fn expect(&self, now: &[u32], next: &[u32]) {
         self.source.expect(now, next);
+    }
+
+    /// Samples of shards whose content no index records.
+    fn stored_files(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        let Ok((number, shard, at)) = self.locate(index) else { return };
+        if !shard.sha256.is_empty() {
+            return;
+        }
+        let ranges = [("image", shard.images.get(at)), ("mask", shard.masks.get(at))];
+        for (kind, range) in ranges.into_iter().filter_map(|(kind, range)| Some((kind, *range?))) {
+            let path = format!("{}/{kind} {at}", shard.name);
+            let is_read = detail == FileDetail::Content
+                && self.source.read(number, range, &mut scratch.encoded).is_ok();
+            let content = is_read.then_some(scratch.encoded.as_slice());
+            report(StoredFile { path: &path, bytes: Some(u64::from(range.1)), content });
+        }
+    }
+
+    fn archives(&self) -> Vec<(String, u64, Option<String>)> {
+        let sha256 = |shard: &Shard| (!shard.sha256.is_empty()).then(|| shard.sha256.to_ascii_lowercase());
+        let shards = self.source.shards().iter();
+        shards.map(|shard| (shard.name.clone(), shard.bytes, sha256(shard))).collect()
+    }
+
+    fn hash_memory(&self, hash: &mut Sha256) {
+        for shard in self.source.shards() {
+            for MemberRange(blocks, bytes) in shard.images.iter().chain(&shard.masks) {
+                hash.update([blocks.to_le_bytes(), bytes.to_le_bytes()].as_flattened());
+            }
+        }
     }
 
     fn damaged(&self) -> &[(u32, String)] {

@@ -256,6 +256,15 @@ pub enum LoaderError {
     /// The loader stopped after an earlier error.
     #[error("the loader has stopped after an error")]
     Stopped,
+    /// The consumer asked for a batch after the last.
+    #[error(
+        "the loader has delivered all {batches} batches of its epochs, and one more was asked for; this is a \
+         defect of the program"
+    )]
+    Exhausted {
+        /// The number of batches.
+        batches: u64,
+    },
     /// There is not enough memory for the buffers.
     #[error(
         "{slots} buffers of {batch_size} samples need {bytes} bytes of memory, which are not available; set \

@@ -369,6 +369,18 @@ fn dead_links_are_named() {
         }
     }
     fs::remove_file(root.join("train/zebra")).unwrap();
+    // A link that a copy has made a text. Other texts are no classes.
+    fs::write(root.join("train/zebra"), "/nowhere/zebra").unwrap();
+    for (name, text) in
+        [("NOTES", "/a and /b"), ("list.txt", "/a"), ("LICENSE", "see ../LICENSE"), ("none", "")]
+    {
+        fs::write(root.join("train").join(name), text).unwrap();
+    }
+    let message = common::refused("folder", &root, Split::Train, &options);
+    let expected = "ROOT/train/zebra: is a text that holds the path /nowhere/zebra, as a link becomes where";
+    assert!(message.starts_with(expected), "{message}");
+    fs::remove_file(root.join("train/zebra")).unwrap();
+    assert_eq!(open("folder", &root, Split::Train, &options).unwrap().classes(), 3);
     // A link beside the parts that nothing needs, and a part that is a link.
     symlink("/nowhere/notes", root.join("notes")).unwrap();
     assert!(open("folder", &root, Split::Train, &options).is_ok());

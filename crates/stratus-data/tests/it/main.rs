@@ -7,6 +7,7 @@ mod cifar;
 mod coco;
 mod common;
 mod fetch;
+mod fingerprint;
 mod folder;
 mod labels;
 mod loader;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use stratus_data::datasets::joined::{Joined, are_same};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy};
+use stratus_run::data::class_difference;
 
 /// A part of a data set, or all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,8 +185,15 @@ fn numbers_of(set: &dyn Dataset, names: &[String], path: &str) -> Result<Option<
     let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
     let is_numbers =
         |names: &[String]| (0..).zip(names).all(|(number, name): (usize, _)| *name == number.to_string());
-    if set.masks() || own == names || is_numbers(&own) || is_numbers(names) {
+    if own == names || is_numbers(&own) || is_numbers(names) {
         return Ok(None);
+    }
+    if set.masks() {
+        let difference = class_difference(names, &own).unwrap_or_default();
+        return Err(TrainError::Configuration {
+            problem: format!("{path}: its masks have other classes than the network: {difference}"),
+            hint: "measure on masks with the classes that the network was trained on".to_owned(),
+        });
     }
     let number = |name: &String| {
         let number = names.iter().position(|known| known == name).and_then(|at| u32::try_from(at).ok());

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::{folder, synthetic};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy};
+use stratus_run::data::class_difference;
 
 /// The training and validation data of an experiment.
 pub struct Datasets {
@@ -137,6 +138,22 @@ fn expect_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
     })
 }
 
+/// Parts that number their classes otherwise would be measured against other labels than they are trained on.
+fn expect_same_classes(train: &dyn Dataset, validation: &dyn Dataset) -> Result<(), TrainError> {
+    let names = |set: &dyn Dataset| (0..set.classes()).map(|class| set.class_name(class)).collect::<Vec<_>>();
+    class_difference(&names(train), &names(validation)).map_or(Ok(()), |difference| {
+        Err(TrainError::Configuration {
+            problem: format!(
+                "the classes of the training part of data set `{}` are not those of its validation part: \
+                 {difference}",
+                train.name()
+            ),
+            hint: "both need the same classes with the same numbers, whether they have images of each or not"
+                .to_owned(),
+        })
+    })
+}
+
 /// Opens an experiment's training and validation sets.
 ///
 /// # Errors
@@ -145,6 +162,7 @@ pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
     let train = open_dataset(experiment, Split::Train)?;
     let validation = open_dataset(experiment, Split::Validation)?;
     expect_images_of_each_class(train.as_ref())?;
+    expect_same_classes(train.as_ref(), validation.as_ref())?;
     let (name, batch_size) = (&experiment.data.name, experiment.train.batch_size);
     let problem = if train.is_empty() || validation.is_empty() {
         Some(format!("data set `{name}` has no samples"))

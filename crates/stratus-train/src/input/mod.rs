@@ -6,12 +6,14 @@
 
 mod class_weights;
 mod datasets;
+mod fingerprint;
 mod pipeline;
 mod read_ahead;
 
 pub(crate) use class_weights::with_class_weights;
 pub(crate) use datasets::open_split;
 pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
+pub(crate) use fingerprint::data_record;
 pub(crate) use pipeline::image_shape;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
 pub use read_ahead::{HostMemory, usable_cores, workers_beside};

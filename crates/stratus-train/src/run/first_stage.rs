@@ -8,11 +8,12 @@
 //! The run has no checkpoint before its first stage is complete, so continuing it continues that.
 
 use super::{Options, RunOutcome, resume, start};
-use crate::input::{Datasets, open_datasets};
+use crate::input::{data_record, open_datasets};
 use crate::network::Network;
 use crate::{Experiment, Observer, TrainError};
 use stratus_graph::Graph;
 use stratus_run::RunDir;
+use stratus_run::data::DataRecord;
 use stratus_run::machine::Machine;
 use stratus_run::summary::{self, Summary};
 
@@ -25,9 +26,10 @@ pub(super) enum FirstStage {
 }
 
 /// Checks, before anything is trained, that the second stage has something of the first, and that both can
-/// be trained on the data.
-pub(super) fn check(experiment: &Experiment, first: &Experiment) -> Result<(), TrainError> {
-    let Datasets { train, .. } = open_datasets(experiment)?;
+/// be trained on the data. Returns the record of the data.
+pub(super) fn check(experiment: &Experiment, first: &Experiment) -> Result<DataRecord, TrainError> {
+    let datasets = open_datasets(experiment)?;
+    let train = &datasets.train;
     let graphs = [first, experiment].map(|stage| Network::of(stage, train.as_ref()).map(|net| net.graph));
     let [first_graph, graph] = graphs;
     let (first_graph, graph) = (first_graph?, graph?);
@@ -40,7 +42,7 @@ pub(super) fn check(experiment: &Experiment, first: &Experiment) -> Result<(), T
             hint: "name a network that is a part of it, such as erfnet_encoder of erfnet".to_owned(),
         });
     }
-    Ok(())
+    Ok(data_record(experiment, &datasets))
 }
 
 /// Parameters that two networks have in common.

@@ -9,6 +9,7 @@ mod outlook;
 pub(crate) mod pipeline;
 mod process_group;
 mod records;
+mod same_data;
 mod setup;
 mod trainer;
 mod usage;
@@ -22,6 +23,7 @@ use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use first_stage::FirstStage;
 pub use process_group::{ProcessGroup, parts_among};
+use same_data::Begun;
 pub use setup::expect_parts;
 use setup::{RunSetup, RunStart};
 use std::path::{Path, PathBuf};
@@ -106,22 +108,24 @@ pub fn start(
         None => RunDir::create(Path::new("runs"), experiment.name()),
     };
     if let Some(first) = experiment.first_stage() {
-        first_stage::check(experiment, &first)?;
+        let data = first_stage::check(experiment, &first)?;
         let run = create()?;
         let lock = run.lock()?;
         run.prepare()?;
         machine.write(&run.machine())?;
+        data.write(&run.data())?;
         // From here on it is a run, which can be continued.
         stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
         return match first_stage::train(&run, experiment, &first, options, observer)? {
             FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary: *summary, interrupted: true }),
             FirstStage::Complete(experiment) => {
-                let setup = RunStart::New.set_up(&experiment, options, observer)?;
+                let begun = Some(Begun { run: &run, state: None });
+                let setup = RunStart::New.set_up(&experiment, begun, options, observer)?;
                 begin(setup, run, lock, machine, options, Instant::now(), observer)
             }
         };
     }
-    let setup = RunStart::New.set_up(experiment, options, observer)?;
+    let setup = RunStart::New.set_up(experiment, None, options, observer)?;
     // From here on the disk is written to.
     if group.is_first() {
         let run = create()?;
@@ -156,6 +160,7 @@ fn begin(
     stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     stratus_run::classes::write(&run.classes(), &setup.unmeasured_classes())?;
     setup.keep_sources(&run, &options.group)?;
+    setup.data.write(&run.data())?;
     // Written last, since it makes the directory a run: all other files are there by then.
     stratus_run::atomic::write(&run.experiment(), setup.resolved.to_toml().as_bytes())?;
     let mut log = Log::open(&run.log())?;
@@ -258,7 +263,8 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         return match first_stage::train(&run, &experiment, &first, options, observer)? {
             FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary: *summary, interrupted: true }),
             FirstStage::Complete(experiment) => {
-                let setup = RunStart::New.set_up(&experiment, options, observer)?;
+                let known = Some(Begun { run: &run, state: None });
+                let setup = RunStart::New.set_up(&experiment, known, options, observer)?;
                 let machine = Machine::read(&run.machine())?;
                 begin(setup, run, lock, machine, options, begun, observer)
             }
@@ -271,15 +277,20 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         _ => KernelSelection::Cached,
     };
     let start = if recovery.checkpoint.is_some() { RunStart::Continued } else { RunStart::New };
-    let mut setup = match RunSetup::new(&experiment, start, &selection, group, observer) {
+    let state = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state);
+    let known = Some(Begun { run: &run, state });
+    let mut setup = match RunSetup::new(&experiment, start, known, &selection, group, observer) {
         Err(TrainError::Engine(error)) if matches!(selection, KernelSelection::Repeat(_)) => {
             observer.warn(&format!("the plan of this run cannot be repeated here ({error})"));
-            RunSetup::new(&experiment, start, &KernelSelection::Cached, group, observer)?
+            RunSetup::new(&experiment, start, known, &KernelSelection::Cached, group, observer)?
         }
         other => other?,
     };
     expect_sources(&run, &setup.sources())?;
     keep_extension(&mut log)?;
+    if is_first && !run.data().exists() {
+        setup.data.write(&run.data())?;
+    }
     if recorded.as_ref() != Some(&setup.compiled.plans) && is_first {
         stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     }

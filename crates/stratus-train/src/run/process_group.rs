@@ -4,6 +4,7 @@
 //! reads the rest. All that depends on time is decided by the first, or by whoever is told to stop, and said
 //! to all before the next iteration.
 
+use super::same_data::MAX_LISTED;
 use crate::resolve::Place;
 use crate::{Experiment, TrainError};
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use stratus_engine::exchange::Exchange;
 use stratus_engine::{Role, Session, Stage};
 use stratus_exchange::Workers;
 use stratus_run::RunDir;
+use stratus_run::data::DataRecord;
 
 /// Why training ends, or what is done, before the next iteration: bits that workers agree on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,6 +188,30 @@ impl ProcessGroup {
                 hint: "all workers are to be started with the same program, arguments and files".to_owned(),
             }),
         }
+    }
+
+    /// Checks that all workers have the same data set, wherever it lies on their machines.
+    ///
+    /// # Errors
+    /// The first that differs, and in what.
+    pub(super) fn expect_same_data(&self, own: &DataRecord) -> Result<(), TrainError> {
+        let Some(workers) = self.workers() else { return Ok(()) };
+        let json = serde_json::to_vec(own).unwrap_or_default();
+        let hashes = workers.all_gather(sha256_hex([json.as_slice()]).as_bytes())?;
+        let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) else { return Ok(()) };
+        // All have found the same: now all say what they have.
+        let all = workers.all_gather_any(json)?;
+        let record = |rank: usize| serde_json::from_slice::<DataRecord>(&all[rank]).ok();
+        let differences = record(0).zip(record(rank)).map(|(first, other)| first.differences(&other));
+        let mut listed = differences.unwrap_or_default();
+        listed.truncate(MAX_LISTED);
+        Err(TrainError::Configuration {
+            problem: format!(
+                "worker {rank} has another data set than worker 0{}",
+                listed.iter().map(|difference| format!("\n  {difference}")).collect::<String>()
+            ),
+            hint: "give all workers the same files; their folder may be another on each machine".to_owned(),
+        })
     }
 
     /// The run's directory, which the first worker has made and says to the others.

@@ -5,11 +5,12 @@ use super::announce;
 use super::outlook::Foreseen;
 use super::pipeline::StagedState;
 use super::process_group::ProcessGroup;
+use super::same_data::{Begun, other_classes};
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit, programs};
 use crate::device::{self, OpenDevice};
-use crate::input::{Datasets, open_datasets, with_class_weights};
+use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{LayerFile, Network, expect_layer_file};
 use crate::resolve::{Place, Resolved};
 use crate::weights::initialise::initialise;
@@ -26,6 +27,7 @@ use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::Task;
+use stratus_run::data::DataRecord;
 use stratus_run::log::Log;
 use stratus_run::sources::{Source, Sources};
 
@@ -33,6 +35,7 @@ use stratus_run::sources::{Source, Sources};
 pub(super) struct RunSetup {
     pub resolved: Resolved,
     pub datasets: Datasets,
+    pub data: DataRecord,
     pub graph: Graph,
     pub layer_file: Option<LayerFile>,
     /// The weights of `model.weights`, if the run is new.
@@ -57,11 +60,12 @@ impl RunStart {
     pub fn set_up(
         self,
         experiment: &Experiment,
+        begun: Option<Begun<'_>>,
         options: &Options,
         observer: &mut dyn Observer,
     ) -> Result<(RunSetup, Loaders), TrainError> {
         let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, &selection, &options.group, observer)?;
+        let mut setup = RunSetup::new(experiment, self, begun, &selection, &options.group, observer)?;
         setup.first_weights(observer)?;
         let loaders = Loaders::new(&setup, Position::default())?;
         Ok((setup, loaders))
@@ -72,12 +76,16 @@ impl RunSetup {
     pub fn new(
         experiment: &Experiment,
         start: RunStart,
+        begun: Option<Begun<'_>>,
         selection: &KernelSelection<'_>,
         group: &ProcessGroup,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
         expect_layer_file(experiment)?;
         let datasets = open_datasets(experiment)?;
+        let data = data_record(experiment, &datasets);
+        group.expect_same_data(&data)?;
+        begun.map_or(Ok(()), |begun| begun.expect_same_data(&data, observer))?;
         let train = datasets.train.as_ref();
         let Network { graph, layer_file } = Network::of(experiment, train)?;
         let mut warn = |text: &str| observer.warn(text);
@@ -91,6 +99,11 @@ impl RunSetup {
                 Pretrained::open(Path::new(path), &graph, purpose, &mut warn)
             })
             .transpose()?;
+        pretrained
+            .as_ref()
+            .and_then(|pretrained| other_classes(pretrained, &data.classes))
+            .iter()
+            .for_each(|text| warn(text));
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
@@ -136,7 +149,18 @@ impl RunSetup {
         if stage.is_none_or(Stage::is_last) {
             session_state::set_class_weights(&mut compiled.session, &resolved)?;
         }
-        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled, staged, foreseen })
+        Ok(Self {
+            resolved,
+            datasets,
+            data,
+            graph,
+            layer_file,
+            pretrained,
+            device,
+            compiled,
+            staged,
+            foreseen,
+        })
     }
 
     /// Sets the initial weights, and reports where they come from.

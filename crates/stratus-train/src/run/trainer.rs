@@ -25,7 +25,7 @@ use crate::{Observer, Schedule, TrainError, TrainingProgress};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
+use stratus_data::{BatchBuffer, Loader, LoaderConfig, LoaderError, Position};
 use stratus_engine::session::Hyper;
 use stratus_engine::{Clock, Plan};
 use stratus_measures::ClassMeasures;
@@ -427,7 +427,8 @@ impl<'a> Trainer<'a> {
 
     /// The loader's next batch.
     fn next_batch(&mut self) -> Result<Batch, TrainError> {
-        let buffer = self.loader.next()?.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
+        let batches = self.loader.batches();
+        let buffer = self.loader.next()?.ok_or(LoaderError::Exhausted { batches })?;
         Ok(Batch { epoch: buffer.epoch, samples: buffer.samples, buffer: Some(buffer), is_staged: false })
     }
 

@@ -23,6 +23,7 @@ mod recipe;
 mod report;
 mod run_directory;
 mod runs;
+mod same_data;
 mod segmentation;
 mod stores;
 mod sweep;

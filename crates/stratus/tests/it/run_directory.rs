@@ -54,6 +54,7 @@ fn every_file_of_the_contract_is_there() {
         [
             "checkpoints",
             "classes.csv",
+            "data.json",
             "epochs.csv",
             "experiment.toml",
             "iterations.csv",

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use sha2::{Digest, Sha256};
 
 use super::scalar::Scalar;
 use super::shapes;
@@ -103,6 +104,21 @@ impl Annotations {
         let parsed = (&mut stored).deserialize(&mut json).and_then(|()| json.end());
         parsed.map_err(|error| format!("not a file of COCO annotations: {error}"))?;
         stored.into_annotations()
+    }
+
+    /// Hashes ids and sizes of the images, and their outlines. Labels are [`Dataset::label`]'s.
+    ///
+    /// [`Dataset::label`]: crate::Dataset::label
+    pub(super) fn hash(&self, hash: &mut Sha256) {
+        for Image { id, size: [height, width], .. } in &self.images {
+            hash.update(id.to_le_bytes());
+            hash.update([height.to_le_bytes(), width.to_le_bytes()].as_flattened());
+        }
+        if let Content::Masks(Outlines { firsts, classes, places, shapes }) = &self.content {
+            firsts.iter().chain(places).for_each(|number| hash.update(number.to_le_bytes()));
+            hash.update(classes);
+            hash.update(shapes);
+        }
     }
 
     /// Bytes of memory.

@@ -9,7 +9,7 @@ use super::packed::Packed;
 use super::parts;
 use crate::archive::Found;
 use crate::datasets::files::{self, Reading, is_hidden};
-use crate::datasets::{Scratch, Split};
+use crate::datasets::{FileDetail, Scratch, Split, StoredFile};
 use crate::error::DataError;
 use crate::images::is_image;
 
@@ -199,8 +199,33 @@ impl Store {
 
     /// What a person calls a sample of the index: its path.
     pub(super) fn name(&self, index: &Index, sample: usize) -> String {
+        self.shown(&self.path_below(index, sample)).display().to_string()
+    }
+
+    /// The path of a sample of the index below the folder that is read.
+    fn path_below(&self, index: &Index, sample: usize) -> String {
         let folder = below(&self.indexed, &index.classes()[index.class(sample)]);
-        self.shown(&below(&folder, index.name(sample))).display().to_string()
+        below(&folder, index.name(sample))
+    }
+
+    /// Reports a sample's file.
+    pub(super) fn report(
+        &self,
+        index: &Index,
+        sample: usize,
+        scratch: &mut Scratch,
+        detail: FileDetail,
+        report: &mut dyn FnMut(StoredFile<'_>),
+    ) {
+        let path = self.path_below(index, sample);
+        if let Place::Disk = self.place {
+            files::report(&self.root, &path, scratch, detail, report);
+            return;
+        }
+        let bytes = index.range(sample).map(|range| u64::from(range.bytes));
+        let is_read = detail == FileDetail::Content && self.read(index, sample, scratch).is_ok();
+        let content = is_read.then_some(scratch.encoded.as_slice());
+        report(StoredFile { path: &path, bytes, content });
     }
 
     /// Reads a sample's file into `scratch.encoded`.

@@ -1,0 +1,246 @@
+//! Fingerprints: a copy elsewhere has the same, and whatever changes a sample changes it.
+
+use std::fs;
+use std::path::Path;
+
+use stratus_data::fingerprint::{Fingerprint, MAX_HASHED_SAMPLES, MAX_LISTED_FILES};
+use stratus_data::shards::{self, INDEX_FILE, PackOptions};
+use stratus_data::{OpenOptions, Split, SplitBy, open};
+
+use crate::common::{write_labels, write_picture};
+
+fn fingerprint_by(name: &str, root: &Path, split: Split, options: &OpenOptions) -> Fingerprint {
+    Fingerprint::of(open(name, root, split, options).unwrap().as_ref())
+}
+
+/// Of a data set of any content.
+fn fingerprint(name: &str, root: &Path, split: Split) -> Fingerprint {
+    fingerprint_by(name, root, split, &OpenOptions { verify: false, ..OpenOptions::default() })
+}
+
+fn put_classes(root: &Path) {
+    for (split, images) in [("train", 4), ("val", 2)] {
+        for (class, name) in [(0, "cat"), (1, "dog"), (2, "eel")] {
+            for image in 0..images {
+                let path = root.join(format!("{split}/{name}/{image}.png"));
+                write_picture(&path, [4, 4], class * 10 + image);
+            }
+        }
+    }
+}
+
+/// Changes the last byte of a file.
+fn change_in_place(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+fn file<'a>(of: &'a Fingerprint, path: &str) -> &'a stratus_data::fingerprint::FileFingerprint {
+    of.files.iter().find(|file| file.path == path).unwrap()
+}
+
+#[test]
+fn names_the_files_of_a_folder_and_is_the_same_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let (here, there) = (directory.path().join("here"), directory.path().join("there/photographs"));
+    put_classes(&here);
+    put_classes(&there);
+    let before = fingerprint("folder", &here, Split::Train);
+    assert_eq!((before.samples, before.files.len()), (12, 12));
+    assert_eq!(before.classes, ["cat", "dog", "eel"]);
+    let folders: Vec<_> = before.folders.iter().map(|folder| (folder.path.as_str(), folder.files)).collect();
+    assert_eq!(folders, [("train/cat", 4), ("train/dog", 4), ("train/eel", 4)]);
+    let length = fs::metadata(here.join("train/cat/3.png")).unwrap().len();
+    assert_eq!(file(&before, "train/cat/3.png").bytes, Some(length));
+    assert_eq!(before, fingerprint("folder", &there, Split::Train));
+
+    change_in_place(&there.join("train/dog/2.png"));
+    let after = fingerprint("folder", &there, Split::Train);
+    assert_eq!(after.folders, before.folders);
+    let differ: Vec<_> =
+        after.files.iter().zip(&before.files).filter(|(now, before)| now != before).collect();
+    assert_eq!(differ.len(), 1);
+    assert_eq!(differ[0].0.path, "train/dog/2.png");
+
+    fs::write(there.join("train/dog/2.png"), [0; 9]).unwrap();
+    let after = fingerprint("folder", &there, Split::Train);
+    assert_ne!(after.folders[1], before.folders[1]);
+    assert_ne!(file(&after, "train/dog/2.png").bytes, file(&before, "train/dog/2.png").bytes);
+
+    // What is missing has no length.
+    fs::remove_file(there.join("train/dog/2.png")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", there.join("train/dog/2.png")).unwrap();
+    assert_eq!(file(&fingerprint("folder", &there, Split::Train), "train/dog/2.png").bytes, None);
+}
+
+#[test]
+fn an_archive_has_the_files_of_its_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let (folder, archive) = (directory.path().join("set"), directory.path().join("set.tar"));
+    put_classes(&folder);
+    let mut tar = tar::Builder::new(fs::File::create(&archive).unwrap());
+    tar.append_dir_all(".", &folder).unwrap();
+    tar.finish().unwrap();
+    for split in [Split::Train, Split::Validation] {
+        assert_eq!(fingerprint("folder", &archive, split), fingerprint("folder", &folder, split));
+    }
+}
+
+#[test]
+fn a_class_list_and_a_seed_choose_what_is_fingerprinted() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("set");
+    put_classes(&root);
+    let list = directory.path().join("classes.txt");
+    let classes = |names: &str| {
+        fs::write(&list, names).unwrap();
+        let options = OpenOptions { class_list: Some(list.clone()), ..OpenOptions::default() };
+        fingerprint_by("folder", &root, Split::Train, &options)
+    };
+    let (one, other) = (classes("dog\ncat\n"), classes("cat\ndog\n"));
+    assert_eq!((one.classes.as_slice(), one.samples), (&["dog".to_owned(), "cat".to_owned()][..], 8));
+    assert_ne!(one.classes, other.classes);
+
+    let divided = |seed| {
+        let split_by = SplitBy::Seeded(seed);
+        let options = OpenOptions { split_by, ..OpenOptions::default() };
+        fingerprint_by("folder", &root.join("train"), Split::Train, &options)
+    };
+    assert_eq!(divided(0), divided(0));
+    assert!((1..5).any(|seed| divided(seed).files != divided(0).files));
+}
+
+#[test]
+fn masks_are_files_of_a_sample() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let list: String = (0..3).map(|image| format!("train/{image}.png trainannot/{image}.png\n")).collect();
+    for image in 0..3 {
+        write_picture(&root.join(format!("train/{image}.png")), [2, 2], image);
+        write_labels(&root.join(format!("trainannot/{image}.png")), [2, 2], &[image, 0, 1, 11]);
+    }
+    fs::write(root.join("train.txt"), list).unwrap();
+    let before = fingerprint("camvid", root, Split::Train);
+    assert_eq!(before.files.len(), 6);
+    change_in_place(&root.join("trainannot/1.png"));
+    let after = fingerprint("camvid", root, Split::Train);
+    assert_ne!(file(&after, "trainannot/1.png").sha256, file(&before, "trainannot/1.png").sha256);
+    assert_eq!(file(&after, "train/1.png"), file(&before, "train/1.png"));
+    fs::remove_file(root.join("trainannot/1.png")).unwrap();
+    assert_eq!(file(&fingerprint("camvid", root, Split::Train), "trainannot/1.png").bytes, None);
+}
+
+#[test]
+fn outlines_and_categories_are_compared_and_not_how_they_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    write_picture(&root.join("train/1.png"), [8, 8], 1);
+    let annotations = root.join("annotations/instances_train.json");
+    fs::create_dir_all(annotations.parent().unwrap()).unwrap();
+    let with = |corner: u32, category: u32, space: &str| {
+        let json = format!(
+            r#"{{"images": [{{"id": 1, "file_name": "1.png", "height": 8, "width": 8}}],{space}
+            "categories": [{{"id": 1, "name": "cat"}}, {{"id": 2, "name": "dog"}}],
+            "annotations": [{{"id": 1, "image_id": 1, "category_id": {category}, "area": 9, "iscrowd": 0,
+            "bbox": [1, 1, 3, 3], "segmentation": [[1, 1, {corner}, 1, {corner}, 4, 1, 4]]}}]}}"#
+        );
+        fs::write(&annotations, json).unwrap();
+        ["coco", "coco_labels"].map(|name| fingerprint(name, root, Split::Train))
+    };
+    let [masks, labels] = with(4, 1, "");
+    assert_eq!((masks.classes.len(), labels.classes.len()), (3, 2));
+    assert_eq!(masks.files[0].path, "train/1.png");
+    assert_eq!(with(4, 1, " \n"), [masks.clone(), labels.clone()]);
+    assert_ne!(with(5, 1, "")[0].memory_sha256, masks.memory_sha256);
+    let [other_masks, other_labels] = with(4, 2, "");
+    assert_ne!(other_masks.memory_sha256, masks.memory_sha256);
+    assert_ne!(other_labels.labels_sha256, labels.labels_sha256);
+}
+
+#[test]
+fn pixels_and_labels_in_memory_are_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let write = |label: u8, pixel: u8| {
+        let images = [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2][..], &[1, 2, 3, pixel]].concat();
+        let labels = [&[0, 0, 8, 1, 0, 0, 0, 2][..], &[1, label]].concat();
+        fs::write(root.join("train-images-idx3-ubyte"), images).unwrap();
+        fs::write(root.join("train-labels-idx1-ubyte"), labels).unwrap();
+        fingerprint("mnist", root, Split::Train)
+    };
+    let before = write(0, 4);
+    assert_eq!((before.samples, before.classes.len(), before.files.len()), (2, 10, 0));
+    let (label, pixel) = (write(1, 4), write(0, 5));
+    assert_ne!(label.labels_sha256, before.labels_sha256);
+    assert_eq!(label.memory_sha256, before.memory_sha256);
+    assert_ne!(pixel.memory_sha256, before.memory_sha256);
+
+    for batch in 1..=5 {
+        let record = |last: u8| [vec![batch], vec![7; 3071], vec![last]].concat();
+        fs::write(root.join(format!("data_batch_{batch}.bin")), record(1)).unwrap();
+    }
+    let before = fingerprint("cifar10", root, Split::Train);
+    change_in_place(&root.join("data_batch_3.bin"));
+    let after = fingerprint("cifar10", root, Split::Train);
+    assert_ne!(after.memory_sha256, before.memory_sha256);
+    assert_eq!(after.labels_sha256, before.labels_sha256);
+}
+
+#[test]
+fn shards_are_compared_by_their_index_or_else_by_their_samples() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, packed) = (directory.path().join("set"), directory.path().join("shards"));
+    put_classes(&source);
+    let pack = || {
+        let _ = fs::remove_dir_all(&packed);
+        let parts = shards::open_parts("folder", &source, &OpenOptions::default()).unwrap();
+        shards::pack(&parts, &packed, &PackOptions::default(), &mut |_| ()).unwrap();
+        fingerprint("shards", &packed, Split::Train)
+    };
+    let before = pack();
+    assert_eq!((before.files.len(), before.files[0].path.as_str()), (1, "train-000000.tar"));
+    assert!(before.files[0].sha256.is_some());
+    let index = packed.join(INDEX_FILE);
+    let text = fs::read_to_string(&index).unwrap();
+    let at = text.find("\"labels\":[").unwrap() + 10;
+    let mut changed = text.clone().into_bytes();
+    changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+    fs::write(&index, changed).unwrap();
+    assert_ne!(fingerprint("shards", &packed, Split::Train).labels_sha256, before.labels_sha256);
+    fs::remove_file(&index).unwrap();
+    let scanned = fingerprint("shards", &packed, Split::Train);
+    assert_eq!((scanned.samples, scanned.files.len()), (12, 13));
+    assert_eq!(scanned, fingerprint("shards", &packed, Split::Train));
+    // Other images of the same lengths at the same places.
+    change_in_place(&source.join("train/dog/2.png"));
+    assert_ne!(pack().files, before.files);
+    fs::remove_file(&index).unwrap();
+    assert_ne!(fingerprint("shards", &packed, Split::Train).files, scanned.files);
+}
+
+#[test]
+fn of_many_files_each_length_and_a_sample_of_the_content_is_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let count = MAX_LISTED_FILES + 1;
+    fs::create_dir_all(root.join("train/cat")).unwrap();
+    for image in 0..count {
+        fs::write(root.join(format!("train/cat/{image:06}.png")), image.to_le_bytes()).unwrap();
+    }
+    let before = fingerprint("folder", root, Split::Train);
+    assert_eq!((before.samples, before.folders[0].files), (count as u64, count as u64));
+    assert_eq!(before.files.len(), MAX_HASHED_SAMPLES);
+    assert!(before.files.iter().all(|file| file.sha256.is_some()));
+    // Spread over the whole folder, and always the same.
+    assert!(before.files[0].path.as_str() < "train/cat/000050.png");
+    assert!(before.files[MAX_HASHED_SAMPLES - 1].path.as_str() > "train/cat/019950.png");
+    change_in_place(&root.join(&before.files[17].path));
+    let after = fingerprint("folder", root, Split::Train);
+    assert_eq!(after.folders, before.folders);
+    assert_ne!(after.files[17], before.files[17]);
+    let unread = (0..count).map(|image| format!("train/cat/{image:06}.png"));
+    let unread = unread.filter(|path| before.files.iter().all(|file| file.path != *path)).nth(3).unwrap();
+    fs::write(root.join(unread), [0; 9]).unwrap();
+    assert_ne!(fingerprint("folder", root, Split::Train).folders, before.folders);
+}
