@@ -193,8 +193,9 @@ impl<'a> Entries<'a> {
             }
             let size = header.size().filter(|_| header.is_valid());
             let Some(size) = size else {
+                let is_marked = &header.0[257..262] == b"ustar";
                 return Err(match at {
-                    0 => NO_ARCHIVE.to_owned(),
+                    0 if !is_marked => NO_ARCHIVE.to_owned(),
                     _ => format!("the header at byte {at} is none of a tar archive, or damaged"),
                 });
             };

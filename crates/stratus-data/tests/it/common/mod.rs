@@ -1,5 +1,7 @@
 //! Small image files, made by the tests that need them.
 
+pub mod tars;
+
 use std::fs;
 use std::path::Path;
 
