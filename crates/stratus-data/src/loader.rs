@@ -286,6 +286,12 @@ impl Loader {
         lock(&self.shared.skipped).clone()
     }
 
+    /// What is wrong with a sample that was met and could not be decoded.
+    #[must_use]
+    pub fn problem_of(&self, sample: u32) -> Option<String> {
+        lock(&self.shared.skipped).get(&sample).cloned()
+    }
+
     /// What decodes the JPEG files among the samples; `None` where none was met so far.
     #[must_use]
     pub fn jpeg_library(&self) -> Option<&JpegLibrary> {

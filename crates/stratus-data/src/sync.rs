@@ -15,7 +15,7 @@ use std::thread;
 use stratus_base::{did_you_mean, nearest};
 use stratus_store::{Entry, Store};
 
-use crate::datasets::read_list;
+use crate::datasets::{files, read_list};
 
 use crate::error::DataError;
 
@@ -163,7 +163,7 @@ fn wanted(store: &Store, options: &SyncOptions) -> Result<Vec<Entry>, DataError>
 fn parts(file: &Entry) -> Option<[&str; 3]> {
     let mut parts = file.path.split('/');
     let found = [parts.next()?, parts.next()?, parts.next()?];
-    (parts.next().is_none() && found.iter().all(|part| !part.is_empty() && !part.starts_with('.')))
+    (parts.next().is_none() && found.iter().all(|part| !part.is_empty() && !files::is_hidden(part)))
         .then_some(found)
 }
 

@@ -152,14 +152,23 @@ pub fn peak_rss_bytes() -> Option<u64> {
     kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// Bytes of memory that this process can use now: what is free or can be freed, and no more than its control
-/// group may have.
+/// Bytes of memory that this process can use now: what is free or can be freed, no more than its control
+/// group may have, and no more than is left of its limit of address space (`ulimit -v`).
 #[must_use]
 pub fn usable_memory_bytes() -> Option<u64> {
     let root = Path::new("/");
     let free = fs::read_to_string(root.join("proc/meminfo")).ok();
     let free = free.and_then(|text| kib(&text, "MemAvailable:"));
-    free.into_iter().chain(cgroup::memory_limit(root)).min()
+    free.into_iter().chain(cgroup::memory_limit(root)).chain(address_space_left(root)).min()
+}
+
+/// Bytes that are left of the process's limit of address space; `None` where it has no limit.
+fn address_space_left(root: &Path) -> Option<u64> {
+    let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
+    let used = kib(&fs::read_to_string(root.join("proc/self/status")).ok()?, "VmSize:")?;
+    Some(limit.saturating_sub(used))
 }
 
 /// The value of a line such as `MemTotal:  1024 kB`, in bytes.
@@ -237,6 +246,25 @@ fn nvidia(root: &Path) -> Vec<Device> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_of_address_space_leaves_what_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("proc/self");
+        fs::create_dir_all(&own).unwrap();
+        assert_eq!(address_space_left(root.path()), None);
+        fs::write(own.join("status"), "Name:\tstratus\nVmSize:\t    1024 kB\n").unwrap();
+        let limits = |limit: &str| {
+            let text = format!(
+                "Limit  Soft Limit  Hard Limit  Units\nMax address space  {limit}  unlimited  bytes\n"
+            );
+            fs::write(own.join("limits"), text).unwrap();
+            address_space_left(root.path())
+        };
+        assert_eq!(limits("unlimited"), None);
+        assert_eq!(limits("3584000000"), Some(3_584_000_000 - (1 << 20)));
+        assert_eq!(limits("1000"), Some(0));
+    }
 
     fn put(root: &Path, path: &str, text: &str) {
         let path = root.join(path);

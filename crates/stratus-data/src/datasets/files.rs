@@ -87,7 +87,7 @@ pub(crate) fn sample<'a>(
 }
 
 /// As [`ImageDecoder::probe`], for a file of this machine.
-pub(super) fn probe(
+pub(crate) fn probe(
     path: &Path,
     images: &mut ImageDecoder,
     encoded: &mut Vec<u8>,
@@ -139,7 +139,7 @@ pub(super) fn is_below(path: &str) -> bool {
 }
 
 /// What is wrong with a link that leads nowhere; `None` for anything else.
-pub(super) fn dead_link(path: &Path) -> Option<String> {
+pub(crate) fn dead_link(path: &Path) -> Option<String> {
     let target = fs::read_link(path).ok()?;
     let cause = fs::metadata(path).err()?;
     Some(format!(
@@ -154,11 +154,20 @@ pub(super) fn dead_link(path: &Path) -> Option<String> {
 /// # Errors
 ///
 /// [`DataError::Damaged`], where the path is such a link.
-pub(crate) fn expect_live(path: &Path) -> Result<(), DataError> {
+pub(super) fn expect_live(path: &Path) -> Result<(), DataError> {
     match dead_link(path) {
         Some(problem) => Err(DataError::Damaged { path: path.to_owned(), problem }),
         None => Ok(()),
     }
+}
+
+/// Files and folders that file managers and archivers put beside others, and that do not begin with a dot.
+const BESIDE: [&str; 3] = ["Thumbs.db", "desktop.ini", "__MACOSX"];
+
+/// Whether a file or folder of this name is passed over where a folder is listed: it begins with a dot, as
+/// `.DS_Store` and `._a.jpg`, or a file manager or an archiver made it.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with('.') || BESIDE.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as
@@ -172,7 +181,7 @@ pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<V
             path: entry.path(),
             problem: "its name is not UTF-8; rename it".to_owned(),
         })?;
-        if !name.starts_with('.') && wanted(&name) {
+        if !is_hidden(&name) && wanted(&name) {
             names.push(name);
         }
     }
@@ -183,6 +192,16 @@ pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hidden_names_are_those_of_systems_and_archivers() {
+        for name in [".DS_Store", "._a.jpg", ".git", "Thumbs.db", "thumbs.db", "Desktop.ini", "__MACOSX"] {
+            assert!(is_hidden(name), "{name}");
+        }
+        for name in ["a.jpg", "_a.jpg", "a._.jpg", "Thumbs.db.png", "MACOSX"] {
+            assert!(!is_hidden(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_path_stays_below_its_folder() {

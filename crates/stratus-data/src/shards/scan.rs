@@ -12,8 +12,8 @@ use stratus_base::checksum::sha256_of_reader;
 use super::archive::{Member, ReadAt, each_file};
 use super::index::{INDEX_FILE, Index, MemberRange, Shard};
 use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, speaks_of_a_split, split_of};
-use crate::datasets::Scratch;
 use crate::datasets::packed::expect_unpacked_name;
+use crate::datasets::{Scratch, files};
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
@@ -239,7 +239,7 @@ fn add(
 ) -> Result<(), String> {
     let file = member.path.rsplit('/').next().unwrap_or_default();
     let Some((_, extension)) = file.split_once('.') else { return Ok(()) };
-    if file.starts_with('.') {
+    if files::is_hidden(file) {
         return Ok(());
     }
     let key = &member.path[..member.path.len() - extension.len() - 1];

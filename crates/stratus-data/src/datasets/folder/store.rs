@@ -305,7 +305,7 @@ impl Tar {
                 continue;
             };
             // What is hidden is no image, and what is no plain name is not what it seems.
-            if name.starts_with('.') || !is_plain(name) || !is_plain(class) || !is_plain(split) {
+            if files::is_hidden(name) || !is_plain(name) || !is_plain(class) || !is_plain(split) {
                 continue;
             }
             // Links are not followed: as a file without content they are found damaged.
@@ -361,7 +361,7 @@ fn for_each_entry(
         let entry = entry.map_err(unreadable(folder))?;
         let name = entry.file_name();
         let name = name.to_str().ok_or_else(|| damaged(&entry.path(), "its name is not UTF-8; rename it"))?;
-        if !name.starts_with('.') {
+        if !files::is_hidden(name) {
             report(&entry, name)?;
         }
     }
