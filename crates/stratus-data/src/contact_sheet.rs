@@ -271,7 +271,8 @@ impl Picture {
 }
 
 /// A mask as a PNG file whose values are the classes, with a palette of their colours; pixels of no class are
-/// 255, black. With `raw` it is grey: the values alone. The file has the mark of [`png_mark`](crate::png_mark).
+/// 255, black. With `raw` it is grey: the values alone. The file has the mark of
+/// [`png_mark`](crate::png_mark).
 ///
 /// # Errors
 ///

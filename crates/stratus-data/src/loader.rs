@@ -286,7 +286,7 @@ impl Loader {
         lock(&self.shared.skipped).clone()
     }
 
-    /// What is wrong with a sample that was met and could not be decoded.
+    /// The reason that a sample could not be decoded; `None` for one that was, or was not met yet.
     #[must_use]
     pub fn problem_of(&self, sample: u32) -> Option<String> {
         lock(&self.shared.skipped).get(&sample).cloned()

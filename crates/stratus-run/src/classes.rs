@@ -43,8 +43,8 @@ pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]
     text
 }
 
-/// Whether a text is a confusion matrix as [`confusion_to_csv`] writes it: a line for each class of the header,
-/// in its order.
+/// Whether a text is a confusion matrix as [`confusion_to_csv`] writes it: a line for each class of the
+/// header, in its order.
 #[must_use]
 pub fn is_confusion(text: &str) -> bool {
     let mut lines = text.lines();

@@ -1,5 +1,5 @@
-//! The files that a command writes where the user says. No file that is read is ever replaced, and one that is
-//! there only if Stratus wrote it, or with `--overwrite`. Both are known before anything is computed.
+//! The files that a command writes where the user says. A file that is read is never replaced, and one that
+//! exists only if Stratus wrote it, or with `--overwrite`. Both are known before anything is computed.
 
 use crate::errors::{Failure, Result};
 use clap::Args;
@@ -41,7 +41,7 @@ pub enum Mark {
     Weights,
     /// It has a name that a run directory's own files have.
     OfRun,
-    /// What the command wrote before, which it has found out by itself.
+    /// The command wrote it before, by a check of its own.
     Same,
 }
 
@@ -77,7 +77,7 @@ impl Mark {
     }
 }
 
-/// What the metadata of exported weights have beside images and classes.
+/// The keys that the metadata of exported weights have beside those of images and classes.
 pub const EXPORTED: [&str; 2] = ["network", "weights_sha256"];
 
 /// The files that a command reads and those that it is going to write.
@@ -103,8 +103,7 @@ impl Outputs {
     /// A file that the command is going to write; `what` it is, for messages, like `the sheet`.
     ///
     /// # Errors
-    /// Where that is an input, another output or a folder, or its folder is not there, or a file is there that
-    /// may not be replaced.
+    /// Where that is an input, another output or a folder, or a file exists that may not be replaced.
     pub fn claim(&mut self, path: &Path, what: &str, mark: Mark) -> Result {
         let shown = path.display();
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -52,7 +52,7 @@ struct DrawnRun<'a> {
     usage: Option<&'a crate::report::UsageCurves>,
 }
 
-/// What every page says of its origin, by which a page that may be replaced is known.
+/// The element that names a page's origin, by which a page that may be replaced is known.
 pub const GENERATOR: &str = "<meta name=\"generator\" content=\"Stratus\">\n";
 /// How far into a file the generator stands at most.
 const HEAD_BYTES: u64 = 1 << 10;

@@ -207,8 +207,7 @@ fn is_numbers(names: &[String]) -> bool {
     (0..).zip(names).all(|(number, name): (usize, _)| *name == number.to_string())
 }
 
-/// Checks that the classes of a data set are known to be those of a network with so many classes, whose names
-/// nothing records.
+/// Checks that a data set has as many classes as a network whose weights record no names.
 ///
 /// # Errors
 /// Where there are fewer, and which they are cannot be known.

@@ -299,12 +299,12 @@ pub struct WeightsEvaluation {
 }
 
 /// Measures weights on images of an experiment: a file's, or those of a run directory's newest good
-/// checkpoint. What they record of images and classes is taken, see [`Recorded`]; classes are matched by their
-/// names, so that there may be fewer than the network has.
+/// checkpoint. What they record of images and classes is taken, see [`Recorded`]; classes are matched by
+/// their names, so that there may be fewer than the network has.
 ///
 /// # Errors
-/// If the weights or the data cannot be read, or do not fit the experiment's network; if the data have classes
-/// that the weights do not know.
+/// If the weights or the data cannot be read, or do not fit the experiment's network; if the data have
+/// classes that the weights do not know.
 pub fn of_weights(
     experiment: &Experiment,
     weights: &Path,

@@ -52,13 +52,13 @@ pub struct Prediction {
     pub view: Option<Picture>,
 }
 
-/// What a network says of an image, or why it says nothing.
+/// The answer for an image, or the reason that it has none.
 pub type Outcome = Result<Prediction, Unanswered>;
 
 /// An image that gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// What is wrong with it, without its name.
+    /// The problem, without the image's name.
     pub problem: String,
     /// The kind of problem.
     pub reason: Reason,
@@ -85,7 +85,7 @@ impl Unanswered {
 }
 
 impl Reason {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn hint(self) -> &'static str {
         match self {
@@ -126,8 +126,8 @@ impl Predictor {
         Ok(Self { experiment, graph, weights: Weights::Checkpoint(Box::new(trained)), names, windows: None })
     }
 
-    /// The network of an experiment with the weights of a file. What the weights record of images and classes
-    /// is taken, see [`Recorded`].
+    /// The network of an experiment with the weights of a file, or of a run. What the weights record of
+    /// images and classes is taken, see [`Recorded`].
     ///
     /// # Errors
     /// If the weights cannot be read, or do not fit the network.
@@ -136,10 +136,14 @@ impl Predictor {
         weights: &Path,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let graph = Network::as_published(experiment)?.graph;
-        let file = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
-        let recorded = Recorded::of(&file, weights, warn);
+        let recorded = Recorded::read(weights, warn)?;
         let mut experiment = experiment.clone();
+        // The classes of a layer file are its own.
+        if experiment.layer_file().is_none() && !recorded.class_names().is_empty() {
+            experiment.model.classes.get_or_insert(recorded.class_names().len());
+        }
+        let graph = Network::as_published(&experiment)?.graph;
+        let file = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
         recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
         let names = recorded.class_names().to_vec();
         Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), names, windows: None })

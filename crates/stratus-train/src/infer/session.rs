@@ -118,9 +118,8 @@ impl Inference<'_> {
         self.batch
     }
 
-    /// Shows the network image files, and calls `each` with the position of each and what the network says of
-    /// it, or why it says nothing; with `views` the images come along. An image that cannot be decoded changes
-    /// nothing for the others.
+    /// Shows the network image files, and calls `each` with the position and the outcome of each; with
+    /// `views` the images come along. An image that cannot be decoded changes nothing for the others.
     ///
     /// # Errors
     /// If a kernel fails, or what `each` returns.
@@ -257,14 +256,14 @@ impl Inference<'_> {
         let there = there.map_or("fewer".to_owned(), |there| (there >> 20).to_string());
         let classes = self.predictor.classes();
         let problem = format!(
-            "needs {} MiB of memory, and {there} are free: it has {height}x{width} pixels, of which pixels, \
-             mask and the sums of {classes} classes over the rows that windows see are held",
+            "needs {} MiB of memory, and {there} are free, for the pixels and the mask of {height}x{width} \
+             pixels and the sums of {classes} classes over the rows that windows see",
             mib(needed)
         );
         ImageError::Image(Unanswered { problem, reason: Reason::TooLarge })
     }
 
-    /// What the network says of an image, window by window; `labelled` with the image's labels.
+    /// Evaluates an image window by window; `labelled` with the image's labels.
     ///
     /// # Errors
     /// If the image is smaller than a window or there is no memory for it, or a kernel fails.
@@ -336,7 +335,7 @@ impl Inference<'_> {
     }
 }
 
-/// What is held of an image beside its mask and its sums.
+/// The memory that an image takes beside its mask and its sums.
 #[derive(Clone, Copy)]
 struct Held {
     /// Copies of the decoded image.
@@ -348,7 +347,7 @@ struct Held {
 }
 
 impl Held {
-    /// Bytes of an image of this size, of which the network sees so many channels.
+    /// The number of bytes for an image of this size, in a network that takes `channels`.
     fn bytes(self, [height, width]: [usize; 2], channels: usize) -> u64 {
         // A stored image has at most three channels. A batch's image and labels are copied once; with a view
         // there are the picture, its overlay and what becomes of both as a file.
@@ -399,8 +398,8 @@ fn view(input: &InputPipeline, image: Arc<dyn Dataset>) -> Result<Picture, Image
 }
 
 impl LoadedNetwork {
-    /// Runs all batches of a loader's epoch, and calls `each` with the position of every sample and its answer
-    /// with the seconds that it took, or why it could not be decoded.
+    /// Runs all batches of a loader's epoch, and calls `each` with the position of every sample and its
+    /// answer with the seconds that it took, or the reason that it could not be decoded.
     fn run<E: From<TrainError>>(
         &mut self,
         loader: &mut Loader,

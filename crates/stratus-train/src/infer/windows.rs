@@ -100,7 +100,7 @@ pub(crate) struct LogitSums {
     best: Vec<(i32, f32)>,
 }
 
-/// What was found out about an image that was seen through windows.
+/// The results for an image that was seen through windows.
 #[derive(Debug)]
 pub(crate) struct Summed {
     /// The class of every pixel, row-major: that of the largest logit, the first of equal ones; NaN is never

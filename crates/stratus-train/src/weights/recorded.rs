@@ -1,13 +1,13 @@
-//! What weights record of images and classes, for what they are measured on or shown.
+//! The record of images and classes that travels with weights.
 
-use super::{Pretrained, metadata_of_run};
+use super::metadata_of_run;
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use stratus_graph::Shape;
 use stratus_run::RunDir;
 use stratus_weights::{NetworkMetadata, WeightsFile};
 
-/// What weights record beside their tensors: the names of their classes, how their images were normalised and
+/// The record that travels with weights: the names of their classes, how their images were normalised and
 /// resized. A key that the experiment sets goes before what is recorded, and a warning says so where they
 /// differ.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,8 +18,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// What a file or a run records, before its network is known. A file whose record is damaged records
-    /// nothing, which is a warning.
+    /// Reads the record of a file or a run, before its network is known. A damaged record is left out, with a
+    /// warning.
     ///
     /// # Errors
     /// If the file or the run cannot be read.
@@ -30,22 +30,13 @@ impl Recorded {
             return Ok(Self { metadata, origin: weights.display().to_string() });
         }
         let file = WeightsFile::open(weights)?;
-        let entries = file.metadata().iter().map(|(key, text)| (key.as_str(), text.as_str()));
-        Ok(Self::or_nothing(NetworkMetadata::read(entries), weights, warn))
-    }
-
-    /// What opened weights record.
-    pub(crate) fn of(file: &Pretrained, weights: &Path, warn: &mut dyn FnMut(&str)) -> Self {
-        Self::or_nothing(file.metadata(), weights, warn)
-    }
-
-    fn or_nothing(read: Result<NetworkMetadata, String>, weights: &Path, warn: &mut dyn FnMut(&str)) -> Self {
         let origin = weights.display().to_string();
-        let metadata = read.unwrap_or_else(|problem| {
+        let entries = file.metadata().iter().map(|(key, text)| (key.as_str(), text.as_str()));
+        let metadata = NetworkMetadata::read(entries).unwrap_or_else(|problem| {
             warn(&format!("what {origin} says of images and classes is left out: {problem}"));
             NetworkMetadata::default()
         });
-        Self { metadata, origin }
+        Ok(Self { metadata, origin })
     }
 
     /// The names of the classes, by their numbers; empty where they are not recorded.
@@ -102,7 +93,8 @@ impl Recorded {
         match (data.resize, *resize) {
             (None, Some(side)) if side >= longest => data.resize = Some(side),
             (None, Some(side)) => warn(&format!(
-                "{origin} records resize {side}, which is left out: the network's images have {longest} pixels"
+                "{origin} records resize {side}, which is left out: the network's images have \
+                 {longest} pixels"
             )),
             (Some(own), Some(side)) if own != side => {
                 warn(&format!("data.resize is {own}; {origin} records {side}"));

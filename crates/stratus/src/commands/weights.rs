@@ -33,8 +33,8 @@ pub fn setting(path: &str) -> Result<String> {
     }
 }
 
-/// Where the experiment is that of a run and the weights are others, lets these say how images are prepared,
-/// as far as they record it and `--set` does not.
+/// Prepares a run's experiment for other weights: keys that these record are left to them, but those of
+/// `--set`.
 ///
 /// # Errors
 /// If the weights cannot be read.

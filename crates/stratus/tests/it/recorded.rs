@@ -1,4 +1,4 @@
-//! What weights record of images and classes, and what is made of it where they are measured or trained on.
+//! The record of images and classes that travels with weights: measured by, shown by, trained from.
 
 use crate::common::photographs::{place, shown, train};
 use crate::common::streets::{self, streets};

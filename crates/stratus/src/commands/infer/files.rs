@@ -12,7 +12,7 @@ use stratus_data::images::{find_images, stem};
 use stratus_data::png_mark;
 use stratus_train::TrainError;
 
-/// What is read, and the masks that are written.
+/// The files that are read, and the masks that are written.
 pub(super) struct Files {
     /// The image files.
     pub images: Vec<PathBuf>,
@@ -68,11 +68,9 @@ impl Files {
             let out = arguments.out.as_deref().and_then(place);
             let out =
                 out.filter(|out| root.as_ref().is_some_and(|root| out.starts_with(root) && out != root));
-            let sheet = arguments.sheet.as_deref().and_then(place);
             found.retain(|file| {
-                let is_output = place(file).is_some_and(|file| {
-                    out.as_ref().is_some_and(|out| file.starts_with(out)) || sheet.as_ref() == Some(&file)
-                });
+                let is_output =
+                    out.as_ref().is_some_and(|out| place(file).is_some_and(|file| file.starts_with(out)));
                 // What cannot be read says so later.
                 !is_output && !png_mark::is_marked(file).unwrap_or(false)
             });

@@ -1,4 +1,4 @@
-//! What `stratus infer` prints and writes as tables.
+//! The results of `stratus infer`: printed, and written as a table.
 
 use crate::output::{pairs, table};
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub(super) struct ImageReport {
 #[derive(Serialize)]
 pub(super) struct ErrorReport {
     pub path: String,
-    /// What is wrong with it.
+    /// The problem.
     pub error: String,
 }
 
