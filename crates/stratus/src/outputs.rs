@@ -117,10 +117,7 @@ impl Outputs {
             return Err(Failure::usage(format!("{other} and {what} would both be {shown}"))
                 .hint("give them different names"));
         }
-        let about = match fs::symlink_metadata(path) {
-            Ok(about) => about,
-            Err(_) => return Ok(()),
-        };
+        let Ok(about) = fs::symlink_metadata(path) else { return Ok(()) };
         if path.canonicalize().is_ok_and(|target| self.inputs.contains(&target)) {
             return Err(Failure::usage(format!("{what} would replace {shown}, which is read"))
                 .hint("write to another file"));

@@ -14,7 +14,7 @@ use std::time::Instant;
 use stratus_data::contact_sheet::Picture;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
-use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, Scratch};
+use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
 use stratus_run::csv::Task;
@@ -287,7 +287,11 @@ impl Inference<'_> {
             shape: Some([channels, size[0], size[1]]),
             ..once(self.input.measuring(bytes, 1))
         };
-        let mut loader = Loader::new(Arc::new(held(vec![image], labelled)?), upright)?;
+        let image = Arc::new(held(vec![image], labelled)?);
+        let mut loader = Loader::new(image, upright).map_err(|error| match error {
+            LoaderError::Memory { bytes, .. } => self.no_room(size, bytes, None),
+            error => error.into(),
+        })?;
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         while let Some(batch) = loader.next()? {
             let there = &batch.images.elements::<u8>()[..channels * size[0] * size[1]];
@@ -403,7 +407,7 @@ impl LoadedNetwork {
     fn run<E: From<TrainError>>(
         &mut self,
         loader: &mut Loader,
-        each: &mut dyn FnMut(usize, Result<(Answer, f64), String>) -> Result<(), E>,
+        each: &mut dyn FnMut(usize, Answered) -> Result<(), E>,
     ) -> Result<(), E> {
         let Self { session, program, clock, answers } = self;
         for _ in 0..loader.batches_per_epoch() {
@@ -436,6 +440,9 @@ impl LoadedNetwork {
         Ok(())
     }
 }
+
+/// An answer with the seconds that it took, or the reason that an image could not be decoded.
+type Answered = Result<(Answer, f64), String>;
 
 /// Where an evaluation program's answers are.
 struct Answers {
