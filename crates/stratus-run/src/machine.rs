@@ -152,14 +152,21 @@ pub fn peak_rss_bytes() -> Option<u64> {
     kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// Bytes of memory that this process can use now: what is free or can be freed, no more than its control
-/// group may have, and no more than is left of its limit of address space (`ulimit -v`).
+/// Bytes of memory that this process can use now: what is free or can be freed, and no more than its control
+/// group may have.
 #[must_use]
 pub fn usable_memory_bytes() -> Option<u64> {
     let root = Path::new("/");
     let free = fs::read_to_string(root.join("proc/meminfo")).ok();
     let free = free.and_then(|text| kib(&text, "MemAvailable:"));
-    free.into_iter().chain(cgroup::memory_limit(root)).chain(address_space_left(root)).min()
+    free.into_iter().chain(cgroup::memory_limit(root)).min()
+}
+
+/// Bytes of memory that this process can allocate now: those of [`usable_memory_bytes`], and no more than is
+/// left of its limit of address space (`ulimit -v`).
+#[must_use]
+pub fn allocatable_memory_bytes() -> Option<u64> {
+    usable_memory_bytes().into_iter().chain(address_space_left(Path::new("/"))).min()
 }
 
 /// Bytes that are left of the process's limit of address space; `None` where it has no limit.

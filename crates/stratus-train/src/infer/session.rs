@@ -18,7 +18,7 @@ use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, Lo
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
 use stratus_run::csv::Task;
-use stratus_run::machine::usable_memory_bytes;
+use stratus_run::machine::allocatable_memory_bytes;
 
 /// A predictor's network on a device. Images go through it in batches, in their order.
 pub struct Inference<'a> {
@@ -245,7 +245,7 @@ impl Inference<'_> {
     fn expect_room(&self, size: [usize; 2], windows: &SlidingWindows, held: Held) -> Result<(), ImageError> {
         let sums = LogitSums::bytes(self.predictor.classes(), size, windows);
         let needed = sums.saturating_add(held.bytes(size, self.input.shape[0]));
-        match usable_memory_bytes() {
+        match allocatable_memory_bytes() {
             Some(there) if there < needed => Err(self.no_room(size, needed, Some(there))),
             _ => Ok(()),
         }
