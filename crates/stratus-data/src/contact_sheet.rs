@@ -5,6 +5,7 @@ mod font;
 use std::collections::BTreeSet;
 
 use crate::buffer::IGNORED_LABEL;
+use crate::png_mark;
 
 /// Images are enlarged to at least so many pixels, and shrunk to at most so many, by a whole factor.
 const NARROWEST: usize = 144;
@@ -251,7 +252,7 @@ impl Picture {
         }
     }
 
-    /// The picture as a PNG file.
+    /// The picture as a PNG file, with the mark of [`png_mark`](crate::png_mark).
     ///
     /// # Errors
     ///
@@ -265,12 +266,13 @@ impl Picture {
         let mut writer = encoder.write_header()?;
         writer.write_image_data(&self.pixels)?;
         writer.finish()?;
-        Ok(file)
+        Ok(png_mark::marked(&file))
     }
 }
 
 /// A mask as a PNG file whose values are the classes, with a palette of their colours; pixels of no class are
-/// 255, black. With `raw` it is grey: the values alone.
+/// 255, black. With `raw` it is grey: the values alone. The file has the mark of
+/// [`png_mark`](crate::png_mark).
 ///
 /// # Errors
 ///
@@ -299,7 +301,7 @@ pub fn mask_to_png(
     let mut writer = encoder.write_header()?;
     writer.write_image_data(&values)?;
     writer.finish()?;
-    Ok(file)
+    Ok(png_mark::marked(&file))
 }
 
 #[cfg(test)]

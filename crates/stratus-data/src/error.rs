@@ -105,6 +105,12 @@ pub enum DataError {
         /// What is there.
         found: String,
     },
+    /// A file that is to be written exists.
+    #[error("{} exists; replace it with --overwrite", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// What lies elsewhere cannot be reached, read or written.
     #[error("{cause}")]
     Store {

@@ -21,6 +21,7 @@ pub mod images;
 pub mod loader;
 pub mod memory;
 mod parallel;
+pub mod png_mark;
 pub mod shards;
 pub mod stats;
 pub mod sync;

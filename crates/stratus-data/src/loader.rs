@@ -292,6 +292,12 @@ impl Loader {
         lock(&self.shared.skipped).clone()
     }
 
+    /// The reason that a sample could not be decoded; `None` for one that was, or was not met yet.
+    #[must_use]
+    pub fn problem_of(&self, sample: u32) -> Option<String> {
+        lock(&self.shared.skipped).get(&sample).cloned()
+    }
+
     /// What decodes the JPEG files among the samples; `None` where none was met so far.
     #[must_use]
     pub fn jpeg_library(&self) -> Option<&JpegLibrary> {

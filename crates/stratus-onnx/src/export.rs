@@ -3,7 +3,9 @@
 use crate::error::WriteError;
 use crate::model::LONGEST;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
 use stratus_base::protobuf::Message;
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize, ResizeTo,
@@ -16,10 +18,13 @@ pub const OPSET: i64 = 17;
 /// The first operator set that has `Gelu`.
 pub const WITH_GELU: i64 = 20;
 
+/// The versions of the format that belong to the operator sets.
+const FORMATS: [i64; 2] = [8, 9];
+
 /// The operator set that a network's file is written in, and the version of the format that belongs to it.
 fn versions(graph: &Graph) -> [i64; 2] {
     let gelu = graph.nodes.iter().any(|node| matches!(node.op, Op::Gelu(_)));
-    if gelu { [WITH_GELU, 9] } else { [OPSET, 8] }
+    if gelu { [WITH_GELU, FORMATS[1]] } else { [OPSET, FORMATS[0]] }
 }
 
 /// The name of the images, `[batch, channels, height, width]`.
@@ -28,6 +33,21 @@ pub const INPUT: &str = "input";
 pub const OUTPUT: &str = "output";
 /// The name of the first dimension.
 const BATCH: &str = "batch";
+
+/// The name of the program, `ModelProto.producer_name`.
+const PRODUCER: &[u8] = b"stratus";
+
+/// Whether a file is a model that [`write()`] wrote: it begins with the version of the format and the
+/// producer's name.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn is_own(path: &Path) -> io::Result<bool> {
+    let begins = |format: i64| Message::default().int(1, format).bytes(2, PRODUCER).0;
+    let mut head = Vec::new();
+    File::open(path)?.take(64).read_to_end(&mut head)?;
+    Ok(FORMATS.iter().any(|format| head.starts_with(&begins(*format))))
+}
 
 /// `TensorProto.DataType.FLOAT`.
 const FLOAT: i64 = 1;
@@ -111,7 +131,7 @@ pub fn write(
     let opset = Message::default().int(2, opset);
     let model = Message::default()
         .int(1, format)
-        .bytes(2, b"stratus")
+        .bytes(2, PRODUCER)
         .bytes(3, env!("CARGO_PKG_VERSION").as_bytes())
         .bytes(8, &opset.0);
     let entry = |(key, text): (&String, &String)| {

@@ -19,6 +19,6 @@ mod tensor;
 mod wire;
 
 pub use error::{Error, Problem, RefusedNode, Result, WriteError};
-pub use export::{INPUT, OPSET, OUTPUT, WITH_GELU, write};
+pub use export::{INPUT, OPSET, OUTPUT, WITH_GELU, is_own, write};
 pub use import::{Imported, Options};
 pub use model::Model;

@@ -43,6 +43,24 @@ pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]
     text
 }
 
+/// Whether a text is a confusion matrix as [`confusion_to_csv`] writes it: a line for each class of the
+/// header, in its order.
+#[must_use]
+pub fn is_confusion(text: &str) -> bool {
+    let mut lines = text.lines();
+    let Some(mut names) = lines.next().and_then(|head| head.strip_prefix("class")) else { return false };
+    let rows: Vec<&str> = lines.collect();
+    for row in &rows {
+        // What stands before the counts.
+        let name = row.rsplitn(rows.len() + 1, ',').last().unwrap_or_default();
+        let Some(rest) = names.strip_prefix(',').and_then(|names| names.strip_prefix(name)) else {
+            return false;
+        };
+        names = rest;
+    }
+    names.is_empty() && !rows.is_empty()
+}
+
 /// The names of the classes in a file that [`write()`] wrote, by their position. `None` where there is no
 /// such file, or it is another's.
 #[must_use]
@@ -144,6 +162,15 @@ mod tests {
         for text in ["", "class,name\n", "class,name,samples,accuracy,iou,bf\n1,sky,0,,,\n"] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(read_names(&path), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_confusion_matrix_is_known_by_its_form() {
+        let rows: [&[u64]; 2] = [&[3, 0], &[1, 2]];
+        assert!(is_confusion(&confusion_to_csv(&["7", "b,c\"d"], rows.into_iter())));
+        for other in ["", "class", "class,a,b\n", "class,a,b\na,1,2\n", "name,a\na,1\n", "class,a\nb,1\n"] {
+            assert!(!is_confusion(other), "{other:?}");
         }
     }
 

@@ -162,6 +162,22 @@ pub fn usable_memory_bytes() -> Option<u64> {
     free.into_iter().chain(cgroup::memory_limit(root)).min()
 }
 
+/// Bytes of memory that this process can allocate now: those of [`usable_memory_bytes`], and no more than is
+/// left of its limit of address space (`ulimit -v`).
+#[must_use]
+pub fn allocatable_memory_bytes() -> Option<u64> {
+    usable_memory_bytes().into_iter().chain(address_space_left(Path::new("/"))).min()
+}
+
+/// Bytes that are left of the process's limit of address space; `None` where it has no limit.
+fn address_space_left(root: &Path) -> Option<u64> {
+    let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
+    let used = kib(&fs::read_to_string(root.join("proc/self/status")).ok()?, "VmSize:")?;
+    Some(limit.saturating_sub(used))
+}
+
 /// The value of a line such as `MemTotal:  1024 kB`, in bytes.
 fn kib(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -237,6 +253,25 @@ fn nvidia(root: &Path) -> Vec<Device> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_of_address_space_leaves_what_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("proc/self");
+        fs::create_dir_all(&own).unwrap();
+        assert_eq!(address_space_left(root.path()), None);
+        fs::write(own.join("status"), "Name:\tstratus\nVmSize:\t    1024 kB\n").unwrap();
+        let limits = |limit: &str| {
+            let text = format!(
+                "Limit  Soft Limit  Hard Limit  Units\nMax address space  {limit}  unlimited  bytes\n"
+            );
+            fs::write(own.join("limits"), text).unwrap();
+            address_space_left(root.path())
+        };
+        assert_eq!(limits("unlimited"), None);
+        assert_eq!(limits("3584000000"), Some(3_584_000_000 - (1 << 20)));
+        assert_eq!(limits("1000"), Some(0));
+    }
 
     fn put(root: &Path, path: &str, text: &str) {
         let path = root.join(path);

@@ -8,6 +8,7 @@ pub mod commands;
 pub mod errors;
 pub mod machine;
 pub mod output;
+pub mod outputs;
 pub mod progress;
 pub mod signals;
 

@@ -107,7 +107,7 @@ pub(crate) fn sample<'a>(
 }
 
 /// As [`ImageDecoder::probe`], for a file of this machine.
-pub(super) fn probe(
+pub(crate) fn probe(
     path: &Path,
     images: &mut ImageDecoder,
     encoded: &mut Vec<u8>,
@@ -159,7 +159,7 @@ pub(super) fn is_below(path: &str) -> bool {
 }
 
 /// What is wrong with a link that leads nowhere; `None` for anything else.
-pub(super) fn dead_link(path: &Path) -> Option<String> {
+pub(crate) fn dead_link(path: &Path) -> Option<String> {
     let Ok(target) = fs::read_link(path) else { return link_as_text(path) };
     let cause = fs::metadata(path).err()?;
     Some(format!(
@@ -193,16 +193,21 @@ fn link_as_text(path: &Path) -> Option<String> {
 /// # Errors
 ///
 /// [`DataError::Damaged`], where the path is such a link.
-pub(crate) fn expect_live(path: &Path) -> Result<(), DataError> {
+pub(super) fn expect_live(path: &Path) -> Result<(), DataError> {
     match dead_link(path) {
         Some(problem) => Err(DataError::Damaged { path: path.to_owned(), problem }),
         None => Ok(()),
     }
 }
 
-/// Whether a file or folder is hidden by its name, as on Unix; data sets pass over what is.
-pub(crate) fn is_hidden(name: &[u8]) -> bool {
-    name.starts_with(b".")
+/// Files and folders that file managers and archivers put beside others, and that do not begin with a dot.
+const BESIDE: [&[u8]; 3] = [b"Thumbs.db", b"desktop.ini", b"__MACOSX"];
+
+/// Whether a file or folder of this name is passed over where a folder is listed: it begins with a dot, as
+/// `.DS_Store` and `._a.jpg`, or a file manager or an archiver made it.
+pub(crate) fn is_hidden(name: impl AsRef<[u8]>) -> bool {
+    let name = name.as_ref();
+    name.starts_with(b".") || BESIDE.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as
@@ -216,7 +221,7 @@ pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<V
             path: entry.path(),
             problem: "its name is not UTF-8; rename it".to_owned(),
         })?;
-        if !is_hidden(name.as_bytes()) && wanted(&name) {
+        if !is_hidden(&name) && wanted(&name) {
             names.push(name);
         }
     }
@@ -227,6 +232,16 @@ pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hidden_names_are_those_of_systems_and_archivers() {
+        for name in [".DS_Store", "._a.jpg", ".git", "Thumbs.db", "thumbs.db", "Desktop.ini", "__MACOSX"] {
+            assert!(is_hidden(name), "{name}");
+        }
+        for name in ["a.jpg", "_a.jpg", "a._.jpg", "Thumbs.db.png", "MACOSX"] {
+            assert!(!is_hidden(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_path_stays_below_its_folder() {

@@ -33,7 +33,7 @@ pub use self::writer::{PackOptions, PackProgress, PackedPart, Part, open_parts, 
 pub(crate) use self::scan::{LISTED, Problem, scan};
 pub(crate) use self::source::{ShardLocation, Source};
 
-use crate::datasets::Split;
+use crate::datasets::{Split, files};
 
 /// The file name extension of shards.
 const EXTENSION: &str = ".tar";
@@ -69,7 +69,7 @@ fn is_shard_name(name: &str) -> bool {
     name.len() > EXTENSION.len()
         && name.len() <= 255
         && name.ends_with(EXTENSION)
-        && !name.starts_with('.')
+        && !files::is_hidden(name)
         && !name.contains(['/', '\\', ':', '\0'])
 }
 

@@ -18,6 +18,9 @@ pub use diff::diff_svg;
 pub use offers::{Offer, offers_svg};
 
 use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 use crate::report::{Report, RunReport};
 use html::{Html, escape};
@@ -49,12 +52,28 @@ struct DrawnRun<'a> {
     usage: Option<&'a crate::report::UsageCurves>,
 }
 
+/// The element that names a page's origin, by which a page that may be replaced is known.
+pub const GENERATOR: &str = "<meta name=\"generator\" content=\"Stratus\">\n";
+/// How far into a file the generator stands at most.
+const HEAD_BYTES: u64 = 1 << 10;
+
+/// Whether a file is a page of a report.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn is_page(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
+    Ok(String::from_utf8_lossy(&head).contains(GENERATOR.trim_end()))
+}
+
 /// The page of a report.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let title = title(report);
     let mut html = Html::default();
     html.raw("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    html.raw(GENERATOR);
     html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     html.raw(
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \

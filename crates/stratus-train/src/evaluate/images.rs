@@ -67,9 +67,32 @@ pub struct MeasuredImages {
     pub split_seed: Option<u64>,
     /// Whether the test part is the validation part too: the data set comes in two parts.
     pub validated_on: bool,
+    /// The number of images among them that could not be decoded, and are left out
+    /// (`data.on_bad_sample = "skip"`).
+    #[serde(skip_serializing_if = "is_none_left_out")]
+    pub left_out: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_none_left_out(count: &usize) -> bool {
+    *count == 0
 }
 
 impl MeasuredImages {
+    /// Checks that an image is left.
+    ///
+    /// # Errors
+    /// Where all are left out.
+    pub(super) fn expect_some(&self) -> Result<(), TrainError> {
+        if self.left_out < self.images {
+            return Ok(());
+        }
+        Err(TrainError::Configuration {
+            problem: format!("none of {self} can be decoded"),
+            hint: "`stratus data check` lists what is wrong with them".to_owned(),
+        })
+    }
+
     /// What else is to be known of the part.
     #[must_use]
     pub fn note(&self) -> Option<String> {
@@ -161,6 +184,7 @@ impl ImageChoice {
             images: joined.len(),
             split_seed,
             validated_on,
+            left_out: 0,
         };
         Ok(OpenImages { set: Arc::new(joined), measured })
     }
@@ -179,16 +203,44 @@ fn all_parts(
     Ok(parts)
 }
 
+/// Whether names are those of classes without any: their numbers.
+fn is_numbers(names: &[String]) -> bool {
+    (0..).zip(names).all(|(number, name): (usize, _)| *name == number.to_string())
+}
+
+/// Checks that a data set has as many classes as a network whose weights record no names.
+///
+/// # Errors
+/// Where there are fewer, and which they are cannot be known.
+pub(super) fn expect_known(set: &dyn Dataset, classes: usize, path: &str) -> Result<(), TrainError> {
+    let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+    if own.len() == classes || set.masks() || is_numbers(&own) {
+        return Ok(());
+    }
+    Err(TrainError::Configuration {
+        problem: format!(
+            "{path} has {} classes, the network {classes}, and the weights record no names of classes: which \
+             of them these are is not known",
+            own.len()
+        ),
+        hint: "measure on a folder of all its classes, or export the weights with their names: \
+               `stratus model export RUN --safetensors FILE`"
+            .to_owned(),
+    })
+}
+
 /// For each class of a data set its number in the network, by the names; `None` where the numbers are the
 /// same, or either's classes have no names.
 fn numbers_of(set: &dyn Dataset, names: &[String], path: &str) -> Result<Option<Vec<u32>>, TrainError> {
     let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-    let is_numbers =
-        |names: &[String]| (0..).zip(names).all(|(number, name): (usize, _)| *name == number.to_string());
     if own == names || is_numbers(&own) || is_numbers(names) {
         return Ok(None);
     }
     if set.masks() {
+        // The pixels of a mask have the data set's numbers.
+        if own.iter().zip(names).all(|(own, name)| own == name) {
+            return Ok(None);
+        }
         let difference = class_difference(names, &own).unwrap_or_default();
         return Err(TrainError::Configuration {
             problem: format!("{path}: its masks have other classes than the network: {difference}"),
@@ -221,7 +273,7 @@ mod tests {
         let measured = |part: &str, images, split_seed, validated_on| {
             let part = part.parse::<Part>().unwrap().name();
             let (data, path) = ("folder".to_owned(), "photographs".to_owned());
-            let measured = MeasuredImages { data, path, part, images, split_seed, validated_on };
+            let measured = MeasuredImages { data, path, part, images, split_seed, validated_on, left_out: 0 };
             format!("{measured}; {}", measured.note().unwrap_or_default())
         };
         assert_eq!(measured("val", 1, None, false), "1 image of the validation part of photographs; ");

@@ -7,12 +7,12 @@ mod windows;
 
 use crate::compile::{EvaluationSession, Plans, compile_evaluation};
 use crate::device;
-use crate::input::BatchFormat;
+use crate::input::{BatchFormat, image_shape};
 use crate::network::Network;
 use crate::resolve::{Place, Resolved, validation_views};
 use crate::run::pipeline::hand_on_labels;
 use crate::weights::session_state::{Restored, refresh, restore};
-use crate::weights::{CheckpointChoice, Pretrained, WeightsUse, load_checkpoint};
+use crate::weights::{CheckpointChoice, Pretrained, Recorded, WeightsUse, load_checkpoint};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use stratus_run::RunDir;
 use stratus_run::sources::Source;
 use views::ViewAverage;
 
-use images::OpenImages;
 pub use images::{ImageChoice, MeasuredImages, Part};
+use images::{OpenImages, expect_known};
 pub use scorer::{Measures, Scores};
 use scorer::{Scorer, Tally};
 pub use windows::{of_run_in_windows, of_weights_in_windows};
@@ -152,6 +152,11 @@ impl Evaluator {
         &self.loader
     }
 
+    /// How many of the images that were met could not be decoded, and are left out.
+    pub(crate) fn left_out(&self) -> usize {
+        self.loader.skipped().len()
+    }
+
     /// Runs the whole data set through the network.
     ///
     /// # Errors
@@ -255,7 +260,7 @@ pub fn of_run(
     let mut experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
-    let OpenImages { set, measured } = images.open(&experiment, &names)?;
+    let OpenImages { set, mut measured } = images.open(&experiment, &names)?;
     if images.path.is_some() {
         cut_batch(&mut experiment, set.len());
     }
@@ -267,7 +272,10 @@ pub fn of_run(
     let EvaluationSession { mut session, evaluate, refresh: copies } =
         compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
     restore(&mut session, copies, &checkpoint, Restored::Measuring)?;
-    let scores = Evaluator::new(&resolved, &session, evaluate, set)?.run(&mut session)?;
+    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, set)?;
+    let scores = evaluator.run(&mut session)?;
+    measured.left_out = evaluator.left_out();
+    measured.expect_some()?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
     let views = resolved.views().len();
@@ -291,21 +299,30 @@ pub struct WeightsEvaluation {
 }
 
 /// Measures weights on images of an experiment: a file's, or those of a run directory's newest good
-/// checkpoint.
+/// checkpoint. What they record of images and classes is taken, see [`Recorded`]; classes are matched by
+/// their names, so that there may be fewer than the network has.
 ///
 /// # Errors
-/// If the weights or the data cannot be read, or do not fit the experiment's network.
+/// If the weights or the data cannot be read, or do not fit the experiment's network; if the data have
+/// classes that the weights do not know.
 pub fn of_weights(
     experiment: &Experiment,
     weights: &Path,
     images: &ImageChoice,
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
-    let OpenImages { set, measured } = images.open(experiment, &[])?;
+    let recorded = Recorded::read(weights, warn)?;
+    let OpenImages { set, mut measured } = images.open(experiment, recorded.class_names())?;
     let mut experiment = experiment.clone();
     cut_batch(&mut experiment, set.len());
+    let shape = image_shape(&experiment, set.as_ref());
+    recorded.prepare(&mut experiment, &shape, warn);
     let experiment = &experiment;
     let graph = Network::of(experiment, set.as_ref())?.graph;
+    if recorded.class_names().is_empty() {
+        let classes = graph.shape(graph.output).0.first().copied().unwrap_or(0);
+        expect_known(set.as_ref(), classes, &measured.path)?;
+    }
     let weights = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
@@ -314,6 +331,9 @@ pub fn of_weights(
         compile_evaluation(&resolved, &graph, &device, None, warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
-    let scores = Evaluator::new(&resolved, &session, evaluate, set)?.run(&mut session)?;
+    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, set)?;
+    let scores = evaluator.run(&mut session)?;
+    measured.left_out = evaluator.left_out();
+    measured.expect_some()?;
     Ok(WeightsEvaluation { weights: weights.source().clone(), measured, scores })
 }

@@ -4,7 +4,7 @@
 use super::scorer::{Scorer, Scores};
 use super::{ImageChoice, MeasuredImages, OpenImages, RunEvaluation, WeightsEvaluation};
 use crate::experiment::OnBadSample;
-use crate::infer::{Predictor, SlidingWindows};
+use crate::infer::{ImageError, Predictor, SlidingWindows, WholeImage};
 use crate::resolve::validation_views;
 use crate::weights::CheckpointChoice;
 use crate::{Experiment, TrainError};
@@ -71,7 +71,7 @@ fn scores(
             "leave them out, or --window",
         ));
     }
-    let OpenImages { set: images, measured } = choice.open(experiment, &[])?;
+    let OpenImages { set: images, mut measured } = choice.open(experiment, predictor.class_names())?;
     if images.classes() > predictor.classes() {
         return Err(refused(
             &format!(
@@ -90,12 +90,21 @@ fn scores(
         let image = match images.read(index, &mut scratch) {
             Ok(sample) => sample.check(images.as_ref(), index).map(|()| StoredImage::of(&sample))?,
             Err(DataError::BadSample { .. }) if experiment.data.on_bad_sample == OnBadSample::Skip => {
+                measured.left_out += 1;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
-        let whole = network.whole(image, &windows, &images.sample_name(index))?;
-        scorer.add_image(&whole.labels, &whole.mask, whole.size, whole.loss)?;
+        let WholeImage { summed, size, .. } = match network.whole(image, &windows, true) {
+            Ok(whole) => whole,
+            Err(ImageError::Image(unanswered)) => {
+                let problem = unanswered.message(&images.sample_name(index));
+                return Err(refused(&problem, unanswered.reason.hint()));
+            }
+            Err(ImageError::Other(error)) => return Err(error),
+        };
+        scorer.add_image(&summed.labels, &summed.predicted, size, summed.loss)?;
     }
+    measured.expect_some()?;
     Ok((measured, scorer.scores(images.as_ref())?))
 }

@@ -311,6 +311,13 @@ impl XmlExperiment {
         })
     }
 
+    /// Whether a list of classes is one that this file makes, with any `num_classes`.
+    #[must_use]
+    pub fn makes_list(&self, text: &str) -> bool {
+        let lines: Vec<&str> = text.lines().collect();
+        lines.len() <= self.classes.len() && lines.iter().zip(&self.classes).all(|(line, name)| line == name)
+    }
+
     /// The file for [`XmlExperiment::classes`], one a line, which the experiment names: beside the XML file.
     #[must_use]
     pub fn class_list(&self) -> PathBuf {

@@ -7,9 +7,10 @@ mod session;
 mod windows;
 
 use crate::network::Network;
-use crate::weights::{CheckpointChoice, Pretrained, TrainedNetwork, WeightsUse, trained_network};
+use crate::weights::{CheckpointChoice, Pretrained, Recorded, TrainedNetwork, WeightsUse, trained_network};
 use crate::{Experiment, TrainError};
 pub use session::Inference;
+pub(crate) use session::{ImageError, WholeImage};
 use std::path::Path;
 use stratus_data::contact_sheet::Picture;
 use stratus_engine::Session;
@@ -18,8 +19,7 @@ use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Values};
 use stratus_run::csv::Task;
 use stratus_run::sources::Source;
-use stratus_weights::NetworkMetadata;
-pub use windows::SlidingWindows;
+pub use windows::{Corners, SlidingWindows};
 
 /// A network with its weights, ready to be shown images.
 pub struct Predictor {
@@ -52,6 +52,50 @@ pub struct Prediction {
     pub view: Option<Picture>,
 }
 
+/// The answer for an image, or the reason that it has none.
+pub type Outcome = Result<Prediction, Unanswered>;
+
+/// An image that gets no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// The problem, without the image's name.
+    pub problem: String,
+    /// The kind of problem.
+    pub reason: Reason,
+}
+
+/// Why an image gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It cannot be read or decoded.
+    Unreadable,
+    /// It is smaller than a window.
+    TooSmall,
+    /// There is no memory for it.
+    TooLarge,
+}
+
+impl Unanswered {
+    /// A message that names the image.
+    #[must_use]
+    pub fn message(&self, image: &str) -> String {
+        let colon = if self.reason == Reason::Unreadable { ":" } else { "" };
+        format!("{image}{colon} {}", self.problem)
+    }
+}
+
+impl Reason {
+    /// The remedy.
+    #[must_use]
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Unreadable => "replace the files that the warnings name, or leave them out",
+            Self::TooSmall => "give a window that is no larger than the images",
+            Self::TooLarge => "cut the images into parts, or run on a machine with more memory",
+        }
+    }
+}
+
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -82,8 +126,8 @@ impl Predictor {
         Ok(Self { experiment, graph, weights: Weights::Checkpoint(Box::new(trained)), names, windows: None })
     }
 
-    /// The network of an experiment with the weights of a file. Normalisation is that of `data.mean` and
-    /// `data.std`, else what the file says; so are `data.resize` and the names of classes.
+    /// The network of an experiment with the weights of a file, or of a run. What the weights record of
+    /// images and classes is taken, see [`Recorded`].
     ///
     /// # Errors
     /// If the weights cannot be read, or do not fit the network.
@@ -92,23 +136,22 @@ impl Predictor {
         weights: &Path,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let graph = Network::as_published(experiment)?.graph;
-        let file = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
-        let metadata = file.metadata().unwrap_or_else(|problem| {
-            let path = weights.display();
-            warn(&format!("what {path} says of images and classes is left out: {problem}"));
-            NetworkMetadata::default()
-        });
+        let recorded = Recorded::read(weights, warn)?;
         let mut experiment = experiment.clone();
-        let NetworkMetadata { class_names: names, mean, std, resize, .. } = metadata;
-        let data = &mut experiment.data;
-        // A side that the input cannot be cut from is another input's.
-        let longest = graph.input_shape().0.iter().skip(1).copied().max().unwrap_or(0);
-        data.resize = data.resize.or(resize.filter(|side| *side >= longest));
-        if data.mean.is_none() && data.std.is_none() && !mean.is_empty() {
-            (data.mean, data.std) = (Some(mean), Some(std));
+        // The classes of a layer file are its own.
+        if experiment.layer_file().is_none() && !recorded.class_names().is_empty() {
+            experiment.model.classes.get_or_insert(recorded.class_names().len());
         }
+        let graph = Network::as_published(&experiment)?.graph;
+        let file = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
+        recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
+        let names = recorded.class_names().to_vec();
         Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), names, windows: None })
+    }
+
+    /// The names of the classes, by their numbers; empty where they are not known.
+    pub(crate) fn class_names(&self) -> &[String] {
+        &self.names
     }
 
     /// What the network learned to say of an image.

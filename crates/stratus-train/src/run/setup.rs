@@ -96,7 +96,11 @@ impl RunSetup {
                     Some(_) => WeightsUse::SecondStage,
                     None => WeightsUse::Training,
                 };
-                Pretrained::open(Path::new(path), &graph, purpose, &mut warn)
+                let mut pretrained = Pretrained::open(Path::new(path), &graph, purpose, &mut warn)?;
+                if purpose == WeightsUse::Training {
+                    pretrained.expect_classes(&graph, train, &mut warn);
+                }
+                Ok::<_, TrainError>(pretrained)
             })
             .transpose()?;
         pretrained

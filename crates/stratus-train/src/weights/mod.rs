@@ -3,11 +3,13 @@
 
 pub(crate) mod initialise;
 mod pretrained;
+mod recorded;
 pub(crate) mod session_state;
 mod trained;
 mod whiten;
 
 pub(crate) use pretrained::batches_tracked;
 pub use pretrained::{Pretrained, WeightsUse, initial};
+pub use recorded::Recorded;
 pub use trained::{CheckpointChoice, TrainedNetwork, trained_network};
 pub(crate) use trained::{load_checkpoint, metadata_of_run};

@@ -5,6 +5,7 @@ use crate::{Experiment, TrainError};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use stratus_base::nearest;
+use stratus_data::Dataset;
 use stratus_engine::Session;
 use stratus_graph::{Graph, Node, Op, Parameter};
 use stratus_run::RunDir;
@@ -178,6 +179,48 @@ impl Pretrained {
     #[must_use]
     pub fn left_out(&self) -> usize {
         self.left_out
+    }
+
+    /// Lets the classifiers begin anew where the weights record other classes than those of the data set, or
+    /// the same in another order: their rows belong to other classes.
+    pub fn expect_classes(&mut self, graph: &Graph, set: &dyn Dataset, warn: &mut dyn FnMut(&str)) {
+        let origin = self.file.path().display().to_string();
+        let names = match self.metadata() {
+            Ok(metadata) => metadata.class_names,
+            Err(problem) => {
+                warn(&format!("what {origin} says of images and classes is left out: {problem}"));
+                return;
+            }
+        };
+        let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+        let is_number = |(number, name): (usize, &String)| *name == number.to_string();
+        let is_numbered = |names: &[String]| names.iter().enumerate().all(is_number);
+        if own == names || is_numbered(&own) || is_numbered(&names) {
+            return;
+        }
+        let heads = classifiers(graph);
+        let of_heads: HashSet<&str> = heads
+            .iter()
+            .flat_map(|node| &node.parameters)
+            .map(|id| graph.parameters[id.0].name.as_str())
+            .collect();
+        let before = self.loaded.len();
+        self.loaded.retain(|name| !of_heads.contains(name.as_str()));
+        // Those for another number of classes begin anew already.
+        if self.loaded.len() == before {
+            return;
+        }
+        let begins = if heads.len() == 1 { "begins" } else { "begin" };
+        let layers: Vec<&str> = heads.iter().map(|node| node.name.as_str()).collect();
+        let differs = own.iter().zip(&names).position(|(own, name)| own != name);
+        let class = differs.unwrap_or(own.len().min(names.len()));
+        let said = |names: &[String]| names.get(class).map_or("none".to_owned(), |name| format!("`{name}`"));
+        self.anew = Some(format!(
+            "{} {begins} anew: class {class} is {} in {origin}, and {} in the data set",
+            layers.join(", "),
+            said(&names),
+            said(&own)
+        ));
     }
 
     /// A line that names the layers that do not take their weights from the file.

@@ -6,6 +6,7 @@ use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::machine::{Survey, peaks};
 use crate::output::{Output, table};
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -41,6 +42,9 @@ pub struct CalibrateArguments {
     /// Measure nothing: add how long these runs' steps took to FILE, as what forecasts by it are off by
     #[arg(long, value_name = "RUNS", num_args = 1.., conflicts_with_all = ["name", "minutes", "kernels"])]
     learn: Vec<PathBuf>,
+    /// Files that are replaced.
+    #[command(flatten)]
+    overwrite: Overwrite,
 }
 
 fn minutes(text: &str) -> std::result::Result<f64, String> {
@@ -89,6 +93,12 @@ pub fn run(arguments: &CalibrateArguments, globals: &Globals, output: &Output) -
     for path in [Some(&arguments.out), arguments.kernels.as_ref()].into_iter().flatten() {
         writable(path)?;
     }
+    let mut outputs = Outputs::new(arguments.overwrite);
+    outputs.claim(&arguments.out, "the profile", Mark::None)?;
+    arguments
+        .kernels
+        .iter()
+        .try_for_each(|path| outputs.claim(path, "the table of kernels", Mark::Table(KERNELS_HEAD)))?;
     let experiment = Experiment::default().with_overrides(&globals.set)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
@@ -251,11 +261,12 @@ fn measure(
 }
 
 /// A row for each kernel.
+/// The first line of the table of kernels.
+const KERNELS_HEAD: &str = "precision,network,kernel,kind,flops,bytes,launches,rows,columns,depth,of_weights,\
+                            padding,sizes,seconds\n";
+
 fn kernels_csv(formats: &[Format], measured: &[Vec<MeasuredNetwork>]) -> String {
-    let mut text =
-        "precision,network,kernel,kind,flops,bytes,launches,rows,columns,depth,of_weights,padding,\
-                    sizes,seconds\n"
-            .to_owned();
+    let mut text = KERNELS_HEAD.to_owned();
     for (format, networks) in formats.iter().zip(measured) {
         for (network, of) in networks.iter().enumerate() {
             for (kernel, seconds) in &of.kernels {

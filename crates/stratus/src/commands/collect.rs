@@ -2,6 +2,7 @@
 
 use crate::errors::{Failure, Result};
 use crate::output::{Output, Table, pairs};
+use crate::outputs::{Mark, Outputs, Overwrite};
 use crate::progress::clock;
 use clap::Args;
 use serde::Serialize;
@@ -55,6 +56,9 @@ pub struct CollectArguments {
     /// The file to write, of all runs: FILE.csv or FILE.parquet
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["csv", "json"])]
     pub out: Option<PathBuf>,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
     /// Print a row per run as CSV: in what they differ, loss, accuracy, time, images a second
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
@@ -88,6 +92,9 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
             return Err(failure.hint("name a run directory, or a folder that holds some, like `runs`"));
         }
         runs.extend(found);
+    }
+    if let Some(out) = &arguments.out {
+        Outputs::new(arguments.overwrite).claim(out, "the table", mark_of(arguments, out))?;
     }
     if arguments.trace {
         return write_trace(&runs, arguments, output);
@@ -212,6 +219,19 @@ fn differences(brief: &Brief) -> String {
         (row.path.clone(), words.join(" "))
     };
     pairs(&brief.rows.iter().map(line).collect::<Vec<_>>())
+}
+
+/// How a table that is written tells that Stratus wrote it.
+fn mark_of(arguments: &CollectArguments, out: &Path) -> Mark {
+    match arguments {
+        _ if Format::of(out) != Some(Format::Csv) => Mark::None,
+        CollectArguments { layers: true, .. } => Mark::Table("run,epoch,iteration,layer,kind,device,"),
+        CollectArguments { iterations: true, .. } => Mark::Table("run,epoch,iteration,loss,"),
+        CollectArguments { experiments: true, .. } => {
+            Mark::Table("experiment,repetition,path,status,resumed,")
+        }
+        _ => Mark::None,
+    }
 }
 
 fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -> Result {

@@ -4,6 +4,7 @@ use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,9 @@ pub enum What {
         /// Write the file, and beside the XML file the list of classes that it names, instead of printing it
         #[arg(long, short, value_name = "FILE.toml")]
         out: Option<PathBuf>,
+        /// Files that are replaced.
+        #[command(flatten)]
+        overwrite: Overwrite,
     },
     /// Print a JSON schema of experiment files, for editors
     Schema,
@@ -75,7 +79,9 @@ pub fn run(arguments: &ConfigArguments, globals: &Globals, output: &Output) -> R
             let names: Vec<&str> = Experiment::builtin_names().collect();
             output.document(&names, || names.join("\n"))
         }
-        What::Convert { file, settings, out } => convert(file, settings, out.as_deref(), output),
+        What::Convert { file, settings, out, overwrite } => {
+            convert(file, settings, out.as_deref(), *overwrite, output)
+        }
         What::Schema => {
             let schema = schema();
             output.document(&schema, || serde_json::to_string_pretty(&schema).unwrap_or_default())
@@ -93,7 +99,13 @@ struct Converted<'a> {
     unknown: Vec<String>,
 }
 
-fn convert(file: &Path, settings: &[String], out: Option<&Path>, output: &Output) -> Result {
+fn convert(
+    file: &Path,
+    settings: &[String],
+    out: Option<&Path>,
+    overwrite: Overwrite,
+    output: &Output,
+) -> Result {
     let mut read = XmlExperiment::read(file)?;
     settings.iter().try_for_each(|settings| read.set(settings))?;
     let (toml, classes) = (read.to_toml()?, read.classes()?);
@@ -101,15 +113,25 @@ fn convert(file: &Path, settings: &[String], out: Option<&Path>, output: &Output
         output.warning(&format!("{}: {unknown}", file.display()));
     }
     if let Some(out) = out {
-        let written = |path: &Path, text: &str| {
-            stratus_run::atomic::write(path, text.as_bytes()).map_err(Failure::from)?;
-            output.message(&format!("{} is written", path.display()));
-            Ok::<(), Failure>(())
-        };
+        let (list, lines) = (read.class_list(), super::xml::class_lines(classes));
+        let mut files = vec![(out, &toml, "the experiment")];
         if !classes.is_empty() {
-            written(&read.class_list(), &super::xml::class_lines(classes))?;
+            files.push((&list, &lines, "the list of classes"));
         }
-        return written(out, &toml);
+        // What is there with the same content is not lost.
+        files.retain(|(path, text, _)| std::fs::read(path).ok().as_deref() != Some(text.as_bytes()));
+        let mut outputs = Outputs::new(overwrite);
+        outputs.protect(file);
+        for (path, _, what) in &files {
+            let is_list =
+                *path == list && std::fs::read_to_string(path).is_ok_and(|text| read.makes_list(&text));
+            outputs.claim(path, what, if is_list { Mark::Same } else { Mark::None })?;
+        }
+        for (path, text, _) in files {
+            Outputs::write(path, text.as_bytes())?;
+            output.message(&format!("{} is written", path.display()));
+        }
+        return Ok(());
     }
     if !classes.is_empty() && !output.json() {
         let list = read.class_list();

@@ -5,12 +5,13 @@ use super::windows::WindowArguments;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, pairs, table};
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_measures::ClassMeasures;
 use stratus_report::run_table::FEW_CLASSES;
-use stratus_run::{atomic, classes};
+use stratus_run::classes;
 use stratus_train::Experiment;
 use stratus_train::evaluate::{
     ImageChoice, MeasuredImages, Measures, Part, Scores, of_run, of_run_in_windows, of_weights,
@@ -47,6 +48,9 @@ pub struct EvalArguments {
     /// Windows of large images.
     #[command(flatten)]
     pub windows: WindowArguments,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 /// The most classes of a classification that the table shows; `--csv` writes all.
@@ -83,6 +87,7 @@ struct FileReport {
 /// Where the run, the weights or the data cannot be read, or do not fit each other.
 pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Result {
     let windows = arguments.windows.windows()?;
+    arguments.claim_files()?;
     let target = Target::find(&arguments.target, globals)?;
     let images = ImageChoice { path: arguments.data.clone(), part: arguments.split };
     let mut warn = |text: &str| output.warning(text);
@@ -92,6 +97,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             Some(windows) => of_run_in_windows(run, checkpoint, &globals.set, &images, windows, &mut warn)?,
             None => of_run(run, checkpoint, &globals.set, &images, &mut warn)?,
         };
+        warn_of_left_out(&evaluated.measured, output);
         arguments.write_files(&evaluated.scores)?;
         if matches!(evaluated.measured.part, "all" | "train") && is_own(run, &evaluated.measured) {
             output.warning(
@@ -118,18 +124,20 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     if let Some(weights) = &arguments.weights {
         experiment.model.weights = Some(super::weights::setting(weights)?);
     }
-    let Some(weights) = &experiment.model.weights else {
+    let Some(weights) = experiment.model.weights.clone() else {
         return Err(Failure::usage(format!("{} has no weights to measure", arguments.target))
             .hint("name them with --weights FILE, or give a run directory"));
     };
     if arguments.checkpoint.is_some() {
         return Err(Failure::usage("--checkpoint is a run's, and no run is named"));
     }
-    let path = Path::new(weights);
+    super::weights::replace_record(&target, &mut experiment, &weights, globals, &mut warn)?;
+    let path = Path::new(&weights);
     let evaluated = match windows {
         Some(windows) => of_weights_in_windows(&experiment, path, &images, windows, &mut warn)?,
         None => of_weights(&experiment, path, &images, &mut warn)?,
     };
+    warn_of_left_out(&evaluated.measured, output);
     arguments.write_files(&evaluated.scores)?;
     let report = FileReport {
         experiment: experiment.name().to_owned(),
@@ -142,6 +150,16 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     let about =
         [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
     output.result(&report, || lines(&about, report.views, &report.measured, &report.scores))
+}
+
+/// Says how many images could not be decoded.
+fn warn_of_left_out(measured: &MeasuredImages, output: &Output) {
+    if measured.left_out > 0 {
+        output.warning(&format!(
+            "{} of {measured} cannot be decoded and are left out; `stratus data check` lists them",
+            measured.left_out
+        ));
+    }
 }
 
 /// Whether images are of the data set that a run was trained on.
@@ -204,9 +222,23 @@ fn class_table(scores: &Scores) -> String {
 }
 
 impl EvalArguments {
+    /// Claims the files that were asked for, before anything is measured.
+    fn claim_files(&self) -> Result {
+        let mut outputs = Outputs::new(self.overwrite);
+        let read = [Some(&self.target), self.weights.as_ref(), self.data.as_ref()];
+        read.into_iter().flatten().for_each(|path| outputs.protect(path));
+        for (path, what, mark) in [
+            (&self.csv, "the table of classes", Mark::Classes),
+            (&self.confusion, "the confusion matrix", Mark::Confusion),
+        ] {
+            path.iter().try_for_each(|path| outputs.claim(path, what, mark))?;
+        }
+        Ok(())
+    }
+
     /// Writes the files that were asked for.
     fn write_files(&self, scores: &Scores) -> Result {
-        let write = |path: &Path, text: String| atomic::write(path, text.as_bytes()).map_err(Failure::failed);
+        let write = |path: &Path, text: String| Outputs::write(path, text.as_bytes());
         if let Some(path) = &self.csv {
             write(path, classes::to_csv(scores.classes()))?;
         }

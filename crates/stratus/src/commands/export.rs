@@ -4,6 +4,7 @@ use super::model;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs};
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ pub struct ExportArguments {
     /// The network, like digits, a run directory, or a layer file, like net.toml
     #[arg(value_name = "NETWORK|RUN|FILE.toml")]
     pub target: String,
-    /// Write an ONNX model of the network in inference form; a file of that name is replaced
+    /// Write an ONNX model of the network in inference form
     #[arg(
         long,
         value_name = "FILE.onnx",
@@ -28,7 +29,7 @@ pub struct ExportArguments {
         conflicts_with = "safetensors"
     )]
     pub onnx: Option<PathBuf>,
-    /// Write the weights as a safetensors file with torchvision's keys; a file of that name is replaced
+    /// Write the weights as a safetensors file with torchvision's keys
     #[arg(long, value_name = "FILE.safetensors")]
     pub safetensors: Option<PathBuf>,
     /// Weights to export: safetensors or a PyTorch state dict; default: the run's own, else the initial
@@ -39,6 +40,9 @@ pub struct ExportArguments {
     /// without it the newest good one
     #[arg(long, value_name = "ITERATION|best", conflicts_with = "weights")]
     pub checkpoint: Option<CheckpointChoice>,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 #[derive(Serialize)]
@@ -60,9 +64,14 @@ struct Report {
 /// # Errors
 /// Where there is no such network, weights do not fit it, or the file cannot be written.
 pub(super) fn run(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Result {
-    let files = arguments.onnx.iter().chain(&arguments.safetensors);
-    if let Some(folder) = files.into_iter().find(|file| file.is_dir()) {
-        return Err(Failure::usage(format!("{} is a folder; name a file in it", folder.display())));
+    let mut outputs = Outputs::new(arguments.overwrite);
+    outputs.protect(&arguments.target);
+    arguments.weights.iter().for_each(|weights| outputs.protect(weights));
+    for (file, what, mark) in [
+        (&arguments.onnx, "the model", Mark::Model),
+        (&arguments.safetensors, "the file of weights", Mark::Weights),
+    ] {
+        file.iter().try_for_each(|file| outputs.claim(file, what, mark))?;
     }
     let exported = find(arguments, globals, output)?;
     if let Some(file) = &arguments.safetensors {
@@ -139,7 +148,13 @@ fn find(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Resu
         let metadata = trained.metadata;
         return match &arguments.weights {
             Some(file) => {
-                let (weights, _) = read(arguments, file, &trained.graph, output)?;
+                let (weights, found) = read(arguments, file, &trained.graph, output)?;
+                // What other weights record is true of them; where they record nothing, it is the run's.
+                let input_shape = metadata.input_shape.clone();
+                let metadata = match found == NetworkMetadata::default() {
+                    true => metadata,
+                    false => NetworkMetadata { input_shape, ..found },
+                };
                 Ok(Exported { graph: trained.graph, weights, origin: file.display().to_string(), metadata })
             }
             None => {

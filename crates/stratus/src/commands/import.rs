@@ -2,12 +2,13 @@
 
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs};
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_graph::layer_file;
-use stratus_onnx::{Model, Options};
+use stratus_onnx::{Imported, Model, Options};
 use stratus_run::atomic;
 use stratus_weights::{Tensor, TensorRef, write_safetensors};
 
@@ -17,13 +18,15 @@ pub struct ImportArguments {
     /// The ONNX model
     #[arg(value_name = "FILE.onnx")]
     pub file: PathBuf,
-    /// A folder (files are named after the model) or a layer file (its weights go beside it); existing files
-    /// are replaced
+    /// A folder (files are named after the model) or a layer file (its weights go beside it)
     #[arg(short, long, value_name = "FOLDER|FILE.toml")]
     pub out: PathBuf,
     /// How large images are, for models that leave it open
     #[arg(long, value_name = "CHANNELS,HEIGHT,WIDTH", value_parser = extents)]
     pub input: Option<[usize; 3]>,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 #[derive(Serialize)]
@@ -51,7 +54,7 @@ fn extents(argument: &str) -> std::result::Result<[usize; 3], String> {
 /// # Errors
 /// Where the model cannot be read or taken, or the files cannot be written.
 pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
-    let ImportArguments { file, out, input } = arguments;
+    let ImportArguments { file, out, input, overwrite } = arguments;
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let named = out.extension().is_some_and(|end| end == "toml");
     let name = if named { out.file_stem().map(|stem| stem.to_string_lossy().into_owned()) } else { None };
@@ -60,6 +63,13 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
     let text = layer_file::write(&imported.graph).map_err(Failure::failed)?;
     let layers = if named { out.clone() } else { out.join(format!("{}.toml", imported.graph.name)) };
     let weights = layers.with_extension("safetensors");
+    let mut outputs = Outputs::new(*overwrite);
+    outputs.protect(file);
+    // What is there with the same content is not lost.
+    let same = fs::read_to_string(&layers).is_ok_and(|there| there == text);
+    outputs.claim(&layers, "the layer file", if same { Mark::Same } else { Mark::None })?;
+    let same = weights.is_file() && holds(&weights, &imported)?;
+    outputs.claim(&weights, "the file of weights", if same { Mark::Same } else { Mark::None })?;
     if let Some(folder) = layers.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         let refused =
             |error| Failure::failed(format!("cannot create the folder {}: {error}", folder.display()));
@@ -86,6 +96,14 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
         notes: imported.notes.clone(),
     };
     output.result(&report, || text_of(&report, &layers, &weights))
+}
+
+/// Whether a file is the imported weights.
+fn holds(path: &Path, imported: &Imported) -> Result<bool> {
+    let mut bytes = Vec::new();
+    let tensors: Vec<TensorRef<'_>> = imported.weights.iter().map(Tensor::as_ref).collect();
+    write_safetensors(&mut bytes, &tensors, &imported.metadata.entries()).map_err(Failure::failed)?;
+    Ok(fs::read(path).is_ok_and(|there| there == bytes))
 }
 
 fn text_of(report: &Report, layers: &Path, weights: &Path) -> String {

@@ -4,6 +4,7 @@ use super::doctor::Probes;
 use crate::errors::{Failure, Result};
 use crate::machine::{Survey, peaks};
 use crate::output::Output;
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, ValueEnum};
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -39,6 +40,9 @@ pub struct ReportArguments {
     /// Training iterations to leave out at the start; without it 5 %, at least two
     #[arg(long, value_name = "COUNT")]
     pub skip: Option<u64>,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
     /// Do not measure this machine's peaks (two seconds, once) where runs on it have none recorded
     #[arg(long)]
     pub no_peaks: bool,
@@ -101,6 +105,7 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         return Err(Failure::usage("there is no chart of published figures")
             .hint("take --format html, md or csv, or --json"));
     }
+    let path = target_of(arguments, &paths, output)?;
     let reference = arguments.against.as_deref().map(Reference::read).transpose().map_err(Failure::usage)?;
     let here = (!arguments.no_peaks && draws_a_roof(arguments, output)).then(|| here(&paths, output, probes));
     let mut report = Report::of(&paths, arguments.skip, here.flatten().as_ref());
@@ -129,13 +134,6 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         Format::Csv => markdown::csv(&report),
         Format::Svg => chart(&report, arguments.chart)?,
     };
-    let what = if arguments.diff { "diff" } else { "report" };
-    let name = format!("{what}.{}", arguments.format.ending());
-    let path = match (&arguments.out, &paths[..]) {
-        (Some(path), _) => path.clone(),
-        (None, [run]) => run.join(name),
-        (None, _) => PathBuf::from(name),
-    };
     if path == Path::new("-") {
         return output.document(&(), || text);
     }
@@ -147,6 +145,24 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Res
         count(report.runs.len())
     ));
     Ok(())
+}
+
+/// The file to write, which is claimed before anything is measured. A run directory's own files are replaced.
+fn target_of(arguments: &ReportArguments, runs: &[PathBuf], output: &Output) -> Result<PathBuf> {
+    let what = if arguments.diff { "diff" } else { "report" };
+    let name = format!("{what}.{}", arguments.format.ending());
+    let page = if arguments.format == Format::Html { Mark::Page } else { Mark::None };
+    let (path, mark) = match (&arguments.out, runs) {
+        (Some(path), _) => (path.clone(), page),
+        (None, [run]) => (run.join(name), Mark::OfRun),
+        (None, _) => (PathBuf::from(name), page),
+    };
+    if path != Path::new("-") && !output.json() {
+        let mut outputs = Outputs::new(arguments.overwrite);
+        arguments.against.iter().for_each(|against| outputs.protect(against));
+        outputs.claim(&path, "the report", mark)?;
+    }
+    Ok(path)
 }
 
 fn count(runs: usize) -> String {

@@ -1,10 +1,15 @@
 //! Weights for other programs, and what `--weights` names.
 
+use super::target::Target;
+use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, pairs};
+use crate::outputs::EXPORTED;
 use serde::Serialize;
 use std::path::Path;
 use stratus_run::checkpoint::{Tensor, TensorRef, weights_sha256, write_safetensors};
+use stratus_train::Experiment;
+use stratus_train::weights::Recorded;
 use stratus_weights::NetworkMetadata;
 
 #[derive(Serialize)]
@@ -28,6 +33,24 @@ pub fn setting(path: &str) -> Result<String> {
     }
 }
 
+/// Prepares a run's experiment for other weights: keys that these record are left to them, but those of
+/// `--set`.
+///
+/// # Errors
+/// If the weights cannot be read.
+pub fn replace_record(
+    target: &Target,
+    experiment: &mut Experiment,
+    weights: &str,
+    globals: &Globals,
+    warn: &mut dyn FnMut(&str),
+) -> Result {
+    if matches!(target, Target::Run(_)) {
+        Recorded::read(Path::new(weights), warn)?.replace(experiment, &globals.set);
+    }
+    Ok(())
+}
+
 /// Writes tensors as a safetensors file with torchvision's keys, and says so. Its metadata hold what the
 /// network wants of images, and the names of its classes.
 ///
@@ -44,8 +67,8 @@ pub fn write(
     let weights_sha256 = weights_sha256(&tensors).map_err(stratus_run::Error::io("write", file))?;
     let mut metadata = of_network.entries();
     metadata.extend([
-        ("network".to_owned(), network.to_owned()),
-        ("weights_sha256".to_owned(), weights_sha256.clone()),
+        (EXPORTED[0].to_owned(), network.to_owned()),
+        (EXPORTED[1].to_owned(), weights_sha256.clone()),
     ]);
     stratus_run::atomic::write_with(file, |out| {
         write_safetensors(out, &tensors, &metadata).map_err(stratus_run::Error::io("write", file))

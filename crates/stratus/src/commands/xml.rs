@@ -5,6 +5,7 @@ use super::data::data_failure;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
+use crate::outputs::Outputs;
 use std::path::Path;
 use stratus_data::DataError;
 use stratus_data::store::Store;
@@ -32,8 +33,16 @@ pub fn experiment(
     let classes = read.classes()?;
     if !classes.is_empty() {
         let (list, text) = (read.class_list(), class_lines(classes));
-        if std::fs::read_to_string(&list).ok().as_deref() != Some(text.as_str()) {
-            stratus_run::atomic::write(&list, text.as_bytes())?;
+        let there = std::fs::read_to_string(&list).ok();
+        if there.as_deref() != Some(text.as_str()) {
+            if list.exists() && !there.is_some_and(|there| read.makes_list(&there)) {
+                let (list, path) = (list.display(), path.display());
+                return Err(Failure::usage(format!(
+                    "{list} exists, and the classes of {path} would replace it"
+                ))
+                .hint(format!("remove or rename {list}, and it is written anew")));
+            }
+            Outputs::write(&list, text.as_bytes())?;
             output.message(&format!("{} names the classes", list.display()));
         }
     }

@@ -281,6 +281,9 @@ fn a_folder_is_packed_into_shards_and_trained_from_there() {
     let again: Value = serde_json::from_slice(&fs::read(place.path("shards/index.json")).unwrap()).unwrap();
     let index: Value = serde_json::from_slice(&index).unwrap();
     assert_eq!(again["splits"], index["splits"]);
+    let ran = place.run(&["data", "shard", "--index-only", "shards"]).expect(1);
+    assert!(ran.err.contains("index.json exists; replace it with --overwrite"), "{}", ran.err);
+    place.run(&["data", "shard", "--index-only", "shards", "--overwrite"]).expect(0);
 }
 
 #[test]

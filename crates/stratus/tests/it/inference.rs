@@ -261,6 +261,32 @@ fn a_video_that_cannot_be_read_says_why() {
     assert!(ran.err.contains("would have the same names"), "{}", ran.err);
 }
 
+/// Frames before the damage have their masks, and so do the images that are named beside the video.
+#[test]
+fn a_video_that_breaks_off_keeps_no_image_from_its_answer() {
+    let place = trained();
+    let whole = masks(&place, "whole", &["run", "set/val"]);
+    let path = format!("{}:/usr/bin:/bin", place.path("bin").display());
+    fs::write(place.path("film.mp4"), "video").unwrap();
+    let frames = stream();
+    fs::write(place.path("cut"), &frames[..frames.len() - 1]).unwrap();
+    script(&place, "bin", "ffmpeg", &format!("cat '{}'", place.path("cut").display()));
+    for batch in ["1", "2", "8"] {
+        let out = format!("of{batch}");
+        let all = ["run", "film.mp4", "set/val", "--out", &out, "--raw", "--json", "--batch", batch];
+        let ran = infer_with(&place, &path, &all).expect(1);
+        let report = json(&ran);
+        let count = |key: &str| report[key].as_array().unwrap().len();
+        assert_eq!((count("images"), count("errors")), (VALIDATION + 2, 1));
+        assert_eq!(report["errors"][0]["path"], "film.mp4");
+        assert!(report["errors"][0]["error"].as_str().unwrap().starts_with("ffmpeg's output is no image"));
+        assert!(ran.err.contains("1 of 6 images got no answer"), "{}", ran.err);
+        let named: Vec<String> = written(&place.path(&out)).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(named, ["10.png", "8.png", "9.png", "film-000001.png", "film-000002.png"]);
+        assert_eq!(written(&place.path(&out))[..VALIDATION], whole);
+    }
+}
+
 /// With ffmpeg itself, where it is installed: a video without loss has the masks of its images.
 #[test]
 fn a_real_video_has_the_masks_of_its_frames() {

@@ -41,12 +41,11 @@ pub struct ShardArguments {
     #[arg(long, value_name = "Q", requires = "resize", default_value_t = 92)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=100))]
     quality: u8,
-    /// Replace shards that are there
+    /// Replace shards, or with --index-only an index, that are there
     #[arg(long)]
     overwrite: bool,
     /// Pack nothing: SRC is a folder of shards that have no index, which is written
-    #[arg(long, conflicts_with_all = ["target", "name", "shard_mib", "seed", "no_shuffle", "resize",
-        "overwrite"])]
+    #[arg(long, conflicts_with_all = ["target", "name", "shard_mib", "seed", "no_shuffle", "resize"])]
     index_only: bool,
 }
 
@@ -65,7 +64,7 @@ struct Packed {
 pub(super) fn shard(arguments: &ShardArguments, options: &OpenOptions, output: &Output) -> Result {
     let packed = match &arguments.target {
         Some(target) => pack(arguments, target, options, output).map_err(data_failure)?,
-        None => index(&arguments.source).map_err(data_failure)?,
+        None => index(&arguments.source, arguments.overwrite).map_err(data_failure)?,
     };
     let left_out: usize = packed.iter().map(|part| part.left_out).sum();
     if left_out > 0 {
@@ -127,7 +126,11 @@ fn pack(
     Ok(packed.collect())
 }
 
-fn index(folder: &Path) -> std::result::Result<Vec<Packed>, DataError> {
+fn index(folder: &Path, overwrite: bool) -> std::result::Result<Vec<Packed>, DataError> {
+    let path = folder.join(shards::INDEX_FILE);
+    if path.exists() && !overwrite {
+        return Err(DataError::Exists { path });
+    }
     let index = shards::index_folder(folder)?;
     let packed = index.splits.iter().map(|(split, shards)| Packed {
         split: split.clone(),

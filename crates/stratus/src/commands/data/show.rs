@@ -18,6 +18,7 @@ use super::data_failure;
 use super::parts::whole;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
+use crate::outputs::{Mark, Outputs, Overwrite};
 
 /// Samples of a batch: enough that workers share the work.
 const BATCH: usize = 8;
@@ -45,6 +46,9 @@ pub struct ShowArguments {
     /// The PNG file to write
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 #[derive(Serialize)]
@@ -64,6 +68,7 @@ pub(super) fn show(
     output: &Output,
 ) -> Result {
     let ShowArguments { count, epoch, split, out, .. } = arguments;
+    Outputs::new(arguments.overwrite).claim(out, "the sheet", Mark::Picture)?;
     name.clone_into(&mut experiment.data.name);
     let options = open_options(&experiment);
     let set = match open(name, folder, *split, &options) {

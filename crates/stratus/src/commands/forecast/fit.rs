@@ -3,6 +3,7 @@
 use super::machines::{catalogue, read};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, table};
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -36,6 +37,9 @@ pub struct FitArguments {
     /// The folder that profiles are written to
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Files that are replaced.
+    #[command(flatten)]
+    overwrite: Overwrite,
 }
 
 /// A profile that was written.
@@ -61,10 +65,19 @@ pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
     };
     fs::create_dir_all(&arguments.out)
         .map_err(|error| Failure::failed(format!("cannot make {}: {error}", arguments.out.display())))?;
+    let name = |kind: &str, profile: &Profile| {
+        let machine = profile.machine.as_deref().unwrap_or(kind);
+        format!("{}-{}-{machine}.toml", profile.framework.name(), profile.precision)
+    };
+    let mut outputs = Outputs::new(arguments.overwrite);
+    let read = [&arguments.times, &arguments.layers, &arguments.steps, &arguments.machines];
+    read.into_iter().flatten().for_each(|path| outputs.protect(path));
+    for (kind, profile) in &profiles {
+        outputs.claim(&arguments.out.join(name(kind, profile)), "the profile", Mark::None)?;
+    }
     let mut fitted = Vec::new();
     for (kind, profile) in &profiles {
-        let machine = profile.machine.as_deref().unwrap_or(kind);
-        let file = format!("{}-{}-{machine}.toml", profile.framework.name(), profile.precision);
+        let file = name(kind, profile);
         let path = arguments.out.join(&file);
         fs::write(&path, profile.to_toml())
             .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))?;

@@ -19,6 +19,7 @@ use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
+use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, Subcommand, ValueEnum};
 use conditions::ConditionsArguments;
 use planning::Planner;
@@ -97,6 +98,9 @@ pub struct ForecastArguments {
     /// Write a chart of time against price to this file, as SVG
     #[arg(long, value_name = "FILE.svg")]
     chart: Option<PathBuf>,
+    /// Files that are replaced.
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Write the recommended machine as a request to whoever administers it, in Markdown
     #[arg(long, group = "form")]
     request: bool,
@@ -190,6 +194,10 @@ pub fn run(arguments: &ForecastArguments, globals: &Globals, output: &Output) ->
 }
 
 fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, output: &Output) -> Result {
+    let mut outputs = Outputs::new(arguments.overwrite);
+    outputs.protect(target);
+    arguments.machines.iter().chain(&arguments.profile).for_each(|path| outputs.protect(path));
+    arguments.chart.iter().try_for_each(|path| outputs.claim(path, "the chart", Mark::None))?;
     let often = Often { data: arguments.data.clone(), ..Often::default() };
     let globals = &often.before(globals);
     let wish: Wish = arguments.want.parse()?;

@@ -1,25 +1,23 @@
 //! `stratus infer`: what a trained network says of images.
 
+mod files;
+mod report;
 mod video;
 
+use self::files::{Files, frame_mask, overlay_of};
+use self::report::{ErrorReport, ImageReport, Milliseconds, Report, Spread, Top, csv, text};
 use super::target::Target;
 use super::windows::WindowArguments;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, pairs, table};
+use crate::output::Output;
+use crate::outputs::{Outputs, Overwrite};
 use clap::Args;
-use serde::Serialize;
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use stratus_data::contact_sheet::{Picture, Tile, class_colour, contact_sheet, mask_to_png};
-use stratus_data::images::find_images;
-use stratus_run::atomic;
 use stratus_run::csv::Task;
-use stratus_train::TrainError;
-use stratus_train::infer::{Answer, Inference, Prediction, Predictor};
+use stratus_train::infer::{Answer, Inference, Outcome, Prediction, Predictor, Reason};
 use stratus_train::weights::CheckpointChoice;
 
 /// The most images of a contact sheet.
@@ -72,65 +70,18 @@ pub struct InferArguments {
     /// Windows of large images.
     #[command(flatten)]
     pub windows: WindowArguments,
+    /// Files that are replaced.
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
-#[derive(Serialize)]
-struct Report {
-    images: Vec<ImageReport>,
-    milliseconds: Milliseconds,
-    images_per_second: f64,
-}
-
-#[derive(Serialize)]
-struct ImageReport {
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top: Option<Vec<Top>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mask: Option<String>,
-    ms: f64,
-}
-
-#[derive(Serialize)]
-struct Top {
-    class: usize,
-    name: String,
-    probability: f64,
-}
-
-/// Milliseconds an image.
-#[derive(Serialize)]
-struct Milliseconds {
-    median: f64,
-    p99: f64,
-    decode: Spread,
-    network: Spread,
-    write: Spread,
-}
-
-#[derive(Serialize)]
-struct Spread {
-    median: f64,
-    p99: f64,
-}
-
-impl Spread {
-    fn of(mut seconds: Vec<f64>) -> Self {
-        seconds.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let last = seconds.len().saturating_sub(1);
-            seconds.get((last as f64 * share).round() as usize).map_or(0.0, |seconds| 1e3 * seconds)
-        };
-        Self { median: at(0.5), p99: at(0.99) }
-    }
-}
-
-/// Runs `stratus infer`.
+/// Runs `stratus infer`. An image that cannot be decoded gets no answer and changes none of the others.
 ///
 /// # Errors
-/// Where the run, the weights or an image cannot be read, or a file not be written.
+/// Where the run or the weights cannot be read, a file not be written or may not be replaced, and at the end
+/// where an image got no answer.
 pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Result {
-    let (files, videos) = images(&arguments.images)?;
+    let mut files = Files::find(arguments)?;
     let windows = arguments.windows.windows()?;
     let mut warn = |text: &str| output.warning(text);
     let mut predictor = predictor(arguments, globals, &mut warn)?;
@@ -138,58 +89,88 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
     if let Some(windows) = windows {
         predictor = predictor.in_windows(windows)?;
     }
-    let masks = mask_files(arguments, &files, &videos)?;
-    let mut shown = Shown::new(arguments, &predictor);
-    let most = if videos.is_empty() && windows.is_none() { files.len() } else { usize::MAX };
+    files.claim(arguments)?;
+    let Files { images, videos, masks } = files;
+    let mut shown = Shown::new(arguments, &predictor, output);
+    let most = if videos.is_empty() && windows.is_none() { images.len() } else { usize::MAX };
     let mut network = predictor.prepare(most, &mut warn)?;
     let begun = Instant::now();
     let views = arguments.overlay || arguments.sheet.is_some();
-    if !files.is_empty() {
-        network.files(files.clone(), views, |prediction| {
-            let file = &files[prediction.index];
-            shown.take(file.display().to_string(), name_of(file), masks.get(prediction.index), prediction)
+    if !images.is_empty() {
+        network.files(images.clone(), views, |index, outcome| {
+            let file = &images[index];
+            shown.take(file.display().to_string(), name_of(file), masks.get(index), outcome)
         })?;
     }
     for video in &videos {
-        frames(video, arguments, &mut network, &mut shown)?;
+        if let Err(failure) = frames(video, arguments, &mut network, &mut shown)? {
+            shown.unanswered(video.display().to_string(), &failure);
+        }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let Shown { reports, times, tiles, size, .. } = shown;
+    let Shown { reports, errors, faults, times, tiles, size, .. } = shown;
     if let (Some(path), false) = (&arguments.sheet, tiles.is_empty()) {
         let sheet = contact_sheet(&arguments.target, &tiles, size, |class| predictor.class_name(class));
-        write(path, &sheet.to_png().map_err(Failure::failed)?)?;
+        Outputs::write(path, &sheet.to_png().map_err(Failure::failed)?)?;
     }
     if let Some(path) = &arguments.csv {
-        write(path, csv(&reports).as_bytes())?;
+        Outputs::write(path, csv(&reports).as_bytes())?;
     }
     let total: Vec<f64> = reports.iter().map(|report| report.ms / 1e3).collect();
     let (all, [decode, network, writing]) = (Spread::of(total), times.map(Spread::of));
     let report = Report {
         images_per_second: reports.len() as f64 / seconds.max(1e-9),
         images: reports,
+        errors,
         milliseconds: Milliseconds { median: all.median, p99: all.p99, decode, network, write: writing },
     };
-    output.result(&report, || text(&report))
+    output.result(&report, || text(&report))?;
+    complete(&report, &faults)
 }
 
-/// Shows the network the frames of a video, a batch at a time.
+/// Says how many images got no answer.
+///
+/// # Errors
+/// Where some did not: wrong usage, where all of them are smaller than a window.
+fn complete(report: &Report, faults: &[Reason]) -> Result {
+    let Some(first) = faults.first() else { return Ok(()) };
+    let (without, all) = (faults.len(), faults.len() + report.images.len());
+    let plural = if all == 1 { "" } else { "s" };
+    let problem = format!("{without} of {all} image{plural} got no answer");
+    let usage = report.images.is_empty() && faults.iter().all(|reason| *reason == Reason::TooSmall);
+    let failure = if usage { Failure::usage(problem) } else { Failure::failed(problem) };
+    Err(failure.hint(first.hint()))
+}
+
+/// Shows the network the frames of a video, a batch at a time. The inner error is the video's: it cannot be
+/// decoded, or no further.
 fn frames(
     video: &Path,
     arguments: &InferArguments,
     network: &mut Inference<'_>,
     shown: &mut Shown<'_>,
-) -> Result {
+) -> Result<std::result::Result<(), Failure>> {
     let views = arguments.overlay || arguments.sheet.is_some();
-    let mut decoded = video::Frames::open(video)?;
+    let mut decoded = match video::Frames::open(video) {
+        Ok(decoded) => decoded,
+        Err(failure) => return Ok(Err(failure)),
+    };
     let most = arguments.frames.unwrap_or(u64::MAX);
-    let (mut number, mut count, mut ended) = (0, 0, false);
-    while !ended {
+    let (mut number, mut count, mut ended) = (0, 0, None);
+    while ended.is_none() {
         let (mut batch, mut numbers, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
-        while batch.len() < network.batch() && !ended {
+        while batch.len() < network.batch() && ended.is_none() {
             let begun = Instant::now();
-            let Some(frame) = (if count < most { decoded.next()? } else { None }) else {
-                ended = true;
-                break;
+            let frame = match if count < most { decoded.next() } else { Ok(None) } {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    ended = Some(Ok(()));
+                    break;
+                }
+                Err(failure) => {
+                    ended = Some(Err(failure));
+                    break;
+                }
             };
             number += 1;
             if (number - 1) % arguments.every == 0 {
@@ -202,27 +183,28 @@ fn frames(
         if batch.is_empty() {
             break;
         }
-        network.images(batch, views, |mut prediction| {
-            let number: u64 = numbers[prediction.index];
-            prediction.decode_s = seconds[prediction.index];
-            let mask = arguments.out.as_ref().map(|folder| folder.join(frame_name(video, number)));
+        network.images(batch, views, |index, mut outcome| {
+            let number: u64 = numbers[index];
+            if let Ok(prediction) = &mut outcome {
+                prediction.decode_s = seconds[index];
+            }
+            let mask = arguments.out.as_ref().map(|folder| folder.join(frame_mask(video, number)));
             let name = format!("{}#{number}", name_of(video));
-            shown.take(format!("{}#{number}", video.display()), name, mask.as_ref(), prediction)
+            shown.take(format!("{}#{number}", video.display()), name, mask.as_ref(), outcome)
         })?;
     }
-    Ok(())
-}
-
-/// The name of a frame's mask.
-fn frame_name(video: &Path, number: u64) -> String {
-    format!("{}-{number:06}.png", video.file_stem().unwrap_or_default().to_string_lossy())
+    Ok(ended.unwrap_or(Ok(())))
 }
 
 /// What the network said so far.
 struct Shown<'a> {
     arguments: &'a InferArguments,
     predictor: &'a Predictor,
+    output: &'a Output,
     reports: Vec<ImageReport>,
+    /// The images without an answer, and why they have none.
+    errors: Vec<ErrorReport>,
+    faults: Vec<Reason>,
     /// Seconds of decoding, network and writing.
     times: [Vec<f64>; 3],
     /// Those of the contact sheet, and their height and width.
@@ -231,14 +213,34 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn new(arguments: &'a InferArguments, predictor: &'a Predictor) -> Self {
-        let (reports, times, tiles) = (Vec::new(), [const { Vec::new() }; 3], Vec::new());
-        Self { arguments, predictor, reports, times, tiles, size: [0; 2] }
+    fn new(arguments: &'a InferArguments, predictor: &'a Predictor, output: &'a Output) -> Self {
+        let (reports, errors, faults) = (Vec::new(), Vec::new(), Vec::new());
+        let (times, tiles) = ([const { Vec::new() }; 3], Vec::new());
+        Self { arguments, predictor, output, reports, errors, faults, times, tiles, size: [0; 2] }
+    }
+
+    /// Records a video that cannot be decoded, or no further.
+    fn unanswered(&mut self, path: String, failure: &Failure) {
+        let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
+        let error = failure.error.to_string();
+        self.output.warning(&format!("{error}{hint}"));
+        // The message begins with the path.
+        let error = error.strip_prefix(&format!("{path}: ")).unwrap_or(&error).to_owned();
+        self.errors.push(ErrorReport { path, error });
+        self.faults.push(Reason::Unreadable);
     }
 
     /// Writes what was asked for of one image, and keeps what the tables need.
-    fn take(&mut self, path: String, caption: String, mask: Option<&PathBuf>, said: Prediction) -> Result {
-        let Prediction { answer, decode_s, network_s, view, .. } = said;
+    fn take(&mut self, path: String, caption: String, mask: Option<&PathBuf>, said: Outcome) -> Result {
+        let Prediction { answer, decode_s, network_s, view, .. } = match said {
+            Ok(prediction) => prediction,
+            Err(unanswered) => {
+                self.output.warning(&unanswered.message(&path));
+                self.errors.push(ErrorReport { path, error: unanswered.problem });
+                self.faults.push(unanswered.reason);
+                return Ok(());
+            }
+        };
         let writing = Instant::now();
         let mut report = ImageReport { path, top: None, mask: None, ms: 0.0 };
         let mut tile = Tile { pixels: Vec::new(), mask: None, caption };
@@ -258,7 +260,7 @@ impl<'a> Shown<'a> {
             Answer::Mask(classes, size) => {
                 if let Some(file) = mask {
                     let png = mask_to_png(&classes, size, self.arguments.raw).map_err(Failure::failed)?;
-                    write(file, &png)?;
+                    Outputs::write(file, &png)?;
                     report.mask = Some(file.display().to_string());
                 }
                 if let Some(Picture { height, width, .. }) = view {
@@ -271,7 +273,7 @@ impl<'a> Shown<'a> {
             self.size = [height, width];
             if let (true, Some(mask)) = (self.arguments.overlay, mask) {
                 let png = overlay(&tile, self.size).to_png().map_err(Failure::failed)?;
-                write(&mask.with_extension("overlay.png"), &png)?;
+                Outputs::write(&overlay_of(mask), &png)?;
             }
             if self.arguments.sheet.is_some() && self.tiles.len() < SHEET {
                 self.tiles.push(tile);
@@ -298,42 +300,6 @@ fn stretched(classes: Vec<i32>, [h, w]: [usize; 2], [height, width]: [usize; 2])
         .collect()
 }
 
-/// The image files that were named, and the videos.
-fn images(named: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-    let (mut files, mut videos) = (Vec::new(), Vec::new());
-    for path in named {
-        if path == Path::new("-") {
-            for line in std::io::stdin().lock().lines() {
-                let line = line.map_err(|cause| Failure::failed(format!("standard input: {cause}")))?;
-                let path = Path::new(line.trim());
-                if video::is_video(path) {
-                    videos.push(path.to_owned());
-                } else if !line.trim().is_empty() {
-                    files.extend(find_images(path).map_err(TrainError::from)?);
-                }
-            }
-            continue;
-        }
-        if video::is_video(path) {
-            videos.push(path.clone());
-            continue;
-        }
-        if !path.exists() {
-            return Err(Failure::usage(format!("{}: there is no such file or folder", path.display())));
-        }
-        let found = find_images(path).map_err(TrainError::from)?;
-        if found.is_empty() {
-            return Err(Failure::usage(format!("{} has no images", path.display()))
-                .hint("name JPEG or PNG files, or a folder that has some"));
-        }
-        files.extend(found);
-    }
-    if files.is_empty() && videos.is_empty() {
-        return Err(Failure::usage("no images are named").hint("name JPEG or PNG files, a line each"));
-    }
-    Ok((files, videos))
-}
-
 fn predictor(arguments: &InferArguments, globals: &Globals, warn: &mut dyn FnMut(&str)) -> Result<Predictor> {
     let target = Target::find(&arguments.target, globals)?;
     let mut overrides = globals.set.clone();
@@ -344,7 +310,7 @@ fn predictor(arguments: &InferArguments, globals: &Globals, warn: &mut dyn FnMut
     if arguments.checkpoint.is_some() {
         return Err(Failure::usage("--checkpoint is a run's, and no run is named"));
     }
-    let experiment = target.experiment(globals)?.with_overrides(&overrides)?;
+    let mut experiment = target.experiment(globals)?.with_overrides(&overrides)?;
     let weights = match &arguments.weights {
         Some(weights) => Some(super::weights::setting(weights)?),
         None => experiment.model.weights.clone(),
@@ -353,6 +319,7 @@ fn predictor(arguments: &InferArguments, globals: &Globals, warn: &mut dyn FnMut
         return Err(Failure::usage(format!("{} has no weights", arguments.target))
             .hint("name them with --weights FILE, or give a run directory"));
     };
+    super::weights::replace_record(&target, &mut experiment, &weights, globals, warn)?;
     Ok(Predictor::of_weights(&experiment, Path::new(&weights), warn)?)
 }
 
@@ -364,58 +331,6 @@ fn expect_task(arguments: &InferArguments, task: Task) -> Result {
         _ => return Ok(()),
     };
     Err(Failure::usage(format!("{flag} changes nothing: the network gives {what}")))
-}
-
-/// The mask of each image file; none where none are to be written.
-fn mask_files(arguments: &InferArguments, files: &[PathBuf], videos: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let Some(folder) = &arguments.out else { return Ok(Vec::new()) };
-    let mut taken: BTreeMap<PathBuf, &Path> = BTreeMap::new();
-    let mut masks = Vec::with_capacity(files.len());
-    for file in files {
-        let mask = folder.join(file.file_stem().unwrap_or_default()).with_extension("png");
-        if let Some(other) = taken.insert(mask.clone(), file) {
-            return Err(Failure::usage(format!(
-                "the masks of {} and {} would both be {}",
-                other.display(),
-                file.display(),
-                mask.display()
-            ))
-            .hint("give images of different names"));
-        }
-        if file.canonicalize().ok().is_some_and(|image| mask.canonicalize().ok() == Some(image)) {
-            return Err(Failure::usage(format!("the mask of {} would replace it", file.display()))
-                .hint("write to another folder"));
-        }
-        masks.push(mask);
-    }
-    for (position, video) in videos.iter().enumerate() {
-        let same = |other: &&PathBuf| other.file_stem() == video.file_stem();
-        if let Some(other) = videos[..position].iter().find(same) {
-            return Err(Failure::usage(format!(
-                "the masks of {} and {} would have the same names",
-                other.display(),
-                video.display()
-            ))
-            .hint("give videos of different names"));
-        }
-        let prefix = format!("{}-", video.file_stem().unwrap_or_default().to_string_lossy());
-        let is_frame = |mask: &&PathBuf| {
-            let stem = mask.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let number = stem.strip_prefix(&prefix);
-            number
-                .is_some_and(|number| number.len() >= 6 && number.bytes().all(|digit| digit.is_ascii_digit()))
-        };
-        if let Some(mask) = masks.iter().find(is_frame) {
-            return Err(Failure::usage(format!(
-                "{} would be the mask of an image and of a frame of {}",
-                mask.display(),
-                video.display()
-            ))
-            .hint("give images and videos of different names"));
-        }
-    }
-    fs::create_dir_all(folder).map_err(|cause| Failure::failed(format!("{}: {cause}", folder.display())))?;
-    Ok(masks)
 }
 
 /// An image with half of each pixel's colour that of its class.
@@ -432,49 +347,4 @@ fn overlay(tile: &Tile, [height, width]: [usize; 2]) -> Picture {
 
 fn name_of(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result {
-    atomic::write(path, bytes).map_err(Failure::failed)
-}
-
-/// A line for each image and class.
-fn csv(images: &[ImageReport]) -> String {
-    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let mut text = String::from("path,rank,class,name,probability\n");
-    for image in images {
-        for (top, rank) in image.top.iter().flatten().zip(1..) {
-            let Top { class, name, probability } = top;
-            let (path, name) = (quoted(&image.path), quoted(name));
-            text.push_str(&format!("{path},{rank},{class},{name},{probability:?}\n"));
-        }
-    }
-    text
-}
-
-/// The answers as a table, and how long they took.
-fn text(report: &Report) -> String {
-    let mut rows = Vec::new();
-    for image in &report.images {
-        let mut row = vec![image.path.clone()];
-        match (&image.top, &image.mask) {
-            (Some(top), _) => {
-                row.extend(top.iter().map(|top| format!("{} {:.1} %", top.name, 100.0 * top.probability)));
-            }
-            (None, Some(mask)) => row.push(mask.clone()),
-            (None, None) => {}
-        }
-        rows.push(row);
-    }
-    let Milliseconds { median, p99, decode, network, write } = &report.milliseconds;
-    let spread = |spread: &Spread| format!("{:.2} ms in the median, p99 {:.2} ms", spread.median, spread.p99);
-    let times = [
-        ("images".to_owned(), report.images.len().to_string()),
-        ("an image".to_owned(), format!("{median:.2} ms in the median, p99 {p99:.2} ms")),
-        ("decoding".to_owned(), spread(decode)),
-        ("network".to_owned(), spread(network)),
-        ("writing".to_owned(), spread(write)),
-        ("images/s".to_owned(), format!("{:.1}", report.images_per_second)),
-    ];
-    format!("{}\n{}", table(&rows), pairs(&times))
 }

@@ -1,0 +1,114 @@
+//! The results of `stratus infer`: printed, and written as a table.
+
+use crate::output::{pairs, table};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    /// The images with an answer.
+    pub images: Vec<ImageReport>,
+    /// The images, and videos, without one.
+    pub errors: Vec<ErrorReport>,
+    pub milliseconds: Milliseconds,
+    pub images_per_second: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ImageReport {
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top: Option<Vec<Top>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
+    pub ms: f64,
+}
+
+/// An image without an answer.
+#[derive(Serialize)]
+pub(super) struct ErrorReport {
+    pub path: String,
+    /// The problem.
+    pub error: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct Top {
+    pub class: usize,
+    pub name: String,
+    pub probability: f64,
+}
+
+/// Milliseconds an image.
+#[derive(Serialize)]
+pub(super) struct Milliseconds {
+    pub median: f64,
+    pub p99: f64,
+    pub decode: Spread,
+    pub network: Spread,
+    pub write: Spread,
+}
+
+#[derive(Serialize)]
+pub(super) struct Spread {
+    pub median: f64,
+    pub p99: f64,
+}
+
+impl Spread {
+    pub fn of(mut seconds: Vec<f64>) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let last = seconds.len().saturating_sub(1);
+            seconds.get((last as f64 * share).round() as usize).map_or(0.0, |seconds| 1e3 * seconds)
+        };
+        Self { median: at(0.5), p99: at(0.99) }
+    }
+}
+
+/// The first line of the table of classes.
+pub(super) const CSV_HEAD: &str = "path,rank,class,name,probability\n";
+
+/// A line for each image and class.
+pub(super) fn csv(images: &[ImageReport]) -> String {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let mut text = String::from(CSV_HEAD);
+    for image in images {
+        for (top, rank) in image.top.iter().flatten().zip(1..) {
+            let Top { class, name, probability } = top;
+            let (path, name) = (quoted(&image.path), quoted(name));
+            text.push_str(&format!("{path},{rank},{class},{name},{probability:?}\n"));
+        }
+    }
+    text
+}
+
+/// The answers as a table, and how long they took.
+pub(super) fn text(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for image in &report.images {
+        let mut row = vec![image.path.clone()];
+        match (&image.top, &image.mask) {
+            (Some(top), _) => {
+                row.extend(top.iter().map(|top| format!("{} {:.1} %", top.name, 100.0 * top.probability)));
+            }
+            (None, Some(mask)) => row.push(mask.clone()),
+            (None, None) => {}
+        }
+        rows.push(row);
+    }
+    let Milliseconds { median, p99, decode, network, write } = &report.milliseconds;
+    let spread = |spread: &Spread| format!("{:.2} ms in the median, p99 {:.2} ms", spread.median, spread.p99);
+    let mut times = vec![
+        ("images".to_owned(), report.images.len().to_string()),
+        ("without answer".to_owned(), report.errors.len().to_string()),
+        ("an image".to_owned(), format!("{median:.2} ms in the median, p99 {p99:.2} ms")),
+        ("decoding".to_owned(), spread(decode)),
+        ("network".to_owned(), spread(network)),
+        ("writing".to_owned(), spread(write)),
+        ("images/s".to_owned(), format!("{:.1}", report.images_per_second)),
+    ];
+    if report.errors.is_empty() {
+        times.remove(1);
+    }
+    format!("{}\n{}", table(&rows), pairs(&times))
+}

@@ -1,0 +1,228 @@
+//! The files that a command writes where the user says. A file that is read is never replaced, and one that
+//! exists only if Stratus wrote it, or with `--overwrite`. Both are known before anything is computed.
+
+use crate::errors::{Failure, Result};
+use clap::Args;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use stratus_data::png_mark;
+use stratus_report::page;
+use stratus_run::{atomic, classes};
+use stratus_weights::WeightsFile;
+
+/// The option of the commands that write files.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Overwrite {
+    /// Replace files that are there and were not written by Stratus
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// How a file says that Stratus wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It does not.
+    None,
+    /// A picture with a checksum of itself.
+    Picture,
+    /// A page that names its generator.
+    Page,
+    /// A table that begins with this line.
+    Table(&'static str),
+    /// Measures of classes, as `classes.csv` of a run has them.
+    Classes,
+    /// A confusion matrix.
+    Confusion,
+    /// An ONNX model that names its producer.
+    Model,
+    /// A safetensors file whose metadata are those of an export.
+    Weights,
+    /// It has a name that a run directory's own files have.
+    OfRun,
+    /// The command wrote it before, by a check of its own.
+    Same,
+}
+
+/// The most bytes of a table that is looked at.
+const MAX_TABLE_BYTES: u64 = 1 << 28;
+
+impl Mark {
+    /// Whether a file bears the mark.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn is_on(self, path: &Path) -> io::Result<bool> {
+        let text = || {
+            let mut bytes = Vec::new();
+            File::open(path)?.take(MAX_TABLE_BYTES).read_to_end(&mut bytes)?;
+            Ok::<_, io::Error>(String::from_utf8(bytes).unwrap_or_default())
+        };
+        Ok(match self {
+            Self::None => false,
+            Self::Picture => png_mark::is_marked(path)?,
+            Self::Page => page::is_page(path)?,
+            Self::Table(head) => {
+                let mut first = vec![0; head.len()];
+                File::open(path)?.read_exact(&mut first).is_ok() && first == head.as_bytes()
+            }
+            Self::Classes => classes::read_names(path).is_some(),
+            Self::Confusion => classes::is_confusion(&text()?),
+            Self::Model => stratus_onnx::is_own(path)?,
+            Self::Weights => WeightsFile::open(path)
+                .is_ok_and(|file| EXPORTED.iter().all(|key| file.metadata().contains_key(*key))),
+            Self::OfRun | Self::Same => true,
+        })
+    }
+}
+
+/// The keys that the metadata of exported weights have beside those of images and classes.
+pub const EXPORTED: [&str; 2] = ["network", "weights_sha256"];
+
+/// The files that a command reads and those that it is going to write.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    overwrite: bool,
+    inputs: HashSet<PathBuf>,
+    claimed: HashMap<PathBuf, String>,
+}
+
+impl Outputs {
+    /// No files yet.
+    #[must_use]
+    pub fn new(Overwrite { overwrite }: Overwrite) -> Self {
+        Self { overwrite, ..Self::default() }
+    }
+
+    /// A file that the command reads, which it never replaces; what is no file is passed over.
+    pub fn protect(&mut self, path: impl AsRef<Path>) {
+        self.inputs.extend(path.as_ref().canonicalize());
+    }
+
+    /// A file that the command is going to write; `what` it is, for messages, like `the sheet`.
+    ///
+    /// # Errors
+    /// Where that is an input, another output or a folder, or a file exists that may not be replaced.
+    pub fn claim(&mut self, path: &Path, what: &str, mark: Mark) -> Result {
+        let shown = path.display();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // A folder that is yet to be made has nothing that could be replaced.
+        let place = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let Some(name) = path.file_name() else {
+            return Err(Failure::usage(format!("{what} cannot be written to {shown}: it names no file")));
+        };
+        let place = place.join(name);
+        if let Some(other) = self.claimed.insert(place, what.to_owned()) {
+            return Err(Failure::usage(format!("{other} and {what} would both be {shown}"))
+                .hint("give them different names"));
+        }
+        let Ok(about) = fs::symlink_metadata(path) else { return Ok(()) };
+        if path.canonicalize().is_ok_and(|target| self.inputs.contains(&target)) {
+            return Err(Failure::usage(format!("{what} would replace {shown}, which is read"))
+                .hint("write to another file"));
+        }
+        if path.is_dir() {
+            return Err(Failure::usage(format!("{shown} is a folder, and {what} is a file"))
+                .hint("name a file in it"));
+        }
+        if !about.is_symlink() && !about.is_file() {
+            return Err(Failure::usage(format!(
+                "{what} cannot be written to {shown}: it is no regular file"
+            )));
+        }
+        // What cannot be read is not known to be Stratus'.
+        if self.overwrite || mark.is_on(path).unwrap_or(false) {
+            return Ok(());
+        }
+        Err(exists(path, what))
+    }
+
+    /// Writes a file that was claimed.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn write(path: &Path, bytes: &[u8]) -> Result {
+        atomic::write(path, bytes).map_err(Failure::failed)
+    }
+}
+
+/// The error of a file that is there and may not be replaced.
+fn exists(path: &Path, what: &str) -> Failure {
+    Failure::usage(format!("{} exists, and {what} would replace it", path.display()))
+        .hint("name another file, or replace this one with --overwrite")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_data::contact_sheet::Picture;
+
+    #[test]
+    fn replaces_no_input_and_no_unknown_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["input.png", "own.txt"] {
+            fs::write(at(name), "mine").unwrap();
+        }
+        let picture = Picture { pixels: vec![7; 18], height: 2, width: 3 }.to_png().unwrap();
+        fs::write(at("ours.png"), &picture).unwrap();
+        fs::write(at("page.html"), page::GENERATOR).unwrap();
+        fs::write(at("table.csv"), "path,rank\n").unwrap();
+        fs::write(at("classes.csv"), "class,name,samples,accuracy,iou,bf\n0,sky,7,1.0,1.0,\n").unwrap();
+        fs::write(at("edited.csv"), "class,name,samples,note,accuracy,iou,bf\n0,sky,7,x,1.0,1.0,\n").unwrap();
+        fs::write(at("confusion.csv"), "class,sky\nsky,3\n").unwrap();
+        fs::write(at("a.onnx"), b"\x08\x08\x12\x07stratus\x1a").unwrap();
+        fs::write(at("b.onnx"), b"\x08\x08\x12\x07pytorch\x1a").unwrap();
+        let claims = |overwrite: bool, name: &str, mark: Mark| {
+            let mut outputs = Outputs::new(Overwrite { overwrite });
+            outputs.protect(at("input.png"));
+            outputs.protect(at("none"));
+            outputs.claim(&at(name), "the sheet", mark).map_err(|failure| failure.to_string())
+        };
+        for overwrite in [false, true] {
+            assert!(claims(overwrite, "input.png", Mark::OfRun).unwrap_err().contains("which is read"));
+            assert!(claims(overwrite, "", Mark::None).is_err());
+            assert!(claims(overwrite, "new", Mark::None).is_ok());
+            assert!(claims(overwrite, "new/new", Mark::None).is_ok());
+        }
+        let error = claims(false, "own.txt", Mark::Picture).unwrap_err();
+        assert!(error.contains("own.txt exists, and the sheet would replace it"), "{error}");
+        assert!(error.contains("--overwrite"), "{error}");
+        assert!(claims(true, "own.txt", Mark::None).is_ok());
+        assert!(claims(false, "ours.png", Mark::Picture).is_ok());
+        assert!(claims(false, "ours.png", Mark::None).is_err());
+        assert!(claims(false, "page.html", Mark::Page).is_ok());
+        assert!(claims(false, "own.txt", Mark::Page).is_err());
+        for (name, mark, is_own) in [
+            ("table.csv", Mark::Table("path,rank\n"), true),
+            ("classes.csv", Mark::Table("path,rank\n"), false),
+            ("own.txt", Mark::Table("path,rank\n"), false),
+            ("classes.csv", Mark::Classes, true),
+            ("edited.csv", Mark::Classes, false),
+            ("confusion.csv", Mark::Confusion, true),
+            ("classes.csv", Mark::Confusion, false),
+            ("a.onnx", Mark::Model, true),
+            ("b.onnx", Mark::Model, false),
+            ("own.txt", Mark::Weights, false),
+        ] {
+            assert_eq!(claims(false, name, mark).is_ok(), is_own, "{name} {mark:?}");
+        }
+        let mut outputs = Outputs::default();
+        outputs.claim(&at("a.csv"), "the table", Mark::None).unwrap();
+        let twice = outputs.claim(&at("./a.csv"), "the sheet", Mark::None).unwrap_err().to_string();
+        assert!(twice.contains("the table and the sheet would both be"), "{twice}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn follows_links_to_inputs() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("input"), "mine").unwrap();
+        std::os::unix::fs::symlink(at("input"), at("link")).unwrap();
+        let mut outputs = Outputs::new(Overwrite { overwrite: true });
+        outputs.protect(at("input"));
+        assert!(outputs.claim(&at("link"), "the table", Mark::None).is_err());
+    }
+}
