@@ -119,7 +119,7 @@ fn lengths(set: &dyn Dataset) -> Vec<Vec<u64>> {
     let found = share_out(set.len(), threads(), |(scratch, all): &mut (Scratch, Vec<_>), index| {
         let mut lengths = Vec::new();
         set.stored_files(index, scratch, FileDetail::Length, &mut |file| {
-            lengths.push(file.bytes.unwrap_or(MISSING))
+            lengths.push(file.bytes.unwrap_or(MISSING));
         });
         if !lengths.is_empty() {
             all.push((index, lengths));

@@ -42,7 +42,7 @@ impl Begun<'_> {
         if differences.is_empty() {
             return Ok(());
         }
-        Err(other_data(self.run.path(), &differences))
+        Err(other_data(self.run.path(), self.state.is_some(), &differences))
     }
 }
 
@@ -71,20 +71,22 @@ pub(super) fn other_classes(pretrained: &Pretrained, classes: &[String]) -> Opti
     ))
 }
 
-/// The error of a run whose data set is another one now.
-fn other_data(run: &Path, differences: &[String]) -> TrainError {
+/// The error of a run whose data set is another one now. Only one that has a checkpoint has weights.
+fn other_data(run: &Path, has_weights: bool, differences: &[String]) -> TrainError {
     let run = run.display();
     let mut listed: String =
         differences.iter().take(MAX_LISTED).map(|difference| format!("\n  {difference}")).collect();
     if differences.len() > MAX_LISTED {
         listed += &format!("\n  and {} more", differences.len() - MAX_LISTED);
     }
+    let new = if has_weights {
+        format!("a new run with these weights: `stratus train {run}/experiment.toml --weights {run}`")
+    } else {
+        format!("a new run: `stratus train {run}/experiment.toml`")
+    };
     TrainError::Configuration {
         problem: format!("{run} cannot be continued: its data set has changed since it began{listed}"),
-        hint: format!(
-            "restore the data set, or begin a new run with these weights: `stratus train \
-             {run}/experiment.toml --weights {run}`"
-        ),
+        hint: format!("restore the data set, or begin {new}"),
     }
 }
 

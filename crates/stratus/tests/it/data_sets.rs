@@ -181,6 +181,9 @@ fn a_run_knows_what_decoded_its_jpeg_files() {
         }
     }
     more(4);
+    // Other images of the same classes: only a run without a record of its data set goes on with them.
+    place.run(&resume).expect(2);
+    fs::remove_file(place.path("run/data.json")).unwrap();
     place.run(&resume).expect(0);
     assert_eq!(decoder(8), before);
 }

@@ -5,8 +5,10 @@
 mod kills;
 mod networks;
 
-use crate::common::{Place, Ran, Result, root};
+use crate::common::tiny::copy;
+use crate::common::{Place, Ran, Result, photographs, root};
 use std::fs;
+use std::process::Command;
 
 /// Whether there is an MPI to test with: `scripts/deps-mpi.sh` brings one. Where there can be none, the test
 /// run says so with `STRATUS_WITHOUT_MPI`.
@@ -119,4 +121,43 @@ fn a_plan_says_what_one_of_several_workers_holds() {
     }
     let refused = place.run(&["plan", "digits", "--workers", "3"]).expect(2);
     assert!(refused.err.contains("there are 3 workers; their number is a power of two"), "{}", refused.err);
+}
+
+/// Each worker has the data set of its own machine: here two folders.
+#[test]
+fn a_worker_with_another_data_set_is_named() {
+    if !has_mpi() {
+        return;
+    }
+    let place = photographs::place();
+    let folders = ["one", "other"].map(|folder| place.path(folder));
+    for folder in &folders {
+        fs::create_dir(folder).unwrap();
+        copy(&place.path("photographs"), &folder.join("photographs"));
+    }
+    let run = place.path("run").display().to_string();
+    let more = ["train.batch_size=8", "train.parts=2", "train.threads=1"];
+    let settings = photographs::SETTINGS.iter().chain(&more).flat_map(|setting| ["--set", setting]);
+    let arguments = ["train", "digits", "--out", &run, "--data", "photographs"];
+    let arguments: Vec<&str> = arguments.into_iter().chain(settings).collect();
+    let started = || {
+        let own = root().join(".deps/mpich/bin/mpiexec");
+        let mut command = Command::new(if own.is_file() { own } else { "mpiexec".into() });
+        let alone = place.command(&arguments);
+        for (at, folder) in folders.iter().enumerate() {
+            command.args((at > 0).then_some(":")).args(["-n", "1", "-wdir"]).arg(folder);
+            command.arg(alone.get_program()).args(alone.get_args());
+        }
+        command.envs(alone.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Ran::of(command.output().unwrap())
+    };
+    let removed = folders[1].join("photographs/row/3.png");
+    let changed = fs::read(&removed).unwrap();
+    fs::write(&removed, fs::read(folders[1].join("photographs/row/4.png")).unwrap()).unwrap();
+    let said = started().expect(2).err;
+    assert!(said.contains("worker 1 has another data set than worker 0\n"), "{said}");
+    assert!(said.contains("row/3.png"), "{said}");
+    assert!(!place.path("run/experiment.toml").exists());
+    fs::write(&removed, changed).unwrap();
+    started().expect(0);
 }
