@@ -1,6 +1,5 @@
 //! Checks that a run that is continued is continued on its own data set.
 
-use crate::weights::Pretrained;
 use crate::{Observer, TrainError};
 use std::path::Path;
 use stratus_run::RunDir;
@@ -55,20 +54,6 @@ fn place_difference(state: &State, now: u64) -> Option<String> {
             format!("iterations of an epoch: {now}, and the first epoch has had {} already", state.batch)
         }),
     }
-}
-
-/// A warning, if a classifier that is kept was trained for other classes than those of the data set.
-pub(super) fn other_classes(pretrained: &Pretrained, classes: &[String]) -> Option<String> {
-    let names = pretrained.metadata().ok().filter(|_| pretrained.begins_anew().is_none())?.class_names;
-    let are_numbers = |names: &[String]| names.iter().all(|name| name.parse::<u32>().is_ok());
-    if are_numbers(&names) || are_numbers(classes) {
-        return None;
-    }
-    let difference = class_difference(&names, classes)?;
-    Some(format!(
-        "{}: its classifier is kept, and was trained for other classes than the data set has: {difference}",
-        pretrained.source().path
-    ))
 }
 
 /// The error of a run whose data set is another one now. Only one that has a checkpoint has weights.

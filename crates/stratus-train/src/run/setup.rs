@@ -5,7 +5,7 @@ use super::announce;
 use super::outlook::Foreseen;
 use super::pipeline::StagedState;
 use super::process_group::ProcessGroup;
-use super::same_data::{Begun, other_classes};
+use super::same_data::Begun;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit, programs};
@@ -103,11 +103,6 @@ impl RunSetup {
                 Ok::<_, TrainError>(pretrained)
             })
             .transpose()?;
-        pretrained
-            .as_ref()
-            .and_then(|pretrained| other_classes(pretrained, &data.classes))
-            .iter()
-            .for_each(|text| warn(text));
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
