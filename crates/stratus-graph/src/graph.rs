@@ -213,6 +213,13 @@ impl Graph {
         &self.tensors[tensor.0]
     }
 
+    /// The number of classes that the output tells apart: the elements of a vector, `[classes]`, the channels
+    /// of a map, `[classes, H, W]`.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.shape(self.output).0.first().copied().unwrap_or(0)
+    }
+
     /// The shape of one input sample.
     #[must_use]
     pub fn input_shape(&self) -> &Shape {

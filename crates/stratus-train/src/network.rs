@@ -89,7 +89,7 @@ impl Network {
         let shape = image_shape(experiment, dataset);
         let network =
             Self::for_images(experiment, shape, experiment.model.classes.unwrap_or(dataset.classes()))?;
-        let classes = network.graph.shape(network.graph.output).elements();
+        let classes = network.graph.classes();
         if classes < dataset.classes() {
             let (key, hint) = match &network.layer_file {
                 Some(file) => (
@@ -193,14 +193,26 @@ fn frozen(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError
 
 /// Sizes are set in a layer file alone: a key may repeat them, and is an error if it differs.
 fn fits_experiment(file: &LayerFile, graph: &Graph, experiment: &Experiment) -> Result<(), TrainError> {
-    let outputs = graph.shape(graph.output).elements();
-    let key = match (experiment.model.width, experiment.model.classes) {
-        (Some(_), _) => "model.width",
-        (None, Some(classes)) if classes != outputs => "model.classes",
+    let path = file.path.display();
+    let (problem, hint) = match (experiment.model.width, experiment.model.classes) {
+        (Some(width), _) => (
+            format!("model.width is {width}, and {path} sets the sizes of its layers itself"),
+            format!("leave model.width unset, and change the sizes in {path}"),
+        ),
+        (None, Some(classes)) if classes != graph.classes() => (
+            format!("model.classes is {classes}, and the network of {path} has {} classes", graph.classes()),
+            format!(
+                "leave model.classes unset, or give {} in {path} {classes} outputs",
+                last_sized_layer(graph)
+            ),
+        ),
         _ => return Ok(()),
     };
-    Err(TrainError::Configuration {
-        problem: format!("{key} changes nothing in a layer file"),
-        hint: format!("leave {key} unset, and change the sizes in {}", file.path.display()),
-    })
+    Err(TrainError::Configuration { problem, hint })
+}
+
+/// The layer that sets the number of classes: the last that has parameters.
+fn last_sized_layer(graph: &Graph) -> String {
+    let sized = graph.nodes.iter().rev().find(|node| !node.parameters.is_empty());
+    sized.map_or_else(|| "its last layer".to_owned(), |node| format!("layer `{}`", node.name))
 }

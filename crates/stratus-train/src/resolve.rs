@@ -95,7 +95,7 @@ impl Resolved {
         };
         settings.train.threads = device.backend.threads();
         settings.train.tile_kib.get_or_insert(device.tile_kib);
-        settings.model.classes = graph.shape(graph.output).0.first().copied();
+        settings.model.classes = Some(graph.classes());
         settings.data.shape = Some(input.shape.to_vec());
         let decimals = |values: &[f32]| values.iter().map(|&value| shortest_decimal(value)).collect();
         settings.data.mean.get_or_insert_with(|| decimals(&input.normalisation.mean));

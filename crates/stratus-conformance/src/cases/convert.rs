@@ -2,14 +2,26 @@
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::Role;
-use stratus_engine::ops::{Accumulate, Convert, Reorder};
+use stratus_engine::ops::{Accumulate, Convert, Flatten, Reorder};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes: [&[usize]; 6] =
         [&[8, 1, 3, 3], &[2, 17, 5, 7], &[1, 1, 1, 1], &[10, 33], &[33], &[2, 3, 4, 5]];
-    shapes.iter().flat_map(|shape| kernels(shape)).collect()
+    let maps = [[3, 5, 1, 1], [2, 17, 1, 1], [2, 3, 4, 5], [1, 33, 2, 3]];
+    let flattened = maps.into_iter().flat_map(flattening);
+    shapes.iter().flat_map(|shape| kernels(shape)).chain(flattened).collect()
+}
+
+/// A map as a matrix of logits, and the gradient of that as a map's.
+fn flattening(map: [usize; 4]) -> [Case; 2] {
+    let matrix = [map[0], map[1..].iter().product()];
+    let case = |name: &str| Case::new(format!("{name} {}", extents(&map)), Flatten);
+    [
+        case("flatten").input("x", &map, Class::Compute).output("y", &matrix, Class::Master),
+        case("unflatten").input("dy", &matrix, Class::Compute).output("dx", &map, Class::Compute),
+    ]
 }
 
 fn benchmarks() -> Vec<Case> {

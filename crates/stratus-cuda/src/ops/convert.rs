@@ -2,7 +2,7 @@
 
 use super::{KernelBuilder, OnGpu, Operand, check_type, long, vector};
 use crate::processor::{Argument, Implementation, Source, type_name};
-use stratus_engine::ops::{Accumulate, AddTiles, Convert, Reorder};
+use stratus_engine::ops::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 use stratus_engine::{DType, Layout};
 
 /// Checks that kernels can compute with the types of these operands.
@@ -119,8 +119,8 @@ impl OnGpu for Reorder {
         if common_element_count(operands).is_ok() {
             return map("convert", operands, builder, []);
         }
-        let (x, y) = (&operands[0].layout, &operands[1].layout);
-        let (x, y) = (viewed_as(x, y), viewed_as(y, x));
+        let x = viewed_as(&operands[0].layout, &operands[1].layout);
+        let y = viewed_as(&operands[1].layout, &x);
         let count: usize = y.shape.iter().product();
         if x.shape != y.shape || x.shape.len() > 4 || !x.blocks.is_empty() || !y.blocks.is_empty() {
             return Err(format!("it cannot change {} into {}", x.tag, y.tag));
@@ -140,12 +140,23 @@ impl OnGpu for Reorder {
         arguments.extend(nested(&y.shape, 1).into_iter().skip(1));
         arguments.extend(nested(&x.strides, 0));
         arguments.extend(nested(&y.strides, 0));
-        let source = Source::of("elementwise", operands[0].dtype(), 1);
+        let (source, _) = elementwise(operands[0].dtype(), operands[0].dtype(), operands[1].dtype(), 1);
         Ok(Implementation::native(
             "reorder",
             vec![builder.grid_stride(&source, "reorder", count, arguments)?],
             0,
         ))
+    }
+}
+
+impl OnGpu for Flatten {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        Reorder.build(operands, counts, builder)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Moving values: to another type, to another layout, onto another.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
-use crate::Value;
+use crate::build::Differentiator;
+use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 
 /// `x -> y`: the same numbers in another type, rounded to nearest even. Layouts are equal.
@@ -11,6 +12,11 @@ pub struct Convert;
 /// `x -> y`: the same numbers in another layout. Backends insert it where kernels want different layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reorder;
+
+/// `x -> y`: a feature map `[N, C, H, W]` as the matrix `[N, C * H * W]`, channels slowest, or a matrix as a
+/// feature map; in another type too. The same kernel on `dy` makes `dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Flatten;
 
 /// `x updates sum`: `sum += x`, for a value whose gradient comes from several readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +62,42 @@ impl KernelSpec for Convert {
 
     fn flops(&self, _operands: &[&Value]) -> u64 {
         0
+    }
+}
+
+impl KernelSpec for Flatten {
+    fn name(&self) -> &'static str {
+        "flatten"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        let [x, y] = [operands[0], operands[1]];
+        if x.shape.first() != y.shape.first() || x.elements() != y.elements() {
+            return Err(format!(
+                "`{}` {:?} and `{}` {:?} do not have the same elements a sample",
+                x.name, x.shape, y.name, y.shape
+            ));
+        }
+        Ok(())
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Whole
+    }
+
+    fn flops(&self, _operands: &[&Value]) -> u64 {
+        0
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+        if to.wants_gradient(step.inputs[0]) {
+            to.add_gradient(step.inputs[0], |to, dx| {
+                to.push(step, *self, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+            });
+        }
+        Ok(())
     }
 }
 

@@ -57,7 +57,7 @@ pub use channels::{PlaceChannels, SelectChannels};
 pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
-pub use convert::{Accumulate, AddTiles, Convert, Reorder};
+pub use convert::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 pub use count_labels::CountLabels;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
@@ -214,6 +214,7 @@ macro_rules! with_kernels {
             EmaUpdate,
             ExchangeSums,
             FindOverflow,
+            Flatten,
             GeluBackward,
             GeluForward,
             HardSigmoidBackward,
@@ -278,7 +279,8 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, to),
         Op::Dropout(op) => dropout::lower(op, node, to),
         Op::Dropout2d(op) => dropout2d::lower(op, node, to),
-        // Memory does not change: what reads a flattened value takes the feature map as it lies.
+        // Memory does not change: what reads a flattened value takes the feature map as it lies. The logits of
+        // a loss are a matrix: `lower` adds a step.
         Op::Flatten(_) => to.alias(node),
         Op::Gelu(op) => activation::lower(*op, node, to),
         Op::HardSigmoid(op) => activation::lower(*op, node, to),

@@ -2,8 +2,8 @@
 
 use crate::build::Lowering;
 use crate::ops::{
-    self, CLASS_WEIGHTS, Convert, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED, PixelCrossEntropy,
-    SoftmaxCrossEntropy,
+    self, CLASS_WEIGHTS, Convert, Flatten, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED,
+    PixelCrossEntropy, SoftmaxCrossEntropy,
 };
 use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
@@ -155,8 +155,7 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
 /// which the reported loss includes.
 fn losses(to: &mut Lowering<'_>) -> Result<(), EngineError> {
     // One for each sample, or for each pixel.
-    let logits = to.shape(to.tensors[&to.graph.output]);
-    let pixels = logits.get(2..).unwrap_or_default();
+    let pixels = to.graph.shape(to.graph.output).0.get(1..).unwrap_or_default();
     let shape: Vec<usize> = [to.batch].iter().chain(pixels).copied().collect();
     let labels = to.program.add_value("labels", &shape, DType::I32, Role::Labels);
     let metrics = to.program.add_value("metrics", &[METRICS.len()], DType::F64, Role::Metrics);
@@ -182,6 +181,31 @@ fn loss_scale(to: &mut Lowering<'_>) -> Option<ValueId> {
     })
 }
 
+/// The logits of an output. Where the graph says that they are a vector, they are a matrix in the master
+/// precision: a map that was flattened, or a vector that an activation made in the compute precision, becomes
+/// one by a step.
+fn logits(to: &mut Lowering<'_>, output: TensorId) -> ValueId {
+    let made = to.tensors[&output];
+    let extents = &to.graph.shape(output).0;
+    let shape: Vec<usize> = [to.batch].iter().chain(extents).copied().collect();
+    let master = to.precision().master();
+    if extents.len() != 1 || (to.shape(made) == shape && to.dtype(made) == master) {
+        return made;
+    }
+    let layer = to.graph.nodes.iter().position(|node| node.output == output).unwrap_or(0);
+    let name = format!("{}:logits", to.program.layers[layer].name);
+    let matrix = to.program.add_samples(name, &shape, master);
+    to.program.steps.push(Step {
+        kernel: Flatten.into(),
+        phase: Phase::Forward,
+        layers: vec![layer],
+        inputs: vec![made],
+        updates: vec![],
+        outputs: vec![matrix],
+    });
+    matrix
+}
+
 /// Adds one loss, in training with the gradient of its logits.
 fn loss(
     to: &mut Lowering<'_>,
@@ -190,7 +214,7 @@ fn loss(
     auxiliary: Option<f32>,
     [labels, metrics]: [ValueId; 2],
 ) -> Result<(), EngineError> {
-    let logits = to.tensors[&output];
+    let logits = logits(to, output);
     let scale = loss_scale(to);
     let (scaled, predicts) = (scale.is_some(), to.mode() == Mode::Evaluate);
     let kernel: Kernel = match to.shape(logits)[..] {

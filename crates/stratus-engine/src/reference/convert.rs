@@ -1,9 +1,17 @@
 //! Moving values. All layouts are plain here, so that a reorder is a copy.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{Accumulate, AddTiles, Convert, Reorder};
+use crate::ops::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 
 impl Reference for Convert {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let [x, y] = operands else { return Err(unexpected_operands()) };
+        y.fill_with(|position| x.get(position));
+        Ok(())
+    }
+}
+
+impl Reference for Flatten {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         y.fill_with(|position| x.get(position));

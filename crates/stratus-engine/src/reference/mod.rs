@@ -107,6 +107,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::EmaUpdate(kernel) => Box::new(*kernel),
         Kernel::ExchangeSums(kernel) => Box::new(*kernel),
         Kernel::FindOverflow(kernel) => Box::new(*kernel),
+        Kernel::Flatten(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),
         Kernel::HardSigmoidBackward(kernel) => Box::new(*kernel),

@@ -48,7 +48,8 @@ fn build(hyper: &Hyperparameters) -> Result<Graph, GraphError> {
             let stride = if block == 0 { stride } else { 1 };
             let module = format!("features.{stage}.{block}");
             let (input, narrow) = (x, chain.channels(x));
-            let wide = scaled(narrow * expansion, 8, 8);
+            // A block that does not widen has no first convolution, whatever its input's channels.
+            let wide = if expansion > 1 { scaled(narrow * expansion, 8, 8) } else { narrow };
             let mut part = 0..;
             let mut next = || format!("{module}.block.{}", part.next().unwrap_or_default());
             if expansion > 1 {

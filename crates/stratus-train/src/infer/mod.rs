@@ -167,7 +167,7 @@ impl Predictor {
     /// The number of classes.
     #[must_use]
     pub fn classes(&self) -> usize {
-        self.graph.shape(self.graph.output).0.first().copied().unwrap_or(0)
+        self.graph.classes()
     }
 
     /// The name of a class: its number where none is known.

@@ -9,7 +9,7 @@ use super::{NativeStep, OnCpu, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::simd::Bf16;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
-use stratus_engine::ops::{Accumulate, AddTiles, Convert, Reorder};
+use stratus_engine::ops::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 use stratus_engine::{DType, Layout, Step};
 
 impl OnCpu for Convert {
@@ -41,6 +41,12 @@ impl OnCpu for Convert {
 }
 
 impl OnCpu for Reorder {
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        plan.transfer(step)
+    }
+}
+
+impl OnCpu for Flatten {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         plan.transfer(step)
     }

@@ -23,13 +23,12 @@ impl Absent {
     /// Where there is no such network.
     pub fn of(experiment: &Experiment) -> Result<Self> {
         let graph = Network::as_published(experiment)?.graph;
-        let output = &graph.shape(graph.output).0;
         let published = graph.input_shape().0[..].try_into().unwrap_or([3, 224, 224]);
         Ok(Self {
             name: experiment.data.name.clone(),
             shape: experiment.shape().unwrap_or(published),
-            classes: output.first().copied().unwrap_or(1),
-            masks: output.len() == 3,
+            classes: graph.classes(),
+            masks: graph.shape(graph.output).0.len() == 3,
         })
     }
 

@@ -1,0 +1,280 @@
+//! Every network of the zoo through every command that takes one, in small: four images, the fewest pixels that
+//! the network can take, four filters in its first convolution. The list is the registry's.
+
+#![cfg(unix)]
+
+use crate::common::{Place, Ran, streets, summary};
+use png::ColorType;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use stratus_graph::zoo::{Hyperparameters, NETWORKS, Network};
+
+/// Filters of the first convolution.
+const WIDTH: usize = 4;
+/// Classes of the synthetic images.
+const CLASSES: usize = 3;
+/// Heights and widths of images, of which a network gets the smallest that it can take.
+const SIDES: [usize; 9] = [16, 32, 48, 64, 80, 96, 128, 224, 299];
+
+type Check = Result<(), String>;
+
+/// A network in a folder of its own, with a run that is complete, `whole`.
+struct Subject {
+    network: &'static Network,
+    place: Place,
+    settings: Vec<String>,
+    masks: bool,
+}
+
+impl Subject {
+    /// Trains `network` to the end.
+    fn new(network: &'static Network) -> Result<Self, String> {
+        let defaults = (network.defaults)();
+        let channels = defaults.input[0];
+        let builds = |side: &usize| {
+            let input = [channels, *side, *side];
+            (network.build)(&Hyperparameters { input, classes: CLASSES, width: Some(WIDTH) })
+        };
+        let (side, graph) = SIDES
+            .iter()
+            .find_map(|side| Some((*side, builds(side).ok()?)))
+            .ok_or_else(|| format!("it cannot be built with a width of {WIDTH}: {:?}", builds(&299).err()))?;
+        let masks = graph.shape(graph.output).0.len() == 3;
+        let place = Place::bare();
+        let data = if masks {
+            streets::streets_of(&place, 4, 2);
+            let [height, width] = [streets::HEIGHT, streets::WIDTH];
+            vec!["data.name=camvid".to_owned(), "data.path=set".to_owned(), shape([3, height, width])]
+        } else {
+            let sizes =
+                ["images=4".to_owned(), "validation_images=2".to_owned(), format!("classes={CLASSES}")];
+            let mut data = vec!["data.name=synthetic".to_owned(), shape([channels, side, side])];
+            data.extend(sizes.map(|size| format!("data.synthetic.{size}")));
+            data
+        };
+        let common = [
+            "train.epochs=2",
+            "train.batch_size=2",
+            "validation.batch_size=2",
+            "schedule.warmup_epochs=0",
+            "train.threads=1",
+        ];
+        let width = format!("model.width={WIDTH}");
+        let settings = common.map(str::to_owned).into_iter().chain([width]).chain(data).collect();
+        let subject = Self { network, place, settings, masks };
+        subject.train("whole", &[])?;
+        Ok(subject)
+    }
+
+    /// Runs a command, which must end with exit code 0.
+    fn run(&self, arguments: &[&str]) -> Result<Ran, String> {
+        let ran = Ran::of(self.place.command(arguments).output().map_err(|error| error.to_string())?);
+        if ran.code == Some(0) {
+            return Ok(ran);
+        }
+        Err(format!("`stratus {}` ended with {:?}: {}", arguments.join(" "), ran.code, ran.err))
+    }
+
+    /// Runs a command on the network as it is trained.
+    fn run_experiment(&self, command: &str, more: &[&str]) -> Result<Ran, String> {
+        let set = self.settings.iter().flat_map(|setting| ["--set", setting]);
+        let arguments: Vec<&str> = [command, self.network.name].into_iter().chain(set).collect();
+        self.run(&[&arguments, more].concat())
+    }
+
+    fn train(&self, out: &str, more: &[&str]) -> Result<Ran, String> {
+        self.run_experiment("train", &[&["--out", out], more].concat())
+    }
+
+    /// The hash of a complete run's weights.
+    fn weights(&self, run: &str) -> Result<String, String> {
+        let summary = summary(&self.place.path(run));
+        match (&summary["status"], &summary["weights_sha256"]) {
+            (Value::String(status), Value::String(hash)) if status == "completed" => Ok(hash.clone()),
+            _ => Err(format!("{run} is not complete: {summary}")),
+        }
+    }
+
+    /// Writes an image for [`Self::shown`].
+    fn write_image(&self) {
+        let side = 40;
+        let channels = (self.network.defaults)().input[0];
+        let colour = if channels == 1 { ColorType::Grayscale } else { ColorType::Rgb };
+        let pixels: Vec<u8> = (0..side * side * channels).map(|at| (at * 37 % 251) as u8).collect();
+        streets::write_sized(&self.place.path("image.png"), colour, &pixels, [side, side]);
+    }
+
+    /// The answer to the image: a probability for each class, or the classes of the mask.
+    fn shown(&self, arguments: &[&str]) -> Result<Vec<f64>, String> {
+        let infer = [&["infer"], arguments, &["image.png", "--json"]].concat();
+        if self.masks {
+            self.run(&[&infer[..], &["--raw", "--out", "masks"]].concat())?;
+            let mask = streets::grey(&self.place.path("masks/image.png"));
+            std::fs::remove_dir_all(self.place.path("masks")).map_err(|error| error.to_string())?;
+            return Ok(mask.into_iter().map(f64::from).collect());
+        }
+        let answer = json(&self.run(&infer)?)?;
+        let mut probabilities = vec![0.0; CLASSES];
+        for top in answer["images"][0]["top"].as_array().ok_or("no classes")? {
+            let class = top["class"].as_u64().ok_or("no class")? as usize;
+            probabilities[class] = top["probability"].as_f64().ok_or("no probability")?;
+        }
+        Ok(probabilities)
+    }
+}
+
+fn shape([channels, height, width]: [usize; 3]) -> String {
+    format!("data.shape=[{channels}, {height}, {width}]")
+}
+
+fn json(ran: &Ran) -> Result<Value, String> {
+    serde_json::from_str(&ran.out).map_err(|error| format!("{error}: {}", ran.out))
+}
+
+fn expect_file(path: &Path) -> Check {
+    match path.metadata() {
+        Ok(file) if file.len() > 0 => Ok(()),
+        _ => Err(format!("{} is missing or empty", path.display())),
+    }
+}
+
+/// A run that was interrupted and continued is the run that was not.
+fn continues(subject: &Subject) -> Check {
+    subject.train("cut", &["--until-epoch", "1"])?;
+    subject.run(&["train", "cut"])?;
+    let (whole, cut) = (subject.weights("whole")?, subject.weights("cut")?);
+    if whole == cut { Ok(()) } else { Err(format!("the weights are {cut}, without interruption {whole}")) }
+}
+
+/// What the last validation measured is measured again.
+fn evaluates(subject: &Subject) -> Check {
+    let measured = json(&subject.run(&["eval", "whole", "--json"])?)?;
+    let trained = &summary(&subject.place.path("whole"))["validation"]["loss"];
+    let loss = &measured["measures"]["loss"];
+    let (Some(a), Some(b)) = (loss.as_f64(), trained.as_f64()) else {
+        return Err(format!("no loss: {measured}; {trained}"));
+    };
+    if (a - b).abs() <= 1e-6 * b.abs() { Ok(()) } else { Err(format!("the loss is {a}, in training {b}")) }
+}
+
+fn infers(subject: &Subject) -> Check {
+    subject.write_image();
+    let answer = subject.shown(&["whole"])?;
+    let sum: f64 = answer.iter().sum();
+    if subject.masks {
+        let classes = (0.0..streets::CLASSES as f64).contains(&answer[0]);
+        return if classes { Ok(()) } else { Err(format!("{answer:?}")) };
+    }
+    if (sum - 1.0).abs() < 1e-4 { Ok(()) } else { Err(format!("the probabilities are {answer:?}")) }
+}
+
+/// A network that went to ONNX and came back answers the same.
+fn exports(subject: &Subject) -> Check {
+    subject.write_image();
+    subject.train("exact", &["--until-epoch", "1", "--set", "train.precision=f32"])?;
+    subject.run(&["model", "export", "exact", "--onnx", "net.onnx"])?;
+    subject.run(&["model", "import", "net.onnx", "--out", "net"])?;
+    let trained = subject.shown(&["exact"])?;
+    let set = ["--set", "train.precision=f32"];
+    let imported =
+        subject.shown(&[&["net/net.toml", "--weights", "net/net.safetensors"], &set[..]].concat())?;
+    let differ = trained.iter().zip(&imported).filter(|(a, b)| (*a - *b).abs() > 1e-4).count();
+    // Of a mask, a pixel whose two best classes are all but equal may change.
+    let allowed = if subject.masks { trained.len() / 100 } else { 0 };
+    if trained.len() == imported.len() && differ <= allowed {
+        return Ok(());
+    }
+    Err(format!("{differ} answers differ: {trained:?} and {imported:?}"))
+}
+
+fn plans(subject: &Subject) -> Check {
+    for dump in ["graph", "program", "plan"] {
+        let said = subject.run_experiment("plan", &["--dump", dump])?.out;
+        if !said.contains("conv") {
+            return Err(format!("--dump {dump} says {said:?}"));
+        }
+    }
+    subject.run(&["plan", "whole"]).map(|_| ())
+}
+
+fn forecasts(subject: &Subject) -> Check {
+    for on in ["v100-16gb", "here"] {
+        let said = json(&subject.run_experiment("forecast", &["--on", on, "--json"])?)?;
+        let step = said["machines"][0]["step_s"].as_f64();
+        if step.is_none_or(|step| step <= 0.0) {
+            return Err(format!("the forecast for {on} is {said}"));
+        }
+    }
+    subject.run(&["forecast", "whole", "--on", "v100-16gb", "--json"]).map(|_| ())
+}
+
+/// Two workers make the bits that one makes of the same parts.
+fn shares(subject: &Subject) -> Check {
+    let parts = ["--set", "train.parts=2", "--set", "train.epochs=1"];
+    subject.train("alone", &parts)?;
+    subject.train("shared", &[&parts[..], &["--workers", "2"]].concat())?;
+    let (alone, shared) = (subject.weights("alone")?, subject.weights("shared")?);
+    if alone == shared { Ok(()) } else { Err(format!("two workers make {shared}, one makes {alone}")) }
+}
+
+fn reports(subject: &Subject) -> Check {
+    subject.run(&["report", "whole", "--out", "page.html"])?;
+    expect_file(&subject.place.path("page.html"))
+}
+
+fn collects(subject: &Subject) -> Check {
+    subject.run(&["collect", "whole", "--layers"])?;
+    expect_file(&subject.place.path("whole/layers.csv"))
+}
+
+/// What every network goes through in every test run.
+const ALWAYS: [(&str, fn(&Subject) -> Check); 2] = [("continue", continues), ("eval", evaluates)];
+
+/// What several networks of different families go through in every test run.
+const IN_TURN: [(&str, fn(&Subject) -> Check); 7] = [
+    ("infer", infers),
+    ("model export", exports),
+    ("plan", plans),
+    ("forecast", forecasts),
+    ("train --workers", shares),
+    ("report", reports),
+    ("collect", collects),
+];
+
+/// Takes every network through [`ALWAYS`] and the commands of [`IN_TURN`] that `chosen` chooses, by the
+/// positions of both, and names everything that fails.
+fn check(chosen: fn(usize, usize) -> bool) {
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some((position, network)) =
+            NETWORKS.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let in_turn = IN_TURN.iter().enumerate().filter(|(command, _)| chosen(position, *command));
+            let commands = ALWAYS.iter().chain(in_turn.map(|(_, command)| command));
+            let failed: Vec<String> = match Subject::new(network) {
+                Ok(subject) => commands
+                    .filter_map(|(name, command)| Some(format!("{name}: {}", command(&subject).err()?)))
+                    .collect(),
+                Err(error) => vec![format!("train: {error}")],
+            };
+            let failed = failed.into_iter().map(|failure| format!("{}: {failure}", network.name));
+            failures.lock().unwrap().extend(failed);
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn every_network_trains_continues_and_is_measured() {
+    check(|network, command| network % IN_TURN.len() == command);
+}
+
+#[test]
+#[ignore = "the whole product, of which every_network_trains_continues_and_is_measured takes a part: minutes"]
+fn every_network_goes_through_every_command() {
+    check(|_, _| true);
+}
