@@ -162,8 +162,7 @@ fn wanted(store: &Store, options: &SyncOptions) -> Result<Vec<Entry>, DataError>
 fn parts(file: &Entry) -> Option<[&str; 3]> {
     let mut parts = file.path.split('/');
     let found = [parts.next()?, parts.next()?, parts.next()?];
-    (parts.next().is_none() && found.iter().all(|part| !part.is_empty() && !is_hidden(part)))
-        .then_some(found)
+    (parts.next().is_none() && found.iter().all(|part| !part.is_empty() && !is_hidden(part))).then_some(found)
 }
 
 /// Holds the folder for this process.

@@ -121,8 +121,8 @@ fn last_of(from: &mut dyn Read, most: usize) -> Vec<u8> {
 /// Runs a script: `input` writes what it reads, `output` reads what it writes, both while it runs.
 ///
 /// # Errors
-/// Where the machine cannot be reached or does not run the script, and what `output` gives. Whether the script
-/// did what it should, its end says; that it ended before it had read everything is no error here.
+/// Where the machine cannot be reached or does not run the script, and what `output` gives. Whether the
+/// script did what it should, its end says; that it ended before it had read everything is no error here.
 pub(crate) fn run<T>(
     shell: &dyn Shell,
     script: &str,

@@ -1,14 +1,15 @@
 //! What a script writes, told from what the account's shell writes around it.
 //!
-//! Start-up files greet (`echo Welcome`, a list of modules, a quota), others say something at the end, and all
-//! of it comes on the streams of the script. So a script is framed: it prints a mark of its own before its
-//! first command and another one, with its exit code, behind its last, on standard output and on standard
+//! Start-up files greet (`echo Welcome`, a list of modules, a quota), others say something at the end, and
+//! all of it comes on the streams of the script. So a script is framed: it prints a mark of its own before
+//! its first command and another one, with its exit code, behind its last, on standard output and on standard
 //! error. Only what stands between the marks is its answer, and an answer without the second mark was cut.
 //!
-//! The account's shell need not be a Bourne shell. All it has to read is [`Frame::line`]: one line with a word
-//! in single quotes, which has no line break, backslash, single quote or exclamation mark, so that `sh`, `csh`,
-//! `tcsh`, `fish`, `zsh` and others read it alike. The script itself comes on standard input, in front of its
-//! own input, and is read byte by byte: a shell that reads a script from there by itself may read ahead.
+//! The account's shell need not be a Bourne shell. All it has to read is [`Frame::line`]: one line with a
+//! word in single quotes, which has no line break, backslash, single quote or exclamation mark, so that `sh`,
+//! `csh`, `tcsh`, `fish`, `zsh` and others read it alike. The script itself comes on standard input, in front
+//! of its own input, and is read byte by byte: a shell that reads a script from there by itself may read
+//! ahead.
 
 use std::io::{self, Read};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -15,7 +15,8 @@ use stratus_run::{RunDir, atomic};
 /// The first iterations that mean times leave out.
 const SKIPPED: u64 = 2;
 
-/// A run of `layers` layers and `iterations` iterations in two epochs, with times and measures that all differ.
+/// A run of `layers` layers and `iterations` iterations in two epochs, with times and measures that all
+/// differ.
 fn make(root: &Path, task: Task, layers: usize, iterations: u64) -> RunDir {
     let run = RunDir::create(root, "net").unwrap();
     atomic::write(&run.experiment(), b"[train]\nbatch_size = 32\n").unwrap();
