@@ -200,19 +200,21 @@ fn plans(subject: &Subject) -> Check {
 }
 
 fn forecasts(subject: &Subject) -> Check {
-    for on in ["v100-16gb", "here"] {
+    for on in ["h100-80gb-sxm", "here"] {
         let said = json(&subject.run_experiment("forecast", &["--on", on, "--json"])?)?;
         let step = said["machines"][0]["step_s"].as_f64();
         if step.is_none_or(|step| step <= 0.0) {
             return Err(format!("the forecast for {on} is {said}"));
         }
     }
-    subject.run(&["forecast", "whole", "--on", "v100-16gb", "--json"]).map(|_| ())
+    subject.run(&["forecast", "whole", "--on", "h100-80gb-sxm", "--json"]).map(|_| ())
 }
 
 /// Two workers make the bits that one makes of the same parts.
 fn shares(subject: &Subject) -> Check {
-    let parts = ["--set", "train.parts=2", "--set", "train.epochs=1"];
+    // Two samples a part, of which batch norms have statistics, and a batch of validation for each worker.
+    let settings = ["train.parts=2", "train.epochs=1", "train.batch_size=4", "validation.batch_size=1"];
+    let parts: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
     subject.train("alone", &parts)?;
     subject.train("shared", &[&parts[..], &["--workers", "2"]].concat())?;
     let (alone, shared) = (subject.weights("alone")?, subject.weights("shared")?);

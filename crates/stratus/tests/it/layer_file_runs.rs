@@ -50,7 +50,7 @@ fn live(place: &Place, network: &str, prefix: &str) {
 
     for command in [
         &["plan", moved.as_str()][..],
-        &["forecast", &moved, "--on", "v100-16gb", "--json"],
+        &["forecast", &moved, "--on", "h100-80gb-sxm", "--json"],
         &["bench", "kernels", &moved],
         &["report", &moved, "--out", "page.html"],
         &["collect", &moved],
