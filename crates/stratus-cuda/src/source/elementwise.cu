@@ -224,10 +224,10 @@ ACTIVATION(hard_swish)
 ACTIVATION(sigmoid)
 ACTIVATION(silu)
 
-// A change of layout, and of type, element by element: extents and strides of four dimensions in the order of `y`,
-// outermost first.
-extern "C" __global__ void reorder(const T *x, T_OUT *y, i64 count, i64 extent1, i64 extent2, i64 extent3, i64 x0,
-                                   i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3, TIMED) {
+// A change of layout, and of type, element by element: extents and strides of four dimensions in the order of
+// `y`, outermost first.
+extern "C" __global__ void reorder(const T *x, T_OUT *y, i64 count, i64 extent1, i64 extent2, i64 extent3,
+                                   i64 x0, i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3, TIMED) {
     NOTE_TIMES;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         i64 i3 = at % extent3, rest = at / extent3;

@@ -276,8 +276,8 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, to),
         Op::Dropout(op) => dropout::lower(op, node, to),
         Op::Dropout2d(op) => dropout2d::lower(op, node, to),
-        // Memory does not change: what reads a flattened value takes the feature map as it lies. The logits of
-        // a loss are a matrix: `lower` adds a step.
+        // Memory does not change: what reads a flattened value takes the feature map as it lies. Logits are a
+        // matrix: the pass `lower` adds a step before their loss.
         Op::Flatten(_) => to.alias(node),
         Op::Gelu(op) => activation::lower(*op, node, to),
         Op::HardSigmoid(op) => activation::lower(*op, node, to),

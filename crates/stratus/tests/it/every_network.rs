@@ -1,5 +1,5 @@
-//! Every network of the zoo through every command that takes one, in small: four images, the fewest pixels that
-//! the network can take, four filters in its first convolution. The list is the registry's.
+//! Every network of the zoo through every command that takes one, in small: four images, the fewest pixels
+//! that the network can take, four filters in its first convolution. The list is the registry's.
 
 #![cfg(unix)]
 
