@@ -278,3 +278,24 @@ fn batch_norm_of_a_flattened_map_is_refused() {
          normalise the map before it is flattened"
     );
 }
+
+/// The loss of a network that ends with a flattened map is that of a vector: of `[classes]` for each sample.
+#[test]
+fn logits_of_a_flattened_map_are_a_matrix() {
+    for [height, width] in [[1, 1], [2, 3]] {
+        let text = format!(
+            "name = \"flat\"\ninput = [3, 8, 8]\n[[layer]]\nname = \"conv\"\nop = \"conv2d\"\nout_channels = \
+             5\nkernel = 3\n[[layer]]\nname = \"pool\"\nop = \"adaptive_avg_pool2d\"\noutput = [{height}, \
+             {width}]\n[[layer]]\nname = \"flatten\"\nop = \"flatten\"\n"
+        );
+        let graph = stratus_graph::layer_file::parse(&text).unwrap();
+        for (mode, precision) in [(Mode::Train, Precision::Bf16), (Mode::Evaluate, Precision::F32)] {
+            let program = lower(&graph, mode, precision, 2).unwrap();
+            let loss = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap();
+            assert_eq!(loss.kernel.name(), "softmax_cross_entropy");
+            let logits = program.value(loss.inputs[0]);
+            assert_eq!((&logits.shape[..], logits.dtype), (&[2, 5 * height * width][..], DType::F32));
+            assert_eq!(program.value(loss.inputs[1]).shape, [2]);
+        }
+    }
+}

@@ -174,6 +174,14 @@ pub fn rows(path: &Path, header: &str) -> Vec<String> {
         .collect()
 }
 
+/// A number of a run's last epoch, from a column of `epochs.csv`.
+pub fn last_epoch(run: &Path, column: &str) -> f64 {
+    let text = fs::read_to_string(run.join("epochs.csv")).unwrap();
+    let mut lines = text.lines();
+    let position = lines.next().unwrap().split(',').position(|name| name == column).unwrap();
+    lines.next_back().unwrap().split(',').nth(position).unwrap().parse().unwrap()
+}
+
 /// What must not depend on interruptions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Result {
