@@ -226,11 +226,19 @@ ACTIVATION(silu)
 
 // A change of layout, and of type, element by element: extents and strides of four dimensions in the order of
 // `y`, outermost first.
-extern "C" __global__ void reorder(const T *x, T_OUT *y, i64 count, i64 extent1, i64 extent2, i64 extent3, i64
-x0, i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3, TIMED) { NOTE_TIMES; for (i64 at = (i64)blockIdx.x
-* blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) { i64 i3 = at % extent3, rest = at
-/ extent3; i64 i2 = rest % extent2; rest /= extent2; i64 i1 = rest % extent1, i0 = rest / extent1; float v[1];
-load(x + i0 * x0 + i1 * x1 + i2 * x2 + i3 * x3, v); store(y + i0 * y0 + i1 * y1 + i2 * y2 + i3 * y3, v); } }
+extern "C" __global__ void reorder(const T *x, T_OUT *y, i64 count, i64 extent1, i64 extent2, i64 extent3,
+                                   i64 x0, i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3, TIMED) {
+    NOTE_TIMES;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
+        i64 i3 = at % extent3, rest = at / extent3;
+        i64 i2 = rest % extent2;
+        rest /= extent2;
+        i64 i1 = rest % extent1, i0 = rest / extent1;
+        float v[1];
+        load(x + i0 * x0 + i1 * x1 + i2 * x2 + i3 * x3, v);
+        store(y + i0 * y0 + i1 * y1 + i2 * y2 + i3 * y3, v);
+    }
+}
 
 EXPORT(relu_forward)
 EXPORT(relu_backward)
