@@ -14,6 +14,7 @@ use serde::Serialize;
 use stratus_run::lock::Lock;
 use stratus_run::{RunDir, atomic};
 
+use crate::lost::{self, Lost};
 use crate::{Definition, Error, Result};
 
 /// The sweep file. Its presence makes a directory a sweep.
@@ -157,6 +158,21 @@ impl Sweep {
         }
         let lock = Lock::acquire(path)?;
         atomic::clean(path)?;
+        let (definition, rows) = Self::read(path)?;
+        Ok(Self { path: path.to_owned(), definition, rows, _lock: lock })
+    }
+
+    /// Returns the sweep in a directory, its rows, and those that have lost their run. Nothing is changed.
+    ///
+    /// # Errors
+    /// Where the files are not those of its sweep, or something else is in the place of a run.
+    pub fn look(path: &Path) -> Result<(Definition, Vec<Row>, Vec<Lost>)> {
+        let (definition, rows) = Self::read(path)?;
+        let lost = lost::find(path, &definition, &rows)?;
+        Ok((definition, rows, lost))
+    }
+
+    fn read(path: &Path) -> Result<(Definition, Vec<Row>)> {
         let file = path.join(DEFINITION);
         let text = fs::read_to_string(&file).map_err(stratus_run::Error::io("read", &file))?;
         let definition = Definition::parse::<&str, &str>(&text, &file, &[])?;
@@ -167,7 +183,7 @@ impl Sweep {
             problem,
             hint: format!("restore it from a copy, or begin anew with `stratus sweep {DEFINITION} --out`"),
         })?;
-        Ok(Self { path: path.to_owned(), definition, rows, _lock: lock })
+        Ok((definition, rows))
     }
 
     /// Whether `path` is a sweep's directory.
@@ -222,7 +238,7 @@ impl Sweep {
     }
 }
 
-fn run_name(row: &Row) -> String {
+pub(crate) fn run_name(row: &Row) -> String {
     format!("{RUNS}/{}/{}", row.cell, row.repetition)
 }
 

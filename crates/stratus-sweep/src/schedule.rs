@@ -7,7 +7,7 @@ use stratus_run::csv::{self, EpochRow};
 use stratus_run::summary::{Status as RunStatus, Summary};
 use stratus_train::Experiment;
 
-use crate::{Error, Halving, Result, Row, Status, Sweep};
+use crate::{Error, Halving, Result, Row, Status, Sweep, lost};
 
 /// How the training of a row ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,9 +104,11 @@ impl Sweep {
                 Ended::Failed(reason) => (Status::Failed, reason),
                 Ended::Interrupted => (Status::Interrupted, "it can be continued".to_owned()),
                 Ended::AsItsRunSays => match Summary::read(&run.join(stratus_run::layout::SUMMARY)) {
-                    Ok(summary) if summary.status == RunStatus::Completed => {
-                        (Status::Completed, String::new())
-                    }
+                    Ok(summary) if summary.status == RunStatus::Completed => match lost::completed(&run) {
+                        Ok(()) => (Status::Completed, String::new()),
+                        // Its checkpoint is that of the end: to continue it changes nothing.
+                        Err(loss) => (Status::Failed, loss.to_string()),
+                    },
                     Ok(_) => (Status::Interrupted, until.map_or(String::new(), paused)),
                     Err(error) => (Status::Failed, error.to_string()),
                 },
@@ -193,4 +195,4 @@ fn mean(values: &[Option<f64>]) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stratus_report::runs::{self, RunLine, Unlisted};
 use stratus_run::RunDir;
+use stratus_sweep::Sweep;
 
 /// Where runs are without being told.
 const RUNS: &str = "runs";
@@ -178,11 +179,27 @@ fn remove(paths: &[PathBuf], yes: bool, output: &Output) -> Result {
         // Held until the run is gone: nobody begins to continue it meanwhile.
         let lock = run.lock()?;
         let path = run.path();
+        let sweep = sweep_of(path);
         // Links are removed, not followed.
         fs::remove_dir_all(path)
             .map_err(|error| Failure::failed(format!("cannot remove {}: {error}", path.display())))?;
         drop(lock);
         output.message(&format!("removed {}", path.display()));
+        if let Some(sweep) = sweep {
+            let sweep = sweep.display();
+            output.message(&format!("it belongs to a sweep: `stratus sweep {sweep}` trains it again"));
+        }
     }
     Ok(())
+}
+
+/// Returns the directory of the sweep that a run belongs to.
+fn sweep_of(run: &Path) -> Option<PathBuf> {
+    // A path within the sweep need not name it.
+    let whole = std::path::absolute(run).ok()?;
+    let above = |path: &Path| path.ancestors().nth(3).map(Path::to_owned);
+    let sweep = above(&whole).filter(|sweep| Sweep::is_sweep(sweep))?;
+    let is_of_it = |name: &Path| name.starts_with(stratus_sweep::RUNS);
+    whole.strip_prefix(&sweep).is_ok_and(is_of_it).then_some(())?;
+    above(run).filter(|path| !path.as_os_str().is_empty()).or(Some(sweep))
 }

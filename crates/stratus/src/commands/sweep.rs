@@ -21,7 +21,7 @@ use stratus_report::report::{Report, score_name};
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
-use stratus_sweep::{BUILTIN, Definition, Ended, Row, Status, Sweep, Trainer};
+use stratus_sweep::{BUILTIN, Definition, Ended, Loss, Lost, Row, Status, Sweep, Trainer};
 use stratus_train::compile::{self, FittedRun, KernelSelection};
 use stratus_train::experiment::nearest;
 use stratus_train::input::open_datasets;
@@ -78,8 +78,14 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
                 .hint("a continued sweep keeps its experiments; start a new one to change them"));
         }
         if arguments.dry_run {
-            let file = path.join(stratus_sweep::DEFINITION);
-            return show(&Definition::parse::<&str, &str>(&read(&file)?, &file, &[])?, output);
+            let (definition, rows, lost) = Sweep::look(path)?;
+            tell(&definition, &lost, arguments.retry, output);
+            let is_left = |row: &&Row| {
+                let failed = matches!(row.status, Status::Failed | Status::DoesNotFit);
+                let again = || lost.iter().any(|lost| lost.row == **row);
+                if failed { arguments.retry } else { !row.status.is_settled() || again() }
+            };
+            return show(&definition, Some(rows.iter().filter(is_left).count()), output);
         }
         return train(Sweep::open(path)?, arguments, output);
     }
@@ -92,7 +98,7 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
         builtin.name.clone_into(&mut definition.name);
     }
     if arguments.dry_run {
-        return show(&definition, output);
+        return show(&definition, None, output);
     }
     let folder = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&definition.name));
     let text = definition.with_command(&text, &path)?;
@@ -124,19 +130,40 @@ fn file(path: &Path) -> Result<String> {
     read(path)
 }
 
-/// What would be trained.
-fn show(definition: &Definition, output: &Output) -> Result {
+/// Says which rows have lost their run, and what becomes of them.
+fn tell(definition: &Definition, lost: &[Lost], retry: bool, output: &Output) {
+    for Lost { row, run, loss, moved_to } in lost {
+        let then = match (row.status, loss, moved_to) {
+            (Status::Failed | Status::DoesNotFit, ..) if !retry => {
+                format!("it stays `{}`; --retry trains it again", row.status.name())
+            }
+            (_, Loss::Incomplete(_), _) => "it is continued".to_owned(),
+            (_, Loss::Damaged(_), Some(place)) => {
+                format!("it is moved to {}, and trained again", place.display())
+            }
+            (_, Loss::Damaged(_), None) => "it is moved aside, and trained again".to_owned(),
+            _ => "it is trained again".to_owned(),
+        };
+        output.warning(&format!("{}: {loss} ({}): {then}", name(definition, row), run.display()));
+    }
+}
+
+/// What would be trained; `left` is how many runs a sweep that was begun has still to train.
+fn show(definition: &Definition, left: Option<usize>, output: &Output) -> Result {
     #[derive(Serialize)]
     struct Planned<'a> {
         keys: &'a [String],
         repetitions: usize,
         cells: Vec<&'a [String]>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        left: Option<usize>,
     }
     let Definition { keys, repetitions, cells, .. } = definition;
     let planned = Planned {
         keys,
         repetitions: *repetitions,
         cells: cells.iter().map(|cell| &cell.values[..]).collect(),
+        left,
     };
     output.result(&planned, || {
         let mut rows = vec![[vec!["cell".to_owned()], keys.clone()].concat()];
@@ -147,20 +174,28 @@ fn show(definition: &Definition, output: &Output) -> Result {
                 .map(|(cell, number): (_, usize)| [vec![number.to_string()], cell.values.clone()].concat()),
         );
         let runs = cells.len() * repetitions;
-        format!("{}\n{runs} runs: {} cells, {repetitions} of each\n", table(&rows), cells.len())
+        let left = left.map_or(String::new(), |left| format!("; {left} are left to train"));
+        format!("{}\n{runs} runs: {} cells, {repetitions} of each{left}\n", table(&rows), cells.len())
     })
 }
 
 fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Result {
+    let lost = sweep.reopen_lost()?;
     if arguments.retry {
         sweep.retry_failed()?;
     }
     let stop = signals::stop_flag()?;
     let path = sweep.path().to_owned();
+    tell(&sweep.definition, &lost, arguments.retry, output);
     output.message(&format!("sweep {}: {} runs", path.display(), sweep.rows().len()));
     let mut trainer = Processes::new(&sweep, stop, *output);
     let stopped = sweep.train(&mut trainer)?;
     drop(trainer);
+    // A run may have been removed meanwhile.
+    let lost = if stopped { Vec::new() } else { sweep.reopen_lost()? };
+    for Lost { row, run, loss, .. } in &lost {
+        output.warning(&format!("{}: {loss} ({})", name(&sweep.definition, row), run.display()));
+    }
     if stopped || sweep.rows().iter().any(|row| !row.status.is_settled()) {
         return Err(Failure {
             code: INTERRUPTED,
@@ -356,7 +391,7 @@ impl Trainer for Processes {
         if let Some(bar) = &self.bar {
             bar.set_position(settled as u64);
         }
-        self.now = name(sweep, row);
+        self.now = name(&sweep.definition, row);
     }
 
     fn shortage(&mut self, experiment: &Experiment) -> Option<String> {
@@ -384,7 +419,7 @@ impl Trainer for Processes {
 
     fn ended(&mut self, sweep: &Sweep, row: &Row) {
         let reason = if row.reason.is_empty() { String::new() } else { format!(": {}", row.reason) };
-        self.say(&format!("{}  {}{reason}", name(sweep, row), row.status.name().replace('_', " ")));
+        self.say(&format!("{}  {}{reason}", name(&sweep.definition, row), row.status.name().replace('_', " ")));
     }
 }
 
@@ -397,11 +432,10 @@ impl Drop for Processes {
 }
 
 /// `cell 3 (train.batch_size = 64) run 2`.
-fn name(sweep: &Sweep, row: &Row) -> String {
-    let cell = &sweep.definition.cells[row.cell - 1];
-    let run =
-        if sweep.definition.repetitions > 1 { format!(" run {}", row.repetition) } else { String::new() };
-    format!("cell {} ({}){run}", row.cell, sweep.definition.described(cell))
+fn name(definition: &Definition, row: &Row) -> String {
+    let cell = &definition.cells[row.cell - 1];
+    let run = if definition.repetitions > 1 { format!(" run {}", row.repetition) } else { String::new() };
+    format!("cell {} ({}){run}", row.cell, definition.described(cell))
 }
 
 /// Why an experiment cannot be trained in this machine's memory: what is known of its program at first, so
