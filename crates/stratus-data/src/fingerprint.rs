@@ -26,12 +26,12 @@ use crate::parallel::share_out;
 /// The most samples whose files' content is hashed. Of larger data sets they are chosen by a fixed seed, one
 /// from each of as many equal ranges.
 pub const MAX_HASHED_SAMPLES: usize = 1000;
-/// About the most bytes of content that are hashed.
+/// The approximate maximum of content that is hashed, in bytes.
 pub const MAX_HASHED_BYTES: u64 = 32 << 20;
 /// The most files that are listed one by one; of more, those whose content is hashed.
 pub const MAX_LISTED_FILES: usize = 20_000;
 
-/// The seed of the choice of samples. Another seed would make every earlier fingerprint another one.
+/// The seed that selects samples. Changing it would invalidate every recorded fingerprint.
 const SEED: u64 = 1;
 /// A file that is missing, among lengths in bytes.
 const MISSING: u64 = u64::MAX;

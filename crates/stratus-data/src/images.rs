@@ -197,7 +197,7 @@ pub fn stem(path: &Path) -> &OsStr {
     }
 }
 
-/// Whether a file is called as an image is, in any case of letters, and not hidden.
+/// Whether a file has an image's extension, ignoring case, and is not hidden.
 pub(crate) fn is_image(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)) && !is_hidden(path)

@@ -64,7 +64,7 @@ mod tests {
             assert!(is(file));
             let mut pixels = Vec::new();
             assert!(ImageDecoder::default().decode(file, &mut pixels).is_ok());
-            // Whatever is changed in it, cut off it or put behind it.
+            // Any change, truncation or appended data.
             for at in 0..file.len() {
                 let mut other = file.clone();
                 other[at] ^= 1;

@@ -45,7 +45,7 @@ pub enum Mark {
     Same,
 }
 
-/// The most bytes of a table that is looked at.
+/// The maximum size of a table that is inspected, in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 28;
 
 impl Mark {

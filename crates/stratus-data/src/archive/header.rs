@@ -125,7 +125,7 @@ pub(super) fn plain_path(path: &[u8]) -> Result<Vec<u8>, String> {
 /// A name in messages.
 pub(super) fn shown(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(&name[..name.len().min(MAX_PATH_BYTES)]);
-    // A terminal would obey control characters.
+    // Control characters would be interpreted by a terminal.
     name.chars()
         .map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter })
         .collect()

@@ -374,7 +374,7 @@ impl<'a> Entries<'a> {
         }
         let bytes = bytes.ok_or_else(|| sparse("its length is missing".to_owned()))?;
         let map = SparseMap::new(&ranges, bytes, offset, stored).map_err(sparse)?;
-        // Without holes it is a file as any.
+        // Without holes it is an ordinary file.
         let map = Some(map).filter(|_| stored != bytes);
         Ok((Content { offset, bytes, map }, next))
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ReadAt;
 
-/// The most bytes of a map's text.
+/// The maximum length of a map's text, in bytes.
 pub(super) const MAX_MAP_BYTES: u64 = 1 << 20;
 
 /// A range of a file that the archive holds.

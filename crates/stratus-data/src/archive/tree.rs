@@ -8,7 +8,7 @@ use super::{Content, Entries, Entry, Kind, ReadAt, SparseMap};
 
 /// The most links that are followed one after the other, as on Linux.
 const MAX_LINKS: usize = 40;
-/// The most folders that lie one in the other.
+/// The maximum nesting depth of folders.
 const MAX_DEPTH: usize = 128;
 
 /// A folder of an archive.
@@ -22,7 +22,7 @@ impl FolderId {
     }
 }
 
-/// The content of a name in a folder of an archive.
+/// The entry of a folder in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Folder(FolderId),
@@ -324,7 +324,7 @@ fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
 }
 
-/// Makes `key` that of a folder's name in another.
+/// Sets `key` to the key of the folder `name` in a parent folder.
 fn key(folder: FolderId, name: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.extend_from_slice(&folder.0.to_le_bytes());

@@ -161,7 +161,7 @@ pub struct Cifar {
     kind: &'static Kind,
     /// The files' records, one behind the other.
     records: Vec<u8>,
-    /// The published files, where the content is theirs.
+    /// The published files, if the content equals theirs.
     verified: Option<&'static [UnpackedFile<'static>]>,
 }
 

@@ -169,7 +169,7 @@ pub(crate) fn dead_link(path: &Path) -> Option<String> {
     ))
 }
 
-/// What is wrong with a file that a link became: a text that holds the path it led to and nothing else.
+/// The problem of a text file that stands in for a link: it holds the link's target and nothing else.
 /// `None` for anything else.
 fn link_as_text(path: &Path) -> Option<String> {
     let about = fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= LONGEST_PATH)?;

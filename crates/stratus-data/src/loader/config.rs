@@ -256,7 +256,7 @@ pub enum LoaderError {
     /// The loader stopped after an earlier error.
     #[error("the loader has stopped after an error")]
     Stopped,
-    /// The consumer asked for a batch after the last.
+    /// The consumer requested a batch after the last one.
     #[error(
         "the loader has delivered all {batches} batches of its epochs, and one more was asked for; this is a \
          defect of the program"

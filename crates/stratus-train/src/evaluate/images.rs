@@ -79,10 +79,10 @@ fn is_none_left_out(count: &usize) -> bool {
 }
 
 impl MeasuredImages {
-    /// Checks that an image is left.
+    /// Checks that at least one image could be decoded.
     ///
     /// # Errors
-    /// Where all are left out.
+    /// If no image could be decoded.
     pub(super) fn expect_some(&self) -> Result<(), TrainError> {
         if self.left_out < self.images {
             return Ok(());
@@ -203,7 +203,7 @@ fn all_parts(
     Ok(parts)
 }
 
-/// Whether names are those of classes without any: their numbers.
+/// Whether the names are only class numbers, as for classes without names.
 fn is_numbers(names: &[String]) -> bool {
     (0..).zip(names).all(|(number, name): (usize, _)| *name == number.to_string())
 }

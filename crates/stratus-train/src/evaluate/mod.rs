@@ -152,7 +152,7 @@ impl Evaluator {
         &self.loader
     }
 
-    /// How many of the images that were met could not be decoded, and are left out.
+    /// The number of images that could not be decoded and were left out.
     pub(crate) fn left_out(&self) -> usize {
         self.loader.skipped().len()
     }

@@ -311,7 +311,7 @@ impl XmlExperiment {
         })
     }
 
-    /// Whether a list of classes is one that this file makes, with any `num_classes`.
+    /// Whether a class list can be generated from this file, for any `num_classes`.
     #[must_use]
     pub fn makes_list(&self, text: &str) -> bool {
         let lines: Vec<&str> = text.lines().collect();

@@ -53,7 +53,7 @@ pub(crate) struct WholeImage {
 
 /// Why an image gets no answer, or why nothing more does.
 pub(crate) enum ImageError {
-    /// The image alone is not in order.
+    /// The problem concerns this image only.
     Image(Unanswered),
     /// Something else failed.
     Other(TrainError),
@@ -118,7 +118,7 @@ impl Inference<'_> {
         self.batch
     }
 
-    /// Shows the network image files, and calls `each` with the position and the outcome of each; with
+    /// Runs the network on image files, and calls `each` with the position and the outcome of each; with
     /// `views` the images come along. An image that cannot be decoded changes nothing for the others.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Inference<'_> {
         if let Some(windows) = self.predictor.windows {
             let mut scratch = Scratch::default();
             for (index, file) in files.into_iter().enumerate() {
-                // Of a whole image no labels are needed.
+                // A whole image needs no labels.
                 let one = open(vec![file], false)?;
                 let outcome = match self.file_in_windows(&one, &windows, views, &mut scratch) {
                     Ok(prediction) => Ok(prediction),
@@ -427,7 +427,7 @@ impl LoadedNetwork {
             }
             let mut said = said.into_iter();
             for (&sample, problem) in batch.indices.iter().zip(problems) {
-                // The row of an image that could not be decoded has an answer too, of nothing.
+                // The batch row of an image that could not be decoded has an output too; it is ignored.
                 let answer = said.next();
                 match (problem, answer) {
                     (None, Some(answer)) => each(sample as usize, Ok((answer, network_s)))?,

@@ -193,7 +193,7 @@ impl ProcessGroup {
     /// Checks that all workers have the same data set, wherever it lies on their machines.
     ///
     /// # Errors
-    /// The first that differs, and in what.
+    /// If a worker has another data set; the error lists the differences.
     pub(super) fn expect_same_data(&self, own: &DataRecord) -> Result<(), TrainError> {
         let Some(workers) = self.workers() else { return Ok(()) };
         let json = serde_json::to_vec(own).unwrap_or_default();

@@ -56,7 +56,7 @@ fn place_difference(state: &State, now: u64) -> Option<String> {
     }
 }
 
-/// The error of a run whose data set is another one now. Only one that has a checkpoint has weights.
+/// The error for a run whose data set has changed. Only one that has a checkpoint has weights.
 fn other_data(run: &Path, has_weights: bool, differences: &[String]) -> TrainError {
     let run = run.display();
     let mut listed: String =

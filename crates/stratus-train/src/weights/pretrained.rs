@@ -181,7 +181,7 @@ impl Pretrained {
         self.left_out
     }
 
-    /// Lets the classifiers begin anew where the weights record other classes than those of the data set, or
+    /// Reinitialises the classifiers where the weights record other classes than those of the data set, or
     /// the same in another order: their rows belong to other classes.
     pub fn expect_classes(&mut self, graph: &Graph, set: &dyn Dataset, warn: &mut dyn FnMut(&str)) {
         let origin = self.file.path().display().to_string();

@@ -221,7 +221,7 @@ fn differences(brief: &Brief) -> String {
     pairs(&brief.rows.iter().map(line).collect::<Vec<_>>())
 }
 
-/// How a table that is written tells that Stratus wrote it.
+/// The mark by which a table shows that Stratus wrote it.
 fn mark_of(arguments: &CollectArguments, out: &Path) -> Mark {
     match arguments {
         _ if Format::of(out) != Some(Format::Csv) => Mark::None,

@@ -419,7 +419,11 @@ impl Trainer for Processes {
 
     fn ended(&mut self, sweep: &Sweep, row: &Row) {
         let reason = if row.reason.is_empty() { String::new() } else { format!(": {}", row.reason) };
-        self.say(&format!("{}  {}{reason}", name(&sweep.definition, row), row.status.name().replace('_', " ")));
+        self.say(&format!(
+            "{}  {}{reason}",
+            name(&sweep.definition, row),
+            row.status.name().replace('_', " ")
+        ));
     }
 }
 

@@ -96,7 +96,7 @@ impl Packed {
         }
     }
 
-    /// Frees the tree, which only the index is made of.
+    /// Frees the tree, which is needed only to build the index.
     pub(super) fn forget_tree(&mut self) {
         self.tree = None;
     }
@@ -135,7 +135,7 @@ fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
     file.read_exact(out)
 }
 
-/// The folder of an archive that a person would name had it been unpacked: the one that holds parts or
+/// The data set's root folder in the archive: the one that holds parts or
 /// classes. Archives of a folder begin with the folder itself, or with what is in it.
 fn root_of(tree: &Tree) -> FolderId {
     let visible = |folder| tree.children(folder).filter(|(name, _)| !is_hidden(name));

@@ -20,7 +20,7 @@ pub(super) fn is_part(folder: &str) -> bool {
     names(Split::Train).iter().chain(names(Split::Validation)).any(|name| folder.eq_ignore_ascii_case(name))
 }
 
-/// Whether a folder is called as that of the training part.
+/// Whether a folder has a name of the training part.
 pub(super) fn is_training(folder: &str) -> bool {
     names(Split::Train).iter().any(|name| folder.eq_ignore_ascii_case(name))
 }

@@ -142,7 +142,7 @@ fn complete(report: &Report, faults: &[Reason]) -> Result {
     Err(failure.hint(first.hint()))
 }
 
-/// Shows the network the frames of a video, a batch at a time. The inner error is the video's: it cannot be
+/// Runs the network on the frames of a video, a batch at a time. The inner error is the video's: it cannot be
 /// decoded, or no further.
 fn frames(
     video: &Path,
