@@ -57,8 +57,8 @@ impl Sweep {
     /// overwritten.
     ///
     /// # Errors
-    /// Where something else is in the place of a run, a damaged run is being trained, or the sweep's directory
-    /// cannot be written. No row has been changed then, but for those before a damaged run.
+    /// Where something else is in the place of a run, a damaged run is being trained, or the sweep's
+    /// directory cannot be written. No row has been changed then, but for those before a damaged run.
     pub fn reopen_lost(&mut self) -> Result<Vec<Lost>> {
         let mut all = find(self.path(), &self.definition, self.rows())?;
         for lost in &mut all {

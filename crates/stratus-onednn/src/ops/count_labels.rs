@@ -10,7 +10,7 @@ use stratus_engine::ops::CountLabels;
 
 impl OnCpu for CountLabels {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let classes = operands.values.get(1).map_or(0, |counts| counts.elements());
+        let classes = operands.values.get(1).map_or(0, stratus_engine::Value::elements);
         let scratch_bytes = scratch_counts(classes, cpu.team.threads()) * size_of::<u64>();
         let (team, stride) = (cpu.team.clone(), self.stride());
         Ok(native_step(scratch_bytes, move |o| {

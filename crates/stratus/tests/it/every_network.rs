@@ -20,6 +20,9 @@ const SIDES: [usize; 9] = [16, 32, 48, 64, 80, 96, 128, 224, 299];
 
 type Check = Result<(), String>;
 
+/// A command by its name, and the check that a network goes through it.
+type Command = (&'static str, fn(&Subject) -> Check);
+
 /// A network in a folder of its own, with a run that is complete, `whole`.
 struct Subject {
     network: &'static Network,
@@ -239,10 +242,10 @@ fn collects(subject: &Subject) -> Check {
 }
 
 /// What every network goes through in every test run.
-const ALWAYS: [(&str, fn(&Subject) -> Check); 2] = [("continue", continues), ("eval", evaluates)];
+const ALWAYS: [Command; 2] = [("continue", continues), ("eval", evaluates)];
 
 /// What several networks of different families go through in every test run.
-const IN_TURN: [(&str, fn(&Subject) -> Check); 7] = [
+const IN_TURN: [Command; 7] = [
     ("infer", infers),
     ("model export", exports),
     ("plan", plans),
