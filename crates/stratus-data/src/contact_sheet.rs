@@ -252,7 +252,7 @@ impl Picture {
         }
     }
 
-    /// The picture as a PNG file, with the mark of [`png_mark`](crate::png_mark).
+    /// The picture as a PNG file, with the mark of [`png_mark`].
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ impl Picture {
 
 /// A mask as a PNG file whose values are the classes, with a palette of their colours; pixels of no class are
 /// 255, black. With `raw` it is grey: the values alone. The file has the mark of
-/// [`png_mark`](crate::png_mark).
+/// [`png_mark`].
 ///
 /// # Errors
 ///

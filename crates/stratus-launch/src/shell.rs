@@ -239,5 +239,6 @@ pub(crate) fn text(
     )
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests;

@@ -288,7 +288,7 @@ mod tests {
         let large: Vec<u8> =
             (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         // Beginnings of the marks are no marks.
-        let almost = [begins[..begins.len() - 1].as_bytes(), &ended.as_bytes()[..20], b"stratus-"].concat();
+        let almost = [&begins.as_bytes()[..begins.len() - 1], &ended.as_bytes()[..20], b"stratus-"].concat();
         for greeting in [&b""[..], b"Welcome\n", b"no end of line", &large, &almost, &ended.as_bytes()[..5]] {
             for answer in [&b""[..], b"text\n", b"\0\xff\n\n", &large, &almost, begins.as_bytes()] {
                 for (after, code) in
