@@ -172,7 +172,11 @@ fn masks_of_other_classes_are_not_measured() {
     fs::write(place.path("other.safetensors"), renamed).unwrap();
     for more in [&[][..], &["--window", "24x32"]] {
         let ran = eval("other.safetensors", more).expect(2);
-        let said = format!("class 0 is `{}`, and the network knows it as `{other}`", names[0]);
+        let said = format!(
+            "its masks have other classes than the network: classes: 11 → 11; the first that \
+                            differs is number 0: {other} → {}",
+            names[0]
+        );
         assert!(ran.err.contains(&said), "{}", ran.err);
     }
 }
