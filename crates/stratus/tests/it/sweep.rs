@@ -64,6 +64,47 @@ fn a_sweep_is_trained_and_compared() {
 }
 
 #[test]
+fn a_run_that_was_removed_is_trained_again() {
+    let place = Place::new();
+    write(&place, "rates.toml", "[sweep.keys]\n\"optimiser.learning_rate\" = [0.05, 0.2]\n");
+    place.run(&["sweep", "rates.toml", "--set", "train.epochs=1", "--out", "rates"]).expect(0);
+    let (folder, run) = (place.path("rates"), place.path("rates/runs/1/1"));
+    let [whole, other] = ["runs/1/1", "runs/2/1"].map(|run| Result::of(&folder.join(run)));
+    let rows = table(&folder);
+    let goes_on = |expected: &str| {
+        let planned = place.run(&["sweep", "rates", "--dry-run"]).expect(0);
+        assert!(planned.err.contains(expected), "{}", planned.err);
+        assert!(planned.out.contains("1 of each; 1 are left to train"), "{}", planned.out);
+        let ran = place.run(&["sweep", "rates"]).expect(0);
+        // It is said before it is trained.
+        let said = ran.err.find(expected).unwrap_or_else(|| panic!("{expected}: {}", ran.err));
+        assert!(said < ran.err.find("completed").unwrap(), "{}", ran.err);
+        assert_eq!(table(&folder), rows);
+        assert_eq!(Result::of(&run), whole);
+        assert_eq!(Result::of(&folder.join("runs/2/1")), other);
+    };
+    let removed = place.run(&["runs", "rm", "rates/runs/1/1", "--yes"]).expect(0).err;
+    assert!(removed.contains("belongs to a sweep: `stratus sweep rates` trains it again"), "{removed}");
+    goes_on("cell 1 (optimiser.learning_rate = 0.05): its run is gone (rates/runs/1/1): it is trained again");
+    fs::remove_file(run.join("epochs.csv")).unwrap();
+    goes_on("its run is damaged: ");
+    assert!(place.path("rates/runs/1/.1.damaged/iterations.csv").is_file());
+    fs::write(run.join("summary.json"), "{").unwrap();
+    goes_on("it is continued");
+    let planned = place.run(&["sweep", "rates", "--dry-run"]).expect(0).out;
+    assert!(planned.contains("; 0 are left to train"), "{planned}");
+
+    // What is in the place of a folder is not touched, and nothing is trained.
+    fs::remove_dir_all(place.path("rates/runs/1")).unwrap();
+    fs::write(place.path("rates/runs/1"), "mine").unwrap();
+    let refused = place.run(&["sweep", "rates"]).expect(2).err;
+    assert!(refused.contains("error: rates/runs/1: it is a file, where a sweep has a folder"), "{refused}");
+    assert!(refused.contains("hint: move it away"), "{refused}");
+    assert_eq!(fs::read_to_string(place.path("rates/runs/1")).unwrap(), "mine");
+    assert_eq!(table(&folder), rows);
+}
+
+#[test]
 fn what_fails_and_what_does_not_fit_are_results() {
     let place = Place::new();
     let keys = "\"data.name\" = [\"mnist\", \"folder\"]\n\"train.batch_size\" = [1024]\n";
