@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use stratus_base::printable;
 
 /// The most text that a script may answer with.
-const MOST_TEXT: u64 = 64 << 20;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// The last of what it says is wrong that is kept.
-const MOST_ERROR: usize = 16 << 10;
+const MAX_ERROR_BYTES: usize = 16 << 10;
 
 /// Longer lines are shown in parts.
-const LONGEST_LINE: u64 = 1 << 16;
+const MAX_LINE_BYTES: u64 = 1 << 16;
 
 /// Starts scripts on a machine.
 pub(crate) trait Shell {
@@ -27,7 +27,7 @@ pub(crate) trait Shell {
     /// A process that hands `line` to the account's shell, whichever that is.
     fn command(&self, line: &str) -> Result<Command>;
 
-    /// What a failure to get there means, by the process's exit code and what it said.
+    /// The error of a machine that cannot be reached, by the process's exit code and its messages.
     fn unreachable(&self, _code: Option<i32>, _said: &str) -> Option<Error> {
         None
     }
@@ -109,7 +109,7 @@ fn not_begun(shell: &dyn Shell, said: &str, greeting: &[u8]) -> Error {
 /// Returns the last bytes of what can be read.
 fn last_of(from: &mut dyn Read, most: usize) -> Vec<u8> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
-    // What cannot be read is not said.
+    // A stream that cannot be read adds nothing to the message.
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         kept.extend_from_slice(&buffer[..count]);
         let more = kept.len().saturating_sub(most);
@@ -151,11 +151,11 @@ pub(crate) fn run<T>(
             input(&mut stdin)
         });
         let said = scope.spawn(move || {
-            let mut said = last_of(&mut errors, MOST_ERROR);
+            let mut said = last_of(&mut errors, MAX_ERROR_BYTES);
             if !errors.begins() {
                 said = errors.greeting().to_vec();
             }
-            // What is said behind the script's end is not its own, but has to go somewhere.
+            // Output behind the script's end is not its own; it is read so that the shell can end.
             let _ = io::copy(&mut errors.into_rest(), &mut io::sink());
             String::from_utf8_lossy(&said).into_owned()
         });
@@ -163,7 +163,7 @@ pub(crate) fn run<T>(
         let read = has_begun.then(|| output(&mut answer));
         if matches!(read, Some(Ok(_))) {
             // Of what was left, only the end is wanted.
-            let _ = io::copy(&mut answer.by_ref().take(MOST_TEXT), &mut io::sink());
+            let _ = io::copy(&mut answer.by_ref().take(MAX_TEXT_BYTES), &mut io::sink());
         }
         let (code, greeting) = (answer.code(), answer.greeting().to_vec());
         let mut rest = answer.into_rest();
@@ -201,7 +201,7 @@ pub(crate) fn run<T>(
 pub(crate) fn show(input: &mut dyn Read, out: &mut dyn Write) -> u64 {
     let (mut bytes, mut buffer) = (0, Vec::new());
     let mut input = io::BufReader::new(input);
-    while matches!(input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut buffer), Ok(1..)) {
+    while matches!(input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut buffer), Ok(1..)) {
         bytes += buffer.len() as u64;
         if out.write_all(clean(&String::from_utf8_lossy(&buffer)).as_bytes()).is_err() {
             break;
@@ -214,7 +214,7 @@ pub(crate) fn show(input: &mut dyn Read, out: &mut dyn Write) -> u64 {
 /// Reads what nobody needs, as far as anybody would say it.
 pub(crate) fn drain(from: &mut dyn Read) -> Result<()> {
     // A connection that breaks here, the script's end tells.
-    let _ = io::copy(&mut from.take(MOST_TEXT), &mut io::sink());
+    let _ = io::copy(&mut from.take(MAX_TEXT_BYTES), &mut io::sink());
     Ok(())
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn text(
         |out| out.write_all(input),
         |from| {
             let mut bytes = Vec::new();
-            let read = from.take(MOST_TEXT).read_to_end(&mut bytes);
+            let read = from.take(MAX_TEXT_BYTES).read_to_end(&mut bytes);
             read.map_err(|error| Error::target(format!("cannot hear {}: {error}", shell.name()), ""))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         },

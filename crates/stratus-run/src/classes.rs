@@ -51,7 +51,7 @@ pub fn is_confusion(text: &str) -> bool {
     let Some(mut names) = lines.next().and_then(|head| head.strip_prefix("class")) else { return false };
     let rows: Vec<&str> = lines.collect();
     for row in &rows {
-        // What stands before the counts.
+        // The columns before the counts.
         let name = row.rsplitn(rows.len() + 1, ',').last().unwrap_or_default();
         let Some(rest) = names.strip_prefix(',').and_then(|names| names.strip_prefix(name)) else {
             return false;

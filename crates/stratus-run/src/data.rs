@@ -25,9 +25,9 @@ pub struct DataRecord {
     pub classes: Vec<String>,
     /// Iterations of an epoch.
     pub epoch_iterations: u64,
-    /// What is trained on.
+    /// The images that are trained on.
     pub training: PartRecord,
-    /// What is measured after each epoch.
+    /// The images that are measured after each epoch.
     pub validation: PartRecord,
 }
 

@@ -1,9 +1,8 @@
-//! Rows whose run is not there any more, or is not what it was.
+//! Rows whose run is missing, incomplete or damaged.
 //!
-//! What a table says of a row follows from its run. Where somebody has removed the run of a row that is
-//! completed or was stopped early, moved it away or damaged it, the row waits again: what is trained then is
-//! what a sweep would have trained that nobody touched. A row that failed or did not fit needs no run, and
-//! keeps its reason.
+//! The measures in a row's line of the table follow from its run. Where the run of a row that is completed or
+//! was stopped early has been removed, moved away or damaged, the row waits again, and its run is trained as
+//! it was before. A row that failed or did not fit needs no run, and keeps its reason.
 
 use std::fmt;
 use std::fs;
@@ -25,13 +24,13 @@ pub struct Lost {
     pub row: Row,
     /// Where its run is to be.
     pub run: PathBuf,
-    /// What has become of the run.
+    /// The state of the run.
     pub loss: Loss,
     /// Where what was left of it has been moved to.
     pub moved_to: Option<PathBuf>,
 }
 
-/// What has become of a run.
+/// The state of a run that is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// There is none.

@@ -119,7 +119,7 @@ impl Outputs {
         }
         let Ok(about) = fs::symlink_metadata(path) else { return Ok(()) };
         if path.canonicalize().is_ok_and(|target| self.inputs.contains(&target)) {
-            return Err(Failure::usage(format!("{what} would replace {shown}, which is read"))
+            return Err(Failure::usage(format!("{what} would replace {shown}, which is an input"))
                 .hint("write to another file"));
         }
         if path.is_dir() {
@@ -128,10 +128,10 @@ impl Outputs {
         }
         if !about.is_symlink() && !about.is_file() {
             return Err(Failure::usage(format!(
-                "{what} cannot be written to {shown}: it is no regular file"
+                "{what} cannot be written to {shown}: it is not a regular file"
             )));
         }
-        // What cannot be read is not known to be Stratus'.
+        // A file that cannot be read is not known to be Stratus'.
         if self.overwrite || mark.is_on(path).unwrap_or(false) {
             return Ok(());
         }
@@ -181,7 +181,7 @@ mod tests {
             outputs.claim(&at(name), "the sheet", mark).map_err(|failure| failure.to_string())
         };
         for overwrite in [false, true] {
-            assert!(claims(overwrite, "input.png", Mark::OfRun).unwrap_err().contains("which is read"));
+            assert!(claims(overwrite, "input.png", Mark::OfRun).unwrap_err().contains("which is an input"));
             assert!(claims(overwrite, "", Mark::None).is_err());
             assert!(claims(overwrite, "new", Mark::None).is_ok());
             assert!(claims(overwrite, "new/new", Mark::None).is_ok());

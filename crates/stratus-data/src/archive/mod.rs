@@ -29,7 +29,7 @@ const MAX_PADDING_BYTES: u64 = 64 << 20;
 /// The most blocks of headers before a file's content in which its name is looked for.
 const MAX_HEADER_BLOCKS: u64 = 16;
 
-const NO_ARCHIVE: &str = "is no tar archive: it does not begin with a header";
+const NO_ARCHIVE: &str = "is not a tar archive: it does not begin with a header";
 
 /// Reads at an offset of an archive, exactly as much as there is room for.
 pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
@@ -124,7 +124,7 @@ impl Records {
         };
         // The rest of the last block may be filled by zeros.
         while !text(records).is_empty() {
-            let (key, value, rest) = next_record(records).ok_or("a record that is none of the pax format")?;
+            let (key, value, rest) = next_record(records).ok_or("an invalid pax record")?;
             records = rest;
             // An empty value takes back the earlier one.
             let bytes = Some(value.to_vec()).filter(|value| !value.is_empty());
@@ -196,7 +196,7 @@ impl<'a> Entries<'a> {
                 let is_marked = &header.0[257..262] == b"ustar";
                 return Err(match at {
                     0 if !is_marked => NO_ARCHIVE.to_owned(),
-                    _ => format!("the header at byte {at} is none of a tar archive, or damaged"),
+                    _ => format!("the header at byte {at} is not a tar header, or is damaged"),
                 });
             };
             if matches!(header.kind(), b'x' | b'X' | b'g' | b'L' | b'K') {

@@ -139,7 +139,7 @@ fn refuses_what_ends_too_early_or_is_no_archive() {
     for at in [0, 3584] {
         let mut damaged = archive.clone();
         damaged[at + 3] ^= 1;
-        let problem = format!("the header at byte {at} is none of a tar archive, or damaged");
+        let problem = format!("the header at byte {at} is not a tar header, or is damaged");
         assert_eq!(files(&damaged).1, Err(problem));
     }
     // A name that asks for more memory than any name needs.

@@ -14,7 +14,7 @@ use crate::transform::pixels::PixelOrder;
 const LARGEST_LIST: u64 = 256 << 20;
 
 /// The most bytes of a path, as Linux has it.
-const LONGEST_PATH: u64 = 4096;
+const MAX_PATH_BYTES: u64 = 4096;
 
 /// What is done with a file: reads at an offset, bytes of the file, where to.
 pub(super) type Reading<'a> = &'a mut dyn FnMut(
@@ -172,7 +172,7 @@ pub(crate) fn dead_link(path: &Path) -> Option<String> {
 /// The problem of a text file that stands in for a link: it holds the link's target and nothing else.
 /// `None` for anything else.
 fn link_as_text(path: &Path) -> Option<String> {
-    let about = fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= LONGEST_PATH)?;
+    let about = fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= MAX_PATH_BYTES)?;
     // Lists and notes have an ending in their names, or several words.
     if path.extension().is_some() || about.len() == 0 {
         return None;

@@ -68,7 +68,7 @@ fn names_the_files_of_a_folder_and_is_the_same_elsewhere() {
     assert_ne!(after.folders[1], before.folders[1]);
     assert_ne!(file(&after, "train/dog/2.png").bytes, file(&before, "train/dog/2.png").bytes);
 
-    // What is missing has no length.
+    // A missing file has no length.
     fs::remove_file(there.join("train/dog/2.png")).unwrap();
     std::os::unix::fs::symlink("/nowhere", there.join("train/dog/2.png")).unwrap();
     assert_eq!(file(&fingerprint("folder", &there, Split::Train), "train/dog/2.png").bytes, None);

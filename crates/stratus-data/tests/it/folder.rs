@@ -258,7 +258,7 @@ fn archives_that_are_none_or_cut_are_refused() {
     }
     fs::write(&tar, [b'x'; 2048]).unwrap();
     let message = refused(&tar, Split::Train, &OpenOptions::default());
-    assert_eq!(message, "ROOT: is no tar archive: it does not begin with a header");
+    assert_eq!(message, "ROOT: is not a tar archive: it does not begin with a header");
 }
 
 fn all(set: &Arc<dyn Dataset>, config: LoaderConfig) -> Vec<BatchBuffer> {

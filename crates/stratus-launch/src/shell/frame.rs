@@ -1,4 +1,4 @@
-//! What a script writes, told from what the account's shell writes around it.
+//! The output of a script, separated from what the account's shell writes around it.
 //!
 //! Start-up files greet (`echo Welcome`, a list of modules, a quota), others say something at the end, and
 //! all of it comes on the streams of the script. So a script is framed: it prints a mark of its own before
@@ -104,7 +104,8 @@ pub(super) struct Framed<R> {
     from: R,
     begins: Vec<u8>,
     ended: Vec<u8>,
-    /// What has come is in `start..filled`; the script's own, without any part of a mark, in `start..clear`.
+    /// The bytes read so far are in `start..filled`; those of the script, without any part of a mark, in
+    /// `start..clear`.
     buffer: Vec<u8>,
     start: usize,
     clear: usize,

@@ -8,9 +8,9 @@ use stratus_base::text::quoted;
 struct Account {
     /// The account's shell.
     shell: &'static str,
-    /// What start-up files do, as a Bourne shell's commands.
+    /// The commands of start-up files, for a Bourne shell.
     before: String,
-    /// What is done when the shell has ended.
+    /// The commands that run when the shell has ended.
     after: String,
 }
 
@@ -120,7 +120,7 @@ fn refuses_an_account_that_does_not_run_the_script() {
         format!("{no}This account is not available")
     );
     assert_eq!(said("exit 0", "sh"), format!("{no}nothing was said"));
-    // What reads the script's first line would else have the rest of it run.
+    // Start-up files that read the script's first line would otherwise have the rest of it run.
     assert_eq!(said("read line", "sh"), format!("{no}the script did not come whole"));
     assert_eq!(said("cat > /dev/null", "sh"), format!("{no}the script did not come whole"));
     assert!(said("echo hello", "no-such-shell").contains("no-such-shell"));
@@ -161,6 +161,6 @@ fn a_quoted_word_is_one_word_whatever_is_in_it() {
 }
 
 #[test]
-fn what_a_target_says_cannot_command_the_terminal() {
+fn text_of_a_target_cannot_command_the_terminal() {
     assert_eq!(clean("a\u{1b}[31mb\r\n\tc\u{202e}d\u{7}"), "a\\u{1b}[31mb\n\tc\\u{202e}d\\u{7}");
 }

@@ -109,6 +109,7 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     }
     html.element("h3", "", "Learning");
     means_note(html, run.curves.iterations_per_point);
+    non_finite_note(html, run.curves.non_finite_losses);
     html.open("div", "pair");
     html.chart("loss", number, "Loss", "");
     match run.task {
@@ -126,6 +127,18 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
 fn means_note(html: &mut Html, iterations: u64) {
     if iterations > 1 {
         html.element("p", "note", &format!("Each point of a curve is the mean of {iterations} iterations."));
+    }
+}
+
+/// Says that the curve of the loss leaves out points, where the loss was not finite.
+fn non_finite_note(html: &mut Html, iterations: u64) {
+    if iterations > 0 {
+        let plural = if iterations == 1 { "" } else { "s" };
+        let text = format!(
+            "The loss of {iterations} iteration{plural} is not finite: the curve has no point there, and its \
+             line joins the points beside."
+        );
+        html.element("p", "note", &text);
     }
 }
 

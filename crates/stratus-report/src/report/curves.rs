@@ -25,8 +25,10 @@ const LAYERS: usize = 24;
 pub struct Curves {
     /// The number of the last iteration of each point's stretch.
     pub iteration: Vec<u64>,
-    /// Mean training loss.
+    /// Mean training loss; none where one of its iterations has a loss that is not finite.
     pub loss: Curve,
+    /// The number of iterations whose loss is not finite.
+    pub non_finite_losses: u64,
     /// Mean share of right answers.
     pub accuracy: Curve,
     /// Mean learning rate.
@@ -85,6 +87,7 @@ impl Curves {
         for row in CsvReader::<IterationRow>::open(&path)? {
             let row = row?;
             self.epoch_ends.insert(row.epoch, row.iteration);
+            self.non_finite_losses += u64::from(!row.loss.is_finite());
             let wall = row.data_s + row.train_s + row.unattributed_s;
             means.push(
                 row.iteration,

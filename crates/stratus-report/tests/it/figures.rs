@@ -266,6 +266,26 @@ fn time_chart(report: &Report, times: &HashMap<String, [Vec<f64>; 3]>, wall_ms: 
 }
 
 #[test]
+fn a_page_says_that_losses_are_not_finite() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), Task::Classification, 6, 30);
+    let text = fs::read_to_string(run.iterations()).unwrap();
+    let lines = text.lines().enumerate().map(|(at, line)| {
+        let mut fields: Vec<&str> = line.split(',').collect();
+        if [7, 8].contains(&at) {
+            fields[2] = "NaN";
+        }
+        fields.join(",") + "\n"
+    });
+    fs::write(run.iterations(), lines.collect::<String>()).unwrap();
+    let page = page::render(&Report::of(&[run.path().to_owned()], Some(SKIPPED), None));
+    let losses = drawn(&page)["runs"][0]["curves"]["loss"].as_array().unwrap().clone();
+    let missing: Vec<usize> = (0..losses.len()).filter(|&at| losses[at].is_null()).collect();
+    assert_eq!(missing, [6, 7]);
+    assert!(page.contains("The loss of 2 iterations is not finite"));
+}
+
+#[test]
 fn a_page_has_the_figures_of_its_csv_files() {
     check(Task::Classification, 6, 30);
     check(Task::Classification, 150, 30);

@@ -16,20 +16,22 @@ const REST: &str =
 /// [`TrainError::Configuration`], with the layer, the batch that has too few samples, and what to do.
 pub fn expect_statistics(resolved: &Resolved, graph: &Graph) -> Result<(), TrainError> {
     let settings = resolved.settings();
-    let (batch, parts) = (settings.train.batch_size, settings.train.micro_batches);
-    let batches = [Some(batch), resolved.tail_batch()];
+    let batches = [Some(settings.train.batch_size), resolved.tail_batch()];
     for (batch, is_tail) in batches.into_iter().flatten().zip([false, true]) {
         if samples_at_once(resolved, batch) > 1 {
             continue;
         }
         let Some((layer, shape)) = graph.nodes.iter().find_map(|node| single(graph, node)) else { continue };
-        let (what, hint) = match (is_tail, parts > 1 && batch > 1) {
-            (false, false) => ("a batch", "take larger batches with --set train.batch_size="),
-            (false, true) => {
+        let (in_parts, in_micro_batches) = (resolved.parts() > 1, settings.train.micro_batches > 1);
+        let (what, hint) = match (is_tail, batch > 1) {
+            (false, true) if in_parts => ("a part", "cut batches into fewer parts with --set train.parts="),
+            (false, true) if in_micro_batches => {
                 ("a micro-batch", "cut batches into fewer parts with --set train.micro_batches=")
             }
-            (true, false) => ("the last batch of an epoch", REST),
-            (true, true) => ("a micro-batch of an epoch's last batch", REST),
+            (false, _) => ("a batch", "take larger batches with --set train.batch_size="),
+            (true, true) if in_parts => ("a part of an epoch's last batch", REST),
+            (true, true) if in_micro_batches => ("a micro-batch of an epoch's last batch", REST),
+            (true, _) => ("the last batch of an epoch", REST),
         };
         return Err(TrainError::Configuration {
             problem: format!(
@@ -137,6 +139,28 @@ mod tests {
             let mut frozen = graph(true);
             frozen.freeze(&["bn2"]).unwrap();
             check(&frozen, &keys).unwrap();
+        }
+    }
+
+    #[test]
+    fn names_a_part_of_one_sample_and_its_key() {
+        let keys = |images, parts| {
+            [("data.synthetic.images", images), ("train.batch_size", "8"), ("train.parts", parts)]
+        };
+        for (images, parts, expected) in [
+            ("64", "8", Some(("a part has 1 sample", "--set train.parts="))),
+            ("64", "4", None),
+            ("68", "4", Some(("a part of an epoch's last batch has 1 sample", "data.drop_last=true"))),
+        ] {
+            let found = check(&graph(true), &keys(images, parts)).err();
+            let found = found.map(|error| (error.to_string(), error.hint().unwrap()));
+            match (&found, expected) {
+                (None, None) => {}
+                (Some((problem, hint)), Some((expected, key))) => {
+                    assert!(problem.contains(expected) && hint.contains(key), "{problem}; {hint}");
+                }
+                _ => panic!("{images} images in {parts} parts: {found:?}, expected {expected:?}"),
+            }
         }
     }
 

@@ -142,7 +142,7 @@ impl LogitSums {
         Ok(Self { classes, size, window, sums, seen, complete, predicted, labels, loss, pixel, best })
     }
 
-    /// The sums that are held for an image; `None` where their number is none of this machine.
+    /// The sums that are held for an image; `None` where their number overflows `usize`.
     fn held(classes: usize, size: [usize; 2], windows: &SlidingWindows) -> Option<usize> {
         classes.checked_mul(windows.size[0])?.checked_mul(size[1])
     }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn never_predicts_what_is_no_number() {
+    fn never_predicts_nan() {
         let windows = SlidingWindows::new([1, 1], 0.0).unwrap();
         let mut sums = LogitSums::new(2, [1, 2], &windows, vec![-1, 7]).unwrap();
         sums.add([0, 0], &[f32::NAN, f32::NEG_INFINITY]);

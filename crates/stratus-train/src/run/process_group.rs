@@ -210,7 +210,7 @@ impl ProcessGroup {
                 "worker {rank} has another data set than worker 0{}",
                 listed.iter().map(|difference| format!("\n  {difference}")).collect::<String>()
             ),
-            hint: "give all workers the same files; their folder may be another on each machine".to_owned(),
+            hint: "give all workers the same files; the folder may differ between machines".to_owned(),
         })
     }
 

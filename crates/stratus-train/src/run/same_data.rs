@@ -45,7 +45,7 @@ impl Begun<'_> {
     }
 }
 
-/// How the iterations of an epoch differ from those that a checkpoint was made with, as far as it tells.
+/// How the iterations of an epoch differ from those that a checkpoint was made with, where it records them.
 fn place_difference(state: &State, now: u64) -> Option<String> {
     let whole = state.iteration.saturating_sub(state.batch);
     match whole.checked_div(u64::from(state.epoch)) {

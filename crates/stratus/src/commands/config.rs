@@ -118,7 +118,7 @@ fn convert(
         if !classes.is_empty() {
             files.push((&list, &lines, "the list of classes"));
         }
-        // What is there with the same content is not lost.
+        // Nothing is lost where the file has the same content.
         files.retain(|(path, text, _)| std::fs::read(path).ok().as_deref() != Some(text.as_bytes()));
         let mut outputs = Outputs::new(overwrite);
         outputs.protect(file);

@@ -149,7 +149,7 @@ fn find(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Resu
         return match &arguments.weights {
             Some(file) => {
                 let (weights, found) = read(arguments, file, &trained.graph, output)?;
-                // What other weights record is true of them; where they record nothing, it is the run's.
+                // Other weights have their own record; where they have none, the run's is taken.
                 let input_shape = metadata.input_shape.clone();
                 let metadata = match found == NetworkMetadata::default() {
                     true => metadata,

@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
     let weights = layers.with_extension("safetensors");
     let mut outputs = Outputs::new(*overwrite);
     outputs.protect(file);
-    // What is there with the same content is not lost.
+    // Nothing is lost where the file has the same content.
     let same = fs::read_to_string(&layers).is_ok_and(|there| there == text);
     outputs.claim(&layers, "the layer file", if same { Mark::Same } else { Mark::None })?;
     let same = weights.is_file() && holds(&weights, &imported)?;

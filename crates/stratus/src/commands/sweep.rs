@@ -148,7 +148,7 @@ fn tell(definition: &Definition, lost: &[Lost], retry: bool, output: &Output) {
     }
 }
 
-/// What would be trained; `left` is how many runs a sweep that was begun has still to train.
+/// Shows the cells of a sweep; `left` is the number of runs that a sweep that has begun still has to train.
 fn show(definition: &Definition, left: Option<usize>, output: &Output) -> Result {
     #[derive(Serialize)]
     struct Planned<'a> {

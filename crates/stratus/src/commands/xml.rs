@@ -40,7 +40,7 @@ pub fn experiment(
                 return Err(Failure::usage(format!(
                     "{list} exists, and the classes of {path} would replace it"
                 ))
-                .hint(format!("remove or rename {list}, and it is written anew")));
+                .hint(format!("remove or rename {list}, and run the command again")));
             }
             Outputs::write(&list, text.as_bytes())?;
             output.message(&format!("{} names the classes", list.display()));

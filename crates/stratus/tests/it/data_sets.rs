@@ -276,7 +276,7 @@ fn a_folder_is_packed_into_shards_and_trained_from_there() {
     // The index is made again from what is there.
     fs::remove_file(place.path("shards/index.json")).unwrap();
     let ran = place.run(&["data", "shard", "--index-only", "shards"]).expect(1);
-    assert!(ran.err.contains("none of a tar archive, or damaged"), "{}", ran.err);
+    assert!(ran.err.contains("is not a tar header, or is damaged"), "{}", ran.err);
     place.run(&["data", "shard", "images", "shards", "--overwrite"]).expect(0);
     let index = fs::read(place.path("shards/index.json")).unwrap();
     fs::remove_file(place.path("shards/index.json")).unwrap();

@@ -15,7 +15,7 @@ use stratus_graph::zoo::{Hyperparameters, NETWORKS, Network};
 const WIDTH: usize = 4;
 /// Classes of the synthetic images.
 const CLASSES: usize = 3;
-/// Heights and widths of images, of which a network gets the smallest that it can take.
+/// Heights and widths of images: a network gets the smallest that it can take.
 const SIDES: [usize; 9] = [16, 32, 48, 64, 80, 96, 128, 224, 299];
 
 type Check = Result<(), String>;
@@ -151,7 +151,7 @@ fn continues(subject: &Subject) -> Check {
     if whole == cut { Ok(()) } else { Err(format!("the weights are {cut}, without interruption {whole}")) }
 }
 
-/// What the last validation measured is measured again.
+/// The loss of the last validation is measured again.
 fn evaluates(subject: &Subject) -> Check {
     let measured = json(&subject.run(&["eval", "whole", "--json"])?)?;
     let trained = last_epoch(&subject.place.path("whole"), "val_loss");
@@ -241,10 +241,10 @@ fn collects(subject: &Subject) -> Check {
     expect_file(&subject.place.path("whole/layers.csv"))
 }
 
-/// What every network goes through in every test run.
+/// The commands that every network goes through in every test run.
 const ALWAYS: [Command; 2] = [("continue", continues), ("eval", evaluates)];
 
-/// What several networks of different families go through in every test run.
+/// The commands that several networks of different families go through in every test run.
 const IN_TURN: [Command; 7] = [
     ("infer", infers),
     ("model export", exports),

@@ -46,7 +46,7 @@ fn masks_have_the_names_of_images_with_one_ending_replaced() {
     let expected: Vec<String> =
         stems.iter().flat_map(|stem| [format!("{stem}.overlay.png"), format!("{stem}.png")]).collect();
     assert_eq!(names(&place.path("masks")), expected);
-    // What would still be one file is none.
+    // Two outputs in one file are refused.
     fs::write(place.path("scan.1.jpg"), &image).unwrap();
     let ran = infer(&["scans", "scan.1.jpg", "--out", "other"]).expect(2);
     assert!(ran.err.contains("the mask of scan"), "{}", ran.err);
@@ -100,7 +100,7 @@ fn infer_never_replaces_what_it_reads() {
             &["set/val/8.png", "set/val/9.png", "--out", "masks", "--sheet", "set/val/9.png"],
         ] {
             let ran = infer(&[more, overwrite].concat()).expect(2);
-            assert!(ran.err.contains("which is read"), "{more:?}: {}", ran.err);
+            assert!(ran.err.contains("which is an input"), "{more:?}: {}", ran.err);
         }
     }
     assert_eq!(fs::read(place.path("set/val/8.png")).unwrap(), image);
@@ -190,7 +190,7 @@ fn no_command_replaces_a_file_that_it_did_not_write() {
         &["model", "export", "net.toml", "--weights", "own.safetensors", "--onnx", "net.toml", "--overwrite"],
     ] {
         let ran = place.run(command).expect(2);
-        assert!(ran.err.contains("which is read"), "{command:?}: {}", ran.err);
+        assert!(ran.err.contains("which is an input"), "{command:?}: {}", ran.err);
     }
     assert_eq!(fs::read_to_string(place.path("lab.xml")).unwrap(), xml);
 }

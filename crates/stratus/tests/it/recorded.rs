@@ -62,7 +62,7 @@ fn eval_takes_normalisation_resize_and_classes_from_weights() {
     }
     let (top1, _, samples) = of_run("two");
     assert_eq!((top1, samples), (1.0, 8));
-    // What infer is shown is the same.
+    // `infer` sees the same images.
     let ran = run(&place, &["infer", "digits", "two/row", "--weights", "net.safetensors", "--top", "1"], &[]);
     assert!(ran.expect(0).out.lines().take(4).all(|line| line.contains("  row ")));
 }

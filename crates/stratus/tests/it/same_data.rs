@@ -138,7 +138,7 @@ fn a_run_without_a_record_is_compared_as_far_as_it_tells() {
     (0..5).for_each(|image| {
         fs::remove_file(place.path(&format!("photographs/row/more{image}.png"))).unwrap();
     });
-    // What goes on has a record from then on.
+    // A run that is continued has a record from then on.
     let ran = place.run(&["train", "run"]).expect(0);
     assert!(ran.err.contains(note), "{}", ran.err);
     assert_eq!(fs::read(place.path("run/data.json")).unwrap(), record);

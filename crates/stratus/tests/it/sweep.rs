@@ -94,7 +94,7 @@ fn a_run_that_was_removed_is_trained_again() {
     let planned = place.run(&["sweep", "rates", "--dry-run"]).expect(0).out;
     assert!(planned.contains("; 0 are left to train"), "{planned}");
 
-    // What is in the place of a folder is not touched, and nothing is trained.
+    // A file in the place of a folder is not touched, and nothing is trained.
     fs::remove_dir_all(place.path("rates/runs/1")).unwrap();
     fs::write(place.path("rates/runs/1"), "mine").unwrap();
     let refused = place.run(&["sweep", "rates"]).expect(2).err;

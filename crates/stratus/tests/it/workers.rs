@@ -17,7 +17,7 @@ pub fn has_mpi() -> bool {
     let given_up = std::env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
     assert!(there || given_up, "no MPI: run scripts/deps-mpi.sh, or set STRATUS_WITHOUT_MPI=1");
     if !there {
-        eprintln!("not run: STRATUS_WITHOUT_MPI is set, and there is no MPI");
+        eprintln!("SKIPPED: STRATUS_WITHOUT_MPI is set, and there is no MPI");
     }
     there
 }

@@ -25,7 +25,8 @@
     const places = decimals(step);
     const short = { minimumFractionDigits: places, maximumFractionDigits: places };
     const fine = places > 5;
-    return ticks.map(v => v === null ? "" : fine && v !== 0 ? v.toExponential(2) : v.toLocaleString("en-US", fine ? {} : short));
+    const text = v => fine && v !== 0 ? v.toExponential(2) : v.toLocaleString("en-US", fine ? {} : short);
+    return ticks.map(v => v === null ? "" : text(v));
   };
 
   const draw = (place, x, series, rows, more) => {

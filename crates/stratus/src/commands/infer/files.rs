@@ -71,7 +71,7 @@ impl Files {
             found.retain(|file| {
                 let is_output =
                     out.as_ref().is_some_and(|out| place(file).is_some_and(|file| file.starts_with(out)));
-                // What cannot be read says so later.
+                // A file that cannot be read is reported when it is decoded.
                 !is_output && !png_mark::is_marked(file).unwrap_or(false)
             });
         }

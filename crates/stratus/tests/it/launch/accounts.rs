@@ -1,5 +1,5 @@
-//! Accounts whose shell says more than it is asked, or is no Bourne shell. A stand-in for `ssh` hands the line
-//! to that shell as `sshd` does.
+//! Accounts whose shell says more than it is asked, or is no Bourne shell. A stand-in for `ssh` hands the
+//! line to that shell as `sshd` does.
 
 use super::{ended, instead, launch, near, target, text};
 use crate::common::{Place, Result};
