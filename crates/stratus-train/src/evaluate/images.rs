@@ -1,6 +1,7 @@
 //! Which images weights are measured on.
 
 use crate::input::{open_options, open_split};
+use crate::weights::are_numbers;
 use crate::{Experiment, TrainError};
 use serde::Serialize;
 use std::fmt;
@@ -203,18 +204,13 @@ fn all_parts(
     Ok(parts)
 }
 
-/// Whether the names are only class numbers, as for classes without names.
-fn is_numbers(names: &[String]) -> bool {
-    (0..).zip(names).all(|(number, name): (usize, _)| *name == number.to_string())
-}
-
 /// Checks that a data set has as many classes as a network whose weights record no names.
 ///
 /// # Errors
 /// Where there are fewer, and which they are cannot be known.
 pub(super) fn expect_known(set: &dyn Dataset, classes: usize, path: &str) -> Result<(), TrainError> {
     let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-    if own.len() == classes || set.masks() || is_numbers(&own) {
+    if own.len() == classes || set.masks() || are_numbers(&own) {
         return Ok(());
     }
     Err(TrainError::Configuration {
@@ -233,7 +229,7 @@ pub(super) fn expect_known(set: &dyn Dataset, classes: usize, path: &str) -> Res
 /// same, or either's classes have no names.
 fn numbers_of(set: &dyn Dataset, names: &[String], path: &str) -> Result<Option<Vec<u32>>, TrainError> {
     let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-    if own == names || is_numbers(&own) || is_numbers(names) {
+    if own == names || are_numbers(&own) || are_numbers(names) {
         return Ok(None);
     }
     if set.masks() {

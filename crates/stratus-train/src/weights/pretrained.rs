@@ -1,6 +1,6 @@
 //! Pretrained weights: those of a safetensors file, a PyTorch state dict or another run.
 
-use super::{CheckpointChoice, initialise, load_checkpoint, metadata_of_run};
+use super::{CheckpointChoice, are_numbers, initialise, load_checkpoint, metadata_of_run};
 use crate::{Experiment, TrainError};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -193,9 +193,7 @@ impl Pretrained {
             }
         };
         let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-        let is_number = |(number, name): (usize, &String)| *name == number.to_string();
-        let is_numbered = |names: &[String]| names.iter().enumerate().all(is_number);
-        if own == names || is_numbered(&own) || is_numbered(&names) {
+        if own == names || are_numbers(&own) || are_numbers(&names) {
             return;
         }
         let heads = classifiers(graph);
