@@ -8,19 +8,20 @@ endif
 
 .PHONY: demo build test test-all check-onnx deps check reference clean-deps
 
-# Without stores of objects, which are half of what there is to compile: the demo's files are here.
+# Without object stores, which take half of the compile time: the demo's files are in the repository.
 demo:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
 	$(CARGO) build --release --locked -p stratus --no-default-features
 	$(STRATUS) train digits --set train.epochs=3
 
-# The libraries are a gain, not a need: without oneDNN the reference backend computes, without libjpeg-turbo
-# JPEG files take longer.
+# The libraries are optional: without oneDNN, the reference backend computes; without libjpeg-turbo, JPEG
+# decoding is slower.
 build:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
-	$(CARGO) build --release --locked -p stratus
+	CARGO_PROFILE_RELEASE_DEBUG=line-tables-only $(CARGO) build --release --locked -p stratus
+	@bash scripts/split-debug.sh --best-effort $(STRATUS)
 
 test:
 	@bash scripts/deps.sh --best-effort
@@ -31,16 +32,16 @@ test:
 	@bash scripts/amx/test.sh --best-effort
 	@bash scripts/check-onnx.sh --best-effort
 
-# What onnxruntime makes of the exported networks, and of models that are imported and exported again.
+# Compares exported networks, and models that are imported and exported again, with onnxruntime.
 check-onnx:
 	@bash scripts/check-onnx.sh
 
-# The tests, and those that take minutes, optimised: a hundred kills, real file servers, a real Slurm; more
-# models of ONNX's operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it,
-# else 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages
-# opened in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty of them
-# killed, task files read by SkyPilot. STORE_SERVERS=none goes without the servers where they cannot be
-# installed; the tests say that they were not run.
+# All tests, optimised, with those that take minutes: a hundred kills, real file servers, a real Slurm; more
+# models of ONNX operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
+# 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
+# in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty killed
+# workers, task files read by SkyPilot. STORE_SERVERS=none skips the servers if they cannot be installed; the
+# skipped tests are reported.
 test-all: test
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh
@@ -52,7 +53,7 @@ test-all: test
 	@bash scripts/check-sky.sh
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/slurm-server.sh install
-	STRATUS_KILLS=100 STRATUS_FAULTS=20 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \
+	STRATUS_TESTS=all STRATUS_KILLS=100 STRATUS_FAULTS=20 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \
 		$(CARGO) test --workspace --locked --release -- --include-ignored
 	@bash scripts/check-link.sh --best-effort
 
@@ -62,14 +63,15 @@ deps:
 	@bash scripts/deps-nvrtc.sh
 	@bash scripts/deps-mpi.sh
 
-# Format, lints, lines within 110 columns, and documentation without a broken link.
+# Format, lints, lines within 110 columns, and documentation without broken links.
 check:
 	@bash scripts/check-width.sh
+	@bash scripts/check-words.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-# The page of configuration keys; a test fails where it is out of date.
+# Writes the page of configuration keys; a test fails if it is out of date.
 reference:
 	$(CARGO) run -q --locked -p stratus -- config keys --markdown > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md

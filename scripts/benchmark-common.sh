@@ -1,8 +1,7 @@
-# shellcheck shell=bash
-# What the benchmarks of this folder share; they source it. It goes to the root of the checkout and builds
-# Stratus: with FEATURES=all with object stores, which take long to compile. What is printed is plain text:
-# titles behind `==`, commands behind `$`. docs/benchmarks/README.md says where it goes and how the pages
-# are made of it.
+# shellcheck shell=bash Shared by the benchmarks of this folder, which source it. Changes to the root of the
+# checkout and builds Stratus; with FEATURES=all, with object stores, which take long to compile. The output
+# is plain text: titles after `==`, commands after `$`. docs/benchmarks/README.md describes where it is stored
+# and how the pages use it.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 if [ "${FEATURES:-}" = all ]; then
@@ -13,13 +12,13 @@ fi
 stratus=${CARGO_TARGET_DIR:-target}/release/stratus
 stratus() { "$stratus" "$@"; }
 
-show() { # command…: the command and what it prints
+show() { # command…: prints the command and its output
     echo "\$ $*"
     "$@" 2>&1
     echo
 }
 
-head_of_page() { # title: the first lines, and the machine
+head_of_page() { # title: prints the first lines, and the machine
     echo "$1, $(date -u +'%Y-%m-%d %H:%M') UTC"
     echo "scripts/$(basename "$0"), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
     echo
@@ -30,10 +29,10 @@ head_of_page() { # title: the first lines, and the machine
     echo
 }
 
-peers() { # what the command in PEERS prints; nothing without it
+peers() { # prints the output of the command in PEERS, if it is set
     if [ -n "${PEERS:-}" ]; then
-        # A peer that has not every network must not end what is measured.
-        bash -c "$PEERS" 2>/dev/null || echo "(the last peer ended with $?)"
+        # A baseline that lacks a network must not end the benchmark.
+        bash -c "$PEERS" 2>/dev/null || echo "(the last baseline ended with $?)"
         echo
     fi
 }

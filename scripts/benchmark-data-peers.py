@@ -1,5 +1,5 @@
-"""Measures peers of the data pipeline on a folder of JPEG files, on one core: libjpeg-turbo, which decodes
-whole images, and torchvision's pipeline for ImageNet.
+"""Measures baselines of the data pipeline on a folder of JPEG files, on one core: libjpeg-turbo, which
+decodes whole images, and torchvision's pipeline for ImageNet.
 
     python scripts/benchmark-data-peers.py FOLDER [--rounds 5]
 

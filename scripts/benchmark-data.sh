@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures what brings a network its images on this machine, one core, beside libjpeg-turbo and torchvision,
-# and prints every command and its raw output.
+# Measures the data pipeline on one core of this machine, together with libjpeg-turbo and torchvision, and
+# prints every command and its raw output.
 #
 #   PYTHON=/path/to/python scripts/benchmark-data.sh FOLDER > docs/benchmarks/raw/data.txt
 #
-# FOLDER holds `<class>/<image>`, JPEG; PYTHON has torch and torchvision; libturbojpeg is installed. Rounds
-# of the two are taken in turn: compare the medians of the same page. Nothing else should run.
+# FOLDER holds `<class>/<image>`, JPEG; PYTHON has torch and torchvision; libturbojpeg is installed. Stratus
+# and the baselines run in turn in each round: compare the medians of the same page. Nothing else should run.
 set -euo pipefail
 folder=$(realpath "$1")
 # shellcheck source=scripts/benchmark-common.sh

@@ -2,9 +2,9 @@
 # Measures the digits network on this machine and prints every command and its raw output.
 #
 #   scripts/benchmark-digits.sh > docs/benchmarks/raw/digits.txt
-#   PEERS='command that prints the peers as JSON lines' scripts/benchmark-digits.sh > …
+#   PEERS='command that prints the baselines as JSON lines' scripts/benchmark-digits.sh > …
 #
-# Peers and Stratus are measured in turn, three rounds, in the same hour: compare medians. Nothing else
+# Baselines and Stratus are measured in turn, three rounds, in the same hour: compare medians. Nothing else
 # should run.
 set -euo pipefail
 # shellcheck source=scripts/benchmark-common.sh
@@ -21,7 +21,7 @@ for round in 1 2 3; do
         show stratus bench kernels digits --rounds 20 --set train.precision=$precision
     done
 done
-echo "== The cost of stamping"
+echo "== The cost of timestamps"
 echo
 for precision in f32 bf16; do
     show stratus bench overhead digits --pairs 500 --set train.precision=$precision

@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# Measures what it takes to open large data sets, seconds and memory, and prints every command and its raw
-# output: an index of 1.3 million samples in shards, and COCO's annotations of 118,287 images.
+# Measures the time and memory to open large data sets, and prints every command and its raw output: an index
+# of 1.3 million samples in shards, and annotations of 118,287 images in the format of COCO.
 #
 #   scripts/benchmark-index.sh > docs/benchmarks/raw/data-index.txt
 #
-# Both are made up, in the sizes and the form of the real ones; nothing of them is decoded. ROUNDS (3) of
-# each.
+# Both are synthetic, in the size and format of the real ones; no image is decoded. ROUNDS (3) of each.
 set -euo pipefail
 # shellcheck source=scripts/benchmark-common.sh
 source "$(dirname "$0")/benchmark-common.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Archives are as long as the index says, and empty: they take no room on the disk.
+# Archives have the length of the index and are sparse: they take no disk space.
 python3 - "$work" <<'PYTHON'
 import json, os, random, sys
 
@@ -42,7 +41,7 @@ index = {
 with open(f"{work}/shards/index.json", "w") as file:
     json.dump(index, file, separators=(",", ":"))
 
-# As many corners as make a file of COCO's size.
+# The number of corners gives a file of COCO's size.
 def outline():
     return [round(draw.uniform(0, 480), 2) for _ in range(2 * min(400, 3 + int(draw.expovariate(1 / 21))))]
 

@@ -1,11 +1,10 @@
-"""What a report of a long run and of many runs takes: seconds and memory.
+"""Measures the time and memory of reports of a long run and of many runs.
 
     python3 scripts/benchmark-reports.py STRATUS FOLDER
 
-Trains `digits` for an epoch and ResNet-50 for a few iterations on small images, and makes long runs of them
-by repeating what they recorded: every number is a recorded one, the iterations are counted on. Prints a line
-a report: wall and processor seconds, the most resident memory, the size of the page. Needs the MNIST files of
-the repository.
+Trains `digits` for an epoch and ResNet-50 for a few iterations on small images, and makes long runs by
+repeating their records with increasing iteration numbers. Prints a line per report: wall and CPU seconds,
+peak resident memory, the size of the page. Needs the MNIST files of the repository.
 """
 import os
 import pathlib
@@ -53,7 +52,7 @@ def frame(kind, payload):
 
 
 def lengthen(run, to, iterations):
-    """A copy of a run whose timeline and iterations.csv repeat the recorded ones up to so many."""
+    """Copies a run and repeats the records of its timeline and iterations.csv to this length."""
     shutil.copytree(run, to, ignore=shutil.ignore_patterns("checkpoints", "*.html"))
     path = to / "timeline" / "records.bin"
     data = path.read_bytes()
@@ -83,7 +82,7 @@ def train(program, folder, *arguments):
     subprocess.run([program, "train", *arguments, "--quiet"], cwd=folder, check=True, capture_output=True)
 
 
-def measure(program, folder, what, *arguments):
+def measure(program, folder, label, *arguments):
     begun = time.monotonic()
     child = subprocess.Popen(
         [program, "report", "--no-peaks", *arguments, "--out", "report.html"],
@@ -91,10 +90,10 @@ def measure(program, folder, what, *arguments):
     )
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.monotonic() - begun
-    assert status == 0, (what, status)
+    assert status == 0, (label, status)
     size = (folder / "report.html").stat().st_size
     print(
-        f"{what}: {wall:.2f} s, {usage.ru_utime + usage.ru_stime:.2f} s of a processor, "
+        f"{label}: {wall:.2f} s, {usage.ru_utime + usage.ru_stime:.2f} s of CPU time, "
         f"{usage.ru_maxrss / 1000:.0f} MB, a page of {size / 1e6:.2f} MB",
         flush=True,
     )

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Measures training steps of the segmentation networks in PyTorch, to compare Stratus with.
+"""Measures training iterations of the segmentation networks in PyTorch, as a baseline for Stratus.
 
-A step is forward, weighted cross-entropy of every pixel, backward, update by SGD with momentum, and reading
-the loss; in bf16 the forward pass and the loss are under autocast. The networks are those of
-scripts/fixtures/segmentation.py; images are random, a twentieth of the pixels is of no class.
+An iteration is forward, weighted cross-entropy of every pixel, backward, update by SGD with momentum, and
+reading the loss; in bf16 the forward pass and the loss are under autocast. The networks are those of
+scripts/fixtures/segmentation.py; images are random, a twentieth of the pixels has no class.
 
     python3 scripts/benchmark-segmentation-peer.py --batch 8
     python3 scripts/benchmark-segmentation-peer.py --networks erfnet --modes eager --threads 2 --steps 9
 
-Every combination runs in a process of its own. Prints a JSON line for each, with the median milliseconds of a
-step, images/s, and the peak memory in MiB: of the process, with what it had before it made the network beside
-it, or on a GPU of PyTorch's allocations. The mode `compiled` compiles the whole network, on a processor
-only where there is a C++ compiler; a combination that fails gets a line that says why.
+Every combination runs in a separate process. Prints a JSON line for each, with the median milliseconds of an
+iteration, images/s, and the peak memory in MiB: of the process, together with its memory before it created
+the network, or on a GPU of PyTorch's allocations. The mode `compiled` compiles the whole network, on a CPU
+only if there is a C++ compiler; a combination that fails gets a line with the reason.
 """
 import argparse
 import itertools
@@ -31,13 +31,13 @@ COMPILERS = ("g++", "c++", "clang++")
 
 
 def resident_mib():
-    """The process's memory now; of its peak the system knows by itself."""
+    """The current memory of the process; the system tracks the peak."""
     with open("/proc/self/status", encoding="utf-8") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 def measure(network, precision, layout, mode, arguments):
-    """Runs in a process of its own."""
+    """Measures one combination, in a separate process."""
     sys.path.insert(0, str(FIXTURES))
     import torch
     from torch import nn
@@ -94,17 +94,17 @@ def combinations(arguments):
     names = [getattr(arguments, key).split(",") for key in ("networks", "precisions", "layouts", "modes")]
     for network, precision, layout, mode in itertools.product(*names):
         if mode == "compiled" and arguments.device == "cpu" and not any(map(shutil.which, COMPILERS)):
-            print(f"{network}, compiled: left out, there is no C++ compiler", file=sys.stderr)
+            print(f"{network}, compiled: skipped, C++ compiler not found", file=sys.stderr)
             continue
         yield network, precision, layout, mode
 
 
 def listed(known):
-    """An option's type: names between commas."""
+    """The type of an option: comma-separated names."""
     def names(text):
         for name in text.split(","):
             if name not in known:
-                raise argparse.ArgumentTypeError(f"there is no `{name}`; known are {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"unknown `{name}`; known are {', '.join(known)}")
         return text
     return names
 

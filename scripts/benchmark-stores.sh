@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures training from shards that lie in an S3 store and in OpenStack Swift beside shards on the local
-# disk, and prints every command and its raw output.
+# Measures training from shards in an S3 store, in OpenStack Swift and on the local disk, and prints every
+# command and its raw output.
 #
 #   scripts/benchmark-stores.sh FOLDER > docs/benchmarks/raw/stores.txt
 #
 # FOLDER holds `<class>/<image>`, JPEG; each image becomes COPIES samples (20) in shards of SHARD_MIB (16).
-# The server is a real Swift on this machine, which speaks S3 too (`scripts/store-servers.sh install`): it
-# takes part of the processors that are measured, so what it took is shown. Every run starts with an empty
-# cache. ROUNDS (5) of the three places are taken in turn, and TRAIN_ROUNDS (3) of training: compare the
-# medians of the same page. Nothing else should run.
+# The server is a real Swift on this machine, which also implements S3 (`scripts/store-servers.sh install`).
+# It uses some of the measured CPU time, so its share is printed. Every run starts with an empty cache. ROUNDS
+# (5) measure the loader on each of the three in turn, TRAIN_ROUNDS (3) training: compare the medians of the
+# same page. Nothing else should run.
 set -euo pipefail
 folder=$(realpath "$1")
 FEATURES=all
@@ -33,7 +33,7 @@ for container in ["bucket", "container"]:
     urlopen(Request(f"{storage}/{container}", method="PUT", headers={"X-Auth-Token": token})).close()
 PYTHON
 
-# What is measured on is small: an image of each class.
+# The benchmark uses one image of each class.
 while IFS= read -r image; do
     class=$(basename "$(dirname "$image")")
     mkdir -p "$work/set/train/$class" "$work/set/val/$class"
@@ -45,17 +45,18 @@ done < <(find -L "$folder" -type f | sort)
 names=("local disk" S3 Swift)
 addresses=("$work/shards" s3://bucket/set swift://container/set)
 
-# The processor time of the servers up to now, in ticks.
+# The CPU time of the servers so far, in ticks.
 server_ticks() {
     local file ticks=0
     for file in "$node"/run/*.pid; do
-        # Behind the name, which may hold anything, the 12th and 13th field: user and system time.
+        # After the name, which may contain anything, the 12th and 13th field: user and system time.
         ticks=$((ticks + $(sed 's/.*) //' "/proc/$(cat "$file")/stat" | awk '{ print $12 + $13 }')))
     done
     echo "$ticks"
 }
 
-# label, what of the output is shown, command…: what it prints, its time and processor time, and the servers'
+# label, pattern of the lines to print, command…: runs it; prints these lines, its wall and CPU time, and the
+# CPU time of the servers
 measured() {
     local label=$1 shown=$2 before began output
     shift 2
@@ -64,23 +65,23 @@ measured() {
     grep -E "$shown" <<< "$output" | sed "s|^|$label: |"
     awk -v label="$label" -v began="$began" -v ended="$EPOCHREALTIME" -v hertz="$(getconf CLK_TCK)" \
         -v ticks=$(($(server_ticks) - before)) \
-        '{ printf "%s: %.1f s; processor time: stratus %.1f s, servers %.1f s\n",
+        '{ printf "%s: %.1f s; CPU time: stratus %.1f s, servers %.1f s\n",
             label, ended - began, $1 + $2, ticks / hertz }' "$work/time"
 }
 
-places() { # what, what of the output is shown, command…: for each place in turn, from an empty cache
-    local what=$1 shown=$2 place
+places() { # label, pattern, command…: `measured` for each place in turn, from an empty cache
+    local label=$1 shown=$2 place
     shift 2
     for place in "${!names[@]}"; do
         rm -rf "$work/cache" "$work/run"
         sync
-        measured "$what, ${names[$place]}" "$shown" "$@" \
+        measured "$label, ${names[$place]}" "$shown" "$@" \
             --set data.name=shards --set data.path="${addresses[$place]}" \
             --set data.cache="$work/cache" --set train.batch_size=32
     done
 }
 
-head_of_page "Training from stores of objects"
+head_of_page "Training from object stores"
 for place in "${!names[@]}"; do
     echo "\$ stratus data shard SET ${addresses[$place]//"$work/"/} --shard-mib ${SHARD_MIB:-16}"
     measured "${names[$place]}" . \
@@ -88,9 +89,9 @@ for place in "${!names[@]}"; do
     echo
 done
 settings=(--set data.name=shards --set data.path=PLACE --set data.cache=EMPTY --set train.batch_size=32)
-echo "== Epochs of the loader alone"
+echo "== Epochs of the loader without training"
 echo
-echo "The shards of a window must all be there before the first batch: 8 by default, and 2."
+echo "All shards of a window must be fetched before the first batch: windows of 8 (the default) and of 2."
 echo
 for round in $(seq "${ROUNDS:-5}"); do
     for together in 8 2; do
@@ -102,7 +103,7 @@ for round in $(seq "${ROUNDS:-5}"); do
 done
 echo "== Training"
 echo
-# So that the plans are there.
+# Creates the plans.
 stratus plan resnet18 --set data.name=shards --set data.path="$work/shards" --set train.batch_size=32 \
     > /dev/null 2>&1
 for round in $(seq "${TRAIN_ROUNDS:-3}"); do

@@ -1,5 +1,5 @@
-"""The training step of a network of torchvision in PyTorch, shared out among processes by
-DistributedDataParallel over gloo: milliseconds of a step, the median of --steps.
+"""Measures the training iteration of a torchvision network in PyTorch with DistributedDataParallel over gloo:
+the median milliseconds of --steps iterations.
 
     torchrun --nproc-per-node 2 benchmark-workers-peer.py resnet18 --batch 32 --threads 1 [--bf16]
 """

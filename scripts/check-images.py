@@ -1,17 +1,17 @@
-"""Mutates the headers of good JPEG and PNG files, and compares what Stratus decodes with other decoders.
+"""Mutates the headers of valid JPEG and PNG files, and compares the pixels of Stratus with other decoders.
 
     check-images.py DECODER FOLDER [COUNT [SEED]]
 
-DECODER is the example `decode_files` of stratus-data; COUNT files of each format are made in FOLDER.
+DECODER is the example `decode_files` of stratus-data; COUNT files of each format are generated in FOLDER.
 References are Pillow for both formats, libjpeg-turbo through simplejpeg and OpenCV for JPEG, and libpng
-through OpenCV for PNG. A file is a disagreement where
+through OpenCV for PNG. A file is a disagreement if
 
-- Stratus reads it and every reference refuses it,
+- Stratus reads it and every reference rejects it,
 - Stratus reads it and its pixels are not those of every reference that reads it, or its EXIF orientation is
   neither Pillow's nor OpenCV's,
-- Stratus refuses it and every reference reads it; except that libjpeg-turbo warns that the image itself is
-  damaged (entropy-coded data are missing or wrong, scans contradict each other): Stratus refuses these,
-  others make up the pixels.
+- Stratus rejects it and every reference reads it, unless libjpeg-turbo warns that the image itself is
+  damaged (entropy-coded data are missing or wrong, scans contradict each other): Stratus rejects these,
+  others invent pixels.
 """
 
 import collections
@@ -30,18 +30,18 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageFile
 
-# What libjpeg-turbo says where pixels are made up.
+# Warnings of libjpeg-turbo about invented pixels.
 DAMAGE = (
     "premature end", "bad huffman code", "instead of rst", "inconsistent progression",
 )
-# It says only the last thing, which may be that it passed over entropy-coded data; or over padding before a
-# marker. Such a file may be read or refused.
-PASSED_OVER = "extraneous bytes before marker 0xd[0-79]"
+# It reports only the last warning, which may be about skipped entropy-coded data or about padding before a
+# marker. Such a file may be read or rejected.
+SKIPPED_BYTES = "extraneous bytes before marker 0xd[0-79]"
 warnings.simplefilter("ignore")
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
-# Good files.
+# Valid files.
 
 def photograph(rng, height, width, channels):
     y, x = np.mgrid[0:height, 0:width]
@@ -265,12 +265,12 @@ def mutate_png(rng, file):
 # References.
 
 def by_pillow(file):
-    """Pixels (height, width, channels), or why there are none."""
+    """Pixels (height, width, channels), or the reason for the rejection."""
     try:
         image = Image.open(io.BytesIO(file))
         image.load()
         return pixels_of(image)
-    except Exception as error:  # noqa: BLE001: whatever it raises, it refuses the file
+    except Exception as error:  # noqa: BLE001: any exception rejects the file
         return f"{type(error).__name__}: {error}"
 
 
@@ -288,7 +288,7 @@ def pixels_of(image):
 
 
 def orientation_by_pillow(file):
-    """The orientation; None where Pillow reads no integer, or gives up on a damaged block."""
+    """The orientation; None if Pillow reads no integer or rejects a damaged block."""
     try:
         with warnings.catch_warnings(record=True) as given_up:
             warnings.simplefilter("always")
@@ -310,7 +310,7 @@ TURNED = {
 
 
 def turned_alike_by_opencv(file, orientation):
-    """Whether OpenCV turns an image as this orientation says."""
+    """True if OpenCV rotates an image by this orientation."""
     data = np.frombuffer(file, np.uint8)
     turned = cv2.imdecode(data, cv2.IMREAD_COLOR)
     stored = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -318,7 +318,7 @@ def turned_alike_by_opencv(file, orientation):
 
 
 def by_turbo(file):
-    """Pixels or why not, and the warning, if any."""
+    """Pixels or the reason for the rejection, and the warning, if any."""
     try:
         _, _, space, _ = simplejpeg.decode_jpeg_header(file, strict=False)
         grey = space == "Gray"
@@ -351,7 +351,7 @@ def same(line, pixels):
     height, width, channels, sum_of, _ = map(int, line.split()[1:])
     pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
     if pixels.shape[:2] == (height, width) and channels == 1 and pixels.shape[2] == 3:
-        # Some give grey images three channels.
+        # Some decoders return three channels for grey images.
         pixels = np.ascontiguousarray(pixels[..., :1])
     if pixels.shape[:2] == (height, width) and channels == 3 and pixels.shape[2] == 1:
         pixels = np.repeat(pixels, 3, axis=2)
@@ -359,7 +359,7 @@ def same(line, pixels):
 
 
 def judge(kind, file, line):
-    """What became of a file, and whether decoders disagree."""
+    """The outcome of a file, and the disagreement of the decoders, or None."""
     pillow, warning = by_pillow(file), ""
     if kind == "jpeg":
         other, warning = by_turbo(file)
@@ -369,29 +369,29 @@ def judge(kind, file, line):
     damaged = any(re.search(text, warning.lower()) for text in DAMAGE)
     if line.startswith("no"):
         if len(reads) < 2:
-            return "refused by both", None
-        if damaged or re.search(PASSED_OVER, warning):
-            return "refused as damaged, of which libjpeg-turbo warns", None
-        return "refused here alone", f"refused ({line[3:]}), others read it ({warning})"
+            return "rejected by both", None
+        if damaged or re.search(SKIPPED_BYTES, warning):
+            return "rejected as damaged, with a warning of libjpeg-turbo", None
+        return "rejected only by Stratus", f"rejected ({line[3:]}), others read it ({warning})"
     if not line.startswith("ok"):
         return "no answer", f"no answer: {line}"
     if not reads and kind == "jpeg" and not isinstance(by_opencv(file), str):
-        # Pillow reads headers by itself first, and TurboJPEG refuses what it has no names for.
+        # Pillow parses headers itself first, and TurboJPEG rejects unknown subsampling.
         reads = [by_opencv(file)]
     if not reads:
-        return "read here alone", f"read, others refuse it ({pillow}; {other})"
-    # Bytes behind the last row may look like a segment that reaches beyond the end marker.
+        return "read only by Stratus", f"read, others reject it ({pillow}; {other})"
+    # Bytes after the last row may look like a segment that extends past the end marker.
     if damaged and "Premature end of JPEG file" not in warning:
         return "read though damaged", f"read, and libjpeg-turbo warns: {warning}"
     if not all(same(line, pixels) for pixels in reads):
         return "other pixels", f"other pixels ({[same(line, p) for p in reads]}, {[p.shape for p in reads]})"
     orientation, expected = int(line.split()[-1]), orientation_by_pillow(file)
-    # Of several blocks libpng keeps the first and Pillow the last; JPEG's Pillow joins.
+    # Of several EXIF blocks, libpng keeps the first and Pillow the last; in JPEG files, Pillow joins them.
     single = file.count(b"eXIf" if kind == "png" else b"Exif\0\0") == 1
     if single and expected is not None and not isinstance(pillow, str) and orientation != expected \
             and not turned_alike_by_opencv(file, orientation):
         return "another orientation", f"orientation {orientation}, Pillow says {expected}"
-    return "the same", None
+    return "equal", None
 
 
 def check(kind, make, mutate, decoder, folder, count, seed):
@@ -416,7 +416,7 @@ def check(kind, make, mutate, decoder, folder, count, seed):
     ran = subprocess.run([decoder, listed], stdout=subprocess.PIPE, text=True, check=False)
     lines = ran.stdout.splitlines()
     if ran.returncode != 0 or len(lines) != count:
-        sys.exit(f"check-images: the decoder ended with {ran.returncode} after {len(lines)} of {count} files")
+        sys.exit(f"check-images: decoder exited with {ran.returncode} after {len(lines)} of {count} files")
     outcomes, disagreements = collections.Counter(), []
     for path, what, line in zip(paths, kinds, lines, strict=True):
         outcome, problem = judge(kind, path.read_bytes(), line)

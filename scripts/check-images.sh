@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Mutates the headers of good JPEG and PNG files, and compares what Stratus decodes with Pillow, libjpeg-turbo
-# and libpng. The libraries are installed into .deps/check-images of this checkout: from pinned wheels,
-# checked by their hashes, without root.
+# Mutates the headers of valid JPEG and PNG files, and compares the pixels that Stratus decodes with those of
+# Pillow, libjpeg-turbo and libpng. The libraries are installed into .deps/check-images of this checkout: from
+# pinned wheels, checked by their hashes, without root.
 #
 #   scripts/check-images.sh                fails if they cannot be installed
-#   scripts/check-images.sh --best-effort  only says so; files that differ fail all the same
+#   scripts/check-images.sh --best-effort  only reports it; files that differ still fail
 #
-# COUNT=10000 and SEED=1 say how many files of each format there are, and which.
+# COUNT=10000 sets the number of files of each format, SEED=1 the seed that they are generated from.
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -21,7 +21,7 @@ installed_packages "$requirements" "$packages" "Pillow, simplejpeg and OpenCV"
 cd "$root"
 target=${CARGO_TARGET_DIR-target}
 cargo=${CARGO-cargo}
-# The whole workspace, as `make test` has built it.
+# The whole workspace, as `make test` builds it.
 "$cargo" test --quiet --locked --workspace --no-run
 rm -rf "$target/check-images"
 PYTHONPATH=$packages python3 scripts/check-images.py "$target/debug/examples/decode_files" \

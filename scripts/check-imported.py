@@ -1,27 +1,27 @@
-"""Compares imported networks with onnxruntime and PyTorch: outputs, and one training step.
+"""Compares imported networks with onnxruntime and PyTorch: outputs, and one iteration.
 
     python scripts/check-imported.py IMPORTED_STEP FOLDER [NETWORK ...]
 
-torchvision's networks get weights that keep every part of them at work, and are exported by torch.onnx.export
+Networks of torchvision get weights for which all layers matter, and are exported by torch.onnx.export
 in two forms:
 
-    inference    `eval()`, as most models are found: batch norms are folded into convolutions
+    inference    `eval()`, the form of most published models: batch norms are folded into convolutions
     training     `TrainingMode.TRAINING` without constant folding: batch norms are kept, to be trained further
 
-Both are made with dropout and stochastic depth at 0, which would leave out other values in every program.
-Batch norms normalise by their running statistics in inference, and by those of the batch in the training
-step; both programs compute both. IMPORTED_STEP, the example `imported_step` of stratus-train, imports a model
-and computes on it.
+Dropout and stochastic depth are 0 in both, because every program would drop other values. Batch norms
+normalise by their running statistics in inference, and by those of the batch in the iteration; both
+programs compute both. IMPORTED_STEP, the example `imported_step` of stratus-train, imports a model and
+computes on it.
 
-    logits       of either form against onnxruntime's of the inference form, which PyTorch's must agree with:
-                 the largest difference, of the largest logit
-    gradients    of the training form, of one mean cross-entropy over the batch, against PyTorch's in float64:
-                 for each parameter the largest difference, of the largest number of its gradient
+    logits       of both forms against onnxruntime's of the inference form, which must agree with PyTorch's:
+                 the largest difference, relative to the largest logit
+    gradients    of the training form, for the mean cross-entropy of one batch, against PyTorch's in float64:
+                 for each parameter the largest difference, relative to the largest number of its gradient
 
-Both must be at most 1e-4; a gradient may also be off by four times as much as PyTorch's own float32 is, which
-is more where sums cancel: how many are is said. Where a tensor's gradient is zero but for rounding (a bias
-before a batch norm), it is not compared: it is smaller than 1e-5 of the network's largest. Beside each is
-what PyTorch's own float32 is off by. Needs torch, torchvision, onnx, onnxruntime and numpy.
+Both must be at most 1e-4; a gradient may also differ by four times the error of PyTorch's own float32, which
+is larger if sums cancel; the number of such gradients is printed. Gradients that are zero except for rounding
+(a bias before a batch norm), below 1e-5 of the largest of the network, are not compared. The error of
+PyTorch's own float32 is printed for each. Needs torch, torchvision, onnx, onnxruntime and numpy.
 """
 import json
 import pathlib
@@ -40,9 +40,9 @@ TOLERANCE = 1e-4
 AS_PYTORCH = 4
 NOTHING = 1e-5
 CLASSES, BATCH = 10, 4
-# Network, size of the images, and of the norms the largest weight, twice the least, and what the biases are
-# about. Few inputs of a rectifier are then near its bend, where a derivative turns with the last bit, and a
-# deep network's gradients with it: hard swish has bends at -3 and 3, the others at 0.
+# Network, image size, largest weight of the norms (twice the smallest), and centre of their biases. With
+# these, few inputs of an activation are near its kinks, at which the derivative, and so the gradients of a
+# deep network, depend on the last bit: hard swish has kinks at -3 and 3, the others at 0.
 NETWORKS = {
     "efficientnet_b0": (96, 1.0, 1.0),
     "mobilenet_v3_small": (96, 0.4, 1.5),
@@ -76,7 +76,7 @@ def read_safetensors(path):
 
 
 def network(name, weight, bias):
-    """A network whose layers all take part, in float32."""
+    """A network with weights in float32 for which all layers matter."""
     model = getattr(torchvision.models, name)(weights=None, num_classes=CLASSES)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -89,7 +89,7 @@ def network(name, weight, bias):
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean, -0.5, 0.5)
             nn.init.uniform_(module.running_var, 0.5, 2.0)
-            # Whatever runs in training mode, an export too, leaves the statistics as they are.
+            # Running in training mode, also during export, keeps the statistics unchanged.
             module.momentum = 0.0
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
@@ -111,7 +111,7 @@ def export(model, images, path, training):
 
 
 def gradients(model, images, labels):
-    """The loss of one step, and the gradients by their parameters' names."""
+    """The loss of one iteration, and the gradients by parameter name."""
     model.train().zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -147,7 +147,7 @@ def check(name, step, folder):
     wanted = session.run(None, {"input": images.numpy()})[0]
     with torch.no_grad():
         theirs = off(wanted, model.eval()(images).numpy())
-    assert np.abs(wanted).max() > 1e-2 and theirs < TOLERANCE, f"{name}: the model is not what was exported"
+    assert np.abs(wanted).max() > 1e-2 and theirs < TOLERANCE, f"{name}: the export differs from PyTorch"
     logits = {form: off(results[form]["logits"], wanted) for form in results}
     _, single = gradients(model, images, labels)
     loss, exact = gradients(model.double(), images.double(), labels)
@@ -155,7 +155,7 @@ def check(name, step, folder):
     worst, own, compared, loose = ("", 0.0), 0.0, 0, 0
     for key, wanted in exact.items():
         if key not in results["training"]:
-            sys.exit(f"check-imported: {name}: nothing imported is called {key}")
+            sys.exit(f"check-imported: {name}: no imported parameter is named {key}")
         found = results["training"][key]
         assert found.shape == wanted.shape, f"{name} {key}: {found.shape}, {wanted.shape}"
         if np.abs(wanted).max() < NOTHING * largest:
@@ -179,7 +179,7 @@ def main(step, folder, names):
     folder.mkdir(parents=True, exist_ok=True)
     far = [name for name in names or NETWORKS if not check(name, step, folder) <= TOLERANCE]
     if far:
-        sys.exit(f"check-imported: further off than {TOLERANCE:.0e}: {', '.join(far)}")
+        sys.exit(f"check-imported: errors above {TOLERANCE:.0e}: {', '.join(far)}")
 
 
 if __name__ == "__main__":

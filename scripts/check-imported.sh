@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Imports networks of torchvision as torch.onnx exports them (EfficientNet-B0, MobileNetV3, RegNetY-400MF,
-# ShuffleNetV2, ConvNeXt-Tiny, DenseNet-121), and compares outputs with onnxruntime's and the gradients of a
-# training step with PyTorch's. PyTorch is installed into .deps/check-imported of this checkout: from pinned
-# wheels, checked by their hashes, without root. They are 3 GB to fetch and 6 GB there: STRATUS_TORCH names a
-# Python that has torch, torchvision, onnx, onnxruntime and numpy already, which is then used instead.
+# ShuffleNetV2, ConvNeXt-Tiny, DenseNet-121), and compares outputs with onnxruntime's and the gradients of an
+# iteration with PyTorch's. PyTorch is installed into .deps/check-imported of this checkout: from pinned
+# wheels, checked by their hashes, without root. They are 3 GB to fetch and 6 GB on disk; if STRATUS_TORCH
+# names a Python with torch, torchvision, onnx, onnxruntime and numpy, that is used instead.
 #
 #   scripts/check-imported.sh                fails if PyTorch cannot be installed
-#   scripts/check-imported.sh --best-effort  only says so; networks that disagree fail all the same
+#   scripts/check-imported.sh --best-effort  only reports it; networks that disagree still fail
 #
-# NETWORKS='convnext_tiny' checks some.
+# NETWORKS='convnext_tiny' checks only these.
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -27,7 +27,7 @@ fi
 cd "$root"
 target=${CARGO_TARGET_DIR-target}
 cargo=${CARGO-cargo}
-# The whole workspace, as `make test` has built it.
+# The whole workspace, as `make test` builds it.
 "$cargo" test --quiet --locked --workspace --no-run
 rm -rf "$target/check-imported"
 # shellcheck disable=SC2086 # A list of names.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a launch makes of a slow link: 500 MB of data are brought to a real sshd in a network namespace, behind
-# a link of 100 Mbit/s; the connection is cut on the way, and the next launch goes on where it was. Then what
-# watching a hundred runs there costs. As root, with iproute2 and OpenSSH.
+# Launches over a slow link: uploads 500 MB of data to a real sshd in a network namespace, over a link of 100
+# Mbit/s. The connection is cut during the upload, and the next launch resumes it. Then measures the cost of
+# watching a hundred runs. Needs root, iproute2 and OpenSSH.
 #
 #   scripts/check-launch-link.sh [MEGABYTES]
 set -euo pipefail
@@ -18,7 +18,7 @@ for program in ip tc /usr/sbin/sshd ssh-keygen; do
     say "$program is missing: install iproute2 and openssh-server"
     exit 1
 done
-[ "$(id -u)" = 0 ] || { say "network namespaces are root's to make"; exit 1; }
+[ "$(id -u)" = 0 ] || { say "creating network namespaces needs root"; exit 1; }
 
 finish() {
     if ip netns list | grep -q "^$space"; then
@@ -31,7 +31,7 @@ trap finish EXIT
 
 cd "$root"
 target=${CARGO_TARGET_DIR-target}
-# The whole workspace, as `make test` has built it.
+# The whole workspace, as `make test` builds it.
 "${CARGO-cargo}" test --quiet --locked --workspace --no-run
 stratus=$(cd "$target" && pwd)/debug/stratus
 
@@ -77,7 +77,7 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 
-# The project, whose data are the digits and a large file.
+# The project, with the digits and a large file as data.
 mkdir -p "$work/project/data"
 cp data/mnist/* "$work/project/data/"
 head -c "${megabytes}000000" /dev/urandom > "$work/project/data/large"
@@ -97,22 +97,22 @@ launch() {
         --set train.batch_size=1024 "$@"
 }
 
-# Cut where a part of the large file has come.
-launch > "$work/first" 2> "$work/said" &
+# Cuts the connection after a part of the large file has arrived.
+launch > "$work/first" 2> "$work/messages" &
 first=$!
 part=0
 for _ in $(seq 600); do
     part=$(find "$work/there/content" -name '*.part' -size +2000k -printf '%s\n' 2> /dev/null \
-        | sort -n | tail -n 1) || true # nothing is there yet
+        | sort -n | tail -n 1) || true # nothing has arrived yet
     [ "${part:-0}" -ge $((megabytes * 1000000 / 4)) ] && break
     sleep 0.1
 done
 ip netns pids "$space" | grep -v -x "$server" | xargs -r kill -9 2> /dev/null || true # some end by themselves
 if wait "$first"; then
-    say "the first launch was not cut"
+    say "the first launch was not interrupted"
     exit 1
 fi
-say "cut with $part bytes of the large file there: $(tail -n 2 "$work/said" | tr '\n' ' ')"
+say "interrupted after $part bytes of the large file: $(tail -n 2 "$work/messages" | tr '\n' ' ')"
 begun=$(date +%s.%N)
 launch > "$work/second"
 ended=$(date +%s.%N)
@@ -123,11 +123,12 @@ file, begun, ended, part, total, rate = sys.argv[1], *map(float, sys.argv[2:])
 sent = json.load(open(file))["sent_bytes"]
 share = sent * 8 / (ended - begun) / (rate * 1e6)
 print(f"{sent / 1e6:.0f} MB in {ended - begun:.1f} s: {100 * share:.1f} % of {rate:.0f} Mbit/s, from the "
-      f"start of the command to its end; {part / 1e6:.0f} MB of the file were there and did not come again")
-assert sent <= total - part + 1e6, f"it started over: {sent} of {total} bytes came, {part} were there"
+      f"start of the command to its end; {part / 1e6:.0f} MB of the file had arrived before and were not "
+      "sent again")
+assert sent <= total - part + 1e6, f"started over: {sent} of {total} bytes sent, {part} were there before"
 PYTHON
 
-# What watching costs: a launch of a hundred runs, of which one trains and the others wait.
+# The cost of watching a launch of a hundred runs: one is training, the others wait.
 "$stratus" launch far digits --json --set data.path=data --set train.epochs=3000 --repetitions 100 \
     > "$work/third"
 python3 - "$stratus" "$work/config" <<'PYTHON'
@@ -138,7 +139,7 @@ time.sleep(120)
 spent = open(f"/proc/{process.pid}/stat").read().rsplit(")", 1)[1].split()
 seconds = sum(map(int, spent[11:15])) / os.sysconf("SC_CLK_TCK")
 share = seconds / (time.monotonic() - began)
-# The shared connection, which is a process of its own.
+# The shared connection, which is a separate process.
 masters = [line.split(None, 1) for line in subprocess.run(
     ["ps", "-eo", "cputimes,args"], capture_output=True, text=True).stdout.splitlines() if "[mux]" in line]
 process.terminate()

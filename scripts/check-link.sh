@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Two workers of resnet18 over a link of 1 Gbit/s with 0.2 ms either way: how much of what they exchange is
-# hidden behind the backward pass.
+# Two workers of resnet18 over a link of 1 Gbit/s with 0.2 ms latency: measures which fraction of the exchange
+# overlaps the backward pass.
 #
-# Each has a network namespace of its own; a pair of virtual devices joins them, which the kernel shapes, with
-# netem or, where it has none, to the rate alone. The share is 1 - (communication - waiting) / exchange: from
-# the account of the run (`stratus collect`), less what a worker waits for the other, against the time that as
-# many bytes take at the rate of the link. `stratus bench exchange` is for comparison. How many bytes went
-# over the link is read from its counters: were it too few, they would have gone another way, and that is an
-# error.
+# Each worker has a separate network namespace; a pair of virtual devices joins them, shaped by the kernel
+# with netem or, without netem, only to the rate. The fraction is 1 - (communication - waiting) / exchange:
+# from the time table of the run (`stratus collect`), minus the time that a worker waits for the other,
+# relative to the time of the same bytes at the rate of the link. `stratus bench exchange` is for comparison.
+# The counters of the link show how many bytes it carried. Too few mean that the workers used another path,
+# which is an error.
 #
-#   scripts/check-link.sh                needs root, ip and tc; says in one line what is missing
-#   scripts/check-link.sh --best-effort  the same, and is content without them
+#   scripts/check-link.sh                needs root, ip and tc; reports missing ones
+#   scripts/check-link.sh --best-effort  the same, but succeeds without them
 #
 # STRATUS names the program (target/release/stratus), GBIT (a second) and DELAY the link, SETTINGS more keys,
-# MIB what is exchanged in an iteration: resnet18's gradients and statistics.
+# MIB the exchanged data per iteration: the gradients and statistics of resnet18.
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -25,11 +25,11 @@ delay=${DELAY-200us}
 mib=${MIB-45}
 mpi=$root/.deps/mpich
 
-[ "$(uname -s)" = Linux ] || give_up "network namespaces are Linux's"
-[ "$(id -u)" = 0 ] || give_up "network namespaces are root's"
+[ "$(uname -s)" = Linux ] || give_up "network namespaces need Linux"
+[ "$(id -u)" = 0 ] || give_up "network namespaces need root"
 command -v ip >/dev/null && command -v tc >/dev/null || give_up "ip or tc is missing (install iproute2)"
 [ -x "$stratus" ] || give_up "$stratus is not built (make build)"
-[ -x "$mpi/bin/mpiexec" ] || give_up "there is no MPICH in .deps (make deps)"
+[ -x "$mpi/bin/mpiexec" ] || give_up "MPICH is missing in .deps (make deps)"
 
 one=stratus-$$-a
 two=stratus-$$-b
@@ -41,12 +41,12 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# Of a network that is documented to be nobody's (RFC 5737).
+# An address reserved for documentation (RFC 5737).
 address=192.0.2
 device=shaped
-ip netns add "$one" 2>/dev/null && ip netns add "$two" || give_up "no network namespace can be made here"
+ip netns add "$one" 2>/dev/null && ip netns add "$two" || give_up "cannot create a network namespace"
 ip link add $device netns "$one" type veth peer name $device netns "$two" \
-    || give_up "no pair of virtual devices can be made here"
+    || give_up "cannot create a pair of virtual devices"
 number=0
 for namespace in "$one" "$two"; do
     number=$((number + 1))
@@ -60,21 +60,21 @@ for namespace in "$one" "$two"; do
         2>/dev/null; then
         link="$gbit Gbit/s, without the delay: this kernel has no netem"
     else
-        give_up "this kernel shapes no link (its modules sch_netem and sch_tbf)"
+        give_up "the kernel cannot shape links (modules sch_netem and sch_tbf are missing)"
     fi
 done
 
-# The devices are not up at once, and UCX passes over those that are not.
+# The devices need a moment to come up, and UCX ignores devices that are down.
 for namespace in "$one" "$two"; do
     for _ in $(seq 100); do
         state=$(ip netns exec "$namespace" cat "/sys/class/net/$device/operstate")
         [ "$state" != up ] || break
         sleep 0.1
     done
-    [ "$state" = up ] || give_up "the virtual devices do not come up"
+    [ "$state" = up ] || give_up "the virtual devices did not come up"
 done
 
-# What mpiexec starts a worker on another host with: that host is the other namespace.
+# The command with which mpiexec starts a worker on another host: it starts it in the other namespace.
 cat > "$folder/launcher" <<LAUNCHER
 #!/bin/sh
 while [ "\${1#-}" != "\$1" ]; do shift; done
@@ -84,7 +84,7 @@ LAUNCHER
 chmod +x "$folder/launcher"
 
 run() { # argument of stratus…
-    # Both are on one machine, which UCX notices: it is to use the link all the same.
+    # Both workers are on one machine, which UCX detects; this forces it to use the link.
     ip netns exec "$one" env STRATUS_MPI="$mpi/lib" STRATUS_CACHE="$folder/cache" \
         UCX_TLS=tcp,self UCX_NET_DEVICES=$device MPIR_CVAR_NOLOCAL=1 \
         "$mpi/bin/mpiexec" -n 2 -ppn 1 -hosts "$address.1,$address.2" -iface "$device" \
@@ -92,7 +92,7 @@ run() { # argument of stratus…
 }
 sent() { ip netns exec "$one" cat /sys/class/net/$device/statistics/tx_bytes; }
 
-say "an exchange of $mib MiB with nothing beside it, over $link"
+say "an exchange of $mib MiB without computation, over $link"
 run bench exchange --workers 2 --mib "$mib" --json > "$folder/exchange.json"
 before=$(sent)
 say "resnet18, two workers of one thread"
@@ -111,12 +111,12 @@ mib, sent, gbit = (float(text) for text in sys.argv[3:])
 accounting = collected[0]["accounting"]
 alone = 8e-6 * mib * 2**20 / gbit
 print(f"exchange         {alone:.1f} ms at the rate of the link;",
-      f"with nothing beside it {exchange['tree_ms']:.1f} ms")
+      f"measured without computation {exchange['tree_ms']:.1f} ms")
 for worker in accounting["workers"]:
     communication, wall = (worker[what]["mean_ms"] for what in ("communication", "wall"))
     waits = worker.get("waited_for", {}).get("mean_ms", 0)
     hidden = 100 * (1 - (communication - waits) / alone)
-    print(f"worker {worker['worker']}         {wall:.1f} ms an iteration, {communication:.1f} ms of it",
+    print(f"worker {worker['worker']}         {wall:.1f} ms per iteration, {communication:.1f} ms of it",
           f"communication, {waits:.1f} ms of that waiting: {hidden:.0f} % of the exchange is hidden")
 iterations = accounting["iterations"] + accounting["skipped"]
 print(f"over the link    {sent / 1e6:.0f} MB in {iterations} iterations")

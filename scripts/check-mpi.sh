@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The tests of workers on each MPI that they are meant to run on: MPICH's wheel with the standard binary
-# interface and with MPICH's own, and Debian's mpich and openmpi, which are installed where apt-get is root's.
+# Runs the tests of workers with each supported MPI: MPICH's wheel with the standard binary interface and with
+# MPICH's own, and Debian's mpich and openmpi, which are installed with apt-get as root.
 #
-#   scripts/check-mpi.sh                fails if one of them is not there
-#   scripts/check-mpi.sh --best-effort  says which were not there
+#   scripts/check-mpi.sh                fails if one of them is missing
+#   scripts/check-mpi.sh --best-effort  only reports missing ones
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
 
-consequence=("workers were not tested on it")
+consequence=("workers were NOT tested with it")
 library=/usr/lib/$(uname -m)-linux-gnu
-# Open MPI does not start for root unless it is told twice.
+# Open MPI needs two variables to start as root.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 bash "$root/scripts/deps-mpi.sh" ${1+"$1"}
@@ -24,9 +24,9 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 fi
 
 checked=0
-check() { # what library mpiexec
+check() { # name library mpiexec
     if [ ! -e "$2" ] || [ ! -x "$3" ]; then
-        say "$1 is not here: workers were not tested on it"
+        say "$1 is missing: workers were NOT tested with it"
         [ "$best_effort" = yes ] || exit 1
         return
     fi
@@ -41,4 +41,4 @@ check "MPICH's wheel, the standard interface" "$wheel/lib/libmpi_abi.so.1" "$whe
 check "MPICH's wheel, MPICH's interface" "$wheel/lib/libmpi.so.12" "$wheel/bin/mpiexec"
 check "Debian's mpich" "$library/libmpich.so.12" /usr/bin/mpiexec.mpich
 check "Debian's openmpi" "$library/libmpi.so.40" /usr/bin/mpiexec.openmpi
-say "workers give the same bits on $checked MPIs"
+say "workers are bit-identical with $checked MPIs"

@@ -1,14 +1,14 @@
-"""Compares what ONNX's operators compute with what is imported of them: nothing may differ in silence.
+"""Compares ONNX operators with their import: no result may differ silently.
 
     python scripts/check-onnx-operators.py [--all] REIMPORT FOLDER
 
-For every operator it makes small models: with each attribute off its default, in each operator set that
-changes the operator, behind layers of each kind, and with constants of each shape that broadcasts. Images are
-[3, 3, 3, 3] where shapes broadcast, so that a number at the wrong place still fits. The program REIMPORT, the
-example `reimport` of stratus-onnx, imports each model and exports it again into FOLDER; onnxruntime runs
-both. A model is `equal`, or `refused` by the name of a node, or `noted`: it differs and the import says so.
-It fails where one is different, panics, or is refused without a name. `--all` tries more pairs of attributes
-and shapes. Needs numpy, onnx and onnxruntime.
+Generates small models of every operator: with a non-default value of each attribute, in each operator set
+that changes the operator, after layers of each kind, and with constants of each shape that broadcasts. If
+shapes broadcast, images are [3, 3, 3, 3], so that a value at the wrong place still fits. The program
+REIMPORT, the example `reimport` of stratus-onnx, imports each model and exports it again into FOLDER;
+onnxruntime runs both. A model is `equal`, `refused` (rejected with the name of a node), or `noted`: it
+differs and the import reports it. The check fails if a model differs, panics or is rejected without a name.
+`--all` tries more pairs of attributes and shapes. Needs numpy, onnx and onnxruntime.
 """
 import collections
 import itertools
@@ -42,8 +42,8 @@ def node(operator, inputs, output="op", name="the_node", **attributes):
     return helper.make_node(operator, inputs, [output], name, **attributes)
 
 
-# What stands before the node: nodes from `x` to `in`, their weights, the name of what they make; and nodes
-# behind it, from `op` to `y`, without which its output is the model's.
+# The nodes before the node, from `x` to `in`, their weights, the name of their output; and the nodes after
+# it, from `op` to `y`, without which its output is the model's.
 def before(kind, shape):
     batch, channels, height, width = shape
     features = channels * height * width
@@ -82,18 +82,18 @@ Case = collections.namedtuple("Case", "name operator model")
 
 def case(name, operator, inputs, opset, kind="relu", shape=EQUAL, weights={}, tail=True, extra=(),
          **attributes):
-    """A model of one node; `IN` among its inputs is what stands before it."""
-    nodes, known, value, behind = before(kind, shape)
+    """A model of one node; `IN` among its inputs is the output of the nodes before it."""
+    nodes, known, value, after = before(kind, shape)
     inputs = [value if given == "IN" else given for given in inputs]
-    behind = behind if tail else []
+    after = after if tail else []
     nodes = nodes + [helper.make_node(*a, **k) for a, k in extra]
-    nodes += [node(operator, inputs, "op", **attributes)] + behind
+    nodes += [node(operator, inputs, "op", **attributes)] + after
     used = {given for node_ in nodes for given in node_.input}
     tensors = [numpy_helper.from_array(np.asarray(values), key)
                for key, values in {**known, **weights}.items() if key in used]
     graph = helper.make_graph(
         nodes, "one", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y" if behind else "op", TensorProto.FLOAT, None)], tensors)
+        [helper.make_tensor_value_info("y" if after else "op", TensorProto.FLOAT, None)], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return Case(f"{operator} set {opset} {kind} {name}", operator, model)
 
@@ -173,7 +173,7 @@ def windows(everything):
                     kind = "relu" if value != -np.inf or operator == "MaxPool" else "images"
                     given = ["q"] if operator == "MaxPool" else ["q", "w"]
                     kernel = {"kernel_shape": [2, 2]} if operator == "MaxPool" else {}
-                    name = f"behind Pad {sides} {mode} {value}"
+                    name = f"after Pad {sides} {mode} {value}"
                     nodes = tuple((tuple([a[0], ["in" if i == "IN" else i for i in a[1]], *a[2:]]), k)
                                   for a, k in extra)
                     yield case(name, operator, given, 19, "relu", WINDOWS,
@@ -256,8 +256,8 @@ def others(everything):
                 own = dict(weights)
                 if given.get("transB"):
                     own["w"] = array(3, 27)
-                behind = given.get("to") in (None, TensorProto.FLOAT, TensorProto.DOUBLE)
-                yield case(str(given), operator, inputs, opset, kind, weights=own, tail=behind, **given)
+                keeps_float = given.get("to") in (None, TensorProto.FLOAT, TensorProto.DOUBLE)
+                yield case(str(given), operator, inputs, opset, kind, weights=own, tail=keeps_float, **given)
                 if operator == "Cast":
                     back = ((("Cast", ["in"], ["cast"], "the_node"), given),)
                     yield case(f"and back {given}", "Cast", ["cast"], opset, kind, extra=back,
@@ -357,7 +357,7 @@ def channels():
 
 
 def over_channels(everything):
-    """Layer norms, linear layers and factors of channels that come last or not; GELU in older operators."""
+    """Layer norms, linear layers and factors of channels, channels last or not; GELU in older operators."""
     shape = [3, 3, 3, 3]
     for opset, kind in itertools.product(sets("LayerNormalization"), ["relu", "last", "vector", "images"]):
         for axis in [None] + VALUES["axis"]:
@@ -379,7 +379,7 @@ def over_channels(everything):
             extra = ((("MatMul", ["in", "w"], ["m"], "product"), {}),)
             yield case(f"{weight} {bias}", "Add", ["m", "b"], NEWEST, "last", shape,
                        {"w": array(*weight), "b": array(*bias)}, extra=extra)
-    # A factor for each channel, which other layers' outputs are added to, or that stands alone.
+    # A factor per channel, with or without an addition to outputs of other layers.
     for factors, kind in itertools.product([[3, 1, 1], [1, 3, 1, 1], [3], [1, 1, 3], [3, 3, 3], [1, 1, 1]],
                                            ["images", "conv", "relu", "norm", "last", "vector", "linear"]):
         value = "x" if kind == "images" else "in"
@@ -416,7 +416,7 @@ def over_channels(everything):
         for operator, inputs in [("Relu", ["d"]), ("Relu", ["e"]), ("Add", ["d", "e"]), ("Mul", ["e", "e"])]:
             yield case(f"gelu {operator} {inputs} {number}", operator, inputs, NEWEST, kind, shape, own,
                        extra=erf)
-    # Extents that are computed.
+    # Computed extents.
     for add, divide, multiply in itertools.product([0, 1, -2, -9], [1, 2, -2, 0], [1, 2]):
         extra = ((("Shape", ["in"], ["sh"], "shape"), {}), (("Gather", ["sh", "i"], ["c"], "gather"), {}),
                  (("Add", ["c", "a"], ["ca"], "sum"), {}), (("Div", ["ca", "d"], ["cd"], "quotient"), {}),
@@ -459,7 +459,7 @@ def resized(everything):
 
 
 def constants():
-    """Nodes between a weight and what reads it."""
+    """Nodes between a weight and its consumer."""
     for to in TYPES:
         kind = getattr(TensorProto, to)
         extra = ((("Cast", ["w"], ["wi"], "the_node"), {"to": kind}),
@@ -519,7 +519,7 @@ def constants():
 
 
 def unary():
-    """Every operator that takes one tensor, or two alike."""
+    """Every operator with one tensor, or two of the same shape."""
     for schema in onnx.defs.get_all_schemas():
         if schema.domain or any(attribute.required for attribute in schema.attributes.values()):
             continue
@@ -529,7 +529,7 @@ def unary():
 
 
 def ran(model):
-    """What onnxruntime makes of a model for the same images; nothing where it refuses it."""
+    """The output of a model in onnxruntime for the same images; nothing if it rejects the model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -546,7 +546,7 @@ def ran(model):
         return str(problem)
 
 
-ran.batch = 3  # the model's; what is exported leaves it open
+ran.batch = 3  # the model's; exported models leave it open
 
 
 def softmax(values, log):
@@ -556,7 +556,7 @@ def softmax(values, log):
 
 
 def compared(case, path):
-    """How a model came through, and what is to be said of it."""
+    """The outcome of a model, and a message about it."""
     if path.with_suffix(".panicked").exists():
         return "panicked", path.with_suffix(".panicked").read_text()
     wanted = ran(case.model.SerializeToString())
@@ -571,7 +571,7 @@ def compared(case, path):
     found = ran(path.with_suffix(".again").read_bytes())
     if isinstance(found, str):
         return "different", found
-    if "is left out: the loss has a softmax" in notes:
+    if "the loss includes the softmax" in notes:
         found = softmax(found, "LogSoftmax" in notes)
     wanted = wanted.astype(np.float32)
     if found.shape != wanted.shape:
@@ -603,9 +603,9 @@ def main(everything, reimport, folder):
         print(f"check-onnx-operators: {line}")
     operators = len({made.operator for made in cases.values()})
     print(f"check-onnx-operators: {len(cases)} models of {operators} operators: {counts['equal']} equal to "
-          f"onnxruntime {onnxruntime.__version__}, {counts['refused']} refused by name, {counts['noted']} "
-          f"different with a note, {counts['different']} in silence, {counts['panicked']} panicked, "
-          f"{counts['unnamed']} refused without a name; onnxruntime refuses {counts['invalid']} more")
+          f"onnxruntime {onnxruntime.__version__}, {counts['refused']} rejected by name, {counts['noted']} "
+          f"different with a note, {counts['different']} silently different, {counts['panicked']} panicked, "
+          f"{counts['unnamed']} rejected without a name; onnxruntime rejects {counts['invalid']} more")
     if wrong:
         sys.exit(1)
 

@@ -4,8 +4,8 @@
 
 FOLDER is written by the example `zoo_outputs` of stratus-onnx: for each network a layer file, its weights
 with class names and normalisation, and images with their logits. The program STRATUS exports each network,
-and onnxruntime runs it in a batch and image by image, as the batch size is dynamic, and gives back what the
-weights say of classes and images. Needs numpy and onnxruntime.
+and onnxruntime runs it in a batch and image by image, as the batch size is dynamic, and the model contains
+the classes and the preprocessing of the weights. Needs numpy and onnxruntime.
 """
 import json
 import pathlib

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Exports every network of the zoo, and compares the results of onnxruntime with those of the reference
-# backend. Imports small models of every operator, and compares what was imported with the models themselves.
-# onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by
+# backend. Imports small models of every operator, and compares their results with those of the original
+# models. onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by
 # their hashes, without root.
 #
 #   scripts/check-onnx.sh                fails if onnxruntime cannot be installed
-#   scripts/check-onnx.sh --best-effort  only says so; networks that disagree fail all the same
+#   scripts/check-onnx.sh --best-effort  only reports it; networks that disagree still fail
 #   scripts/check-onnx.sh --all          more models of operators; before --best-effort
 set -euo pipefail
 models=()
@@ -27,8 +27,8 @@ cd "$root"
 target=${CARGO_TARGET_DIR-target}
 outputs=$target/onnx-check
 cargo=${CARGO-cargo}
-# The whole workspace, as `make test` has built it: a single package would be compiled again, as its
-# dependencies have other features.
+# The whole workspace, as `make test` builds it: for a single package, dependencies would be compiled again
+# with other features.
 "$cargo" test --quiet --locked --workspace --no-run
 rm -rf "$outputs"
 "$target/debug/examples/zoo_outputs" "$outputs"

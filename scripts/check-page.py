@@ -1,11 +1,11 @@
-"""Pages of `stratus report` in headless Chromium.
+"""Checks the pages of `stratus report` in headless Chromium.
 
     python3 scripts/check-page.py STRATUS FOLDER [BROWSER]
 
-Trains digits twice, writes the page of one run, of both, of their difference and beside published figures,
-and opens each 400 and 1,280 pixels wide, light and dark. Every page must open without a message on the
-console, fit the window, have its charts drawn and its axes labelled, and sort its tables. Screenshots stay in
-FOLDER; an assertion ends it.
+Trains digits twice, writes the pages of one run, of both, of their difference and with published figures, and
+opens each 400 and 1,280 pixels wide, light and dark. Every page must open without a message on the console,
+fit the window, have its charts drawn and its axes labelled, and sort its tables. Screenshots are written to
+FOLDER. The first failed assertion ends the check.
 """
 import pathlib
 import subprocess
@@ -16,20 +16,20 @@ from playwright.sync_api import sync_playwright
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTHS = (400, 1280)
 SCHEMES = ("light", "dark")
-# Drawn by uPlot: a canvas each, unless there is nothing to draw.
+# uPlot draws each chart as a canvas, unless there is nothing to draw.
 EMPTY = """() => [...document.querySelectorAll("[data-chart]")]
     .filter(place => !place.querySelector("canvas")).map(place => place.dataset.chart)"""
-# Labels of an axis that occur twice: rounded to fewer decimals than tell them apart.
+# Duplicate labels of an axis: rounded to too few decimals.
 EQUAL_LABELS = """() => [...document.querySelectorAll("[data-chart]")].filter(place => place.chart)
     .flatMap(place => place.chart.axes.map(axis => (axis._values || []).filter(label => label)))
     .filter(labels => new Set(labels).size < labels.length)"""
-# What reaches beyond the window and is in no box that scrolls.
+# Elements that extend beyond the window and are not in a scrolling box.
 WIDE = """() => [...document.querySelectorAll("body *")].filter(element => {
     const box = element.getBoundingClientRect();
     return box.width > 0 && box.right > document.documentElement.clientWidth + 1
         && !element.closest(".scroll, .chart");
 }).map(element => element.outerHTML.slice(0, 80))"""
-# How light the page is, 0 to 1, by its own background.
+# The lightness of the page's background, from 0 to 1.
 LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.match(/[0-9.]+/g)
     .slice(0, 3).reduce((sum, value) => sum + Number(value), 0) / 765"""
 # Contrast of the text with the page (WCAG 2).
@@ -48,7 +48,7 @@ def stratus(program, folder, *arguments):
 
 
 def pages(program, folder):
-    """Trains, and writes the pages by their names."""
+    """Trains, and writes the pages; returns them by name."""
     folder.mkdir(parents=True)
     for run in ("1", "2"):
         settings = (f"data.path={ROOT / 'data/mnist'}", "train.epochs=1", f"train.seed={run}")
@@ -85,7 +85,7 @@ def check(browser, path, width, scheme):
     light = page.evaluate(LIGHT)
     assert (light > 0.8) == (scheme == "light") and (light < 0.2) == (scheme == "dark"), (what, light)
     assert page.evaluate(CONTRAST) > 7, (what, page.evaluate(CONTRAST))
-    # A click on a heading sorts, from the largest on.
+    # A click on a heading sorts in descending order.
     head = page.locator("table.sortable th button", has_text="total ms").first
     if head.count():
         head.click()

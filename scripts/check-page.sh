@@ -2,11 +2,11 @@
 # Opens the pages of `stratus report` in headless Chromium, 400 and 1,280 pixels wide, light and dark: no
 # console error, nothing wider than the page, charts drawn. Screenshots go to target/check-page.
 #
-# Playwright, from pinned wheels, drives it. The browser is that of STRATUS_CHROMIUM; else the one that this
-# version of Playwright is made for, fetched into .deps/check-page; else one that is installed, which is said.
+# Playwright, from pinned wheels, drives it. The browser is that of STRATUS_CHROMIUM; else the one of this
+# version of Playwright, fetched into .deps/check-page; else an installed one, which is reported.
 #
 #   scripts/check-page.sh                fails if there is no browser
-#   scripts/check-page.sh --best-effort  only says so; pages that are wrong fail all the same
+#   scripts/check-page.sh --best-effort  only reports it; wrong pages still fail
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -22,7 +22,7 @@ export PLAYWRIGHT_BROWSERS_PATH=$packages/browsers
 export PYTHONPATH=$packages
 browser=${STRATUS_CHROMIUM-}
 if [ -z "$browser" ]; then
-    # Half a minute to begin with: where the network reaches no browser, it should not hold everything up.
+    # At most half a minute for the first bytes, so that a network without access does not delay everything.
     if [ ! -e "$packages/browsers/installed" ] \
         && PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT=10000 timeout 300 python3 -m playwright install \
             chromium-headless-shell >/dev/null 2>&1; then
@@ -40,7 +40,7 @@ fi
 cd "$root"
 target=${CARGO_TARGET_DIR-target}
 cargo=${CARGO-cargo}
-# The whole workspace, as `make test` has built it.
+# The whole workspace, as `make test` builds it.
 "$cargo" test --quiet --locked --workspace --no-run
 rm -rf "$target/check-page"
 python3 scripts/check-page.py "$target/debug/stratus" "$target/check-page" "$browser"

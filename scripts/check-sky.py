@@ -1,10 +1,10 @@
-"""Whether SkyPilot takes the task files of launches as they are meant.
+"""Checks that SkyPilot accepts the task files of launches as intended.
 
     python3 scripts/check-sky.py STRATUS FOLDER
 
-Each case is a target, of which `stratus launch --dry-run` makes a task file. SkyPilot's own parser must take
-it, with the resources, mounts and commands that the target asks for. Prints what it compared; an assertion
-ends it.
+Each case is a target, for which `stratus launch --dry-run` writes a task file. SkyPilot's own parser must
+accept it, with the resources, mounts and commands of the target. Prints the comparisons. The first failed
+assertion ends the check.
 """
 import json
 import pathlib
@@ -21,33 +21,33 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 S3 = 'bucket = "s3://lab/launches"'
 GOOGLE = 'bucket = "gs://lab/a/b"'
-# Name: the target's keys, and what SkyPilot must make of them.
+# Name: the keys of the target, and the expected values in SkyPilot.
 CASES = {
-    "as little as can be": (S3, {}),
+    "no optional keys": (S3, {}),
     "a folder of one path": ('bucket = "/nfs/stratus"', {"mount": None}),
     "another cloud's bucket": (GOOGLE, {"mount": "gs://lab/a/b"}),
     "a spot machine": (f"{S3}\nspot = true", {"spot": True}),
     "a GPU": (f'{S3}\ngpus = "A100:1"', {"accelerators": {"A100": 1}}),
-    "several GPUs, where": (
+    "several GPUs in a region": (
         f'{S3}\ngpus = "V100:4"\ninfra = "aws/us-east-1"',
         {"accelerators": {"V100": 4}, "region": "us-east-1"},
     ),
-    "so many processors and so much memory": (
+    "CPUs, memory and disk": (
         f'{S3}\ncpus = "8+"\nmemory = "32+"\ndisk = 100',
         {"cpus": "8+", "memory": "32+", "disk": 100},
     ),
-    "not at any price": (f"{S3}\nmax_hourly_cost = 1.5", {"cost": 1.5}),
-    "lines of shell": (f'{S3}\nsetup = "a: b\\n- c # d\\n"', {"setup": "a: b\n- c # d"}),
-    "lines of shell, the first further in": (
+    "a price limit": (f"{S3}\nmax_hourly_cost = 1.5", {"cost": 1.5}),
+    "shell lines": (f'{S3}\nsetup = "a: b\\n- c # d\\n"', {"setup": "a: b\n- c # d"}),
+    "shell lines, the first indented": (
         f'{S3}\nsetup = "  if a\\nthen b\\n"',
         {"setup": "  if a\nthen b"},
     ),
     "Kubernetes": (f'{S3}\ninfra = "k8s"\ngpus = "L4:1"', {"accelerators": {"L4": 1}}),
 }
-# Of a kind of machine SkyPilot asks the Internet before it takes it: this one is held against the schemas of
-# its files.
+# SkyPilot looks up kinds of machines on the Internet, so this one is only validated against the schemas of
+# task files.
 INSTANCE = f'{S3}\ninfra = "aws"\ninstance = "m6i.2xlarge"'
-# The options by which a launch uses the command.
+# The options of the command that launches use.
 COMMANDS = [
     ("launch", ["--yes", "--detach-run", "--name", "x-1", "task.yaml"]),
     ("queue", ["--all", "--output", "json"]),
@@ -90,7 +90,7 @@ def check(name, text, number, folder, expected):
         assert mounts == {}, (name, mounts)
     else:
         storage = task.storage_mounts["/stratus"]
-        # SkyPilot keeps the folder in the bucket apart.
+        # SkyPilot stores the folder in the bucket separately.
         understood = "/".join(filter(None, [storage.source, storage._bucket_sub_path]))
         assert mounts["/stratus"][1] == "MOUNT_CACHED" and understood == mount, (name, understood)
 
@@ -109,11 +109,11 @@ def main(stratus, folder):
         jsonschema.validate(task["resources"], schemas.get_resources_schema())
         count += 1
     for name, arguments in COMMANDS:
-        # Parses them, and does nothing: an option that is not known is an error.
+        # Only parses the options: an unknown one is an error.
         context = command.jobs.commands[name].make_context(name, list(arguments), resilient_parsing=False)
         assert not context.args, (name, context.args)
-    print(f"SkyPilot {sky.__version__} takes {count} task files of {len(CASES) + 1} targets as they are "
-          f"meant, and knows the options of {len(COMMANDS)} commands")
+    print(f"SkyPilot {sky.__version__} parses {count} task files of {len(CASES) + 1} targets as "
+          f"intended, and knows the options of {len(COMMANDS)} commands")
 
 
 main(*sys.argv[1:])

@@ -1,12 +1,12 @@
-"""What polars and pandas read of the tables that `stratus collect --out` writes, and what of its traces.
+"""Compares the tables and traces of `stratus collect --out`, as polars, pandas and Perfetto read them.
 
     python3 scripts/check-tables.py STRATUS FOLDER
 
 Trains digits twice, writes every table as CSV and as Parquet, reads each with both libraries, and compares:
 formats with each other, layers with the run's own layers.csv, iterations with its iterations.csv, and the
-milliseconds of a trace, read with Perfetto's own schema, with those of the table; where
-STRATUS_TRACE_PROCESSOR names Perfetto's trace processor, also with what that counts. Prints what it
-compared; an assertion ends it.
+milliseconds of a trace, read with Perfetto's own schema, with those of the table; if STRATUS_TRACE_PROCESSOR
+names Perfetto's trace processor, also with its sums. Prints the comparisons. The first failed assertion ends
+the check.
 """
 import csv
 import gzip
@@ -37,7 +37,7 @@ def same(left, right, what):
 
 
 def expect_known(message, what):
-    """Every field of the message, and of those in it, is one of Perfetto's schema."""
+    """Checks that every field of the message and of nested messages is in Perfetto's schema."""
     unknown = [field.field_number for field in UnknownFieldSet(message)]
     assert not unknown, (what, unknown)
     for field, value in message.ListFields():
@@ -47,7 +47,7 @@ def expect_known(message, what):
 
 
 def slices(path):
-    """Names, begins and ends of a trace's slices, read with Perfetto's own schema; each track nests."""
+    """Names, starts and ends of a trace's slices, read with Perfetto's schema; slices of a track nest."""
     trace = perfetto_trace_pb2.Trace()
     trace.ParseFromString(gzip.open(path).read())
     expect_known(trace, "trace")
@@ -73,7 +73,7 @@ def slices(path):
 
 
 def by_trace_processor(path, binary):
-    """What Perfetto's trace processor counts: nanoseconds by the name of a slice."""
+    """The sums of Perfetto's trace processor: nanoseconds by the name of a slice."""
     config = TraceProcessorConfig(bin_path=binary)
     with TraceProcessor(trace=str(path), config=config) as processor:
         rows = processor.query("select name, sum(dur) as dur from slice group by name")
@@ -90,10 +90,10 @@ def main(program, folder):
         for ending in ("csv", "parquet"):
             stratus(program, folder, "collect", "runs", f"--{rows}", "--out", f"{rows}.{ending}")
         table = polars.read_parquet(folder / f"{rows}.parquet")
-        # What CSV does not say: which of its fields are text.
+        # CSV does not mark which of its fields are strings.
         texts = {name: kind for name, kind in table.schema.items() if kind == polars.String}
         text = polars.read_csv(folder / f"{rows}.csv", infer_schema_length=None, schema_overrides=texts)
-        # Of a column without a value CSV does not say what it would hold.
+        # CSV has no type for an empty column.
         held = [name for name in table.columns if table[name].null_count() < table.height]
         same(text.select(held), table.select(held), rows)
         by_pandas = pandas.read_parquet(folder / f"{rows}.parquet")
@@ -118,7 +118,7 @@ def main(program, folder):
     print(f"trace: {traced / 1e6:.3f} ms in ten iterations, as in the table, by Perfetto's schema")
     binary = os.environ.get("STRATUS_TRACE_PROCESSOR")
     if not binary:
-        print("trace: Perfetto's trace processor was NOT asked: STRATUS_TRACE_PROCESSOR names its binary")
+        print("trace: Perfetto's trace processor was NOT used: STRATUS_TRACE_PROCESSOR names its binary")
         return
     sums = {}
     for name, begun, end in closed:

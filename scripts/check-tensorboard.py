@@ -1,10 +1,10 @@
-"""What TensorBoard reads of a run's event file.
+"""Compares a run's event file, as TensorBoard reads it, with the tables of the run.
 
     python3 scripts/check-tensorboard.py STRATUS FOLDER
 
 Trains digits for two epochs, and again with a stop after the first. TensorBoard's own reader must find every
 iteration once, with the numbers of iterations.csv and epochs.csv, and the network with its edges and shapes.
-Prints what it compared; an assertion ends it.
+Prints the comparisons. The first failed assertion ends the check.
 """
 import csv
 import pathlib
@@ -22,7 +22,7 @@ def stratus(program, folder, *arguments):
 
 
 def single(text):
-    """A number as it is after it was a 32-bit one."""
+    """A number rounded to 32 bits."""
     return struct.unpack("<f", struct.pack("<f", float(text)))[0]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compares what TensorBoard reads of a run's event file with the run's own tables, also after the run was
-# stopped and continued. TensorBoard is installed into .deps/check-tensorboard of this checkout: from pinned
-# wheels, checked by their hashes, without root.
+# Compares a run's event file, as TensorBoard reads it, with the run's own tables, also after a resume.
+# TensorBoard is installed into .deps/check-tensorboard of this checkout: from pinned wheels, checked by their
+# hashes, without root.
 #
 #   scripts/check-tensorboard.sh                fails if it cannot be installed
-#   scripts/check-tensorboard.sh --best-effort  only says so; events that differ fail all the same
+#   scripts/check-tensorboard.sh --best-effort  only reports it; events that differ still fail
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -19,7 +19,7 @@ installed_packages "$requirements" "$packages" "TensorBoard"
 cd "$root"
 target=${CARGO_TARGET_DIR-target}
 cargo=${CARGO-cargo}
-# The whole workspace, as `make test` has built it.
+# The whole workspace, as `make test` builds it.
 "$cargo" test --quiet --locked --workspace --no-run
 rm -rf "$target/check-tensorboard"
 PYTHONPATH=$packages python3 scripts/check-tensorboard.py "$target/debug/stratus" "$target/check-tensorboard"

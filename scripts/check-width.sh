@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fails where a line of a tracked text file is wider than 110 columns, and names each as file:line.
+# Fails if a line of a tracked text file is wider than 110 columns, and names each as file:line.
 #
-#   scripts/check-width.sh [PATH…]      only files under these paths; the whole tree where none is named
+#   scripts/check-width.sh [PATH…]      only files under these paths; the whole tree if none is named
 #
 # A column is a character, not a byte. Not checked: fixtures and snapshots of tests, fenced blocks of raw
-# output in docs/benchmarks/, rows of Markdown tables, and lines that only a long address makes too wide.
+# output in docs/benchmarks/, rows of Markdown tables, and lines with a long address.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ ${1:-} != -* ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }

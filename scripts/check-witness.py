@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Holds Stratus' times of kernels against an outside witness: what oneDNN itself says of each execution.
+"""Compares the kernel times of Stratus with those that oneDNN itself reports for each execution.
 
     scripts/check-witness.py STRATUS [NETWORK [BATCH [ITERATIONS]]]
 
-oneDNN prints every primitive that it executes with its own time where ONEDNN_VERBOSE asks for it. A training
-with that is compared with its own timeline: how many executions, and how many milliseconds, for each kind of
-primitive and in all. Steps that Stratus' own kernels compute have no such witness and are left out; their
-share is printed. Both clocks see the same executions, so that a busy machine makes no difference. The exit
-code is 1 where a kind of a millisecond per iteration or more differs by more than 3 %.
+With ONEDNN_VERBOSE, oneDNN prints every executed primitive with its time. The output of a training run is
+compared with its timeline: the number of executions and milliseconds, for each kind of primitive and in
+total. Steps with native kernels have no time from oneDNN and are skipped. The fraction of the rest is
+printed. Both clocks measure the same executions, so a busy machine makes no difference. The exit code is 1 if
+a kind of at least a millisecond per iteration differs by more than 3 %.
 """
 import collections
 import gzip
@@ -19,9 +19,9 @@ import sys
 import tempfile
 
 LIMIT = 0.03
-# Milliseconds per iteration below which the cost of printing a line would be compared.
+# Milliseconds per iteration below which the cost of printing a line dominates.
 LEAST = 1.0
-# Iterations in front that are left out, as in reports.
+# First iterations that are skipped, as in reports.
 FIRST = 3
 
 
@@ -29,7 +29,7 @@ def settings(batch, precision, iterations):
     return [
         "data.name=synthetic",
         f"data.synthetic.images={batch * iterations}",
-        # Another number than the batch: so that what validation executes can be told from training.
+        # Different from the batch size, so that executions of validation can be told from training.
         f"data.synthetic.validation_images={max(batch // 2, 1)}",
         f"train.batch_size={batch}",
         "train.epochs=1",
@@ -39,7 +39,7 @@ def settings(batch, precision, iterations):
 
 
 def run(program, folder, *arguments, **environment):
-    # Into files: a reader at the other end of a pipe would want a core at every line.
+    # Into files: a reader at the other end of a pipe would need a core for every line.
     files = (folder / "out", folder / "err")
     with open(files[0], "w+", encoding="utf-8") as out, open(files[1], "w+", encoding="utf-8") as err:
         done = subprocess.run(
@@ -48,7 +48,7 @@ def run(program, folder, *arguments, **environment):
         out.seek(0)
         err.seek(0)
         if done.returncode:
-            sys.exit(f"{' '.join(arguments)} ended with {done.returncode}:\n{err.read()}")
+            sys.exit(f"{' '.join(arguments)} exited with {done.returncode}:\n{err.read()}")
         return out.read()
 
 
@@ -89,7 +89,7 @@ def iterations_of(trace):
             stack.append((names[event[10]], packet.get(8, 0)))
             continue
         name, begun = stack.pop()
-        # Steps lie within a phase, within an iteration.
+        # Steps are within a phase, within an iteration.
         if len(stack) == 2:
             steps.append(packet.get(8, 0) - begun)
         elif not stack:
@@ -98,8 +98,8 @@ def iterations_of(trace):
     return found
 
 
-# Steps of the backward pass reorder what they read or make; oneDNN's lines do not say for which step a
-# reorder was.
+# Steps of the backward pass reorder their inputs or outputs; oneDNN's lines do not name the step that a
+# reorder belongs to.
 BACKWARD = "convolution backward, reorders"
 KINDS = {
     "conv2d_forward": "convolution forward",
@@ -111,7 +111,7 @@ KINDS = {
 
 
 def kind_of_step(step, implementation):
-    """The kind of oneDNN primitives that compute a step; None where another kernel does."""
+    """The kind of oneDNN primitives that compute a step; None if another kernel does."""
     if implementation.startswith("stratus:") or implementation in ("", "none"):
         return None
     kernel = step["kernel"] if isinstance(step["kernel"], str) else next(iter(step["kernel"]))
@@ -119,7 +119,7 @@ def kind_of_step(step, implementation):
 
 
 def kind_of_line(line):
-    """The kind of primitive, its direction, and its milliseconds, of a line of ONEDNN_VERBOSE."""
+    """The kind of primitive, its direction and its milliseconds from a line of ONEDNN_VERBOSE."""
     parts = line.split(",")
     primitive, direction = parts[3], parts[5]
     if primitive == "convolution" and direction.startswith("forward"):
@@ -130,8 +130,8 @@ def kind_of_line(line):
 
 
 def witnessed(told):
-    """What oneDNN said, an entry an iteration: lines as (kind, milliseconds). An iteration begins where a
-    forward pass follows a backward pass; validation, behind the last, has no backward pass."""
+    """The output of oneDNN, one entry per iteration: lines as (kind, milliseconds). An iteration starts when
+    a forward pass follows a backward pass; validation, after the last one, has no backward pass."""
     found, backward = [[]], False
     for line in told.splitlines():
         if not line.startswith("onednn_verbose,exec,"):
@@ -148,7 +148,7 @@ def witnessed(told):
 
 def compare(program, network, batch, iterations, precision, folder):
     overrides = [word for key in settings(batch, precision, iterations) for word in ("--set", key)]
-    # Kernels are chosen without anything being printed.
+    # Kernel selection prints nothing.
     plan = json.loads(run(program, folder, "plan", network, *overrides, "--dump", "plan", "--json"))
     told = run(program, folder, "train", network, "--out", f"run-{precision}", *overrides, ONEDNN_VERBOSE="1")
     trace = ("--trace", "--first", str(FIRST), "--count", str(iterations), "--out", f"{precision}.gz")
@@ -160,11 +160,11 @@ def compare(program, network, batch, iterations, precision, folder):
 
 
 def table(steps, choices, measured, told, iterations):
-    """Rows of (kind, executions by oneDNN, our milliseconds, oneDNN's) an iteration, and the share of all
-    steps' time that has a witness."""
+    """Rows of (kind, executions by oneDNN, Stratus' milliseconds, oneDNN's) per iteration, and the
+    fraction of the time of all steps that oneDNN also measured."""
     said = witnessed(told)
-    assert len(said) == iterations, f"oneDNN tells of {len(said)} iterations, there were {iterations}"
-    # The last of them may have lines of what follows it.
+    assert len(said) == iterations, f"oneDNN printed {len(said)} iterations instead of {iterations}"
+    # The last one may include lines of later work.
     said, measured = said[FIRST - 1 : -1], measured[:-1]
     assert len(said) == len(measured)
     kinds = [kind_of_step(step, choice["implementation"]) for step, choice in zip(steps, choices)]
@@ -183,7 +183,8 @@ def table(steps, choices, measured, told, iterations):
         yield kind, executions[kind], ours[kind], theirs[kind]
     both = sum(ours.values()), sum(theirs.values())
     yield "in all", sum(executions.values()), *both
-    print(f"  {100 * both[0] * 1e6 * len(measured) / whole:.0f} % of the steps' time has a witness")
+    share = 100 * both[0] * 1e6 * len(measured) / whole
+    print(f"  {share:.0f} % of the steps' time was also measured by oneDNN")
 
 
 def main():
@@ -192,7 +193,7 @@ def main():
     wrong = False
     with tempfile.TemporaryDirectory() as folder:
         for precision in ("f32", "bf16"):
-            print(f"{network}, batch {batch}, {precision}: milliseconds an iteration, of {iterations}")
+            print(f"{network}, batch {batch}, {precision}: ms per iteration, {iterations} iterations")
             found = compare(program, network, int(batch), int(iterations), precision, pathlib.Path(folder))
             for kind, executions, ours, theirs in table(*found, int(iterations)):
                 off = ours / theirs - 1 if theirs else float("inf")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares two builds of Stratus: do they end with the same bits, and which is faster?
+"""Compares two builds of Stratus: whether their results are bit-identical, and which is faster.
 
     scripts/compare-binaries.py OLD NEW [ROUNDS]
 
-Each case is begun by OLD, which chooses the kernels and is interrupted; the run directory is then copied
-and continued by both builds in turn. So both run the same plan. Printed are whether the weights' SHA-256
-agree, and the median milliseconds of an iteration. Nothing else should run on the machine; the exit code is
-1 where bits differ.
+Each case is started by OLD, which selects the kernels and is interrupted; copies of the run directory are
+then resumed by both builds in turn, so that both run the same plan. Prints whether the SHA-256 of the weights
+agree, and the median milliseconds of an iteration. Nothing else should run on the machine. The exit code is 1
+if bits differ.
 """
 
 import csv
@@ -26,7 +26,7 @@ CASES = {
     "digits": ["train.batch_size=1024"],
     "resnet18": ["train.batch_size=32", "schedule.warmup_epochs=0", *SYNTHETIC],
 }
-# Iterations behind a start that are left out of the median.
+# Iterations after a start that the median skips.
 WARM_UP = 2
 
 
@@ -47,11 +47,11 @@ def begin(binary, network, keys, run):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     if process.wait() != 75:
-        sys.exit(f"{network}: the run could not be begun and interrupted (exit code {process.returncode})")
+        sys.exit(f"{network}: the run could not be started and interrupted (exit code {process.returncode})")
 
 
 def finish(binary, begun, run):
-    """Continues a copy of a run to its end: the weights' checksum, median milliseconds of an iteration."""
+    """Resumes a copy of a run to its end: checksum of the weights, median milliseconds of an iteration."""
     shutil.copytree(begun, run)
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run([binary, "train", run, "-q"], check=True, **silent)

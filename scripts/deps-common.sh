@@ -2,7 +2,8 @@
 # Shared by the scripts that install pinned wheels into .deps of this checkout; they source it with their
 # arguments.
 #
-# It reads the one option, --best-effort. A script sets `consequence`: lines that say what a failure means.
+# Parses the only option, --best-effort. A script sets `consequence`: lines that explain the effect of a
+# failure.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 script=$(basename "$0" .sh)
@@ -20,7 +21,7 @@ say() { # line…
     for line in "$@"; do echo "$script: $line" >&2; done
 }
 
-give_up() { # what is wrong
+give_up() { # problem
     say "$1" "${consequence[@]}"
     if [ "$best_effort" = yes ]; then exit 0; fi
     exit 1
@@ -46,7 +47,7 @@ pinned_pip() { # command argument…: accepts only wheels with the pinned hash
 }
 
 unpack() { # wheel sha256 folder member=path…: checks the hash once more, and extracts the members
-    python3 - "$@" <<'PYTHON' || give_up "the wheel is not what it should be"
+    python3 - "$@" <<'PYTHON' || give_up "the wheel is invalid or has unexpected content"
 import hashlib, pathlib, sys, zipfile
 
 wheel, expected, target = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
@@ -70,12 +71,12 @@ install_as() { # folder target: moves it, so that the target is always complete
     mv -T "$1" "$2"
 }
 
-# Pinned wheels in a folder of their own, unless they are there.
-installed_packages() { # requirements target what
+# Installs pinned wheels into a separate folder, unless they are installed.
+installed_packages() { # requirements target name
     need_python
     local stamp
     stamp=$(python3 -c 'import sys; print(*sys.version_info[:2], sys.platform)') \
-        || give_up "python3 does not run"
+        || give_up "python3 cannot be run"
     stamp="$stamp $(cksum < "$1")"
     [ "$(cat "$2/installed" 2>/dev/null)" != "$stamp" ] || return 0
     need_pip

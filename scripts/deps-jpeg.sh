@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs libjpeg-turbo into .deps/libjpeg of this checkout: from a pinned wheel of Pillow, checked by its
-# hash, without root. The library depends on the C library alone, so the wheel may be for any Python version.
+# hash, without root. The library depends only on the C library, so the wheel may be for any Python version.
 #
-#   scripts/deps-jpeg.sh                fails if it cannot
-#   scripts/deps-jpeg.sh --best-effort  only says so: Stratus also runs with a system libjpeg-turbo, or
+#   scripts/deps-jpeg.sh                fails if it cannot be installed
+#   scripts/deps-jpeg.sh --best-effort  only reports it: Stratus also runs with a system libjpeg-turbo, or
 #                                       without any
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh

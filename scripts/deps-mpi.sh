@@ -2,8 +2,8 @@
 # Installs MPICH into .deps/mpich of this checkout: from a pinned wheel, checked by its hash, without root.
 # Its library has the standard binary interface of MPI 5, and its mpiexec starts workers on this machine.
 #
-#   scripts/deps-mpi.sh                fails if it cannot
-#   scripts/deps-mpi.sh --best-effort  only says so: one process trains without it
+#   scripts/deps-mpi.sh                fails if it cannot be installed
+#   scripts/deps-mpi.sh --best-effort  only reports it: one process trains without MPI
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"

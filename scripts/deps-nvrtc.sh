@@ -3,8 +3,8 @@
 # its hash, without root. It needs no GPU: tests compile the GPU kernels with it. Training on a GPU prefers
 # the NVRTC of an installed CUDA.
 #
-#   scripts/deps-nvrtc.sh                fails if it cannot
-#   scripts/deps-nvrtc.sh --best-effort  only says so
+#   scripts/deps-nvrtc.sh                fails if it cannot be installed
+#   scripts/deps-nvrtc.sh --best-effort  only reports it
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -15,7 +15,7 @@ sha256=ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575
 target=$root/.deps/nvrtc
 stamp=$target/installed
 
-consequence=("Without it the tests do not compile the GPU kernels. Nothing else needs it here.")
+consequence=("Without it, the tests do not compile the GPU kernels. Nothing else needs it here.")
 
 if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
     give_up "the pinned NVRTC is built for Linux on x86-64, and this is $(uname -s) on $(uname -m)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs oneDNN into .deps/onednn of this checkout: from a pinned wheel, checked by its hash, without root.
 #
-#   scripts/deps.sh                fails if it cannot
-#   scripts/deps.sh --best-effort  only says so: Stratus also runs with a system oneDNN 3.x, or without any
+#   scripts/deps.sh                fails if it cannot be installed
+#   scripts/deps.sh --best-effort  only reports it: Stratus also runs with a system oneDNN 3.x, or without any
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -14,7 +14,7 @@ target=$root/.deps/onednn
 stamp=$target/installed
 
 consequence=(
-    "install oneDNN with your system's packages instead (Debian and Ubuntu: libdnnl-dev, where it is"
+    "install oneDNN with your system's packages instead (Debian and Ubuntu: libdnnl-dev, if it is"
     "3.x; Homebrew and conda-forge: onednn). Without it the slow reference backend computes."
 )
 
@@ -23,7 +23,7 @@ has_gomp() {
     for file in /usr/lib*/libgomp.so.1 /usr/lib/*/libgomp.so.1; do
         if [ -e "$file" ]; then return; fi
     done
-    # gcc prints the path of its own, or the bare name if it has none.
+    # gcc prints the path of its own library, or the bare name if it has none.
     case "$(gcc -print-file-name=libgomp.so.1 2>/dev/null)" in /*) return ;; esac
     return 1
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks Stratus on a machine with an NVIDIA GPU that needs neither a toolchain nor a network: the programs
-# are built elsewhere.
+# Checks Stratus on a machine with an NVIDIA GPU, without a toolchain or a network: the programs are built
+# elsewhere.
 #
 #   scripts/gpu-check.sh pack FOLDER        builds the programs into FOLDER, and with NVRTC also the machine
 #                                           code of the kernels
@@ -10,13 +10,13 @@
 # `run` prints the output of each part, and a table at the end; it fails if a part failed.
 #
 #   libraries  what `stratus doctor` finds         digits    trains digits
-#   half       trains digits in f16                resume    kills a run and continues it: the same weights?
-#   trace      times against those of CUPTI        overhead  the cost of taking times
-#   startup    what starting takes, with and without caches
+#   half       trains digits in f16                resume    kills a run and resumes it: bit-identical?
+#   trace      times against those of CUPTI        overhead  the cost of timing
+#   startup    start-up times, with and without caches
 #   warm_up    lets PyTorch compile its networks, which takes minutes, while the next parts run
 #   checks     cases, tiles and parity at the same time
-#   networks   the networks by Stratus alone, planned for the first time
-#   compare    waits for warm_up, then measures each network and its peers in turn
+#   networks   the networks by Stratus only, planned for the first time
+#   compare    waits for warm_up, then measures each network and its baselines in turn
 #   sanitize   cases under compute-sanitizer; only when named
 #
 # Environment: NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' are packed and measured;
@@ -82,7 +82,7 @@ __attribute__((constructor)) static void install(void) {
     void *frame[1];
     stack_t memory = {.ss_sp = stack, .ss_size = sizeof stack};
     struct sigaction action = {.sa_handler = crashed, .sa_flags = SA_ONSTACK};
-    backtrace(frame, 1); // loads what it needs now
+    backtrace(frame, 1); // loads its library now, not in the signal handler
     sigaltstack(&memory, 0);
     sigaction(SIGSEGV, &action, 0);
     sigaction(SIGBUS, &action, 0);
@@ -122,9 +122,10 @@ import json, sys
 floor = json.load(open(sys.argv[1]))
 planned, taken = floor.get("device_bytes", [1, 1])
 print(f"{floor['network']} {floor['precision']} batch {floor['batch']}: "
-      f"{1e3 * floor['step_s']:.2f} ms a step, "
-      f"{floor['images_per_second']:.0f} images/s; kernels alone {1e3 * floor['floor_s']:.2f} ms; "
-      f"memory planned {planned >> 20} MiB, taken {taken >> 20} MiB ({100 * (taken / planned - 1):+.2f} %)")
+      f"{1e3 * floor['step_s']:.2f} ms per iteration, "
+      f"{floor['images_per_second']:.0f} images/s; sum of isolated kernels {1e3 * floor['floor_s']:.2f} ms; "
+      f"planned memory {planned >> 20} MiB, allocated {taken >> 20} MiB "
+      f"({100 * (taken / planned - 1):+.2f} %)")
 kinds = {}
 for kernel in floor["kernels"]:
     kind = kinds.setdefault(kernel["kernel"], [0, 0.0, 0.0, 0, 0])
@@ -132,7 +133,7 @@ for kernel in floor["kernels"]:
     for position, value in enumerate(values):
         kind[position] += value
 for name, (count, within, alone, flops, size) in sorted(kinds.items(), key=lambda kind: -kind[1][1])[:14]:
-    print(f"  {name:34} {count:4} {1e3 * within:9.3f} ms within {1e3 * alone:9.3f} alone "
+    print(f"  {name:34} {count:4} {1e3 * within:9.3f} ms in step {1e3 * alone:9.3f} isolated "
           f"{flops / within / 1e12:7.1f} TFLOP/s {size / within / 1e9:7.0f} GB/s")
 P
 }
@@ -142,7 +143,7 @@ digits() {
         --out "$out/digits"
 }
 
-half() { # the printed table has the loss scale that was found, and the iterations that took
+half() { # the printed table shows the loss scale, and the iterations that were spent on finding it
     "$folder/stratus" train digits --set train.device=cuda --set train.precision=f16 --set train.epochs=5 \
         --out "$out/half"
 }
@@ -162,7 +163,7 @@ sanitize() { # invalid and uninitialised accesses, and races; 90 seconds for eac
     return $failed
 }
 
-resume() { # a run that was killed and continued must end with the bits of one that was not
+resume() { # a killed and resumed run must end bit-identical to an uninterrupted one
     local settings=(--set train.device=cuda --set train.epochs=20) pid sums
     "$folder/stratus" train digits "${settings[@]}" --out "$out/whole" >/dev/null 2>&1 || return 1
     "$folder/stratus" train digits "${settings[@]}" --out "$out/killed" >/dev/null 2>&1 &
@@ -173,7 +174,7 @@ resume() { # a run that was killed and continued must end with the bits of one t
     done
     kill -9 $pid
     wait $pid 2>/dev/null
-    "$folder/stratus" train "$out/killed" 2>&1 | grep -o 'continued after iteration [0-9]*' || return 1
+    "$folder/stratus" train "$out/killed" 2>&1 | grep -o 'resumed after iteration [0-9]*' || return 1
     sums=$(python3 -c 'import json, sys
 for run in sys.argv[1:]:
     print(json.load(open(run + "/summary.json"))["weights_sha256"])' "$out/whole" "$out/killed")
@@ -188,7 +189,7 @@ synthetic() { # command network batch precision argument…
         --set train.precision="$4" "${@:5}"
 }
 
-trace() { # times against CUPTI's, which must not crash; the ends of the tables
+trace() { # compares times with CUPTI's, which must not crash; prints the ends of the tables
     local status=0 traced
     for traced in digits vgg11; do
         if [ $traced = digits ]; then
@@ -202,7 +203,7 @@ trace() { # times against CUPTI's, which must not crash; the ends of the tables
     return $status
 }
 
-overhead() { # what taking times costs each network
+overhead() { # the cost of timing for each network
     local status=0 network
     for network in ${OVERHEAD:-resnet50:256 resnet18:256 googlenet:256}; do
         echo "$network"
@@ -211,7 +212,7 @@ overhead() { # what taking times costs each network
     return $status
 }
 
-startup() { # until the first step, phase by phase: without any cache, then with both
+startup() { # times until the first step, phase by phase: without any cache, then with both
     local status=0 network cache
     for network in ${STARTUP:-resnet50:256 digits:1024}; do
         cache=$(mktemp -d)
@@ -228,7 +229,7 @@ startup() { # until the first step, phase by phase: without any cache, then with
     return $status
 }
 
-await() { # process log: waits for it; prints its log, and has its exit status
+await() { # process log: waits for the process, prints its log, returns its exit status
     wait "$1"
     local rc=$?
     cat "$2"
@@ -283,11 +284,11 @@ run() {
             ;;
         compare)
             wait
-            echo "## peers are compiled after $SECONDS s"
+            echo "## baselines compiled after $SECONDS s"
             for network in $networks; do
                 for precision in $precisions; do
                     part "$network $precision" measure "${network%:*}" "${network#*:}" "$precision"
-                    part "$network peers" peers "$network" "$precision"
+                    part "$network baselines" peers "$network" "$precision"
                 done
             done
             ;;
@@ -298,7 +299,7 @@ run() {
                 done
             done
             ;;
-        *) echo "there is no part $name" && exit 2 ;;
+        *) echo "unknown part $name" && exit 2 ;;
         esac
     done
     echo
@@ -309,5 +310,5 @@ run() {
 case $mode in
 pack) pack ;;
 run) run "$@" ;;
-*) echo "there is no $mode" && exit 2 ;;
+*) echo "unknown mode $mode" && exit 2 ;;
 esac

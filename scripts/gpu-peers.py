@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures training steps of PyTorch on a GPU, to compare Stratus with.
+"""Measures training iterations of PyTorch on a GPU, as a baseline for Stratus.
 
-A step is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to none),
-and reading the loss; in f16 the loss is scaled by `GradScaler`. The batch is on the device, memory is
+An iteration is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to
+none), and reading the loss; in f16 the loss is scaled by `GradScaler`. The batch is on the device, memory is
 channels last, and cuDNN measures its algorithms first. The mode `compiled` compiles the whole model.
 
     python3 scripts/gpu-peers.py --networks 'resnet50:256 alexnet:512' --modes 'eager compiled'
 
-Prints a JSON line for each network, mode and precision, with the median milliseconds of a step.
+Prints a JSON line for each network, mode and precision, with the median milliseconds of an iteration.
 """
 import argparse
 import json
@@ -17,7 +17,7 @@ import time
 import torch
 import torchvision
 
-# The precisions of autocast, which f32 goes without.
+# The precisions of autocast; f32 needs none.
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 ARGUMENTS = {"googlenet": {"aux_logits": False, "init_weights": False}}
 
@@ -37,7 +37,7 @@ def measure(network, batch, mode, precision, steps):
         optimiser.zero_grad(set_to_none=True)
         with torch.autocast("cuda", dtype=DTYPES.get(precision), enabled=precision in DTYPES):
             loss = criterion(run(x), y)
-        # Does nothing where it is not enabled.
+        # Does nothing if it is not enabled.
         scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()

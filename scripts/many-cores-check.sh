@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Checks on a machine with many cores, which needs nothing but Python, and for the peers PyTorch.
+# Checks Stratus on a machine with many cores, which needs only Python, and PyTorch for the baselines.
 #
 #   scripts/many-cores-check.sh pack FOLDER        builds the program into FOLDER, with its libraries
-#   scripts/many-cores-check.sh run FOLDER [PART…] runs the parts there; without PART: all of them
+#   scripts/many-cores-check.sh run FOLDER [PART…] runs the parts on that machine; without PART: all of them
 #
-#   machine    what `stratus doctor` finds
-#   threads    whole steps and every kernel by numbers of threads: where does scaling end?
-#   peers      the same steps by PyTorch
-#   busy       steps beside programs that want half of the processors, ours and PyTorch's
-#   loader     photographs by numbers of workers, where PHOTOS names a folder of them
+#   machine    the output of `stratus doctor`
+#   threads    whole iterations and every kernel by number of threads, to find the limits of scaling
+#   peers      the same iterations by PyTorch
+#   busy       iterations of Stratus and PyTorch while other programs use half of the CPUs
+#   loader     JPEG files by number of loader threads, if PHOTOS names a folder of them
 #
 # Environment: NETWORKS='resnet18:64 …' (name:batch); THREADS='1 2 4 …'; PRECISION=bf16; OUT is a folder for
-# raw output; BASE names another `stratus`, which runs the busy steps too.
+# raw output; BASE names another `stratus`, which runs the part `busy` too.
 set -uo pipefail
 mode=${1:-} folder=${2:-}
 [ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 2; }
@@ -107,7 +107,7 @@ peers() {
     return $status
 }
 
-speed() { # program network batch threads: images/s of a short training
+speed() { # program network batch threads: images/s of a short training run
     local arguments run
     run=$(mktemp -d)
     mapfile -d '' arguments < <(settings "$2" "$3" "$4")
@@ -125,12 +125,12 @@ busy() {
     for neighbours in 0 1 $((all / 2 > 1 ? all / 2 : 2)); do
         local pids=() number
         for ((number = 0; number < neighbours; number++)); do
-            # In a session of its own, as another user's would be.
+            # In a separate session, as those of another user.
             setsid sh -c 'exec yes >/dev/null' &
             pids+=($!)
         done
         for entry in $networks; do
-            echo "$entry beside $neighbours other programs"
+            echo "$entry with $neighbours other programs"
             for program in "${programs[@]}"; do
                 echo "  $program: $(speed "$program" "${entry%:*}" "${entry#*:}" "$all")"
             done
@@ -141,7 +141,7 @@ busy() {
 }
 
 loader() {
-    [ -n "${PHOTOS:-}" ] || { echo "PHOTOS names no folder"; return 0; }
+    [ -n "${PHOTOS:-}" ] || { echo "PHOTOS is not set"; return 0; }
     local workers
     for workers in $THREADS; do
         echo "workers $workers: $("$folder/stratus" bench data resnet18 --set data.name=folder \
@@ -163,7 +163,7 @@ run() {
         case $part in
         machine) "$folder/stratus" doctor || failed=1 ;;
         threads | peers | busy | loader) $part || failed=1 ;;
-        *) echo "there is no part $part" && exit 2 ;;
+        *) echo "unknown part $part" && exit 2 ;;
         esac
         echo "## $part took $((SECONDS - begun)) s"
     done
@@ -173,5 +173,5 @@ run() {
 case $mode in
 pack) pack ;;
 run) run "$@" ;;
-*) echo "there is no $mode" && exit 2 ;;
+*) echo "unknown mode $mode" && exit 2 ;;
 esac

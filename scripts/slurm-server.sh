@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A real Slurm on this machine for the tests of launches: a controller and one node of four processors,
-# however many there are. It keeps no accounts.
+# A real Slurm on this machine for the tests of launches: a controller and one node with four CPUs,
+# regardless of the machine. Without accounting.
 #
 #   slurm-server.sh install        installs Slurm and munge from Debian's packages (as root)
 #   slurm-server.sh start FOLDER   starts it on 127.0.0.1 with all its files in FOLDER (as root);
@@ -28,7 +28,7 @@ install() {
       "make test-all STORE_SERVERS=none" >&2
     exit 1
   fi
-  # Services must not start on installation: Debian asks this program first.
+  # Services must not start on installation: Debian runs this program first.
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
@@ -59,7 +59,7 @@ configure() {
   mkdir -p "$folder/state" "$folder/spool" "$folder/run" "$folder/log"
   (umask 077 && head -c 1024 /dev/urandom > "$folder/munge.key")
   read -r controller node <<< "$(free_ports 2)"
-  # Credentials live for five seconds: so long does a requeued job wait.
+  # Credentials are valid for five seconds, which is also how long a requeued job waits.
   cat > "$folder/slurm.conf" <<CONF
 ClusterName=stratus
 SlurmctldHost=$host(127.0.0.1)
@@ -96,7 +96,7 @@ running() {
   [ -f "$1" ] && kill -0 "$(cat "$1")" 2> /dev/null
 }
 
-# Servers must not inherit the caller's streams: a reader would wait for their end.
+# Servers must not inherit the caller's streams, or a reader would wait for their exit.
 launch() {
   local folder=$1 name=$2
   shift 2

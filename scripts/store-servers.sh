@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A real OpenStack Swift on this machine for the tests of stratus-store. By its middleware `s3api` it is an
-# S3 server too.
+# A real OpenStack Swift on this machine for the tests of stratus-store. Its middleware `s3api` makes it an S3
+# server too.
 #
 #   store-servers.sh install        installs Swift, memcached and sshd from Debian's packages (as root)
 #   store-servers.sh start FOLDER   starts a node on 127.0.0.1 with its data in FOLDER. FOLDER/port is the
-#                                   port of its proxy. Servers that already run go on, so that a proxy
-#                                   that was killed comes back at its port
+#                                   port of its proxy. Running servers are kept; a killed proxy is
+#                                   started again at its port
 #   store-servers.sh stop FOLDER    ends it
 #
 # Account `test`, user `test:tester`, key `testing`, as in Swift's own examples.
@@ -170,7 +170,7 @@ launch() {
   echo $! > "$folder/run/$name.pid"
 }
 
-# Whether all servers answer: the proxy alone answers with 503 while the others start.
+# Succeeds if all servers answer: the proxy answers with 503 while the others start.
 answers() {
   local folder=$1 ports
   ports=$(sed -n 's/^bind_port = //p' "$folder"/*.conf)

@@ -1,5 +1,6 @@
-//! Names this build's kernels by a hash of their source. Plans of another build are measured again, and their
-//! bits may differ. And has the tests export the functions by which the library gets our threads.
+//! Identifies the kernels of this build by a hash of their source: plans of another build are measured again,
+//! and may differ in bits. Also makes the test binaries export the OpenMP functions that give oneDNN
+//! Stratus's threads.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The files of a folder and of the folders within it.
+/// Collects the files of a folder and of its subfolders.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

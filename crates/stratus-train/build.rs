@@ -1,5 +1,5 @@
-//! Has the programs of this package export the functions by which oneDNN gets the threads of
-//! `stratus-threads`. Where they do not, it runs on its own OpenMP run time.
+//! Exports the functions through which oneDNN uses the threads of `stratus-threads` from the programs of this
+//! package. Without them, oneDNN uses its own OpenMP run time.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-//! Has the programs of this package export the functions by which oneDNN gets the threads of
-//! `stratus-threads`. Where they do not, it runs on its own OpenMP run time.
+//! Exports `GOMP_*` and `omp_*` from the programs of this package, so that oneDNN runs on `stratus-threads`
+//! and not on its own OpenMP run time.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

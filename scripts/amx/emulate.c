@@ -1,10 +1,10 @@
-/* Emulates AMX-BF16 on processors without it, for tests: preload this library, and every tile instruction
+/* Emulates AMX-BF16 on CPUs without it, for tests: preload this library, and every tile instruction
  * that raises SIGILL is executed here. Each takes microseconds.
  *
  * Source: Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2: LDTILECFG,
- * TILELOADD, TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS, and the section on the VEX prefix. What a
- * processor with AMX would refuse too ends the process: registers without configuration, and any other
- * illegal instruction. Registers are per thread. */
+ * TILELOADD, TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS, and the section on the VEX prefix. Any
+ * instruction that a CPU with AMX would reject too ends the process: tile registers without configuration,
+ * and other illegal instructions. Registers are per thread. */
 
 #define _GNU_SOURCE
 #include <signal.h>

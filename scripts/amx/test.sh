@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the AMX kernels on processors without AMX: tile instructions are emulated (emulate.c). AVX-512 is
-# needed, as the kernels use it too. With --best-effort, exits with 0 where the tests cannot be run.
+# Tests the AMX kernels on CPUs without AMX: tile instructions are emulated (emulate.c). AVX-512 is needed, as
+# the kernels use it too. With --best-effort, exits with 0 if the tests cannot be run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,8 +25,8 @@ library=$(mktemp -d)
 trap 'rm -rf "$library"' EXIT
 "$compiler" -O3 -mavx2 -mfma -Wall -Wextra -Werror -shared -fPIC \
     -o "$library/emulate.so" scripts/amx/emulate.c
-# The workspace's tests, as `make test` has built them: for one crate alone, dependencies would be compiled
-# again with other features.
+# The workspace's tests, as `make test` builds them: for a single crate, dependencies would be compiled again
+# with other features.
 tests=$(${CARGO:-cargo} test --workspace --lib --locked --no-run --message-format=json 2> "$library/log" |
     sed -n '/"name":"stratus_onednn"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) || {
     cat "$library/log" >&2

@@ -1,29 +1,29 @@
-//! Bytes whose first address is a multiple of 64, on huge pages where the system has them.
+//! Bytes aligned to 64, on huge pages if the system supports them.
 
 use std::ops::{Deref, DerefMut};
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
 
-/// The alignment of every buffer and of every value in an arena, in bytes: a cache line, and the widest
-/// vector register.
+/// The alignment of every buffer and of every value in an arena, in bytes, which is the size of a cache line
+/// and of the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
-/// The size of a huge page in bytes. Buffers of at least this size ask for huge pages, which spare address
+/// The size of a huge page. Buffers of at least this size request huge pages, which need fewer address
 /// translations.
-const HUGE_PAGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// The system has not enough memory.
+/// The error of a failed allocation.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("there is no memory for {what}: it takes {} MiB", bytes.div_ceil(1 << 20))]
+#[error("out of memory: {purpose} needs {} MiB", bytes.div_ceil(1 << 20))]
 pub struct OutOfMemory {
-    /// What the memory is for.
-    pub what: String,
-    /// The size that was asked for, in bytes.
+    /// The purpose of the memory.
+    pub purpose: String,
+    /// The requested size in bytes.
     pub bytes: usize,
 }
 
-/// A buffer that begins at a multiple of [`ALIGNMENT`]. Its size is fixed, so its memory never moves.
+/// A buffer aligned to [`ALIGNMENT`]. Its size is fixed, so its memory never moves.
 #[derive(Debug, Default)]
 pub struct AlignedBytes {
     memory: Memory,
@@ -44,26 +44,26 @@ impl Default for Memory {
 }
 
 impl AlignedBytes {
-    /// Allocates `length` zero bytes for `what`, which an error names.
+    /// Allocates `length` zero bytes. An error names the `purpose`.
     ///
     /// # Errors
-    /// The system has not enough memory.
-    pub fn zeroed(length: usize, what: &str) -> Result<Self, OutOfMemory> {
-        let out_of_memory = || OutOfMemory { what: what.to_owned(), bytes: length };
+    /// If there is not enough memory.
+    pub fn zeroed(length: usize, purpose: &str) -> Result<Self, OutOfMemory> {
+        let out_of_memory = || OutOfMemory { purpose: purpose.to_owned(), bytes: length };
         if length == 0 {
             return Ok(Self::default());
         }
-        let (memory, start) = if length < HUGE_PAGE {
+        let (memory, start) = if length < HUGE_PAGE_BYTES {
             let bytes = vec![0u8; length + ALIGNMENT - 1];
             let start = bytes.as_ptr().align_offset(ALIGNMENT);
             (Memory::Heap(bytes), start)
         } else {
-            let padded = length.checked_add(HUGE_PAGE).ok_or_else(out_of_memory)?;
+            let padded = length.checked_add(HUGE_PAGE_BYTES).ok_or_else(out_of_memory)?;
             let pages = MmapMut::map_anon(padded).map_err(|_| out_of_memory())?;
-            // Only advice: ordinary pages do the same more slowly.
+            // Ignore errors: ordinary pages are only slower.
             #[cfg(target_os = "linux")]
             let _ = pages.advise(memmap2::Advice::HugePage);
-            let start = pages.as_ptr().align_offset(HUGE_PAGE);
+            let start = pages.as_ptr().align_offset(HUGE_PAGE_BYTES);
             (Memory::Pages(pages), start)
         };
         Ok(Self { memory, start, length })
@@ -79,7 +79,7 @@ impl AlignedBytes {
         &all[self.start..self.start + self.length]
     }
 
-    /// The bytes, to write.
+    /// The bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let all: &mut [u8] = match &mut self.memory {
             Memory::Heap(bytes) => bytes,
@@ -88,14 +88,14 @@ impl AlignedBytes {
         &mut all[self.start..self.start + self.length]
     }
 
-    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`]. An incomplete last element
-    /// is left out.
+    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`], without an incomplete last
+    /// element.
     #[must_use]
     pub fn elements<T: Pod>(&self) -> &[T] {
         bytemuck::pod_align_to(self.as_slice()).1
     }
 
-    /// As [`elements`](Self::elements), to write.
+    /// Like [`elements`](Self::elements), mutable.
     pub fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
         bytemuck::pod_align_to_mut(self.as_mut_slice()).1
     }
@@ -117,7 +117,7 @@ impl DerefMut for AlignedBytes {
 
 impl Clone for AlignedBytes {
     /// # Panics
-    /// The system has not enough memory.
+    /// If there is not enough memory.
     fn clone(&self) -> Self {
         let mut copy = Self::zeroed(self.length, "a copy").unwrap_or_else(|error| panic!("{error}"));
         copy.copy_from_slice(self);
@@ -130,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_is_aligned_also_when_cloned_and_moved() {
-        let lengths = (0..200).chain([HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1]);
+    fn aligns_every_length_also_after_clone_and_move() {
+        let lengths = (0..200).chain([HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1]);
         let all: Vec<(usize, AlignedBytes)> =
             lengths.map(|length| (length, AlignedBytes::zeroed(length, "a test").unwrap())).collect();
         for (length, bytes) in all {
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_an_error() {
+    fn reports_allocations_that_are_too_large() {
         assert!(AlignedBytes::zeroed(usize::MAX, "a test").is_err());
         let error = AlignedBytes::zeroed(isize::MAX as usize - ALIGNMENT, "a test").unwrap_err();
-        assert_eq!(error.to_string(), "there is no memory for a test: it takes 8796093022208 MiB");
+        assert_eq!(error.to_string(), "out of memory: a test needs 8796093022208 MiB");
     }
 
     #[test]
-    fn a_clone_has_the_same_content_of_its_own() {
+    fn clones_have_their_own_copy_of_the_content() {
         let mut bytes = AlignedBytes::zeroed(64, "a test").unwrap();
         bytes.elements_mut::<f32>()[3] = 1.5;
         let copy = bytes.clone();

@@ -1,11 +1,11 @@
-//! SHA-256 in the hexadecimal form in which checksums are published, and CRC-32C.
+//! SHA-256 in hexadecimal form, and CRC-32C.
 
 use std::fmt::Write;
 use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-/// Two lower-case hexadecimal digits a byte.
+/// Encodes bytes as two lower-case hexadecimal digits each.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
@@ -15,7 +15,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// SHA-256 of the concatenation of `parts`: 64 lower-case hexadecimal digits.
+/// The SHA-256 of the concatenation of `parts`, as 64 lower-case hexadecimal digits.
 #[must_use]
 pub fn sha256_hex<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hasher = Sha256::new();
@@ -25,10 +25,11 @@ pub fn sha256_hex<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     hex(&hasher.finalize())
 }
 
-/// Reads `source` to its end: its length in bytes, and its SHA-256 as 64 lower-case hexadecimal digits.
+/// Reads `source` to its end. Returns the length in bytes, and the SHA-256 as 64 lower-case hexadecimal
+/// digits.
 ///
 /// # Errors
-/// `source` cannot be read.
+/// If `source` cannot be read.
 pub fn sha256_of_reader(mut source: impl Read) -> io::Result<(u64, String)> {
     let (mut hasher, mut block, mut length) = (Sha256::new(), vec![0; 1 << 16], 0);
     loop {
@@ -44,14 +45,14 @@ pub fn sha256_of_reader(mut source: impl Read) -> io::Result<(u64, String)> {
     }
 }
 
-/// CRC-32C (Castagnoli's polynomial, RFC 3720, appendix B.4), byte by byte: for records, not for files.
+/// The CRC-32C (Castagnoli's polynomial, RFC 3720, appendix B.4), computed byte by byte, for short records.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = crc32c_table();
     !bytes.iter().fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
 }
 
-/// What each byte makes of a remainder of zero, bits reversed.
+/// The CRC of each byte value, reflected.
 const fn crc32c_table() -> [u32; 256] {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -73,7 +74,7 @@ mod tests {
 
     /// RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
     #[test]
-    fn known_remainders() {
+    fn crc32c_matches_published_values() {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         let rising: Vec<u8> = (0..32).collect();
@@ -84,7 +85,7 @@ mod tests {
 
     /// FIPS 180-2, appendix B.1.
     #[test]
-    fn known_answer() {
+    fn sha256_matches_the_published_value() {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256_hex([b"abc".as_slice()]), expected);
         assert_eq!(sha256_hex([b"a".as_slice(), b"", b"bc"]), expected);

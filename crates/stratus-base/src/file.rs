@@ -1,42 +1,42 @@
-//! Files: errors about one, text of one in messages, durable renames.
+//! Errors about files, text of files in messages, and durable renames.
 
 use std::error::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The longest text of a file that a message shows, in characters.
-const LONGEST: usize = 120;
+/// The maximum length of [`printable`] text, in characters.
+const MAX_PRINTABLE_CHARS: usize = 120;
 
-/// An error about one file: which, what is wrong, what to do.
+/// An error about a file, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct FileError<P: Error + 'static> {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     #[source]
     pub problem: P,
 }
 
 impl<P: Error + 'static> FileError<P> {
-    /// The error of the file at `path`.
+    /// Creates the error of the file at `path`.
     pub fn new(path: &Path, problem: P) -> Self {
         Self { path: path.to_owned(), problem }
     }
 }
 
-/// Text of a file, fit for a terminal: without control characters and not longer than a line.
+/// Escapes control characters of a text from a file, and shortens it to about a line.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    let mut out: String = text.chars().flat_map(char::escape_debug).take(LONGEST).collect();
-    if out.chars().count() == LONGEST {
+    let mut out: String = text.chars().flat_map(char::escape_debug).take(MAX_PRINTABLE_CHARS).collect();
+    if out.chars().count() == MAX_PRINTABLE_CHARS {
         out.push('…');
     }
     out
 }
 
-/// Makes renames in a folder durable, as far as the system can: not every file system lets a folder be
-/// synced.
+/// Makes renames in a folder durable. Errors are ignored, since not every file system supports syncing
+/// folders.
 pub fn sync_folder(folder: &Path) {
     if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
@@ -48,7 +48,7 @@ mod tests {
     use super::printable;
 
     #[test]
-    fn control_characters_are_escaped_and_long_text_is_cut() {
+    fn escapes_control_characters_and_shortens_text() {
         assert_eq!(printable("conv1\u{1b}[31m\n"), "conv1\\u{1b}[31m\\n");
         assert_eq!(printable(&"a".repeat(119)), "a".repeat(119));
         assert_eq!(printable(&"a".repeat(200)), format!("{}…", "a".repeat(120)));

@@ -1,6 +1,6 @@
-//! What crates of every layer need and none of them is the place for: memory aligned for vector units,
-//! checksums, errors about a file, text for a terminal, suggestions for misspelt names, the search for C
-//! libraries, messages in protobuf's wire format.
+//! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
+//! text for a terminal, suggestions for misspelt names, the search for C libraries, messages in protobuf's
+//! wire format.
 
 mod aligned;
 pub mod checksum;

@@ -1,9 +1,9 @@
-//! Writing messages in the wire format of Protocol Buffers: ONNX models, Perfetto's
-//! traces and TensorBoard's events are such.
+//! An encoder of the wire format of Protocol Buffers, for ONNX models, Perfetto traces and TensorBoard
+//! events.
 //!
 //! Source: the encoding guide, protobuf.dev.
 
-/// A message that is being written. Its bytes are complete after every field.
+/// A message under construction, valid after every field.
 #[derive(Clone, Debug, Default)]
 pub struct Message(pub Vec<u8>);
 
@@ -20,13 +20,13 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// An integer; negative ones have ten bytes.
+    /// Appends an integer. Negative integers take ten bytes.
     #[must_use]
     pub fn int(self, number: u32, value: i64) -> Self {
         self.unsigned(number, value as u64)
     }
 
-    /// An integer without a sign.
+    /// Appends an unsigned integer.
     #[must_use]
     pub fn unsigned(mut self, number: u32, value: u64) -> Self {
         self.key(number, 0);
@@ -34,7 +34,7 @@ impl Message {
         self
     }
 
-    /// A 32-bit floating-point number.
+    /// Appends a 32-bit floating-point number.
     #[must_use]
     pub fn float(mut self, number: u32, value: f32) -> Self {
         self.key(number, 5);
@@ -42,7 +42,7 @@ impl Message {
         self
     }
 
-    /// A 64-bit floating-point number.
+    /// Appends a 64-bit floating-point number.
     #[must_use]
     pub fn double(mut self, number: u32, value: f64) -> Self {
         self.key(number, 1);
@@ -50,17 +50,17 @@ impl Message {
         self
     }
 
-    /// Bytes, a text, or a message.
+    /// Appends bytes, a string, or a message.
     #[must_use]
     pub fn bytes(mut self, number: u32, value: &[u8]) -> Self {
-        self = self.announce(number, value.len() as u64);
+        self = self.length_prefix(number, value.len() as u64);
         self.0.extend(value);
         self
     }
 
-    /// The head of a field of `length` bytes that follow elsewhere.
+    /// Appends the key and length of a field whose `length` bytes the caller writes.
     #[must_use]
-    pub fn announce(mut self, number: u32, length: u64) -> Self {
+    pub fn length_prefix(mut self, number: u32, length: u64) -> Self {
         self.key(number, 2);
         self.raw_varint(length);
         self

@@ -1,13 +1,12 @@
 //! Suggestions for misspelt names.
 
-/// The candidate nearest to what was written, upper case or not, or `None` where none is near: more than a
-/// third of the letters would have to change. In dotted names (`section.key`) a last part that is right, or
-/// one mistake away, is near in any section.
+/// The candidate nearest to `written`, ignoring case. `None` if more than a third of the letters would have
+/// to change. In dotted names (`section.key`), a last part with at most one mistake is near in any section.
 #[must_use]
 pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = written.chars().count();
     if length > 64 {
-        // No name is that long, and a distance costs the product of both lengths.
+        // No name is so long, and the distance costs the product of both lengths.
         return None;
     }
     let written = &written.to_lowercase();
@@ -17,16 +16,16 @@ pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>)
         .into_iter()
         .filter_map(|candidate| {
             let lower = candidate.to_lowercase();
-            let whole = edit_distance(written, &lower);
+            let distance = edit_distance(written, &lower);
             let part = edit_distance(&last(written), &last(&lower));
             let near_part = candidate.contains('.') && part <= 1 && last(written).chars().count() >= 3;
-            (whole <= allowed || near_part).then_some((
-                if near_part { whole.min(part + 1) } else { whole },
-                whole,
+            (distance <= allowed || near_part).then_some((
+                if near_part { distance.min(part + 1) } else { distance },
+                distance,
                 candidate,
             ))
         })
-        .min_by_key(|(distance, whole, _)| (*distance, *whole))
+        .min_by_key(|(rank, distance, _)| (*rank, *distance))
         .map(|(_, _, candidate)| candidate)
 }
 
@@ -36,10 +35,11 @@ pub fn did_you_mean(suggestion: Option<&str>) -> String {
     suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours between two texts (optimal string alignment).
+/// The number of insertions, deletions, replacements and swaps of neighbours between two texts (optimal
+/// string alignment).
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
+    let mut before_last: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {
         let mut row = vec![i; b.len() + 1];
@@ -47,10 +47,10 @@ fn edit_distance(a: &str, b: &str) -> usize {
             let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
             row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
+                row[j] = row[j].min(before_last[j - 2] + 1);
             }
         }
-        before = std::mem::replace(&mut above, row);
+        before_last = std::mem::replace(&mut above, row);
     }
     above[b.len()]
 }
@@ -60,7 +60,7 @@ mod tests {
     use super::{edit_distance, nearest};
 
     #[test]
-    fn distances() {
+    fn computes_edit_distances() {
         for (a, b, distance) in [
             ("", "", 0),
             ("", "abc", 3),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_forgives_small_mistakes_and_wrong_sections() {
+    fn suggests_keys_of_other_sections() {
         let keys = ["train.epochs", "train.batch_size", "optimiser.learning_rate"];
         assert_eq!(nearest("train.epcohs", keys), Some("train.epochs"));
         assert_eq!(nearest("train.learning_rate", keys), Some("optimiser.learning_rate"));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_forgives_small_slips_only() {
+    fn suggests_only_names_with_few_mistakes() {
         let known = ["mnist", "cifar10", "cifar100"];
         assert_eq!(nearest("mnsit", known), Some("mnist"));
         assert_eq!(nearest("MNIST", known), Some("mnist"));

@@ -1,41 +1,40 @@
-//! Micro-benchmarks over the case tables: how long a kernel takes, and what that is in operations and bytes
-//! a second.
+//! Micro-benchmarks of the cases: time per kernel, and its operations and bytes per second.
 
 use crate::Case;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Backend, Choices, Clock, EngineError, Phase, Precision, Value};
 
-/// What was measured of a case on a backend.
+/// The measurement of a case on a backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
     /// The case's name.
     pub case: String,
     /// The kernel's name.
     pub kernel: &'static str,
-    /// What the library calls the kernel it chose.
+    /// The backend's name for the chosen implementation.
     pub implementation: String,
     /// The precision.
     pub precision: Precision,
-    /// How many runs were measured.
+    /// The number of measured runs.
     pub runs: usize,
-    /// The median over the runs of the kernel's own seconds.
+    /// Median seconds of the kernel.
     pub seconds: f64,
-    /// The median over the runs of the seconds spent on changes of layout around it.
+    /// Median seconds of layout conversions around the kernel.
     pub layout_seconds: f64,
     /// Floating-point operations of a run.
     pub flops: u64,
-    /// Bytes of all operands, updates counted twice: read and written.
+    /// Bytes of all operands; updates count twice, because they are read and written.
     pub bytes: u64,
 }
 
 impl Measurement {
-    /// Billions of floating-point operations a second.
+    /// Billions of floating-point operations per second.
     #[must_use]
     pub fn gigaflops(&self) -> f64 {
         self.flops as f64 / self.seconds / 1e9
     }
 
-    /// Billions of bytes a second.
+    /// Billions of bytes per second.
     #[must_use]
     pub fn gigabytes(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e9
@@ -43,11 +42,11 @@ impl Measurement {
 }
 
 impl Case {
-    /// Measures the case on a backend: two runs to warm up, then `runs` (at least one) that count.
-    /// `measure` lets the backend measure its candidates first.
+    /// Measures the case on a backend: two warm-up runs, then `runs` (at least one) measured ones. With
+    /// `measure` the backend first measures its candidates.
     ///
     /// # Errors
-    /// Where the backend cannot prepare or run it.
+    /// If the backend cannot prepare or run it.
     pub fn bench(
         &self,
         backend: &dyn Backend,
@@ -69,10 +68,10 @@ impl Case {
             if iteration < WARM_UP {
                 continue;
             }
-            let seconds = |of_layout: bool| {
+            let seconds = |is_layout: bool| {
                 let slots = clock.slots().iter().zip(&steps);
                 slots
-                    .filter(|(_, phase)| (**phase == Phase::Layout) == of_layout)
+                    .filter(|(_, phase)| (**phase == Phase::Layout) == is_layout)
                     .map(|(ns, _)| ns)
                     .sum::<u64>()
             };
@@ -80,7 +79,7 @@ impl Case {
             layout.push(seconds(true));
         }
         let plan = session.plan(0);
-        let own = steps.iter().position(|phase| *phase != Phase::Layout);
+        let kernel_step = steps.iter().position(|phase| *phase != Phase::Layout);
         let program = self.program(precision)?;
         let operands: Vec<&Value> = program.steps[0].operands().map(|id| program.value(id)).collect();
         let bytes = |value: &&Value| (value.elements() * value.dtype.bytes()) as u64;
@@ -88,7 +87,9 @@ impl Case {
         Ok(Measurement {
             case: self.name.clone(),
             kernel: self.kernel.name(),
-            implementation: own.map(|step| plan.steps[step].implementation.clone()).unwrap_or_default(),
+            implementation: kernel_step
+                .map(|step| plan.steps[step].implementation.clone())
+                .unwrap_or_default(),
             precision,
             runs,
             seconds: median(kernel),
@@ -99,7 +100,7 @@ impl Case {
     }
 }
 
-/// The median of some nanoseconds, in seconds: of an even count the mean of the middle two.
+/// The median of nanoseconds, in seconds; for an even count the mean of the middle two.
 fn median(mut nanoseconds: Vec<u64>) -> f64 {
     nanoseconds.sort_unstable();
     let middle = nanoseconds.len() / 2;

@@ -1,19 +1,19 @@
-//! A case: one kernel with its operands, and the program of one step that it becomes.
+//! Cases: one kernel with its operands, as a program of one step.
 
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::{DType, EngineError, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::MaxPool2d;
 
-/// Which type an operand has in a precision.
+/// The class of an operand, which determines its type in a precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum DTypeClass {
     /// Activations, their gradients, and the weights that kernels read: [`Precision::compute`].
     Compute,
     /// Parameters, statistics, logits, parameter gradients: [`Precision::master`].
     Master,
     /// Positions in a pooling window: u8.
     Index,
-    /// Pixels as they are stored: u8.
+    /// Stored pixels: u8.
     Pixel,
     /// Labels: i32.
     Label,
@@ -21,11 +21,11 @@ pub enum Class {
     Metrics,
     /// Sums over the batch: f64.
     Sums,
-    /// Numbers of the iteration: f64.
-    Hyper,
+    /// Scalars of the iteration: f64.
+    IterationScalars,
 }
 
-impl Class {
+impl DTypeClass {
     /// The type in a precision.
     #[must_use]
     pub fn dtype(self, precision: Precision) -> DType {
@@ -34,56 +34,56 @@ impl Class {
             Self::Master => precision.master(),
             Self::Index | Self::Pixel => DType::U8,
             Self::Label => DType::I32,
-            Self::Metrics | Self::Sums | Self::Hyper => DType::F64,
+            Self::Metrics | Self::Sums | Self::IterationScalars => DType::F64,
         }
     }
 }
 
-/// What an operand holds before the run.
+/// The initial contents of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fill {
-    /// Nothing: the kernel writes it.
+    /// Uninitialised: the kernel writes it.
     Garbage,
     /// Uniform in `[low, high)`.
     Uniform {
-        /// The least value.
+        /// The minimum.
         low: f32,
-        /// The value that is not reached.
+        /// The exclusive upper bound.
         high: f32,
     },
-    /// Whole numbers from `low` to `high`, both included: many are equal, and all are exact in every type.
-    Whole {
-        /// The least value.
+    /// Integers from `low` to `high`, inclusive: many are equal, and all are exact in every type.
+    Integers {
+        /// The minimum.
         low: i32,
-        /// The largest value.
+        /// The maximum.
         high: i32,
     },
-    /// Labels below `classes`; one in four is -1, which counts nowhere.
+    /// Labels below `classes`; one in four is -1, which is ignored.
     Labels {
         /// Classes.
         classes: u32,
     },
-    /// Labels of mixed samples, see [`stratus_engine::ops::MIXED`]: one in four is -1, and of the others
-    /// one in four is all its own class.
+    /// Labels of mixed samples, see [`stratus_engine::ops::MIXED_LABEL_LEN`]: one in four is -1, and of the
+    /// others one in four is unmixed.
     Mixed {
         /// Classes.
         classes: u32,
     },
-    /// Numbers of an iteration, as [`stratus_engine::ops::HYPER`] has them.
-    Hyper,
-    /// These four.
-    Given([f32; 4]),
-    /// Uniform in [-1, 1) but for the last, which is infinite.
-    Overflow,
-    /// Positions within the windows of a pooling, none of them on the padding; one in four is 255 where
-    /// `cut`.
-    Window {
+    /// Scalars of an iteration, see [`stratus_engine::ops::ITERATION_SCALAR_FIELDS`].
+    IterationScalars,
+    /// These four values.
+    Exact([f32; 4]),
+    /// Uniform in [-1, 1), except for the last, which is infinite.
+    WithInfinity,
+    /// Positions within the windows of a pooling, none of them in the padding; with `mask_relu` one in four
+    /// is 255.
+    PoolIndices {
         /// The pooling.
         pool: MaxPool2d,
         /// Height and width of its input.
         size: [usize; 2],
-        /// Whether the rectifier may have cut an output off.
-        cut: bool,
+        /// True if outputs may be masked by ReLU.
+        mask_relu: bool,
     },
 }
 
@@ -94,33 +94,32 @@ pub struct Operand {
     pub name: &'static str,
     /// Logical shape.
     pub shape: Vec<usize>,
-    /// Element type.
-    pub class: Class,
-    /// What it is for. A parameter in the compute precision becomes a copy where the master precision is
-    /// another.
+    /// The class of its type.
+    pub dtype_class: DTypeClass,
+    /// Its role. A parameter in the compute precision becomes a copy if the master precision differs.
     pub role: Role,
-    /// What it holds before the run.
+    /// Its initial contents.
     pub fill: Fill,
 }
 
 /// One kernel with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Unique: the kernel and what is special about its operands.
+    /// A unique name: the kernel and the properties of its operands.
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
-    /// What it reads.
+    /// The inputs.
     pub inputs: Vec<Operand>,
-    /// What it reads and changes.
+    /// The operands that it reads and modifies.
     pub updates: Vec<Operand>,
-    /// What it writes.
+    /// The outputs.
     pub outputs: Vec<Operand>,
-    /// The precisions in which programs have such steps.
+    /// The precisions in which programs contain such steps.
     pub precisions: Vec<Precision>,
 }
 
-/// The name of a guard begins with it: 16 numbers between two operands, which must stay as they are.
+/// The name prefix of guards: 16 values between operands, which must not change.
 pub(crate) const GUARD: &str = "guard.";
 const GUARD_ELEMENTS: usize = 16;
 
@@ -132,25 +131,31 @@ impl Case {
         Self { name, kernel: kernel.into(), inputs: vec![], updates: vec![], outputs: vec![], precisions }
     }
 
-    /// Adds an input with numbers in [-1, 1).
+    /// Adds an input with values in [-1, 1).
     #[must_use]
-    pub fn input(self, name: &'static str, shape: &[usize], class: Class) -> Self {
+    pub fn input(self, name: &'static str, shape: &[usize], class: DTypeClass) -> Self {
         self.filled(name, shape, class, Fill::Uniform { low: -1.0, high: 1.0 })
     }
 
     /// Adds an input with given contents.
     #[must_use]
-    pub fn filled(mut self, name: &'static str, shape: &[usize], class: Class, fill: Fill) -> Self {
-        let role = if class == Class::Hyper { Role::Hyper } else { Role::Buffer };
-        self.inputs.push(Operand { name, shape: shape.to_vec(), class, role, fill });
+    pub fn filled(mut self, name: &'static str, shape: &[usize], class: DTypeClass, fill: Fill) -> Self {
+        let role = if class == DTypeClass::IterationScalars { Role::IterationScalars } else { Role::Buffer };
+        self.inputs.push(Operand { name, shape: shape.to_vec(), dtype_class: class, role, fill });
         self
     }
 
-    /// Adds an input that is a trained parameter, with numbers in [-1, 1).
+    /// Adds an input that is a trained parameter, with values in [-1, 1).
     #[must_use]
-    pub fn parameter(mut self, name: &'static str, shape: &[usize], class: Class) -> Self {
+    pub fn parameter(mut self, name: &'static str, shape: &[usize], class: DTypeClass) -> Self {
         let fill = Fill::Uniform { low: -1.0, high: 1.0 };
-        self.inputs.push(Operand { name, shape: shape.to_vec(), class, role: Role::Parameter, fill });
+        self.inputs.push(Operand {
+            name,
+            shape: shape.to_vec(),
+            dtype_class: class,
+            role: Role::Parameter,
+            fill,
+        });
         self
     }
 
@@ -162,22 +167,28 @@ impl Case {
         shape: &[usize],
         role: Role,
         fill: Fill,
-        class: Class,
+        class: DTypeClass,
     ) -> Self {
-        self.updates.push(Operand { name, shape: shape.to_vec(), class, role, fill });
+        self.updates.push(Operand { name, shape: shape.to_vec(), dtype_class: class, role, fill });
         self
     }
 
     /// Adds an output.
     #[must_use]
-    pub fn output(mut self, name: &'static str, shape: &[usize], class: Class) -> Self {
-        let role = if class == Class::Metrics { Role::Metrics } else { Role::Buffer };
-        self.outputs.push(Operand { name, shape: shape.to_vec(), class, role, fill: Fill::Garbage });
+    pub fn output(mut self, name: &'static str, shape: &[usize], class: DTypeClass) -> Self {
+        let role = if class == DTypeClass::Metrics { Role::Metrics } else { Role::Buffer };
+        self.outputs.push(Operand {
+            name,
+            shape: shape.to_vec(),
+            dtype_class: class,
+            role,
+            fill: Fill::Garbage,
+        });
         self
     }
 
-    /// Restricts the case to the precisions that compute in another type than they keep weights in.
-    pub(crate) fn mixed_only(mut self) -> Self {
+    /// Restricts the case to precisions whose compute and master types differ.
+    pub(crate) fn mixed_precision_only(mut self) -> Self {
         self.precisions.retain(|precision| precision.compute() != precision.master());
         self
     }
@@ -187,26 +198,29 @@ impl Case {
         self.inputs.iter().chain(&self.updates).chain(&self.outputs)
     }
 
-    /// What a run is compared by, in the order in which [`Case::run`] gives it: updates, then outputs.
+    /// The compared operands in the order of [`Case::run`]'s results: updates, then outputs.
     pub fn results(&self) -> impl Iterator<Item = &Operand> + '_ {
         self.updates.iter().chain(&self.outputs)
     }
 
-    /// The case as a program of one step. All operands are persistent, each between two guards: nothing
-    /// that a backend adds behind the step takes the memory of a result.
+    /// The case as a program of one step. All operands are persistent, each between two guards, so that steps
+    /// that a backend appends do not reuse the memory of a result.
     ///
     /// # Errors
-    /// Where the case is not one of the precision, or does not verify.
+    /// If the precision is not supported by the case, or the program does not verify.
     pub fn program(&self, precision: Precision) -> Result<Program, EngineError> {
         if !self.precisions.contains(&precision) {
-            return Err(EngineError::Mismatch(format!("case `{}` is not one of {precision}", self.name)));
+            return Err(EngineError::InvalidRequest(format!(
+                "case `{}` does not support {precision}",
+                self.name
+            )));
         }
         let mut program = Program {
             network: "case".to_owned(),
             mode: Mode::Train,
             precision,
             batch: self.inputs.first().and_then(|operand| operand.shape.first()).copied().unwrap_or(1),
-            parts: 1,
+            batch_parts: 1,
             stage: None,
             layers: vec![Layer { name: self.name.clone(), kind: "case".to_owned() }],
             values: Vec::new(),
@@ -217,9 +231,9 @@ impl Case {
         for operand in self.operands() {
             let guard = format!("{GUARD}{}", ids.len());
             program.add_value(guard, &[GUARD_ELEMENTS], DType::F32, Role::Buffer);
-            let dtype = operand.class.dtype(precision);
+            let dtype = operand.dtype_class.dtype(precision);
             let role = match operand.role {
-                Role::Parameter if dtype != precision.master() => Role::Copy,
+                Role::Parameter if dtype != precision.master() => Role::ComputeCopy,
                 role => role,
             };
             ids.push(program.add_value(operand.name, &operand.shape, dtype, role));

@@ -1,54 +1,57 @@
-//! Many cases on one backend.
+//! Runs many cases on one backend.
 
 use crate::Case;
 use crate::run::Results;
 use stratus_engine::{Backend, Choices, EngineError, Precision};
 
-/// The ways in which a case is run, each with a name for messages.
+/// The variants of a case, each with a name for messages.
 type Variants<'a> = dyn Fn(&Case) -> Vec<(String, Choices)> + 'a;
-/// The words in which a backend has to refuse a case; nothing where it has to run.
-type Refusal<'a> = dyn Fn(&Case, Precision) -> Option<&'static str> + 'a;
+/// The expected error of a case; `None` if it must run.
+type ExpectedError<'a> = dyn Fn(&Case, Precision) -> Option<&'static str> + 'a;
 
-/// How a backend is held against the cases: in which layouts, by which implementations, and what it may
-/// refuse.
+/// The configuration of a conformance run: layouts, implementations and expected errors of a backend.
 pub struct Suite<'a> {
     backend: &'a dyn Backend,
     twin: Option<&'a dyn Backend>,
     variants: Box<Variants<'a>>,
-    refusal: Box<Refusal<'a>>,
+    expected_error: Box<ExpectedError<'a>>,
 }
 
 impl<'a> Suite<'a> {
-    /// Every case runs once, as the backend plans it, and none is refused.
+    /// A suite that runs every case once with the backend's own choices and expects no errors.
     #[must_use]
     pub fn new(backend: &'a dyn Backend) -> Self {
         Self {
             backend,
             twin: None,
             variants: Box::new(|_| vec![(String::new(), Choices::default())]),
-            refusal: Box::new(|_, _| None),
+            expected_error: Box::new(|_, _| None),
         }
     }
 
-    /// Another backend, which has to give the same bits: one whose threads run in another order.
+    /// Sets another backend that must give bitwise equal results, such as one whose threads run in another
+    /// order.
     #[must_use]
     pub fn same_bits_as(self, twin: &'a dyn Backend) -> Self {
         Self { twin: Some(twin), ..self }
     }
 
-    /// Runs each case by each of these choices.
+    /// Runs each case with each of these choices.
     #[must_use]
-    pub fn by(self, variants: impl Fn(&Case) -> Vec<(String, Choices)> + 'a) -> Self {
+    pub fn with_variants(self, variants: impl Fn(&Case) -> Vec<(String, Choices)> + 'a) -> Self {
         Self { variants: Box::new(variants), ..self }
     }
 
-    /// Cases that have to be refused, with words that the message contains.
+    /// Sets the cases that must fail, with a part of the error message.
     #[must_use]
-    pub fn refusing(self, refusal: impl Fn(&Case, Precision) -> Option<&'static str> + 'a) -> Self {
-        Self { refusal: Box::new(refusal), ..self }
+    pub fn expecting_errors(
+        self,
+        expected_error: impl Fn(&Case, Precision) -> Option<&'static str> + 'a,
+    ) -> Self {
+        Self { expected_error: Box::new(expected_error), ..self }
     }
 
-    /// Runs cases in a precision and compares what comes out with the reference.
+    /// Runs cases in a precision and compares the results with the reference.
     #[must_use]
     pub fn run(&self, precision: Precision, cases: &[Case]) -> Report {
         let mut report = Report::default();
@@ -67,9 +70,9 @@ impl<'a> Suite<'a> {
     fn check(&self, precision: Precision, case: &Case, choices: &Choices) -> Result<(), String> {
         let run = |backend: &dyn Backend| case.run(backend, precision, choices.clone());
         let failed = |problem: &dyn std::fmt::Display| format!("case `{}` {precision}: {problem}", case.name);
-        let got = match (run(self.backend), (self.refusal)(case, precision)) {
+        let got = match (run(self.backend), (self.expected_error)(case, precision)) {
             (Ok(got), None) => got,
-            (Ok(_), Some(_)) => return Err(failed(&"it should be refused, and runs")),
+            (Ok(_), Some(_)) => return Err(failed(&"expected an error, but it ran")),
             (Err(EngineError::Unsupported { reason, .. }), Some(words)) if reason.contains(words) => {
                 return Ok(());
             }
@@ -83,26 +86,26 @@ impl<'a> Suite<'a> {
     }
 }
 
-/// What came of a run of the suite.
+/// The result of a suite run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Comparisons: one for each case and variant.
+    /// The number of comparisons: one for each case and variant.
     pub compared: usize,
-    /// A line each.
+    /// One line per failure.
     pub failures: Vec<String>,
 }
 
 impl Report {
-    /// Adds what came of another run.
+    /// Adds the result of another run.
     pub fn extend(&mut self, other: Self) {
         self.compared += other.compared;
         self.failures.extend(other.failures);
     }
 
-    /// Checks that something was compared and nothing failed.
+    /// Asserts that something was compared and nothing failed.
     ///
     /// # Panics
-    /// With every failure, where there is one.
+    /// With every failure, or if no case ran.
     pub fn assert_passed(&self) {
         let Self { compared, failures } = self;
         assert!(failures.is_empty(), "{} of {compared} fail:\n{}", failures.len(), failures.join("\n"));
@@ -113,7 +116,7 @@ impl Report {
 /// Compares the bits of two runs.
 ///
 /// # Errors
-/// Which number is the first to differ.
+/// The position of the first difference.
 pub fn same_bits(first: &Results, second: &Results) -> Result<(), String> {
     let bits = |results: &Results| -> Vec<Vec<u64>> {
         results.iter().map(|result| result.iter().map(|number| number.to_bits()).collect()).collect()
@@ -125,7 +128,7 @@ pub fn same_bits(first: &Results, second: &Results) -> Result<(), String> {
     let differing =
         first.iter().flatten().zip(second.iter().flatten()).position(|(first, second)| first != second);
     Err(match differing {
-        Some(position) => format!("number {position} of the results has other bits in the second run"),
-        None => "the second run has another number of results".to_owned(),
+        Some(position) => format!("element {position} of the results is not bitwise equal in the second run"),
+        None => "the second run has a different number of results".to_owned(),
     })
 }

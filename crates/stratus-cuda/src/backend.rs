@@ -1,4 +1,4 @@
-//! The backend: a GPU with its libraries, or in tests the emulation of one.
+//! The CUDA backend: a GPU with its libraries, or in tests an emulated GPU.
 
 use crate::ffi::cupti::Cupti;
 use crate::ffi::driver::{self, Gpu};
@@ -14,21 +14,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_engine::device::{DeviceMeter, Tracer};
 use stratus_engine::passes::fuse::Fusions;
-use stratus_engine::{Backend, Device, EngineError, Phases, Precision, PrepareRequest, Prepared, Program};
+use stratus_engine::{
+    Backend, Device, EngineError, Precision, PrepareRequest, PreparedProgram, Program, StartupTimes,
+};
 
-/// The CUDA backend: one GPU, or in tests the emulation of one.
+/// The CUDA backend: one GPU, or in tests an emulated one.
 pub struct Cuda {
     pub(crate) processor: Arc<dyn Processor>,
     pub(crate) libraries: Option<GpuLibraries>,
     pub(crate) clock: Arc<StepClock>,
-    pub(crate) phases: Arc<Phases>,
-    machine: Machine,
-    /// Bytes of its memory that were free when it was opened.
+    pub(crate) phases: Arc<StartupTimes>,
+    machine: ExecutionTarget,
+    /// Free GPU memory in bytes when it was opened.
     initially_free: usize,
 }
 
-/// Where the processor runs kernels.
-enum Machine {
+/// The processor that runs kernels.
+enum ExecutionTarget {
     Gpu(Arc<Gpu>),
     #[cfg(feature = "emulation")]
     Emulated,
@@ -38,23 +40,23 @@ enum Machine {
     Counting,
 }
 
-/// Which GPU is used, and how.
+/// The choice of the GPU, and the options of its use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The GPU's number, from 0.
     pub ordinal: u32,
-    /// Whether factors in f32 may be rounded to TF32, which has 11 bits of precision instead of 24 and is
-    /// many times as fast.
+    /// True if f32 factors may be rounded to TF32, which has 11 bits of precision instead of 24 and is many
+    /// times faster.
     pub tf32: bool,
-    /// The folder that caches compiled kernels and which ones are the fastest; without one, every process
+    /// The cache folder for compiled kernels and the fastest implementations; without one, every process
     /// compiles and measures its own.
     pub cache: Option<PathBuf>,
 }
 
-/// No GPU can be used.
+/// The error if no GPU can be used.
 #[derive(Debug, thiserror::Error)]
-#[error("no NVIDIA GPU can be used: {reason}")]
-pub struct NotFound {
+#[error("no usable NVIDIA GPU: {reason}")]
+pub struct GpuUnavailable {
     /// The missing library, or the driver's message.
     pub reason: String,
 }
@@ -64,21 +66,21 @@ pub struct NotFound {
 pub struct LibraryVersion {
     /// Its common name, such as `cuDNN`.
     pub name: &'static str,
-    /// Its version; `None` where the library was not found, empty where only a GPU could tell.
+    /// Its version; `None` if the library was not found, empty if it can be read only from an open GPU.
     pub version: Option<String>,
 }
 
-/// The libraries that were found, and a line for each GPU: name, compute capability, memory in MiB.
+/// The libraries found, and a line per GPU: name, compute capability, memory in MiB.
 #[must_use]
-pub fn survey() -> (Vec<LibraryVersion>, Vec<String>) {
+pub fn detect() -> (Vec<LibraryVersion>, Vec<String>) {
     let version = |library: Library| -> Option<String> {
-        if !library.is_there() {
+        if !library.is_loadable() {
             return None;
         }
         match library {
             Library::Driver => driver::driver().ok().map(|(version, _)| format!("for CUDA {version}")),
             Library::Nvrtc => nvrtc::version().ok(),
-            // Only a handle knows the version, and a handle takes a GPU.
+            // Only a handle knows the version, and creating one requires a GPU.
             Library::Cublas => Some(String::new()),
             Library::Cudnn => Some(cudnn::version()),
         }
@@ -86,7 +88,8 @@ pub fn survey() -> (Vec<LibraryVersion>, Vec<String>) {
     let found = Library::ALL
         .map(|library| LibraryVersion { name: library.name(), version: version(library) })
         .to_vec();
-    let count = if Library::Driver.is_there() { driver::driver().map_or(0, |(_, count)| count) } else { 0 };
+    let count =
+        if Library::Driver.is_loadable() { driver::driver().map_or(0, |(_, count)| count) } else { 0 };
     let gpus = (0..count).filter_map(|ordinal| Gpu::open(ordinal).ok()).map(|gpu| describe(&gpu)).collect();
     (found, gpus)
 }
@@ -100,36 +103,36 @@ impl Cuda {
     /// Opens a GPU.
     ///
     /// # Errors
-    /// Where a library is missing or too old, or there is no such GPU.
-    pub fn open(settings: &Settings) -> Result<Self, NotFound> {
-        let not_found = |reason: String| NotFound { reason };
-        let phases = Arc::new(Phases::default());
-        let is_missing = |library: &&Library| !library.is_there();
-        let missing: Vec<&str> = phases.during("loading libraries", || {
+    /// If a library is missing or too old, or there is no such GPU.
+    pub fn open(settings: &Settings) -> Result<Self, GpuUnavailable> {
+        let not_found = |reason: String| GpuUnavailable { reason };
+        let phases = Arc::new(StartupTimes::default());
+        let is_missing = |library: &&Library| !library.is_loadable();
+        let missing: Vec<&str> = phases.time("loading libraries", || {
             Library::ALL.iter().filter(is_missing).map(|library| library.name()).collect()
         });
         if !missing.is_empty() {
             return Err(not_found(format!(
-                "{} cannot be loaded; {} names folders that hold libraries",
+                "cannot load {}; hint: set {} to the folders that contain them",
                 missing.join(", "),
                 libraries::ENVIRONMENT
             )));
         }
-        let gpu = phases.during("opening the GPU", || Gpu::open(settings.ordinal)).map_err(not_found)?;
+        let gpu = phases.time("opening the GPU", || Gpu::open(settings.ordinal)).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;
         let libraries = phases
-            .during("opening cuDNN and cuBLAS", || {
+            .time("opening cuDNN and cuBLAS", || {
                 GpuLibraries::new(&gpu, settings.tf32, settings.cache.as_deref(), &phases)
             })
             .map_err(not_found)?;
         let initially_free = gpu.free_bytes().map_err(not_found)?;
-        Ok(Self::of(Arc::new(processor), Some(libraries), Machine::Gpu(gpu), initially_free))
+        Ok(Self::with_target(Arc::new(processor), Some(libraries), ExecutionTarget::Gpu(gpu), initially_free))
     }
 
-    fn of(
+    fn with_target(
         processor: Arc<dyn Processor>,
         libraries: Option<GpuLibraries>,
-        machine: Machine,
+        machine: ExecutionTarget,
         initially_free: usize,
     ) -> Self {
         let clock = Arc::new(StepClock::new(&processor));
@@ -137,13 +140,13 @@ impl Cuda {
         Self { processor, libraries, clock, phases, machine, initially_free }
     }
 
-    /// Bytes of its memory that were free when it was opened; `None` of the emulation, which has none.
+    /// Free GPU memory in bytes when it was opened; `None` for the emulation.
     #[must_use]
     pub fn free_bytes(&self) -> Option<u64> {
         match &self.machine {
-            Machine::Gpu(_) => Some(self.initially_free as u64),
+            ExecutionTarget::Gpu(_) => Some(self.initially_free as u64),
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly | Machine::Counting => None,
+            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 
@@ -160,66 +163,67 @@ impl Cuda {
         ]
     }
 
-    /// Whether it multiplies bf16 natively: from compute capability 8.0 on.
+    /// Returns whether it has native bf16 arithmetic: from compute capability 8.0.
     #[must_use]
     pub fn has_bf16(&self) -> bool {
         match &self.machine {
-            Machine::Gpu(gpu) => gpu.capability[0] >= 8,
+            ExecutionTarget::Gpu(gpu) => gpu.capability[0] >= 8,
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly | Machine::Counting => true,
+            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => true,
         }
     }
 
-    /// A backend that compiles the kernels of plans into the folder `cache`, and runs nothing. `capability`
-    /// is the compute capability, as 90 for 9.0.
+    /// A backend that compiles the kernels of plans to the folder `cache`, and runs nothing. `capability` is
+    /// the compute capability, as 90 for 9.0.
     ///
     /// # Errors
-    /// Where NVRTC cannot be loaded.
+    /// If NVRTC cannot be loaded.
     #[cfg(feature = "emulation")]
     pub fn compile_only(capability: u32, multiprocessors: u32, cache: PathBuf) -> Result<Self, String> {
-        if !Library::Nvrtc.is_there() {
+        if !Library::Nvrtc.is_loadable() {
             return Err("NVRTC cannot be loaded".to_owned());
         }
         let compiler = crate::gpu::Compiler::new(capability, Some(cache))?;
         let processor = crate::emulation::CompileOnly::new(compiler, multiprocessors);
-        Ok(Self::of(Arc::new(processor), None, Machine::CompileOnly, 0))
+        Ok(Self::with_target(Arc::new(processor), None, ExecutionTarget::CompileOnly, 0))
     }
 
-    /// A backend that plans as for an H100, with the libraries where it has plain kernels, and runs nothing:
-    /// [`Self::count_marks`].
+    /// A backend that plans as for an H100, with library calls in place of plain kernels, and runs nothing:
+    /// [`Self::count_markers`].
     #[cfg(feature = "emulation")]
     #[must_use]
     pub fn counting() -> Self {
-        Self::of(Arc::new(crate::emulation::Counting::default()), None, Machine::Counting, 0)
+        Self::with_target(Arc::new(crate::emulation::Counting::default()), None, ExecutionTarget::Counting, 0)
     }
 
-    /// An implementation as this backend runs it.
-    pub(crate) fn adapted(&self, implementation: Implementation) -> Implementation {
+    /// Adapts an implementation to this backend.
+    pub(crate) fn adapt(&self, implementation: Implementation) -> Implementation {
         match self.machine {
             #[cfg(feature = "emulation")]
-            Machine::Counting => crate::emulation::by_libraries(implementation),
+            ExecutionTarget::Counting => crate::emulation::by_libraries(implementation),
             _ => implementation,
         }
     }
 
-    /// The emulation of a GPU: native kernels on this machine's CPU, compiled by its C++ compiler.
+    /// An emulated GPU: native kernels on this machine's CPU, compiled by its C++ compiler.
     ///
     /// # Errors
-    /// Where there is no C++ compiler.
+    /// If there is no C++ compiler.
     #[cfg(feature = "emulation")]
     pub fn emulated() -> Result<Self, String> {
-        // So few that grid-stride loops take more than one turn.
+        // With few multiprocessors, grid-stride loops run several times.
         Self::emulated_with(4, false)
     }
 
-    /// The same with a number of multiprocessors, whose blocks and threads run in order or `backwards`.
+    /// [`Self::emulated`] with a number of multiprocessors, whose blocks and threads run in order or in
+    /// `reverse_order`.
     ///
     /// # Errors
-    /// Where there is no C++ compiler.
+    /// If there is no C++ compiler.
     #[cfg(feature = "emulation")]
-    pub fn emulated_with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
-        let emulation = crate::emulation::Emulation::with(multiprocessors, backwards)?;
-        Ok(Self::of(Arc::new(emulation), None, Machine::Emulated, 0))
+    pub fn emulated_with(multiprocessors: u32, reverse_order: bool) -> Result<Self, String> {
+        let emulation = crate::emulation::Emulation::with(multiprocessors, reverse_order)?;
+        Ok(Self::with_target(Arc::new(emulation), None, ExecutionTarget::Emulated, 0))
     }
 }
 
@@ -230,7 +234,7 @@ impl Backend for Cuda {
 
     fn describe(&self) -> String {
         match &self.machine {
-            Machine::Gpu(gpu) => {
+            ExecutionTarget::Gpu(gpu) => {
                 let tf32 = if self.libraries.as_ref().is_some_and(|libraries| libraries.tf32) {
                     ", TF32"
                 } else {
@@ -243,11 +247,11 @@ impl Backend for Cuda {
                 format!("{} (compute capability {major}.{minor}), {libraries}{tf32}", gpu.name)
             }
             #[cfg(feature = "emulation")]
-            Machine::Emulated => "emulated".to_owned(),
+            ExecutionTarget::Emulated => "emulated".to_owned(),
             #[cfg(feature = "emulation")]
-            Machine::CompileOnly => "compiling".to_owned(),
+            ExecutionTarget::CompileOnly => "compiling".to_owned(),
             #[cfg(feature = "emulation")]
-            Machine::Counting => "counting".to_owned(),
+            ExecutionTarget::Counting => "counting".to_owned(),
         }
     }
 
@@ -261,45 +265,47 @@ impl Backend for Cuda {
 
     fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
         match &self.machine {
-            Machine::Gpu(gpu) => match GpuDevice::new(gpu, &self.clock) {
+            ExecutionTarget::Gpu(gpu) => match GpuDevice::new(gpu, &self.clock) {
                 Ok(device) => Ok(Some(Box::new(device))),
                 Err(reason) => Err(EngineError::Device { device: gpu.name.clone(), reason }),
             },
             #[cfg(feature = "emulation")]
-            Machine::Emulated => Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock)))),
+            ExecutionTarget::Emulated => {
+                Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock))))
+            }
             #[cfg(feature = "emulation")]
-            Machine::CompileOnly | Machine::Counting => Err(EngineError::Device {
-                device: "a GPU that is not there".to_owned(),
-                reason: "it runs nothing".to_owned(),
+            ExecutionTarget::CompileOnly | ExecutionTarget::Counting => Err(EngineError::Device {
+                device: "no GPU".to_owned(),
+                reason: "this backend only compiles".to_owned(),
             }),
         }
     }
 
     fn trace(&self) -> Result<Box<dyn Tracer>, String> {
         match &self.machine {
-            Machine::Gpu(gpu) => Ok(Box::new(Cupti::start(gpu)?)),
+            ExecutionTarget::Gpu(gpu) => Ok(Box::new(Cupti::start(gpu)?)),
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly | Machine::Counting => {
-                Err("there is no GPU that could be traced".to_owned())
+            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                Err("no GPU to trace".to_owned())
             }
         }
     }
 
     fn meter(&self) -> Option<Box<dyn DeviceMeter>> {
         match &self.machine {
-            Machine::Gpu(gpu) => Some(Box::new(Nvml::of(&gpu.bus_id().ok()?)?)),
+            ExecutionTarget::Gpu(gpu) => Some(Box::new(Nvml::find(&gpu.bus_id().ok()?)?)),
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly | Machine::Counting => None,
+            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 
     fn device_bytes(&self) -> Option<u64> {
         match &self.machine {
-            Machine::Gpu(gpu) => {
+            ExecutionTarget::Gpu(gpu) => {
                 gpu.free_bytes().ok().map(|free| self.initially_free.saturating_sub(free) as u64)
             }
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::CompileOnly | Machine::Counting => None,
+            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 
@@ -307,32 +313,32 @@ impl Backend for Cuda {
         vec![Precision::F32, Precision::Bf16, Precision::F16]
     }
 
-    /// Copying a batch to the GPU takes as long as it has bytes.
-    fn gains_from_bytes(&self) -> bool {
+    /// The time of copying a batch to the GPU is proportional to its bytes.
+    fn prefers_byte_images(&self) -> bool {
         true
     }
 
     /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused.
     fn fusions(&self) -> Fusions {
-        Fusions { stems: false, ..Fusions::default() }
+        Fusions { stem: false, ..Fusions::default() }
     }
 
-    fn forget_measured(&self) {
+    fn clear_timings(&self) {
         if let Some(libraries) = &self.libraries {
-            libraries.forget_measured();
+            libraries.clear_timings();
         }
     }
 
-    /// cuDNN's configurations and native tiles are named without the batch size.
-    fn repeats_choices_for_other_batches(&self) -> bool {
+    /// The names of cuDNN's configurations and native tiles do not depend on the batch size.
+    fn reuses_choices_across_batch_sizes(&self) -> bool {
         true
     }
 
-    fn phases(&self) -> Vec<(&'static str, f64)> {
+    fn startup_times(&self) -> Vec<(&'static str, f64)> {
         self.phases.seconds()
     }
 
-    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {
         prepare::prepare(self, program, request)
     }
 }

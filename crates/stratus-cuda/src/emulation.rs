@@ -1,8 +1,8 @@
-//! The emulation of a GPU, for tests: native kernels compiled by the system's C++ compiler, whose threads run
-//! one after the other on the CPU, as fibers that switch at barriers and warp instructions
+//! The emulation of a GPU, for tests: native kernels are compiled by the system's C++ compiler, and their
+//! threads run in sequence on the CPU, as fibers that switch at barriers and warp instructions
 //! (`source/emulate.h`).
 //!
-//! It finds errors of arithmetic, addresses and barriers. It finds neither races nor slow kernels.
+//! It detects errors of arithmetic, addresses and barriers, but neither races nor slow kernels.
 
 mod compile_only;
 mod counting;
@@ -15,44 +15,46 @@ pub(crate) use device::EmulatedDevice;
 
 use crate::Cuda;
 use crate::processor::{Function, HOPPER, Processor, Shape, Source};
-use crate::step_clock::Stamps;
+use crate::step_clock::TimestampSlots;
 use kernel::Kernel;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-/// The most threads and the most bytes of shared memory of a block, as on an H100.
-const MOST_THREADS: u64 = 1024;
-const MOST_SHARED: u32 = 227 << 10;
+/// The maximum number of threads of a block, as on an H100.
+const MAX_BLOCK_THREADS: u64 = 1024;
+/// The maximum shared memory of a block, as on an H100.
+const MAX_SHARED_BYTES: u32 = 227 << 10;
 
-/// Kernels: files of `source/` without extension, and names.
+/// The kernels launched: files of `source/` without extension, and names.
 pub type Launched = BTreeSet<(&'static str, String)>;
 
 /// The emulated GPU, with the kernels loaded so far.
 pub(crate) struct Emulation {
     multiprocessors: u32,
-    backwards: bool,
+    reverse_order: bool,
     kernels: Mutex<Kernels>,
     launched: Mutex<Launched>,
-    stamps: Stamps,
+    timestamps: TimestampSlots,
 }
 
 #[derive(Default)]
 struct Kernels {
     functions: HashMap<(Source, String), Function>,
     loaded: Vec<Kernel>,
-    /// How often kernels have read the device's clock: that is its time.
+    /// The number of times that kernels have read the device's clock, which is its time.
     clock: u64,
 }
 
 impl Emulation {
-    /// An emulation with a number of multiprocessors, whose blocks and threads run in order or `backwards`.
+    /// An emulated GPU with a number of multiprocessors, whose blocks and threads run in order or in
+    /// `reverse_order`.
     ///
     /// # Errors
-    /// Where there is no C++ compiler.
-    pub fn with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
+    /// If there is no C++ compiler.
+    pub fn with(multiprocessors: u32, reverse_order: bool) -> Result<Self, String> {
         kernel::check_compiler()?;
         let (kernels, launched) = (Mutex::default(), Mutex::default());
-        Ok(Self { multiprocessors, backwards, kernels, launched, stamps: Stamps::default() })
+        Ok(Self { multiprocessors, reverse_order, kernels, launched, timestamps: TimestampSlots::default() })
     }
 }
 
@@ -73,17 +75,17 @@ impl Processor for Emulation {
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String> {
         let threads: u64 = shape.block.iter().map(|&threads| u64::from(threads)).product();
         if shape.grid.contains(&0) || shape.grid[1..].iter().any(|&blocks| blocks > 0xffff) {
-            return Err(format!("a grid of {:?} blocks", shape.grid));
+            return Err(format!("invalid grid of {:?} blocks", shape.grid));
         }
-        if threads == 0 || threads > MOST_THREADS || shape.shared > MOST_SHARED {
-            return Err(format!("a block of {:?} threads with {} bytes", shape.block, shape.shared));
+        if threads == 0 || threads > MAX_BLOCK_THREADS || shape.shared > MAX_SHARED_BYTES {
+            return Err(format!("invalid block of {:?} threads with {} bytes", shape.block, shape.shared));
         }
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         let Kernels { loaded, clock, .. } = &mut *kernels;
         let kernel = loaded.get(function.0).ok_or("the kernel was not compiled")?;
         let launched = (kernel.file, kernel.name.clone());
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(launched);
-        let run = kernel.run(shape, arguments, self.backwards, clock);
+        let run = kernel.run(shape, arguments, self.reverse_order, clock);
         run.map_err(|error| format!("`{}`: {error}", kernel.name))
     }
 
@@ -91,8 +93,8 @@ impl Processor for Emulation {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn stamps(&self) -> &Stamps {
-        &self.stamps
+    fn timestamps(&self) -> &TimestampSlots {
+        &self.timestamps
     }
 
     /// Kernels for Hopper are emulated too.

@@ -1,24 +1,24 @@
-//! cuDNN and cuBLAS as calls of steps, and the choice among implementations of the same step.
+//! cuDNN and cuBLAS as calls of steps, and the choice among implementations of a step.
 
+use crate::fastest_cache::FastestCache;
 use crate::ffi::cublas::{Cublas, Product};
 use crate::ffi::cudnn;
 use crate::ffi::cudnn::{ConvolutionPlan, Cudnn, PREFIX, Problem};
-use crate::ffi::driver::{self, Event, Gpu, Memory};
-use crate::measured::Measured;
+use crate::ffi::driver::{self, DeviceMemory, Event, Gpu};
 use crate::processor::{AMPERE, Argument, Call, Implementation};
-use crate::sources::side_by_side;
+use crate::sources::parallel_for_each;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use stratus_engine::backend::Operands;
-use stratus_engine::{Phases, Tile};
+use stratus_engine::{StartupTimes, Tile};
 
 /// A convolution by cuDNN.
 pub(crate) struct ConvolutionCall {
     pub plan: Arc<ConvolutionPlan>,
     /// Input, weight, output, or their gradients.
     pub operands: [Argument; 3],
-    /// The workspace's first byte in the scratch.
+    /// The offset of the workspace in the scratch.
     pub workspace: usize,
 }
 
@@ -47,55 +47,56 @@ impl Call for MatmulCall {
     }
 }
 
-/// Which of several implementations a step gets.
+/// The choice among several implementations of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ImplementationChoice<'a> {
-    /// The one of this name.
+    /// The implementation of this name.
     Named(&'a str),
-    /// The fastest, by measuring.
+    /// The fastest measured implementation.
     Fastest,
-    /// The first of the list.
+    /// The first implementation in the list.
     First,
 }
 
-/// A convolution, and the name of the implementation that is asked for, if any is.
-pub(crate) type Asked = (Problem, Option<String>);
+/// A convolution, and the name of the requested implementation, if any.
+pub(crate) type PlanRequest = (Problem, Option<String>);
 
-/// The most configurations of cuDNN that are measured, and the most bytes of workspace of each.
-const PLANS: usize = 6;
-/// The same where native kernels are many times as fast as all of cuDNN's: docs/benchmarks/gpu.md.
-const PLANS_BESIDE_NATIVE: usize = 1;
-const WORKSPACE: usize = 1 << 30;
+/// The maximum number of cuDNN's configurations that are measured.
+const MAX_PLANS: usize = 6;
+/// [`MAX_PLANS`] if native kernels are many times faster than all of cuDNN's: docs/benchmarks/gpu.md.
+const MAX_PLANS_WITH_NATIVE: usize = 1;
+/// The maximum workspace of a configuration in bytes.
+const MAX_WORKSPACE_BYTES: usize = 1 << 30;
 
-/// The most threads that ask cuDNN at the same time, each by a handle of its own.
-const PLANNERS: usize = 16;
+/// The maximum number of threads that query cuDNN in parallel, each with its own handle.
+const MAX_PLANNER_THREADS: usize = 16;
 
 /// The libraries of a GPU.
 pub(crate) struct GpuLibraries {
     pub gpu: Arc<Gpu>,
     pub cudnn: Arc<Cudnn>,
     pub cublas: Arc<Cublas>,
-    /// Whether factors in f32 may be rounded to TF32.
+    /// True if f32 factors may be rounded to TF32.
     pub tf32: bool,
-    pub phases: Arc<Phases>,
+    pub phases: Arc<StartupTimes>,
     /// The fastest implementation of each convolution measured so far.
-    measured: Measured,
-    /// Plans of cuDNN by what was asked for, the best by its estimate first. Equal convolutions share one.
-    plans: Mutex<HashMap<Asked, Vec<Arc<ConvolutionPlan>>>>,
-    /// Handles of threads that ask cuDNN, while none does.
+    fastest_cache: FastestCache,
+    /// cuDNN's plans by request, the best by its estimate first. Equal convolutions share one.
+    plans: Mutex<HashMap<PlanRequest, Vec<Arc<ConvolutionPlan>>>>,
+    /// Handles of threads that query cuDNN, while unused.
     planners: Mutex<Vec<Arc<Cudnn>>>,
-    /// Operands and scratch for measuring, reused from problem to problem.
-    measuring_memory: Mutex<Option<Memory>>,
+    /// Operands and scratch for measuring, reused for all problems.
+    measuring_memory: Mutex<Option<DeviceMemory>>,
 }
 
-/// Every operand begins at a multiple of this many bytes while implementations are measured.
+/// The alignment of operands in bytes while measuring.
 const ALIGNMENT: usize = 256;
-/// Timed runs of each implementation; the shortest counts.
+/// The number of timed runs of each implementation; the shortest counts.
 const TIMED_RUNS: usize = 3;
 
-/// Whether a candidate whose run took `time` nanoseconds need not run again. `fastest` is the shortest run of
-/// all so far. The first run of a candidate may have loaded its kernel, which takes milliseconds; other runs
-/// differ by a few percent.
+/// Returns whether a candidate whose run took `time` nanoseconds need not run again. `fastest` is the
+/// shortest run of all so far. The first run of a candidate may have loaded its kernel, which takes
+/// milliseconds; other runs differ by a few percent.
 fn is_hopeless(run: usize, time: u64, fastest: u64) -> bool {
     const LOADING: u64 = 20_000_000;
     match run {
@@ -105,22 +106,22 @@ fn is_hopeless(run: usize, time: u64, fastest: u64) -> bool {
 }
 
 impl GpuLibraries {
-    /// Opens cuDNN and cuBLAS on a GPU. What is measured is kept in the folder `cache`.
+    /// Opens cuDNN and cuBLAS on a GPU. Measurements are kept in the folder `cache`.
     ///
     /// # Errors
-    /// A library's own message.
+    /// The error message of a library.
     pub fn new(
         gpu: &Arc<Gpu>,
         tf32: bool,
         cache: Option<&Path>,
-        phases: &Arc<Phases>,
+        phases: &Arc<StartupTimes>,
     ) -> Result<Self, String> {
-        // Each takes tenths of a second.
+        // Each takes tenths of a second, so they are opened in parallel.
         let (cudnn, cublas) = std::thread::scope(|scope| {
             let cublas = scope.spawn(|| Cublas::new(gpu));
             (Cudnn::new(gpu), cublas.join())
         });
-        let (cudnn, cublas) = (cudnn?, cublas.map_err(|_| "opening cuBLAS has failed".to_owned())??);
+        let (cudnn, cublas) = (cudnn?, cublas.map_err(|_| "cannot open cuBLAS".to_owned())??);
         let (cuda, _) = driver::driver()?;
         let versions = [cuda, cublas.version()?, cudnn::version(), env!("STRATUS_KERNELS").to_owned()];
         let machine = format!("{} {:?} {}", gpu.name, gpu.capability, versions.join(" "));
@@ -130,19 +131,19 @@ impl GpuLibraries {
             cublas: Arc::new(cublas),
             tf32,
             phases: Arc::clone(phases),
-            measured: Measured::open(cache, &machine),
+            fastest_cache: FastestCache::open(cache, &machine),
             plans: Mutex::default(),
             planners: Mutex::default(),
             measuring_memory: Mutex::default(),
         })
     }
 
-    /// The name of the fastest implementation, where this problem was measured before.
+    /// The name of the fastest implementation, if this problem was measured before.
     fn cached(&self, problem: &Problem) -> Option<String> {
-        self.measured.get(problem)
+        self.fastest_cache.get(problem)
     }
 
-    /// The name that [`Self::choose`] will arrive at, where that is certain beforehand.
+    /// The name that [`Self::choose`] will choose, if already certain.
     pub fn chosen_name(&self, problem: &Problem, choice: ImplementationChoice<'_>) -> Option<String> {
         match choice {
             ImplementationChoice::Named(name) => Some(name.to_owned()),
@@ -151,65 +152,66 @@ impl GpuLibraries {
         }
     }
 
-    /// cuDNN's plans for a convolution; where a name is given, only the one of that name. None where it has
-    /// no plan: a native kernel computes it then, and the library's error would help nobody.
+    /// cuDNN's plans for a convolution, or only the plan of the given name. Empty if it has none: a native
+    /// kernel computes it then, and cuDNN's error would not help.
     pub fn plans(&self, problem: &Problem, only: Option<&str>) -> Vec<Arc<ConvolutionPlan>> {
-        let asked = (*problem, only.map(str::to_owned));
-        let known = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let known_plans = known().get(&asked).cloned();
-        known_plans.unwrap_or_else(|| {
-            let ask = || self.ask(&self.cudnn, &asked);
-            let plans = self.phases.during("asking cuDNN for plans", ask);
-            known().insert(asked.clone(), plans.clone());
+        let request = (*problem, only.map(str::to_owned));
+        let cache = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached_plans = cache().get(&request).cloned();
+        cached_plans.unwrap_or_else(|| {
+            let query = || self.query(&self.cudnn, &request);
+            let plans = self.phases.time("querying cuDNN for plans", query);
+            cache().insert(request.clone(), plans.clone());
             plans
         })
     }
 
-    fn ask(&self, cudnn: &Arc<Cudnn>, (problem, only): &Asked) -> Vec<Arc<ConvolutionPlan>> {
+    fn query(&self, cudnn: &Arc<Cudnn>, (problem, only): &PlanRequest) -> Vec<Arc<ConvolutionPlan>> {
         let [major, minor] = self.gpu.capability;
         let has_native = 10 * major + minor >= AMPERE && problem.has_fast_native();
-        let most = if has_native { PLANS_BESIDE_NATIVE } else { PLANS };
-        let plans = cudnn.plans(problem, most, WORKSPACE, only.as_deref()).unwrap_or_default();
+        let max_plans = if has_native { MAX_PLANS_WITH_NATIVE } else { MAX_PLANS };
+        let plans = cudnn.plans(problem, max_plans, MAX_WORKSPACE_BYTES, only.as_deref()).unwrap_or_default();
         plans.into_iter().map(Arc::new).collect()
     }
 
-    /// Asks cuDNN for plans side by side, as far as it was not asked before.
-    pub fn plan_ahead(&self, convolutions: Vec<Asked>) {
-        let known = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Queries cuDNN for plans in parallel, for convolutions without plans.
+    pub fn prefetch_plans(&self, convolutions: Vec<PlanRequest>) {
+        let cache = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let planners = || self.planners.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut asked: Vec<Asked> = Vec::new();
+        let mut requests: Vec<PlanRequest> = Vec::new();
         for (problem, requested) in convolutions {
             let name = requested.or_else(|| self.cached(&problem));
-            let one = (problem, name);
-            let is_cudnn = one.1.as_ref().is_none_or(|name| name.starts_with(PREFIX));
-            if is_cudnn && !known().contains_key(&one) && !asked.contains(&one) {
-                asked.push(one);
+            let request = (problem, name);
+            let is_cudnn = request.1.as_ref().is_none_or(|name| name.starts_with(PREFIX));
+            if is_cudnn && !cache().contains_key(&request) && !requests.contains(&request) {
+                requests.push(request);
             }
         }
-        let ask = |one: &Asked| {
+        let query = |request: &PlanRequest| {
             let idle = planners().pop();
-            // What cannot be asked now is asked when it is needed.
+            // Plans that cannot be queried now are queried when they are needed.
             let Some(cudnn) = idle.or_else(|| Cudnn::new(&self.gpu).ok().map(Arc::new)) else { return };
-            let plans = self.ask(&cudnn, one);
-            known().insert(one.clone(), plans);
+            let plans = self.query(&cudnn, request);
+            cache().insert(request.clone(), plans);
             planners().push(cudnn);
         };
-        self.phases.during("asking cuDNN for plans", || side_by_side(&asked, PLANNERS, ask));
+        self.phases
+            .time("querying cuDNN for plans", || parallel_for_each(&requests, MAX_PLANNER_THREADS, query));
         planners().clear();
     }
 
-    /// Forgets the plans of a convolution that were measured, but for the one that was chosen.
+    /// Drops the measured plans of a convolution except the chosen one.
     fn keep_plan(&self, problem: &Problem, name: &str) {
-        let mut known = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let measured = known.remove(&(*problem, None)).unwrap_or_default();
+        let mut cache = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let measured = cache.remove(&(*problem, None)).unwrap_or_default();
         let chosen = measured.into_iter().filter(|plan| plan.name == name).collect();
-        known.insert((*problem, Some(name.to_owned())), chosen);
+        cache.insert((*problem, Some(name.to_owned())), chosen);
     }
 
     /// Chooses among `candidates`. `operands` are pairs of an operand's position and its bytes.
     ///
     /// # Errors
-    /// Where no candidate has the name asked for, or none runs.
+    /// If no candidate has the requested name, or none runs.
     pub fn choose(
         &self,
         problem: &Problem,
@@ -220,15 +222,15 @@ impl GpuLibraries {
         let named = |name: &str| candidates.iter().position(|candidate| candidate.name == name);
         let position = match choice {
             ImplementationChoice::Named(name) => {
-                named(name).ok_or_else(|| format!("it has no implementation `{name}`"))?
+                named(name).ok_or_else(|| format!("no implementation `{name}`"))?
             }
             ImplementationChoice::First => 0,
             ImplementationChoice::Fastest => match self.cached(problem).and_then(|name| named(&name)) {
                 Some(position) => position,
                 None => {
                     let measure = || self.fastest(&mut candidates, operands);
-                    let fastest = self.phases.during("measuring kernels", measure)?;
-                    self.measured.set(problem, &candidates[fastest].name);
+                    let fastest = self.phases.time("measuring kernels", measure)?;
+                    self.fastest_cache.set(problem, &candidates[fastest].name);
                     self.keep_plan(problem, &candidates[fastest].name);
                     fastest
                 }
@@ -237,14 +239,14 @@ impl GpuLibraries {
         Ok(candidates.swap_remove(position))
     }
 
-    /// Has everything measured again.
-    pub fn forget_measured(&self) {
-        self.measured.forget();
+    /// Clears all measurements.
+    pub fn clear_timings(&self) {
+        self.fastest_cache.forget();
     }
 
-    /// Keeps what was measured, and frees the memory that it was measured on.
-    pub fn end_measuring(&self) {
-        self.measured.save();
+    /// Saves the measurements, and frees the memory for measuring.
+    pub fn finish_measuring(&self) {
+        self.fastest_cache.save();
         *self.measuring_memory.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -269,9 +271,9 @@ impl GpuLibraries {
         let mut memory = self.measuring_memory.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
             *memory = None;
-            *memory = Some(Memory::filled(&self.gpu, bytes, 0x3c)?);
+            *memory = Some(DeviceMemory::filled(&self.gpu, bytes, 0x3c)?);
         }
-        let base = memory.as_ref().map_or(0, Memory::address);
+        let base = memory.as_ref().map_or(0, DeviceMemory::address);
         for position in operands.iter().map(|&(position, _)| position).chain([scratch]) {
             addresses.set_address(position, base + addresses.address(position));
         }
@@ -304,7 +306,7 @@ impl GpuLibraries {
         fastest.filter(|&candidate| times[candidate] < u64::MAX).ok_or(failure)
     }
 
-    /// Nanoseconds of one run.
+    /// The time of one run in nanoseconds.
     fn measure(
         &self,
         candidate: &mut Implementation,
@@ -325,13 +327,13 @@ mod tests {
     use super::is_hopeless;
 
     #[test]
-    fn candidates_run_as_long_as_they_may_be_the_fastest() {
+    fn candidates_run_while_they_may_be_the_fastest() {
         const MS: u64 = 1_000_000;
-        // Before anything was measured, none is hopeless.
+        // Before the first measurement, none is hopeless.
         assert!(!is_hopeless(0, 900 * MS, u64::MAX) && !is_hopeless(1, 900 * MS, u64::MAX));
         // A first run may have loaded its kernel.
         assert!(!is_hopeless(0, 21 * MS, MS) && is_hopeless(0, 25 * MS, MS));
-        // Any other that is a quarter longer will not become the fastest; the fastest itself goes on.
+        // Any other run that is a quarter longer is hopeless; the fastest candidate itself continues.
         assert!(is_hopeless(1, 130 * MS, 100 * MS) && !is_hopeless(2, 120 * MS, 100 * MS));
         assert!(!is_hopeless(3, 100 * MS, 100 * MS));
     }

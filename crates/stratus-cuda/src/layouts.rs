@@ -50,7 +50,7 @@ fn weights_of_maps(program: &Program) -> HashMap<ValueId, Layout> {
                 step.kernel,
                 Kernel::Convert(_)
                     | Kernel::Accumulate(_)
-                    | Kernel::AddParts(_)
+                    | Kernel::TreeSum(_)
                     | Kernel::AddTiles(_)
                     | Kernel::SgdUpdate(_)
                     | Kernel::AdaptiveUpdate(_)

@@ -1,12 +1,13 @@
-//! Prepares a program for a GPU: a layout for every value, and for every step the calls that it enqueues.
+//! Prepares a program for a GPU: chooses a layout for every value, and builds the calls that every step
+//! enqueues.
 //!
-//! Steps are built twice. The first time only notes which sources they need, so that these are compiled side
-//! by side.
+//! Steps are built twice. The first time only collects the sources they need, so that these are compiled in
+//! parallel.
 
 use crate::backend::Cuda;
-use crate::gpu_libraries::{Asked, GpuLibraries};
+use crate::gpu_libraries::{GpuLibraries, PlanRequest};
 use crate::layouts::lay_out;
-use crate::ops::{KernelBuilder, Operand, PRECISIONS, on_gpu};
+use crate::ops::{KernelBuilder, Operand, UNSUPPORTED_PRECISION, on_gpu};
 use crate::processor::{CudaStep, Implementation, Processor};
 use crate::sources::SourceCollector;
 use std::cell::RefCell;
@@ -14,22 +15,23 @@ use std::sync::Arc;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
-    Choices, EngineError, Kernel, Layout, Precision, PrepareRequest, Prepared, PreparedStep, Program, Step,
+    Choices, EngineError, Kernel, Layout, Precision, PrepareRequest, PreparedProgram, PreparedStep, Program,
+    Step,
 };
 
-/// Prepares a program. Implementations that `request` names are taken; others are measured where it allows
-/// that.
+/// Prepares a program. Implementations requested by name are used; others are measured if `request` allows
+/// it.
 ///
 /// # Errors
-/// Where a step cannot be run on a GPU, with its layer and the reason.
+/// If a step cannot run on a GPU, with its layer and the reason.
 pub(crate) fn prepare(
     backend: &Cuda,
     program: &Program,
     request: &PrepareRequest,
-) -> Result<Prepared, EngineError> {
+) -> Result<PreparedProgram, EngineError> {
     let layouts = lay_out(program, request)?;
     let preparation = Preparation { backend, program, request, layouts: &layouts };
-    preparation.compile_ahead();
+    preparation.precompile();
     let libraries = backend.libraries.as_ref();
     let mut choices = Choices::default();
     let mut steps = Vec::with_capacity(program.steps.len());
@@ -42,11 +44,11 @@ pub(crate) fn prepare(
             reason,
         };
         if program.precision == Precision::F64 {
-            return Err(unsupported(PRECISIONS.to_owned()));
+            return Err(unsupported(UNSUPPORTED_PRECISION.to_owned()));
         }
         let implementation =
             preparation.build(step, &operands, &backend.processor, libraries, None).map_err(unsupported)?;
-        let Implementation { name, calls, scratch_bytes } = backend.adapted(implementation);
+        let Implementation { name, calls, scratch_bytes } = backend.adapt(implementation);
         if libraries.is_some() && has_choice(&step.kernel) {
             choices.implementations.insert(step_key(program, step), name.clone());
         }
@@ -55,12 +57,12 @@ pub(crate) fn prepare(
         steps.push(PreparedStep { implementation: name, scratch_bytes, kernel });
     }
     if let Some(libraries) = libraries {
-        libraries.end_measuring();
+        libraries.finish_measuring();
     }
-    Ok(Prepared { program: program.clone(), layouts, steps, choices })
+    Ok(PreparedProgram { program: program.clone(), layouts, steps, choices })
 }
 
-/// A program that is prepared, with the layouts of its values.
+/// A program being prepared, with the layouts of its values.
 struct Preparation<'a> {
     backend: &'a Cuda,
     program: &'a Program,
@@ -69,13 +71,13 @@ struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// The operands of a step: the samples of one tile, where it runs in tiles.
+    /// The operands of a step: the samples of one tile, if it is tiled.
     fn operands(&self, position: usize, step: &Step) -> Vec<Operand> {
         let tiles = self.program.tiles(position);
         let operand = |id| {
-            let value = self.program.seen(id, tiles);
+            let value = self.program.tile_view(id, tiles);
             let mut layout = self.layouts[id.0].clone();
-            if self.program.is_cut(id, tiles) {
+            if self.program.is_tiled(id, tiles) {
                 layout.shape[0] /= tiles;
                 layout.padded[0] /= tiles;
             }
@@ -84,14 +86,14 @@ impl Preparation<'_> {
         step.operands().map(operand).collect()
     }
 
-    /// What a step enqueues, with its kernels from `processor`.
+    /// The implementation of a step, with kernels of `processor`.
     fn build(
         &self,
         step: &Step,
         operands: &[Operand],
         processor: &Arc<dyn Processor>,
         libraries: Option<&GpuLibraries>,
-        convolutions: Option<&RefCell<Vec<Asked>>>,
+        convolutions: Option<&RefCell<Vec<PlanRequest>>>,
     ) -> Result<Implementation, String> {
         let requested = self.request.choices.implementations.get(&step_key(self.program, step));
         let builder = KernelBuilder {
@@ -106,12 +108,13 @@ impl Preparation<'_> {
         on_gpu(&step.kernel).build(operands, counts, &builder)
     }
 
-    /// Compiles what the steps need, candidates included, and asks cuDNN for plans. What fails here fails
-    /// again when it is needed.
-    fn compile_ahead(&self) {
+    /// Compiles the kernels of the steps, including candidates, and queries cuDNN for plans. Errors are
+    /// ignored here, because they recur when the kernel is needed.
+    fn precompile(&self) {
         let convolutions = RefCell::default();
         let processor = &self.backend.processor;
-        let collector = Arc::new(SourceCollector::of(processor.as_ref(), self.backend.libraries.is_some()));
+        let collector =
+            Arc::new(SourceCollector::for_processor(processor.as_ref(), self.backend.libraries.is_some()));
         let collecting: Arc<dyn Processor> = Arc::clone(&collector) as Arc<dyn Processor>;
         for (position, step) in self.program.steps.iter().enumerate() {
             let operands = self.operands(position, step);
@@ -120,16 +123,16 @@ impl Preparation<'_> {
         let (sources, convolutions) = (collector.take(), convolutions.into_inner());
         std::thread::scope(|scope| {
             if let Some(libraries) = &self.backend.libraries {
-                // Where no thread can be had, cuDNN is asked step by step.
-                let ask = || libraries.plan_ahead(convolutions);
-                let _ = std::thread::Builder::new().spawn_scoped(scope, ask);
+                // If no thread can be started, cuDNN is queried step by step.
+                let query = || libraries.prefetch_plans(convolutions);
+                let _ = std::thread::Builder::new().spawn_scoped(scope, query);
             }
-            self.backend.phases.during("compiling kernels", || processor.compile_ahead(sources));
+            self.backend.phases.time("compiling kernels", || processor.precompile(sources));
         });
     }
 }
 
-/// Whether a kernel has several implementations to choose from.
+/// Returns whether a kernel has several implementations to choose from.
 fn has_choice(kernel: &Kernel) -> bool {
     matches!(
         kernel,

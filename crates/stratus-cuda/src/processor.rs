@@ -1,7 +1,6 @@
-//! Kernels, launches and steps, and the [`Processor`] that runs them: a GPU, or in tests the emulation of
-//! one.
+//! Kernels, launches and steps, and the [`Processor`] that runs them: a GPU, or in tests an emulated one.
 
-use crate::step_clock::{Stamps, StepClock};
+use crate::step_clock::{StepClock, TimestampSlots};
 use std::fmt::Display;
 use std::sync::Arc;
 use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
@@ -10,14 +9,14 @@ use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function(pub(crate) usize);
 
-/// Compute capability 8.0, which brings asynchronous copies to shared memory (`cp.async`) and bf16 on tensor
-/// cores. Most native convolutions need both.
+/// Compute capability 8.0, which introduced asynchronous copies to shared memory (`cp.async`) and bf16 on
+/// tensor cores. Most native convolutions need both.
 pub(crate) const AMPERE: u32 = 80;
 
 /// Compute capability 9.0, the only one with `wgmma`: tensor cores that read factors from shared memory.
 pub(crate) const HOPPER: u32 = 90;
 
-/// A file of CUDA C with the definitions that it is compiled with.
+/// A file of CUDA C with macro definitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The name of a file of `source/`, without its extension.
@@ -27,9 +26,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// A file for elements of type `T`, of which a thread loads `VECTOR` at once.
+    /// A source for elements of type `T`, of which a thread loads `VECTOR` at once.
     #[must_use]
-    pub fn of(file: &'static str, dtype: DType, vector: usize) -> Self {
+    pub fn new(file: &'static str, dtype: DType, vector: usize) -> Self {
         let definitions = vec![("T", type_name(dtype).to_owned()), ("VECTOR", vector.to_string())];
         Self { file, definitions }
     }
@@ -41,8 +40,8 @@ impl Source {
         self
     }
 
-    /// The target of NVRTC for a compute capability (90 for 9.0): `sm_90`, or `sm_90a` for a file that uses
-    /// what only that GPU has.
+    /// NVRTC's target for a compute capability (90 for 9.0): `sm_90`, or `sm_90a` for a file with
+    /// instructions specific to that GPU.
     #[must_use]
     pub fn architecture(&self, capability: u32) -> String {
         let suffix = if capability == HOPPER && crate::source::is_for_hopper(self.file) { "a" } else { "" };
@@ -83,28 +82,28 @@ pub struct Shape {
     pub shared: u32,
 }
 
-/// The most bytes of dynamic shared memory that a kernel has without [`Processor::allow_shared`].
-const SHARED_BY_DEFAULT: u32 = 48 << 10;
+/// The maximum dynamic shared memory of a kernel without [`Processor::allow_shared`], in bytes.
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
-/// The last parameters of every kernel: where it writes when it begins and ends.
-const TIMED: usize = 2;
+/// The last parameters of every kernel: the addresses of its timestamps.
+const TIMESTAMP_PARAM_COUNT: usize = 2;
 
 /// Compiles kernels and launches them in the order of the calls.
 pub trait Processor: Send + Sync {
-    /// Compiles a file, unless that was done before, and looks up one of its kernels.
+    /// Compiles a file, unless already compiled, and looks up one of its kernels.
     ///
     /// # Errors
-    /// The compiler's messages.
+    /// The compiler's error messages.
     fn function(&self, source: &Source, name: &str) -> Result<Function, String>;
 
-    /// Compiles sources side by side, as far as they are not compiled yet. What cannot be compiled is an
-    /// error when it is asked for.
-    fn compile_ahead(&self, _sources: Vec<Source>) {}
+    /// Compiles sources in parallel, unless already compiled. Errors are reported when the source is
+    /// requested.
+    fn precompile(&self, _sources: Vec<Source>) {}
 
     /// Allows a kernel more than 48 KiB of dynamic shared memory: `bytes` per block.
     ///
     /// # Errors
-    /// The driver's message.
+    /// The driver's error message.
     fn allow_shared(&self, _function: Function, _bytes: u32) -> Result<(), String> {
         Ok(())
     }
@@ -112,13 +111,13 @@ pub trait Processor: Send + Sync {
     /// Launches a kernel. Each of `arguments` is a word that holds a parameter in its first bytes.
     ///
     /// # Errors
-    /// The driver's message.
+    /// The driver's error message.
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String>;
 
-    /// Where kernels note when they begin and end.
-    fn stamps(&self) -> &Stamps;
+    /// The addresses for kernels' timestamps.
+    fn timestamps(&self) -> &TimestampSlots;
 
-    /// The kernels launched so far; only an emulation keeps count.
+    /// The kernels launched so far; only an emulation records them.
     #[cfg(feature = "emulation")]
     fn launched(&self) -> crate::emulation::Launched {
         Default::default()
@@ -127,7 +126,7 @@ pub trait Processor: Send + Sync {
     /// The compute capability that kernels are compiled for, as 90 for 9.0.
     fn capability(&self) -> u32;
 
-    /// Multiprocessors of the GPU. Launches have about as many blocks, or a multiple.
+    /// The number of multiprocessors of the GPU. Launches have about as many blocks, or a multiple.
     fn multiprocessors(&self) -> u32;
 }
 
@@ -158,14 +157,14 @@ pub enum Argument {
     IsFirstOfAll,
     /// `long long`: the number of tiles before this one in the whole batch, times this number.
     BatchOffset(i64),
-    /// `int`: the number of this micro-batch among this many, which a worker has.
+    /// `int`: the index of this micro-batch among a worker's micro-batches.
     MicroBatch(usize),
     /// `int`: the number of tiles of a micro-batch.
     Tiles,
 }
 
 impl Argument {
-    /// Its value for operands at these addresses; `scratch` is the position of the scratch among them.
+    /// The value for operands at these addresses; `scratch` is the position of the scratch among them.
     pub(crate) fn word(self, operands: &Operands<'_>, scratch: usize) -> u64 {
         let tile: Tile = operands.tile();
         let flag = |is: bool| u64::from(is);
@@ -180,9 +179,9 @@ impl Argument {
             Self::Double(value) => value.to_bits(),
             Self::IsFirstTile => flag(tile.is_first()),
             Self::IsLastTile => flag(tile.is_last()),
-            Self::IsFirstOfAll => flag(tile.is_first_of_all()),
-            Self::BatchOffset(times) => (tile.in_batch() as i64 * times) as u64,
-            Self::MicroBatch(of) => (tile.micro_batch % of.max(1)) as u64,
+            Self::IsFirstOfAll => flag(tile.starts_sums()),
+            Self::BatchOffset(times) => (tile.global_position() as i64 * times) as u64,
+            Self::MicroBatch(count) => (tile.micro_batch % count.max(1)) as u64,
             Self::Tiles => tile.count as u64,
         }
     }
@@ -198,10 +197,10 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Compiles the kernel `name` of a source and makes a launch of it.
+    /// Compiles the kernel `name` of a source and returns its launch.
     ///
     /// # Errors
-    /// The compiler's messages.
+    /// The compiler's error messages.
     pub fn new(
         processor: &Arc<dyn Processor>,
         source: &Source,
@@ -210,31 +209,31 @@ impl Launch {
         arguments: Vec<Argument>,
     ) -> Result<Self, String> {
         let function = processor.function(source, name)?;
-        if shape.shared > SHARED_BY_DEFAULT {
+        if shape.shared > DEFAULT_SHARED_BYTES {
             processor.allow_shared(function, shape.shared)?;
         }
-        let words = vec![0; arguments.len() + TIMED];
+        let words = vec![0; arguments.len() + TIMESTAMP_PARAM_COUNT];
         Ok(Self { processor: Arc::clone(processor), function, shape, arguments, words })
     }
 
     /// Enqueues it; `scratch` is the position of the scratch among the operands.
     ///
     /// # Errors
-    /// The driver's message.
+    /// The driver's error message.
     pub fn run(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
         for (word, argument) in self.words.iter_mut().zip(&self.arguments) {
             *word = argument.word(operands, scratch);
         }
-        if let Some((_, timed)) = self.words.split_last_chunk_mut::<TIMED>() {
-            *timed = self.processor.stamps().of_kernel();
+        if let Some((_, timed)) = self.words.split_last_chunk_mut::<TIMESTAMP_PARAM_COUNT>() {
+            *timed = self.processor.timestamps().kernel_addresses();
         }
         self.processor.launch(self.function, self.shape, &mut self.words)
     }
 }
 
-/// Work that a step enqueues: a launch, or a call of a library.
+/// Work that a step enqueues: a launch, or a library call.
 pub trait Call: Send {
-    /// Whether it is a launch of a native kernel, which notes its times itself.
+    /// Returns whether it is a launch of a native kernel, which records its own timestamps.
     fn is_native(&self) -> bool {
         false
     }
@@ -242,7 +241,7 @@ pub trait Call: Send {
     /// Enqueues it; `scratch` is the position of the scratch among the operands.
     ///
     /// # Errors
-    /// The library's message.
+    /// The error message of the driver or of the called library.
     fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String>;
 }
 
@@ -277,19 +276,18 @@ impl Call for NestedCall {
     }
 }
 
-/// A way to compute a step: calls in order, and the scratch that they share.
+/// An implementation of a step: calls in order, and the scratch that they share.
 pub struct Implementation {
-    /// Its name in plans: `cublas`, the one that cuDNN gives a configuration, or `stratus:…` for native
-    /// kernels.
+    /// The name in plans: `cublas`, cuDNN's name of a configuration, or `stratus:…` for native kernels.
     pub name: String,
-    /// Enqueued one after the other.
+    /// The calls, enqueued in order.
     pub calls: Vec<Box<dyn Call>>,
-    /// Bytes of scratch.
+    /// The scratch in bytes.
     pub scratch_bytes: usize,
 }
 
 impl Implementation {
-    /// An implementation by native kernels; `name` is what follows `stratus:` in plans.
+    /// An implementation by native kernels; `name` follows `stratus:` in plans.
     #[must_use]
     pub fn native(name: &str, launches: Vec<Launch>, scratch_bytes: usize) -> Self {
         let calls = launches.into_iter().map(|launch| Box::new(launch) as Box<dyn Call>).collect();

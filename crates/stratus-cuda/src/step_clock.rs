@@ -1,17 +1,17 @@
-//! When the steps of a run begin and end, by the device's own clock.
+//! The start and end times of the steps of a run, by the device's clock.
 //!
-//! Native kernels note it themselves (`NotedTimes` in `common.cu`), so that taking times adds hardly any
-//! work. A boundary between steps is one word of memory:
+//! Native kernels record their own timestamps (`KernelTimestamps` in `common.cu`), so that timing adds hardly
+//! any work. A boundary between steps is one word of memory:
 //!
 //! ```text
 //! the step before   the step after   the word is written by
-//! any               native kernel    the kernel after, when its first block begins
+//! any               native kernel    the kernel after, when its first block starts
 //! native kernel     library call     the kernel before, when its last block ends
-//! library call      library call     a kernel that does nothing else (`mark.cu`)
+//! library call      library call     a marker kernel (`mark.cu`)
 //! ```
 //!
-//! Which kernels must note their end is known when the steps have been enqueued once. Until then, every
-//! boundary before a library call has a kernel of its own.
+//! The kernels that must record their end are known once the steps have been enqueued. Until then, every
+//! boundary before a library call has a marker kernel.
 
 use crate::processor::{Launch, Processor, Shape, Source};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,50 +19,53 @@ use stratus_engine::DType;
 use stratus_engine::Tile;
 use stratus_engine::backend::Operands;
 
-/// Bytes of a word.
+/// The bytes of a word.
 const WORD: usize = size_of::<u64>();
 
-/// Gives the kernels of a run the words that they write times to.
+/// Assigns the kernels of a run the words for their timestamps.
 #[derive(Default)]
-pub(crate) struct Stamps(Mutex<Option<Enqueuing>>);
+pub(crate) struct TimestampSlots(Mutex<Option<StepRecording>>);
 
-/// The steps that are being enqueued.
-struct Enqueuing {
-    /// The first word, and how many there are.
+/// The steps being enqueued.
+struct StepRecording {
+    /// The address of the first word.
     address: u64,
+    /// The number of words.
     capacity: usize,
-    /// Words given out.
+    /// The words assigned.
     used: usize,
-    /// The word of each boundary; `None` until it is known who writes it.
+    /// The word of each boundary; `None` until its writer is known.
     boundaries: Vec<Option<usize>>,
     /// The slot between each boundary and the next.
     slots: Vec<usize>,
-    /// Whether a native kernel's end is needed, in their order.
+    /// For each native kernel in order, whether its end is needed.
     ends: Vec<bool>,
     kernels: usize,
-    /// The last call, where it was a native kernel.
+    /// The last call, if it was a native kernel.
     last_kernel: Option<usize>,
     /// The word of the last call's end.
     ended: Option<usize>,
-    /// Whether a kernel of its own is being launched, and how many were.
-    is_marking: bool,
-    marks: usize,
+    /// True if a marker kernel is being launched.
+    is_launching_marker: bool,
+    /// The number of marker kernels.
+    markers: usize,
 }
 
-/// What was enqueued.
+/// The result of enqueuing the steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Enqueued {
-    /// The word of each boundary, and the slot between it and the next.
+pub(crate) struct RecordedSteps {
+    /// The word of each boundary.
     boundaries: Vec<usize>,
+    /// The slot between each boundary and the next.
     slots: Vec<usize>,
-    /// Whether a native kernel's end is needed, in their order.
+    /// For each native kernel in order, whether its end is needed.
     pub ends: Vec<bool>,
-    /// Kernels that do nothing else.
-    pub marks: usize,
+    /// The number of marker kernels.
+    pub markers: usize,
 }
 
-impl Enqueued {
-    /// How many steps there are.
+impl RecordedSteps {
+    /// The number of steps.
     pub fn steps(&self) -> usize {
         self.slots.len()
     }
@@ -76,7 +79,7 @@ impl Enqueued {
     }
 }
 
-impl Enqueuing {
+impl StepRecording {
     /// The next word, with its address.
     fn word(&mut self) -> Option<(usize, u64)> {
         let word = self.used;
@@ -86,26 +89,26 @@ impl Enqueuing {
         })
     }
 
-    /// Whether the next call must write the last boundary's word.
+    /// Returns whether the next call must write the last boundary's word.
     fn is_waiting(&self) -> bool {
         self.boundaries.last().is_some_and(Option::is_none)
     }
 
-    /// The words of a native kernel: the addresses of its beginning and its end, or 0.
+    /// The words of a native kernel: the addresses for its start and end, or 0.
     fn kernel(&mut self) -> [u64; 2] {
-        let mut begun_at = 0;
+        let mut started_at = 0;
         if self.is_waiting()
             && let Some((word, address)) = self.word()
         {
-            begun_at = address;
+            started_at = address;
             for boundary in self.boundaries.iter_mut().rev().take_while(|boundary| boundary.is_none()) {
                 *boundary = Some(word);
             }
         }
         (self.last_kernel, self.ended) = (None, None);
-        if self.is_marking {
-            self.marks += 1;
-            return [begun_at, 0];
+        if self.is_launching_marker {
+            self.markers += 1;
+            return [started_at, 0];
         }
         let number = self.kernels;
         self.kernels += 1;
@@ -116,25 +119,25 @@ impl Enqueuing {
         match self.ends[number].then(|| self.word()).flatten() {
             Some((word, address)) => {
                 self.ended = Some(word);
-                [begun_at, address]
+                [started_at, address]
             }
-            None => [begun_at, 0],
+            None => [started_at, 0],
         }
     }
 }
 
-impl Stamps {
-    fn enqueuing(&self) -> MutexGuard<'_, Option<Enqueuing>> {
+impl TimestampSlots {
+    fn enqueuing(&self) -> MutexGuard<'_, Option<StepRecording>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a native kernel that is launched now writes when it begins and ends; 0 where nobody asks.
-    pub fn of_kernel(&self) -> [u64; 2] {
-        self.enqueuing().as_mut().map_or([0; 2], Enqueuing::kernel)
+    /// The addresses for the start and end of a native kernel launched now; 0 if not needed.
+    pub fn kernel_addresses(&self) -> [u64; 2] {
+        self.enqueuing().as_mut().map_or([0; 2], StepRecording::kernel)
     }
 
-    /// Whether a boundary has no word yet, and nothing that writes one follows.
-    fn needs_mark(&self) -> bool {
+    /// Returns whether the open boundary still needs a marker kernel.
+    fn needs_marker(&self) -> bool {
         let mut enqueuing = self.enqueuing();
         let Some(enqueuing) = enqueuing.as_mut().filter(|enqueuing| enqueuing.is_waiting()) else {
             return false;
@@ -142,7 +145,7 @@ impl Stamps {
         if let Some(kernel) = enqueuing.last_kernel {
             enqueuing.ends[kernel] = true;
         }
-        enqueuing.is_marking = true;
+        enqueuing.is_launching_marker = true;
         true
     }
 }
@@ -150,98 +153,98 @@ impl Stamps {
 /// Takes the times of steps on a processor.
 pub(crate) struct StepClock {
     processor: Arc<dyn Processor>,
-    /// The kernel that does nothing else, once it was needed.
-    mark: Mutex<Option<Launch>>,
+    /// The marker kernel, once it was needed.
+    marker: Mutex<Option<Launch>>,
 }
 
 impl StepClock {
-    /// A clock for the kernels of a processor.
+    /// Creates a clock for the kernels of a processor.
     pub fn new(processor: &Arc<dyn Processor>) -> Self {
-        Self { processor: Arc::clone(processor), mark: Mutex::default() }
+        Self { processor: Arc::clone(processor), marker: Mutex::default() }
     }
 
-    /// Begins to take times, of steps with this many marks, in words at an address: [`Self::words`] of them.
-    /// `ends` is what an earlier enqueuing of the same steps has found.
-    pub fn begin(&self, address: u64, marks: usize, ends: Vec<bool>) {
-        *self.processor.stamps().enqueuing() = Some(Enqueuing {
+    /// Starts timing this number of steps, with [`Self::words`] words at an address. `ends` is the result of
+    /// an earlier enqueuing of the same steps.
+    pub fn begin(&self, address: u64, steps: usize, ends: Vec<bool>) {
+        *self.processor.timestamps().enqueuing() = Some(StepRecording {
             address,
-            capacity: Self::words(marks),
+            capacity: Self::words(steps),
             used: 0,
             boundaries: vec![None],
-            slots: Vec::with_capacity(marks),
+            slots: Vec::with_capacity(steps),
             ends,
             kernels: 0,
             last_kernel: None,
             ended: None,
-            is_marking: false,
-            marks: 0,
+            is_launching_marker: false,
+            markers: 0,
         });
     }
 
-    /// The most words that steps with this many marks write to.
-    pub fn words(marks: usize) -> usize {
-        marks + 1
+    /// The maximum number of words that this number of steps writes.
+    pub fn words(steps: usize) -> usize {
+        steps + 1
     }
 
-    /// A step ends; the time since the last one is that of `slot`.
-    pub fn mark(&self, slot: usize) {
-        if let Some(enqueuing) = self.processor.stamps().enqueuing().as_mut() {
+    /// Ends a step; the time since the last one belongs to `slot`.
+    pub fn end_step(&self, slot: usize) {
+        if let Some(enqueuing) = self.processor.timestamps().enqueuing().as_mut() {
             enqueuing.boundaries.push(enqueuing.ended);
             enqueuing.slots.push(slot);
         }
     }
 
-    /// A library is called next.
+    /// Must be called before every library call.
     ///
     /// # Errors
-    /// The driver's message.
+    /// The driver's error message.
     pub fn before_library(&self) -> Result<(), String> {
-        if self.processor.stamps().needs_mark() {
-            self.launch_mark()?;
+        if self.processor.timestamps().needs_marker() {
+            self.launch_marker()?;
         }
-        if let Some(enqueuing) = self.processor.stamps().enqueuing().as_mut() {
+        if let Some(enqueuing) = self.processor.timestamps().enqueuing().as_mut() {
             (enqueuing.last_kernel, enqueuing.ended) = (None, None);
         }
         Ok(())
     }
 
-    /// All steps are enqueued.
+    /// Ends the recording, after all steps were enqueued.
     ///
     /// # Errors
-    /// The driver's message.
-    pub fn end(&self) -> Result<Enqueued, String> {
-        let marked = if self.processor.stamps().needs_mark() { self.launch_mark() } else { Ok(()) };
-        let enqueuing = self.processor.stamps().enqueuing().take();
+    /// The driver's error message.
+    pub fn end(&self) -> Result<RecordedSteps, String> {
+        let marked = if self.processor.timestamps().needs_marker() { self.launch_marker() } else { Ok(()) };
+        let enqueuing = self.processor.timestamps().enqueuing().take();
         marked?;
-        let Some(Enqueuing { boundaries, slots, ends, marks, .. }) = enqueuing else {
-            return Ok(Enqueued::default());
+        let Some(StepRecording { boundaries, slots, ends, markers, .. }) = enqueuing else {
+            return Ok(RecordedSteps::default());
         };
-        // There are words enough for all; without one, a step would have no time.
+        // There are enough words for all boundaries; without one, a step would have no time.
         let boundaries = boundaries.into_iter().scan(0, |last, word| {
             *last = word.unwrap_or(*last);
             Some(*last)
         });
-        Ok(Enqueued { boundaries: boundaries.collect(), slots, ends, marks })
+        Ok(RecordedSteps { boundaries: boundaries.collect(), slots, ends, markers })
     }
 
-    /// Takes no more times: enqueuing has failed.
+    /// Stops timing, because enqueuing has failed.
     pub fn cancel(&self) {
-        *self.processor.stamps().enqueuing() = None;
+        *self.processor.timestamps().enqueuing() = None;
     }
 
-    fn launch_mark(&self) -> Result<(), String> {
-        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        let launch = match &mut *mark {
+    fn launch_marker(&self) -> Result<(), String> {
+        let mut marker = self.marker.lock().unwrap_or_else(PoisonError::into_inner);
+        let launch = match &mut *marker {
             Some(launch) => launch,
             none => {
-                let source = Source::of("mark", DType::F32, 1);
+                let source = Source::new("mark", DType::F32, 1);
                 let shape = Shape { grid: [1; 3], block: [1; 3], shared: 0 };
                 none.insert(Launch::new(&self.processor, &source, "mark", shape, Vec::new())?)
             }
         };
         let launched = launch.run(&Operands::new(Tile::WHOLE), 0);
-        if let Some(enqueuing) = self.processor.stamps().enqueuing().as_mut() {
-            enqueuing.is_marking = false;
+        if let Some(enqueuing) = self.processor.timestamps().enqueuing().as_mut() {
+            enqueuing.is_launching_marker = false;
         }
         launched
     }
@@ -253,10 +256,10 @@ mod tests {
     use crate::processor::{Argument, Function};
     use std::collections::HashMap;
 
-    /// A processor whose kernels take the time that their first parameter says. Time passes in the process.
+    /// A processor whose kernels take the time given by their first parameter. Time passes in the process.
     #[derive(Default)]
     struct Timed {
-        stamps: Stamps,
+        timestamps: TimestampSlots,
         now: Mutex<u64>,
         /// Memory by address.
         memory: Mutex<HashMap<u64, u64>>,
@@ -276,11 +279,11 @@ mod tests {
         }
 
         fn launch(&self, _: Function, _: Shape, arguments: &mut [u64]) -> Result<(), String> {
-            let (own, &[begun_at, ended_at]) = arguments.split_last_chunk::<2>().unwrap();
+            let (parameters, &[started_at, ended_at]) = arguments.split_last_chunk::<2>().unwrap();
             let begun = self.pass(0);
-            let ended = self.pass(own.first().copied().unwrap_or(0));
+            let ended = self.pass(parameters.first().copied().unwrap_or(0));
             let mut memory = self.memory.lock().unwrap();
-            for (address, time) in [(begun_at, begun), (ended_at, ended)] {
+            for (address, time) in [(started_at, begun), (ended_at, ended)] {
                 if address != 0 {
                     memory.insert(address, time);
                 }
@@ -288,8 +291,8 @@ mod tests {
             Ok(())
         }
 
-        fn stamps(&self) -> &Stamps {
-            &self.stamps
+        fn timestamps(&self) -> &TimestampSlots {
+            &self.timestamps
         }
 
         fn capability(&self) -> u32 {
@@ -302,19 +305,20 @@ mod tests {
     }
 
     #[derive(Clone, Copy)]
-    enum Does {
-        /// A native kernel, or a library call, of so many nanoseconds.
+    enum Work {
+        /// A native kernel, or a library call, with its time in nanoseconds.
         Native(i64),
         Library(u64),
     }
-    use Does::{Library, Native};
+    use Work::{Library, Native};
 
-    /// Enqueues steps as a device does, `times` times; returns the times of the last, and its marks.
-    fn enqueue(steps: &[&[Does]], times: usize) -> (Vec<u64>, usize) {
+    /// Enqueues steps as a device does, `times` times; returns the times of the last run, and its marker
+    /// kernels.
+    fn enqueue(steps: &[&[Work]], times: usize) -> (Vec<u64>, usize) {
         let timed = Arc::new(Timed::default());
         let processor: Arc<dyn Processor> = Arc::clone(&timed) as Arc<dyn Processor>;
         let clock = StepClock::new(&processor);
-        let mut enqueued = Enqueued::default();
+        let mut enqueued = RecordedSteps::default();
         for _ in 0..times {
             timed.memory.lock().unwrap().clear();
             clock.begin(8, steps.len(), enqueued.ends.clone());
@@ -322,7 +326,7 @@ mod tests {
                 for call in *step {
                     match call {
                         Native(takes) => {
-                            let source = Source::of("relu", DType::F32, 1);
+                            let source = Source::new("relu", DType::F32, 1);
                             let shape = Shape { grid: [1; 3], block: [1; 3], shared: 0 };
                             let arguments = vec![Argument::Long(*takes)];
                             let mut launch =
@@ -335,7 +339,7 @@ mod tests {
                         }
                     }
                 }
-                clock.mark(slot);
+                clock.end_step(slot);
             }
             enqueued = clock.end().unwrap();
         }
@@ -344,15 +348,15 @@ mod tests {
         let words: Vec<u64> = (0..StepClock::words(steps.len()))
             .map(|word| memory.get(&(8 + 8 * word as u64)).copied().unwrap_or(0))
             .collect();
-        let mut taken = vec![u64::MAX; steps.len()];
-        enqueued.times(&words, &mut |slot, time| taken[slot] = time);
+        let mut step_times = vec![u64::MAX; steps.len()];
+        enqueued.times(&words, &mut |slot, time| step_times[slot] = time);
         assert_eq!(enqueued.steps(), steps.len());
-        (taken, enqueued.marks)
+        (step_times, enqueued.markers)
     }
 
     #[test]
-    fn every_step_gets_its_time() {
-        let steps: &[&[Does]] = &[
+    fn every_step_is_timed() {
+        let steps: &[&[Work]] = &[
             &[Library(5)],
             &[Native(7), Native(1)],
             &[Library(11), Native(2)],
@@ -367,28 +371,28 @@ mod tests {
         ];
         let expected = [5, 8, 13, 3, 0, 13, 17, 0, 19, 12, 9];
         for times in 1..4 {
-            let (taken, marks) = enqueue(steps, times);
-            assert_eq!(taken, expected, "{times}");
-            // Of the second time only: before the first call, between two library calls, behind the last.
-            assert_eq!(marks, if times == 1 { 6 } else { 3 }, "{times}");
+            let (step_times, markers) = enqueue(steps, times);
+            assert_eq!(step_times, expected, "{times}");
+            // In the second run only: before the first call, between two library calls, after the last.
+            assert_eq!(markers, if times == 1 { 6 } else { 3 }, "{times}");
         }
     }
 
     #[test]
-    fn native_kernels_and_libraries_in_turns_need_no_marks() {
-        let steps: Vec<&[Does]> = (0..40)
-            .map(|step| if step % 2 == 0 { &[Native(2)] as &[Does] } else { &[Library(5)] })
-            .chain([&[Native(3)] as &[Does]])
+    fn alternating_native_kernels_and_libraries_need_no_markers() {
+        let steps: Vec<&[Work]> = (0..40)
+            .map(|step| if step % 2 == 0 { &[Native(2)] as &[Work] } else { &[Library(5)] })
+            .chain([&[Native(3)] as &[Work]])
             .collect();
-        let (taken, marks) = enqueue(&steps, 2);
-        assert_eq!(marks, 0);
-        assert_eq!(taken.iter().sum::<u64>(), 20 * 7 + 3);
+        let (step_times, markers) = enqueue(&steps, 2);
+        assert_eq!(markers, 0);
+        assert_eq!(step_times.iter().sum::<u64>(), 20 * 7 + 3);
     }
 
     #[test]
-    fn what_is_not_timed_notes_nothing() {
-        let stamps = Stamps::default();
-        assert_eq!(stamps.of_kernel(), [0, 0]);
-        assert!(!stamps.needs_mark());
+    fn untimed_kernels_record_nothing() {
+        let timestamps = TimestampSlots::default();
+        assert_eq!(timestamps.kernel_addresses(), [0, 0]);
+        assert!(!timestamps.needs_marker());
     }
 }

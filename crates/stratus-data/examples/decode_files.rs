@@ -1,5 +1,5 @@
-//! What files decode to, for `scripts/check-images.py`, which holds it against other decoders: a line for
-//! each file that a list names. `ok HEIGHT WIDTH CHANNELS CRC32 ORIENTATION`, or `no` and why.
+//! Decodes files for `scripts/check-images.py`, which compares the result with other decoders. Prints a line
+//! for each listed file: `ok HEIGHT WIDTH CHANNELS CRC32 ORIENTATION`, or `no` and the cause.
 
 use std::error::Error;
 use std::io::{self, BufWriter, Write};

@@ -8,59 +8,58 @@ use bytemuck::Pod;
 use bytes::BytesMut;
 use stratus_base::{ALIGNMENT, OutOfMemory};
 
-/// The numbers of a batch, in one piece of memory that begins at a multiple of [`ALIGNMENT`]. The loader
-/// takes it apart, so that several threads fill it at a time, and puts it together again.
+/// The elements of a batch, in one allocation that is aligned to [`ALIGNMENT`]. The loader splits it so that
+/// several threads fill it at once, and joins it again.
 pub struct BatchMemory<T> {
     bytes: BytesMut,
-    numbers: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Pod> BatchMemory<T> {
-    /// Allocates so many zeros.
+    /// Allocates `count` zeros.
     pub(crate) fn zeroed(count: usize) -> Result<Self, OutOfMemory> {
         if count == 0 {
             return Ok(Self::default());
         }
         let size = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(ALIGNMENT - 1));
         let size = size.unwrap_or(usize::MAX);
-        // Zeros from the system cost nothing until they are written, but are had only without a word about
-        // failure. So what fails is tried first.
+        // `BytesMut::zeroed` aborts on failure: try the reservation first.
         let tried = Vec::<u8>::new().try_reserve_exact(size);
-        tried.map_err(|_| OutOfMemory { what: "a batch".to_owned(), bytes: size })?;
+        tried.map_err(|_| OutOfMemory { purpose: "a batch".to_owned(), bytes: size })?;
         let mut bytes = BytesMut::zeroed(size);
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
-        // Memory that was taken apart once is so without further allocations.
+        // The first split allocates; do it here so that later splits do not.
         drop(bytes.split_to(start));
         bytes.truncate(count * size_of::<T>());
-        Ok(Self { bytes, numbers: PhantomData })
+        Ok(Self { bytes, element: PhantomData })
     }
 
-    /// Bytes of memory for so many numbers.
-    pub(crate) fn bytes_of(count: usize) -> u64 {
+    /// The memory for `count` elements, in bytes.
+    pub(crate) fn byte_size(count: usize) -> u64 {
         (count * size_of::<T>() + ALIGNMENT - 1) as u64
     }
 
-    /// Takes off the first `count` numbers, at most all.
+    /// Splits off the first `count` elements, at most all.
     pub(crate) fn split_to(&mut self, count: usize) -> Self {
         let bytes = self.bytes.split_to(self.bytes.len().min(count * size_of::<T>()));
-        Self { bytes, numbers: PhantomData }
+        Self { bytes, element: PhantomData }
     }
 
-    /// Puts back what was taken off behind it.
-    pub(crate) fn unsplit(&mut self, behind: Self) {
-        self.bytes.unsplit(behind.bytes);
+    /// Joins memory that was split off directly after this.
+    pub(crate) fn unsplit(&mut self, next: Self) {
+        self.bytes.unsplit(next.bytes);
     }
 }
 
 impl BatchMemory<u8> {
-    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`]. An incomplete last element
-    /// is left out.
+    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`], without an incomplete last
+    /// element.
     #[must_use]
     pub fn elements<E: Pod>(&self) -> &[E] {
         bytemuck::pod_align_to(self).1
     }
 
-    /// As [`elements`](Self::elements), to write.
+    /// Like [`elements`](Self::elements), but mutable.
     pub fn elements_mut<E: Pod>(&mut self) -> &mut [E] {
         bytemuck::pod_align_to_mut(self).1
     }
@@ -68,7 +67,7 @@ impl BatchMemory<u8> {
 
 impl<T> Default for BatchMemory<T> {
     fn default() -> Self {
-        Self { bytes: BytesMut::new(), numbers: PhantomData }
+        Self { bytes: BytesMut::new(), element: PhantomData }
     }
 }
 
@@ -88,7 +87,8 @@ impl<T: Pod> DerefMut for BatchMemory<T> {
 
 impl<T: Pod> Clone for BatchMemory<T> {
     /// # Panics
-    /// The system has not enough memory.
+    ///
+    /// If there is not enough memory.
     fn clone(&self) -> Self {
         let mut copy = Self::zeroed(self.len()).unwrap_or_else(|error| panic!("{error}"));
         copy.copy_from_slice(self);
@@ -108,19 +108,19 @@ impl<T: Pod + fmt::Debug> fmt::Debug for BatchMemory<T> {
     }
 }
 
-/// A batch, as a [`Loader`](crate::Loader) fills it.
+/// A batch, filled by a [`Loader`](crate::Loader).
 #[derive(Clone, Debug)]
 pub struct BatchBuffer {
     /// `[N, C, H, W]` or `[N, H, W, C]` elements of the loader's type and layout. Rows from `samples` on are
     /// zero bytes.
     pub images: BatchMemory<u8>,
-    /// Class labels, [`label_len`](crate::Loader::label_len) per sample: `[N]`; `[N, 3]` where samples are
-    /// mixed (see [`mix`](crate::transform::mix)); `[N, H, W]` with masks.
+    /// Class labels, [`label_len`](crate::Loader::label_len) per sample: `[N]`, `[N, 3]` if samples are mixed
+    /// (see [`mix`](crate::transform::mix)), or `[N, H, W]` with masks.
     ///
     /// [`IGNORED_LABEL`] marks rows from `samples` on, samples that cannot be decoded, and mask pixels
     /// without a class or outside the stored image.
     pub labels: BatchMemory<i32>,
-    /// The data set index of each sample; `samples` numbers.
+    /// The data set index of each sample, `samples` elements.
     pub indices: Vec<u32>,
     /// Rows that hold a sample: the batch size, or fewer in the last batch of an epoch.
     pub samples: usize,
@@ -147,14 +147,14 @@ impl BatchBuffer {
         let mut indices = Vec::new();
         let bytes = batch_size * size_of::<u32>();
         let reserved = indices.try_reserve_exact(batch_size);
-        reserved.map_err(|_| OutOfMemory { what: "a batch".to_owned(), bytes })?;
+        reserved.map_err(|_| OutOfMemory { purpose: "a batch".to_owned(), bytes })?;
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
     }
 
-    /// The memory of such a buffer, in bytes.
-    pub(crate) fn bytes_of(batch_size: usize, image_bytes: usize, label_count: usize) -> u64 {
-        BatchMemory::<u8>::bytes_of(image_bytes)
-            + BatchMemory::<i32>::bytes_of(label_count)
+    /// The memory of a buffer of this size, in bytes.
+    pub(crate) fn byte_size(batch_size: usize, image_bytes: usize, label_count: usize) -> u64 {
+        BatchMemory::<u8>::byte_size(image_bytes)
+            + BatchMemory::<i32>::byte_size(label_count)
             + (batch_size * size_of::<u32>()) as u64
     }
 }
@@ -164,9 +164,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_whole_again_where_its_parts_were() {
+    fn unsplit_restores_the_same_memory() {
         let mut labels = BatchMemory::<i32>::zeroed(100).unwrap();
-        let place = labels.as_ptr();
+        let pointer = labels.as_ptr();
         for parts in [[30, 50, 20], [1, 98, 1], [0, 100, 0], [100, 0, 0]] {
             let mut whole: Vec<BatchMemory<i32>> = parts.map(|count| labels.split_to(count)).into();
             assert!(labels.is_empty());
@@ -178,12 +178,12 @@ mod tests {
             }
             let expected = parts.into_iter().zip(1..).flat_map(|(count, number)| vec![number; count]);
             assert_eq!(labels.to_vec(), expected.collect::<Vec<_>>(), "{parts:?}");
-            assert_eq!(labels.as_ptr(), place, "{parts:?}");
+            assert_eq!(labels.as_ptr(), pointer, "{parts:?}");
         }
     }
 
     #[test]
-    fn memory_is_aligned_and_has_its_length_also_when_cloned() {
+    fn memory_and_its_clones_are_aligned() {
         for count in [0, 1, 3, 64, 1000, 1 << 20] {
             let mut bytes = BatchMemory::<u8>::zeroed(count).unwrap();
             bytes.fill(7);

@@ -1,5 +1,4 @@
-//! What can be wrong with a data set. Every message names the file, what was expected and found, and what to
-//! do.
+//! Errors of data sets. Every message names the file, what was expected and found, and what to do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,64 +10,64 @@ use thiserror::Error;
 use crate::datasets::Split;
 use crate::idx::IdxError;
 
-/// A data set cannot be opened or a sample of it cannot be read.
+/// A data set that cannot be opened, or a sample of it that cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// No data set has this name.
     #[error(
-        "there is no data set `{name}`{}; known: {}",
+        "unknown data set `{name}`{}; available: {}",
         did_you_mean(.nearest.as_deref()), .known.join(", ")
     )]
     UnknownDataset {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The known name that looks most like it, if one does.
+        /// The most similar known name, if any.
         nearest: Option<String>,
         /// Every known name.
         known: Vec<String>,
     },
-    /// No part of a data set has this name.
+    /// No split has this name.
     #[error(
-        "there is no split `{name}`{}; known: train, validation, test",
+        "unknown split `{name}`{}; available: train, validation, test",
         did_you_mean(.nearest.as_deref())
     )]
     UnknownSplit {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The known name that looks most like it, if one does.
+        /// The most similar known name, if any.
         nearest: Option<String>,
     },
-    /// The folder, or the archive, that should hold the data set is not there.
-    #[error("{}: nothing is there; name the folder that holds the data set", .root.display())]
+    /// The folder or archive of the data set does not exist.
+    #[error("{}: no such file or folder; pass the data set's root folder", .root.display())]
     MissingRoot {
-        /// What was named.
+        /// The path that was given.
         root: PathBuf,
     },
-    /// A file that the data set needs is not there.
+    /// A file of the data set is missing, packed and unpacked.
     #[error(
-        "{}: neither `{file}` nor `{file}.gz` is there, and the {split} split of `{dataset}` needs it; \
-         name the directory that holds the files, or fetch `{dataset}` into this one", .root.display()
+        "{}: neither `{file}` nor `{file}.gz` found, which the {split} split of `{dataset}` needs; \
+         pass the folder of the files, or fetch `{dataset}` into this one", .root.display()
     )]
     MissingFile {
         /// The data set's name.
         dataset: String,
-        /// The part that was asked for.
+        /// The requested split.
         split: Split,
         /// The directory that was searched.
         root: PathBuf,
         /// The file's name, without `.gz`.
         file: String,
     },
-    /// A file of an archive that the data set needs is not there.
+    /// A file of an unpacked archive is missing.
     #[error(
-        "{}: `{file}` is not there, and the {split} split of `{dataset}` needs it; \
-         name the directory that holds the files, or fetch `{dataset}` into this one", .root.display()
+        "{}: `{file}` not found, which the {split} split of `{dataset}` needs; \
+         pass the folder of the files, or fetch `{dataset}` into this one", .root.display()
     )]
-    MissingPart {
+    MissingMember {
         /// The data set's name.
         dataset: String,
-        /// The part that was asked for.
+        /// The requested split.
         split: Split,
         /// The directory that was searched.
         root: PathBuf,
@@ -80,59 +79,58 @@ pub enum DataError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// No image files, or more than can be counted.
-    #[error("{count} image files were named; name some, JPEG or PNG, or a folder that has some")]
+    /// No image files, or more than `u32::MAX`.
+    #[error("{count} images given; expected 1 to 4294967295 JPEG or PNG files, or a folder of them")]
     NoImages {
-        /// How many.
+        /// Their number.
         count: usize,
     },
     /// A file cannot be written.
-    #[error("{}: it cannot be written: {cause}", .path.display())]
+    #[error("{}: cannot write: {cause}", .path.display())]
     Unwritable {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// A place that something is to be written to is not free.
-    #[error("{}: {found}; name another folder, or replace what is there with --overwrite", .path.display())]
-    Occupied {
+    /// The destination holds other data.
+    #[error("{}: {found}; choose another folder or pass --overwrite", .path.display())]
+    DestinationInUse {
         /// The folder.
         path: PathBuf,
-        /// What is there.
+        /// The content that was found.
         found: String,
     },
-    /// A file that is to be written exists.
-    #[error("{} exists; replace it with --overwrite", .path.display())]
+    /// The output file exists.
+    #[error("{} already exists; pass --overwrite to replace it", .path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// What lies elsewhere cannot be reached, read or written.
+    /// A remote store cannot be reached, read or written.
     #[error("{cause}")]
     Store {
-        /// Why.
+        /// The cause.
         cause: Arc<StoreError>,
     },
-    /// A file is not what it should be.
+    /// A file or a folder has an invalid content or layout.
     #[error("{}: {problem}", .path.display())]
-    Damaged {
+    Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The cause, and what to do.
         problem: String,
     },
-    /// An idx file is not what it should be.
+    /// An idx file is invalid.
     #[error(transparent)]
     Idx(#[from] IdxError),
-    /// The file is well formed but its content is not the published one.
+    /// A well-formed file differs from the published one.
     #[error(
-        "{}: the content is not the one published for `{dataset}`: its SHA-256 is {found}, expected \
-         {expected}; fetch the data set again, or set data.verify = false if this file is \
-         meant", .path.display()
+        "{}: not the file published for `{dataset}`: its SHA-256 is {found}, expected \
+         {expected}; fetch the data set again, or set data.verify = false to use this file", .path.display()
     )]
     Checksum {
         /// The data set's name.
@@ -144,9 +142,9 @@ pub enum DataError {
         /// SHA-256 of the content found, hexadecimal.
         found: String,
     },
-    /// Images and labels do not belong together.
+    /// The numbers of images and labels differ.
     #[error(
-        "{} holds {images} images but {} holds {labels} labels; both must come from the same split of the \
+        "{} holds {images} images, but {} holds {labels} labels; both must belong to the same split of the \
          same data set",
         .images_path.display(), .labels_path.display()
     )]
@@ -160,14 +158,14 @@ pub enum DataError {
         /// Labels in it.
         labels: usize,
     },
-    /// A label names no class.
+    /// A label is not below the number of classes.
     #[error(
-        "{origin}: sample {index} has label {label}, but labels go from 0 to {}; the file is damaged or not \
-         of this data set",
+        "{origin}: sample {index} has label {label}, but labels go from 0 to {}; the file is damaged or \
+         belongs to another data set",
         .classes.saturating_sub(1)
     )]
     LabelOutOfRange {
-        /// The file, or the data set's name where the label comes from no single file.
+        /// The file, or the data set's name if the label does not come from a single file.
         origin: String,
         /// The sample's index, from 0.
         index: usize,
@@ -176,33 +174,33 @@ pub enum DataError {
         /// The number of classes.
         classes: usize,
     },
-    /// A part of a data set has no labels.
+    /// A split has no labels.
     #[error("`{dataset}` has no labels in its {split} split: {problem}")]
     Unlabelled {
         /// The data set's name.
         dataset: String,
-        /// The part that was asked for.
+        /// The requested split.
         split: Split,
-        /// Why, and what to do.
+        /// The cause, and what to do.
         problem: String,
     },
-    /// There is nothing to train on.
-    #[error("{origin}: no samples; a data set needs at least one")]
+    /// The data set has no samples.
+    #[error("{origin}: no samples; expected at least one")]
     Empty {
         /// The file, or the data set's name.
         origin: String,
     },
-    /// A sample was asked for that the data set does not have.
-    #[error("`{dataset}` has no sample {index}: it has {len}, counted from 0")]
-    NoSuchSample {
+    /// A sample index is not below the number of samples.
+    #[error("sample {index} is out of range: `{dataset}` has {len} samples")]
+    SampleOutOfRange {
         /// The data set's name.
         dataset: String,
-        /// The index that was asked for.
+        /// The requested index.
         index: usize,
         /// The number of samples.
         len: usize,
     },
-    /// A sample was read with another size than the data set declares.
+    /// The number of pixel bytes of a sample differs from the declared shape.
     #[error("`{dataset}`: sample {index} has {found} bytes of pixels, expected {expected}")]
     SampleSize {
         /// The data set's name.
@@ -219,10 +217,10 @@ pub enum DataError {
     BadSample {
         /// Its file, or the data set's name and its index.
         sample: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
-    /// Samples that cannot be decoded, found when the data set was opened.
+    /// Samples that were found to be damaged when the data set was opened.
     #[error(
         "`{dataset}`: damaged samples in the {split} split ({count}):{}\nreplace or remove them, or set \
          data.on_bad_sample = \"skip\" to train without them", list_of(.listed, *.count)
@@ -230,14 +228,14 @@ pub enum DataError {
     BadSamples {
         /// The data set's name.
         dataset: String,
-        /// The part.
+        /// The split.
         split: Split,
-        /// How many there are.
+        /// Their number.
         count: usize,
         /// The first of them: name and problem.
         listed: Vec<(String, String)>,
     },
-    /// Shards, or samples in them, that are not what they should be.
+    /// Damaged shards, or damaged samples in shards.
     #[error(
         "{}: damaged shards ({count}):{}\npack or copy them \
          again", .path.display(), list_of(.listed, *.count)
@@ -245,98 +243,96 @@ pub enum DataError {
     BadShards {
         /// The folder.
         path: PathBuf,
-        /// How many problems there are.
+        /// The number of problems.
         count: usize,
         /// The first of them: shard or sample, and problem.
         listed: Vec<(String, String)>,
     },
-    /// A class that was asked for is not there.
-    #[error("{origin}: there is no class `{class}` to train on{hint}")]
-    NoSuchClass {
-        /// Where it was looked for.
+    /// A requested class does not exist.
+    #[error("{origin}: unknown class `{class}`{hint}")]
+    UnknownClass {
+        /// The searched data set.
         origin: String,
         /// The class.
         class: String,
-        /// The nearest that is there, as a question; or nothing.
+        /// A suggestion of the most similar name, or empty.
         hint: String,
     },
-    /// A folder of classes without the parts of a data set.
+    /// A folder of classes that is not divided into splits.
     #[error(
-        "{}: {found}; add `--set data.split_seed=0`, which divides each class into 60 % training, 20 % \
-         validation and 20 % test images, or sort the images into train/<class>/ and val/<class>/",
+        "{}: {found}; add `--set data.split_seed=0` to split each class into 60 % training, 20 % \
+         validation and 20 % test images, or move the images to train/<class>/ and val/<class>/",
         .root.display()
     )]
-    Undivided {
+    MissingSplits {
         /// The data set.
         root: PathBuf,
-        /// What there is, and what is missing.
+        /// The found and the missing folders.
         found: String,
     },
-    /// Classes have too few images to be divided.
+    /// Classes with too few images for a seeded split.
     #[error(
-        "{}: has {images} images of {classes} classes; data.split_seed divides each class by itself, and one \
-         needs at least {least} images to have any in the {split} part, which classes have not ({count}): \
-         {}{}; add images, name the classes to use with data.classes, or divide the images with data.lists",
-        .root.display(), counted(.listed), if *count > .listed.len() { ", …" } else { "" }
+        "{}: too few images to split: the {split} split needs {min_images} per class, but {count} classes \
+         have fewer ({images} images of {classes} classes): {}{}; add images, select classes with \
+         data.classes, or split the images with data.lists",
+        .root.display(), counted(.examples), if *count > .examples.len() { ", …" } else { "" }
     )]
-    TooFewToDivide {
+    TooFewToSplit {
         /// The data set.
         root: PathBuf,
-        /// The part that would be empty.
+        /// The split that would be empty.
         split: Split,
-        /// The fewest images of a class.
-        least: usize,
-        /// Images in all.
+        /// The minimum number of images per class.
+        min_images: usize,
+        /// Total number of images.
         images: usize,
-        /// Classes in all.
+        /// Total number of classes.
         classes: usize,
-        /// Classes that have too few.
+        /// The number of classes with too few images.
         count: usize,
-        /// The first of them, and how many images they have.
-        listed: Vec<(String, usize)>,
+        /// The first of them, with their numbers of images.
+        examples: Vec<(String, usize)>,
     },
-    /// Classes have no image.
+    /// Classes without an image.
     #[error(
-        "{}: classes without an image ({count}): {}{}; remove them, or name the classes to use with \
-         data.classes",
+        "{}: classes without images ({count}): {}{}; remove them, or select classes with data.classes",
         .path.display(), .listed.join(", "), if *count > .listed.len() { ", …" } else { "" }
     )]
     EmptyClasses {
         /// The split's folder.
         path: PathBuf,
-        /// How many there are.
+        /// Their number.
         count: usize,
         /// The first of them.
         listed: Vec<String>,
     },
-    /// Images cannot be given other channels.
-    #[error("an image of {found} channels cannot be given {wanted}; set data.shape to 1 or 3 channels")]
+    /// The channels of an image cannot be converted.
+    #[error("cannot convert {found} channels to {requested}; set data.shape to 1 or 3 channels")]
     Channels {
         /// Channels of the image.
         found: usize,
-        /// Channels asked for.
-        wanted: usize,
+        /// Channels requested.
+        requested: usize,
     },
     /// An image cannot be resized.
-    #[error("an image cannot be resized: {problem}")]
+    #[error("cannot resize an image: {problem}")]
     Resize {
-        /// What the library says.
+        /// The cause.
         problem: String,
     },
-    /// An option that cannot be.
+    /// An option has an invalid value.
     #[error("{key}: {problem}")]
-    Option {
+    InvalidOption {
         /// The configuration key.
         key: &'static str,
-        /// What is wrong with it and what to do.
+        /// The cause, and what to do.
         problem: String,
     },
-    /// A batch buffer came back with other memory than it was lent with.
+    /// A recycled batch buffer has other memory than it was lent with.
     #[error(
-        "a batch buffer was recycled with {found} bytes of images, expected {expected}, or other labels; \
-         recycle buffers as they were lent"
+        "recycled batch buffer has {found} bytes of images, expected {expected}, or another number of labels"
     )]
-    Buffer {
+    ReplacedBuffer {
         /// Bytes of images it was lent with.
         expected: usize,
         /// Bytes of images it has.
@@ -350,12 +346,12 @@ impl From<StoreError> for DataError {
     }
 }
 
-/// Names with their counts.
+/// Formats names with their counts.
 fn counted(classes: &[(String, usize)]) -> String {
     classes.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>().join(", ")
 }
 
-/// One line each, and how many more there are.
+/// Formats one line per problem, and the number of further ones.
 fn list_of(samples: &[(String, String)], count: usize) -> String {
     let mut text: String = samples.iter().map(|(name, problem)| format!("\n  {name}: {problem}")).collect();
     if count > samples.len() {

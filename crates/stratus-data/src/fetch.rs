@@ -1,4 +1,4 @@
-//! Downloading published files: mirrors in turn, resumed downloads, verified checksums.
+//! Downloads published files: mirrors in turn, resumed downloads, verified checksums.
 //!
 //! A download is written to `<name>.part` and renamed once it is complete, verified and synced, so a file
 //! with its final name is always complete. A second process that fetches the same file gets an error.
@@ -21,137 +21,138 @@ use self::unpack::unpack;
 use crate::datasets::{self, PublishedFile};
 use crate::error::DataError;
 
-/// Attempts per mirror after a broken connection or a resumed download with a wrong checksum.
-const TRIES_PER_MIRROR: usize = 4;
+/// The maximum number of attempts per mirror, after broken connections or resumed downloads with a wrong
+/// checksum.
+const MAX_ATTEMPTS_PER_MIRROR: usize = 4;
 
-/// Files cannot be fetched.
+/// An error of fetching files.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
     /// The data set is unknown.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The data set is not published where it could be fetched from.
-    #[error("`{dataset}` cannot be fetched: it has no public mirror; put its files in place yourself")]
+    /// The data set has no public mirror.
+    #[error("cannot fetch `{dataset}`: no public mirror; download its files yourself")]
     NotPublished {
         /// The data set's name.
         dataset: String,
     },
-    /// A name that is not that of a file in the directory.
-    #[error("`{name}` is not the name of a file: it must be one path component without separators")]
-    Name {
+    /// A name that is not a single path component.
+    #[error("invalid file name `{name}`: must be one path component without separators")]
+    InvalidName {
         /// The name.
         name: String,
     },
-    /// The directory or a file in it cannot be used.
+    /// The directory or a file in it cannot be read or written.
     #[error("{}: {action}: {cause}", .path.display())]
-    Disk {
+    Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         cause: io::Error,
     },
-    /// Another process holds the partial file.
-    #[error("{}: another process is fetching this file; wait for it to end", .path.display())]
-    Busy {
+    /// Another process has locked the partial file.
+    #[error("{}: another process is fetching this file; wait until it is finished", .path.display())]
+    Locked {
         /// The partial file.
         path: PathBuf,
     },
-    /// An archive does not hold what it should.
+    /// An archive is damaged or lacks members.
     #[error("{}: {problem}; remove it and fetch again", .path.display())]
     Unpack {
         /// The archive.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// No mirror gave the file.
+    /// Every mirror failed.
     #[error(
-        "{file}: no mirror provided it{}\ncheck the network, or put the file into {} yourself",
+        "{file}: every mirror failed{}\ncheck the network, or download the file to {} yourself",
         .attempts.iter().map(|attempt| format!("\n  {}: {}", attempt.url, attempt.cause)).collect::<String>(),
         .directory.display()
     )]
-    Mirrors {
+    AllMirrorsFailed {
         /// The file's name.
         file: String,
-        /// Where it was to go.
+        /// The destination.
         directory: PathBuf,
-        /// What happened at each mirror.
+        /// The failed attempt at each mirror.
         attempts: Vec<Attempt>,
     },
 }
 
-/// What happened at a mirror.
+/// A failed attempt at a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The address.
     pub url: String,
-    /// Why it did not give the file.
+    /// The cause of the failure.
     pub cause: String,
 }
 
-/// What a fetch is doing.
+/// The progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress<'a> {
-    /// The file is there and right.
+    /// A valid file already exists.
     Present {
-        /// Its name.
+        /// The file's name.
         file: &'a str,
     },
-    /// A mirror is asked.
+    /// A request to a mirror begins.
     Started {
         /// The file's name.
         file: &'a str,
         /// The address.
         url: &'a str,
-        /// Bytes that are already there.
+        /// Bytes that are present already.
         done: u64,
-        /// Bytes in all.
+        /// The total number of bytes.
         total: u64,
     },
-    /// More has arrived.
+    /// More bytes were received.
     Advanced {
         /// The file's name.
         file: &'a str,
-        /// Bytes that are there.
+        /// Bytes that are present.
         done: u64,
-        /// Bytes in all.
+        /// The total number of bytes.
         total: u64,
     },
-    /// A mirror did not give the file; it is asked again or the next is.
+    /// A mirror failed; it is retried, or the next one is tried.
     Failed {
         /// The file's name.
         file: &'a str,
         /// The address.
         url: &'a str,
-        /// Why.
+        /// The cause.
         cause: &'a str,
     },
     /// The file is complete, verified and in place.
     Finished {
-        /// Its name.
+        /// The file's name.
         file: &'a str,
     },
 }
 
-/// A file that is now in place.
+/// A fetched file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedFile {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Bytes that were received for it; 0 where it was there.
+    /// Bytes that were received; 0 if the file existed.
     pub received: u64,
-    /// The address it came from; `None` where it was there.
+    /// The address of the download; `None` if the file existed.
     pub url: Option<String>,
 }
 
-/// What a fetch has done.
+/// The result of a fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FetchReport {
-    /// Every file, in the order of publication.
+    /// All files, in the order of the data set's entry.
     pub files: Vec<FetchedFile>,
 }
 
@@ -160,8 +161,7 @@ pub struct FetchReport {
 ///
 /// # Errors
 ///
-/// [`FetchError`]: unknown name, a directory that cannot be written, a file that no mirror gives (with each
-/// mirror's cause).
+/// [`FetchError`]: unknown name, a directory that cannot be written, or a file for which every mirror failed.
 pub fn fetch(
     name: &str,
     directory: &Path,
@@ -178,31 +178,31 @@ pub fn fetch(
 ///
 /// # Errors
 ///
-/// As [`fetch`]; [`FetchError::Name`] for a name that would leave the directory.
+/// Like [`fetch`]; [`FetchError::InvalidName`] for a name outside the directory.
 pub fn fetch_files(
     files: &[PublishedFile<'_>],
     mirrors: &[&str],
     directory: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<FetchReport, FetchError> {
-    let plain = |name: &str| {
+    let is_single_component = |name: &str| {
         let mut components = Path::new(name).components();
         matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
             && !name.contains(['/', '\\', '\0'])
     };
     for file in files {
         for name in [Some(file.name), file.unpacked.map(|unpacked| unpacked.name)].into_iter().flatten() {
-            if !plain(name) {
-                return Err(FetchError::Name { name: name.to_owned() });
+            if !is_single_component(name) {
+                return Err(FetchError::InvalidName { name: name.to_owned() });
             }
         }
         for member in file.members {
-            if !member.name.split('/').all(plain) {
-                return Err(FetchError::Name { name: member.name.to_owned() });
+            if !member.name.split('/').all(is_single_component) {
+                return Err(FetchError::InvalidName { name: member.name.to_owned() });
             }
         }
     }
-    fs::create_dir_all(directory).map_err(disk(directory, "cannot be created"))?;
+    fs::create_dir_all(directory).map_err(io_error(directory, "cannot create"))?;
     let agent: Agent = Agent::config_builder()
         .http_status_as_error(false)
         .user_agent(concat!("stratus/", env!("CARGO_PKG_VERSION")))
@@ -219,18 +219,18 @@ pub fn fetch_files(
     Ok(report)
 }
 
-fn disk(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> FetchError {
+fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> FetchError {
     let path = path.to_owned();
-    move |cause| FetchError::Disk { path, action, cause }
+    move |cause| FetchError::Io { path, action, cause }
 }
 
-/// Why a mirror did not provide the file.
-enum Refusal {
-    /// It cannot provide it: try the next mirror.
-    Useless(String),
+/// The failure of an attempt at a mirror.
+enum AttemptError {
+    /// The mirror cannot provide the file: try the next one.
+    NextMirror(String),
     /// Another attempt may succeed.
     Retry(String),
-    /// No mirror can help.
+    /// A local error, independent of the mirror.
     Fatal(FetchError),
 }
 
@@ -245,43 +245,43 @@ struct Download<'a> {
 impl Download<'_> {
     fn run(self) -> Result<FetchedFile, FetchError> {
         let members = self.file.members;
-        let Some(first) = members.first() else { return self.obtain() };
+        let Some(first) = members.first() else { return self.fetch_file() };
         let path = self.directory.join(first.name).parent().unwrap_or(self.directory).to_owned();
-        if self.members_are_there() {
+        if self.has_valid_members() {
             (self.progress)(Progress::Present { file: self.file.name });
             return Ok(FetchedFile { path, received: 0, url: None });
         }
         let directory = self.directory;
-        let archive = self.obtain()?;
+        let archive = self.fetch_file()?;
         unpack(&archive.path, members, directory)?;
-        // Its content is in place and verified; it is only in the way now.
+        // The content is extracted and verified; the archive is not needed any more.
         let _ = fs::remove_file(&archive.path);
         Ok(FetchedFile { path, ..archive })
     }
 
-    /// Whether every member is in place and right.
-    fn members_are_there(&self) -> bool {
+    /// Returns whether every member exists and is valid.
+    fn has_valid_members(&self) -> bool {
         self.file.members.iter().all(|member| {
             let path = self.directory.join(member.name);
-            path.metadata().is_ok_and(|about| about.is_file() && about.len() == member.bytes)
+            path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == member.bytes)
                 && File::open(&path)
                     .and_then(|file| digest(file, member.bytes))
                     .is_ok_and(|found| found == member.sha256)
         })
     }
 
-    /// Brings the file itself.
-    fn obtain(mut self) -> Result<FetchedFile, FetchError> {
+    /// Downloads the file itself, unless a valid one exists.
+    fn fetch_file(mut self) -> Result<FetchedFile, FetchError> {
         let file = self.file.name;
-        if let Some(path) = self.present() {
+        if let Some(path) = self.find_valid() {
             (self.progress)(Progress::Present { file });
             return Ok(FetchedFile { path, received: 0, url: None });
         }
         let path = self.directory.join(file);
         let part_path = self.directory.join(format!("{file}.part"));
-        let mut part = open_part(&part_path)?;
-        // Another process may have put it in place since.
-        if let Some(path) = self.present() {
+        let mut part = open_partial_file(&part_path)?;
+        // Another process may have completed it meanwhile.
+        if let Some(path) = self.find_valid() {
             let _ = fs::remove_file(&part_path);
             (self.progress)(Progress::Present { file });
             return Ok(FetchedFile { path, received: 0, url: None });
@@ -290,40 +290,45 @@ impl Download<'_> {
         let mut received = 0;
         for mirror in self.mirrors {
             let url = format!("{mirror}{file}");
-            for attempt in 1..=TRIES_PER_MIRROR {
-                let cause = match self.ask(&url, &mut part, &part_path, &mut received) {
+            for attempt in 1..=MAX_ATTEMPTS_PER_MIRROR {
+                let cause = match self.download_from(&url, &mut part, &part_path, &mut received) {
                     Ok(()) => {
-                        part.sync_all().map_err(disk(&part_path, "cannot be written"))?;
-                        fs::rename(&part_path, &path).map_err(disk(&path, "cannot be put in place"))?;
+                        part.sync_all().map_err(io_error(&part_path, "cannot write"))?;
+                        fs::rename(&part_path, &path)
+                            .map_err(io_error(&path, "cannot rename the partial file"))?;
                         sync_folder(self.directory);
                         (self.progress)(Progress::Finished { file });
                         return Ok(FetchedFile { path, received, url: Some(url) });
                     }
-                    Err(Refusal::Fatal(error)) => return Err(error),
-                    Err(Refusal::Retry(cause)) if attempt < TRIES_PER_MIRROR => {
+                    Err(AttemptError::Fatal(error)) => return Err(error),
+                    Err(AttemptError::Retry(cause)) if attempt < MAX_ATTEMPTS_PER_MIRROR => {
                         (self.progress)(Progress::Failed { file, url: &url, cause: &cause });
                         continue;
                     }
-                    Err(Refusal::Useless(cause) | Refusal::Retry(cause)) => cause,
+                    Err(AttemptError::NextMirror(cause) | AttemptError::Retry(cause)) => cause,
                 };
                 (self.progress)(Progress::Failed { file, url: &url, cause: &cause });
                 attempts.push(Attempt { url, cause });
                 break;
             }
         }
-        if part.metadata().is_ok_and(|about| about.len() == 0) {
+        if part.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             let _ = fs::remove_file(&part_path);
         }
-        Err(FetchError::Mirrors { file: file.to_owned(), directory: self.directory.to_owned(), attempts })
+        Err(FetchError::AllMirrorsFailed {
+            file: file.to_owned(),
+            directory: self.directory.to_owned(),
+            attempts,
+        })
     }
 
-    /// The file, where it is there and right: as published, packed in another way, or unpacked.
-    fn present(&self) -> Option<PathBuf> {
+    /// The valid existing file, if any: as published, repacked, or unpacked.
+    fn find_valid(&self) -> Option<PathBuf> {
         let packed = self.directory.join(self.file.name);
         let (published, unpacked) = (self.file.bytes, self.file.unpacked);
         if let Some(unpacked) = unpacked {
             let path = self.directory.join(unpacked.name);
-            if path.metadata().is_ok_and(|about| about.is_file() && about.len() == unpacked.bytes)
+            if path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == unpacked.bytes)
                 && digest(File::open(&path).ok()?, unpacked.bytes).is_ok_and(|found| found == unpacked.sha256)
             {
                 return Some(path);
@@ -340,13 +345,19 @@ impl Download<'_> {
         digest(content, unpacked.bytes).is_ok_and(|found| found == unpacked.sha256).then_some(packed)
     }
 
-    /// Requests the missing part from one mirror, and verifies the whole file.
-    fn ask(&mut self, url: &str, part: &mut File, path: &Path, received: &mut u64) -> Result<(), Refusal> {
+    /// Requests the missing bytes from one mirror, and verifies the whole file.
+    fn download_from(
+        &mut self,
+        url: &str,
+        part: &mut File,
+        path: &Path,
+        received: &mut u64,
+    ) -> Result<(), AttemptError> {
         let (file, total) = (self.file.name, self.file.bytes);
-        let fatal = |error: io::Error| Refusal::Fatal(disk(path, "cannot be written")(error));
+        let fatal = |error: io::Error| AttemptError::Fatal(io_error(path, "cannot write")(error));
         let mut done = part.seek(SeekFrom::End(0)).map_err(fatal)?;
         if done > total {
-            done = restart(part).map_err(fatal)?;
+            done = truncate(part).map_err(fatal)?;
         }
         let resumed = done;
         (self.progress)(Progress::Started { file, url, done, total });
@@ -355,26 +366,30 @@ impl Download<'_> {
             if done > 0 {
                 request = request.header(header::RANGE, format!("bytes={done}-"));
             }
-            let mut response = request.call().map_err(|error| Refusal::Retry(error.to_string()))?;
+            let mut response = request.call().map_err(|error| AttemptError::Retry(error.to_string()))?;
             match response.status() {
                 StatusCode::PARTIAL_CONTENT if range_start(&response) == Some(done) => {}
                 StatusCode::OK => {
-                    expect_length(&response, total)?;
-                    done = restart(part).map_err(fatal)?;
+                    check_length(&response, total)?;
+                    done = truncate(part).map_err(fatal)?;
                 }
                 StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if done > 0 => {
-                    restart(part).map_err(fatal)?;
-                    return Err(Refusal::Retry(
-                        "cannot continue a partial download; starting over".to_owned(),
+                    truncate(part).map_err(fatal)?;
+                    return Err(AttemptError::Retry(
+                        "cannot resume a partial download; starting over".to_owned(),
                     ));
                 }
                 status => {
                     let cause = format!("HTTP status {status}");
-                    let later = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-                    return Err(if later { Refusal::Retry(cause) } else { Refusal::Useless(cause) });
+                    let is_temporary = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+                    return Err(if is_temporary {
+                        AttemptError::Retry(cause)
+                    } else {
+                        AttemptError::NextMirror(cause)
+                    });
                 }
             }
-            // One byte more than is missing shows that there is too much, and no more is ever received.
+            // Reading one byte more than is missing detects files that are too long, and bounds the download.
             let mut body = response.body_mut().as_reader().take(total - done + 1);
             let mut block = vec![0; 1 << 16];
             loop {
@@ -388,14 +403,14 @@ impl Download<'_> {
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
-                        return Err(Refusal::Retry(format!(
-                            "broke off after {done} of {total} bytes: {error}"
+                        return Err(AttemptError::Retry(format!(
+                            "connection closed after {done} of {total} bytes: {error}"
                         )));
                     }
                 }
             }
             if done < total {
-                return Err(Refusal::Retry(format!("broke off after {done} of {total} bytes")));
+                return Err(AttemptError::Retry(format!("connection closed after {done} of {total} bytes")));
             }
         }
         part.rewind().map_err(fatal)?;
@@ -403,26 +418,24 @@ impl Download<'_> {
         if found.as_ref().is_ok_and(|found| found == self.file.sha256) {
             return Ok(());
         }
-        restart(part).map_err(fatal)?;
+        truncate(part).map_err(fatal)?;
         let cause = match found {
-            Ok(found) => format!(
-                "sent different content: its SHA-256 is {found}, expected \
-                                  {}",
-                self.file.sha256
-            ),
+            Ok(found) => {
+                format!("sent different content: its SHA-256 is {found}, expected {}", self.file.sha256)
+            }
             Err(error) => format!("sent different content: {error}"),
         };
-        // The resumed part may be to blame.
-        Err(if resumed > 0 { Refusal::Retry(cause) } else { Refusal::Useless(cause) })
+        // The resumed part may be the cause.
+        Err(if resumed > 0 { AttemptError::Retry(cause) } else { AttemptError::NextMirror(cause) })
     }
 }
 
-/// The partial file, for this process alone.
-fn open_part(path: &Path) -> Result<File, FetchError> {
-    // A link would lead the download out of the directory.
-    if path.symlink_metadata().is_ok_and(|about| !about.is_file()) {
+/// Opens and locks the partial file.
+fn open_partial_file(path: &Path) -> Result<File, FetchError> {
+    // A link could redirect the download out of the directory.
+    if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
         let cause = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(disk(path, "cannot be written")(cause));
+        return Err(io_error(path, "cannot write")(cause));
     }
     let part = OpenOptions::new()
         .read(true)
@@ -430,47 +443,46 @@ fn open_part(path: &Path) -> Result<File, FetchError> {
         .create(true)
         .truncate(false)
         .open(path)
-        .map_err(disk(path, "cannot be opened for writing"))?;
+        .map_err(io_error(path, "cannot open for writing"))?;
     match part.try_lock() {
-        // The process that held it has just put it in place, and what is locked is no longer the partial
+        // The process that had locked it has just completed it: the locked file is no longer the partial
         // file.
-        Ok(()) if !path.exists() => Err(FetchError::Busy { path: path.to_owned() }),
+        Ok(()) if !path.exists() => Err(FetchError::Locked { path: path.to_owned() }),
         Ok(()) => Ok(part),
-        Err(TryLockError::WouldBlock) => Err(FetchError::Busy { path: path.to_owned() }),
-        // Some network file systems have no locks; a download that two processes write fails its checksum.
+        Err(TryLockError::WouldBlock) => Err(FetchError::Locked { path: path.to_owned() }),
+        // Some network file systems have no locks. If two processes write the file, its checksum fails.
         Err(TryLockError::Error(_)) => Ok(part),
     }
 }
 
-fn restart(part: &mut File) -> io::Result<u64> {
+fn truncate(part: &mut File) -> io::Result<u64> {
     part.set_len(0)?;
     part.rewind()?;
     Ok(0)
 }
 
-/// SHA-256 of a source that must have exactly `bytes` bytes; at most one byte more is read.
+/// The SHA-256 of a source that must have exactly `bytes` bytes; at most one byte more is read.
 fn digest(source: impl Read, bytes: u64) -> io::Result<String> {
     let (read, sha256) = sha256_of_reader(source.take(bytes + 1))?;
     if read == bytes {
         return Ok(sha256);
     }
-    let more = if read > bytes { "more than" } else { "not" };
-    Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has {more} {bytes} bytes")))
+    let more = if read > bytes { "more than" } else { "fewer than" };
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("{more} {bytes} bytes")))
 }
 
-/// Where the content of a 206 answer begins: `Content-Range: bytes <start>-…` (RFC 9110, section 14.4).
+/// The start of the content of a 206 response: `Content-Range: bytes <start>-…` (RFC 9110, section 14.4).
 fn range_start<T>(response: &Response<T>) -> Option<u64> {
     let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
 }
 
-/// A length that is announced must be the published one: what would be refused in the end is not received
-/// first.
-fn expect_length<T>(response: &Response<T>, total: u64) -> Result<(), Refusal> {
+/// Checks the announced length before receiving a file that would be rejected.
+fn check_length<T>(response: &Response<T>, total: u64) -> Result<(), AttemptError> {
     let announced = response.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     match announced.and_then(|value| value.parse::<u64>().ok()) {
         Some(length) if length != total => {
-            Err(Refusal::Useless(format!("offers a file of {length} bytes, expected {total}")))
+            Err(AttemptError::NextMirror(format!("offers a file of {length} bytes, expected {total}")))
         }
         _ => Ok(()),
     }

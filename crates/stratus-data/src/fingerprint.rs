@@ -1,4 +1,4 @@
-//! The fingerprint of a data set: whether the samples that are here are those that were here before.
+//! The fingerprint of a data set, which detects changed samples.
 //!
 //! | compared | how |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | shards | SHA-256 of each, from their index |
 //! | content of other files | SHA-256 of up to [`MAX_HASHED_SAMPLES`] samples, about [`MAX_HASHED_BYTES`] |
 //!
-//! Paths are relative to the data set's root, so that a copy elsewhere has the same fingerprint. Modification
-//! times are not compared: copies have others.
+//! Paths are relative to the data set's root, so that copies have the same fingerprint. Modification times
+//! are not compared, because copies have others.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,22 +21,22 @@ use stratus_base::checksum::{hex, sha256_hex};
 use stratus_random::{Purpose, Stream};
 
 use crate::datasets::{Dataset, FileDetail, IGNORED, Scratch};
-use crate::parallel::share_out;
+use crate::parallel::for_each_parallel;
 
-/// The most samples whose files' content is hashed. Of larger data sets they are chosen by a fixed seed, one
-/// from each of as many equal ranges.
+/// The maximum number of samples whose files are hashed. In larger data sets, one sample is
+/// selected from each of this many equal ranges, by a fixed seed.
 pub const MAX_HASHED_SAMPLES: usize = 1000;
-/// The approximate maximum of content that is hashed, in bytes.
+/// The approximate maximum size of hashed content, in bytes.
 pub const MAX_HASHED_BYTES: u64 = 32 << 20;
-/// The most files that are listed one by one; of more, those whose content is hashed.
+/// The maximum number of listed files; if there are more, only hashed ones are listed.
 pub const MAX_LISTED_FILES: usize = 20_000;
 
 /// The seed that selects samples. Changing it would invalidate every recorded fingerprint.
 const SEED: u64 = 1;
-/// A file that is missing, among lengths in bytes.
+/// The length that marks a missing file.
 const MISSING: u64 = u64::MAX;
 
-/// The fingerprint of one part of a data set.
+/// The fingerprint of one split of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// The number of samples.
@@ -45,11 +45,11 @@ pub struct Fingerprint {
     pub classes: Vec<String>,
     /// SHA-256 of the labels.
     pub labels_sha256: String,
-    /// SHA-256 of what is in memory of the samples beside their labels.
+    /// SHA-256 of the sample data in memory other than labels.
     pub memory_sha256: String,
     /// The folders with files of the samples, by path.
     pub folders: Vec<FolderFingerprint>,
-    /// Files, by path: all, or where there are more than [`MAX_LISTED_FILES`] those with a hash.
+    /// Files, by path: all, or those with a hash if there are more than [`MAX_LISTED_FILES`].
     pub files: Vec<FileFingerprint>,
 }
 
@@ -60,7 +60,7 @@ pub struct FolderFingerprint {
     pub path: String,
     /// The number of files.
     pub files: u64,
-    /// Their length in bytes.
+    /// Their total length in bytes.
     pub bytes: u64,
     /// SHA-256 of their names and lengths, in the order of samples.
     pub sha256: String,
@@ -71,13 +71,13 @@ pub struct FolderFingerprint {
 pub struct FileFingerprint {
     /// The path below the root.
     pub path: String,
-    /// The length in bytes; `None` where the file is missing.
+    /// The length in bytes; `None` if the file is missing.
     pub bytes: Option<u64>,
-    /// SHA-256 of the content, where it was hashed.
+    /// SHA-256 of the content, if it was hashed.
     pub sha256: Option<String>,
 }
 
-/// The files of a folder, while they are counted.
+/// Sums over the files of a folder.
 #[derive(Default)]
 struct Folder {
     files: u64,
@@ -86,18 +86,19 @@ struct Folder {
 }
 
 impl Fingerprint {
-    /// The fingerprint of an open data set. Looks at the length of every file, on all cores, and reads some.
+    /// The fingerprint of an open data set. Reads the length of every file, on all cores, and the content of
+    /// some.
     #[must_use]
-    pub fn of(set: &dyn Dataset) -> Self {
+    pub fn compute(set: &dyn Dataset) -> Self {
         let mut labels = Sha256::new();
         for index in 0..set.len() {
-            // A sample without a label is found damaged elsewhere.
+            // Samples without a label are reported as damaged elsewhere.
             labels.update(set.label(index).unwrap_or(IGNORED).to_le_bytes());
         }
         let mut memory = Sha256::new();
         set.hash_memory(&mut memory);
-        let lengths = lengths(set);
-        let hashes = content_hashes(set, &lengths);
+        let lengths = file_lengths(set);
+        let hashes = hash_contents(set, &lengths);
         let (folders, files) = files(set, &lengths, hashes);
         Self {
             samples: set.len() as u64,
@@ -115,8 +116,8 @@ fn threads() -> usize {
 }
 
 /// The lengths of each sample's files.
-fn lengths(set: &dyn Dataset) -> Vec<Vec<u64>> {
-    let found = share_out(set.len(), threads(), |(scratch, all): &mut (Scratch, Vec<_>), index| {
+fn file_lengths(set: &dyn Dataset) -> Vec<Vec<u64>> {
+    let found = for_each_parallel(set.len(), threads(), |(scratch, all): &mut (Scratch, Vec<_>), index| {
         let mut lengths = Vec::new();
         set.stored_files(index, scratch, FileDetail::Length, &mut |file| {
             lengths.push(file.bytes.unwrap_or(MISSING));
@@ -134,13 +135,12 @@ fn lengths(set: &dyn Dataset) -> Vec<Vec<u64>> {
     lengths
 }
 
-/// The samples whose content is hashed, ascending: spread over the whole data set, fewer where they are
-/// large.
-fn chosen(lengths: &[Vec<u64>]) -> Vec<usize> {
+/// The samples whose content is hashed, ascending: spread over the whole data set, fewer if they are large.
+fn select_samples(lengths: &[Vec<u64>]) -> Vec<usize> {
     let len = lengths.len();
     let count = len.min(MAX_HASHED_SAMPLES);
     let first_of = |stratum: usize| stratum * len / count;
-    let picked: Vec<usize> = (0..count)
+    let candidates: Vec<usize> = (0..count)
         .map(|stratum| {
             let (first, end) = (first_of(stratum), first_of(stratum + 1));
             let range = u32::try_from(end - first).unwrap_or(u32::MAX);
@@ -149,21 +149,22 @@ fn chosen(lengths: &[Vec<u64>]) -> Vec<usize> {
         .filter(|&index| !lengths[index].is_empty())
         .collect();
     let bytes = |&index: &usize| -> u64 { lengths[index].iter().filter(|&&bytes| bytes != MISSING).sum() };
-    let step = picked.iter().map(bytes).sum::<u64>().div_ceil(MAX_HASHED_BYTES).max(1);
-    picked.into_iter().step_by(usize::try_from(step).unwrap_or(usize::MAX)).collect()
+    let step = candidates.iter().map(bytes).sum::<u64>().div_ceil(MAX_HASHED_BYTES).max(1);
+    candidates.into_iter().step_by(usize::try_from(step).unwrap_or(usize::MAX)).collect()
 }
 
-/// The path and the SHA-256 of the files of some samples.
-fn content_hashes(set: &dyn Dataset, lengths: &[Vec<u64>]) -> BTreeMap<String, String> {
-    let chosen = chosen(lengths);
-    let hashed = share_out(chosen.len(), threads(), |(scratch, all): &mut (Scratch, Vec<_>), at| {
-        set.stored_files(chosen[at], scratch, FileDetail::Content, &mut |file| {
-            if let Some(content) = file.content {
-                all.push((file.path.to_owned(), sha256_hex([content])));
-            }
+/// The path and the SHA-256 of the files of the selected samples.
+fn hash_contents(set: &dyn Dataset, lengths: &[Vec<u64>]) -> BTreeMap<String, String> {
+    let selected = select_samples(lengths);
+    let hashed =
+        for_each_parallel(selected.len(), threads(), |(scratch, all): &mut (Scratch, Vec<_>), at| {
+            set.stored_files(selected[at], scratch, FileDetail::Content, &mut |file| {
+                if let Some(content) = file.content {
+                    all.push((file.path.to_owned(), sha256_hex([content])));
+                }
+            });
+            Ok::<_, Infallible>(())
         });
-        Ok::<_, Infallible>(())
-    });
     let Ok(hashed) = hashed;
     hashed.into_iter().flat_map(|(_, all)| all).collect()
 }

@@ -3,8 +3,8 @@
 //! Magic: two zero bytes, the element type, the number of dimensions; then each dimension as a big-endian
 //! u32. (Y. LeCun, C. Cortes, C. Burges: "The MNIST database of handwritten digits", section "File formats".)
 //!
-//! A file is trusted in nothing: sizes are checked before memory is reserved, what is reserved is bounded by
-//! what the file could possibly hold, and any bytes at all give a value or an error, never a panic.
+//! Files are not trusted: sizes are checked before memory is reserved, reservations are bounded by the
+//! possible content, and arbitrary bytes give a value or an error, never a panic.
 
 use std::fmt;
 use std::fs;
@@ -15,11 +15,10 @@ use flate2::bufread::MultiGzDecoder;
 use stratus_base::checksum::sha256_hex;
 use thiserror::Error;
 
-/// Files larger than this, packed or unpacked, are refused: 4 GiB.
+/// The maximum size of a file, packed or unpacked: 4 GiB.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// DEFLATE cannot expand its input further than this (RFC 1951: 258 bytes from 2 bits, less the block's
-/// overhead).
+/// The maximum expansion of DEFLATE (RFC 1951: 258 bytes from 2 bits, minus the block overhead).
 const MAX_EXPANSION: u64 = 1032;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -71,9 +70,9 @@ impl fmt::Display for IdxElement {
     }
 }
 
-/// What a file must hold to be accepted.
+/// The format that a file must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expectation {
+pub struct ExpectedFormat {
     /// The element type.
     pub element: IdxElement,
     /// The number of dimensions, at most 255.
@@ -93,8 +92,8 @@ pub struct Idx {
 }
 
 impl Idx {
-    /// SHA-256 of the file, unpacked, in hexadecimal. The header is a function of type and dimensions, so it
-    /// need not be kept.
+    /// SHA-256 of the unpacked file, in hexadecimal. The header is a function of type and dimensions, so it
+    /// is not stored.
     #[must_use]
     pub fn sha256(&self) -> String {
         sha256_hex([header(self.element, &self.dimensions).as_slice(), &self.data])
@@ -107,22 +106,22 @@ fn header(element: IdxElement, dimensions: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// An idx file is not what it should be.
+/// An error of reading an idx file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum IdxError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {cause}", .path.display())]
+    #[error("{}: cannot read: {cause}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// The first bytes are not those of an idx file.
+    /// The file does not begin like an idx file.
     #[error(
-        "{}: not an idx file: it begins with bytes {found:02x?}, expected 00 00 and an element type; check \
-         the path",
+        "{}: not an idx file: begins with bytes {found:02x?}, expected 00 00 and an element type; check the \
+         path",
         .path.display()
     )]
     Magic {
@@ -133,7 +132,7 @@ pub enum IdxError {
     },
     /// The elements have another type.
     #[error(
-        "{}: holds {found}, expected {expected}; check that images and labels are not exchanged",
+        "{}: holds {found}, expected {expected}; check that images and labels are not swapped",
         .path.display()
     )]
     Element {
@@ -146,7 +145,7 @@ pub enum IdxError {
     },
     /// The number of dimensions differs.
     #[error(
-        "{}: has {found} dimensions, expected {expected}; check that images and labels are not exchanged",
+        "{}: has {found} dimensions, expected {expected}; check that images and labels are not swapped",
         .path.display()
     )]
     Dimensions {
@@ -157,18 +156,18 @@ pub enum IdxError {
         /// The number found.
         found: u8,
     },
-    /// The header declares more than is accepted.
+    /// The file or its declared content is too large.
     #[error(
-        "{}: {what} {dimensions:?} × {element_bytes} bytes, more than the {} GiB that are accepted; the file \
-         is damaged",
+        "{}: {subject} {dimensions:?} × {element_bytes} bytes, but the maximum is {} GiB; the file is \
+         damaged",
         .path.display(), MAX_BYTES >> 30
     )]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// What is too large.
-        what: &'static str,
-        /// The dimensions declared, or the file's length.
+        /// The beginning of the message: the file or its header, and a verb.
+        subject: &'static str,
+        /// The declared dimensions, or the length of the file.
         dimensions: Vec<u64>,
         /// Bytes of an element.
         element_bytes: usize,
@@ -178,17 +177,17 @@ pub enum IdxError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes the header calls for, its own included; 4 where the header itself is cut.
+        /// The expected length including the header; 4 if the header itself is truncated.
         expected: u64,
-        /// Bytes there, unpacked.
+        /// The unpacked length.
         found: u64,
     },
-    /// The file goes on after its last element.
-    #[error("{}: goes on after the {expected} bytes its header declares; fetch it again", .path.display())]
+    /// The file continues after its last element.
+    #[error("{}: longer than the {expected} bytes that its header declares; fetch it again", .path.display())]
     TrailingBytes {
         /// The file.
         path: PathBuf,
-        /// Bytes the header calls for, its own included.
+        /// The expected length including the header.
         expected: u64,
     },
     /// The gzip stream is damaged.
@@ -196,47 +195,47 @@ pub enum IdxError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What the decoder says.
+        /// The cause.
         cause: io::Error,
     },
     /// There is not enough memory.
     #[error(
-        "{}: {bytes} bytes of memory are needed to unpack it and are not available; free some",
+        "{}: cannot allocate {bytes} bytes to unpack it; free some memory",
         .path.display()
     )]
     Memory {
         /// The file.
         path: PathBuf,
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
     },
 }
 
-/// Reads an idx file, gzipped or not (its first bytes decide, not its name).
+/// Reads an idx file, gzipped or not, by its first bytes.
 ///
 /// # Errors
 ///
-/// [`IdxError`]: unreadable, or anything [`parse`] refuses.
-pub fn read(path: &Path, expected: Expectation) -> Result<Idx, IdxError> {
+/// [`IdxError`]: an unreadable file, or an error of [`parse`].
+pub fn read(path: &Path, expected: ExpectedFormat) -> Result<Idx, IdxError> {
     let unreadable = |cause| IdxError::Read { path: path.to_owned(), cause };
-    let about = fs::metadata(path).map_err(unreadable)?;
-    if !about.is_file() {
+    let metadata = fs::metadata(path).map_err(unreadable)?;
+    if !metadata.is_file() {
         return Err(unreadable(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
     }
-    if about.len() > MAX_BYTES {
-        let (path, what) = (path.to_owned(), "the file has");
-        return Err(IdxError::TooLarge { path, what, dimensions: vec![about.len()], element_bytes: 1 });
+    if metadata.len() > MAX_BYTES {
+        let (path, subject) = (path.to_owned(), "the file has");
+        return Err(IdxError::TooLarge { path, subject, dimensions: vec![metadata.len()], element_bytes: 1 });
     }
     parse(&fs::read(path).map_err(unreadable)?, path, expected)
 }
 
-/// Parses the bytes of an idx file, gzipped or not. `path` is what errors call it.
+/// Parses the bytes of an idx file, gzipped or not. `path` is used in errors.
 ///
 /// # Errors
 ///
-/// [`IdxError`]: not idx, not of the type and number of dimensions expected, too large, shorter or longer
-/// than declared, damaged gzip.
-pub fn parse(bytes: &[u8], path: &Path, expected: Expectation) -> Result<Idx, IdxError> {
+/// [`IdxError`]: not an idx file, another type or number of dimensions, too large, shorter or longer than
+/// declared, or damaged gzip data.
+pub fn parse(bytes: &[u8], path: &Path, expected: ExpectedFormat) -> Result<Idx, IdxError> {
     if bytes.starts_with(&GZIP_MAGIC) {
         let bound = (bytes.len() as u64).saturating_mul(MAX_EXPANSION);
         Parser { source: MultiGzDecoder::new(bytes), path, taken: 0, bound }.parse(expected)
@@ -248,14 +247,14 @@ pub fn parse(bytes: &[u8], path: &Path, expected: Expectation) -> Result<Idx, Id
 struct Parser<'a, R> {
     source: R,
     path: &'a Path,
-    /// Bytes taken from `source`.
+    /// Bytes read from `source`.
     taken: u64,
-    /// Bytes `source` cannot exceed.
+    /// The maximum number of bytes in `source`.
     bound: u64,
 }
 
 impl<R: Read> Parser<'_, R> {
-    fn parse(mut self, expected: Expectation) -> Result<Idx, IdxError> {
+    fn parse(mut self, expected: ExpectedFormat) -> Result<Idx, IdxError> {
         let path = self.path;
         let mut magic = [0; 4];
         self.fill(&mut magic, 4)?;
@@ -286,15 +285,15 @@ impl<R: Read> Parser<'_, R> {
             .try_fold(element.bytes() as u64, |product, &dimension| product.checked_mul(dimension))
             .filter(|&product| product <= MAX_BYTES);
         let Some(data_bytes) = data_bytes else {
-            let (path, what, element_bytes) = (path.to_owned(), "the header declares", element.bytes());
-            return Err(IdxError::TooLarge { path, what, dimensions: declared, element_bytes });
+            let (path, subject, element_bytes) = (path.to_owned(), "the header declares", element.bytes());
+            return Err(IdxError::TooLarge { path, subject, dimensions: declared, element_bytes });
         };
         let data = self.take(header_bytes, data_bytes)?;
         let dimensions = declared.into_iter().map(|dimension| dimension as usize).collect();
         Ok(Idx { element, dimensions, data })
     }
 
-    /// Fills `buffer`, which belongs to a file of at least `expected` bytes.
+    /// Fills `buffer` from a file of at least `expected` bytes.
     fn fill(&mut self, buffer: &mut [u8], expected: u64) -> Result<(), IdxError> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -304,18 +303,19 @@ impl<R: Read> Parser<'_, R> {
                     filled += count;
                     self.taken += count as u64;
                 }
-                Err(cause) => return Err(self.failed(cause, expected)),
+                Err(cause) => return Err(self.read_error(cause, expected)),
             }
         }
         Ok(())
     }
 
-    /// The elements, which must be all that is left. Reading the end of a gzip stream also checks its CRC.
+    /// Reads the elements, after which the file must end. Reading the end of a gzip stream also checks its
+    /// CRC.
     fn take(&mut self, header_bytes: u64, data_bytes: u64) -> Result<Vec<u8>, IdxError> {
         let expected = header_bytes + data_bytes;
         let mut data = Vec::new();
-        // What the source cannot hold is not reserved: the file is truncated, and reading it finds out how
-        // far it goes.
+        // Reserves at most what the source can hold: a longer declaration means a truncated file, and reading
+        // it finds its length.
         let reserved = data_bytes.min(self.bound);
         let memory = |bytes| IdxError::Memory { path: self.path.to_owned(), bytes };
         data.try_reserve_exact(usize::try_from(reserved).map_err(|_| memory(reserved))?)
@@ -325,7 +325,7 @@ impl<R: Read> Parser<'_, R> {
         match outcome {
             Ok(_) if (data.len() as u64) < data_bytes => return Err(self.truncated(expected)),
             Ok(_) => {}
-            Err(cause) => return Err(self.failed(cause, expected)),
+            Err(cause) => return Err(self.read_error(cause, expected)),
         }
         match self.source.read(&mut [0]) {
             Ok(0) => Ok(data),
@@ -338,7 +338,7 @@ impl<R: Read> Parser<'_, R> {
         IdxError::Truncated { path: self.path.to_owned(), expected, found: self.taken }
     }
 
-    fn failed(&self, cause: io::Error, expected: u64) -> IdxError {
+    fn read_error(&self, cause: io::Error, expected: u64) -> IdxError {
         if cause.kind() == io::ErrorKind::UnexpectedEof {
             self.truncated(expected)
         } else {

@@ -1,4 +1,4 @@
-//! Image files without labels, as a data set: what is predicted of them is not known beforehand.
+//! Image files without labels as a data set, for prediction.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -12,10 +12,10 @@ use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, RegionRequest, Sample, Sc
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
-/// Endings of the files that a folder is searched for.
-const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// Other endings of JPEG and PNG files, which are taken where a file is named.
-const OTHER_ENDINGS: [&str; 4] = ["jpe", "jfif", "pjpeg", "apng"];
+/// The file extensions that are searched for in folders.
+const IMAGE_EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+/// Other file extensions of JPEG and PNG files, which are accepted for named files.
+const OTHER_EXTENSIONS: [&str; 4] = ["jpe", "jfif", "pjpeg", "apng"];
 
 /// Image files, JPEG or PNG, in a given order.
 #[derive(Debug)]
@@ -23,13 +23,13 @@ pub struct ImageFiles {
     files: Vec<PathBuf>,
     classes: usize,
     masks: bool,
-    /// Nanoseconds that each took to read and decode, the last time.
+    /// The time of the last reading and decoding of each file, in nanoseconds.
     nanoseconds: Vec<AtomicU64>,
 }
 
 impl ImageFiles {
-    /// These files, of `classes` classes; with `masks` for a network that answers for each pixel. Every pixel
-    /// is then of no class, and every image without masks of the first.
+    /// A data set of `files` with `classes` classes. With `masks`, for segmentation networks, every pixel is
+    /// ignored; without, every label is 0.
     ///
     /// # Errors
     ///
@@ -48,30 +48,30 @@ impl ImageFiles {
         &self.files
     }
 
-    /// Seconds that an image took to read and decode.
+    /// The time of the last reading and decoding of an image, in seconds.
     #[must_use]
     pub fn seconds(&self, index: usize) -> f64 {
         self.nanoseconds.get(index).map_or(0.0, |time| time.load(Ordering::Relaxed) as f64 * 1e-9)
     }
 
-    fn sample<'a>(
+    fn read_sample<'a>(
         &self,
         index: usize,
         scratch: &'a mut Scratch,
         region: Option<RegionRequest<'_>>,
     ) -> Result<Sample<'a>, DataError> {
         let Some(file) = self.files.get(index) else {
-            return Err(DataError::NoSuchSample {
+            return Err(DataError::SampleOutOfRange {
                 dataset: self.name().to_owned(),
                 index,
                 len: self.files.len(),
             });
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         scratch.path.clone_from(file);
         let masks = self.masks;
-        // A region may lie above the place where a file is cut off.
-        let whole = match region {
+        // A region may be above the position where a file is truncated.
+        let probed = match region {
             Some(_) => {
                 let Scratch { path, images, encoded, decoded, .. } = &mut *scratch;
                 files::probe(path, images, encoded, decoded).map(|_| ())
@@ -79,7 +79,7 @@ impl ImageFiles {
             None => Ok(()),
         };
         let read = |scratch: &'a mut Scratch| {
-            files::sample(scratch, region, |[height, width], _, scratch| {
+            files::decode_sample(scratch, region, |[height, width], _, scratch| {
                 if !masks {
                     return Ok(0);
                 }
@@ -88,8 +88,8 @@ impl ImageFiles {
                 Ok(IGNORED)
             })
         };
-        let sample = whole.and_then(|()| read(scratch));
-        let taken = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let sample = probed.and_then(|()| read(scratch));
+        let taken = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.nanoseconds[index].store(taken, Ordering::Relaxed);
         sample.map_err(|problem| DataError::BadSample {
             sample: file.display().to_string(),
@@ -97,14 +97,14 @@ impl ImageFiles {
         })
     }
 
-    /// Height and width of an image as it is stored, by its header where that suffices.
+    /// Height and width of the stored image, from the header if possible.
     ///
     /// # Errors
     ///
     /// [`DataError::BadSample`].
     pub fn stored_size(&self, index: usize, scratch: &mut Scratch) -> Result<[usize; 2], DataError> {
         let Some(file) = self.files.get(index) else {
-            return Err(DataError::NoSuchSample {
+            return Err(DataError::SampleOutOfRange {
                 dataset: self.name().to_owned(),
                 index,
                 len: self.files.len(),
@@ -144,20 +144,20 @@ impl Dataset for ImageFiles {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.sample(index, scratch, None)
+        self.read_sample(index, scratch, None)
     }
 
     fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: RegionRequest<'_>,
+        region: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
-        // A mask is of the whole image.
-        self.sample(index, scratch, Some(wanted).filter(|_| !self.masks))
+        // A mask covers the whole image.
+        self.read_sample(index, scratch, Some(region).filter(|_| !self.masks))
     }
 
-    fn masks(&self) -> bool {
+    fn has_masks(&self) -> bool {
         self.masks
     }
 
@@ -170,47 +170,48 @@ impl Dataset for ImageFiles {
     }
 }
 
-/// The image files that a path stands for: itself, or of a folder those with an image's ending, in the order
-/// of their names, subfolders after the files beside them. Hidden files and folders are passed over, as data
-/// sets do; links to folders are followed, each folder once, and a link that leads nowhere is listed, so that
-/// reading it says so.
+/// Lists the image files at a path: the file itself, or the files with an image extension in a folder, sorted
+/// by name, with subfolders after the files. Hidden files and folders are skipped, like in data sets. Links
+/// to folders are followed, each folder once. Broken links are listed, so that reading reports them.
 ///
 /// # Errors
 ///
-/// Where a folder cannot be read.
+/// If a folder cannot be read.
 pub fn find_images(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    images_in(path, &mut HashSet::new())
+    list_images(path, &mut HashSet::new())
 }
 
-/// The name of an image's file without its ending; an ending that no image has is part of the name.
+/// The name of an image file without its extension. An extension that is not an image's is part of the name.
 #[must_use]
 pub fn stem(path: &Path) -> &OsStr {
-    let known = ENDINGS.iter().chain(&OTHER_ENDINGS);
+    let known = IMAGE_EXTENSIONS.iter().chain(&OTHER_EXTENSIONS);
     match (path.file_stem(), path.extension().and_then(OsStr::to_str)) {
-        (Some(stem), Some(ending)) if known.into_iter().any(|known| ending.eq_ignore_ascii_case(known)) => {
+        (Some(stem), Some(extension))
+            if known.into_iter().any(|known| extension.eq_ignore_ascii_case(known)) =>
+        {
             stem
         }
         _ => path.file_name().unwrap_or_default(),
     }
 }
 
-/// Whether a file has an image's extension, ignoring case, and is not hidden.
+/// Returns whether a file has an image's extension, ignoring case, and is not hidden.
 pub(crate) fn is_image(path: &Path) -> bool {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)) && !is_hidden(path)
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known)) && !is_hidden(path)
 }
 
 fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| files::is_hidden(name.as_encoded_bytes()))
 }
 
-/// The same of a folder, unless it was met before: a link may lead back to where it lies.
-fn images_in(path: &Path, met: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
+/// The image files below a folder, unless it was visited before: a link may lead back to a parent.
+fn list_images(path: &Path, visited: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
-    if !met.insert(path.canonicalize().map_err(unreadable)?) {
+    if !visited.insert(path.canonicalize().map_err(unreadable)?) {
         return Ok(Vec::new());
     }
     let (mut files, mut folders) = (Vec::new(), Vec::new());
@@ -228,7 +229,7 @@ fn images_in(path: &Path, met: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, Da
     files.sort();
     folders.sort();
     for folder in folders {
-        files.extend(images_in(&folder, met)?);
+        files.extend(list_images(&folder, visited)?);
     }
     Ok(files)
 }
@@ -236,10 +237,10 @@ fn images_in(path: &Path, met: &mut HashSet<PathBuf>) -> Result<Vec<PathBuf>, Da
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stratus_testing::jpeg::{Scans, Sketch};
+    use stratus_testing::jpeg::{ScanOrder, SyntheticJpeg};
 
     #[test]
-    fn takes_the_ending_of_an_image_off_alone() {
+    fn stem_removes_only_image_extensions() {
         for (path, expected) in [
             ("a/scan.1.jpg", "scan.1"),
             ("2024-05-01 12.30.15.JPG", "2024-05-01 12.30.15"),
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_no_hidden_files_and_takes_them_by_name() {
+    fn skips_hidden_files_unless_named() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["b/c.PNG", "a.jpg", "._a.jpg", ".ipynb_checkpoints/a.jpg", "__MACOSX/a.jpg", "notes.txt"]
@@ -268,36 +269,36 @@ mod tests {
         assert_eq!(find_images(&at("__MACOSX")).unwrap(), [at("__MACOSX/a.jpg")]);
     }
 
-    /// The region that is wanted may be whole in a file that is not.
+    /// The requested region may be complete in a truncated file.
     #[test]
-    fn a_file_that_is_cut_off_is_damaged_whatever_region_is_wanted() {
+    fn truncated_file_is_damaged_for_every_region() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.jpg");
-        let sketch = Sketch {
+        let jpeg = SyntheticJpeg {
             height: 64,
             width: 16,
             factors: vec![(1, 1)],
-            scans: Scans::Together,
+            scans: ScanOrder::Interleaved,
             restart: 0,
             adobe: None,
             seed: 1,
         };
-        let bytes = sketch.write();
+        let bytes = jpeg.write();
         fs::write(&file, &bytes[..bytes.len() - 2]).unwrap();
         let set = ImageFiles::new(vec![file], 2, false).unwrap();
-        let top = |[_, _, width]: [usize; 3], _| crate::transform::frame::Region::of([1, 8, width]);
+        let top = |[_, _, width]: [usize; 3], _| crate::transform::frame::Region::whole([1, 8, width]);
         assert!(set.read_region(0, &mut Scratch::default(), &top).is_err());
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_link_that_leads_nowhere_is_listed_and_says_so() {
+    fn lists_broken_links_and_reports_them_when_read() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/nowhere/photos", folder.path().join("photos")).unwrap();
         let files = find_images(folder.path()).unwrap();
         assert_eq!(files, [folder.path().join("photos")]);
         let set = ImageFiles::new(files, 2, false).unwrap();
         let error = set.read(0, &mut Scratch::default()).unwrap_err().to_string();
-        assert!(error.contains("is a link to /nowhere/photos, which cannot be followed"), "{error}");
+        assert!(error.contains("is a broken link to /nowhere/photos ("), "{error}");
     }
 }

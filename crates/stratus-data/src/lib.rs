@@ -1,9 +1,9 @@
 //! Data sets, decoding, augmentation, fetching and the prefetching loader.
 //!
-//! A [`Dataset`] returns the stored pixels and the label of sample `i`. Everything else is the same for all
-//! data sets: [`Loader`] transforms samples (see [`transform`]) and collects them in reusable batch buffers
-//! on worker threads, [`fetch`](mod@fetch) downloads published files, [`shards`] packs them, [`stats`]
-//! counts. A new data set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
+//! A [`Dataset`] returns the stored pixels and the label of sample `i`. Everything else is shared by all data
+//! sets: [`Loader`] transforms samples (see [`transform`]) and collects them in reusable batch buffers on
+//! worker threads, [`fetch`](mod@fetch) downloads published files, [`shards`] packs them, [`stats`] computes
+//! statistics. A new data set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
 //!
 //! The content of a batch is a function of (seed, epoch, batch): neither the number of workers nor resuming a
 //! run changes it.
@@ -28,17 +28,19 @@ pub mod sync;
 pub mod transform;
 
 pub use buffer::{BatchBuffer, BatchMemory};
-pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy, open};
+pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitMethod, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
 pub use fingerprint::Fingerprint;
-pub use loader::{Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position, Share, Turn};
+pub use loader::{
+    BatchSlice, BatchStride, Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position,
+};
 pub use stratus_store as store;
 pub use transform::augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use transform::colour::ColourJitter;
-pub use transform::frame::{Orientation, Reduced, Reduction, Region};
+pub use transform::frame::{DctScale, DctScaled, Orientation, Region};
 pub use transform::mix::Mix;
 pub use transform::pixels::{Element, Layout, Normalisation, PixelOrder};
-pub use transform::view::View;
+pub use transform::view::TtaView;
 pub use transform::{augment, colour, frame, mix, pixels};

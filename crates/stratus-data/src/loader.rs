@@ -6,12 +6,12 @@
 //!   free buffers ──▶ open batches ──▶ parts, filled by workers ──▶ ready, by sequence number
 //! ```
 //!
-//! The workers share out the rows of the oldest open batch, each taking a part of what is left. Where no rows
-//! are left, a worker opens the next batch: it takes a free buffer first and then the number of the next
-//! batch. So every assigned batch has its buffer, and the oldest one is always in progress: there is no
-//! deadlock, whatever the numbers of workers and slots. A slow sample holds up its own batch alone, as long
-//! as there are free buffers. Memory is bounded by the slots: where the consumer is slow, workers find no
-//! free buffer and sleep. The content of a batch depends on (seed, epoch, batch) only.
+//! The workers share the rows of the oldest open batch, each taking a chunk of the remaining rows. If no rows
+//! remain, a worker opens the next batch: it first takes a free buffer and then the number of the next batch.
+//! So every assigned batch has its buffer, and the oldest one is always in progress: there is no deadlock,
+//! regardless of the numbers of workers and slots. A slow sample delays only its own batch, as long as there
+//! are free buffers. Memory is bounded by the slots: if the consumer is slow, workers find no free buffer and
+//! sleep. The content of a batch depends only on (seed, epoch, batch).
 
 mod config;
 mod fill;
@@ -25,13 +25,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::config::Plan;
-pub use self::config::{Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position, Share, Turn};
+pub use self::config::{
+    BatchSlice, BatchStride, Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position,
+};
 use self::order::EpochOrder;
-use self::ring::{Ring, Sequencer};
+use self::ring::{BufferRing, Sequencer};
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
 use crate::datasets::Dataset;
 use crate::decode::JpegLibrary;
-use crate::transform::frame::Framing;
+use crate::transform::frame::CropSampler;
 use crate::transform::mix::Mixer;
 use crate::transform::pixels::Converter;
 
@@ -49,32 +51,32 @@ struct Shared {
     dataset: Arc<dyn Dataset>,
     config: LoaderConfig,
     converter: Converter,
-    /// Set where samples are mixed.
+    /// Set if samples are mixed.
     mixer: Option<Mixer>,
-    framing: Framing,
-    /// Whether samples have the network's shape already: nothing is cropped or resized.
+    crop_sampler: CropSampler,
+    /// True if stored samples have the requested shape: nothing is cropped or resized.
     as_stored: bool,
     /// Channels, height, width of an image in a batch.
     shape: [usize; 3],
-    /// Samples that could not be decoded, and why.
+    /// Samples that could not be decoded, with the cause.
     skipped: Mutex<BTreeMap<u32, String>>,
-    /// The JPEG decoder in use, once a file was decoded.
+    /// The JPEG library in use, after the first JPEG file.
     jpeg: OnceLock<JpegLibrary>,
-    /// Distinguishes this loader's buffers from another's.
+    /// Identifies the buffers of this loader.
     id: u64,
     sample_bytes: usize,
-    /// Labels per sample: 1; 3 where samples are mixed; one per pixel with masks.
+    /// Labels per sample: 1; 3 if samples are mixed; one per pixel with masks.
     label_len: usize,
     batches_per_epoch: u64,
-    /// The number of batches in all; sequence numbers are below it.
+    /// The total number of batches; sequence numbers are below it.
     batches: u64,
-    ring: Mutex<Ring>,
-    /// Signalled when there is something to do: a buffer is free, rows are to be filled, or it is the end.
-    freed: Condvar,
-    /// Signalled when more workers are wanted, and at the end.
-    wanted: Condvar,
+    ring: Mutex<BufferRing>,
+    /// Signalled when there is work: a free buffer, rows to fill, or the end.
+    work_available: Condvar,
+    /// Signalled when the number of active workers changes, and at the end.
+    workers_wanted: Condvar,
     /// Signalled when a batch becomes ready, after a failure, and after the last batch.
-    filled: Condvar,
+    batch_ready: Condvar,
     sequencer: Mutex<Sequencer>,
 }
 
@@ -83,14 +85,15 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// [`LoaderError::Configuration`] names the field that does not fit; [`LoaderError::Thread`].
+    /// [`LoaderError::Configuration`] with the invalid field; [`LoaderError::Memory`];
+    /// [`LoaderError::Thread`].
     pub fn new(dataset: Arc<dyn Dataset>, config: LoaderConfig) -> Result<Self, LoaderError> {
         static LOADERS: AtomicU64 = AtomicU64::new(0);
         let (plan, normalisation) = Plan::new(dataset.as_ref(), &config)?;
         let shape @ [_, height, width] = plan.shape;
         let id = LOADERS.fetch_add(1, Ordering::Relaxed);
         let buffer = |_| BatchBuffer::new(config.rows(), plan.image_bytes, plan.label_count, id);
-        let buffer_bytes = BatchBuffer::bytes_of(config.rows(), plan.image_bytes, plan.label_count);
+        let buffer_bytes = BatchBuffer::byte_size(config.rows(), plan.image_bytes, plan.label_count);
         let free = (0..config.slots).map(buffer).collect::<Result<Vec<_>, _>>();
         let free = free.map_err(|_| LoaderError::Memory {
             bytes: buffer_bytes.saturating_mul(config.slots as u64),
@@ -107,13 +110,13 @@ impl Loader {
                 layout: config.layout,
                 shape,
             }),
-            framing: Framing {
-                reduces: config.decoding == Decoding::Fast,
-                ..Framing::new([height, width], config.resize, &config.augment, config.seed)
+            crop_sampler: CropSampler {
+                allow_dct_scaling: config.decoding == Decoding::Fast,
+                ..CropSampler::new([height, width], config.resize, &config.augment, config.seed)
             },
             as_stored: dataset.sample_shape() == Some(shape)
                 && config.resize.is_none()
-                && !config.augment.cuts(),
+                && !config.augment.crops_at_random(),
             shape,
             skipped: Mutex::new(BTreeMap::new()),
             jpeg: OnceLock::new(),
@@ -122,20 +125,20 @@ impl Loader {
             label_len: plan.label_len,
             batches_per_epoch: plan.batches_per_epoch,
             batches: plan.batches,
-            ring: Mutex::new(Ring::new(Vec::new(), 0, 0)),
-            freed: Condvar::new(),
-            wanted: Condvar::new(),
-            filled: Condvar::new(),
+            ring: Mutex::new(BufferRing::new(Vec::new(), 0, 0)),
+            work_available: Condvar::new(),
+            workers_wanted: Condvar::new(),
+            batch_ready: Condvar::new(),
             sequencer: Mutex::new(Sequencer { next: 0, order }),
             dataset,
             config,
         };
         let (rows, workers) = (shared.config.rows(), shared.config.workers);
-        let parts = ring::parts(rows, workers, shared.least_rows());
-        shared.ring = Mutex::new(Ring::new(free, parts, workers));
+        let parts = ring::chunk_count(rows, workers, shared.min_chunk_rows());
+        shared.ring = Mutex::new(BufferRing::new(free, parts, workers));
         let shared = Arc::new(shared);
         let mut loader = Self { shared, workers: Vec::new(), next: 0 };
-        let threads = if loader.shared.config.elsewhere { 0 } else { loader.shared.config.workers };
+        let threads = if loader.shared.config.positions_only { 0 } else { loader.shared.config.workers };
         for worker in 0..threads {
             let shared = Arc::clone(&loader.shared);
             let thread = thread::Builder::new()
@@ -147,13 +150,13 @@ impl Loader {
         Ok(loader)
     }
 
-    /// Waits for the next batch and gives it; `None` after the last epoch. Hand it back with
+    /// Waits for the next batch and returns it; `None` after the last epoch. Hand it back with
     /// [`recycle`](Self::recycle).
     ///
     /// # Errors
     ///
-    /// The first batch that could not be read gives its error; from then on [`LoaderError::Stopped`].
-    /// [`LoaderError::Withheld`] where the consumer itself holds all buffers, which ends nothing.
+    /// The error of the first batch that could not be read, and from then on [`LoaderError::Stopped`].
+    /// [`LoaderError::NoFreeBuffer`] if the consumer itself holds all buffers; the loader can continue then.
     #[allow(
         clippy::should_implement_trait,
         reason = "an iterator would own its batches; these are lent and handed back"
@@ -162,8 +165,8 @@ impl Loader {
         if self.next == self.shared.batches {
             return Ok(None);
         }
-        if self.shared.config.elsewhere {
-            return self.next_place().map(Some);
+        if self.shared.config.positions_only {
+            return self.next_position_only().map(Some);
         }
         let mut ring = lock(&self.shared.ring);
         let slots = ring.ready.len();
@@ -180,21 +183,21 @@ impl Loader {
                 return Err(error);
             }
             if ring.filling == 0 && ring.free.is_empty() {
-                return Err(LoaderError::Withheld { slots });
+                return Err(LoaderError::NoFreeBuffer { slots });
             }
-            ring = wait(&self.shared.filled, ring);
+            ring = wait(&self.shared.batch_ready, ring);
         }
     }
 
-    /// The next batch of samples that another process reads.
-    fn next_place(&mut self) -> Result<BatchBuffer, LoaderError> {
+    /// The position of the next batch, whose samples another process reads.
+    fn next_position_only(&mut self) -> Result<BatchBuffer, LoaderError> {
         let (config, mut ring) = (&self.shared.config, lock(&self.shared.ring));
         let slots = ring.ready.len();
-        let mut buffer = ring.free.pop().ok_or(LoaderError::Withheld { slots })?;
+        let mut buffer = ring.free.pop().ok_or(LoaderError::NoFreeBuffer { slots })?;
         let Position { epoch, batch } = self.shared.position(self.next);
         let before = config.batch_size as u64 * batch;
         let left = usize::try_from(self.samples_per_epoch().saturating_sub(before)).unwrap_or(usize::MAX);
-        buffer.samples = config.share.rows(left.min(config.batch_size)).len();
+        buffer.samples = config.slice.rows(left.min(config.batch_size)).len();
         (buffer.epoch, buffer.index) = (epoch, batch);
         buffer.indices.clear();
         buffer.labels.fill(IGNORED_LABEL);
@@ -202,54 +205,53 @@ impl Loader {
         Ok(buffer)
     }
 
-    /// Hands a buffer back to be filled again. A buffer of another loader is dropped.
+    /// Hands a buffer back to be filled again. Buffers of other loaders are dropped.
     pub fn recycle(&self, buffer: BatchBuffer) {
         if buffer.owner == self.shared.id {
             lock(&self.shared.ring).free.push(buffer);
-            self.shared.freed.notify_one();
+            self.shared.work_available.notify_one();
         }
     }
 
-    /// Bytes of memory of one batch.
+    /// The memory of one batch, in bytes.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// Like [`new`](Self::new).
     pub fn batch_bytes(dataset: &dyn Dataset, config: &LoaderConfig) -> Result<u64, LoaderError> {
         let (plan, _) = Plan::new(dataset, config)?;
-        Ok(BatchBuffer::bytes_of(config.rows(), plan.image_bytes, plan.label_count))
+        Ok(BatchBuffer::byte_size(config.rows(), plan.image_bytes, plan.label_count))
     }
 
-    /// Lets only so many of the workers work, at least 1 and at most all, which is how it begins. The
-    /// batches are the same.
-    pub fn set_workers(&self, active: usize) {
+    /// Sets the number of active workers, 1 to all (initially all). The content of batches does not change.
+    pub fn set_active_workers(&self, active: usize) {
         let mut ring = lock(&self.shared.ring);
         ring.active = active.clamp(1, self.shared.config.workers);
         drop(ring);
-        // Those that may no longer work find out; one of the others takes what they were woken for.
-        self.shared.freed.notify_all();
-        self.shared.wanted.notify_all();
+        // Wakes all workers: deactivated ones sleep, an active one takes the pending task.
+        self.shared.work_available.notify_all();
+        self.shared.workers_wanted.notify_all();
     }
 
-    /// The position of the batch with this sequence number.
+    /// The position of the next batch.
     #[must_use]
     pub fn position(&self) -> Position {
         self.shared.position(self.next)
     }
 
-    /// Batches that it delivers in an epoch.
+    /// The number of batches that this loader delivers per epoch.
     #[must_use]
     pub fn batches_per_epoch(&self) -> u64 {
         self.shared.batches_per_epoch
     }
 
-    /// Batches that it delivers in all.
+    /// The total number of batches that this loader delivers.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.shared.batches
     }
 
-    /// Samples of an epoch's batches, whoever gets them: all, or without those of an incomplete last batch.
+    /// The number of samples per epoch, for all workers together: all, or without an incomplete last batch.
     #[must_use]
     pub fn samples_per_epoch(&self) -> u64 {
         let (samples, batch) = (self.shared.dataset.len() as u64, self.shared.config.batch_size as u64);
@@ -259,13 +261,13 @@ impl Loader {
         }
     }
 
-    /// The configuration it was made with.
+    /// The configuration.
     #[must_use]
     pub fn config(&self) -> &LoaderConfig {
         &self.shared.config
     }
 
-    /// The data set it reads.
+    /// The data set.
     #[must_use]
     pub fn dataset(&self) -> &dyn Dataset {
         self.shared.dataset.as_ref()
@@ -277,68 +279,67 @@ impl Loader {
         self.shared.shape
     }
 
-    /// Labels of a sample in a batch: 1, or where samples are mixed
-    /// [`mix::LABELS`](crate::transform::mix::LABELS), or H × W, one for each pixel, where the data set has
+    /// The number of labels per sample: 1;
+    /// [`mix::LABELS_PER_SAMPLE`](crate::transform::mix::LABELS_PER_SAMPLE) if samples are mixed; H × W with
     /// masks.
     #[must_use]
     pub fn label_len(&self) -> usize {
         self.shared.label_len
     }
 
-    /// The samples that were met so far and could not be decoded, with what is wrong; empty where that ends
-    /// the loader.
+    /// The samples that could not be decoded so far, with the cause; empty if damaged samples are errors.
     #[must_use]
     pub fn skipped(&self) -> BTreeMap<u32, String> {
         lock(&self.shared.skipped).clone()
     }
 
-    /// The reason that a sample could not be decoded; `None` for one that was, or was not met yet.
+    /// The reason why a sample could not be decoded; `None` for samples that were decoded or not read yet.
     #[must_use]
-    pub fn problem_of(&self, sample: u32) -> Option<String> {
+    pub fn skip_reason(&self, sample: u32) -> Option<String> {
         lock(&self.shared.skipped).get(&sample).cloned()
     }
 
-    /// What decodes the JPEG files among the samples; `None` where none was met so far.
+    /// The library that decodes JPEG files; `None` before the first one.
     #[must_use]
     pub fn jpeg_library(&self) -> Option<&JpegLibrary> {
         self.shared.jpeg.get()
     }
 
-    /// Bytes of memory held by all buffers, wherever they are, and by the order of the epoch; without the
-    /// data set's own and the few samples each worker has at hand.
+    /// The memory of all buffers and of the epoch order, in bytes, without the data set and the scratch
+    /// memory of the workers.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         let Shared { config, sample_bytes, label_len, .. } = self.shared.as_ref();
         let rows = config.rows();
-        let buffer = BatchBuffer::bytes_of(rows, sample_bytes * rows, label_len * rows);
-        buffer * config.slots as u64 + EpochOrder::bytes(self.dataset(), config.order)
+        let buffer = BatchBuffer::byte_size(rows, sample_bytes * rows, label_len * rows);
+        buffer * config.slots as u64 + EpochOrder::memory_bytes(self.dataset(), config.order)
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
         lock(&self.shared.ring).stopped = true;
-        self.shared.freed.notify_all();
-        self.shared.wanted.notify_all();
+        self.shared.work_available.notify_all();
+        self.shared.workers_wanted.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker catches its own panics; here nobody is left to tell.
+            // Workers catch their own panics.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// The place of the batch with this sequence number.
+    /// The position of the batch with this sequence number.
     fn position(&self, sequence: u64) -> Position {
-        let (start, turn) = (self.config.start, self.config.turn);
+        let (start, stride) = (self.config.start, self.config.stride);
         let batch = start.batch + sequence;
-        // Without batches nobody asks for one.
+        // Without batches this is never called.
         let per_epoch = self.batches_per_epoch.max(1);
         let epoch = start.epoch.saturating_add((batch / per_epoch) as u32);
-        Position { epoch, batch: turn.first + batch % per_epoch * turn.of }
+        Position { epoch, batch: stride.first + batch % per_epoch * stride.step }
     }
 
-    /// Labels of a sample before samples are mixed.
+    /// The number of labels per sample before mixing.
     fn stored_labels(&self) -> usize {
         if self.mixer.is_some() { 1 } else { self.label_len }
     }
@@ -353,7 +354,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// A poisoned lock is taken all the same: every change of the state is a single step.
+/// Ignores poisoning: every change of the state is a single step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -363,7 +364,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
 }
 
 /// The message of a panic.
-fn said(payload: &(dyn Any + Send)) -> String {
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }

@@ -1,11 +1,11 @@
-//! Images in memory, as a data set: frames of a video, windows of an image.
+//! Images in memory as a data set, such as video frames or tiles of an image.
 
 use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
 use crate::transform::frame::Orientation;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
-/// An image in memory, as a data set stores one.
+/// An image in memory, as a data set stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredImage {
     /// Pixels 0 to 255, row-major, contiguous.
@@ -16,12 +16,12 @@ pub struct StoredImage {
     pub order: PixelOrder,
     /// The rotation and mirroring that make the image upright.
     pub orientation: Orientation,
-    /// The class of every pixel, `[H, W]`; `None` where no class is known.
+    /// The class of every pixel, `[H, W]`; `None` if unknown.
     pub mask: Option<Vec<u8>>,
 }
 
 impl StoredImage {
-    /// An upright image of interleaved pixels, `[H, W, C]`, whose classes are not known.
+    /// An upright image of interleaved pixels, `[H, W, C]`, without a mask.
     #[must_use]
     pub fn interleaved(pixels: Vec<u8>, shape: [usize; 3]) -> Self {
         Self {
@@ -33,9 +33,9 @@ impl StoredImage {
         }
     }
 
-    /// A copy of a sample.
+    /// Copies a sample.
     #[must_use]
-    pub fn of(sample: &Sample<'_>) -> Self {
+    pub fn from_sample(sample: &Sample<'_>) -> Self {
         Self {
             pixels: sample.pixels.to_vec(),
             shape: sample.shape,
@@ -49,7 +49,7 @@ impl StoredImage {
     #[must_use]
     pub fn upright_size(&self) -> [usize; 2] {
         let [_, height, width] = self.shape;
-        self.orientation.turned([height, width])
+        self.orientation.apply_to_size([height, width])
     }
 }
 
@@ -62,8 +62,8 @@ pub struct ImagesInMemory {
 }
 
 impl ImagesInMemory {
-    /// These images, of `classes` classes; with `masks` for a network that answers for each pixel. A pixel is
-    /// then of no class where its image has no mask, and every image without masks of the first.
+    /// A data set of `images` with `classes` classes. With `masks` every sample has a mask, whose pixels are
+    /// ignored if the image has none; without, every label is 0.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Dataset for ImagesInMemory {
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         let Some(image) = self.images.get(index) else {
-            return Err(DataError::NoSuchSample {
+            return Err(DataError::SampleOutOfRange {
                 dataset: self.name().to_owned(),
                 index,
                 len: self.images.len(),
@@ -117,10 +117,10 @@ impl Dataset for ImagesInMemory {
         };
         let label = if self.masks { IGNORED } else { 0 };
         let (shape, order, orientation) = (*shape, *order, *orientation);
-        Ok(Sample { pixels, shape, reduced: None, order, orientation, label, mask })
+        Ok(Sample { pixels, shape, dct_scaled: None, order, orientation, label, mask })
     }
 
-    fn masks(&self) -> bool {
+    fn has_masks(&self) -> bool {
         self.masks
     }
 

@@ -5,12 +5,12 @@ use std::num::NonZero;
 use std::thread;
 
 /// Calls `each` with every index below `len`, on `threads` threads. Each thread has its own state; the states
-/// are returned. Which index went to which state is unspecified.
+/// are returned. The assignment of indices to states is unspecified.
 ///
 /// # Errors
 ///
 /// The error of the lowest failing index.
-pub(crate) fn share_out<S: Default + Send, E: Send>(
+pub(crate) fn for_each_parallel<S: Default + Send, E: Send>(
     len: usize,
     threads: usize,
     each: impl Fn(&mut S, usize) -> Result<(), E> + Sync,
@@ -25,12 +25,12 @@ pub(crate) fn share_out<S: Default + Send, E: Send>(
     };
     let outcomes: Vec<Result<S, (usize, E)>> = thread::scope(|scope| {
         let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || work(first))).collect();
-        let own = work(0);
+        let first = work(0);
         // A panic is propagated.
         let join = |worker: thread::ScopedJoinHandle<'_, _>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        std::iter::once(own).chain(workers.into_iter().map(join)).collect()
+        std::iter::once(first).chain(workers.into_iter().map(join)).collect()
     });
     let mut states = Vec::new();
     let mut earliest: Option<(usize, E)> = None;
@@ -50,16 +50,17 @@ pub(crate) fn share_out<S: Default + Send, E: Send>(
     }
 }
 
-/// Checks every index below `len`, on all cores, and returns those with a problem, in order.
-pub(crate) fn problems<S: Default + Send>(
+/// Checks every index below `len`, on all cores, and returns the problems with their indices, in order.
+pub(crate) fn collect_problems<S: Default + Send>(
     len: usize,
-    look: impl Fn(&mut S, usize) -> Result<(), String> + Sync,
+    check: impl Fn(&mut S, usize) -> Result<(), String> + Sync,
 ) -> Vec<(u32, String)> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let Ok(found) = share_out(len, threads, |(state, problems): &mut (S, Vec<(u32, String)>), index| {
-        problems.extend(look(state, index).err().map(|problem| (index as u32, problem)));
-        Ok::<_, Infallible>(())
-    });
+    let Ok(found) =
+        for_each_parallel(len, threads, |(state, problems): &mut (S, Vec<(u32, String)>), index| {
+            problems.extend(check(state, index).err().map(|problem| (index as u32, problem)));
+            Ok::<_, Infallible>(())
+        });
     let mut problems: Vec<_> = found.into_iter().flat_map(|(_, problems)| problems).collect();
     problems.sort_unstable_by_key(|(index, _)| *index);
     problems
@@ -70,19 +71,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_is_met_once_and_the_earliest_failure_is_told() {
+    fn visits_every_index_once_and_returns_the_earliest_failure() {
         for threads in [0, 1, 3, 8, 100] {
-            let states = share_out(20, threads, |seen: &mut Vec<usize>, index| {
+            let states = for_each_parallel(20, threads, |seen: &mut Vec<usize>, index| {
                 seen.push(index);
                 Ok::<_, ()>(())
             });
             let mut seen: Vec<usize> = states.unwrap().into_iter().flatten().collect();
             seen.sort_unstable();
             assert_eq!(seen, (0..20).collect::<Vec<_>>());
-            let failed =
-                share_out(20, threads, |_: &mut (), index| if index < 7 { Ok(()) } else { Err(index) });
+            let failed = for_each_parallel(
+                20,
+                threads,
+                |_: &mut (), index| if index < 7 { Ok(()) } else { Err(index) },
+            );
             assert_eq!(failed.unwrap_err(), 7);
-            assert_eq!(share_out(0, threads, |_: &mut (), index| Err(index)).unwrap(), [()]);
+            assert_eq!(for_each_parallel(0, threads, |_: &mut (), index| Err(index)).unwrap(), [()]);
         }
     }
 }

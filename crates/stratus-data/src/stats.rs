@@ -9,55 +9,55 @@ use crate::error::DataError;
 use crate::parallel;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
-/// What [`survey`] finds. Damaged samples count for nothing but [`samples`](Self::samples).
+/// Statistics of a data set. Damaged samples count only in [`samples`](Self::samples).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Survey {
-    /// All samples.
+pub struct DatasetStats {
+    /// The number of samples.
     pub samples: usize,
-    /// Of every class the samples that have it: that are labelled so, or whose mask has a pixel of it.
+    /// Per class: the samples with this label, or with a mask pixel of this class.
     pub samples_per_class: Vec<u64>,
-    /// What the masks hold, where there are any.
+    /// The pixel counts of masks, if there are any.
     pub masks: Option<MaskCounts>,
-    /// Mean and standard deviation of every channel over all pixels, of values scaled to 0…1; `None` where no
-    /// sample can be read. Grey images among coloured ones count for every channel.
+    /// Mean and standard deviation of each channel over all pixels, scaled to 0…1; `None` if no sample can be
+    /// read. Grey images among coloured ones count for every channel.
     pub channels: Option<Normalisation>,
-    /// The upright images' sizes; `None` where no sample can be read.
-    pub sizes: Option<Sizes>,
-    /// Samples that cannot be read, or whose label or mask cannot be, by index, and what is wrong with them.
+    /// The sizes of upright images; `None` if no sample can be read.
+    pub sizes: Option<ImageSizes>,
+    /// Samples with unreadable image, label or mask, by index, with the problem.
     pub damaged: Vec<(u32, String)>,
-    /// Samples that can be read and belong to no class, nor does a pixel of them, by index.
+    /// Readable samples without a class or a mask pixel of a class, by index.
     pub unlabelled: Vec<u32>,
 }
 
-/// Pixels of masks.
+/// Pixel counts of masks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaskCounts {
-    /// Of every class its pixels.
+    /// Per class: its pixels.
     pub pixels_per_class: Vec<u64>,
-    /// Of every class all pixels of the samples that have it, those of other classes and of none too.
+    /// Per class: all pixels of the images that contain it.
     pub pixels_of_samples: Vec<u64>,
-    /// Pixels of no class.
+    /// Ignored pixels.
     pub ignored: u64,
 }
 
-/// Sizes (H, W) in pixels, by their area.
+/// Image sizes (H, W) in pixels, ordered by area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Sizes {
+pub struct ImageSizes {
     /// The smallest.
     pub smallest: [u32; 2],
-    /// Half of the images are at most as large; of an even number the smaller of the middle two.
+    /// The median; for an even number of images the smaller of the middle two.
     pub median: [u32; 2],
     /// The largest.
     pub largest: [u32; 2],
 }
 
-impl Survey {
-    /// Classes that no sample has.
+impl DatasetStats {
+    /// The classes without samples.
     pub fn empty_classes(&self) -> impl Iterator<Item = usize> {
         (0..self.samples_per_class.len()).filter(|&class| self.samples_per_class[class] == 0)
     }
 
-    /// The pixels of each class, or without masks its samples; and all of them, those of no class too.
+    /// The pixels of each class, or its samples without masks, and the total including ignored ones.
     #[must_use]
     pub fn class_counts(&self) -> (&[u64], u64) {
         match &self.masks {
@@ -72,10 +72,9 @@ impl Survey {
         }
     }
 
-    /// The weights of classes that make up for some being rarer than others
-    /// ([`median_frequency`]). A class's frequency is the share
-    /// of its pixels among those of the samples that have it; without masks, of its samples among all. `None`
-    /// for classes that are not met.
+    /// The class weights of median frequency balancing ([`median_frequency`]). The frequency of a class is
+    /// its share of the pixels of the images that contain it; without masks, its share of all samples. `None`
+    /// for classes that do not occur.
     #[must_use]
     pub fn median_frequency_weights(&self) -> Vec<Option<f64>> {
         if let Some(masks) = &self.masks {
@@ -86,17 +85,17 @@ impl Survey {
     }
 }
 
-/// Reads every sample, on `threads` threads. All sums are exact integers: the result depends on nothing but
-/// the samples.
+/// Computes statistics by reading every sample, on `threads` threads. All sums are exact integers: the result
+/// depends only on the samples.
 ///
 /// # Errors
 ///
-/// What is wrong with more than a sample.
-pub fn survey(dataset: &dyn Dataset, threads: usize) -> Result<Survey, DataError> {
+/// If more than a single sample cannot be read.
+pub fn compute_stats(dataset: &dyn Dataset, threads: usize) -> Result<DatasetStats, DataError> {
     let classes = dataset.classes();
-    let states = parallel::share_out(dataset.len(), threads, |tally: &mut WorkerCounts, index| {
-        let WorkerCounts { scratch, counts } = tally;
-        counts.begin(classes, dataset.masks());
+    let states = parallel::for_each_parallel(dataset.len(), threads, |worker: &mut WorkerCounts, index| {
+        let WorkerCounts { scratch, counts } = worker;
+        counts.begin(classes, dataset.has_masks());
         let read =
             dataset.read(index, scratch).and_then(|sample| sample.check(dataset, index).map(|()| sample));
         let counted = match &read {
@@ -108,9 +107,9 @@ pub fn survey(dataset: &dyn Dataset, threads: usize) -> Result<Survey, DataError
         Ok(())
     })?;
     let mut all = Counts::default();
-    all.begin(classes, dataset.masks());
-    states.into_iter().for_each(|tally| all.add(tally.counts));
-    Ok(all.into_survey(dataset.len()))
+    all.begin(classes, dataset.has_masks());
+    states.into_iter().for_each(|worker| all.add(worker.counts));
+    Ok(all.into_stats(dataset.len()))
 }
 
 /// The state of a thread.
@@ -125,8 +124,9 @@ struct WorkerCounts {
 struct Counts {
     samples_per_class: Vec<u64>,
     masks: Option<MaskCounts>,
-    /// How often each value is met: in grey images, and in each channel of the others.
+    /// The histogram of the values of grey images.
     grey: Vec<[u64; 256]>,
+    /// The histogram of each channel of the other images.
     coloured: Vec<[u64; 256]>,
     sizes: Vec<[u32; 2]>,
     damaged: Vec<(u32, String)>,
@@ -134,7 +134,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Makes room for so many classes, once.
+    /// Allocates counts for `classes` classes, once.
     fn begin(&mut self, classes: usize, masks: bool) {
         self.samples_per_class.resize(classes, 0);
         if masks {
@@ -150,20 +150,20 @@ impl Counts {
         if let Some(masks) = &mut self.masks {
             let mask = sample.mask.unwrap_or_default();
             if mask.len() != height * width {
-                return Err(format!("its mask has {} pixels, but the image is {height}×{width}", mask.len()));
+                return Err(format!("the mask has {} pixels, but the image is {height}×{width}", mask.len()));
             }
-            let mut met = [0; 256];
-            tally(&mut met, mask, 1);
-            let wrong = (classes..usize::from(IGNORED_PIXEL)).find(|&class| met[class] > 0);
-            if let Some(class) = wrong {
-                return Err(format!("class {class} in its mask is out of range: there are {classes}"));
+            let mut counts = [0; 256];
+            count_values(&mut counts, mask, 1);
+            let out_of_range = (classes..usize::from(IGNORED_PIXEL)).find(|&class| counts[class] > 0);
+            if let Some(class) = out_of_range {
+                return Err(format!("mask class {class} is out of range: there are {classes} classes"));
             }
-            for (class, &pixels) in met[..classes].iter().enumerate().filter(|(_, pixels)| **pixels > 0) {
+            for (class, &pixels) in counts[..classes].iter().enumerate().filter(|(_, pixels)| **pixels > 0) {
                 self.samples_per_class[class] += 1;
                 masks.pixels_per_class[class] += pixels;
                 masks.pixels_of_samples[class] += mask.len() as u64;
             }
-            let ignored = met[usize::from(IGNORED_PIXEL)];
+            let ignored = counts[usize::from(IGNORED_PIXEL)];
             masks.ignored += ignored;
             if ignored == mask.len() as u64 {
                 self.unlabelled.push(index);
@@ -182,12 +182,12 @@ impl Counts {
             match sample.order {
                 PixelOrder::Planes => {
                     let plane = sample.pixels.len() / channels;
-                    tally(histogram, &sample.pixels[channel * plane..(channel + 1) * plane], 1);
+                    count_values(histogram, &sample.pixels[channel * plane..(channel + 1) * plane], 1);
                 }
-                PixelOrder::Interleaved => tally(histogram, &sample.pixels[channel..], channels),
+                PixelOrder::Interleaved => count_values(histogram, &sample.pixels[channel..], channels),
             }
         }
-        // Sides have 32 bits at most: all pixels lie in memory.
+        // Sides fit 32 bits, because all pixels are in memory.
         self.sizes.push(sample.upright_size().map(|length| length as u32));
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Counts {
         self.unlabelled.extend(other.unlabelled);
     }
 
-    fn into_survey(mut self, samples: usize) -> Survey {
+    fn into_stats(mut self, samples: usize) -> DatasetStats {
         let mut histograms = self.coloured;
         match (self.grey.first(), histograms.is_empty()) {
             (Some(_), true) => histograms = self.grey,
@@ -226,7 +226,7 @@ impl Counts {
             }
             (None, _) => {}
         }
-        let (mean, std): (Vec<f32>, Vec<f32>) = histograms.iter().map(moments).unzip();
+        let (mean, std): (Vec<f32>, Vec<f32>) = histograms.iter().map(mean_and_std).unzip();
         self.sizes
             .sort_unstable_by_key(|&[height, width]| (u64::from(height) * u64::from(width), height, width));
         let at = |index: usize| self.sizes.get(index).copied();
@@ -234,20 +234,20 @@ impl Counts {
         let sizes = at(0).zip(at(last / 2)).zip(at(last));
         self.damaged.sort_unstable();
         self.unlabelled.sort_unstable();
-        Survey {
+        DatasetStats {
             samples,
             samples_per_class: self.samples_per_class,
             masks: self.masks,
             channels: (!mean.is_empty()).then_some(Normalisation { mean, std }),
-            sizes: sizes.map(|((smallest, median), largest)| Sizes { smallest, median, largest }),
+            sizes: sizes.map(|((smallest, median), largest)| ImageSizes { smallest, median, largest }),
             damaged: self.damaged,
             unlabelled: self.unlabelled,
         }
     }
 }
 
-/// Mean and standard deviation of values that are met so often, scaled to 0…1.
-fn moments(histogram: &[u64; 256]) -> (f32, f32) {
+/// Mean and standard deviation of a histogram, scaled to 0…1.
+fn mean_and_std(histogram: &[u64; 256]) -> (f32, f32) {
     let moment = |power: u32| {
         let sum: u128 =
             histogram.iter().zip(0u128..).map(|(&count, value)| u128::from(count) * value.pow(power)).sum();
@@ -258,8 +258,8 @@ fn moments(histogram: &[u64; 256]) -> (f32, f32) {
     (mean as f32, (moment(2) - mean * mean).max(0.0).sqrt() as f32)
 }
 
-/// Counts every `step`-th value.
-fn tally(histogram: &mut [u64; 256], values: &[u8], step: usize) {
+/// Adds every `step`-th value to a histogram.
+fn count_values(histogram: &mut [u64; 256], values: &[u8], step: usize) {
     values.iter().step_by(step).for_each(|&value| histogram[usize::from(value)] += 1);
 }
 
@@ -267,8 +267,8 @@ fn tally(histogram: &mut [u64; 256], values: &[u8], step: usize) {
 mod tests {
     use super::*;
 
-    fn of(samples_per_class: &[u64], masks: Option<MaskCounts>) -> Vec<Option<f64>> {
-        let survey = Survey {
+    fn weights(samples_per_class: &[u64], masks: Option<MaskCounts>) -> Vec<Option<f64>> {
+        let stats = DatasetStats {
             samples: 1,
             samples_per_class: samples_per_class.to_vec(),
             masks,
@@ -277,22 +277,22 @@ mod tests {
             damaged: Vec::new(),
             unlabelled: Vec::new(),
         };
-        survey.median_frequency_weights()
+        stats.median_frequency_weights()
     }
 
     #[test]
-    fn rare_classes_weigh_more() {
+    fn rare_classes_get_larger_weights() {
         // Frequencies 1/8, 1/2, 1/4 and none; their median is 1/4.
         let masks = MaskCounts {
             pixels_per_class: vec![10, 40, 5, 0],
             pixels_of_samples: vec![80, 80, 20, 0],
             ignored: 25,
         };
-        assert_eq!(of(&[4, 4, 1, 0], Some(masks)), [Some(2.0), Some(0.5), Some(1.0), None]);
-        // 1/8, 5/8, 2/8: the median of an even number lies between the middle two.
-        assert_eq!(of(&[1, 5, 2], None), [Some(2.0), Some(0.4), Some(1.0)]);
-        assert_eq!(of(&[1, 3], None), [Some(2.0), Some(2.0 / 3.0)]);
-        assert_eq!(of(&[0, 0], None), [None, None]);
-        assert_eq!(of(&[], None), []);
+        assert_eq!(weights(&[4, 4, 1, 0], Some(masks)), [Some(2.0), Some(0.5), Some(1.0), None]);
+        // 1/8, 5/8, 2/8: the median of an even number of frequencies is the mean of the middle two.
+        assert_eq!(weights(&[1, 5, 2], None), [Some(2.0), Some(0.4), Some(1.0)]);
+        assert_eq!(weights(&[1, 3], None), [Some(2.0), Some(2.0 / 3.0)]);
+        assert_eq!(weights(&[0, 0], None), [None, None]);
+        assert_eq!(weights(&[], None), []);
     }
 }

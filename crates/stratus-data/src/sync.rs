@@ -1,8 +1,8 @@
-//! Bringing an image folder, or some of its classes, from a store to this machine: only what is missing.
+//! Downloading an image folder, or some of its classes, from a store: only missing files.
 //!
-//! The layout is that of the data set `folder`: `train/<class>/<image>`, `val/<class>/<image>`. A file that
-//! is there with the length that the store tells is kept; a file on its way has another name until it is
-//! whole. Nothing is removed.
+//! The layout is that of the data set `folder`: `train/<class>/<image>`, `val/<class>/<image>`. Existing
+//! files of the same length as in the store are kept. Files have a temporary name until they are complete.
+//! Nothing is deleted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -20,75 +20,75 @@ use crate::error::DataError;
 
 /// The folders that hold classes.
 const SPLITS: [&str; 4] = ["train", "val", "validation", "test"];
-/// Files under way at once: small ones wait for answers most of the time.
-const AT_ONCE: usize = 4;
+/// The number of parallel downloads: small files mostly wait for responses.
+const PARALLEL_DOWNLOADS: usize = 4;
 
-/// What is brought.
+/// Options for downloading.
 #[derive(Clone, Debug, Default)]
 pub struct SyncOptions {
-    /// The classes to bring; without them all.
+    /// The classes to download; `None` downloads all.
     pub classes: Option<Vec<String>>,
-    /// The most training images of a class, the first by name; without it all.
+    /// The maximum number of training images per class, the first by name; `None` downloads all.
     pub images_per_class: Option<usize>,
 }
 
-/// What was done.
+/// The result of downloading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Synced {
-    /// Files that were brought.
-    pub files: usize,
-    /// Their bytes.
+pub struct SyncReport {
+    /// The number of downloaded files.
+    pub downloaded: usize,
+    /// The number of downloaded bytes.
     pub bytes: u64,
-    /// Files that were there.
+    /// The number of existing files that were kept.
     pub kept: usize,
 }
 
-/// The classes that a file names, one a line.
+/// Reads the class names of a list file, one per line.
 ///
 /// # Errors
 ///
-/// [`DataError`]: the file cannot be read, or names no class.
+/// [`DataError`]: an unreadable or empty file.
 pub fn class_list(path: &Path) -> Result<Vec<String>, DataError> {
     let text = read_list(path)?;
     let classes: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     if classes.is_empty() {
-        let problem = "names no class; write one a line".to_owned();
-        return Err(DataError::Damaged { path: path.to_owned(), problem });
+        let problem = "no class names; expected one per line".to_owned();
+        return Err(DataError::Invalid { path: path.to_owned(), problem });
     }
     Ok(classes)
 }
 
-/// Brings what is missing from `store` to the folder `target`. `progress` is told files and bytes brought so
-/// far, and how many of each are missing in all.
+/// Downloads missing files from `store` to the folder `target`. `progress` receives the files and bytes
+/// downloaded so far, and the totals to download.
 ///
 /// # Errors
 ///
-/// [`DataError`]: the store cannot be read; there is no such class, or nothing of the layout; a file cannot
-/// be written. What was brought until then stays.
+/// [`DataError`]: an unreadable store, an unknown class, another layout, or a file that cannot be written.
+/// Files downloaded before the error stay.
 pub fn sync(
     store: &Store,
     target: &Path,
     options: &SyncOptions,
     progress: &mut dyn FnMut([u64; 2], [u64; 2]),
-) -> Result<Synced, DataError> {
-    let wanted = wanted(store, options)?;
+) -> Result<SyncReport, DataError> {
+    let files = select_files(store, options)?;
     let _lock = lock(target)?;
     let is_missing =
         |entry: &Entry| !fs::metadata(target.join(&entry.path)).is_ok_and(|file| file.len() == entry.bytes);
-    let (missing, there): (Vec<Entry>, Vec<Entry>) = wanted.into_iter().partition(is_missing);
+    let (missing, existing): (Vec<Entry>, Vec<Entry>) = files.into_iter().partition(is_missing);
     let bytes = missing.iter().map(|entry| entry.bytes).sum();
     let all = [missing.len() as u64, bytes];
     let (next, stop, failure) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
-    let (sender, brought) = mpsc::channel();
+    let (sender, downloaded) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(missing.len()) {
+        for _ in 0..PARALLEL_DOWNLOADS.min(missing.len()) {
             let sender = sender.clone();
             scope.spawn(|| {
                 let sender = sender;
                 while !stop.load(Ordering::Relaxed) {
                     let Some(entry) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                    if let Err(error) = bring(store, target, entry) {
+                    if let Err(error) = download(store, target, entry) {
                         stop.store(true, Ordering::Relaxed);
                         failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                     } else if sender.send(entry.bytes).is_err() {
@@ -99,19 +99,19 @@ pub fn sync(
         }
         drop(sender);
         let mut done = [0, 0];
-        while let Ok(bytes) = brought.recv() {
+        while let Ok(bytes) = downloaded.recv() {
             done = [done[0] + 1, done[1] + bytes];
             progress(done, all);
         }
     });
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
-        None => Ok(Synced { files: missing.len(), bytes, kept: there.len() }),
+        None => Ok(SyncReport { downloaded: missing.len(), bytes, kept: existing.len() }),
     }
 }
 
-/// The files of the wanted classes, in the order of their paths.
-fn wanted(store: &Store, options: &SyncOptions) -> Result<Vec<Entry>, DataError> {
+/// The files of the selected classes, sorted by path.
+fn select_files(store: &Store, options: &SyncOptions) -> Result<Vec<Entry>, DataError> {
     let mut files = Vec::new();
     match &options.classes {
         Some(classes) => {
@@ -129,85 +129,84 @@ fn wanted(store: &Store, options: &SyncOptions) -> Result<Vec<Entry>, DataError>
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files.dedup_by(|a, b| a.path == b.path);
-    files.retain(|file| parts(file).is_some());
+    files.retain(|file| split_class_name(file).is_some());
     for class in options.classes.iter().flatten() {
-        if !files
-            .iter()
-            .any(|file| parts(file).is_some_and(|[split, of, _]| split == SPLITS[0] && of == class))
-        {
-            return Err(no_such_class(store, class)?);
+        if !files.iter().any(|file| {
+            split_class_name(file).is_some_and(|[split, found, _]| split == SPLITS[0] && found == class)
+        }) {
+            return Err(unknown_class(store, class)?);
         }
     }
     if files.is_empty() {
         return Err(DataError::Empty { origin: format!("{}/train/<class>/<image>", store.address()) });
     }
-    if let Some(most) = options.images_per_class {
-        let mut of_class = (String::new(), 0);
+    if let Some(max) = options.images_per_class {
+        let mut class_count = (String::new(), 0);
         files.retain(|file| {
-            let Some([split, class, _]) = parts(file) else { return false };
+            let Some([split, class, _]) = split_class_name(file) else { return false };
             if split != SPLITS[0] {
                 return true;
             }
-            if of_class.0 != class {
-                of_class = (class.to_owned(), 0);
+            if class_count.0 != class {
+                class_count = (class.to_owned(), 0);
             }
-            of_class.1 += 1;
-            of_class.1 <= most
+            class_count.1 += 1;
+            class_count.1 <= max
         });
     }
     Ok(files)
 }
 
-/// Split, class and name of a file that lies as images do, and is not hidden.
-fn parts(file: &Entry) -> Option<[&str; 3]> {
+/// Split, class and name of a visible file in the layout.
+fn split_class_name(file: &Entry) -> Option<[&str; 3]> {
     let mut parts = file.path.split('/');
     let found = [parts.next()?, parts.next()?, parts.next()?];
     (parts.next().is_none() && found.iter().all(|part| !part.is_empty() && !is_hidden(part))).then_some(found)
 }
 
-/// Holds the folder for this process.
+/// Locks the folder for this process.
 fn lock(target: &Path) -> Result<File, DataError> {
     let path = target.join(".sync.lock");
-    let failed = |cause| DataError::Unwritable { path: path.clone(), cause };
-    fs::create_dir_all(target).map_err(failed)?;
-    let file = File::create(&path).map_err(failed)?;
+    let io_error = |cause| DataError::Unwritable { path: path.clone(), cause };
+    fs::create_dir_all(target).map_err(io_error)?;
+    let file = File::create(&path).map_err(io_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(failed(io::Error::other(
-            "another process is bringing files to this folder; wait for it to end",
+        Err(TryLockError::WouldBlock) => Err(io_error(io::Error::other(
+            "another process is downloading to this folder; wait until it is finished",
         ))),
-        Err(TryLockError::Error(cause)) => Err(failed(cause)),
+        Err(TryLockError::Error(cause)) => Err(io_error(cause)),
     }
 }
 
-fn no_such_class(store: &Store, class: &str) -> Result<DataError, DataError> {
+fn unknown_class(store: &Store, class: &str) -> Result<DataError, DataError> {
     let listed = store.list(&format!("{}/", SPLITS[0]))?;
     let known: BTreeSet<&str> =
-        listed.iter().filter_map(|file| parts(file).map(|[_, class, _]| class)).collect();
+        listed.iter().filter_map(|file| split_class_name(file).map(|[_, class, _]| class)).collect();
     let hint = did_you_mean(nearest(class, known.iter().copied()));
-    Ok(DataError::NoSuchClass { origin: store.address().to_owned(), class: class.to_owned(), hint })
+    Ok(DataError::UnknownClass { origin: store.address().to_owned(), class: class.to_owned(), hint })
 }
 
-fn bring(store: &Store, target: &Path, entry: &Entry) -> Result<(), DataError> {
+fn download(store: &Store, target: &Path, entry: &Entry) -> Result<(), DataError> {
     let path = target.join(&entry.path);
-    let failed = |path: &Path| {
+    let io_error = |path: &Path| {
         let path = path.to_owned();
         move |cause: io::Error| DataError::Unwritable { path, cause }
     };
     let folder = path.parent().unwrap_or(target);
-    fs::create_dir_all(folder).map_err(failed(folder))?;
+    fs::create_dir_all(folder).map_err(io_error(folder))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Hidden, so that nothing takes it for an image.
+    // Hidden, so that it is not mistaken for an image.
     let part = path.with_file_name(format!(".{name}.part"));
-    let file = File::create(&part).map_err(failed(&part))?;
+    let file = File::create(&part).map_err(io_error(&part))?;
     let mut out = BufWriter::new(file);
     let outcome = store
         .download(&entry.path, &mut out, &mut |_| ())
         .map_err(DataError::from)
-        .and_then(|_| out.into_inner().map_err(|error| failed(&part)(error.into_error())))
-        .and_then(|_| fs::rename(&part, &path).map_err(failed(&path)));
+        .and_then(|_| out.into_inner().map_err(|error| io_error(&part)(error.into_error())))
+        .and_then(|_| fs::rename(&part, &path).map_err(io_error(&path)));
     if outcome.is_err() {
-        // Best effort: it is begun anew the next time.
+        // Best effort: the next download starts over.
         let _ = fs::remove_file(&part);
     }
     outcome

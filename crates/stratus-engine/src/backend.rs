@@ -1,4 +1,4 @@
-//! What a backend provides: a kernel, an implementation name, layouts and scratch for every step.
+//! Backends: they provide a kernel, an implementation name, layouts and scratch for every step.
 
 use crate::device::{Device, DeviceMeter, Tracer};
 use crate::passes::fuse::Fusions;
@@ -6,33 +6,33 @@ use crate::{EngineError, Layout, Precision, Program};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The most operands a step may have, scratch included.
+/// The maximum number of operands of a step, scratch included.
 pub const MAX_OPERANDS: usize = 16;
 
-/// The choices among several layouts and implementations. Kept in the plan, so that a run can be repeated
-/// with the same bits.
+/// The choices among several layouts and implementations. Stored in the plan, so that a run can be repeated
+/// bitwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choices {
     /// Layout tag per value name.
     pub layouts: BTreeMap<String, String>,
-    /// Implementation per step (`layer:kernel`), as the backend counts or names them.
+    /// Implementation per step (`layer:kernel`), as an index or name of the backend.
     pub implementations: BTreeMap<String, String>,
 }
 
-/// How a program is to be prepared.
+/// Options for preparing a program.
 #[derive(Clone, Debug, Default)]
 pub struct PrepareRequest {
-    /// Choices to repeat. What they do not name, the backend chooses.
+    /// Choices to reuse. The backend makes all others.
     pub choices: Choices,
-    /// Layouts of persistent values that an earlier program of the session has fixed, by name.
+    /// Layouts of persistent values that an earlier program of the session fixed, by name.
     pub fixed: BTreeMap<String, Layout>,
-    /// Whether candidates may be measured; otherwise the backend's rules choose.
+    /// True if candidates may be measured; otherwise the backend's rules choose.
     pub measure: bool,
 }
 
 /// A step ready to run.
 pub struct PreparedStep {
-    /// The library's name of the kernel.
+    /// The backend's name for this implementation.
     pub implementation: String,
     /// Bytes of scratch, handed to the kernel as its last operand.
     pub scratch_bytes: usize,
@@ -40,15 +40,15 @@ pub struct PreparedStep {
     pub kernel: Box<dyn StepKernel>,
 }
 
-/// A program with everything a plan needs.
-pub struct Prepared {
+/// A prepared program with everything that a plan needs.
+pub struct PreparedProgram {
     /// The program, with layout changes inserted.
     pub program: Program,
     /// A layout per value.
     pub layouts: Vec<Layout>,
     /// A kernel per step.
     pub steps: Vec<PreparedStep>,
-    /// Everything that was chosen, by request or by measuring.
+    /// All choices, requested or measured.
     pub choices: Choices,
 }
 
@@ -57,147 +57,144 @@ pub trait Backend: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Library, version and instruction set, in a few words.
+    /// Library, version and instruction set, in short.
     fn describe(&self) -> String;
 
-    /// Tells these kernels from those of another build: where they differ, so may speed and bits.
+    /// A hash of the kernels' source. Speed and bits may differ between revisions.
     fn revision(&self) -> &'static str;
 
-    /// The threads its kernels run on. Bits depend on it.
+    /// The number of threads that kernels run on. Bits depend on it.
     fn threads(&self) -> usize;
 
-    /// The device that a session's memory lies on and its kernels run on; `None` where that is the process's
-    /// own memory and processor.
+    /// The device that holds a session's memory and runs its kernels; `None` for the process's own memory and
+    /// CPU.
     ///
     /// # Errors
-    /// Where it cannot be had.
+    /// If the device is unavailable.
     fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
         Ok(None)
     }
 
-    /// Begins to trace its device with the vendor's tools.
+    /// Starts tracing the device with the vendor's tools.
     ///
     /// # Errors
-    /// Where there is no device, or no such tool.
+    /// If there is no device or no such tool.
     fn trace(&self) -> Result<Box<dyn Tracer>, String> {
-        Err(format!("{} has no device that could be traced", self.name()))
+        Err(format!("tracing needs a GPU; backend {} runs on the CPU", self.name()))
     }
 
-    /// Measures how its device is used, by the vendor's library; `None` where there is no device, or no such
+    /// Measures the use of the device through the vendor's library; `None` if there is no device or no such
     /// library.
     fn meter(&self) -> Option<Box<dyn DeviceMeter>> {
         None
     }
 
-    /// Bytes of its device's memory that have been taken since it was opened, as the driver counts; `None`
-    /// where there is no device.
+    /// Bytes of device memory allocated since the device was opened, as counted by the driver; `None` without
+    /// a device.
     fn device_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// What it can compute in, on this machine.
+    /// The precisions that it supports on this machine.
     fn precisions(&self) -> Vec<Precision>;
 
-    /// Whether it is worth fitting tiles of the batch into the caches of its threads: see
+    /// Returns whether tiles of the batch should fit the caches of its threads: see
     /// [`crate::passes::tile::tile`].
-    fn gains_from_tiles(&self) -> bool {
+    fn prefers_tiling(&self) -> bool {
         false
     }
 
-    /// Whether batches are best handed to it as the bytes of their pixels, which its own kernel normalises:
-    /// see [`crate::passes::images::images_as_bytes`].
-    fn gains_from_bytes(&self) -> bool {
+    /// Returns whether images should be passed as bytes, which its own kernel normalises: see
+    /// [`crate::passes::images::with_byte_images`].
+    fn prefers_byte_images(&self) -> bool {
         false
     }
 
-    /// Which fusions it gains from.
+    /// The fusions that it profits from.
     fn fusions(&self) -> Fusions {
         Fusions::default()
     }
 
-    /// Forgets what it has measured, so that it is measured again.
-    fn forget_measured(&self) {}
+    /// Discards the timings measured so far, so that they are measured again.
+    fn clear_timings(&self) {}
 
-    /// Whether a program for another batch size is best given the same choices: measuring them would take
-    /// longer than they could save.
-    fn repeats_choices_for_other_batches(&self) -> bool {
+    /// Returns whether choices made for one batch size are reused for others instead of being measured again.
+    fn reuses_choices_across_batch_sizes(&self) -> bool {
         false
     }
 
-    /// The seconds that phases of its start and of preparing programs have taken so far, by their names; some
-    /// overlap. Empty where it does not take them.
-    fn phases(&self) -> Vec<(&'static str, f64)> {
+    /// The seconds taken so far by each phase of starting and preparing programs; phases may overlap. Empty
+    /// if it does not measure them.
+    fn startup_times(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 
     /// Chooses kernels and layouts.
     ///
     /// # Errors
-    /// Where a step cannot be run, naming the layer, or where a requested choice cannot be repeated.
-    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError>;
+    /// If a step is not supported, naming the layer, or if a requested choice is not available.
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError>;
 }
 
-/// One step's kernel with all that was prepared for it.
+/// The prepared kernel of one step.
 pub trait StepKernel: Send {
-    /// Runs it, or on a device puts it into the queue. Operands are the step's inputs, updates and outputs in
+    /// Runs the kernel, or enqueues it on a device. Operands are the step's inputs, updates and outputs in
     /// order, then scratch.
     ///
     /// # Errors
-    /// What the library said.
+    /// The error message of the library that the kernel calls.
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String>;
 }
 
-/// Which part of the batch a kernel is run on.
+/// The part of the batch that a kernel runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// Its index in the order of execution.
-    pub index: usize,
-    /// Its index in the batch or micro-batch.
-    pub place: usize,
-    /// Into how many equal tiles the batch, or a micro-batch, is cut.
+    pub run_index: usize,
+    /// Its position in the batch or micro-batch.
+    pub position: usize,
+    /// The number of equal tiles of the batch or micro-batch.
     pub count: usize,
-    /// The number of its micro-batch, from 0.
+    /// The index of its micro-batch.
     pub micro_batch: usize,
-    /// Into how many equal micro-batches the batch is cut. Each has statistics and a loss of its own.
+    /// The number of equal micro-batches. Each has its own statistics and loss.
     pub micro_batches: usize,
-    /// Whether sums of a micro-batch are its own, and added to those of the others by steps that do nothing
-    /// else: see [`AddParts`](crate::ops::AddParts).
-    pub apart: bool,
+    /// True if each micro-batch has separate sums, which [`TreeSum`](crate::ops::TreeSum) steps combine.
+    pub separate_sums: bool,
 }
 
 impl Tile {
     /// The whole batch.
     pub const WHOLE: Self =
-        Self { index: 0, place: 0, count: 1, micro_batch: 0, micro_batches: 1, apart: false };
+        Self { run_index: 0, position: 0, count: 1, micro_batch: 0, micro_batches: 1, separate_sums: false };
 
-    /// Whether a kernel that takes statistics of the micro-batch begins with it.
+    /// Returns whether statistics of the micro-batch start with this tile.
     #[must_use]
     pub fn is_first(self) -> bool {
-        self.index == 0
+        self.run_index == 0
     }
 
-    /// Whether a kernel that takes statistics of the micro-batch ends with it.
+    /// Returns whether statistics of the micro-batch end with this tile.
     #[must_use]
     pub fn is_last(self) -> bool {
-        self.index + 1 == self.count
+        self.run_index + 1 == self.count
     }
 
-    /// Whether sums begin with it: nothing of the whole batch was run before it, or of its micro-batch where
-    /// each has sums of its own.
+    /// Returns whether sums start with this tile: it is the first of the batch, or of its micro-batch if sums
+    /// are separate.
     #[must_use]
-    pub fn is_first_of_all(self) -> bool {
-        self.index == 0 && (self.apart || self.micro_batch == 0)
+    pub fn starts_sums(self) -> bool {
+        self.run_index == 0 && (self.separate_sums || self.micro_batch == 0)
     }
 
-    /// Its place in the whole batch: how many parts of its size come before it.
+    /// Its position in the whole batch, in units of its size.
     #[must_use]
-    pub fn in_batch(self) -> usize {
-        self.micro_batch * self.count + self.place
+    pub fn global_position(self) -> usize {
+        self.micro_batch * self.count + self.position
     }
 }
 
-/// The memory of one step's operands: disjoint ranges, of the process or, by their addresses, of a
-/// [`Device`].
+/// The memory of one step's operands: disjoint slices of host memory, or addresses on a [`Device`].
 pub struct Operands<'a> {
     slices: [&'a mut [u8]; MAX_OPERANDS],
     addresses: [u64; MAX_OPERANDS],
@@ -211,7 +208,7 @@ impl<'a> Operands<'a> {
         Self { slices: std::array::from_fn(|_| Default::default()), addresses: [0; MAX_OPERANDS], tile }
     }
 
-    /// Which part of the batch they are.
+    /// The part of the batch that they hold.
     #[must_use]
     pub fn tile(&self) -> Tile {
         self.tile
@@ -222,26 +219,26 @@ impl<'a> Operands<'a> {
         self.slices[position] = slice;
     }
 
-    /// Sets where an operand lies on a device.
+    /// Sets the device address of an operand.
     pub fn set_address(&mut self, position: usize, address: u64) {
         self.addresses[position] = address;
     }
 
-    /// Where an operand lies on a device; 0 of what lies in the process's memory.
+    /// The device address of an operand; 0 if it is in host memory.
     #[must_use]
     pub fn address(&self, position: usize) -> u64 {
         self.addresses[position]
     }
 
-    /// Takes an operand's memory; a second taking gives an empty slice.
+    /// Takes an operand's memory; taking it again returns an empty slice.
     pub fn take(&mut self, position: usize) -> &'a mut [u8] {
         std::mem::take(&mut self.slices[position])
     }
 
-    /// Takes an operand's memory as elements. Values begin at multiples of 64 bytes and hold whole elements.
+    /// Takes an operand's memory as elements. Values are aligned to 64 bytes and hold whole elements.
     pub fn elements<T: bytemuck::Pod>(&mut self, position: usize) -> &'a mut [T] {
         let bytes = self.take(position);
-        // An empty slice lies nowhere in particular: it may not be cast.
+        // An empty slice may be unaligned, so it must not be cast.
         if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
     }
 }

@@ -1,8 +1,8 @@
-//! The one clock of an iteration: contiguous stamps, so that no nanosecond is counted twice or lost.
+//! The single clock of an iteration: stamps are contiguous, so that no nanosecond is counted twice or lost.
 
 use std::time::Instant;
 
-/// Nanoseconds per slot. Each stamp gives all the time since the previous one to its slot.
+/// Nanoseconds per slot. Each stamp adds the time since the previous one to its slot.
 #[derive(Debug)]
 pub struct Clock {
     last: Instant,
@@ -17,7 +17,7 @@ impl Clock {
         Self { last: Instant::now(), slots: vec![0; slots], enabled: true }
     }
 
-    /// A clock that does not look at the time: what stamping costs is the difference.
+    /// A clock that never reads the time, to measure the cost of stamping.
     #[must_use]
     pub fn disabled(slots: usize) -> Self {
         Self { enabled: false, ..Self::new(slots) }
@@ -28,12 +28,12 @@ impl Clock {
         self.slots.fill(0);
     }
 
-    /// Forgets the time since the last stamp: it belongs to no iteration.
+    /// Drops the time since the last stamp, which belongs to no iteration.
     pub fn restart(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Gives the time since the last stamp to `slot`.
+    /// Adds the time since the last stamp to `slot`.
     #[inline]
     pub fn stamp(&mut self, slot: usize) {
         if self.enabled {
@@ -43,14 +43,14 @@ impl Clock {
         }
     }
 
-    /// Whether it looks at the time.
+    /// Returns whether it reads the time.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Gives the time since the last stamp to several slots, as a device measured them, and what is left of
-    /// it to `rest`. What a device says beyond that time is cut off: its clock may be another one.
+    /// Divides the time since the last stamp among slots as a device measured it; the remainder counts to
+    /// `rest`. Measured time beyond the elapsed time is cut off, because the device has another clock.
     pub fn share(&mut self, measured: &[(usize, u64)], rest: usize) {
         if self.enabled {
             let now = Instant::now();
@@ -65,7 +65,7 @@ impl Clock {
         }
     }
 
-    /// When the last stamp was made.
+    /// The time of the last stamp.
     #[must_use]
     pub fn last(&self) -> Instant {
         self.last
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_measured_and_the_rest_are_all_the_time() {
+    fn device_time_and_remainder_sum_to_the_elapsed_time() {
         let mut clock = Clock::new(3);
         let start = clock.last();
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -104,7 +104,7 @@ mod tests {
         let total = clock.last().duration_since(start).as_nanos() as u64;
         assert_eq!((clock.slots()[0], clock.slots()[1]), (4_000, 2_000));
         assert_eq!(clock.slots().iter().sum::<u64>(), total);
-        // More than there was: the sum is still what passed.
+        // A device that measures more than the elapsed time does not change the sum.
         let before = clock.last();
         clock.begin_iteration();
         clock.share(&[(0, u64::MAX), (1, 5)], 2);

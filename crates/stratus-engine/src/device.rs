@@ -1,131 +1,130 @@
-//! Devices with memory of their own: what a session does there.
+//! Devices with their own memory, and the arena of a session.
 
 use crate::{AlignedBytes, EngineError};
 use std::borrow::Cow;
 
-/// How a device is used at a moment, by whichever programs. What is not known is none.
+/// The current use of a device by all programs. Unknown values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceUsage {
-    /// The time of the last second or so in which it ran a kernel, in percent.
+    /// The percentage of roughly the last second in which a kernel ran.
     pub busy_percent: Option<f64>,
     /// Bytes of its memory in use.
     pub memory_bytes: Option<u64>,
-    /// The power that it draws.
+    /// The power draw.
     pub watts: Option<f64>,
 }
 
-/// Measures how a device is used.
+/// Measures the use of a device.
 pub trait DeviceMeter: Send {
-    /// How it is used now.
+    /// The current use.
     fn usage(&mut self) -> DeviceUsage;
 }
 
-/// Notes when the work that was put into a device's queue so far ends.
-pub trait Marks {
-    /// Gives the time since the last mark to `slot`.
+/// Records when the work enqueued so far ends.
+pub trait StepTimer {
+    /// Ends a step: the time since the end of the previous one counts to `slot`.
     ///
     /// # Errors
-    /// What the device said.
-    fn mark(&mut self, slot: usize) -> Result<(), EngineError>;
+    /// The device's error message.
+    fn end_step(&mut self, slot: usize) -> Result<(), EngineError>;
 }
 
-/// Puts the steps of a program into a device's queue, with a mark behind each.
-pub type Enqueue<'a> = &'a mut dyn FnMut(&mut dyn Marks) -> Result<(), EngineError>;
+/// Enqueues the steps of a program and calls the timer after each.
+pub type EnqueueSteps<'a> = &'a mut dyn FnMut(&mut dyn StepTimer) -> Result<(), EngineError>;
 
 /// One run of a program.
-pub struct Run<'a> {
-    /// Which program it is; with the same buffer, its steps put the same work into the queue every time.
+pub struct ProgramRun<'a> {
+    /// The index of the program. With the same buffer, its steps enqueue the same work every time.
     pub program: usize,
-    /// Which of the two buffers of inputs it reads.
+    /// The input buffer that it reads, 0 or 1.
     pub buffer: usize,
-    /// Whether that was staged: the queue waits until it is there.
+    /// True if the buffer was staged, so that the queue waits for the copy.
     pub is_staged: bool,
-    /// What is copied to the device first: addresses there, and bytes; none of what is there already.
+    /// The inputs to copy first: device addresses and bytes. Empty if they are already on the device.
     pub inputs: [(u64, &'a [u8]); 2],
-    /// Whether the time of each step is asked for.
+    /// True if each step is timed.
     pub timed: bool,
-    /// How many marks there are: one behind every step, as often as it runs.
-    pub marks: usize,
-    /// Puts the steps into the queue. It may be called once for many runs.
-    pub enqueue: Enqueue<'a>,
+    /// The number of step ends: one for each execution of a step.
+    pub steps: usize,
+    /// Enqueues the steps. It may be called once for many runs.
+    pub enqueue: EnqueueSteps<'a>,
 }
 
-/// What a run took on a device, in nanoseconds.
+/// Times of a run on a device, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceTime {
+pub struct RunTimes {
     /// Copying the inputs, or waiting for those that were staged.
-    pub copies: u64,
+    pub copy_nanos: u64,
 }
 
-/// Memory, and a queue of work that is done in its order.
+/// Device memory and an in-order queue of work.
 pub trait Device: Send {
-    /// Allocates memory that begins at a multiple of 256 bytes and holds zeros; it is freed with the device.
+    /// Allocates zeroed memory aligned to 256 bytes; it is freed with the device.
     ///
     /// # Errors
-    /// Where there is not as much; `what` says what for.
-    fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError>;
+    /// If there is not enough memory; `purpose` is named in the message.
+    fn allocate(&mut self, bytes: usize, purpose: &'static str) -> Result<u64, EngineError>;
 
-    /// Copies bytes to the device, behind everything in the queue. `bytes` may be changed afterwards.
+    /// Copies bytes to the device after all queued work. `bytes` may be changed afterwards.
     ///
     /// # Errors
-    /// What the device said.
+    /// The device's error message.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), EngineError>;
 
-    /// Waits for the queue, and copies bytes from the device.
+    /// Waits for the queue and copies bytes from the device.
     ///
     /// # Errors
-    /// What the device said, or what went wrong in the queue.
+    /// The device's error message, or that of the queued work.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError>;
 
-    /// Begins to copy inputs into one of the two buffers, beside the queue. The bytes may be changed
-    /// afterwards.
+    /// Starts copying inputs into one of the two buffers, in parallel with the queue. The bytes may be
+    /// changed afterwards.
     ///
     /// # Errors
-    /// What the device said.
+    /// The device's error message.
     fn stage(&mut self, buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError>;
 
-    /// Begins to run a program. One at a time: [`Device::finish`] comes before the next.
+    /// Starts a program. Only one runs at a time: call [`Device::finish`] before the next.
     ///
     /// # Errors
-    /// What the device said.
-    fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError>;
+    /// The device's error message.
+    fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError>;
 
-    /// Waits for the program to end. `time` is called for every mark, in order, with its slot and
+    /// Waits for the program to end. `time` is called for every step end, in order, with its slot and
     /// nanoseconds.
     ///
     /// # Errors
-    /// What the device said.
-    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError>;
+    /// The device's error message.
+    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError>;
 
-    /// Of a program's timed runs: how many marks they have, and how much of the work in the queue does
-    /// nothing but take times. `None` where that is not known, or not yet.
-    fn marks(&self, _program: usize) -> Option<[usize; 2]> {
+    /// The number of step ends in a program's timed runs, and the number of queued operations that only
+    /// record times. `None` if not known yet.
+    fn timing_overhead(&self, _program: usize) -> Option<[usize; 2]> {
         None
     }
 
     /// Waits for the queue.
     ///
     /// # Errors
-    /// What went wrong in it.
+    /// The error of the queued work.
     fn wait(&self) -> Result<(), EngineError>;
 }
 
-/// When a kernel ran on a device, in nanoseconds of the device's clock.
+/// The time span of a kernel, in nanoseconds of the device's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSpan {
-    /// It began.
+    /// Start.
     pub start: u64,
-    /// It ended.
+    /// End.
     pub end: u64,
 }
 
-/// A trace of what runs on a device, by the vendor's tools.
+/// A trace of the kernels on a device, by the vendor's tools.
 pub trait Tracer {
-    /// The kernels that ran since it began, or since they were taken before, in the order in which they
-    /// began.
+    /// The kernels that ran since the trace started or since the last call, in order of start.
     ///
     /// # Errors
-    /// What the tool said.
+    /// The tool's error message.
     fn take(&mut self) -> Result<Vec<KernelSpan>, String>;
 }
 
@@ -137,18 +136,18 @@ pub(crate) enum Arena {
     Device(DeviceArena),
 }
 
-/// The arena on a device, and the inputs beside it.
+/// The arena on a device and its input buffers.
 pub(crate) struct DeviceArena {
     pub device: Box<dyn Device>,
     pub address: u64,
     pub bytes: usize,
-    /// Bytes in all.
+    /// Total bytes.
     pub allocated: usize,
-    /// Images and labels, twice: one batch is copied while another is worked on.
+    /// Addresses of images and labels, double-buffered: one batch is copied while another is processed.
     pub inputs: [[u64; 2]; 2],
     /// The buffer of the last run.
     pub last: usize,
-    /// The buffer of a batch that waits for its run.
+    /// The buffer of a staged batch.
     pub staged: Option<usize>,
 }
 
@@ -181,7 +180,7 @@ impl Arena {
         }
     }
 
-    /// Copies a part of it.
+    /// Copies a range of the arena.
     pub fn copy_to(&self, start: usize, to: &mut [u8]) -> Result<(), EngineError> {
         match self {
             Self::Host(arena) => {
@@ -192,7 +191,7 @@ impl Arena {
         }
     }
 
-    /// Numbers of a part of it, where they lie or copied.
+    /// Elements of a range of the arena, borrowed on the host, copied from a device.
     pub fn read_as<T: bytemuck::Pod>(&self, start: usize, bytes: usize) -> Result<Cow<'_, [T]>, EngineError> {
         if let Self::Host(arena) = self {
             return Ok(Cow::Borrowed(bytemuck::cast_slice(&arena.as_slice()[start..start + bytes])));
@@ -202,7 +201,7 @@ impl Arena {
         Ok(Cow::Owned(copy))
     }
 
-    /// Exchanges two parts of it, which do not overlap.
+    /// Swaps two ranges, which must not overlap.
     pub fn swap(&mut self, starts: [usize; 2], bytes: usize) -> Result<(), EngineError> {
         match self {
             Self::Host(arena) => {

@@ -1,13 +1,13 @@
-//! What can go wrong between a graph and its execution.
+//! Errors between a graph and its execution.
 
 use stratus_base::OutOfMemory;
 
 /// An error of the engine. Each names the pass or the layer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A pass left a program that does not hold together: a defect of that pass.
+    /// A pass produced an invalid program: a bug of that pass.
     #[error("after pass `{pass}`, step {step} ({kernel} of `{layer}`): {problem}")]
-    Invalid {
+    InvalidProgram {
         /// The pass.
         pass: &'static str,
         /// The step's position.
@@ -16,7 +16,7 @@ pub enum EngineError {
         kernel: String,
         /// The layer's name.
         layer: String,
-        /// What does not hold.
+        /// The violated rule.
         problem: String,
     },
     /// The backend has no kernel for a step.
@@ -28,55 +28,55 @@ pub enum EngineError {
         kernel: String,
         /// The layer's name.
         layer: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A step failed while running.
     #[error("{kernel} of layer `{layer}` failed: {reason}")]
-    Failed {
+    KernelFailed {
         /// The kernel's name.
         kernel: String,
         /// The layer's name.
         layer: String,
-        /// What the library said.
+        /// The error message of the kernel's library or device.
         reason: String,
     },
-    /// A plan that places values wrongly: a defect of the planner or the backend.
-    #[error("the memory plan is wrong: {0}")]
+    /// A plan that places values wrongly: a bug of the planner or the backend.
+    #[error("invalid memory plan: {0} (this is a bug)")]
     Placement(String),
-    /// Memory could not be had.
-    #[error("there is no memory for {what}: it takes {} MiB{}", bytes.div_ceil(1 << 20), beside(*free))]
+    /// Memory could not be allocated.
+    #[error("out of memory: {purpose} needs {} MiB{}", bytes.div_ceil(1 << 20), available(*free))]
     OutOfMemory {
-        /// What the memory is for.
-        what: String,
-        /// How much was asked for.
+        /// The purpose of the memory.
+        purpose: String,
+        /// The requested size.
         bytes: usize,
-        /// How much was free, where that is known.
+        /// The available memory, if known.
         free: Option<usize>,
     },
-    /// A device failed, apart from any step.
+    /// A device failed outside of any step.
     #[error("{device} failed: {reason}")]
     Device {
-        /// What it is.
+        /// The device's name.
         device: String,
-        /// What its driver or library said.
+        /// The error message of its driver or library.
         reason: String,
     },
-    /// Who asked for it wants it no more.
+    /// The caller requested a stop.
     #[error("interrupted before the first iteration")]
     Interrupted,
-    /// A name or size that does not exist in the session.
+    /// An invalid name, size or option in a request.
     #[error("{0}")]
-    Mismatch(String),
+    InvalidRequest(String),
 }
 
 impl From<OutOfMemory> for EngineError {
-    fn from(OutOfMemory { what, bytes }: OutOfMemory) -> Self {
-        Self::OutOfMemory { what, bytes, free: None }
+    fn from(OutOfMemory { purpose, bytes }: OutOfMemory) -> Self {
+        Self::OutOfMemory { purpose, bytes, free: None }
     }
 }
 
-/// What is said of the memory that is free.
-fn beside(free: Option<usize>) -> String {
-    free.map_or(String::new(), |free| format!(", {} MiB are free", free >> 20))
+/// The suffix of the out-of-memory message.
+fn available(free: Option<usize>) -> String {
+    free.map_or(String::new(), |free| format!(", {} MiB available", free >> 20))
 }

@@ -1,37 +1,37 @@
-//! What workers exchange while they train together: sums over all of them, bucket by bucket, beside the steps
-//! that compute.
+//! Communication between the workers of a training: all-reduced buckets of sums and pipeline messages, in the
+//! background of the computing steps.
 
 use crate::backend::{Operands, StepKernel};
-use crate::ops::{BUCKET_VALUES, ExchangeSums, Kernel, Transfer};
+use crate::ops::{AllReduceBucket, Kernel, MAX_BUCKET_VALUES, StageTransfer};
 use crate::{DType, PreparedStep, Program};
 use std::sync::Arc;
 
-/// The other workers of a training.
-pub trait Exchange: Send + Sync {
-    /// Begins to add up a bucket's values over all workers. Values of a bucket are of one type, and every
-    /// worker starts the same buckets in the same order.
+/// Communication with the other workers of a training.
+pub trait Communicator: Send + Sync {
+    /// Starts an all-reduce (sum) of a bucket. All values of a bucket have one type, and every worker starts
+    /// the same buckets in the same order.
     ///
     /// # Errors
-    /// Where an earlier exchange has failed.
-    fn start(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String>;
+    /// If an earlier exchange failed.
+    fn start_all_reduce(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String>;
 
-    /// Waits for a bucket, and writes the sums over the values.
+    /// Waits for a bucket and replaces the values with their sums.
     ///
     /// # Errors
-    /// Where a worker is gone, or gave other values.
-    fn wait(&self, bucket: usize, values: &mut [&mut [u8]]) -> Result<(), String>;
+    /// If a worker is gone or its values do not match.
+    fn wait_all_reduce(&self, bucket: usize, values: &mut [&mut [u8]]) -> Result<(), String>;
 
-    /// Sends values to the worker `to`; they are copied, and go on their way beside what follows.
+    /// Sends values to worker `to`. They are copied and sent in the background.
     ///
     /// # Errors
-    /// Where an earlier exchange has failed.
+    /// If an earlier exchange failed.
     fn send(&self, to: usize, message: usize, values: &[&mut [u8]]) -> Result<(), String>;
 
-    /// Waits for a message of the worker `from`, of as many bytes as `values` hold, and writes it there. With
-    /// `more` another one of its kind will follow: it may arrive beside what follows.
+    /// Waits for a message from worker `from` and writes it to `values`, whose size it must have. With
+    /// `more`, the next such message is received in the background.
     ///
     /// # Errors
-    /// Where a worker is gone, or sends another number of bytes.
+    /// If a worker is gone or sends a different number of bytes.
     fn receive(
         &self,
         from: usize,
@@ -41,77 +41,78 @@ pub trait Exchange: Send + Sync {
     ) -> Result<(), String>;
 }
 
-/// What a step that exchanges answers, as every backend prepares it, until a session has connected it.
-pub const UNCONNECTED: &str = "this worker is not connected with the others";
+/// The error of a communication step before a session is connected; all backends prepare such steps in the
+/// same way.
+pub const NOT_CONNECTED_ERROR: &str = "this worker is not connected to the others";
 
-/// Puts a kernel that exchanges in the place of a step's own, where it is such a step.
+/// Replaces the kernel of a communication step with one that uses `to`; leaves other steps alone.
 pub(crate) fn connect(
     program: &Program,
     position: usize,
     prepared: &mut PreparedStep,
-    to: &Arc<dyn Exchange>,
+    to: &Arc<dyn Communicator>,
 ) {
     let step = &program.steps[position];
     let Some(first) = step.operands().next() else { return };
     let (exchange, count) = (Arc::clone(to), step.operands().count());
     match step.kernel {
-        Kernel::ExchangeSums(kernel) => {
+        Kernel::AllReduceBucket(kernel) => {
             let dtype = program.value(first).dtype;
-            prepared.kernel = Box::new(Connected { exchange, kernel, dtype, count });
+            prepared.kernel = Box::new(AllReduceKernel { exchange, kernel, dtype, count });
         }
-        Kernel::Transfer(kernel) => {
-            let of_parts = program.section_of(position).is_some();
-            prepared.kernel = Box::new(ConnectedStage { exchange, kernel, count, of_parts });
+        Kernel::StageTransfer(kernel) => {
+            let per_part = program.section_of(position).is_some();
+            prepared.kernel = Box::new(StageTransferKernel { exchange, kernel, count, per_part });
         }
         _ => {}
     }
 }
 
-/// The operands of a step that exchanges.
-fn values<'a>(operands: &mut Operands<'a>, count: usize) -> [&'a mut [u8]; BUCKET_VALUES] {
+/// The operands of a communication step.
+fn values<'a>(operands: &mut Operands<'a>, count: usize) -> [&'a mut [u8]; MAX_BUCKET_VALUES] {
     std::array::from_fn(|position| match position < count {
         true => operands.take(position),
         false => Default::default(),
     })
 }
 
-struct ConnectedStage {
-    exchange: Arc<dyn Exchange>,
-    kernel: Transfer,
+struct StageTransferKernel {
+    exchange: Arc<dyn Communicator>,
+    kernel: StageTransfer,
     count: usize,
-    /// Whether there is a message for each part of a batch.
-    of_parts: bool,
+    /// True if each batch part has its own message.
+    per_part: bool,
 }
 
-impl StepKernel for ConnectedStage {
+impl StepKernel for StageTransferKernel {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         let tile = operands.tile();
         let mut values = values(operands, self.count);
-        let Transfer { stage, message, sends, .. } = self.kernel;
+        let StageTransfer { stage, message, sends, .. } = self.kernel;
         match sends {
             true => self.exchange.send(stage, message, &values[..self.count]),
             false => {
-                let more = self.of_parts && tile.micro_batch + 1 < tile.micro_batches;
+                let more = self.per_part && tile.micro_batch + 1 < tile.micro_batches;
                 self.exchange.receive(stage, message, more, &mut values[..self.count])
             }
         }
     }
 }
 
-struct Connected {
-    exchange: Arc<dyn Exchange>,
-    kernel: ExchangeSums,
+struct AllReduceKernel {
+    exchange: Arc<dyn Communicator>,
+    kernel: AllReduceBucket,
     dtype: DType,
     count: usize,
 }
 
-impl StepKernel for Connected {
+impl StepKernel for AllReduceKernel {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         let mut values = values(operands, self.count);
-        let ExchangeSums { bucket, waits } = self.kernel;
+        let AllReduceBucket { bucket, waits } = self.kernel;
         match waits {
-            false => self.exchange.start(bucket, self.dtype, &values[..self.count]),
-            true => self.exchange.wait(bucket, &mut values[..self.count]),
+            false => self.exchange.start_all_reduce(bucket, self.dtype, &values[..self.count]),
+            true => self.exchange.wait_all_reduce(bucket, &mut values[..self.count]),
         }
     }
 }

@@ -1,22 +1,22 @@
-//! How a value's elements lie in memory.
+//! Memory layouts of values.
 
 use crate::DType;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// A strided layout, optionally with inner blocks: element `(i0, i1, …)` is found by splitting off the inner
-/// blocks (given outermost first), and adding the strides of what remains. Blocked dimensions are padded to
-/// whole blocks; padding holds zeros.
+/// A strided layout, optionally with inner blocks. The offset of element `(i0, i1, …)` is found by splitting
+/// off the inner blocks (outermost first) and adding the strides of the remaining indices. Blocked dimensions
+/// are padded to whole blocks; padding holds zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// A readable name: `plain`, `nhwc`, or oneDNN's letters such as `aBcd16b`.
     pub tag: String,
-    /// The extents that indices run over. Their product is that of the value's shape; a matrix may be seen as
-    /// four-dimensional.
+    /// The extents that indices run over. Their product is that of the value's shape; a matrix may be viewed
+    /// as four-dimensional.
     pub shape: Vec<usize>,
     /// Extents, padded to whole blocks.
     pub padded: Vec<usize>,
-    /// Elements from one outer index to the next, per dimension.
+    /// The stride of each outer index, in elements.
     pub strides: Vec<usize>,
     /// Inner blocks `(dimension, size)`, outermost first.
     pub blocks: Vec<(usize, usize)>,
@@ -73,7 +73,7 @@ impl Layout {
         self.elements() * dtype.bytes()
     }
 
-    /// Where the element at `index` lies, in elements.
+    /// The offset of the element at `index`, in elements.
     #[must_use]
     pub fn offset(&self, index: &[usize]) -> usize {
         let mut rest = [0usize; 8];
@@ -87,22 +87,22 @@ impl Layout {
         offset + rest.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<usize>()
     }
 
-    /// Whether elements lie in row-major order without gaps: then they do for every shape of as many
-    /// elements.
+    /// Returns whether elements are in row-major order without gaps. This holds for every shape of the same
+    /// size.
     #[must_use]
     pub fn is_row_major(&self) -> bool {
         let mut stride = 1;
         self.blocks.is_empty()
             && self.padded == self.shape
-            && self.shape.iter().zip(&self.strides).rev().all(|(&extent, &of)| {
-                let fits = extent == 1 || of == stride;
+            && self.shape.iter().zip(&self.strides).rev().all(|(&extent, &actual_stride)| {
+                let fits = extent == 1 || actual_stride == stride;
                 stride *= extent;
                 fits
             })
     }
 
-    /// Whether elements lie as in `other`, whatever the names: dimensions of extent 1 may have any stride,
-    /// and in row-major order a matrix may be seen as four-dimensional.
+    /// Returns whether elements are at the same offsets as in `other`, whatever the tags: dimensions of
+    /// extent 1 may have any stride, and in row-major order a matrix may be viewed as four-dimensional.
     #[must_use]
     pub fn same_bytes(&self, other: &Self) -> bool {
         if self.is_row_major() && other.is_row_major() {
@@ -124,7 +124,7 @@ impl Layout {
         self.for_each_of(0..self.shape.iter().product(), visit);
     }
 
-    /// The same for a range of elements, counted in row-major order.
+    /// [`Self::for_each`] for a range of elements in row-major order.
     pub fn for_each_of(&self, elements: Range<usize>, mut visit: impl FnMut(usize, usize)) {
         let shape = &self.shape;
         let mut index = vec![0usize; shape.len()];
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn row_major_order_is_the_same_for_every_shape() {
+    fn row_major_layouts_match_for_every_shape() {
         assert!(Layout::plain(&[8, 24]).same_bytes(&Layout::plain(&[8, 2, 3, 4])));
         assert!(!Layout::plain(&[8, 24]).same_bytes(&Layout::channels_last(&[8, 2, 3, 4])));
         assert!(!Layout::plain(&[8, 24]).same_bytes(&Layout::plain(&[8, 25])));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_of_one_do_not_matter() {
+    fn layouts_match_whatever_the_stride_of_extent_one() {
         assert!(Layout::plain(&[8, 1, 4, 4]).same_bytes(&Layout::channels_last(&[8, 1, 4, 4])));
         assert!(!Layout::plain(&[8, 2, 4, 4]).same_bytes(&Layout::channels_last(&[8, 2, 4, 4])));
     }

@@ -1,9 +1,9 @@
 //! Graph to Program to Plan to Session to Timeline.
 //!
-//! The [`passes`] turn a network's graph into a [`Program`]: ordered steps over values. Operations and
-//! kernels ([`ops`]) say what a step computes; they add their steps to a program under construction
-//! ([`build`]). A [`Backend`] chooses a kernel and layouts for every step, [`Plan`] places every byte,
-//! [`Session`] allocates once and runs.
+//! The [`passes`] turn a network's graph into a [`Program`]: ordered steps over values. Kernels ([`ops`])
+//! define the computation of each step and add steps to a program under construction ([`build`]). A
+//! [`Backend`] chooses a kernel and layouts for every step, [`Plan`] places every byte, [`Session`] allocates
+//! once and runs.
 //!
 //! ```text
 //! passes ──▶ ops ──▶ build ──▶ program
@@ -12,29 +12,31 @@
 pub mod backend;
 pub mod build;
 pub mod clock;
+mod dataflow;
 pub mod device;
 mod error;
 pub mod exchange;
-mod flow;
 pub mod layout;
 pub mod memory;
 pub mod ops;
 pub mod passes;
 pub mod phases;
 pub mod plan;
-pub mod probe;
+pub mod profile;
 pub mod program;
 pub mod reference;
 pub mod session;
 mod types;
 
-pub use backend::{Backend, Choices, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile};
+pub use backend::{
+    Backend, Choices, Operands, PrepareRequest, PreparedProgram, PreparedStep, StepKernel, Tile,
+};
 pub use clock::Clock;
 pub use device::Device;
 pub use error::EngineError;
 pub use layout::Layout;
 pub use ops::Kernel;
-pub use phases::Phases;
+pub use phases::StartupTimes;
 pub use plan::{Plan, PlannedStep};
 pub use program::{Phase, Program, Role, Section, Stage, Step, Value, ValueId};
 pub use session::Session;

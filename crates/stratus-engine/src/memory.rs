@@ -1,12 +1,12 @@
 //! Memory placement: a pure function from lifetimes to offsets.
 //!
 //! Greedy by size (Pisarchyk, Lee: "Efficient memory management for deep neural net inference", 2020): the
-//! largest block first, each at the lowest offset where it overlaps nothing that is alive at the same time.
+//! largest block first, each at the lowest offset that overlaps no block alive at the same time.
 
 use crate::EngineError;
 use stratus_base::ALIGNMENT;
 
-/// A block of bytes and the steps during which it holds something.
+/// A block of bytes and the steps during which it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Size in bytes.
@@ -29,7 +29,7 @@ pub fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Places every block; returns the offsets and the bytes they need in all.
+/// Places every block; returns the offsets and the total bytes.
 #[must_use]
 pub fn place(blocks: &[Block]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
@@ -54,10 +54,10 @@ pub fn place(blocks: &[Block]) -> (Vec<usize>, usize) {
     (offsets, total)
 }
 
-/// Checks that no two blocks that are alive at the same time share a byte and all lie within `total`.
+/// Checks that no two blocks alive at the same time overlap and that all end within `total`.
 ///
 /// # Errors
-/// The first two that do.
+/// The first violation.
 pub fn verify(blocks: &[Block], offsets: &[usize], total: usize) -> Result<(), EngineError> {
     let end = |i: usize| offsets[i] + blocks[i].bytes;
     let mut order: Vec<usize> = (0..blocks.len()).filter(|&i| blocks[i].bytes > 0).collect();
@@ -97,7 +97,7 @@ pub fn alive(blocks: &[Block]) -> Vec<usize> {
     each.collect()
 }
 
-/// The most bytes that are alive at one step: no placement can need less.
+/// The peak of bytes alive at one step: a lower bound of every placement.
 #[must_use]
 pub fn lower_bound(blocks: &[Block]) -> usize {
     alive(blocks).into_iter().max().unwrap_or(0)
@@ -109,7 +109,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_chain_needs_two_buffers() {
+    fn a_chain_of_steps_needs_two_buffers() {
         let chain: Vec<Block> = (0..10).map(|i| Block { bytes: 1024, first: i, last: i + 1 }).collect();
         let (offsets, total) = place(&chain);
         verify(&chain, &offsets, total).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn verification_finds_an_overlap() {
+    fn verify_detects_an_overlap() {
         let blocks = [Block { bytes: 128, first: 0, last: 2 }, Block { bytes: 128, first: 2, last: 3 }];
         assert!(verify(&blocks, &[0, 64], 256).is_err());
         assert!(verify(&blocks, &[0, 128], 192).is_err());
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_alive_overlaps(
+        fn blocks_alive_at_the_same_time_never_overlap(
             seeds in prop::collection::vec((1usize..5000, 0usize..40, 0usize..12), 1..80),
         ) {
             let block = |&(bytes, first, length)| Block { bytes, first, last: first + length };

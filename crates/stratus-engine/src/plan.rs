@@ -3,89 +3,90 @@
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
 use crate::ops::{KernelSpec, Tiling};
-use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, Value, ValueId, flow};
+use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, Value, ValueId, dataflow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Where a value lies.
+/// The location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Location {
-    /// Offset in the part of the arena that outlives iterations.
+    /// Offset in the persistent part of the arena.
     Persistent(usize),
-    /// Offset in the part of the arena that each run uses anew.
+    /// Offset in the transient part of the arena, which each run overwrites.
     Transient(usize),
     /// In the caller's buffer: 0 images, 1 labels.
     External(usize),
 }
 
-/// A value's place and layout.
+/// A value's location and layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Where it lies.
+    /// Its location.
     pub location: Location,
     /// Bytes, padding included.
     pub bytes: usize,
-    /// How its elements lie.
+    /// Its layout.
     pub layout: Layout,
 }
 
-/// What was prepared for a step.
+/// The plan of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedStep {
-    /// The library's name of the kernel.
+    /// The backend's name for the implementation.
     pub implementation: String,
     /// Scratch: offset in the transient part, and bytes.
     pub scratch: (usize, usize),
 }
 
-/// A program with a kernel per step and a place per byte.
+/// A program with a kernel for every step and a location for every value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The backend's name.
     pub backend: String,
     /// Library, version, instruction set.
-    pub library: String,
-    /// The build of the kernels: see [`Backend::revision`]. Empty in plans of earlier versions.
+    #[serde(rename = "library")]
+    pub library_description: String,
+    /// The revision of the kernels, see [`Backend::revision`]; empty in plans of earlier versions.
     #[serde(default)]
-    pub kernels: String,
+    #[serde(rename = "kernels")]
+    pub kernel_revision: String,
     /// Threads of the kernels.
     pub threads: usize,
-    /// Everything that was chosen by measuring.
+    /// All choices made by measuring.
     pub choices: Choices,
-    /// Bytes that outlive iterations: parameters, statistics, velocities. Shared by all programs of a
-    /// session.
+    /// Bytes of persistent values: parameters, statistics, velocities. Shared by all programs of a session.
     pub persistent_bytes: usize,
     /// Bytes of activations, gradients and scratch.
     pub transient_bytes: usize,
-    /// Peak of the bytes alive at one step: a lower bound of `transient_bytes`.
+    /// The peak of bytes alive at one step: a lower bound of `transient_bytes`.
     pub transient_lower_bound: usize,
-    /// Per value of the program.
+    /// The placement of each value of the program.
     pub placements: Vec<Placement>,
-    /// Per step of the program.
+    /// The plan of each step of the program.
     pub steps: Vec<PlannedStep>,
-    /// What is run.
+    /// The program.
     pub program: Program,
 }
 
 /// The persistent values of a session: set by its first plan, shared by the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Persistent {
-    /// By name.
+    /// Their placements, by name.
     pub values: BTreeMap<String, Placement>,
     /// Bytes in all.
     pub bytes: usize,
 }
 
-/// Where the tiles of a value lie.
+/// The memory of the tiles of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PartBytes {
-    /// Bytes of one of them.
+pub(crate) struct TileSpan {
+    /// Bytes of one tile.
     pub length: usize,
-    /// From each to the next.
+    /// Distance between tiles in bytes.
     pub stride: usize,
-    /// After how many tiles the first one's bytes are used again.
-    pub places: usize,
+    /// The number of tiles with separate memory, after which the first one's bytes are reused.
+    pub slots: usize,
 }
 
 /// A plan and its kernels.
@@ -97,11 +98,11 @@ pub struct PreparedPlan {
 }
 
 impl Plan {
-    /// Prepares `program` on `backend` and places every byte. `persistent` grows by what this program is the
-    /// first to need.
+    /// Prepares `program` on `backend` and places every byte. Persistent values that no earlier program has
+    /// are added to `persistent`.
     ///
     /// # Errors
-    /// Where the backend cannot run a step, or the result does not verify.
+    /// If the backend does not support a step, or the result does not verify.
     pub fn prepare(
         backend: &dyn Backend,
         program: &Program,
@@ -109,8 +110,11 @@ impl Plan {
         measure: bool,
         persistent: &mut Persistent,
     ) -> Result<PreparedPlan, EngineError> {
-        let fixed =
-            persistent.values.iter().map(|(name, place)| (name.clone(), place.layout.clone())).collect();
+        let fixed = persistent
+            .values
+            .iter()
+            .map(|(name, placement)| (name.clone(), placement.layout.clone()))
+            .collect();
         let prepared = backend.prepare(program, &PrepareRequest { choices, fixed, measure })?;
         prepared.program.verify("prepare")?;
         let plan = Self::place(
@@ -169,7 +173,7 @@ impl Plan {
                         known.filter(|known| !known.layout.same_bytes(&layout) || known.bytes != bytes)
                     {
                         return Err(EngineError::Placement(format!(
-                            "`{}` lies as {} in one program and as {} in another",
+                            "`{}` has layout {} in one program and {} in another",
                             value.name, known.layout.tag, layout.tag
                         )));
                     }
@@ -178,8 +182,8 @@ impl Plan {
                         None => {
                             let location = Location::Persistent(persistent.bytes);
                             persistent.bytes += aligned(bytes);
-                            let place = Placement { location, bytes, layout: layout.clone() };
-                            persistent.values.insert(value.name.clone(), place);
+                            let placement = Placement { location, bytes, layout: layout.clone() };
+                            persistent.values.insert(value.name.clone(), placement);
                             location
                         }
                     }
@@ -189,8 +193,8 @@ impl Plan {
         }
         Ok(Self {
             backend: backend.name().to_owned(),
-            library: backend.describe(),
-            kernels: backend.revision().to_owned(),
+            library_description: backend.describe(),
+            kernel_revision: backend.revision().to_owned(),
             threads: backend.threads(),
             choices,
             persistent_bytes: persistent.bytes,
@@ -202,10 +206,10 @@ impl Plan {
         })
     }
 
-    /// Bytes that a program needs at least, its images and labels included, whatever kernels it will have:
-    /// known before anything is measured. Layouts pad, kernels need scratch, and places leave gaps.
+    /// A lower bound of the memory of a program, images and labels included, known before kernels are chosen.
+    /// Padding, scratch and gaps between values are not included.
     #[must_use]
-    pub fn least_bytes(program: &Program) -> usize {
+    pub fn min_bytes(program: &Program) -> usize {
         let scratch = program.steps.iter().map(|_| 0);
         let lifetimes = lifetimes(program, |id| program.value(id).bytes(), scratch);
         let blocks: Vec<Block> = lifetimes.iter().map(Lifetime::block).collect();
@@ -213,7 +217,7 @@ impl Plan {
         memory::lower_bound(&blocks) + rest.map(Value::bytes).sum::<usize>()
     }
 
-    /// The transient values and the scratch of the steps, each with the steps in which it is alive.
+    /// The lifetimes of transient values and of the steps' scratch.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<Lifetime> {
         let value_bytes = |id: ValueId| self.placements[id.0].bytes;
@@ -234,26 +238,26 @@ impl Plan {
         let operands: Vec<&Value> = operands.iter().collect();
         let bytes = |(at, id): (usize, ValueId)| {
             let every_tile =
-                tiles > 1 && self.program.value(id).per_sample && !self.program.is_cut(id, tiles);
+                tiles > 1 && self.program.value(id).per_sample && !self.program.is_tiled(id, tiles);
             let bytes = self.placements[id.0].bytes * if every_tile { tiles } else { 1 };
             let touched = step.kernel.channels_touched(&operands, at).zip(operands[at].shape.get(1));
-            touched.map_or(bytes, |(touched, of)| bytes * touched / (*of).max(1)) as u64
+            touched.map_or(bytes, |(touched, channels)| bytes * touched / (*channels).max(1)) as u64
         };
         step.operands().enumerate().map(bytes).sum()
     }
 
-    /// Bytes of a value that a step in `tiles` tiles uses at a time, and where those of each tile are; the
-    /// value has so many `copies`, see [`Program::copies`].
+    /// The memory that a step in `tiles` tiles uses of a value with the given number of `copies`, see
+    /// [`Program::live_copies`].
     #[must_use]
-    pub(crate) fn part_bytes(&self, id: ValueId, tiles: usize, copies: usize) -> PartBytes {
+    pub(crate) fn tile_span(&self, id: ValueId, tiles: usize, copies: usize) -> TileSpan {
         let bytes = self.placements[id.0].bytes;
-        // The batch is the outermost dimension of every layout that a value with a row per sample can have.
-        if self.program.is_cut(id, tiles) {
-            PartBytes { length: bytes / tiles, stride: bytes / tiles, places: tiles }
+        // The batch is the outermost dimension in every layout of a per-sample value.
+        if self.program.is_tiled(id, tiles) {
+            TileSpan { length: bytes / tiles, stride: bytes / tiles, slots: tiles }
         } else if copies > 1 {
-            PartBytes { length: bytes, stride: aligned(bytes), places: copies }
+            TileSpan { length: bytes, stride: aligned(bytes), slots: copies }
         } else {
-            PartBytes { length: bytes, stride: 0, places: 1 }
+            TileSpan { length: bytes, stride: 0, slots: 1 }
         }
     }
 
@@ -263,13 +267,13 @@ impl Plan {
         self.placements.iter().find(|placement| placement.location == Location::External(slot))
     }
 
-    /// Checks that within each step no two operands share a byte, everything lies within its part, and what a
-    /// step reads is what was written for it.
+    /// Checks that no two operands of a step overlap, that everything is within its part of the arena, and
+    /// that each step reads the values written for it.
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// The first violation.
     pub fn verify(&self) -> Result<(), EngineError> {
-        let copies = self.program.copies();
+        let copies = self.program.live_copies();
         for (position, step) in self.program.steps.iter().enumerate() {
             let mut ranges: Vec<(u8, usize, usize)> = Vec::new();
             for id in step.operands() {
@@ -282,7 +286,7 @@ impl Plan {
                 let bytes = copies_bytes(placement.bytes, copies[id.0]);
                 if offset + bytes > size {
                     return Err(EngineError::Placement(format!(
-                        "`{}` ends behind its part of the arena",
+                        "`{}` exceeds its part of the arena",
                         self.program.value(id).name
                     )));
                 }
@@ -299,25 +303,25 @@ impl Plan {
                 )));
             }
         }
-        flow::verify(self)
+        dataflow::verify_dataflow(self)
     }
 }
 
-/// What takes transient memory.
+/// The owner of transient memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A transient value.
     Value(ValueId),
-    /// The working memory of the step at a position.
+    /// The scratch of the step at a position.
     Scratch(usize),
 }
 
-/// The steps in which transient memory is in use, ends included.
+/// The lifetime of transient memory, as an inclusive range of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// What takes it.
+    /// The owner.
     pub owner: Owner,
-    /// How much, padding included.
+    /// Bytes, padding included.
     pub bytes: usize,
     /// The first step.
     pub first: usize,
@@ -331,18 +335,18 @@ impl Lifetime {
     }
 }
 
-/// Whether a value lives within one tile of a section: it has one tile's rows, is one tile's share of a sum,
-/// or is written for each micro-batch.
-fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> bool {
-    let is_share = || {
+/// Returns whether a value lives within one tile of a section: it has one tile's rows, is one tile's partial
+/// sum, or is written for each micro-batch.
+fn is_tile_local(program: &Program, section: &Section, id: ValueId) -> bool {
+    let is_partial_sum = || {
         let mut steps = section.steps().map(|position| &program.steps[position]);
-        let is_made_of_one = |step: &Step| match section.micro_batches {
-            true => !step.kernel.adds_up(),
-            false => step.kernel.tiling() == Tiling::Sums,
+        let writes_partial_sum = |step: &Step| match section.micro_batches {
+            true => !step.kernel.accumulates_tiles(),
+            false => step.kernel.tiling() == Tiling::PartialSums,
         };
-        steps.any(|step| is_made_of_one(step) && step.outputs.contains(&id))
+        steps.any(|step| writes_partial_sum(step) && step.outputs.contains(&id))
     };
-    if program.value(id).per_sample { !program.is_cut(id, section.tiles) } else { is_share() }
+    if program.value(id).per_sample { !program.is_tiled(id, section.tiles) } else { is_partial_sum() }
 }
 
 /// The bytes of all copies of a value, each aligned.
@@ -352,21 +356,21 @@ fn copies_bytes(bytes: usize, copies: usize) -> usize {
 
 /// Lifetimes of transient values and of scratch.
 ///
-/// A value of more than one tile is alive during all of every section that uses it, as the section's steps
-/// run once per tile; so is a sum that is carried from tile to tile. Scratch and values of one tile are
-/// written anew for each tile.
+/// A value of more than one tile is alive during every section that uses it, because the section's steps run
+/// once per tile; so is a sum that is carried from tile to tile. Scratch and values of one tile are
+/// overwritten for each tile.
 fn lifetimes(
     program: &Program,
     value_bytes: impl Fn(ValueId) -> usize,
     scratch_bytes: impl Iterator<Item = usize>,
 ) -> Vec<Lifetime> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
-    let copies = program.copies();
+    let copies = program.live_copies();
     for (position, step) in program.steps.iter().enumerate() {
         let section = program.section_of(position);
         for id in step.operands() {
             let (first, last) = match section {
-                Some(section) if copies[id.0] > 1 || !lives_within_a_tile(program, section, id) => {
+                Some(section) if copies[id.0] > 1 || !is_tile_local(program, section, id) => {
                     (section.first, section.steps().end - 1)
                 }
                 _ => (position, position),

@@ -13,11 +13,11 @@ pub enum DType {
     F32,
     /// The upper half of an `F32`.
     Bf16,
-    /// IEEE half precision: three bits more than [`Self::Bf16`] for the number, three fewer for its size.
+    /// IEEE half precision: three more mantissa bits than [`Self::Bf16`], three fewer exponent bits.
     F16,
     /// IEEE double precision: gradient checks and metrics.
     F64,
-    /// Bytes: pixels as they are stored, positions within a pooling window.
+    /// Bytes: stored pixels, and positions within a pooling window.
     U8,
     /// Class labels; negative ones are ignored.
     I32,
@@ -35,8 +35,8 @@ impl DType {
         }
     }
 
-    /// The element at `index` of `bytes`, as a double. For tests and the reference backend; it holds for any
-    /// alignment.
+    /// The element at `index` of `bytes`, as a double. For tests and the reference backend; any alignment is
+    /// allowed.
     #[must_use]
     #[inline]
     pub fn load(self, bytes: &[u8], index: usize) -> f64 {
@@ -79,7 +79,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// What activations are computed in and what weights, statistics and sums are kept in.
+/// The types of computation and of stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -87,8 +87,8 @@ pub enum Precision {
     F32,
     /// Activations and their gradients in bf16; weights, statistics, logits and accumulation in f32.
     Bf16,
-    /// As [`Self::Bf16`], but in f16, whose numbers end at 65,504 and fade out below 6e-5: the loss is
-    /// scaled, see [`crate::ops::LossScale`].
+    /// As [`Self::Bf16`], but in f16, whose largest value is 65,504 and which loses digits below 6e-5: the
+    /// loss is scaled, see [`crate::ops::LossScale`].
     F16,
     /// Everything in double precision: the oracle of gradient checks.
     F64,

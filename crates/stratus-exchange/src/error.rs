@@ -1,59 +1,58 @@
-//! What can go wrong between workers.
+//! Errors of communication between workers.
 
-use stratus_base::library::NotFound;
+use stratus_base::library::LibraryNotFound;
 
-/// Why workers cannot train together, or not any longer.
+/// An error of communication between workers.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// There is no MPI here.
-    #[error("{0}. `make deps` brings MPICH into .deps; STRATUS_MPI names another library's file")]
-    NoLibrary(#[from] NotFound),
-    /// A library that cannot be used.
+    /// No MPI library was found.
+    #[error("{0}; run `make deps` to install MPICH into .deps, or set STRATUS_MPI to a library file")]
+    NoLibrary(#[from] LibraryNotFound),
+    /// The library cannot be used.
     #[error("{library} cannot be used: {reason}")]
     Library {
-        /// Its path.
+        /// The library's path.
         library: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A call failed.
+    /// A call to the library failed.
     #[error("{call} failed: {reason}")]
     Call {
-        /// The function.
+        /// The function that was called.
         call: &'static str,
-        /// What the library says.
+        /// The library's error message.
         reason: String,
     },
-    /// The launcher and the library are not of one kind.
+    /// The launcher and the library belong to different MPI implementations.
     #[error(
-        "{launcher} started {expected} processes, and {library} sees {found}: launcher and library are of \
-         different MPIs. Start with the mpiexec that belongs to the library, or name its library with \
-         STRATUS_MPI"
+        "{launcher} started {expected} processes, but {library} sees {found}: they belong to different MPI \
+         implementations; use the library's own mpiexec, or set STRATUS_MPI to the launcher's library"
     )]
-    OtherLauncher {
-        /// What started the processes.
+    LauncherMismatch {
+        /// The launcher's name.
         launcher: &'static str,
-        /// The library's own words.
+        /// The library's description of itself.
         library: String,
-        /// How many there should be.
+        /// The number of processes according to the launcher.
         expected: usize,
-        /// How many it knows of.
+        /// The number of processes according to the library.
         found: usize,
     },
-    /// As many workers as no tree has.
-    #[error("there are {0} workers; their number is a power of two")]
-    Size(usize),
-    /// A worker gave another number of values than this one.
-    #[error("worker {peer} exchanges {theirs} bytes where this one has {ours}: they do not train the same")]
-    Sizes {
-        /// The other.
+    /// The number of workers is not a power of two.
+    #[error("{0} workers: the number of workers must be a power of two")]
+    NotPowerOfTwo(usize),
+    /// A worker sent a different number of bytes than expected.
+    #[error("worker {peer} sent {theirs} bytes, expected {ours}: the workers run different programs")]
+    LengthMismatch {
+        /// The rank of the sender.
         peer: usize,
-        /// Its bytes.
+        /// The bytes that it sent.
         theirs: usize,
-        /// This worker's.
+        /// The bytes that this worker expected.
         ours: usize,
     },
-    /// An earlier exchange failed, or the thread is gone.
-    #[error("the exchange with the other workers has ended: {0}")]
-    Ended(String),
+    /// An earlier exchange failed, or the exchange thread has ended.
+    #[error("communication with the other workers has failed: {0}")]
+    Disconnected(String),
 }

@@ -1,24 +1,24 @@
-//! Workers that are threads of one process, for tests.
+//! Transport between workers that are threads of one process, for tests.
 
-use crate::{ExchangeError, Message, Pending, Transport};
+use crate::{ExchangeError, Message, TransferState, Transport};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-/// What is sent: its tag, where it has one, and the bytes.
-type Sent = (Option<u16>, Vec<u8>);
+/// The bytes of a message, with its tag if it has one.
+type TaggedBytes = (Option<u16>, Vec<u8>);
 
-struct Way {
-    to: Sender<Sent>,
-    from: Receiver<Sent>,
-    /// What came before somebody wanted it.
-    early: VecDeque<Sent>,
+struct Connection {
+    to: Sender<TaggedBytes>,
+    from: Receiver<TaggedBytes>,
+    /// Messages that have arrived but were not requested yet.
+    queued: VecDeque<TaggedBytes>,
 }
 
-impl Way {
-    /// The next of a kind that is there; `Err` where the other is gone.
+impl Connection {
+    /// The next message with this tag, waiting for it if `waits`; `Err` if the peer has disconnected.
     fn next(&mut self, tag: Option<u16>, waits: bool) -> Result<Option<Vec<u8>>, ()> {
-        if let Some(at) = self.early.iter().position(|(found, _)| *found == tag) {
-            return Ok(self.early.remove(at).map(|(_, bytes)| bytes));
+        if let Some(at) = self.queued.iter().position(|(found, _)| *found == tag) {
+            return Ok(self.queued.remove(at).map(|(_, bytes)| bytes));
         }
         loop {
             let received = match (waits, self.from.try_recv()) {
@@ -30,26 +30,26 @@ impl Way {
             if received.0 == tag {
                 return Ok(Some(received.1));
             }
-            self.early.push_back(received);
+            self.queued.push_back(received);
         }
     }
 }
 
-/// A worker among threads.
+/// The transport of one worker.
 pub struct InProcess {
     rank: usize,
-    /// To each worker, and from each.
-    ways: Vec<Way>,
+    /// The connection to each worker, by rank.
+    connections: Vec<Connection>,
     sent: VecDeque<Message>,
-    /// What is to be received: from whom, which, into what.
-    wanted: Vec<(usize, u16, Vec<u8>)>,
+    /// Receives in progress: peer, tag, buffer.
+    receives: Vec<(usize, u16, Vec<u8>)>,
 }
 
-/// The ends of `size` workers.
+/// Creates connected transports for `size` workers, by rank.
 #[must_use]
-pub fn workers(size: usize) -> Vec<InProcess> {
-    let mut senders: Vec<Vec<Sender<Sent>>> = (0..size).map(|_| Vec::new()).collect();
-    let mut receivers: Vec<Vec<Receiver<Sent>>> = (0..size).map(|_| Vec::new()).collect();
+pub fn transports(size: usize) -> Vec<InProcess> {
+    let mut senders: Vec<Vec<Sender<TaggedBytes>>> = (0..size).map(|_| Vec::new()).collect();
+    let mut receivers: Vec<Vec<Receiver<TaggedBytes>>> = (0..size).map(|_| Vec::new()).collect();
     for from in &mut senders {
         for to in &mut receivers {
             let (sender, receiver) = channel();
@@ -57,19 +57,19 @@ pub fn workers(size: usize) -> Vec<InProcess> {
             to.push(receiver);
         }
     }
-    let way = |(to, from)| Way { to, from, early: VecDeque::new() };
+    let connection = |(to, from)| Connection { to, from, queued: VecDeque::new() };
     let ends = senders.into_iter().zip(receivers).enumerate();
     ends.map(|(rank, (to, from))| InProcess {
         rank,
-        ways: to.into_iter().zip(from).map(way).collect(),
+        connections: to.into_iter().zip(from).map(connection).collect(),
         sent: VecDeque::new(),
-        wanted: Vec::new(),
+        receives: Vec::new(),
     })
     .collect()
 }
 
-fn gone(peer: usize) -> ExchangeError {
-    ExchangeError::Ended(format!("worker {peer} is gone"))
+fn disconnected(peer: usize) -> ExchangeError {
+    ExchangeError::Disconnected(format!("worker {peer} has disconnected"))
 }
 
 impl Transport for InProcess {
@@ -78,30 +78,30 @@ impl Transport for InProcess {
     }
 
     fn size(&self) -> usize {
-        self.ways.len()
+        self.connections.len()
     }
 
     fn send_receive(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError> {
-        let way = self.ways.get_mut(peer).ok_or_else(|| gone(peer))?;
-        way.to.send((None, send.to_vec())).map_err(|_| gone(peer))?;
-        let received = way.next(None, true).map_err(|()| gone(peer))?.unwrap_or_default();
+        let connection = self.connections.get_mut(peer).ok_or_else(|| disconnected(peer))?;
+        connection.to.send((None, send.to_vec())).map_err(|_| disconnected(peer))?;
+        let received = connection.next(None, true).map_err(|()| disconnected(peer))?.unwrap_or_default();
         if received.len() != receive.len() {
             let (theirs, ours) = (received.len(), receive.len());
-            return Err(ExchangeError::Sizes { peer, theirs, ours });
+            return Err(ExchangeError::LengthMismatch { peer, theirs, ours });
         }
         receive.copy_from_slice(&received);
         Ok(())
     }
 
     fn start_send(&mut self, peer: usize, tag: u16, bytes: Vec<u8>) -> Result<(), ExchangeError> {
-        let way = self.ways.get(peer).ok_or_else(|| gone(peer))?;
-        way.to.send((Some(tag), bytes.clone())).map_err(|_| gone(peer))?;
+        let connection = self.connections.get(peer).ok_or_else(|| disconnected(peer))?;
+        connection.to.send((Some(tag), bytes.clone())).map_err(|_| disconnected(peer))?;
         self.sent.push_back(Message { peer, tag, received: false, bytes });
         Ok(())
     }
 
     fn start_receive(&mut self, peer: usize, tag: u16, buffer: Vec<u8>) -> Result<(), ExchangeError> {
-        self.wanted.push((peer, tag, buffer));
+        self.receives.push((peer, tag, buffer));
         Ok(())
     }
 
@@ -109,26 +109,26 @@ impl Transport for InProcess {
         if let Some(message) = self.sent.pop_front() {
             return Ok(Some(message));
         }
-        for at in 0..self.wanted.len() {
-            let (peer, tag, ref buffer) = self.wanted[at];
-            let way = self.ways.get_mut(peer).ok_or_else(|| gone(peer))?;
-            if let Some(bytes) = way.next(Some(tag), false).map_err(|()| gone(peer))? {
+        for at in 0..self.receives.len() {
+            let (peer, tag, ref buffer) = self.receives[at];
+            let connection = self.connections.get_mut(peer).ok_or_else(|| disconnected(peer))?;
+            if let Some(bytes) = connection.next(Some(tag), false).map_err(|()| disconnected(peer))? {
                 let (theirs, ours) = (bytes.len(), buffer.len());
                 if theirs != ours {
-                    return Err(ExchangeError::Sizes { peer, theirs, ours });
+                    return Err(ExchangeError::LengthMismatch { peer, theirs, ours });
                 }
-                self.wanted.remove(at);
+                self.receives.remove(at);
                 return Ok(Some(Message { peer, tag, received: true, bytes }));
             }
         }
         Ok(None)
     }
 
-    fn pending(&self) -> Pending {
-        match (self.sent.is_empty(), self.wanted.is_empty()) {
-            (false, _) => Pending::Moving,
-            (true, false) => Pending::Waiting,
-            (true, true) => Pending::Nothing,
+    fn transfer_state(&self) -> TransferState {
+        match (self.sent.is_empty(), self.receives.is_empty()) {
+            (false, _) => TransferState::Transferring,
+            (true, false) => TransferState::Waiting,
+            (true, true) => TransferState::Idle,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Workers that train together.
+//! Communication between the workers of one run.
 //!
-//! [`Workers`] is one process's end: it exchanges with the others through a [`Transport`], on a thread of its
-//! own, so that training goes on meanwhile. Sums are made along a binary tree over the workers ([`tree`]),
-//! whatever their number; the stages of a pipeline send each other messages. [`mpi`] is the transport between
-//! processes; its library is loaded at run time.
+//! [`WorkerGroup`] is the end of one process: it exchanges data with the others through a [`Transport`], on a
+//! separate thread, while training continues. Sums are computed along a binary tree over the workers
+//! ([`tree`]); pipeline stages send each other messages. [`mpi`] is the transport between processes; its
+//! library is loaded at run time.
 //!
 //! ```text
 //! engine's steps ──▶ Workers ──▶ a thread: tree ──▶ Transport: MPI
@@ -16,9 +16,9 @@ mod messages;
 pub mod mpi;
 mod transport;
 pub mod tree;
-mod workers;
+mod worker_group;
 
-pub use environment::{Launched, launched};
+pub use environment::{LaunchInfo, launch_info};
 pub use error::ExchangeError;
-pub use transport::{Message, Pending, Transport};
-pub use workers::Workers;
+pub use transport::{Message, TransferState, Transport};
+pub use worker_group::WorkerGroup;

@@ -1,65 +1,65 @@
-//! Messages from worker to worker, of which each kind comes again and again: their memory, and where each is.
+//! Buffers and state of recurring messages between workers.
 
 use std::collections::HashMap;
 
-/// Messages of one kind to one worker that may be on their way: the sender waits with more.
-const ON_THEIR_WAY: usize = 2;
+/// The maximum number of messages of one kind in flight to one worker; the sender then waits.
+const MAX_IN_FLIGHT: usize = 2;
 
-/// The messages of each kind to and from each worker.
+/// Messages by peer and tag, in both directions.
 #[derive(Default)]
-pub(crate) struct Messages {
-    sent: HashMap<(usize, u16), Sent>,
-    received: HashMap<(usize, u16), Received>,
+pub(crate) struct MessagePool {
+    sent: HashMap<(usize, u16), SendState>,
+    received: HashMap<(usize, u16), ReceiveState>,
 }
 
 #[derive(Default)]
-struct Sent {
-    on_their_way: usize,
-    /// Memory that is free.
+struct SendState {
+    in_flight: usize,
+    /// Buffers that are free.
     free: Vec<Vec<u8>>,
 }
 
-/// Where a message that is to be received is.
+/// The state of a message to be received.
 #[derive(Default)]
-enum Received {
-    /// Nobody has asked for it; its memory, once it had some.
+enum ReceiveState {
+    /// Not requested yet.
     #[default]
     Idle,
     Free(Vec<u8>),
-    Begun,
+    InFlight,
     Arrived(Vec<u8>),
 }
 
-impl Messages {
-    /// Memory for a message, where another one may be sent.
-    pub fn memory_to_send(&mut self, peer: usize, tag: u16) -> Option<Vec<u8>> {
+impl MessagePool {
+    /// Returns a buffer for another message; `None` while [`MAX_IN_FLIGHT`] are in flight.
+    pub fn acquire_send_buffer(&mut self, peer: usize, tag: u16) -> Option<Vec<u8>> {
         let sent = self.sent.entry((peer, tag)).or_default();
-        if sent.on_their_way >= ON_THEIR_WAY {
+        if sent.in_flight >= MAX_IN_FLIGHT {
             return None;
         }
-        sent.on_their_way += 1;
+        sent.in_flight += 1;
         Some(sent.free.pop().unwrap_or_default())
     }
 
-    /// Memory for the next message of a kind, where none was begun.
-    pub fn memory_to_receive(&mut self, peer: usize, tag: u16, length: usize) -> Option<Vec<u8>> {
+    /// Returns a buffer for the next message of a kind; `None` while one is in flight or has arrived.
+    pub fn acquire_receive_buffer(&mut self, peer: usize, tag: u16, length: usize) -> Option<Vec<u8>> {
         let received = self.received.entry((peer, tag)).or_default();
-        if matches!(received, Received::Begun | Received::Arrived(_)) {
+        if matches!(received, ReceiveState::InFlight | ReceiveState::Arrived(_)) {
             return None;
         }
-        let mut memory = match std::mem::replace(received, Received::Begun) {
-            Received::Free(memory) => memory,
+        let mut buffer = match std::mem::replace(received, ReceiveState::InFlight) {
+            ReceiveState::Free(buffer) => buffer,
             _ => Vec::new(),
         };
-        memory.resize(length, 0);
-        Some(memory)
+        buffer.resize(length, 0);
+        Some(buffer)
     }
 
-    /// A message that has arrived; its memory is given back by [`Self::read`].
-    pub fn arrived(&mut self, peer: usize, tag: u16) -> Option<Vec<u8>> {
+    /// Takes a message that has arrived; [`Self::release_receive_buffer`] returns its buffer.
+    pub fn take_arrived(&mut self, peer: usize, tag: u16) -> Option<Vec<u8>> {
         let received = self.received.get_mut(&(peer, tag))?;
         match std::mem::take(received) {
-            Received::Arrived(bytes) => Some(bytes),
+            ReceiveState::Arrived(bytes) => Some(bytes),
             other => {
                 *received = other;
                 None
@@ -67,18 +67,18 @@ impl Messages {
         }
     }
 
-    /// Takes the memory of a message that was read.
-    pub fn read(&mut self, peer: usize, tag: u16, memory: Vec<u8>) {
-        self.received.insert((peer, tag), Received::Free(memory));
+    /// Gives back the buffer of a message that was read.
+    pub fn release_receive_buffer(&mut self, peer: usize, tag: u16, buffer: Vec<u8>) {
+        self.received.insert((peer, tag), ReceiveState::Free(buffer));
     }
 
-    /// A message is done.
-    pub fn done(&mut self, message: crate::Message) {
+    /// Records that a message was sent or has arrived.
+    pub fn complete(&mut self, message: crate::Message) {
         let crate::Message { peer, tag, received, bytes } = message;
         if received {
-            self.received.insert((peer, tag), Received::Arrived(bytes));
+            self.received.insert((peer, tag), ReceiveState::Arrived(bytes));
         } else if let Some(sent) = self.sent.get_mut(&(peer, tag)) {
-            sent.on_their_way -= 1;
+            sent.in_flight -= 1;
             sent.free.push(bytes);
         }
     }

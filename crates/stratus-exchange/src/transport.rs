@@ -1,4 +1,4 @@
-//! How two workers exchange bytes.
+//! The interface by which two workers exchange bytes.
 
 use crate::ExchangeError;
 
@@ -7,61 +7,60 @@ use crate::ExchangeError;
 pub struct Message {
     /// The other worker.
     pub peer: usize,
-    /// Which kind of message.
+    /// The kind of message.
     pub tag: u16,
-    /// Whether it was received.
+    /// True if it was received, false if it was sent.
     pub received: bool,
-    /// What it says; of one that was sent, its memory.
+    /// Its content; for a sent message, the buffer to reuse.
     pub bytes: Vec<u8>,
 }
 
-/// How far messages are.
+/// The state of all messages in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pending {
-    /// All are done.
-    Nothing,
-    /// The other end of each is not there yet.
+pub enum TransferState {
+    /// None is in flight.
+    Idle,
+    /// All wait for their peer.
     Waiting,
-    /// Bytes are on their way.
-    Moving,
+    /// At least one is being transferred.
+    Transferring,
 }
 
-/// A worker's end of the ways to all others. One thread calls it.
+/// One worker's connections to all others; used by a single thread.
 pub trait Transport {
-    /// This worker's number, from 0.
+    /// The rank of this worker, from 0.
     fn rank(&self) -> usize;
 
-    /// How many workers there are.
+    /// The number of workers.
     fn size(&self) -> usize;
 
-    /// Sends bytes to a worker and receives as many as `receive` holds from it, both at the same time.
+    /// Sends `send` to a worker and fills `receive` with bytes from it, both at the same time.
     ///
     /// # Errors
-    /// Where the other is gone.
+    /// If the peer has disconnected, or sends a different number of bytes.
     fn send_receive(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError>;
 
-    /// Begins to send a message to a worker. Messages of one tag arrive in their order.
+    /// Starts to send a message to a worker. Messages with the same tag arrive in order.
     ///
     /// # Errors
-    /// Where it is larger than the transport takes, or the other is gone.
+    /// If the message exceeds the transport's limit, or the peer has disconnected.
     fn start_send(&mut self, peer: usize, tag: u16, bytes: Vec<u8>) -> Result<(), ExchangeError>;
 
-    /// Begins to receive a message, of as many bytes as the buffer has. One at a time of each tag of a
-    /// worker.
+    /// Starts to receive a message of exactly the buffer's length; at most one at a time per peer and tag.
     ///
     /// # Errors
-    /// As [`Self::start_send`].
+    /// See [`Self::start_send`].
     fn start_receive(&mut self, peer: usize, tag: u16, buffer: Vec<u8>) -> Result<(), ExchangeError>;
 
-    /// Works at what was begun, and returns one message that is done.
+    /// Makes progress on the messages in flight, and returns one that has completed.
     ///
     /// # Errors
-    /// Where the other is gone, or a message has another size.
+    /// If the peer has disconnected, or a message has a different length.
     fn progress(&mut self) -> Result<Option<Message>, ExchangeError>;
 
-    /// How far the messages are that were begun.
-    fn pending(&self) -> Pending;
+    /// The state of the messages in flight.
+    fn transfer_state(&self) -> TransferState;
 
-    /// Leaves the others, when all do: nothing is exchanged any more. Whoever does not is taken for dead.
+    /// Shuts down; all workers call it. A worker that ends without it counts as failed.
     fn leave(&mut self) {}
 }

@@ -1,4 +1,4 @@
-//! The whole bill of a training: what it takes beside its steps.
+//! The bill of a training run: its steps and all other costs.
 //!
 //! ```text
 //! work  = set-up + data transfer + training + validation + checkpoints
@@ -7,59 +7,65 @@
 //!       = work / (1 - rate · lost)
 //! ```
 //!
-//! A machine that is taken away at any moment alike has lost half an interval of work in the mean, and starts
-//! again: the first order of J. W. Young, "A first order approximation to the optimum checkpoint interval",
-//! Communications of the ACM 17 (9), 1974; J. T. Daly, Future Generation Computer Systems 22 (3), 2006, has
-//! higher ones. Starting again can be interrupted too: preemptions are counted over the total.
+//! A machine that is preempted at a uniformly random moment loses half an interval of work on average and
+//! restarts: the first-order model of J. W. Young, "A first order approximation to the optimum checkpoint
+//! interval", Communications of the ACM 17 (9), 1974; J. T. Daly, Future Generation Computer Systems 22 (3),
+//! 2006, has higher orders. A restart can be interrupted too, so preemptions are counted over the total.
 
 use crate::error::{Error, Result};
 use crate::model::Framework;
 use crate::profile::Interval;
 use serde::Serialize;
 
-/// Bytes a second to a disk that nothing else is known of: the 125 MiB/s that a gp3 volume has without paying
-/// for more (Amazon EBS User Guide, "General Purpose SSD volumes", 2024-01).
-pub const DISK: f64 = 125.0 * 1_048_576.0;
-/// Seconds until the first iteration on a GPU: of ResNet-50 on an H100 16.0 for measuring kernels and cuDNN's
-/// plans, and 11.4 for compiling kernels that no cache holds (docs/benchmarks/gpu.md).
-pub const SET_UP_GPU: f64 = 27.4;
-/// On a processor: the longest planning of ResNet-152 with nothing in the cache, f32 on a slow Xeon
-/// (docs/benchmarks/planning.md).
-pub const SET_UP_CPU: f64 = 10.8;
+/// Default write rate of a disk: the 125 MiB/s of a gp3 volume without additional cost (Amazon EBS User
+/// Guide, "General Purpose SSD volumes", 2024-01).
+pub const DISK_BYTES_PER_S: f64 = 125.0 * 1_048_576.0;
+/// Seconds until the first iteration on a GPU: ResNet-50 on an H100 takes 16.0 for measuring kernels and
+/// cuDNN plans, and 11.4 for compiling kernels with a cold cache (docs/benchmarks/gpu.md).
+pub const GPU_STARTUP_S: f64 = 27.4;
+/// Seconds until the first iteration on a CPU: the longest planning of ResNet-152 with a cold cache, f32 on a
+/// slow Xeon (docs/benchmarks/planning.md).
+pub const CPU_STARTUP_S: f64 = 10.8;
 
-/// What the machine and the way to it are like.
+/// The conditions of a run on a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Conditions {
-    /// Bytes a second at which the data set comes to the machine; where it is not known, the way of the data
-    /// is not counted.
-    pub link: Option<f64>,
-    /// Bytes of the data set, where known.
-    pub data: Option<u64>,
-    /// Bytes a second at which checkpoints are written.
-    pub disk: f64,
-    /// How often an hour the machine is taken away.
-    pub preemptions: f64,
-    /// Seconds between checkpoints within an epoch; 0: there are only those at the ends of epochs.
-    pub checkpoint_every: f64,
-    /// Seconds until the first iteration, where they were measured.
-    pub set_up: Option<f64>,
+pub struct RunConditions {
+    /// Download rate of the data set, bytes/s; `None` means that the transfer is not counted.
+    pub download_bytes_per_s: Option<f64>,
+    /// Bytes of the data set, if known.
+    pub data_bytes: Option<u64>,
+    /// Write rate of checkpoints, bytes/s.
+    pub disk_bytes_per_s: f64,
+    /// Preemptions per hour.
+    pub preemptions_per_hour: f64,
+    /// Seconds between checkpoints within an epoch; 0 means only at the ends of epochs.
+    pub checkpoint_interval_s: f64,
+    /// Seconds until the first iteration, if measured.
+    pub startup_s: Option<f64>,
 }
 
-impl Default for Conditions {
+impl Default for RunConditions {
     fn default() -> Self {
-        Self { link: None, data: None, disk: DISK, preemptions: 0.0, checkpoint_every: 0.0, set_up: None }
+        Self {
+            download_bytes_per_s: None,
+            data_bytes: None,
+            disk_bytes_per_s: DISK_BYTES_PER_S,
+            preemptions_per_hour: 0.0,
+            checkpoint_interval_s: 0.0,
+            startup_s: None,
+        }
     }
 }
 
-impl Conditions {
-    /// Whether the bill can be made of this framework's training.
+impl RunConditions {
+    /// Checks that the bill can be computed for training with this framework.
     ///
     /// # Errors
-    /// Where a machine is taken away, and what starting again takes was never measured.
+    /// If there are preemptions, but restarts of the framework were never measured.
     pub fn check(&self, framework: Framework) -> Result<()> {
-        if framework == Framework::Tensorflow && self.preemptions > 0.0 {
+        if framework == Framework::Tensorflow && self.preemptions_per_hour > 0.0 {
             return Err(Error::TooFew {
-                problem: "what starting TensorFlow again takes was not measured: it has no preemptions"
+                problem: "preemptions are not supported for TensorFlow: its restart time was not measured"
                     .to_owned(),
             });
         }
@@ -67,27 +73,27 @@ impl Conditions {
     }
 }
 
-/// A part of the bill.
+/// An item of the bill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
-    /// Until the first iteration.
+pub enum BillItem {
+    /// Startup, until the first iteration.
     SetUp,
-    /// The data set's way to the machine.
+    /// Transfer of the data set to the machine.
     DataTransfer,
     /// Training steps.
     Training,
-    /// Steps of validation.
+    /// Validation steps.
     Validation,
     /// Writing checkpoints.
     Checkpoints,
-    /// Starting again, and what is computed again.
+    /// Restarts and repeated work.
     Preemptions,
-    /// All that is counted.
+    /// The sum of all counted items.
     Total,
 }
 
-impl Item {
+impl BillItem {
     /// Its name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -103,97 +109,99 @@ impl Item {
     }
 }
 
-/// A line of the bill. What is not counted is `None`.
+/// A line of the bill. Values that are not counted are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Part {
-    /// What for.
-    pub part: Item,
-    /// How often, of checkpoints and preemptions; in the mean.
+pub struct BillLine {
+    /// The item.
+    pub part: BillItem,
+    /// Mean number of checkpoints or preemptions.
     pub count: Option<f64>,
     /// Hours.
     pub hours: Option<f64>,
-    /// The price of these.
+    /// The price of these hours.
     pub price: Option<f64>,
 }
 
-/// What all epochs take, and what of them is known.
+/// The known times of all epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Epochs {
-    /// How many.
+    /// Number of epochs.
     pub count: u64,
-    /// Training steps of all.
+    /// Training steps of all epochs.
     pub training: Interval,
-    /// Validations of all, where the number of images is known.
+    /// Validations of all epochs, if the number of images is known.
     pub validation: Option<Interval>,
-    /// Seconds until the first iteration, where known.
-    pub set_up: Option<f64>,
-    /// Bytes of a checkpoint, where they are written.
+    /// Seconds until the first iteration, if known.
+    pub startup_s: Option<f64>,
+    /// Bytes of a checkpoint, if checkpoints are written.
     pub checkpoint: Option<u64>,
 }
 
-/// How a number is taken out of an interval.
-type End = fn(Interval) -> f64;
+/// Selects a bound or the centre of an interval.
+type IntervalEnd = fn(Interval) -> f64;
 
 /// The seconds of a bill at one end of the intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seconds {
+struct BillSeconds {
     data: Option<f64>,
     training: f64,
     validation: Option<f64>,
-    /// How many, and seconds of all.
+    /// Number and seconds of checkpoints.
     checkpoints: Option<[f64; 2]>,
-    /// The same. `None` where the machine is taken away faster than it gets on.
+    /// Number and seconds of preemptions; `None` if training never finishes.
     preemptions: Option<[f64; 2]>,
     total: Option<f64>,
 }
 
-fn seconds(epochs: &Epochs, conditions: &Conditions, end: End) -> Seconds {
+fn seconds(epochs: &Epochs, conditions: &RunConditions, end: IntervalEnd) -> BillSeconds {
     let training = end(epochs.training);
     let validation = epochs.validation.map(end);
     let epoch = training / epochs.count.max(1) as f64;
-    let every = if conditions.checkpoint_every > 0.0 { conditions.checkpoint_every } else { f64::INFINITY };
+    let every =
+        if conditions.checkpoint_interval_s > 0.0 { conditions.checkpoint_interval_s } else { f64::INFINITY };
     let checkpoints = epochs.checkpoint.map(|bytes| {
-        // One at the end of each epoch, and those within it.
+        // Counts one at the end of each epoch, and those within it.
         let count = epochs.count as f64 * ((epoch / every).floor() + 1.0);
-        [count, count * bytes as f64 / conditions.disk]
+        [count, count * bytes as f64 / conditions.disk_bytes_per_s]
     });
-    let data = conditions.link.and_then(|link| Some(conditions.data? as f64 / link));
-    let set_up = epochs.set_up.unwrap_or(0.0);
-    let of_checkpoints = checkpoints.map_or(0.0, |[_, seconds]| seconds);
-    let work = set_up + data.unwrap_or(0.0) + training + validation.unwrap_or(0.0) + of_checkpoints;
+    let data = conditions.download_bytes_per_s.and_then(|link| Some(conditions.data_bytes? as f64 / link));
+    let set_up = epochs.startup_s.unwrap_or(0.0);
+    let checkpoint_s = checkpoints.map_or(0.0, |[_, seconds]| seconds);
+    let work = set_up + data.unwrap_or(0.0) + training + validation.unwrap_or(0.0) + checkpoint_s;
     let lost = set_up + 0.5 * every.min(epoch);
-    let rate = conditions.preemptions / 3600.0;
+    let rate = conditions.preemptions_per_hour / 3600.0;
     let total = (rate * lost < 1.0).then(|| work / (1.0 - rate * lost));
     let preemptions = total.map(|total| [rate * total, rate * total * lost]);
-    Seconds { data, training, validation, checkpoints, preemptions, total }
+    BillSeconds { data, training, validation, checkpoints, preemptions, total }
 }
 
-/// The whole bill, a line each, the last the total; and the total's interval, each end where it is ever done.
+/// Returns the lines of the bill, the total last, and the interval of the total, with `None` if training
+/// never finishes.
 pub(crate) fn bill(
     epochs: &Epochs,
-    conditions: &Conditions,
+    conditions: &RunConditions,
     hourly: Option<f64>,
-) -> (Vec<Part>, [Option<f64>; 3]) {
-    let made = seconds(epochs, conditions, |interval| interval.seconds);
-    let part = |part: Item, counted: Option<[f64; 2]>, seconds: Option<f64>| Part {
+) -> (Vec<BillLine>, [Option<f64>; 3]) {
+    let expected = seconds(epochs, conditions, |interval| interval.seconds);
+    let part = |part: BillItem, counted: Option<[f64; 2]>, seconds: Option<f64>| BillLine {
         part,
         count: counted.map(|[count, _]| count),
         hours: seconds.map(|seconds| seconds / 3600.0),
         price: seconds.zip(hourly).map(|(seconds, hourly)| hourly * seconds / 3600.0),
     };
-    let of = |counted: Option<[f64; 2]>| counted.map(|[_, seconds]| seconds);
+    let seconds_of = |counted: Option<[f64; 2]>| counted.map(|[_, seconds]| seconds);
     let parts = vec![
-        part(Item::SetUp, None, epochs.set_up),
-        part(Item::DataTransfer, None, made.data),
-        part(Item::Training, None, Some(made.training)),
-        part(Item::Validation, None, made.validation),
-        part(Item::Checkpoints, made.checkpoints, of(made.checkpoints)),
-        part(Item::Preemptions, made.preemptions, of(made.preemptions)),
-        part(Item::Total, None, made.total),
+        part(BillItem::SetUp, None, epochs.startup_s),
+        part(BillItem::DataTransfer, None, expected.data),
+        part(BillItem::Training, None, Some(expected.training)),
+        part(BillItem::Validation, None, expected.validation),
+        part(BillItem::Checkpoints, expected.checkpoints, seconds_of(expected.checkpoints)),
+        part(BillItem::Preemptions, expected.preemptions, seconds_of(expected.preemptions)),
+        part(BillItem::Total, None, expected.total),
     ];
     let low = seconds(epochs, conditions, |interval| interval.low).total;
     let high = seconds(epochs, conditions, |interval| interval.high).total;
-    (parts, [low, made.total, high])
+    (parts, [low, expected.total, high])
 }
 
 #[cfg(test)]
@@ -206,29 +214,29 @@ mod tests {
             count: 10,
             training: Interval { seconds: 10_000.0, low: 5_000.0, high: 20_000.0 },
             validation: Some(Interval { seconds: 200.0, low: 100.0, high: 400.0 }),
-            set_up: Some(20.0),
+            startup_s: Some(20.0),
             checkpoint: Some(250_000_000),
         }
     }
 
-    fn conditions() -> Conditions {
-        Conditions {
-            link: Some(125e6),
-            data: Some(10_000_000_000),
-            disk: 1e8,
-            preemptions: 0.0,
-            checkpoint_every: 300.0,
-            set_up: None,
+    fn conditions() -> RunConditions {
+        RunConditions {
+            download_bytes_per_s: Some(125e6),
+            data_bytes: Some(10_000_000_000),
+            disk_bytes_per_s: 1e8,
+            preemptions_per_hour: 0.0,
+            checkpoint_interval_s: 300.0,
+            startup_s: None,
         }
     }
 
-    fn near(found: Option<f64>, expected: f64) {
+    fn assert_close(found: Option<f64>, expected: f64) {
         let found = found.unwrap();
         assert!((found / expected - 1.0).abs() < 1e-12, "{found}, not {expected}");
     }
 
     #[test]
-    fn every_part_is_counted() {
+    fn counts_every_item() {
         let (parts, [low, total, high]) = bill(&epochs(), &conditions(), Some(3.6));
         // 10 GB at 125 MB/s take 80 s. An epoch has checkpoints after 300, 600 and 900 s and at its end: 40
         // of 2.5 s.
@@ -237,51 +245,54 @@ mod tests {
             assert!((part.hours.unwrap() * 3600.0 - expected).abs() < 1e-9, "{part:?}");
             assert!((part.price.unwrap() - expected / 1000.0).abs() < 1e-9, "{part:?}");
         }
-        assert_eq!(parts.iter().map(|part| part.part).next_back(), Some(Item::Total));
+        assert_eq!(parts.iter().map(|part| part.part).next_back(), Some(BillItem::Total));
         assert_eq!((parts[4].count, parts[5].count), (Some(40.0), Some(0.0)));
-        near(total, 10_400.0);
+        assert_close(total, 10_400.0);
         // Epochs of 500 s have two checkpoints each, of 2,000 s seven.
-        near(low, 20.0 + 80.0 + 5_000.0 + 100.0 + 50.0);
-        near(high, 20.0 + 80.0 + 20_000.0 + 400.0 + 175.0);
+        assert_close(low, 20.0 + 80.0 + 5_000.0 + 100.0 + 50.0);
+        assert_close(high, 20.0 + 80.0 + 20_000.0 + 400.0 + 175.0);
     }
 
     #[test]
-    fn a_preemption_costs_a_start_and_half_an_interval() {
-        let conditions = Conditions { preemptions: 0.5, ..conditions() };
+    fn preemption_costs_a_restart_and_half_an_interval() {
+        let conditions = RunConditions { preemptions_per_hour: 0.5, ..conditions() };
         let (parts, [_, total, _]) = bill(&epochs(), &conditions, None);
         // 20 + 150 s each: total = 10,400 / (1 - 0.5 · 170 / 3600).
         let whole = 10_400.0 / (1.0 - 85.0 / 3600.0);
-        near(total, whole);
-        near(parts[5].count, whole / 7200.0);
-        near(parts[5].hours, whole / 7200.0 * 170.0 / 3600.0);
+        assert_close(total, whole);
+        assert_close(parts[5].count, whole / 7200.0);
+        assert_close(parts[5].hours, whole / 7200.0 * 170.0 / 3600.0);
         assert_eq!(parts[6].price, None);
         // Without checkpoints within an epoch it is half of the epoch: 20 + 500 s.
         let (parts, [_, total, _]) =
-            bill(&epochs(), &Conditions { checkpoint_every: 0.0, ..conditions }, None);
+            bill(&epochs(), &RunConditions { checkpoint_interval_s: 0.0, ..conditions }, None);
         assert_eq!(parts[4].count, Some(10.0));
-        near(total, (20.0 + 80.0 + 10_000.0 + 200.0 + 25.0) / (1.0 - 260.0 / 3600.0));
+        assert_close(total, (20.0 + 80.0 + 10_000.0 + 200.0 + 25.0) / (1.0 - 260.0 / 3600.0));
     }
 
     #[test]
-    fn what_is_taken_away_too_often_is_never_done() {
+    fn too_frequent_preemptions_never_finish() {
         // 20 + 150 s are lost each time; every 170 s is just too often.
         let often = 3600.0 / 170.0;
-        let total = |preemptions: f64| bill(&epochs(), &Conditions { preemptions, ..conditions() }, None).1;
+        let total = |preemptions: f64| {
+            bill(&epochs(), &RunConditions { preemptions_per_hour: preemptions, ..conditions() }, None).1
+        };
         assert_eq!(total(often * 1.000_001)[1], None);
         assert!(total(often * 0.999)[1].unwrap() > 1000.0 * 10_400.0 * 0.999);
         assert_eq!(total(1e9), [None; 3]);
     }
 
     #[test]
-    fn what_is_not_known_is_not_counted() {
-        let epochs = Epochs { validation: None, set_up: None, checkpoint: None, ..epochs() };
-        let (parts, [_, total, _]) = bill(&epochs, &Conditions { link: None, ..conditions() }, Some(1.0));
-        let known: Vec<Item> =
+    fn unknown_items_are_not_counted() {
+        let epochs = Epochs { validation: None, startup_s: None, checkpoint: None, ..epochs() };
+        let (parts, [_, total, _]) =
+            bill(&epochs, &RunConditions { download_bytes_per_s: None, ..conditions() }, Some(1.0));
+        let known: Vec<BillItem> =
             parts.iter().filter(|part| part.hours.is_some()).map(|part| part.part).collect();
-        assert_eq!(known, [Item::Training, Item::Preemptions, Item::Total]);
-        near(total, 10_000.0);
-        let often = Conditions { preemptions: 0.1, ..conditions() };
+        assert_eq!(known, [BillItem::Training, BillItem::Preemptions, BillItem::Total]);
+        assert_close(total, 10_000.0);
+        let often = RunConditions { preemptions_per_hour: 0.1, ..conditions() };
         assert!(often.check(Framework::Stratus).is_ok() && often.check(Framework::Tensorflow).is_err());
-        assert!(Conditions::default().check(Framework::Tensorflow).is_ok());
+        assert!(RunConditions::default().check(Framework::Tensorflow).is_ok());
     }
 }

@@ -1,22 +1,22 @@
-//! Which profile a forecast is made with: one of the machine, or what all share and the data sheet.
+//! The choice of the profile for a forecast: the machine's own, or the shared one with the data sheet.
 
 use crate::catalogue::Processor;
 use crate::error::{Error, Result};
-use crate::evaluate::UNSEEN;
+use crate::evaluate::UNSEEN_LOG_STD;
 use crate::model::{Framework, Term};
-use crate::peaks::Format;
+use crate::peaks::NumberFormat;
 use crate::profile::Profile;
 use serde::Serialize;
 
-/// Where a forecast's coefficients are from.
+/// The source of the coefficients of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Kernels that were timed on this machine.
+    /// Kernels timed on this machine.
     Measured,
-    /// A profile that was fitted to steps of such a machine.
+    /// A profile fitted to steps of such a machine.
     Profile,
-    /// The data sheet, and what was fitted to other machines.
+    /// The data sheet, with coefficients fitted to other machines.
     DataSheet,
 }
 
@@ -32,26 +32,30 @@ impl Source {
     }
 }
 
-/// The profile for steps of Stratus on a machine.
+/// The profile for training steps of Stratus on a machine: the first of these.
 ///
-/// - One that was fitted to Stratus on such a machine.
-/// - f32 on a GPU, outside of tensor cores: cuDNN's convolutions are the same in TensorFlow, so their
-///   coefficients are those of TensorFlow's profile, of this machine or of all. What goes through memory is
-///   Stratus' own, as on the GPU that it was measured on. No such step of Stratus was measured, hence
-///   [`UNSEEN`].
-/// - Otherwise the profile of other machines with this one's data sheet, and an interval that is wider by
-///   [`UNSEEN`].
+/// - The profile fitted to Stratus on such a machine, if there is one.
+/// - For f32 on a GPU without tensor cores, the coefficients of convolutions come from TensorFlow's profile
+///   of this machine or of all machines, since both use cuDNN; those of memory-bound terms come from Stratus
+///   on the GPU that it was measured on. No such step was measured, so the interval is wider by
+///   [`UNSEEN_LOG_STD`].
+/// - Otherwise, the profile of other machines with the data sheet of this one; the interval is wider by
+///   [`UNSEEN_LOG_STD`].
 ///
 /// # Errors
-/// Where there is no profile of the format.
-pub fn choose(profiles: &[Profile], processor: &Processor, format: Format) -> Result<(Profile, Source)> {
+/// If there is no profile for the format.
+pub fn choose(
+    profiles: &[Profile],
+    processor: &Processor,
+    format: NumberFormat,
+) -> Result<(Profile, Source)> {
     let (name, gpu) = match processor {
         Processor::Gpu(gpu) => (&gpu.name, true),
         Processor::Cpu(cpu) => (&cpu.name, false),
     };
-    // On matrix units the other formats differ from bf16 in their peak alone.
+    // On matrix units, the other formats differ from bf16 only in their peak.
     let precision = match (format, gpu) {
-        (Format::F32, _) => "f32",
+        (NumberFormat::F32, _) => "f32",
         _ => "bf16",
     };
     let find = |framework: Framework, precision: &str, machine: Option<&str>| {
@@ -64,70 +68,71 @@ pub fn choose(profiles: &[Profile], processor: &Processor, format: Format) -> Re
     if let Some(own) = find(Framework::Stratus, format.name(), Some(name)) {
         return Ok((own.clone(), Source::Profile));
     }
-    let missing = || Error::TooFew { problem: format!("there is no profile of Stratus in {format}") };
+    let missing = || Error::TooFew { problem: format!("no profile of Stratus in {format}") };
     if !gpu {
         let shared = find(Framework::Stratus, precision, None).ok_or_else(missing)?;
-        return Ok((unseen(shared), Source::DataSheet));
+        return Ok((widened_for_unseen_machine(shared), Source::DataSheet));
     }
     let measured = profiles.iter().find(|profile| {
         profile.framework == Framework::Stratus && profile.precision == "bf16" && profile.machine.is_some()
     });
     let measured = measured.ok_or_else(missing)?;
-    if format != Format::F32 {
-        return Ok((unseen(measured), Source::DataSheet));
+    if format != NumberFormat::F32 {
+        return Ok((widened_for_unseen_machine(measured), Source::DataSheet));
     }
-    let of_machine = find(Framework::Tensorflow, "f32", Some(name));
-    let source = if of_machine.is_some() { Source::Profile } else { Source::DataSheet };
-    let convolutions = of_machine.or_else(|| find(Framework::Tensorflow, "f32", None)).ok_or_else(missing)?;
-    Ok((with_own_memory(convolutions, measured), source))
+    let machine_profile = find(Framework::Tensorflow, "f32", Some(name));
+    let source = if machine_profile.is_some() { Source::Profile } else { Source::DataSheet };
+    let convolutions =
+        machine_profile.or_else(|| find(Framework::Tensorflow, "f32", None)).ok_or_else(missing)?;
+    Ok((with_stratus_memory_terms(convolutions, measured), source))
 }
 
-/// The profile for steps of TensorFlow, in f32 on a GPU: the machine's, or that of all.
+/// The profile for training steps of TensorFlow in f32 on a GPU: the machine's, or the one of all machines.
 ///
 /// # Errors
-/// Where it is another format, or no GPU.
+/// If the format is not f32, or the machine is not a GPU.
 pub fn choose_tensorflow(
     profiles: &[Profile],
     processor: &Processor,
-    format: Format,
+    format: NumberFormat,
 ) -> Result<(Profile, Source)> {
     let Processor::Gpu(gpu) = processor else {
-        return Err(Error::TooFew { problem: "no step of TensorFlow was measured on processors".to_owned() });
+        return Err(Error::TooFew { problem: "no profile of TensorFlow for CPUs".to_owned() });
     };
-    if format != Format::F32 {
-        return Err(Error::TooFew { problem: format!("no step of TensorFlow was measured in {format}") });
+    if format != NumberFormat::F32 {
+        return Err(Error::TooFew { problem: format!("no profile of TensorFlow in {format}") });
     }
     let find = |machine: Option<&str>| {
         profiles.iter().find(|profile| {
             profile.framework == Framework::Tensorflow && profile.machine.as_deref() == machine
         })
     };
-    let missing = || Error::TooFew { problem: "there is no profile of TensorFlow".to_owned() };
+    let missing = || Error::TooFew { problem: "no profile of TensorFlow".to_owned() };
     match find(Some(&gpu.name)) {
         Some(own) => Ok((own.clone(), Source::Profile)),
         None => Ok((find(None).ok_or_else(missing)?.clone(), Source::DataSheet)),
     }
 }
 
-/// Deviations to each side for four of five, where there is nothing to take the quantile of.
-pub(crate) const WIDTH: f64 = 1.282;
+/// Half-width of the 80 % interval of a normal distribution, in standard deviations.
+pub(crate) const Z_80: f64 = 1.282;
 
-/// The profile of machines that this one is not.
-fn unseen(profile: &Profile) -> Profile {
-    let spread = profile.spread.hypot(UNSEEN);
-    Profile { machine: None, spread, factor: WIDTH, ..profile.clone() }
+/// A profile of other machines, with its interval widened for an unseen machine.
+fn widened_for_unseen_machine(profile: &Profile) -> Profile {
+    let spread = profile.spread.hypot(UNSEEN_LOG_STD);
+    Profile { machine: None, spread, factor: Z_80, ..profile.clone() }
 }
 
-/// TensorFlow's coefficients with Stratus' of everything that is Stratus' own.
-fn with_own_memory(convolutions: &Profile, measured: &Profile) -> Profile {
+/// Combines TensorFlow's coefficients of convolutions with Stratus' coefficients of its own kernels.
+fn with_stratus_memory_terms(convolutions: &Profile, measured: &Profile) -> Profile {
     let mut profile = Profile {
         framework: Framework::Stratus,
-        spread: convolutions.spread.hypot(UNSEEN),
-        factor: WIDTH,
+        spread: convolutions.spread.hypot(UNSEEN_LOG_STD),
+        factor: Z_80,
         ..convolutions.clone()
     };
     for term in Term::ALL {
-        let own = matches!(
+        let is_own = matches!(
             term,
             Term::HostConstant
                 | Term::HostLaunch
@@ -140,7 +145,7 @@ fn with_own_memory(convolutions: &Profile, measured: &Profile) -> Profile {
                 | Term::BiasGradientBytes
                 | Term::UpdateBytes
         );
-        if own {
+        if is_own {
             let at = term as usize;
             profile.coefficients.log[at] = measured.coefficients.log[at];
             for other in Term::ALL {

@@ -1,13 +1,14 @@
-//! Tables of measurements: comma-separated, a heading, no quotes. Untrusted: lengths and figures are checked.
+//! Tables of measurements: comma-separated, with a header, without quotes. Files are untrusted: lengths and
+//! values are validated.
 
 use crate::error::{Error, Result};
 
-/// The most bytes of a table.
-const LONGEST: usize = 64 << 20;
-/// The largest figure of a table; nothing that is counted or timed here is larger.
-const MOST: f64 = 1e15;
+/// Maximum size of a table.
+const MAX_FILE_BYTES: usize = 64 << 20;
+/// Maximum value in a table; no count or time is larger.
+const MAX_FIGURE: f64 = 1e15;
 
-/// A table whose every line has as many fields as its heading.
+/// A table whose lines all have the fields of its header.
 #[derive(Debug)]
 pub(crate) struct Table<'a> {
     file: &'a str,
@@ -15,7 +16,7 @@ pub(crate) struct Table<'a> {
     rows: Vec<(usize, Vec<&'a str>)>,
 }
 
-/// One of its lines.
+/// A line of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     table: &'a Table<'a>,
@@ -26,8 +27,8 @@ pub(crate) struct Row<'a> {
 impl<'a> Table<'a> {
     pub fn parse(file: &'a str, text: &'a str) -> Result<Self> {
         let problem = |problem: String| Error::File { file: file.to_owned(), problem };
-        if text.len() > LONGEST {
-            return Err(problem(format!("it has {} bytes, a table has at most {LONGEST}", text.len())));
+        if text.len() > MAX_FILE_BYTES {
+            return Err(problem(format!("it has {} bytes; the limit is {MAX_FILE_BYTES}", text.len())));
         }
         let mut lines = text.lines().enumerate();
         let heading: Vec<&str> = match lines.next() {
@@ -38,7 +39,7 @@ impl<'a> Table<'a> {
         for (position, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
             let fields: Vec<&str> = line.split(',').map(str::trim).collect();
             if fields.len() != heading.len() {
-                let problem = format!("it has {} fields, the heading names {}", fields.len(), heading.len());
+                let problem = format!("it has {} fields, but the header has {}", fields.len(), heading.len());
                 return Err(Error::Table { file: file.to_owned(), line: position + 1, problem });
             }
             rows.push((position + 1, fields));
@@ -49,7 +50,7 @@ impl<'a> Table<'a> {
     pub fn column(&self, name: &str) -> Result<usize> {
         self.heading.iter().position(|known| *known == name).ok_or_else(|| Error::File {
             file: self.file.to_owned(),
-            problem: format!("there is no column `{name}`; it has {}", self.heading.join(", ")),
+            problem: format!("missing column `{name}`; found {}", self.heading.join(", ")),
         })
     }
 
@@ -63,28 +64,28 @@ impl<'a> Row<'a> {
         self.fields[column]
     }
 
-    /// A figure of at least 0.
+    /// A number of at least 0.
     pub fn number(&self, column: usize) -> Result<f64> {
         let text = self.text(column);
-        let number = text.parse::<f64>().ok().filter(|number| (0.0..=MOST).contains(number));
+        let number = text.parse::<f64>().ok().filter(|number| (0.0..=MAX_FIGURE).contains(number));
         number.ok_or_else(|| {
             self.problem(format!(
-                "{} is `{text}`; it is a number from 0 to {MOST:e}",
+                "{} must be a number from 0 to {MAX_FIGURE:e}, but is `{text}`",
                 self.table.heading[column]
             ))
         })
     }
 
-    /// A figure above 0.
+    /// A number above 0.
     pub fn count(&self, column: usize) -> Result<f64> {
         let number = self.number(column)?;
         if number > 0.0 {
             return Ok(number);
         }
-        Err(self.problem(format!("{} is 0; it is above 0", self.table.heading[column])))
+        Err(self.problem(format!("{} must be above 0", self.table.heading[column])))
     }
 
-    /// A figure of at least 0, or `default` where the field is empty.
+    /// A number of at least 0, or `default` if the field is empty.
     pub fn count_or(&self, column: usize, default: f64) -> Result<f64> {
         if self.text(column).is_empty() { Ok(default) } else { self.number(column) }
     }

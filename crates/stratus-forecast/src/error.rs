@@ -1,61 +1,61 @@
-//! What can be wrong with a request, a catalogue, a profile or a table of measurements.
+//! Errors in requests, catalogues, profiles and tables of measurements.
 
 use crate::catalogue::NameHint;
 
-/// Why there is no forecast.
+/// An error of a forecast.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A machine that the catalogue does not have.
+    /// The machine is not in the catalogue.
     #[error("machine `{name}` is not in the catalogue")]
     UnknownMachine {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Names that come near, or some that there are.
+        /// Similar or known names.
         hint: NameHint,
     },
-    /// A catalogue with a row that cannot be.
+    /// A catalogue row is invalid.
     #[error("{file}: {row}: {problem}")]
     Catalogue {
         /// The file.
         file: String,
-        /// The row's kind and name, or its position.
+        /// The kind and name of the row, or its position.
         row: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A file that is too long, or no TOML of this form.
+    /// The file is too large or malformed.
     #[error("{file}: {problem}")]
     File {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A profile of another version.
-    #[error("{file}: the profile has format {found}, this version reads format {known}")]
+    /// The format version of the profile is not supported.
+    #[error("{file}: unsupported profile format {found}; expected format {known}")]
     ProfileFormat {
         /// The file.
         file: String,
-        /// The format that it names.
+        /// The format of the file.
         found: u32,
-        /// The format that is read.
+        /// The supported format.
         known: u32,
     },
-    /// A table of measurements with a line that cannot be.
+    /// A line of a table of measurements is invalid.
     #[error("{file}, line {line}: {problem}")]
     Table {
         /// The file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// Too little to fit a profile to.
+    /// There are not enough measurements.
     #[error("{problem}")]
     TooFew {
-        /// What is missing.
+        /// The problem.
         problem: String,
     },
     /// A machine that cannot compute in the number format.
@@ -66,60 +66,60 @@ pub enum Error {
         /// The number format.
         precision: String,
     },
-    /// A machine whose data sheet says too little.
+    /// The catalogue lacks a value of the machine.
     #[error("the catalogue has no {figure} of {machine}")]
     Figure {
         /// The machine.
         machine: String,
-        /// What is missing.
+        /// The missing value.
         figure: &'static str,
     },
-    /// A wish that cannot be read.
-    #[error("--want {text}: {problem}")]
-    Wish {
-        /// What was asked for.
+    /// The objective is invalid.
+    #[error("--objective {text}: {problem}")]
+    Objective {
+        /// The given objective.
         text: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A rate or a size that cannot be read.
+    /// A rate or size is invalid.
     #[error("--{flag} {text}: {problem}")]
     Quantity {
-        /// Of which argument.
+        /// The name of the argument.
         flag: &'static str,
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
-        /// What would be right.
+        /// A valid example.
         example: &'static str,
     },
 }
 
 impl Error {
-    /// What to do about it.
+    /// A hint on how to fix the error.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::UnknownMachine { hint, .. } => hint.to_string(),
-            Self::Catalogue { .. } => "docs/forecast.md says what a row has".to_owned(),
+            Self::Catalogue { .. } => "see docs/forecast.md for the keys of a row".to_owned(),
             Self::File { .. } | Self::Table { .. } => return None,
             Self::ProfileFormat { .. } => {
-                "make it again, with `stratus calibrate` or `stratus forecast fit`".to_owned()
+                "recreate it with `stratus calibrate` or `stratus forecast fit`".to_owned()
             }
             Self::TooFew { .. } => {
-                "docs/forecast.md says what was measured; more step times make more profiles, with \
-                 `stratus forecast fit`"
+                "see docs/forecast.md for the available measurements; `stratus forecast fit` adds profiles \
+                 from more step times"
                     .to_owned()
             }
             Self::Precision { .. } => {
-                "choose another with --set train.precision=, or another machine".to_owned()
+                "use another precision with --set train.precision=, or another machine".to_owned()
             }
-            Self::Figure { .. } => "give the row in a file with --machines FILE".to_owned(),
-            Self::Wish { .. } => {
-                "ask for fastest, cheapest, deadline=6h (s, m, h or d) or budget=20".to_owned()
+            Self::Figure { .. } => "add a row in a file with --machines FILE".to_owned(),
+            Self::Objective { .. } => {
+                "use fastest, cheapest, deadline=6h (s, m, h or d) or budget=20".to_owned()
             }
-            Self::Quantity { example, .. } => format!("like {example}"),
+            Self::Quantity { example, .. } => format!("for example {example}"),
         })
     }
 }

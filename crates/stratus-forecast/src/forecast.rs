@@ -1,262 +1,232 @@
-//! A forecast: time, memory and price of one training at one batch size on one machine.
+//! Forecasts of time, memory and price of a training run on a machine.
 
-use crate::bill::{self, Conditions, Epochs, Part};
-use crate::catalogue::{Machine, Processor};
-use crate::choice::{Source, WIDTH, choose, choose_tensorflow};
+use crate::bill::{self, BillLine, Epochs, RunConditions};
+use crate::catalogue::{Gpu, Machine, Processor};
+use crate::choice::{Source, Z_80, choose, choose_tensorflow};
 use crate::error::Result;
-use crate::model::{Estimate, Framework, Shares, Terms};
-use crate::peaks::{Format, peaks};
+use crate::model::{Bottleneck, Estimate, Framework, Terms};
+use crate::peaks::{NumberFormat, peaks};
 use crate::profile::{Interval, Profile};
 use crate::work::Work;
 use serde::Serialize;
 
-/// What a training does at one batch size, in one number format, on one kind of machine.
+/// The work of a training run with a batch size, in a number format, on a kind of machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// Whose.
+pub struct TrainingWork {
+    /// The framework.
     pub framework: Framework,
-    /// Images of a step.
+    /// Images per training step.
     pub batch: u64,
-    /// A training step.
+    /// The work of a training step.
     pub train: Work,
-    /// A step of validation.
+    /// The work of a validation step.
     pub evaluate: Work,
-    /// Images of that.
+    /// Images per validation step.
     pub validation_batch: u64,
-    /// Bytes of parameters, activations and scratch.
-    pub memory: Memory,
+    /// Planned memory.
+    pub memory: PlannedMemory,
 }
 
-/// The bytes of a plan.
+/// The memory of a plan, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct PlannedMemory {
     /// Parameters, activations, scratch, and batches on the device.
     pub device: u64,
-    /// Of `device`, what each image of a batch takes.
+    /// Bytes of `device` per image of a batch.
     pub per_image: u64,
-    /// A batch as the loader makes it.
-    pub batch: u64,
-    /// What the process holds beside `device` and its libraries, where that was planned; else batches are
-    /// counted.
-    pub beside: Option<u64>,
+    /// A batch as produced by the loader.
+    pub batch_bytes: u64,
+    /// Memory of the process except for `device` and libraries, if it was planned; otherwise it is estimated
+    /// from the batches.
+    pub planned_host_bytes: Option<u64>,
     /// A checkpoint.
-    pub checkpoint: u64,
+    pub checkpoint_bytes: u64,
 }
 
-/// How long the training is.
+/// The length of a training run, and further conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Length {
-    /// Epochs.
+pub struct TrainingLength {
+    /// Number of epochs.
     pub epochs: u64,
-    /// Training images, where known.
+    /// Number of training images, if known.
     pub images: Option<u64>,
-    /// Validation images, where known.
+    /// Number of validation images, if known.
     pub validation_images: Option<u64>,
-    /// Epochs from one validation to the next.
+    /// Epochs between validations.
     pub validation_every: u64,
-    /// Checkpoints that are kept.
+    /// Number of checkpoints that are kept.
     pub checkpoints: u64,
-    /// Bytes of the data set that are held in memory.
+    /// Bytes of the data set that are kept in memory.
     pub resident: u64,
-    /// Batches that are made ahead.
+    /// Number of batches that are prefetched.
     pub batches_ahead: u64,
-    /// What else the bill depends on.
-    pub conditions: Conditions,
+    /// The conditions of the bill.
+    pub conditions: RunConditions,
 }
 
-/// What limits a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Limit {
-    /// Operations.
-    Arithmetic,
-    /// Bytes.
-    Memory,
-    /// Starting kernels.
-    Launch,
-}
-
-impl Limit {
-    fn of(shares: &Shares) -> Self {
-        if shares.host || shares.launch > shares.arithmetic.max(shares.memory) {
-            Self::Launch
-        } else if shares.memory > shares.arithmetic {
-            Self::Memory
-        } else {
-            Self::Arithmetic
-        }
-    }
-
-    /// Its name in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Arithmetic => "arithmetic",
-            Self::Memory => "memory",
-            Self::Launch => "launch",
-        }
-    }
-}
-
-/// One row of `stratus forecast`. What is not known is `None`.
+/// A row of `stratus forecast`. Unknown values are `None`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
     /// The machine.
     pub name: String,
-    /// Whose time it is.
+    /// The framework.
     pub framework: &'static str,
-    /// What convolutions are computed in.
+    /// The number format of convolutions.
     pub precision: &'static str,
-    /// Where the coefficients are from.
+    /// The source of the coefficients.
     pub source: Source,
-    /// Images of a step.
+    /// Images per step.
     pub batch: u64,
     /// Seconds of a step.
     pub step_s: f64,
-    /// Four times of five it takes at least this.
+    /// Lower end of the 80 % interval of a step.
     pub low_s: f64,
-    /// And at most this.
+    /// Upper end of the 80 % interval of a step.
     pub high_s: f64,
-    /// Training images a second.
+    /// Training images per second.
     pub images_per_second: f64,
-    /// Seconds of an epoch, its validation included.
+    /// Seconds of an epoch, including its validation.
     pub epoch_s: Option<f64>,
-    /// Seconds of the whole bill.
+    /// Total seconds of the bill.
     pub total_s: Option<f64>,
-    /// The lower end of its interval.
+    /// Lower end of the 80 % interval of the total.
     pub total_low_s: Option<f64>,
-    /// The upper end of its interval.
+    /// Upper end of the 80 % interval of the total.
     pub total_high_s: Option<f64>,
     /// Bytes on the device.
     pub device_bytes: u64,
-    /// Bytes of the process's memory: an estimate.
+    /// Estimated bytes of memory of the process.
     pub host_bytes: u64,
     /// Bytes of checkpoints.
     pub disk_bytes: u64,
-    /// Whether it fits the device; and the host, where its memory is known.
+    /// True if it fits in the memory of the device, and of the host if that is known.
     pub fits: Option<bool>,
-    /// Bytes of the device's memory that are left; below 0 what is missing.
+    /// Remaining bytes of memory on the device; negative if memory is missing.
     pub spare_bytes: Option<i64>,
-    /// The largest batch that fits the device.
+    /// The largest batch that fits in the memory of the device.
     pub largest_batch: Option<u64>,
-    /// What takes most of a step.
-    pub limit: Limit,
-    /// The price of the whole bill.
+    /// The bottleneck of a step.
+    pub limit: Bottleneck,
+    /// Total price of the bill.
     pub price: Option<f64>,
-    /// At the upper end of the interval.
+    /// Total price at the upper end of the interval.
     pub price_high: Option<f64>,
-    /// Of the price.
+    /// The currency of the price.
     pub currency: Option<String>,
-    /// What time and price are made of; empty where the number of images is unknown.
-    pub bill: Vec<Part>,
-    /// What to be careful about.
+    /// The lines of the bill; empty if the number of images is unknown.
+    pub bill: Vec<BillLine>,
+    /// Caveats of the forecast.
     pub warnings: Vec<String>,
 }
 
-/// Bytes that a driver's context and the scratch of kernels take on a GPU. Of five networks on an H100 the
-/// plans had up to 200 MiB of scratch.
-const CONTEXT: u64 = 768 << 20;
-/// The compute capability that Stratus' kernels are compiled from: Turing's.
-const TURING: f64 = 7.5;
+/// Bytes of the context of the driver and of the scratch of kernels on a GPU. The plans of five networks on
+/// an H100 had up to 200 MiB of scratch.
+const GPU_CONTEXT_BYTES: u64 = 768 << 20;
+/// The minimum compute capability for Stratus' kernels: Turing.
+const MIN_COMPUTE_CAPABILITY: f64 = 7.5;
 /// Bytes of libraries and code of a process that computes on a GPU, and of one that does not: ResNet-18 and
-/// ResNet-50 had 73 to 87 MB more than was planned (docs/benchmarks/forecast.md).
-const LIBRARIES: [u64; 2] = [2 << 30, 80 << 20];
-/// How far a step lies from the sum of its kernels, timed alone: the deviation of the logarithm.
-const MEASURED_SPREAD: f64 = 0.08;
-/// Below this a batch is no longer worth a warning.
-const FEW_IMAGES: u64 = 4;
+/// ResNet-50 took 73 to 87 MB more than planned (docs/benchmarks/forecast.md).
+const LIBRARY_BYTES: [u64; 2] = [2 << 30, 80 << 20];
+/// Standard deviation of the log ratio of the time of a step to the sum of its separately timed kernels.
+const PROBE_LOG_STD: f64 = 0.08;
+/// Minimum batch size without a warning.
+const MIN_RELIABLE_BATCH: u64 = 4;
 
-/// Forecasts a training on a machine.
+/// Forecasts a training run on a machine.
 ///
 /// # Errors
-/// Where the machine does not compute in the format, or there is no profile of it; preemptions of
-/// TensorFlow's training.
+/// If the machine does not support the format, there is no profile for it, or preemptions are given for
+/// TensorFlow.
 pub fn forecast(
     machine: &Machine,
-    format: Format,
-    plan: &Plan,
-    length: &Length,
+    format: NumberFormat,
+    plan: &TrainingWork,
+    length: &TrainingLength,
     profiles: &[Profile],
 ) -> Result<Forecast> {
     length.conditions.check(plan.framework)?;
     let (profile, source) = choose_for(plan.framework, profiles, machine, format)?;
     let peaks = peaks(&machine.processor, format)?;
-    let (step, Estimate { shares, .. }) = profile.work(&plan.train, &peaks);
-    let (validation, _) = profile.work(&plan.evaluate, &peaks);
-    let (framework, limit) = (profile.framework, Limit::of(&shares));
-    Ok(row(machine, plan, length, &Timed { framework, format, source, step, validation, limit }))
+    let (step, Estimate { shares, .. }) = profile.estimate_work(&plan.train, &peaks);
+    let (validation, _) = profile.estimate_work(&plan.evaluate, &peaks);
+    let (framework, limit) = (profile.framework, shares.bottleneck());
+    Ok(row(machine, plan, length, &StepTiming { framework, format, source, step, validation, limit }))
 }
 
-/// Seconds of a training step and of one of validation whose kernels were timed on the machine itself.
+/// Times of a training and a validation step, from kernels timed on the machine itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredStep {
-    /// A training step.
+pub struct ProbedStep {
+    /// Seconds of a training step.
     pub step_s: f64,
-    /// A step of validation.
+    /// Seconds of a validation step.
     pub validation_s: f64,
-    /// Of the step, what convolutions and fully connected layers take.
+    /// Seconds of convolutions and fully connected layers in a training step.
     pub arithmetic_s: f64,
-    /// How far times of the same kernel lay apart, in parts of them; where known.
+    /// Relative spread of repeated times of the same kernel, if known.
     pub spread: Option<f64>,
 }
 
-/// The interval of a step that is the sum of its kernels' times; `spread` as in [`MeasuredStep`].
+/// The interval of a step that is the sum of the times of its kernels; `spread` as in [`ProbedStep`].
 #[must_use]
-pub fn measured_interval(seconds: f64, spread: Option<f64>) -> Interval {
-    Interval::new(seconds, WIDTH * MEASURED_SPREAD.hypot(spread.unwrap_or(0.0)))
+pub fn probed_interval(seconds: f64, spread: Option<f64>) -> Interval {
+    Interval::new(seconds, Z_80 * PROBE_LOG_STD.hypot(spread.unwrap_or(0.0)))
 }
 
-/// Forecasts a training on the machine on which its kernels were timed.
+/// Forecasts a training run on the machine where its kernels were timed.
 #[must_use]
-pub fn measured(
+pub fn forecast_from_probe(
     machine: &Machine,
-    format: Format,
-    plan: &Plan,
-    length: &Length,
-    measured: &MeasuredStep,
+    format: NumberFormat,
+    plan: &TrainingWork,
+    length: &TrainingLength,
+    measured: &ProbedStep,
 ) -> Forecast {
-    let interval = |seconds: f64| measured_interval(seconds, measured.spread);
-    let arithmetic = measured.arithmetic_s > 0.5 * measured.step_s;
-    let timed = Timed {
+    let interval = |seconds: f64| probed_interval(seconds, measured.spread);
+    let is_arithmetic = measured.arithmetic_s > 0.5 * measured.step_s;
+    let timed = StepTiming {
         framework: Framework::Stratus,
         format,
         source: Source::Measured,
         step: interval(measured.step_s),
         validation: interval(measured.validation_s),
-        limit: if arithmetic { Limit::Arithmetic } else { Limit::Memory },
+        limit: if is_arithmetic { Bottleneck::Arithmetic } else { Bottleneck::Memory },
     };
     row(machine, plan, length, &timed)
 }
 
-/// The times of a row.
-struct Timed {
+/// The times of a forecast, with their source.
+struct StepTiming {
     framework: Framework,
-    format: Format,
+    format: NumberFormat,
     source: Source,
     step: Interval,
     validation: Interval,
-    limit: Limit,
+    limit: Bottleneck,
 }
 
-fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Forecast {
-    let Timed { framework, format, source, step, validation, limit } = *timed;
+fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &StepTiming) -> Forecast {
+    let StepTiming { framework, format, source, step, validation, limit } = *timed;
     let conditions = &length.conditions;
     let epochs = epochs(step, validation, plan, length);
     let (device, host) = memory(machine, plan, length);
-    let fits = room(machine).map(|room| fits(machine, room, device, host));
+    let fits = usable_memory(machine).map(|memory| fits(machine, memory, device, host));
     let instance = machine.instance.as_ref();
-    let hourly = instance.and_then(|instance| match conditions.preemptions > 0.0 {
+    let hourly = instance.and_then(|instance| match conditions.preemptions_per_hour > 0.0 {
         true => instance.spot_per_hour.or(instance.on_demand_per_hour),
         false => instance.on_demand_per_hour.or(instance.spot_per_hour),
     });
     let price = |seconds: f64| hourly.map(|hourly| hourly * seconds / 3600.0);
     let (bill, [total_low_s, total_s, total_high_s]) = epochs.map_or((Vec::new(), [None; 3]), |(_, all)| {
-        bill::bill(&Epochs { set_up: set_up(machine, framework, conditions), ..all }, conditions, hourly)
+        bill::bill(
+            &Epochs { startup_s: startup_s(machine, framework, conditions), ..all },
+            conditions,
+            hourly,
+        )
     });
     let mut warnings = warnings(machine, plan, source, conditions);
     if !bill.is_empty() && total_high_s.is_none() {
         warnings
-            .push("taken away so often, it may never be done: starts and lost work take longer".to_owned());
+            .push("may never finish: restarts and lost work exceed the time between preemptions".to_owned());
     }
     Forecast {
         name: machine.name.clone(),
@@ -274,10 +244,10 @@ fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Foreca
         total_high_s,
         device_bytes: device,
         host_bytes: host,
-        disk_bytes: plan.memory.checkpoint * (length.checkpoints + 1),
+        disk_bytes: plan.memory.checkpoint_bytes * (length.checkpoints + 1),
         fits,
-        spare_bytes: room(machine).map(|room| room as i64 - device as i64),
-        largest_batch: room(machine).map(|room| largest(plan, device, room)),
+        spare_bytes: usable_memory(machine).map(|memory| memory as i64 - device as i64),
+        largest_batch: usable_memory(machine).map(|memory| max_batch(plan, device, memory)),
         limit,
         price: total_s.and_then(price),
         price_high: total_high_s.and_then(price),
@@ -287,20 +257,20 @@ fn row(machine: &Machine, plan: &Plan, length: &Length, timed: &Timed) -> Foreca
     }
 }
 
-/// Seconds until the first iteration, where they are known.
-fn set_up(machine: &Machine, framework: Framework, conditions: &Conditions) -> Option<f64> {
+/// Seconds until the first iteration, if known.
+fn startup_s(machine: &Machine, framework: Framework, conditions: &RunConditions) -> Option<f64> {
     let constant = match machine.processor {
-        Processor::Gpu(_) => bill::SET_UP_GPU,
-        Processor::Cpu(_) => bill::SET_UP_CPU,
+        Processor::Gpu(_) => bill::GPU_STARTUP_S,
+        Processor::Cpu(_) => bill::CPU_STARTUP_S,
     };
-    (framework == Framework::Stratus).then(|| conditions.set_up.unwrap_or(constant))
+    (framework == Framework::Stratus).then(|| conditions.startup_s.unwrap_or(constant))
 }
 
 fn choose_for(
     framework: Framework,
     profiles: &[Profile],
     machine: &Machine,
-    format: Format,
+    format: NumberFormat,
 ) -> Result<(Profile, Source)> {
     match framework {
         Framework::Stratus => choose(profiles, &machine.processor, format),
@@ -308,10 +278,15 @@ fn choose_for(
     }
 }
 
-/// An epoch with its share of validation, and all of them.
-fn epochs(step: Interval, validation: Interval, plan: &Plan, length: &Length) -> Option<(Interval, Epochs)> {
+/// The interval of an epoch with its part of validation, and the times of all epochs.
+fn epochs(
+    step: Interval,
+    validation: Interval,
+    plan: &TrainingWork,
+    length: &TrainingLength,
+) -> Option<(Interval, Epochs)> {
     let images = length.images?;
-    // The last, smaller batch counts for its part.
+    // The smaller last batch counts proportionally.
     let training = step.times(images as f64 / plan.batch.max(1) as f64);
     let every = length.validation_every.max(1);
     // The last epoch is always validated.
@@ -323,128 +298,134 @@ fn epochs(step: Interval, validation: Interval, plan: &Plan, length: &Length) ->
         count: length.epochs,
         training: training.times(length.epochs as f64),
         validation: validated.map(|validated| validated.times(validations as f64)),
-        set_up: None,
-        checkpoint: (plan.framework == Framework::Stratus).then_some(plan.memory.checkpoint),
+        startup_s: None,
+        checkpoint: (plan.framework == Framework::Stratus).then_some(plan.memory.checkpoint_bytes),
     };
     Some((epoch, all))
 }
 
 /// Bytes on the device and of the process.
-fn memory(machine: &Machine, plan: &Plan, length: &Length) -> (u64, u64) {
-    let batches = plan.memory.batch * (length.batches_ahead + 1) + length.resident;
-    let ahead = plan.memory.beside.unwrap_or(batches);
+fn memory(machine: &Machine, plan: &TrainingWork, length: &TrainingLength) -> (u64, u64) {
+    let batches = plan.memory.batch_bytes * (length.batches_ahead + 1) + length.resident;
+    let ahead = plan.memory.planned_host_bytes.unwrap_or(batches);
     match machine.processor {
-        // TensorFlow's estimate has both.
+        // The estimate for TensorFlow includes the context and scratch.
         Processor::Gpu(_) if plan.framework == Framework::Tensorflow => {
-            (plan.memory.device, LIBRARIES[0] + ahead)
+            (plan.memory.device, LIBRARY_BYTES[0] + ahead)
         }
-        Processor::Gpu(_) => (plan.memory.device + CONTEXT, LIBRARIES[0] + ahead),
-        Processor::Cpu(_) => (plan.memory.device, LIBRARIES[1] + ahead + plan.memory.device),
+        Processor::Gpu(_) => (plan.memory.device + GPU_CONTEXT_BYTES, LIBRARY_BYTES[0] + ahead),
+        Processor::Cpu(_) => (plan.memory.device, LIBRARY_BYTES[1] + ahead + plan.memory.device),
     }
 }
 
-/// Bytes that the device has for programs, where known.
-fn room(machine: &Machine) -> Option<u64> {
+/// Bytes of memory that programs can use on the device, if known.
+fn usable_memory(machine: &Machine) -> Option<u64> {
     match &machine.processor {
         Processor::Gpu(gpu) => Some(gpu.usable_bytes()),
         Processor::Cpu(cpu) => cpu.memory_gib.map(|gib| (gib * f64::from(1 << 30)) as u64),
     }
 }
 
-fn fits(machine: &Machine, room: u64, device: u64, host: u64) -> bool {
+fn fits(machine: &Machine, memory: u64, device: u64, host: u64) -> bool {
     let ram = machine.instance.as_ref().map(|instance| (instance.ram_gib * f64::from(1 << 30)) as u64);
     match machine.processor {
-        Processor::Gpu(_) => device <= room && ram.is_none_or(|ram| host <= ram),
-        Processor::Cpu(_) => host <= room,
+        Processor::Gpu(_) => device <= memory && ram.is_none_or(|ram| host <= ram),
+        Processor::Cpu(_) => host <= memory,
     }
 }
 
-/// The largest batch, memory being a constant and so much an image.
-fn largest(plan: &Plan, device: u64, room: u64) -> u64 {
+/// The largest batch that fits, with a constant part of memory and one per image.
+fn max_batch(plan: &TrainingWork, device: u64, memory: u64) -> u64 {
     let per_image = plan.memory.per_image.max(1);
     let constant = device.saturating_sub(per_image * plan.batch);
-    room.saturating_sub(constant) / per_image
+    memory.saturating_sub(constant) / per_image
 }
 
-fn warnings(machine: &Machine, plan: &Plan, source: Source, conditions: &Conditions) -> Vec<String> {
+fn warnings(
+    machine: &Machine,
+    plan: &TrainingWork,
+    source: Source,
+    conditions: &RunConditions,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     if source == Source::DataSheet {
-        warnings.push("from its data sheet: no step was measured on such a machine".to_owned());
+        warnings.push("from its data sheet: no step was measured on this kind of machine".to_owned());
     }
-    let ours = plan.framework == Framework::Stratus;
-    if matches!(&machine.processor, Processor::Gpu(gpu) if ours && gpu.compute_capability < TURING) {
-        warnings.push("Stratus' kernels are made for Turing and later: what it would take here".to_owned());
+    let is_stratus = plan.framework == Framework::Stratus;
+    let is_old = |gpu: &Gpu| gpu.compute_capability < MIN_COMPUTE_CAPABILITY;
+    if matches!(&machine.processor, Processor::Gpu(gpu) if is_stratus && is_old(gpu)) {
+        warnings.push("hypothetical: Stratus needs Turing or later".to_owned());
     }
     if let (Processor::Gpu(gpu), Some(instance)) = (&machine.processor, &machine.instance) {
         if instance.gpus > 1 {
             let (name, gpus) = (&gpu.name, instance.gpus);
-            warnings.push(format!("one of its {gpus} GPUs ({name}) computes, all are paid for"));
+            warnings.push(format!("uses one of its {gpus} GPUs ({name}), but all are charged"));
         }
-        let taken_away = conditions.preemptions > 0.0;
+        let is_preempted = conditions.preemptions_per_hour > 0.0;
         match (instance.on_demand_per_hour, instance.spot_per_hour) {
-            (None, Some(_)) if !taken_away => {
-                warnings.push("at the price of an instance that may be taken away".to_owned());
+            (None, Some(_)) if !is_preempted => {
+                warnings.push("at the price of a preemptible instance".to_owned());
             }
-            (Some(_), None) if taken_away => warnings.push(
-                "at its price on demand: a spot price is not known, a row in a file with --machines gives it"
+            (Some(_), None) if is_preempted => warnings.push(
+                "at its on-demand price: its spot price is unknown; add a row in a file with --machines"
                     .to_owned(),
             ),
             _ => {}
         }
     }
-    if !ours {
+    if !is_stratus {
         warnings.push("memory is an estimate from TensorFlow's layers".to_owned());
     }
-    if plan.batch < FEW_IMAGES && source != Source::Measured {
-        warnings.push("so small a batch is outside of what was measured".to_owned());
+    if plan.batch < MIN_RELIABLE_BATCH && source != Source::Measured {
+        warnings.push("the batch is smaller than any measured one".to_owned());
     }
     warnings
 }
 
-/// Seconds of each kernel of a step by itself, and of the step.
-fn alone(
+/// Seconds of each kernel of a step alone, and of the step.
+fn kernel_seconds(
     machine: &Machine,
-    format: Format,
+    format: NumberFormat,
     (framework, work): (Framework, &Work),
     profiles: &[Profile],
 ) -> Result<(Vec<f64>, f64)> {
     let (profile, _) = choose_for(framework, profiles, machine, format)?;
     let peaks = peaks(&machine.processor, format)?;
     let seconds = |kernel| {
-        let (step, _) = profile.step(&Terms::of_kernel(kernel, &peaks));
-        step.seconds * profile.correction.of(kernel).exp() * profile.of_runs()
+        let (step, _) = profile.estimate_step(&Terms::for_kernel(kernel, &peaks));
+        step.seconds * profile.correction.log_factor(kernel).exp() * profile.run_correction()
     };
-    let (step, _) = profile.work(work, &peaks);
+    let (step, _) = profile.estimate_work(work, &peaks);
     Ok((work.kernels.iter().map(seconds).collect(), step.seconds))
 }
 
-/// Seconds of each kernel of a step, in order, so that all together take what the step is forecast to.
+/// Seconds of each kernel of a step, in order, scaled to sum to the forecast of the step.
 ///
 /// # Errors
-/// As [`forecast`].
+/// See [`forecast()`].
 pub fn kernels(
     machine: &Machine,
-    format: Format,
+    format: NumberFormat,
     work: (Framework, &Work),
     profiles: &[Profile],
 ) -> Result<Vec<f64>> {
-    let (mut kernels, step_s) = alone(machine, format, work, profiles)?;
+    let (mut kernels, step_s) = kernel_seconds(machine, format, work, profiles)?;
     let factor = step_s / kernels.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     kernels.iter_mut().for_each(|seconds| *seconds *= factor);
     Ok(kernels)
 }
 
-/// Seconds of each layer of a step, in the order in which they begin.
+/// Seconds of each layer of a step, in order of their first kernels.
 ///
 /// # Errors
-/// As [`forecast`].
+/// See [`forecast()`].
 pub fn layers(
     machine: &Machine,
-    format: Format,
+    format: NumberFormat,
     (framework, work): (Framework, &Work),
     profiles: &[Profile],
 ) -> Result<Vec<LayerForecast>> {
-    let (seconds, _) = alone(machine, format, (framework, work), profiles)?;
+    let (seconds, _) = kernel_seconds(machine, format, (framework, work), profiles)?;
     let mut layers: Vec<LayerForecast> = Vec::new();
     for (kernel, seconds) in work.kernels.iter().zip(seconds) {
         let at = layers.iter().position(|layer| layer.layer == kernel.layer).unwrap_or_else(|| {
@@ -460,12 +441,12 @@ pub fn layers(
     Ok(layers)
 }
 
-/// What a layer does in a step, and how long.
+/// The work and time of a layer in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LayerForecast {
-    /// Its name.
+    /// The name of the layer.
     pub layer: String,
-    /// Its kernels.
+    /// Number of kernels.
     pub kernels: usize,
     /// Floating-point operations.
     pub flops: f64,

@@ -1,21 +1,20 @@
-//! What a training will take, before it runs: step time, memory and price on machines that nobody has yet.
+//! Forecasts of a training run: step time, memory and price, also on machines that are not available.
 //!
 //! ```text
 //! Program, table of layers ──work──▶ kernels: operations, bytes, products
-//! kernels, peaks of a machine ──model──▶ terms: seconds at full peaks
+//! kernels, peaks of a machine ──model──▶ terms: seconds at peak rates
 //! terms, profile (fitted to measured steps) ──▶ seconds, with an interval
 //! ```
 //!
-//! - [`catalogue`]: machines and instances. [`mod@peaks`]: what their data sheets promise.
-//! - [`work`]: what a step does. [`model`]: what that takes.
-//! - [`sketch`]: the plan of a device that is not here.
-//! - [`measured`], [`steps`], [`evaluate`]: fitting to measurements, and judging the fit by what it did not
-//!   see.
-//! - [`mod@forecast`]: time, memory and price of a training; [`bill`]: with all that it takes beside steps;
-//!   [`scaling`]: on several devices; [`choice`]: with which profile; [`wish`]: which machine to take.
-//! - [`calibration`]: a machine's profile from networks that are made for it; [`correction`]: what is learnt
-//!   of single kernels.
-//! - [`profile`]: the files that hold fitted coefficients. [`shipped`]: those that come with the crate.
+//! - [`catalogue`]: machines and instances. [`mod@peaks`]: the peaks of their data sheets.
+//! - [`work`]: the work of a step. [`model`]: the time of that work.
+//! - [`planning_backend`]: plans for a device that is not available.
+//! - [`measured`], [`steps`], [`evaluate`]: fitting to measurements, and cross-validation.
+//! - [`mod@forecast`]: time, memory and price of a run; [`bill`]: its costs besides steps; [`scaling`]:
+//!   training on several devices; [`choice`]: the choice of a profile; [`objective`]: the choice of a
+//!   machine.
+//! - [`calibration`]: profiles from generated networks; [`correction`]: corrections per kernel.
+//! - [`profile`]: files of fitted coefficients. [`shipped`]: the files shipped with this crate.
 
 pub mod bill;
 pub mod calibration;
@@ -29,14 +28,14 @@ pub mod forecast;
 pub mod measured;
 pub mod memory;
 pub mod model;
+pub mod objective;
 pub mod peaks;
+pub mod planning_backend;
 pub mod profile;
 pub mod scaling;
 pub mod shipped;
-pub mod sketch;
 pub mod steps;
 pub mod text;
-pub mod wish;
 pub mod work;
 
 pub use error::{Error, Result};

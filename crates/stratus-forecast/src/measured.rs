@@ -1,41 +1,41 @@
-//! Measured step times, and the terms of each: what profiles are fitted to and judged by.
+//! Measured step times with their terms, to fit and evaluate profiles.
 
 use crate::catalogue::{Catalogue, Processor};
 use crate::csv::Table;
 use crate::error::{Error, Result};
 use crate::model::fit::Sample;
 use crate::model::{Peaks, Terms};
-use crate::peaks::{Format, peaks};
+use crate::peaks::{NumberFormat, peaks};
 use crate::work::Work;
 use crate::work::layers::{self, Networks};
 
-/// A table of step times with their terms.
+/// Measured step times with their terms.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct StepRecords {
     /// Machines, in the order in which they first occur.
     pub machines: Vec<String>,
     /// Networks, in the order in which they first occur.
     pub networks: Vec<String>,
-    /// A row each.
-    pub steps: Vec<MeasuredStep>,
+    /// The steps.
+    pub steps: Vec<StepRecord>,
 }
 
-/// One of its rows.
+/// A measured step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MeasuredStep {
-    /// Position in [`Measured::machines`].
+pub struct StepRecord {
+    /// Position in [`StepRecords::machines`].
     pub machine: usize,
-    /// Position in [`Measured::networks`].
+    /// Position in [`StepRecords::networks`].
     pub network: usize,
     /// Height and width of the images.
     pub image_size: u32,
-    /// Images of a step.
+    /// Images per step.
     pub batch: u32,
-    /// Terms and seconds.
+    /// Its terms and seconds.
     pub sample: Sample,
 }
 
-impl Measured {
+impl StepRecords {
     /// Adds a measured step.
     pub fn add(
         &mut self,
@@ -43,30 +43,35 @@ impl Measured {
         (image_size, batch): (u32, u32),
         (work, peaks, seconds): (&Work, &Peaks, f64),
     ) {
-        let sample = Sample { terms: Terms::of(work, peaks), seconds };
+        let sample = Sample { terms: Terms::for_step(work, peaks), seconds };
         let machine = position(&mut self.machines, machine);
         let network = position(&mut self.networks, network);
-        self.steps.push(MeasuredStep { machine, network, image_size, batch, sample });
+        self.steps.push(StepRecord { machine, network, image_size, batch, sample });
     }
 
     /// Reads a table of TensorFlow's step times in f32, `gpu,gpu_memory_gb,model,image_size,batch_size,
-    /// batch_s_median` (more columns are passed over), for networks of a table of layers
-    /// ([`layers::parse`]). The machine of `V100`, `16` is `v100-16gb` of the catalogue.
+    /// batch_s_median` (other columns are ignored), for networks of a table of layers ([`layers::parse`]).
+    /// The machine of `V100`, `16` is `v100-16gb` of the catalogue.
     ///
     /// # Errors
-    /// Where a table cannot be read, a machine is not in the catalogue, or a network not in its table.
-    pub fn of_layers(times: (&str, &str), layers: (&str, &str), catalogue: &Catalogue) -> Result<Self> {
+    /// If a table is malformed, a machine is not in the catalogue, or a network is not in the table of
+    /// layers.
+    pub fn from_layer_table(
+        times: (&str, &str),
+        layers: (&str, &str),
+        catalogue: &Catalogue,
+    ) -> Result<Self> {
         let networks = layers::parse(layers.0, layers.1)?;
         let table = Table::parse(times.0, times.1)?;
-        let columns = Columns::of(&table)?;
+        let columns = Columns::find(&table)?;
         let mut measured = Self::default();
         for row in table.rows() {
             let name = format!("{}-{}gb", row.text(columns.gpu).to_lowercase(), row.text(columns.memory));
             let machine = catalogue.find(&name)?;
             let Processor::Gpu(_) = &machine.processor else {
-                return Err(row.problem(format!("`{name}` is no GPU")));
+                return Err(row.problem(format!("`{name}` is not a GPU")));
             };
-            let peaks = peaks(&machine.processor, Format::F32)?;
+            let peaks = peaks(&machine.processor, NumberFormat::F32)?;
             let (model, size) = (row.text(columns.model), row.count(columns.size)? as u32);
             let batch = row.count(columns.batch)?;
             let seconds = row.count(columns.seconds)?;
@@ -98,7 +103,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(table: &Table<'_>) -> Result<Self> {
+    fn find(table: &Table<'_>) -> Result<Self> {
         Ok(Self {
             gpu: table.column("gpu")?,
             memory: table.column("gpu_memory_gb")?,

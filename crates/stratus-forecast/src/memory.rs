@@ -1,51 +1,50 @@
-//! Memory that TensorFlow takes for a training step, estimated from a table of layers.
+//! The memory of a training step of TensorFlow, estimated from a table of layers.
 //!
 //! ```text
-//! bytes = 4 · (batch · (kept maps + gradients · largest map) + copies · parameters) + workspace
-//! fits where bytes ≤ share · usable memory
+//! bytes = 4 · (batch · (saved maps + gradients · largest map) + copies · parameters) + workspace
+//! fits if bytes ≤ fraction · usable memory
 //! ```
 //!
-//! Kept are the outputs of all layers but activations, sums and reshapes, which TensorFlow writes in the
-//! place of their input where nothing else reads it.
+//! Saved are the outputs of all layers except activations, sums and reshapes, which TensorFlow computes in
+//! place if nothing else reads their input.
 
 use crate::catalogue::{Catalogue, Processor};
 use crate::error::Result;
-use crate::measured::{Measured, MeasuredStep};
+use crate::measured::{StepRecord, StepRecords};
 use crate::work::layers::{LayerKind, LayerTable, Networks};
 use stratus_engine::ops::Kernel;
 use stratus_engine::{Phase, Program, Role};
 
-/// What the estimate is made with.
+/// The constants of the estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Constants {
-    /// Gradients of the largest map that are alive at once.
+pub struct MemoryModel {
+    /// Number of gradients of the largest map that are alive at the same time.
     pub gradients: f64,
-    /// Copies of the parameters: themselves, gradients.
+    /// Number of copies of the parameters, including themselves and gradients.
     pub copies: f64,
-    /// Scratch of convolutions, bytes.
+    /// Workspace of convolutions, bytes.
     pub workspace: f64,
-    /// Of the memory that the driver leaves.
-    pub share: f64,
+    /// Fraction of the memory available to programs.
+    pub usable_fraction: f64,
 }
 
-/// What a cell needed.
+/// A network, batch and machine, with its memory, and whether it ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cell {
-    /// Position of the machine in the list of machines.
+pub struct MemoryCase {
+    /// Position in the list of machines.
     pub machine: usize,
-    /// Elements of kept maps of one sample, and of the largest map; parameters.
+    /// Elements per sample of saved maps, and of the largest map; parameters.
     pub kept: [f64; 3],
-    /// Samples.
+    /// Batch size.
     pub batch: f64,
-    /// Bytes of memory.
+    /// Bytes of memory available to programs.
     pub usable: f64,
-    /// Whether it was measured; one that was not is taken for one that ran out of memory.
+    /// True if it was measured; a missing measurement counts as out of memory.
     pub ran: bool,
 }
 
 impl LayerTable {
-    /// Elements of the maps of one sample that are kept for the backward pass, of the largest map, and
-    /// parameters.
+    /// Elements per sample of maps saved for the backward pass, and of the largest map; parameters.
     #[must_use]
     pub fn kept(&self) -> [f64; 3] {
         let elements = |map: [f64; 3]| map.iter().product::<f64>();
@@ -60,8 +59,8 @@ impl LayerTable {
     }
 }
 
-/// Elements of the maps of one sample that are kept for the backward pass, of the largest map, and
-/// parameters, of a program that fuses nothing.
+/// Elements per sample of maps saved for the backward pass, and of the largest map; parameters; of a program
+/// without fusion.
 #[must_use]
 pub fn kept(program: &Program) -> [f64; 3] {
     let (mut kept, mut largest) = (0.0, 0.0_f64);
@@ -81,40 +80,44 @@ pub fn kept(program: &Program) -> [f64; 3] {
     [kept, largest, parameters.map(|value| value.elements() as f64).sum()]
 }
 
-/// Every combination of machine, network, image size and batch of a table: those that it has ran, the others
-/// are taken to have run out of memory.
+/// Every combination of machine, network, image size and batch of a table; missing combinations count as out
+/// of memory.
 ///
 /// # Errors
-/// Where a machine is not in the catalogue.
-pub fn cells(measured: &Measured, networks: &Networks, catalogue: &Catalogue) -> Result<Vec<Cell>> {
+/// If a machine is not in the catalogue.
+pub fn memory_cases(
+    measured: &StepRecords,
+    networks: &Networks,
+    catalogue: &Catalogue,
+) -> Result<Vec<MemoryCase>> {
     let mut batches: Vec<u32> = measured.steps.iter().map(|step| step.batch).collect();
     batches.sort_unstable();
     batches.dedup();
-    let mut cells = Vec::new();
+    let mut cases = Vec::new();
     for (machine, name) in measured.machines.iter().enumerate() {
         let Processor::Gpu(gpu) = catalogue.find(name)?.processor else { continue };
         let usable = gpu.usable_bytes() as f64;
         for ((model, size), layers) in networks {
             let of_network =
-                |step: &&MeasuredStep| measured.networks[step.network] == *model && step.image_size == *size;
+                |step: &&StepRecord| measured.networks[step.network] == *model && step.image_size == *size;
             let steps: Vec<_> = measured.steps.iter().filter(of_network).collect();
-            // A network that was measured nowhere was not tried.
+            // A network without any measurement was not tried.
             if steps.is_empty() {
                 continue;
             }
             for &batch in &batches {
                 let ran = steps.iter().any(|step| step.machine == machine && step.batch == batch);
-                cells.push(Cell { machine, kept: layers.kept(), batch: f64::from(batch), usable, ran });
+                cases.push(MemoryCase { machine, kept: layers.kept(), batch: f64::from(batch), usable, ran });
             }
         }
     }
-    Ok(cells)
+    Ok(cases)
 }
 
-impl Constants {
-    /// The most cautious of what could be.
-    pub const CAUTIOUS: Self =
-        Self { gradients: 2.0, copies: 3.0, workspace: 512.0 * 1_048_576.0, share: 0.9 };
+impl MemoryModel {
+    /// The most conservative candidate.
+    pub const CONSERVATIVE: Self =
+        Self { gradients: 2.0, copies: 3.0, workspace: 512.0 * 1_048_576.0, usable_fraction: 0.9 };
 
     /// Bytes of a step.
     #[must_use]
@@ -122,31 +125,31 @@ impl Constants {
         4.0 * (batch * (kept + self.gradients * largest) + self.copies * parameters) + self.workspace
     }
 
-    /// Bytes needed over bytes there are: fits up to 1.
+    /// Needed over available bytes; fits up to 1.
     #[must_use]
-    pub fn load(&self, cell: &Cell) -> f64 {
-        self.bytes(cell.kept, cell.batch) / (self.share * cell.usable)
+    pub fn load(&self, case: &MemoryCase) -> f64 {
+        self.bytes(case.kept, case.batch) / (self.usable_fraction * case.usable)
     }
 
-    /// The constants that are wrong least often about `cells`; one that does not fit and is said to counts as
-    /// five that are refused and fit. Of equals the more cautious.
+    /// The constants with the fewest misjudged cases. A false "fits" counts five times; of equal ones, the
+    /// more conservative are chosen.
     #[must_use]
-    pub fn choose(cells: &[Cell]) -> Self {
-        let mut best = (Self::CAUTIOUS, usize::MAX);
-        for share in [0.9, 0.95, 1.0] {
+    pub fn choose(cases: &[MemoryCase]) -> Self {
+        let mut best = (Self::CONSERVATIVE, usize::MAX);
+        for usable_fraction in [0.9, 0.95, 1.0] {
             for copies in [3.0, 2.0] {
                 for gradients in [2.0, 1.0] {
                     for workspace in [512.0, 256.0, 0.0] {
                         let workspace = workspace * 1_048_576.0;
-                        let tried = Self { gradients, copies, workspace, share };
-                        let wrong = |cell: &Cell| match (tried.load(cell) <= 1.0, cell.ran) {
+                        let tried = Self { gradients, copies, workspace, usable_fraction };
+                        let penalty = |case: &MemoryCase| match (tried.load(case) <= 1.0, case.ran) {
                             (true, false) => 5,
                             (false, true) => 1,
                             _ => 0,
                         };
-                        let wrong = cells.iter().map(wrong).sum();
-                        if wrong < best.1 {
-                            best = (tried, wrong);
+                        let penalties = cases.iter().map(penalty).sum();
+                        if penalties < best.1 {
+                            best = (tried, penalties);
                         }
                     }
                 }
@@ -156,45 +159,45 @@ impl Constants {
     }
 }
 
-/// What leaving out one machine after the other gave.
+/// The result of leave-one-machine-out cross-validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
-    /// Cells.
-    pub cells: usize,
-    /// Those that were judged rightly.
-    pub right: usize,
-    /// Of those near the limit, which need between half and twice of what there is: how many, and rightly.
-    pub near: [usize; 2],
-    /// Said to fit, and were not measured.
-    pub wrongly_fits: usize,
-    /// Of these, those that need 20 % more than there is, by the smallest batch that was not measured being
-    /// judged to leave 20 % free.
-    pub wrongly_fits_by_far: usize,
-    /// Refused, and were measured.
-    pub wrongly_refused: usize,
+pub struct MemoryScores {
+    /// Number of cases.
+    pub cases: usize,
+    /// Correct predictions.
+    pub correct: usize,
+    /// Cases near the limit, which need between half and twice the available memory: their number, and
+    /// correct predictions.
+    pub near_limit: [usize; 2],
+    /// Predicted to fit, but not measured.
+    pub false_fits: usize,
+    /// False fits that are predicted to leave at least 20 % free.
+    pub clear_false_fits: usize,
+    /// Predicted not to fit, but measured.
+    pub false_rejections: usize,
 }
 
-/// Judges the cells of each machine by constants chosen from the other machines.
+/// Predicts the cases of each machine with constants chosen on the other machines.
 #[must_use]
-pub fn leave_out(cells: &[Cell], machines: usize) -> Verdicts {
-    let mut verdicts = Verdicts::default();
+pub fn leave_one_machine_out(cases: &[MemoryCase], machines: usize) -> MemoryScores {
+    let mut scores = MemoryScores::default();
     for machine in 0..machines {
-        let others: Vec<Cell> = cells.iter().filter(|cell| cell.machine != machine).copied().collect();
-        let constants = Constants::choose(&others);
-        for cell in cells.iter().filter(|cell| cell.machine == machine) {
-            let load = constants.load(cell);
-            let right = (load <= 1.0) == cell.ran;
+        let others: Vec<MemoryCase> = cases.iter().filter(|case| case.machine != machine).copied().collect();
+        let constants = MemoryModel::choose(&others);
+        for case in cases.iter().filter(|case| case.machine == machine) {
+            let load = constants.load(case);
+            let correct = (load <= 1.0) == case.ran;
             let near = (0.5..=2.0).contains(&load);
-            verdicts.cells += 1;
-            verdicts.right += usize::from(right);
-            verdicts.near[0] += usize::from(near);
-            verdicts.near[1] += usize::from(near && right);
-            verdicts.wrongly_fits += usize::from(load <= 1.0 && !cell.ran);
-            verdicts.wrongly_fits_by_far += usize::from(load <= 1.0 / 1.2 && !cell.ran);
-            verdicts.wrongly_refused += usize::from(load > 1.0 && cell.ran);
+            scores.cases += 1;
+            scores.correct += usize::from(correct);
+            scores.near_limit[0] += usize::from(near);
+            scores.near_limit[1] += usize::from(near && correct);
+            scores.false_fits += usize::from(load <= 1.0 && !case.ran);
+            scores.clear_false_fits += usize::from(load <= 1.0 / 1.2 && !case.ran);
+            scores.false_rejections += usize::from(load > 1.0 && case.ran);
         }
     }
-    verdicts
+    scores
 }
 
 #[cfg(test)]
@@ -202,21 +205,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_constants_that_made_the_cells_are_found() {
-        let made = Constants { gradients: 1.0, copies: 2.0, workspace: 0.0, share: 0.95 };
-        let mut cells = Vec::new();
+    fn recovers_the_constants_that_generated_the_cases() {
+        let made = MemoryModel { gradients: 1.0, copies: 2.0, workspace: 0.0, usable_fraction: 0.95 };
+        let mut cases = Vec::new();
         for machine in 0..3 {
             for step in 1..200 {
                 let kept =
                     [1e7 + 1e5 * f64::from(step), 1e6 * f64::from(step % 7), 2e6 * f64::from(step % 11)];
-                let mut cell = Cell { machine, kept, batch: 64.0, usable: 8e9, ran: false };
-                cell.ran = made.load(&cell) <= 1.0;
-                cells.push(cell);
+                let mut case = MemoryCase { machine, kept, batch: 64.0, usable: 8e9, ran: false };
+                case.ran = made.load(&case) <= 1.0;
+                cases.push(case);
             }
         }
-        assert!(cells.iter().any(|cell| cell.ran) && cells.iter().any(|cell| !cell.ran));
-        assert_eq!(Constants::choose(&cells), made);
-        let verdicts = leave_out(&cells, 3);
-        assert_eq!((verdicts.right, verdicts.wrongly_fits), (verdicts.cells, 0));
+        assert!(cases.iter().any(|case| case.ran) && cases.iter().any(|case| !case.ran));
+        assert_eq!(MemoryModel::choose(&cases), made);
+        let scores = leave_one_machine_out(&cases, 3);
+        assert_eq!((scores.correct, scores.false_fits), (scores.cases, 0));
     }
 }

@@ -1,28 +1,28 @@
-//! What comes with the crate: the tables of measured steps, and the profiles that were fitted to them.
+//! The files shipped with this crate: tables of measured steps, and the profiles fitted to them.
 
 use crate::catalogue::Catalogue;
 use crate::error::Result;
-use crate::measured::Measured;
-use crate::memory::{Constants, cells};
+use crate::measured::StepRecords;
+use crate::memory::{MemoryModel, memory_cases};
 use crate::profile::Profile;
 use crate::work::layers;
 
-/// Step times of TensorFlow 2.5 in f32 (PROFET, ddps-lab, MIT licence): a row a GPU, network, image size and
-/// batch.
+/// Step times of TensorFlow 2.5 in f32 (PROFET, ddps-lab, MIT licence): a row per GPU, network, image size
+/// and batch size.
 pub const LATENCY: &str = include_str!("../data/latency.csv");
 /// The layers of those networks, derived from the same project's definitions.
 pub const LAYERS: &str = include_str!("../data/layers.csv");
 /// Step times of Stratus, from docs/benchmarks.
 pub const STRATUS_STEPS: &str = include_str!("../data/stratus-steps.csv");
 
-/// Their names in messages.
+/// The name of [`LATENCY`] in messages.
 pub const LATENCY_NAME: &str = "crates/stratus-forecast/data/latency.csv";
-/// See [`LATENCY_NAME`].
+/// The name of [`LAYERS`] in messages.
 pub const LAYERS_NAME: &str = "crates/stratus-forecast/data/layers.csv";
-/// See [`LATENCY_NAME`].
+/// The name of [`STRATUS_STEPS`] in messages.
 pub const STRATUS_STEPS_NAME: &str = "crates/stratus-forecast/data/stratus-steps.csv";
 
-/// Files of profiles, each with its content.
+/// The names and contents of the files of profiles.
 const PROFILES: &[(&str, &str)] = &[
     ("tensorflow-f32-m60-8gb.toml", include_str!("../data/profiles/tensorflow-f32-m60-8gb.toml")),
     ("tensorflow-f32-t4-16gb.toml", include_str!("../data/profiles/tensorflow-f32-t4-16gb.toml")),
@@ -37,7 +37,7 @@ const PROFILES: &[(&str, &str)] = &[
 /// The shipped profiles.
 ///
 /// # Errors
-/// Never but by a mistake in a shipped file, which a test would find.
+/// Only if a shipped file is invalid (covered by a test).
 pub fn profiles() -> Result<Vec<Profile>> {
     PROFILES.iter().map(|(file, text)| Profile::parse(file, text)).collect()
 }
@@ -45,16 +45,16 @@ pub fn profiles() -> Result<Vec<Profile>> {
 /// The measured steps of TensorFlow.
 ///
 /// # Errors
-/// Never but by a mistake in a shipped file, which a test would find.
-pub fn tensorflow() -> Result<Measured> {
-    Measured::of_layers((LATENCY_NAME, LATENCY), (LAYERS_NAME, LAYERS), &Catalogue::builtin()?)
+/// Only if a shipped file is invalid (covered by a test).
+pub fn tensorflow() -> Result<StepRecords> {
+    StepRecords::from_layer_table((LATENCY_NAME, LATENCY), (LAYERS_NAME, LAYERS), &Catalogue::builtin()?)
 }
 
-/// The constants of TensorFlow's memory, chosen from all shipped step times.
+/// The memory model of TensorFlow, chosen from all shipped step times.
 ///
 /// # Errors
-/// Never but by a mistake in a shipped file, which a test would find.
-pub fn tensorflow_memory() -> Result<Constants> {
+/// Only if a shipped file is invalid (covered by a test).
+pub fn tensorflow_memory() -> Result<MemoryModel> {
     let networks = layers::parse(LAYERS_NAME, LAYERS)?;
-    Ok(Constants::choose(&cells(&tensorflow()?, &networks, &Catalogue::builtin()?)?))
+    Ok(MemoryModel::choose(&memory_cases(&tensorflow()?, &networks, &Catalogue::builtin()?)?))
 }

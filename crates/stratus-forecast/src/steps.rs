@@ -1,64 +1,64 @@
-//! Measured steps of Stratus itself, on networks of the zoo.
+//! Measured steps of Stratus, on networks of the zoo.
 
 use crate::catalogue::{Catalogue, Processor};
 use crate::csv::Table;
 use crate::error::{Error, Result};
-use crate::measured::Measured;
+use crate::measured::StepRecords;
 use crate::model::Peaks;
-use crate::peaks::{Format, on_matrix_units, peaks};
+use crate::peaks::{NumberFormat, on_matrix_units, peaks};
 use crate::work::program::work;
-use crate::work::training::{SECOND_LEVEL, Target, training};
+use crate::work::training::{L2_BYTES_PER_CORE, Target, training};
 use stratus_engine::Precision;
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo::{self, ModelConfig};
 
 /// A measured step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StratusStep {
-    /// The machine, by the catalogue's name or another.
+    /// The name of the machine, in the catalogue or not.
     pub machine: String,
-    /// Cores of a processor; 1 of a GPU.
+    /// Number of cores of a CPU; 1 for a GPU.
     pub cores: usize,
-    /// A network of the zoo, on images and classes that it is published for.
+    /// A network of the zoo, with its published image size and classes.
     pub network: String,
-    /// What it was computed in.
-    pub format: Format,
-    /// Images of a step.
+    /// The number format.
+    pub format: NumberFormat,
+    /// Images per step.
     pub batch: usize,
     /// Seconds of a step.
     pub seconds: f64,
-    /// Peaks, where the machine is not in the catalogue.
+    /// Peaks, if the machine is not in the catalogue.
     pub peaks: Option<Peaks>,
 }
 
-/// A table of them.
+/// A table of measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTable {
-    /// A row each.
+    /// The steps, one per row.
     pub steps: Vec<StratusStep>,
 }
 
-/// Steps that are fitted together: of one GPU, or of processors, in one format.
+/// A group of steps that are fitted together: steps of one GPU, or of all CPUs, in one format.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepKind {
-    /// The GPU.
+pub struct StepGroup {
+    /// The name of the GPU.
     pub machine: Option<String>,
-    /// Whether it is one.
+    /// True if it is a GPU.
     pub gpu: bool,
-    /// The format.
-    pub format: Format,
-    /// Whether convolutions run on matrix units.
+    /// The number format.
+    pub format: NumberFormat,
+    /// True if convolutions run on matrix units.
     pub matrix_units: bool,
 }
 
-/// Cycles a second of a processor whose clock is not known.
-const CLOCK: f64 = 3e9;
+/// Default clock of a CPU, cycles/s.
+const DEFAULT_CLOCK_HZ: f64 = 3e9;
 
 impl StepTable {
     /// Reads `machine,cores,network,precision,batch,step_s,arithmetic_gflops,bandwidth_gb_s`. Peaks may be
-    /// empty where the catalogue has the machine.
+    /// empty if the catalogue has the machine.
     ///
     /// # Errors
-    /// Where a column is missing, or a line cannot be.
+    /// If a column is missing, or a line is invalid.
     pub fn parse(file: &str, text: &str) -> Result<Self> {
         let table = Table::parse(file, text)?;
         let column = |name| table.column(name);
@@ -71,10 +71,14 @@ impl StepTable {
                 None
             } else {
                 let giga = |column| row.count(column).map(|number| number * 1e9);
-                Some(Peaks { arithmetic: giga(arithmetic)?, bandwidth: giga(bandwidth)?, clock: CLOCK })
+                Some(Peaks {
+                    arithmetic: giga(arithmetic)?,
+                    bandwidth: giga(bandwidth)?,
+                    clock: DEFAULT_CLOCK_HZ,
+                })
             };
-            let format = Format::parse(row.text(precision))
-                .ok_or_else(|| row.problem(format!("there is no precision `{}`", row.text(precision))))?;
+            let format = NumberFormat::parse(row.text(precision))
+                .ok_or_else(|| row.problem(format!("unknown precision `{}`", row.text(precision))))?;
             steps.push(StratusStep {
                 machine: row.text(machine).to_owned(),
                 cores: row.count_or(cores, 1.0)?.max(1.0) as usize,
@@ -88,29 +92,29 @@ impl StepTable {
         Ok(Self { steps })
     }
 
-    /// The kinds of steps, in the order in which they occur.
+    /// The groups of steps, in the order of first occurrence.
     ///
     /// # Errors
-    /// Where a machine without peaks is not in the catalogue.
-    pub fn kinds(&self, catalogue: &Catalogue) -> Result<Vec<StepKind>> {
-        let mut kinds: Vec<StepKind> = Vec::new();
+    /// If a machine without peaks is not in the catalogue.
+    pub fn groups(&self, catalogue: &Catalogue) -> Result<Vec<StepGroup>> {
+        let mut groups: Vec<StepGroup> = Vec::new();
         for step in &self.steps {
-            let kind = step.kind(catalogue)?;
-            if !kinds.contains(&kind) {
-                kinds.push(kind);
+            let group = step.group(catalogue)?;
+            if !groups.contains(&group) {
+                groups.push(group);
             }
         }
-        Ok(kinds)
+        Ok(groups)
     }
 
-    /// The steps of a kind with their terms.
+    /// The steps of a group with their terms.
     ///
     /// # Errors
-    /// Where a machine or network is not known.
-    pub fn measured(&self, kind: &StepKind, catalogue: &Catalogue) -> Result<Measured> {
-        let mut measured = Measured::default();
+    /// If a machine or network is unknown.
+    pub fn records(&self, group: &StepGroup, catalogue: &Catalogue) -> Result<StepRecords> {
+        let mut measured = StepRecords::default();
         for step in &self.steps {
-            if step.kind(catalogue)? != *kind {
+            if step.group(catalogue)? != *group {
                 continue;
             }
             let peaks = match step.peaks {
@@ -120,17 +124,17 @@ impl StepTable {
             let problem = |problem: String| Error::TooFew { problem };
             let network = zoo::find(&step.network).map_err(|error| problem(error.to_string()))?;
             let hyper = (network.defaults)();
-            let graph = (network.build)(&Hyperparameters { ..hyper }).map_err(|e| problem(e.to_string()))?;
-            let target = match kind.gpu {
+            let graph = (network.build)(&ModelConfig { ..hyper }).map_err(|e| problem(e.to_string()))?;
+            let target = match group.gpu {
                 true => Target::Gpu,
-                false => Target::Cpu { cache_bytes: step.cores * SECOND_LEVEL },
+                false => Target::Cpu { cache_bytes: step.cores * L2_BYTES_PER_CORE },
             };
             let program = training(&graph, step.batch, step.format.precision(), target)
                 .map_err(|error| problem(error.to_string()))?;
             measured.add(
                 (&step.machine, &step.network),
                 (hyper.input[1] as u32, step.batch as u32),
-                (&work(&program, kind.matrix_units), &peaks, step.seconds),
+                (&work(&program, group.matrix_units), &peaks, step.seconds),
             );
         }
         Ok(measured)
@@ -138,26 +142,26 @@ impl StepTable {
 }
 
 impl StratusStep {
-    fn kind(&self, catalogue: &Catalogue) -> Result<StepKind> {
+    fn group(&self, catalogue: &Catalogue) -> Result<StepGroup> {
         let format = self.format;
         if self.peaks.is_some() {
-            return Ok(StepKind { machine: None, gpu: false, format, matrix_units: false });
+            return Ok(StepGroup { machine: None, gpu: false, format, matrix_units: false });
         }
         let machine = catalogue.find(&self.machine)?;
         let matrix_units = on_matrix_units(&machine.processor, format);
         let gpu = matches!(machine.processor, Processor::Gpu(_));
-        Ok(StepKind { machine: gpu.then_some(machine.name), gpu, format, matrix_units })
+        Ok(StepGroup { machine: gpu.then_some(machine.name), gpu, format, matrix_units })
     }
 }
 
-impl Format {
-    /// The format of a name.
+impl NumberFormat {
+    /// Parses the name of a number format.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         [Self::F32, Self::Tf32, Self::Bf16, Self::F16].into_iter().find(|format| format.name() == name)
     }
 
-    /// What values are kept in.
+    /// The precision of values in this format.
     #[must_use]
     pub fn precision(self) -> Precision {
         match self {

@@ -1,8 +1,8 @@
-//! Durations, written and read; rates and sizes, read.
+//! Formatting of durations; parsing of durations, rates and sizes.
 
 use crate::error::{Error, Result};
 
-/// Two units: `2 h 05 min`.
+/// Formats a duration in up to two units: `2 h 05 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round();
@@ -18,7 +18,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// The seconds of a duration such as `90s`, `1.5h` or `2d`; `None` of what is none, or nothing.
+/// Parses a positive duration such as `90s`, `1.5h` or `2d`, in seconds.
 #[must_use]
 pub fn seconds(text: &str) -> Option<f64> {
     let text = text.trim();
@@ -33,7 +33,7 @@ pub fn seconds(text: &str) -> Option<f64> {
     (number.is_finite() && number > 0.0).then_some(number * unit)
 }
 
-/// Names of units of bytes, and bytes of each: decimal and binary ones.
+/// Decimal and binary units of bytes, each with its number of bytes.
 const BYTES: [(&str, f64); 9] = [
     ("kB", 1e3),
     ("MB", 1e6),
@@ -45,71 +45,74 @@ const BYTES: [(&str, f64); 9] = [
     ("TiB", 1_099_511_627_776.0),
     ("B", 1.0),
 ];
-/// And of bits.
+/// Units of bits, each with its number of bytes.
 const BITS: [(&str, f64); 3] = [("kbit", 125.0), ("Mbit", 125e3), ("Gbit", 125e6)];
-/// The most bytes, and the most bytes a second, that are taken for meant.
-const MOST: f64 = 1e18;
+/// Maximum number of bytes, and of bytes per second.
+const MAX_BYTES: f64 = 1e18;
 
-/// The number before the first of `units` that the text ends in, times that unit.
-fn in_units(text: &str, mut units: impl Iterator<Item = (&'static str, f64)>) -> Option<f64> {
+/// The number before the first of `units` that the text ends with, times that unit.
+fn parse_with_unit(text: &str, mut units: impl Iterator<Item = (&'static str, f64)>) -> Option<f64> {
     let (number, unit) = units.find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?, unit)))?;
     let number: f64 = number.trim().parse().ok()?;
     number.is_finite().then_some(number * unit)
 }
 
-/// The bytes a second of a rate such as `1Gbit/s` or `500 MB/s`; `flag` is the argument's name.
+/// Parses a rate such as `1Gbit/s` or `500 MB/s`, in bytes/s; `flag` is the name of the argument.
 ///
 /// # Errors
-/// Where it has no such unit, or is not above 0.
+/// If the unit is unknown, or the rate is not above 0.
 pub fn bytes_per_second(flag: &'static str, text: &str) -> Result<f64> {
     let example = "1Gbit/s, 100Mbit/s, 500MB/s or 200MiB/s";
-    let wrong = |problem| Error::Quantity { flag, text: text.to_owned(), problem, example };
-    let amount =
-        text.trim().strip_suffix("/s").and_then(|amount| in_units(amount, BITS.into_iter().chain(BYTES)));
-    match amount.ok_or_else(|| wrong("a rate is a number of bits or bytes a second, with its unit"))? {
-        rate if rate > 0.0 && rate <= MOST => Ok(rate),
-        _ => Err(wrong("a rate is above 0 and at most 10^18 bytes a second")),
+    let invalid = |problem| Error::Quantity { flag, text: text.to_owned(), problem, example };
+    let amount = text
+        .trim()
+        .strip_suffix("/s")
+        .and_then(|amount| parse_with_unit(amount, BITS.into_iter().chain(BYTES)));
+    match amount.ok_or_else(|| invalid("must be a number of bits or bytes per second with a unit"))? {
+        rate if rate > 0.0 && rate <= MAX_BYTES => Ok(rate),
+        _ => Err(invalid("must be above 0 and at most 10^18 bytes/s")),
     }
 }
 
-/// The seconds of a short time such as `0.2ms` or `5us`; `flag` is the argument's name.
+/// Parses a latency such as `0.2ms` or `5us`, in seconds; `flag` is the name of the argument.
 ///
 /// # Errors
-/// Where it has no such unit, or is below 0.
+/// If the unit is unknown, or the value is negative.
 pub fn latency(flag: &'static str, text: &str) -> Result<f64> {
-    let wrong = |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "0.2ms or 5us" };
+    let invalid = |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "0.2ms or 5us" };
     let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)];
-    match in_units(text, units.into_iter()).ok_or_else(|| wrong("a latency is a number, with its unit"))? {
+    match parse_with_unit(text, units.into_iter()).ok_or_else(|| invalid("must be a number with a unit"))? {
         seconds if (0.0..=60.0).contains(&seconds) => Ok(seconds),
-        _ => Err(wrong("a latency is at least 0, and at most a minute")),
+        _ => Err(invalid("must be at least 0 and at most a minute")),
     }
 }
 
-/// The bytes of a size such as `150GB`; `flag` is the argument's name.
+/// Parses a size such as `150GB`, in bytes; `flag` is the name of the argument.
 ///
 /// # Errors
-/// Where it has no such unit, or is below 0.
+/// If the unit is unknown, or the value is negative.
 pub fn bytes(flag: &'static str, text: &str) -> Result<u64> {
-    let wrong =
+    let invalid =
         |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "150GB or 140GiB" };
-    match in_units(text, BYTES.into_iter())
-        .ok_or_else(|| wrong("a size is a number of bytes, with its unit"))?
+    match parse_with_unit(text, BYTES.into_iter())
+        .ok_or_else(|| invalid("must be a number of bytes with a unit"))?
     {
-        size if (0.0..=MOST).contains(&size) => Ok(size as u64),
-        _ => Err(wrong("a size is at least 0 and at most 10^18 bytes")),
+        size if (0.0..=MAX_BYTES).contains(&size) => Ok(size as u64),
+        _ => Err(invalid("must be at least 0 and at most 10^18 bytes")),
     }
 }
 
-/// How often an hour, of a rate such as `0.05/h` or `1/d`; `flag` is the argument's name.
+/// Parses a frequency such as `0.05/h` or `1/d`, per hour; `flag` is the name of the argument.
 ///
 /// # Errors
-/// Where it has no such unit, or is below 0.
+/// If the unit is unknown, or the value is negative.
 pub fn per_hour(flag: &'static str, text: &str) -> Result<f64> {
-    let wrong = |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "0.05/h or 1/d" };
-    let amount = in_units(text, [("/h", 1.0), ("/d", 1.0 / 24.0)].into_iter());
-    match amount.ok_or_else(|| wrong("a rate is how often an hour or a day"))? {
+    let invalid =
+        |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "0.05/h or 1/d" };
+    let amount = parse_with_unit(text, [("/h", 1.0), ("/d", 1.0 / 24.0)].into_iter());
+    match amount.ok_or_else(|| invalid("must be a number per hour (/h) or per day (/d)"))? {
         rate if (0.0..=1e6).contains(&rate) => Ok(rate),
-        _ => Err(wrong("a rate is at least 0, and at most a million an hour")),
+        _ => Err(invalid("must be at least 0 and at most a million per hour")),
     }
 }
 
@@ -118,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_readable() {
+    fn formats_durations() {
         let read = [0.26, 59.4, 61.0, 7500.0, 500_000.0].map(duration);
         assert_eq!(read, ["0.3 s", "59 s", "1 min 01 s", "2 h 05 min", "5.8 d"]);
     }
 
     #[test]
-    fn durations_are_read() {
+    fn parses_durations() {
         let read = ["90s", " 1.5h", "2 d", "3m"].map(seconds);
         assert_eq!(read, [Some(90.0), Some(5400.0), Some(172_800.0), Some(180.0)]);
         for wrong in ["", "6", "h", "-1h", "0s", "nanh", "infd", "1hs", "6 hours", "é"] {
@@ -133,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_sizes_are_read() {
+    fn parses_rates_and_sizes() {
         let link = |text: &str| bytes_per_second("link", text);
         let read = ["1Gbit/s", "100 Mbit/s", "8kbit/s", "500MB/s", " 2 MiB/s", "3B/s"]
             .map(|text| link(text).unwrap());

@@ -1,11 +1,11 @@
-//! Making a graph, layer by layer.
+//! Construction of a graph, layer by layer.
 
 use crate::Shape;
 use crate::graph::{Auxiliary, Graph, GraphError, Node, Parameter, ParameterId, TensorId, output_shape};
 use crate::ops::{Initialisation, Op, Operation};
 
-/// The most values of a patch that first weights whiten: its covariance has the square of it.
-const MOST_WHITENED: usize = 512;
+/// The maximum number of values of a whitened patch; its covariance matrix has the square of that.
+const MAX_WHITENED_VALUES: usize = 512;
 
 /// Builds a graph layer by layer, checking shapes as it goes.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// An empty network that reads images of `input`; returns the builder and the input tensor.
+    /// Starts an empty network for images of shape `input`; returns the builder and the input tensor.
     #[must_use]
     pub fn new(name: &str, input: Shape) -> (Self, TensorId) {
         let graph = Graph {
@@ -32,7 +32,7 @@ impl GraphBuilder {
     /// Adds a layer and returns its output.
     ///
     /// # Errors
-    /// Where the operation cannot take its inputs; the message names the layer and the shapes.
+    /// If the operation rejects its inputs; the message names the layer and the shapes.
     pub fn add(
         &mut self,
         name: &str,
@@ -66,12 +66,11 @@ impl GraphBuilder {
         Ok(output)
     }
 
-    /// Adds a layer, some of whose parameters begin otherwise than its operation has it: `("weight", ...)`,
-    /// `("bias", ...)`.
+    /// Adds a layer with its own initialisation for some parameters: `("weight", ...)`, `("bias", ...)`.
     ///
     /// # Errors
-    /// See [`GraphBuilder::add`]; also where the operation has no such parameter.
-    pub fn add_with(
+    /// See [`GraphBuilder::add`]; also if the operation has no such parameter.
+    pub fn add_with_init(
         &mut self,
         name: &str,
         op: impl Into<Op>,
@@ -82,7 +81,7 @@ impl GraphBuilder {
         let owned = self.graph.nodes.last().map(|node| node.parameters.clone()).unwrap_or_default();
         for (parameter, initialisation) in initial {
             let key = format!("{name}.{parameter}");
-            if let Some(problem) = self.unsuitable(name, parameter, *initialisation) {
+            if let Some(problem) = self.initialisation_error(name, parameter, *initialisation) {
                 return Err(GraphError::Structure { network: self.graph.name.clone(), problem });
             }
             match owned.iter().find(|id| self.graph.parameters[id.0].name == key) {
@@ -98,33 +97,35 @@ impl GraphBuilder {
         Ok(output)
     }
 
-    /// What keeps a parameter of the last layer from beginning so; the layer's name for the message.
-    fn unsuitable(&self, name: &str, parameter: &str, initialisation: Initialisation) -> Option<String> {
+    /// The error if `initialisation` does not suit `parameter` of the last layer, `name`.
+    fn initialisation_error(
+        &self,
+        name: &str,
+        parameter: &str,
+        initialisation: Initialisation,
+    ) -> Option<String> {
         let node = self.graph.nodes.last()?;
         match (initialisation, &node.op) {
             (Initialisation::Dirac { .. } | Initialisation::Whitening, op)
                 if parameter != "weight" || !matches!(op, Op::Conv2d(_)) =>
             {
                 Some(format!(
-                    "layer `{name}`: only the weight of a convolution begins as \"dirac\" or \"whitening\""
+                    "layer `{name}`: \"dirac\" and \"whitening\" are only for the weight of a convolution"
                 ))
             }
-            (Initialisation::Dirac { .. }, Op::Conv2d(conv)) => (conv.groups != 1).then(|| {
-                format!("layer `{name}`: first weights \"dirac\" need one group, it has {}", conv.groups)
-            }),
+            (Initialisation::Dirac { .. }, Op::Conv2d(conv)) => (conv.groups != 1)
+                .then(|| format!("layer `{name}`: \"dirac\" needs one group, got {}", conv.groups)),
             (Initialisation::Whitening, Op::Conv2d(conv)) => {
                 let taps = conv.fan_in();
                 let fits = conv.groups == 1
                     && conv.dilation == [1, 1]
                     && node.inputs == [self.graph.input]
-                    && taps <= MOST_WHITENED
+                    && taps <= MAX_WHITENED_VALUES
                     && conv.out_channels == 2 * taps;
                 (!fits).then(|| {
                     format!(
-                        "layer `{name}`: first weights \"whitening\" are of a dense convolution that reads \
-                         the images, has at most \
-                         {MOST_WHITENED} inputs to an output, here {taps}, and twice as many output \
-                         channels, {}",
+                        "layer `{name}`: \"whitening\" needs the first, dense convolution with at most \
+                         {MAX_WHITENED_VALUES} inputs per output (here {taps}) and {} output channels",
                         2 * taps
                     )
                 })
@@ -133,13 +134,13 @@ impl GraphBuilder {
         }
     }
 
-    /// Makes a tensor an auxiliary output, whose loss counts `weight` times; [`GraphBuilder::finish`]
-    /// verifies it.
+    /// Makes a tensor an auxiliary output, whose loss has weight `weight`; [`GraphBuilder::finish`] verifies
+    /// it.
     pub fn auxiliary(&mut self, output: TensorId, weight: f32) {
         self.graph.auxiliary.push(Auxiliary { output, weight });
     }
 
-    /// The shape of a tensor made so far.
+    /// The shape of a tensor.
     #[must_use]
     pub fn shape(&self, tensor: TensorId) -> &Shape {
         self.graph.shape(tensor)

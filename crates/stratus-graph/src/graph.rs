@@ -1,7 +1,7 @@
 //! The graph: nodes in execution order, the tensors between them, the parameters they own.
 
 use crate::ops::{Initialisation, Op, Operation, ParameterKind};
-use crate::shape::limited;
+use crate::shape::check_tensor_size;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -23,16 +23,16 @@ index!(ParameterId, "Position of a parameter in [`Graph::parameters`].");
 pub struct Node {
     /// PyTorch's module path, such as `layer1.0`.
     pub name: String,
-    /// What it computes.
+    /// Its operation.
     pub op: Op,
-    /// What it reads.
+    /// Its inputs.
     pub inputs: Vec<TensorId>,
-    /// What it produces.
+    /// Its output.
     pub output: TensorId,
     /// The parameters it owns, in the order of [`Operation::parameters`].
     pub parameters: Vec<ParameterId>,
-    /// Whether training leaves it as it is: its parameters and running statistics stay, and it computes
-    /// what it computes in evaluation. See [`Graph::freeze`].
+    /// True if training leaves it unchanged: its parameters and running statistics stay, and it computes as
+    /// in evaluation. See [`Graph::freeze`].
     #[serde(default)]
     pub frozen: bool,
 }
@@ -44,11 +44,11 @@ pub struct Parameter {
     pub name: String,
     /// Extents in PyTorch's order.
     pub shape: Vec<usize>,
-    /// First values.
+    /// The initialisation.
     pub initialisation: Initialisation,
     /// Trained or buffer.
     pub kind: ParameterKind,
-    /// Whether training leaves it as it is, though its layer trains. See [`Graph::freeze`].
+    /// True if training leaves it unchanged although its layer trains. See [`Graph::freeze`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
 }
@@ -76,68 +76,68 @@ pub struct Graph {
     pub input: TensorId,
     /// The logits.
     pub output: TensorId,
-    /// Further logits that only training has.
+    /// Further logits, for training only.
     #[serde(default)]
     pub auxiliary: Vec<Auxiliary>,
 }
 
-/// Logits halfway through the network, whose loss helps to train the layers before them (Szegedy et al.:
-/// "Going deeper with convolutions", 2014). Inference has no use for them: see [`Graph::for_inference`].
+/// Logits within the network, whose loss helps to train the preceding layers (Szegedy et al.: "Going deeper
+/// with convolutions", 2014). Inference omits them: see [`Graph::for_inference`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Auxiliary {
     /// The logits, of the shape of [`Graph::output`].
     pub output: TensorId,
-    /// What their loss is multiplied by before it is added to that of [`Graph::output`]; more than zero.
+    /// The weight of their loss, added to that of [`Graph::output`]; more than zero.
     pub weight: f32,
 }
 
-/// What is wrong with a network, and in which layer.
+/// An error of a network and its layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
-    /// An operation cannot take its inputs.
+    /// An operation rejects its inputs.
     #[error("layer `{layer}` ({kind}): {source}")]
     Shape {
         /// The layer's name.
         layer: String,
         /// The operation.
         kind: &'static str,
-        /// What does not fit.
+        /// The reason.
         source: ShapeError,
     },
-    /// Two layers share a name, or a tensor is used before it is made.
+    /// Two layers share a name, or a tensor is read before it is written.
     #[error("network `{network}`: {problem}")]
     Structure {
         /// The network's name.
         network: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A hyper-parameter that no network of that family can have.
-    #[error("network `{network}`: {key} = {value} is not possible; {need}")]
-    Hyperparameter {
+    /// A configuration value that the network does not support.
+    #[error("network `{network}`: invalid `{key}` {value}: {need}")]
+    InvalidConfig {
         /// The network's name.
         network: String,
         /// The configuration key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What is needed.
+        /// The accepted values.
         need: String,
     },
-    /// No layer of that name, and none whose name begins with it.
+    /// No layer or module of that name.
     #[error("network `{network}` has no layer `{layer}`{}", did_you_mean(suggestion.as_deref()))]
     UnknownLayer {
         /// The network's name.
         network: String,
-        /// What was asked for.
+        /// The requested name.
         layer: String,
         /// The nearest layer or module.
         suggestion: Option<String>,
     },
-    /// No network of that name.
-    #[error("there is no network `{name}`{}; known are {known}", did_you_mean(suggestion.as_deref()))]
+    /// An unknown network.
+    #[error("unknown network `{name}`{}; available: {known}", did_you_mean(suggestion.as_deref()))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The nearest known name.
         suggestion: Option<String>,
@@ -147,7 +147,7 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// The number of trained values; those that are frozen, or their layers, are not.
+    /// The number of trained values, without frozen parameters and layers.
     #[must_use]
     pub fn trained_parameters(&self) -> usize {
         let owned = self.nodes.iter().filter(|node| !node.frozen).flat_map(|node| &node.parameters);
@@ -158,12 +158,12 @@ impl Graph {
             .fold(0, usize::saturating_add)
     }
 
-    /// Freezes layers: each name stands for the layer of that name and for all layers of the module of that
-    /// name, so that `layer1` is also `layer1.0.conv1`. The name of a parameter freezes it alone: with
-    /// `layer1.0.bn1.weight`, the batch norm still trains its bias and goes by the batch's statistics.
+    /// Freezes layers: each name selects the layer of that name and all layers of the module of that name, so
+    /// `layer1` includes `layer1.0.conv1`. The name of a parameter freezes only that parameter: with
+    /// `layer1.0.bn1.weight`, the batch norm still trains its bias and uses batch statistics.
     ///
     /// # Errors
-    /// Where a name stands for nothing, or nothing is left to train.
+    /// If a name matches nothing, or nothing is left to train.
     pub fn freeze<T: AsRef<str>>(&mut self, names: &[T]) -> Result<(), GraphError> {
         for name in names.iter().map(AsRef::as_ref) {
             let within = |layer: &str| {
@@ -198,8 +198,8 @@ impl Graph {
         Ok(())
     }
 
-    /// The names of all layers and of the modules that they stand in: `layer1`, `layer1.0`,
-    /// `layer1.0.conv1`, in the order of the layers.
+    /// The names of all layers and of the modules that contain them: `layer1`, `layer1.0`, `layer1.0.conv1`,
+    /// in the order of the layers.
     fn modules(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().flat_map(|node| {
             let ends = node.name.match_indices('.').map(|(end, _)| end).chain([node.name.len()]);
@@ -213,8 +213,8 @@ impl Graph {
         &self.tensors[tensor.0]
     }
 
-    /// The number of classes that the output tells apart: the elements of a vector, `[classes]`, the channels
-    /// of a map, `[classes, H, W]`.
+    /// The number of classes of the output: the elements of a vector, `[classes]`, or the channels of a map,
+    /// `[classes, H, W]`.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.shape(self.output).0.first().copied().unwrap_or(0)
@@ -239,27 +239,27 @@ impl Graph {
         self.nodes.iter().map(|node| self.node_flops(node)).fold(0, u64::saturating_add)
     }
 
-    /// Checks that every tensor is made before it is read, names are unique, shapes and parameters follow
-    /// their rules.
+    /// Checks that every tensor is written before it is read, names are unique, and shapes and parameters
+    /// follow their rules.
     ///
     /// # Errors
-    /// The first thing that does not hold, with its layer.
+    /// The first violation, with its layer.
     pub fn verify(&self) -> Result<(), GraphError> {
         let structure = |problem: String| GraphError::Structure { network: self.name.clone(), problem };
-        let input = self.tensors.get(self.input.0).ok_or_else(|| structure("it has no input".to_owned()))?;
-        if input.elements() == 0 || limited("its input", &input.0).is_err() {
-            return Err(structure(format!("its input {input} is empty or too large")));
+        let input = self.tensors.get(self.input.0).ok_or_else(|| structure("no input".to_owned()))?;
+        if input.elements() == 0 || check_tensor_size("the input", &input.0).is_err() {
+            return Err(structure(format!("the input {input} is empty or too large")));
         }
-        let mut made = HashSet::from([self.input]);
+        let mut written = HashSet::from([self.input]);
         let mut names = HashSet::new();
         for node in &self.nodes {
             if !names.insert(&node.name) {
                 return Err(structure(format!("two layers are named `{}`", node.name)));
             }
             for input in &node.inputs {
-                if !made.contains(input) {
+                if !written.contains(input) {
                     return Err(structure(format!(
-                        "layer `{}` reads tensor {} before it is made",
+                        "layer `{}` reads tensor {} before it is written",
                         node.name, input.0
                     )));
                 }
@@ -268,12 +268,15 @@ impl Graph {
             let shape = output_shape(&node.name, &node.op, &inputs)?;
             if self.tensors.get(node.output.0) != Some(&shape) {
                 return Err(structure(format!(
-                    "layer `{}` makes {shape}, another shape is recorded",
+                    "layer `{}` computes {shape}, but another shape is recorded",
                     node.name
                 )));
             }
-            if !made.insert(node.output) {
-                return Err(structure(format!("layer `{}` makes a tensor a second time", node.name)));
+            if !written.insert(node.output) {
+                return Err(structure(format!(
+                    "layer `{}` writes a tensor that another layer writes",
+                    node.name
+                )));
             }
             let specs = node.op.parameters();
             let owned: Option<Vec<&Parameter>> =
@@ -288,42 +291,40 @@ impl Graph {
                 )));
             }
         }
-        if !made.contains(&self.output) {
-            return Err(structure("its output is never made".to_owned()));
+        if !written.contains(&self.output) {
+            return Err(structure("no layer writes the output".to_owned()));
         }
-        self.verify_auxiliary(&made)
+        self.verify_auxiliary(&written)
     }
 
-    fn verify_auxiliary(&self, made: &HashSet<TensorId>) -> Result<(), GraphError> {
+    fn verify_auxiliary(&self, written: &HashSet<TensorId>) -> Result<(), GraphError> {
         let structure = |problem: String| GraphError::Structure { network: self.name.clone(), problem };
         let mut outputs = HashSet::from([self.output]);
         for Auxiliary { output, weight } in &self.auxiliary {
-            if !made.contains(output) {
-                return Err(structure(format!("its auxiliary output, tensor {}, is never made", output.0)));
+            if !written.contains(output) {
+                return Err(structure(format!("no layer writes the auxiliary output, tensor {}", output.0)));
             }
             if !outputs.insert(*output) {
-                let maker = self.nodes.iter().find(|node| node.output == *output);
-                let layer = maker.map_or("", |node| &node.name);
+                let producer = self.nodes.iter().find(|node| node.output == *output);
+                let layer = producer.map_or("", |node| &node.name);
                 return Err(structure(format!("layer `{layer}` is an output twice")));
             }
             if self.shape(*output) != self.shape(self.output) {
                 return Err(structure(format!(
-                    "its auxiliary output is {}, its output {}",
+                    "the auxiliary output is {}, but the output is {}",
                     self.shape(*output),
                     self.shape(self.output)
                 )));
             }
             if !(*weight > 0.0 && weight.is_finite()) {
-                return Err(structure(format!(
-                    "the loss of its auxiliary output has weight {weight}; it is more than 0"
-                )));
+                return Err(structure(format!("the weight of the auxiliary loss must be > 0, got {weight}")));
             }
         }
         Ok(())
     }
 
-    /// The network without auxiliary outputs and without the layers and parameters that only they need.
-    /// What is left keeps its names and its order; tensors and parameters are numbered anew.
+    /// The network without auxiliary outputs and without the layers and parameters that only they need. The
+    /// rest keeps its names and its order; tensors and parameters are renumbered.
     #[must_use]
     pub fn for_inference(&self) -> Self {
         let mut needed = HashSet::from([self.output]);
@@ -373,10 +374,10 @@ impl Graph {
     }
 }
 
-/// The shape that a layer makes, not larger than any machine can hold.
+/// The shape of a layer's output, checked to have a realistic size.
 pub(crate) fn output_shape(layer: &str, op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
     op.output_shape(inputs)
-        .and_then(|shape| limited("its output", &shape.0).map(|()| shape))
+        .and_then(|shape| check_tensor_size("the output", &shape.0).map(|()| shape))
         .map_err(|source| GraphError::Shape { layer: layer.to_owned(), kind: op.kind(), source })
 }
 
@@ -386,7 +387,8 @@ mod tests {
     use crate::GraphBuilder;
     use crate::ops::{Conv2d, Flatten, Linear, Relu};
 
-    /// Two convolutions with an auxiliary classifier between them, whose parameters lie between theirs.
+    /// Two convolutions with an auxiliary classifier between them, whose parameters are stored between
+    /// theirs.
     fn with_auxiliary(weight: f32, classes: usize) -> Result<Graph, GraphError> {
         let (mut graph, input) = GraphBuilder::new("test", Shape::image(1, 4, 4));
         let first = graph.add("conv1", Conv2d::new(1, 2, 3, 1, 1), &[input])?;
@@ -401,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn inference_has_no_auxiliary_outputs() {
+    fn for_inference_drops_auxiliary_outputs() {
         let training = with_auxiliary(0.3, 5).unwrap();
         let graph = training.for_inference();
         graph.verify().unwrap();
@@ -425,7 +427,7 @@ mod tests {
                 graph.for_inference().nodes.into_iter().chain(graph.nodes).filter(|node| node.frozen);
             Ok(frozen.map(|node| node.name).collect())
         };
-        // Those of inference first.
+        // Those of the inference graph first.
         assert_eq!(frozen(&["conv1", "aux"]).unwrap(), ["conv1", "conv1", "aux.flatten", "aux.fc"]);
         assert!(frozen(&[]).unwrap().is_empty());
         let message = |names: &[&str]| frozen(names).unwrap_err().to_string();
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_frozen_alone() {
+    fn parameter_names_freeze_single_parameters() {
         let mut graph = with_auxiliary(0.3, 5).unwrap();
         let all = graph.trained_parameters();
         graph.freeze(&["aux.fc.bias", "conv1.weight"]).unwrap();
@@ -466,15 +468,15 @@ mod tests {
     }
 
     #[test]
-    fn auxiliary_outputs_are_verified() {
+    fn verify_checks_auxiliary_outputs() {
         let message = |graph: Result<Graph, GraphError>| graph.unwrap_err().to_string();
         assert_eq!(
             message(with_auxiliary(0.3, 4)),
-            "network `test`: its auxiliary output is 4, its output 5"
+            "network `test`: the auxiliary output is 4, but the output is 5"
         );
         assert_eq!(
             message(with_auxiliary(-1.0, 5)),
-            "network `test`: the loss of its auxiliary output has weight -1; it is more than 0"
+            "network `test`: the weight of the auxiliary loss must be > 0, got -1"
         );
         let mut graph = with_auxiliary(0.3, 5).unwrap();
         graph.auxiliary[0].output = graph.output;
@@ -483,7 +485,7 @@ mod tests {
         graph.auxiliary[0].output = TensorId(99);
         assert_eq!(
             message(graph.verify().map(|()| graph)),
-            "network `test`: its auxiliary output, tensor 99, is never made"
+            "network `test`: no layer writes the auxiliary output, tensor 99"
         );
     }
 }

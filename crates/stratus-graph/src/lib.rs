@@ -1,8 +1,8 @@
-//! Networks as data: operations, shapes, parameters, cost; nothing runs here.
+//! Networks as data: operations, shapes, parameters and cost. Nothing runs here.
 //!
-//! A [`Graph`] is a list of nodes in execution order, each with an [`Op`] and a name as PyTorch's module
-//! paths have it. Shapes are those of one sample, without the batch dimension: `[channels, height, width]`
-//! for images and feature maps, `[features]` for vectors.
+//! A [`Graph`] is a list of nodes in execution order, each with an [`Op`] and a name like PyTorch's module
+//! paths. Shapes are those of one sample, without the batch dimension: `[channels, height, width]` for images
+//! and feature maps, `[features]` for vectors.
 
 mod builder;
 mod graph;

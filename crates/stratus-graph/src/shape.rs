@@ -1,4 +1,4 @@
-//! Shapes of one sample and what can be wrong with them.
+//! Shapes of one sample, and shape errors.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -20,19 +20,19 @@ impl Shape {
         Self(vec![features])
     }
 
-    /// The number of elements; `usize::MAX` where it is larger, which no graph accepts.
+    /// The number of elements; `usize::MAX` if larger, which no graph accepts.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.0.iter().fold(1, |product, &extent| product.saturating_mul(extent))
     }
 
-    /// `[channels, height, width]`, or an error that says what was found instead.
+    /// `[channels, height, width]`.
     ///
     /// # Errors
-    /// Where the shape is not that of an image.
+    /// If the shape is not that of an image.
     pub fn as_image(&self) -> Result<[usize; 3], ShapeError> {
         self.0.as_slice().try_into().map_err(|_| {
-            ShapeError::new(format!("it needs an image of channels x height x width, its input is {self}"))
+            ShapeError::new(format!("expected an image (channels x height x width), got {self}"))
         })
     }
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Why an operation cannot take a shape. The graph adds which layer it was.
+/// The reason why an operation rejects a shape. The graph adds the layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ShapeError {
@@ -64,18 +64,20 @@ impl ShapeError {
     }
 }
 
-/// The most elements that a tensor may have, a quarter of a terabyte in f32: no product or sum of sizes
-/// overflows.
-pub(crate) const MOST_ELEMENTS: usize = 1 << 36;
+/// The maximum number of elements of a tensor, a quarter of a terabyte in f32, so that no product or sum of
+/// sizes overflows.
+pub(crate) const MAX_TENSOR_ELEMENTS: usize = 1 << 36;
 
-/// Checks that a tensor is not beyond any machine.
+/// Checks that a tensor has a realistic size.
 ///
 /// # Errors
-/// Where it has more than [`MOST_ELEMENTS`].
-pub(crate) fn limited(what: &str, extents: &[usize]) -> Result<(), ShapeError> {
+/// If it has more than [`MAX_TENSOR_ELEMENTS`].
+pub(crate) fn check_tensor_size(tensor: &str, extents: &[usize]) -> Result<(), ShapeError> {
     let shape = Shape(extents.to_vec());
-    if shape.elements() > MOST_ELEMENTS {
-        return Err(ShapeError::new(format!("{what} {shape} has more than {MOST_ELEMENTS} elements")));
+    if shape.elements() > MAX_TENSOR_ELEMENTS {
+        return Err(ShapeError::new(format!(
+            "{tensor} {shape} has more than {MAX_TENSOR_ELEMENTS} elements"
+        )));
     }
     Ok(())
 }
@@ -84,9 +86,9 @@ pub(crate) fn limited(what: &str, extents: &[usize]) -> Result<(), ShapeError> {
 /// `(size + before + after - dilation*(kernel-1) - 1) / stride + 1`.
 ///
 /// # Errors
-/// Where the window does not fit, or an attribute is zero that may not be.
+/// If the window does not fit, or an attribute is zero.
 pub(crate) fn sliding_extent(
-    what: &str,
+    dimension: &str,
     size: usize,
     kernel: usize,
     stride: usize,
@@ -95,33 +97,33 @@ pub(crate) fn sliding_extent(
 ) -> Result<usize, ShapeError> {
     if size == 0 || kernel == 0 || stride == 0 || dilation == 0 {
         return Err(ShapeError::new(format!(
-            "its {what} has size {size}, kernel {kernel}, stride {stride}, dilation {dilation}; none of \
-             them may be 0"
+            "size {size}, kernel {kernel}, stride {stride} and dilation {dilation} in {dimension} must be at \
+             least 1"
         )));
     }
     let overflow = || {
-        ShapeError::new(format!("its {what} overflows: size {size}, kernel {kernel}, dilation {dilation}"))
+        ShapeError::new(format!(
+            "the {dimension} overflows: size {size}, kernel {kernel}, dilation {dilation}"
+        ))
     };
     let reach = dilation.checked_mul(kernel - 1).and_then(|r| r.checked_add(1)).ok_or_else(overflow)?;
     let padded = size.checked_add(padding.0).and_then(|s| s.checked_add(padding.1)).ok_or_else(overflow)?;
     if padded < reach {
         return Err(ShapeError::new(format!(
-            "its window reaches over {reach} pixels of {what}, its padded input has {padded} ({size} + {} + \
-             {})",
+            "window of {reach} pixels exceeds the padded {dimension} {padded} ({size} + {} + {})",
             padding.0, padding.1
         )));
     }
     Ok((padded - reach) / stride + 1)
 }
 
-/// The extent of a pooling window that slides over one dimension. Where `ceil` is set, pixels that the
-/// stride leaves over get a window of their own, which reaches beyond the padding, unless it would begin
-/// behind the image: PyTorch's rule.
+/// The extent of a pooling window that slides over one dimension. With `ceil`, remaining pixels get another
+/// window, which reaches beyond the padding, unless it would start after the image: PyTorch's rule.
 ///
 /// # Errors
-/// Where the window does not fit, could lie in the padding alone, or an attribute is zero that may not be.
+/// If the window does not fit or could be entirely padding, or an attribute is zero.
 pub(crate) fn pooled_extent(
-    what: &str,
+    dimension: &str,
     size: usize,
     kernel: usize,
     stride: usize,
@@ -130,19 +132,19 @@ pub(crate) fn pooled_extent(
 ) -> Result<usize, ShapeError> {
     if kernel > 0 && padding > kernel / 2 {
         return Err(ShapeError::new(format!(
-            "its padding {padding} is more than half its window {kernel} in {what}"
+            "padding {padding} exceeds half the window {kernel} in {dimension}"
         )));
     }
     let over = if ceil { stride.saturating_sub(1) } else { 0 };
     let after = padding.checked_add(over).ok_or_else(|| {
-        ShapeError::new(format!("its {what} overflows: padding {padding}, stride {stride}"))
+        ShapeError::new(format!("the {dimension} overflows: padding {padding}, stride {stride}"))
     })?;
-    let extent = sliding_extent(what, size, kernel, stride, (padding, after), 1)?;
-    let begins_behind = ceil && (extent - 1).saturating_mul(stride) >= size.saturating_add(padding);
-    Ok(if begins_behind { extent - 1 } else { extent })
+    let extent = sliding_extent(dimension, size, kernel, stride, (padding, after), 1)?;
+    let starts_after_image = ceil && (extent - 1).saturating_mul(stride) >= size.saturating_add(padding);
+    Ok(if starts_after_image { extent - 1 } else { extent })
 }
 
-/// A pooling's window in words, such as `3x3 stride 2x2 padding 1x1`.
+/// The text of a pooling's window, such as `3x3 stride 2x2 padding 1x1`.
 pub(crate) fn window_text(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> String {
     let mut text = format!("{}x{} stride {}x{}", kernel[0], kernel[1], stride[0], stride[1]);
     if padding != [0, 0] {

@@ -1,33 +1,33 @@
-//! Decoding windows of images, bit for bit as in the whole image.
+//! Decoding windows of images, bit-identical to the whole image.
 
-use crate::ffi::{ColourSpace, DecoderMemory, Library, Session};
+use crate::ffi::{ColourSpace, DecoderMemory, Decompressor, Library};
 
-/// Extra pixels around a window. Subsampled colours are interpolated from two neighbours, but at the edge of
-/// the decoded area from one.
-const MARGIN: usize = 4;
-/// The least columns to decode, so that a narrow window is treated like the whole image.
-const NARROWEST: usize = 32;
+/// Extra pixels decoded around a window. Subsampled colours are interpolated from two neighbours, but from
+/// one at the edge of the decoded area.
+const WINDOW_MARGIN_PIXELS: usize = 4;
+/// The minimum number of decoded columns, so that a narrow window is treated like the whole image.
+const MIN_DECODED_COLUMNS: usize = 32;
 
-/// Limits, checked before decoding.
+/// Limits on the image size, checked before decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest side.
-    pub side: usize,
-    /// The most pixels. The library allocates at most 8 bytes per pixel and 64 MiB.
-    pub pixels: usize,
+    /// The maximum height and width.
+    pub max_side: usize,
+    /// The maximum number of pixels. The library allocates at most 8 bytes per pixel and 64 MiB.
+    pub max_pixels: usize,
 }
 
-/// The channels of a pixel.
+/// The channels of a decoded pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colours {
+pub enum PixelFormat {
     /// One byte.
     Grey,
     /// Red, green and blue.
     Rgb,
 }
 
-impl Colours {
-    /// Bytes of a pixel.
+impl PixelFormat {
+    /// The number of channels, and of bytes per pixel.
     #[must_use]
     pub fn channels(self) -> usize {
         match self {
@@ -44,95 +44,96 @@ pub struct Header {
     pub height: usize,
     /// Columns of the image.
     pub width: usize,
-    /// The channels of decoded pixels: grey for grey images, RGB for all others.
-    pub colours: Colours,
+    /// The format of decoded pixels: grey for grey images, RGB for all others.
+    pub pixel_format: PixelFormat,
 }
 
 /// A window of an image, in whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Rows above it.
+    /// The first row.
     pub top: usize,
-    /// The row behind its last.
+    /// The row after the last.
     pub bottom: usize,
-    /// Columns left of it.
+    /// The first column.
     pub left: usize,
-    /// The column behind its last.
+    /// The column after the last.
     pub right: usize,
 }
 
 impl Window {
-    /// All of an image.
+    /// The window that covers the whole image.
     #[must_use]
     pub fn whole(header: &Header) -> Self {
         Self { top: 0, bottom: header.height, left: 0, right: header.width }
     }
 
     /// Clips the window to an image, to at least one pixel.
-    fn within(self, header: &Header) -> Self {
+    fn clipped(self, header: &Header) -> Self {
         let bottom = self.bottom.clamp(1, header.height);
         let right = self.right.clamp(1, header.width);
         Self { top: self.top.min(bottom - 1), bottom, left: self.left.min(right - 1), right }
     }
 
-    /// The squares of `by` × `by` pixels that it touches.
-    fn reduced(self, by: usize) -> Self {
+    /// The window in an image scaled to 1/`n`, rounded outwards.
+    fn scaled_down(self, n: usize) -> Self {
         let Self { top, bottom, left, right } = self;
-        Self { top: top / by, bottom: bottom.div_ceil(by), left: left / by, right: right.div_ceil(by) }
+        Self { top: top / n, bottom: bottom.div_ceil(n), left: left / n, right: right.div_ceil(n) }
     }
 }
 
-/// By how much an image is reduced while it is decoded, in height and width. Each pixel is then about the
-/// mean of a square of the image's pixels. The last row and the last column may be of squares that reach
-/// beyond the image, where encoders repeat its edge.
+/// The scale at which an image is decoded, by transforming fewer DCT coefficients. Each pixel is then about
+/// the mean of a square of full-resolution pixels. The squares of the last row and column may reach beyond
+/// the image, where encoders repeat its edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reduction {
-    /// Not at all.
+pub enum DctScale {
+    /// Full resolution.
     #[default]
-    Whole,
-    /// To one half.
+    Full,
+    /// One half of height and width.
     Half,
-    /// To a quarter.
+    /// One quarter of height and width.
     Quarter,
-    /// To an eighth.
+    /// One eighth of height and width.
     Eighth,
 }
 
-impl Reduction {
-    /// All of them, the largest first.
-    pub const ALL: [Self; 4] = [Self::Eighth, Self::Quarter, Self::Half, Self::Whole];
+impl DctScale {
+    /// All scales, the coarsest first.
+    pub const ALL: [Self; 4] = [Self::Eighth, Self::Quarter, Self::Half, Self::Full];
 
-    /// The side of a square that becomes a pixel.
+    /// The side of the square of pixels that becomes one pixel.
     #[must_use]
-    pub fn by(self) -> usize {
+    pub fn denominator(self) -> usize {
         match self {
-            Self::Whole => 1,
+            Self::Full => 1,
             Self::Half => 2,
             Self::Quarter => 4,
             Self::Eighth => 8,
         }
     }
 
-    /// Height and width of an image of this height and width.
+    /// The height and width of an image of `size` at this scale.
     #[must_use]
-    pub fn of(self, size: [usize; 2]) -> [usize; 2] {
-        size.map(|length| length.div_ceil(self.by()))
+    pub fn scaled_size(self, size: [usize; 2]) -> [usize; 2] {
+        size.map(|length| length.div_ceil(self.denominator()))
     }
 }
 
-/// Why a file cannot be decoded.
+/// The error for a file that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The library refuses the file, or finds damage.
-    #[error("{said}")]
+    /// The library rejected the file.
+    #[error("{message}")]
     Refused {
         /// The error message of the library.
-        said: String,
+        message: String,
     },
-    /// More pixels than the limits allow.
+    /// The image exceeds the limits.
     #[error(
-        "the image is {height}×{width}: more than {side} pixels a side or {pixels} in all",
-        side = limits.side, pixels = limits.pixels
+        "image size {height}×{width} exceeds the limit of {max_side} pixels per side or {max_pixels} in \
+         total",
+        max_side = limits.max_side, max_pixels = limits.max_pixels
     )]
     TooLarge {
         /// Rows.
@@ -143,22 +144,21 @@ pub enum DecodeError {
         limits: Limits,
     },
     /// The precision is not 8 bits.
-    #[error("its colours have {bits} bits, and 8 can be decoded")]
-    Bits {
-        /// Bits.
+    #[error("unsupported precision: {bits} bits, expected 8")]
+    UnsupportedPrecision {
+        /// The bits per sample.
         bits: i32,
     },
-    /// The colour space is none of grey, RGB and CMYK.
-    #[error("its colours are neither grey nor RGB nor CMYK")]
-    Colours,
+    /// The colour space is not grey, RGB, YCbCr, CMYK or YCCK.
+    #[error("unsupported colour space")]
+    UnsupportedColourSpace,
 }
 
-fn refused(said: String) -> DecodeError {
-    DecodeError::Refused { said }
+fn refused(message: String) -> DecodeError {
+    DecodeError::Refused { message }
 }
 
-/// Decodes files one after another, and keeps a little memory between them. The library allocates more for
-/// each.
+/// A decoder, which keeps a row buffer between files. The library allocates its own memory for each file.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     library: Library,
@@ -168,161 +168,162 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that uses a library.
+    /// Creates a decoder that uses a library.
     #[must_use]
     pub fn new(library: Library, limits: Limits) -> Self {
         Self { library, limits, row: Vec::new() }
     }
 
-    /// The library.
+    /// The library that decodes.
     #[must_use]
     pub fn library(&self) -> &Library {
         &self.library
     }
 
-    /// Reads the header of a file, of which no more needs to be present.
+    /// Reads the header of a file. The rest of the file may be missing.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// If the file is damaged, unsupported or exceeds the limits.
     pub fn header(&mut self, file: &[u8]) -> Result<Header, DecodeError> {
         let mut storage = DecoderMemory::new(&self.library);
-        let mut session =
-            Session::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
-        self.read_header(&mut session)
+        let mut decompressor =
+            Decompressor::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
+        self.read_header(&mut decompressor)
     }
 
-    /// Decodes the window that `wanted` returns for the header. `pixels` receives the rows of the image from
-    /// the first to the last of the window. Pixels of the window are at their positions; all others are
-    /// undefined.
+    /// Decodes the window that `choose` returns for the header. `pixels` receives the rows of the image down
+    /// to the last of the window. The pixels of the window are at their positions; all others are undefined.
     ///
-    /// Damage or truncation below the window goes unnoticed. Damage above and in it is an error, except stray
+    /// Damage or truncation below the window goes unnoticed. Damage above or in it is an error, except stray
     /// bytes between segments.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// If the file is damaged, unsupported or exceeds the limits.
     pub fn decode(
         &mut self,
         file: &[u8],
         pixels: &mut Vec<u8>,
-        wanted: &dyn Fn(&Header) -> Window,
+        choose: &dyn Fn(&Header) -> Window,
     ) -> Result<Header, DecodeError> {
-        let whole = |header: &Header| (wanted(header), Reduction::Whole);
-        self.decode_reduced(file, pixels, &whole).map(|(header, _)| header)
+        let unscaled = |header: &Header| (choose(header), DctScale::Full);
+        self.decode_scaled(file, pixels, &unscaled).map(|(header, _)| header)
     }
 
-    /// As [`decode`](Self::decode), reduced by what `wanted` returns beside the window, which is that of the
-    /// whole image. `pixels` receives rows of the reduced image: the squares that the window touches are at
-    /// their positions, with the bits that they have where all of it is reduced. Returns the reduction too.
+    /// Like [`decode`](Self::decode), at the DCT scale that `choose` returns; the window is in
+    /// full-resolution pixels. `pixels` receives rows of the scaled image, in which the pixels that the
+    /// window touches are bit-identical to a scaled decoding of the whole image. Also returns the scale.
     ///
     /// # Errors
-    /// [`DecodeError`].
-    pub fn decode_reduced(
+    /// If the file is damaged, unsupported or exceeds the limits.
+    pub fn decode_scaled(
         &mut self,
         file: &[u8],
         pixels: &mut Vec<u8>,
-        wanted: &dyn Fn(&Header) -> (Window, Reduction),
-    ) -> Result<(Header, Reduction), DecodeError> {
+        choose: &dyn Fn(&Header) -> (Window, DctScale),
+    ) -> Result<(Header, DctScale), DecodeError> {
         let mut storage = DecoderMemory::new(&self.library);
-        let mut session =
-            Session::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
-        let header = self.read_header(&mut session)?;
-        let (window, reduction) = wanted(&header);
-        let [height, width] = reduction.of([header.height, header.width]);
-        let reduced = Header { height, width, ..header };
-        let window = window.within(&header).reduced(reduction.by());
-        let four = matches!(session.colours(), ColourSpace::Cmyk | ColourSpace::Ycck);
-        pixels.resize(window.bottom * width * header.colours.channels(), 0);
-        let row = four.then_some(&mut self.row);
-        decode_window(&mut session, &reduced, reduction, window, row, pixels).map_err(refused)?;
+        let mut decompressor =
+            Decompressor::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
+        let header = self.read_header(&mut decompressor)?;
+        let (window, scale) = choose(&header);
+        let [height, width] = scale.scaled_size([header.height, header.width]);
+        let scaled = Header { height, width, ..header };
+        let window = window.clipped(&header).scaled_down(scale.denominator());
+        let is_cmyk = matches!(decompressor.colours(), ColourSpace::Cmyk | ColourSpace::Ycck);
+        pixels.resize(window.bottom * width * header.pixel_format.channels(), 0);
+        let row = is_cmyk.then_some(&mut self.row);
+        decode_window(&mut decompressor, &scaled, scale, window, row, pixels).map_err(refused)?;
         if window.bottom == height {
-            // Every row is decoded: what stands between the last one and the end of the image changes none.
-            session.finish().or_else(|said| if has_end(file) { Ok(()) } else { Err(refused(said)) })?;
+            // Every row is decoded, so damage before the end marker changes no pixel.
+            decompressor
+                .finish()
+                .or_else(|message| if has_end(file) { Ok(()) } else { Err(refused(message)) })?;
         }
-        Ok((header, reduction))
+        Ok((header, scale))
     }
 
     fn memory(&self) -> usize {
-        self.limits.pixels.saturating_mul(8).saturating_add(64 << 20)
+        self.limits.max_pixels.saturating_mul(8).saturating_add(64 << 20)
     }
 
-    fn read_header(&self, session: &mut Session<'_>) -> Result<Header, DecodeError> {
-        session.read_header().map_err(refused)?;
-        let [height, width] = session.size();
-        let Limits { side, pixels } = self.limits;
-        if height.max(width) > side || height.checked_mul(width).is_none_or(|all| all > pixels) {
+    fn read_header(&self, decompressor: &mut Decompressor<'_>) -> Result<Header, DecodeError> {
+        decompressor.read_header().map_err(refused)?;
+        let [height, width] = decompressor.size();
+        let Limits { max_side, max_pixels } = self.limits;
+        if height.max(width) > max_side || height.checked_mul(width).is_none_or(|all| all > max_pixels) {
             return Err(DecodeError::TooLarge { height, width, limits: self.limits });
         }
-        if session.bits() != 8 {
-            return Err(DecodeError::Bits { bits: session.bits() });
+        if decompressor.bits() != 8 {
+            return Err(DecodeError::UnsupportedPrecision { bits: decompressor.bits() });
         }
-        let colours = match session.colours() {
-            ColourSpace::Grey => Colours::Grey,
-            ColourSpace::Rgb | ColourSpace::YCbCr | ColourSpace::Cmyk | ColourSpace::Ycck => Colours::Rgb,
-            ColourSpace::Other => return Err(DecodeError::Colours),
+        let pixel_format = match decompressor.colours() {
+            ColourSpace::Grey => PixelFormat::Grey,
+            ColourSpace::Rgb | ColourSpace::YCbCr | ColourSpace::Cmyk | ColourSpace::Ycck => PixelFormat::Rgb,
+            ColourSpace::Other => return Err(DecodeError::UnsupportedColourSpace),
         };
-        Ok(Header { height, width, colours })
+        Ok(Header { height, width, pixel_format })
     }
 }
 
-/// Decodes a window of a reduced image, as `header` describes that; CMYK pixels go through `row`.
+/// Decodes a window of a scaled image, whose size is that of `header`. CMYK pixels are converted from `row`.
 fn decode_window(
-    session: &mut Session<'_>,
+    decompressor: &mut Decompressor<'_>,
     header: &Header,
-    reduction: Reduction,
+    scale: DctScale,
     window: Window,
     row: Option<&mut Vec<u8>>,
     pixels: &mut [u8],
 ) -> Result<(), String> {
-    let &Header { height, width, colours } = header;
-    let channels = colours.channels();
-    let space = match (&row, colours) {
+    let &Header { height, width, pixel_format } = header;
+    let channels = pixel_format.channels();
+    let space = match (&row, pixel_format) {
         (Some(_), _) => ColourSpace::Cmyk,
-        (None, Colours::Grey) => ColourSpace::Grey,
-        (None, Colours::Rgb) => ColourSpace::Rgb,
+        (None, PixelFormat::Grey) => ColourSpace::Grey,
+        (None, PixelFormat::Rgb) => ColourSpace::Rgb,
     };
-    session.start(space, reduction.by())?;
-    if session.output_size() != [height, width] {
-        return Err(format!("the library does not reduce images by {}", reduction.by()));
+    decompressor.start(space, scale.denominator())?;
+    if decompressor.output_size() != [height, width] {
+        return Err(format!("the library does not support the scale 1/{}", scale.denominator()));
     }
-    let left = window.left.saturating_sub(MARGIN);
-    let right = (window.right + MARGIN).max(left + NARROWEST).min(width);
-    let left = left.min(right.saturating_sub(NARROWEST));
-    // Columns of reduced images are all decoded: some versions crop those of coarse colours wrongly.
-    let (left, columns) = if right - left < width && reduction == Reduction::Whole {
-        session.crop(left, right - left)?
+    let left = window.left.saturating_sub(WINDOW_MARGIN_PIXELS);
+    let right = (window.right + WINDOW_MARGIN_PIXELS).max(left + MIN_DECODED_COLUMNS).min(width);
+    let left = left.min(right.saturating_sub(MIN_DECODED_COLUMNS));
+    // Scaled images are decoded in full width: some versions crop subsampled colours incorrectly.
+    let (left, columns) = if right - left < width && scale == DctScale::Full {
+        decompressor.crop(left, right - left)?
     } else {
         (0, width)
     };
-    let top = window.top.saturating_sub(MARGIN);
+    let top = window.top.saturating_sub(WINDOW_MARGIN_PIXELS);
     if top > 0 {
-        session.skip(top)?;
+        decompressor.skip(top)?;
     }
     let rows = pixels.chunks_exact_mut(width * channels).skip(top);
     let rows = rows.map(|row| &mut row[left * channels..(left + columns) * channels]);
     match row {
-        None => session.read(rows)?,
+        None => decompressor.read(rows)?,
         Some(row) => {
             row.resize(columns * 4, 0);
             for out in rows {
-                session.read(std::iter::once(row.as_mut_slice()))?;
-                let four = row.chunks_exact(4);
-                out.chunks_exact_mut(3).zip(four).for_each(|(out, four)| out.copy_from_slice(&rgb(four)));
+                decompressor.read(std::iter::once(row.as_mut_slice()))?;
+                let pixels = row.chunks_exact(4);
+                out.chunks_exact_mut(3).zip(pixels).for_each(|(out, cmyk)| out.copy_from_slice(&rgb(cmyk)));
             }
         }
     }
     Ok(())
 }
 
-/// Whether a file has an end marker, EOI, which entropy-coded data cannot contain.
+/// Returns whether a file has an end marker (EOI), which cannot occur in entropy-coded data.
 fn has_end(file: &[u8]) -> bool {
     file.windows(2).rev().any(|marker| marker == [0xff, 0xd9])
 }
 
-/// Converts CMYK as stored in files, where 255 means no ink, to RGB.
+/// Converts a CMYK pixel to RGB. In files, 255 means no ink.
 fn rgb(inks: &[u8]) -> [u8; 3] {
     let black = u32::from(inks[3]);
     [0, 1, 2].map(|ink| {
-        // A rounded division by 255.
+        // This is a rounded division by 255.
         let product = u32::from(inks[ink]) * black + 128;
         ((product + (product >> 8)) >> 8) as u8
     })

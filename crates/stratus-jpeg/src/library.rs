@@ -1,38 +1,39 @@
-//! Finding the library.
+//! The search for libjpeg-turbo.
 
 use crate::ffi::{Library, LoadError};
 use std::path::PathBuf;
+pub use stratus_base::library::LibraryNotFound;
 use stratus_base::library::LibrarySearch;
-pub use stratus_base::library::NotFound;
 
-/// Names one library file, or a folder that holds it; looked at before everything else.
-pub const ENVIRONMENT: &str = "STRATUS_LIBJPEG";
+/// The environment variable with the library file, or with a folder that contains it. It takes precedence
+/// over all other places.
+pub const LIBRARY_VARIABLE: &str = "STRATUS_LIBJPEG";
 
-/// The file's names on this system, by the interface: Debian's and ours, then Ubuntu's.
+/// The file names on this system by ABI: that of Debian and `make deps`, then that of Ubuntu.
 #[cfg(target_os = "macos")]
-pub const FILES: [&str; 2] = ["libjpeg.62.dylib", "libjpeg.8.dylib"];
-/// The file's names on this system, by the interface: Debian's and ours, then Ubuntu's.
+pub const LIBRARY_FILES: [&str; 2] = ["libjpeg.62.dylib", "libjpeg.8.dylib"];
+/// The file names on this system by ABI: that of Debian and `make deps`, then that of Ubuntu.
 #[cfg(not(target_os = "macos"))]
-pub const FILES: [&str; 2] = ["libjpeg.so.62", "libjpeg.so.8"];
+pub const LIBRARY_FILES: [&str; 2] = ["libjpeg.so.62", "libjpeg.so.8"];
 
 const SEARCH: LibrarySearch = LibrarySearch {
     name: "libjpeg-turbo",
-    environment: ENVIRONMENT,
-    files: &FILES,
+    environment: LIBRARY_VARIABLE,
+    files: &LIBRARY_FILES,
     dependency_folder: ".deps/libjpeg/lib",
     homebrew_folder: "/opt/homebrew/opt/jpeg-turbo/lib",
 };
 
-/// The paths, in the order in which they are tried: see [`LibrarySearch::candidates`].
+/// The paths in the order of the search, see [`LibrarySearch::candidates`].
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
     SEARCH.candidates()
 }
 
-/// Loads the first library that can be used.
+/// Loads the first usable library.
 ///
 /// # Errors
-/// Every path with its reason, where none can be used.
-pub fn find() -> Result<Library, NotFound> {
+/// If no library is usable; the error lists every path with the reason.
+pub fn find() -> Result<Library, LibraryNotFound> {
     SEARCH.load_first(Library::load, |error| matches!(error, LoadError::Open { .. }))
 }

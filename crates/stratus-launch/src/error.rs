@@ -1,38 +1,38 @@
-//! Errors of launches: what, where, what to do. Text from a target is cut and escaped before it gets here.
+//! Errors of launches. Text from a target is shortened and escaped before it becomes part of an error.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The result of working on a launch.
+/// The result of an operation on a launch.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What is wrong with a launch.
+/// An error of a launch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Wrong usage or configuration: nothing was started.
+    /// A usage or configuration error: nothing was started.
     #[error("{problem}")]
     Usage {
-        /// What is wrong, where.
+        /// The problem and its place.
         problem: String,
-        /// What to do.
+        /// A suggested fix.
         hint: String,
     },
-    /// The target, or the way there.
+    /// The target, or the connection to it, failed.
     #[error("{problem}")]
     Target {
-        /// What is wrong, where.
+        /// The problem and its place.
         problem: String,
-        /// What to do.
+        /// A suggested fix.
         hint: String,
     },
-    /// A file here.
+    /// A local file cannot be used.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// `read`, `write`.
+        /// The operation: `read`, `write`.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -50,7 +50,7 @@ impl Error {
         move |source| Self::File { what, path: path.to_owned(), source }
     }
 
-    /// What to do about it.
+    /// The suggested fix, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -59,7 +59,7 @@ impl Error {
         }
     }
 
-    /// Whether it is an error of usage or configuration.
+    /// Returns whether this is a usage or configuration error.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Usage { .. })

@@ -1,4 +1,4 @@
-//! A command of the user's that runs here, for a limited time.
+//! A local command of the user with a time limit.
 
 use crate::{Error, Result};
 use std::io::Read;
@@ -7,17 +7,17 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use stratus_base::printable;
 
-/// The most of what it says is wrong that is kept.
-const MOST: u64 = 4 << 10;
-/// How long its last words are waited for.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The maximum length of standard error that is kept.
+const MAX_STDERR_BYTES: u64 = 4 << 10;
+/// The time to wait for standard error after the process has ended.
+const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs a command by the shell, with these variables beside those of this process.
+/// Runs a shell command with additional environment variables.
 ///
 /// # Errors
-/// Where it cannot be started, fails, or takes longer.
-pub fn hook(what: &str, command: &str, variables: &[(&str, &str)], limit: Duration) -> Result<()> {
-    let failed = |problem: String| Error::target(format!("{what}: the command {problem}"), "");
+/// If it cannot be started, fails or exceeds `limit`.
+pub fn run_hook(task: &str, command: &str, variables: &[(&str, &str)], limit: Duration) -> Result<()> {
+    let failed = |problem: String| Error::target(format!("{task}: the command {problem}"), "");
     let mut process = Command::new("sh")
         .args(["-c", command])
         .envs(variables.iter().copied())
@@ -26,14 +26,14 @@ pub fn hook(what: &str, command: &str, variables: &[(&str, &str)], limit: Durati
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed(format!("cannot be started: {error}")))?;
-    let (sender, said) = mpsc::channel();
+    let (sender, stderr_text) = mpsc::channel();
     if let Some(mut stderr) = process.stderr.take() {
-        // What it leaves behind may hold the pipe for ever: nobody waits for this thread.
+        // A background process may keep the pipe open forever, so this thread is not joined.
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What cannot be read is not said.
-            let _ = stderr.by_ref().take(MOST).read_to_end(&mut bytes);
-            // Nor is what nobody waits for any more.
+            // Read errors only shorten the message.
+            let _ = stderr.by_ref().take(MAX_STDERR_BYTES).read_to_end(&mut bytes);
+            // The receiver may have timed out.
             let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
             let _ = std::io::copy(&mut stderr, &mut std::io::sink());
         });
@@ -43,40 +43,43 @@ pub fn hook(what: &str, command: &str, variables: &[(&str, &str)], limit: Durati
         match process.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
             Ok(Some(status)) => {
-                let said = said.recv_timeout(LAST_WORDS).unwrap_or_default();
+                let text = stderr_text.recv_timeout(STDERR_TIMEOUT).unwrap_or_default();
                 let last =
-                    said.trim().lines().last().map_or(String::new(), |last| format!(": {}", printable(last)));
+                    text.trim().lines().last().map_or(String::new(), |last| format!(": {}", printable(last)));
                 let code = status.code().map_or("a signal".to_owned(), |code| code.to_string());
-                return Err(failed(format!("ended with {code}{last}")));
+                return Err(failed(format!("exited with {code}{last}")));
             }
             Ok(None) if began.elapsed() < limit => std::thread::sleep(Duration::from_millis(50)),
             Ok(None) => {
-                // One that has just ended needs no end.
+                // The process may have just ended.
                 let _ = process.kill();
                 let _ = process.wait();
-                return Err(failed(format!("does not end in {} s", limit.as_secs())));
+                return Err(failed(format!("timed out after {} s", limit.as_secs())));
             }
-            Err(error) => return Err(failed(format!("is lost: {error}"))),
+            Err(error) => return Err(failed(format!("cannot be waited for: {error}"))),
         }
     }
 }
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::hook;
+    use super::run_hook;
     use std::time::Duration;
 
     #[test]
-    fn a_command_that_fails_or_does_not_end_is_an_error() {
+    fn failed_or_endless_command_is_an_error() {
         let run = |command: &str, limit: u64| {
-            let done = hook("release", command, &[("A", "b")], Duration::from_millis(limit));
+            let done = run_hook("release", command, &[("A", "b")], Duration::from_millis(limit));
             done.map_err(|error| error.to_string())
         };
         assert_eq!(run("[ \"$A\" = b ]", 10_000), Ok(()));
-        let said = run("printf 'x\\n\\033[2Jno\\n' >&2; exit 3", 10_000).unwrap_err();
-        assert!(said.contains("release: the command ended with 3: ") && !said.contains('\u{1b}'), "{said}");
-        assert!(run("exec sleep 60", 100).unwrap_err().contains("does not end in 0 s"));
-        // What goes on behind it is not waited for.
+        let message = run("printf 'x\\n\\033[2Jno\\n' >&2; exit 3", 10_000).unwrap_err();
+        assert!(
+            message.contains("release: the command exited with 3: ") && !message.contains('\u{1b}'),
+            "{message}"
+        );
+        assert!(run("exec sleep 60", 100).unwrap_err().contains("timed out after 0 s"));
+        // Background processes are not waited for.
         assert_eq!(run("sleep 20 & true", 10_000), Ok(()));
     }
 }

@@ -1,118 +1,122 @@
-//! A list of machines: repetitions are shared out among them. One that waits goes to the next machine that
-//! has nothing to do, as do those of a machine that is lost.
+//! The kind `ssh` with several hosts, among which repetitions are distributed. An idle host takes over
+//! waiting repetitions of others, and the repetitions of lost hosts.
 //!
-//! Each machine has a job folder of its own, by its name, so that machines which share a folder do not meet.
-//! The record here says which machine has which repetition. Who changes that, first takes the repetition
-//! from the machine that had it, then writes the record, then starts it elsewhere: wherever that is cut,
-//! nothing is trained twice by a machine that can be reached, and nothing is forgotten.
+//! Each host has a separate job folder, named after it, so that hosts may share a file system. The local
+//! record assigns each repetition to a host. A reassignment claims the repetition from the old host, writes
+//! the record, and starts it on the new host, in this order: if it is interrupted, no repetition is lost, and
+//! reachable hosts train none twice.
 
-use crate::job::{Job, Record, Repetition, State, Status};
+use crate::job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus};
 use crate::shell::Shell;
-use crate::target::{Link, Machine, Needs, Prepared, Target};
-use crate::{Error, Fetched, Result, restore};
+use crate::target::{LinkMeasurement, PrepareOptions, PreparedTarget, ShellTarget, Target};
+use crate::{Error, FetchStats, Result, restore};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A machine of the list.
+/// A host of the target.
 pub(crate) struct Host {
     pub(crate) name: String,
-    pub(crate) machine: Machine<Box<dyn Shell>>,
+    pub(crate) target: ShellTarget<Box<dyn Shell>>,
 }
 
-pub(crate) struct Hosts {
-    /// The target.
+pub(crate) struct HostsTarget {
+    /// The name of the target.
     pub(crate) name: String,
     pub(crate) hosts: Vec<Host>,
-    /// How long a machine may not be reached before its repetitions go to others.
-    pub(crate) patience: Duration,
-    /// Since when machines cannot be reached.
-    pub(crate) lost: Mutex<BTreeMap<String, Instant>>,
+    /// The time after which the repetitions of an unreachable host are reassigned.
+    pub(crate) lost_after: Duration,
+    /// The time since which each unreachable host has been unreachable.
+    pub(crate) unreachable_since: Mutex<BTreeMap<String, Instant>>,
 }
 
-/// How a machine of the list stands.
-struct Stands {
-    state: State,
-    /// Whether it has a folder of the launch.
-    is_there: bool,
+/// The state of a launch on one host.
+struct HostState {
+    state: LaunchState,
+    /// True if the host has a folder of the launch.
+    has_folder: bool,
 }
 
-/// The job's name on a machine.
-fn id_on(id: &str, host: &str) -> String {
-    let plain: String =
+/// The job's name on a host.
+fn job_id_on_host(id: &str, host: &str) -> String {
+    let safe_name: String =
         host.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
-    format!("{id}.{plain}")
+    format!("{id}.{safe_name}")
 }
 
-fn on(record: &Record, host: &str) -> Record {
-    Record { id: id_on(&record.id, host), ..record.clone() }
+/// The record of the job on a host.
+fn record_on_host(record: &LaunchRecord, host: &str) -> LaunchRecord {
+    LaunchRecord { id: job_id_on_host(&record.id, host), ..record.clone() }
 }
 
-impl Hosts {
+impl HostsTarget {
     fn host(&self, name: &str) -> Result<&Host> {
-        let none = || {
+        let not_found = || {
             let known: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-            let problem = format!("{}: the host {name} is not in its list any more", self.name);
-            Error::usage(problem, format!("it has {}", known.join(", ")))
+            let problem = format!("{}: host {name} is no longer in `hosts`", self.name);
+            Error::usage(problem, format!("known hosts: {}", known.join(", ")))
         };
-        self.hosts.iter().find(|host| host.name == name).ok_or_else(none)
+        self.hosts.iter().find(|host| host.name == name).ok_or_else(not_found)
     }
 
-    /// The machine that has a repetition, counted from 1.
-    fn of(&self, record: &Record, repetition: usize) -> Result<&Host> {
-        self.host(record.hosts.get(repetition - 1).map_or("", String::as_str))
+    /// The host of a repetition, counted from 1.
+    fn host_of(&self, record: &LaunchRecord, repetition: usize) -> Result<&Host> {
+        self.host(record.host_by_repetition.get(repetition - 1).map_or("", String::as_str))
     }
 
-    /// The machines of a launch, and how each stands. One that was never given a repetition has no folder of
-    /// it, and nor has one that lost its disk: either stands as if nothing was begun.
-    fn states(&self, record: &Record) -> Vec<(&Host, Result<Stands>)> {
-        let ready = self.hosts.iter().filter(|host| record.ready.contains(&host.name));
-        let stands = |host: &Host| {
-            let found = host.machine.stands(&on(record, &host.name))?;
-            let is_there = found.is_some();
-            Ok(Stands { state: found.unwrap_or_else(|| State::waiting(record.runs.len())), is_there })
+    /// The hosts of a launch and their states. A host without a folder of the launch, because it never had a
+    /// repetition or lost its disk, has the state of a launch that was not started.
+    fn states(&self, record: &LaunchRecord) -> Vec<(&Host, Result<HostState>)> {
+        let ready = self.hosts.iter().filter(|host| record.prepared_hosts.contains(&host.name));
+        let query = |host: &Host| {
+            let found = host.target.query_state(&record_on_host(record, &host.name))?;
+            let has_folder = found.is_some();
+            Ok(HostState {
+                state: found.unwrap_or_else(|| LaunchState::all_waiting(record.runs.len())),
+                has_folder,
+            })
         };
-        ready.map(|host| (host, stands(host))).collect()
+        ready.map(|host| (host, query(host))).collect()
     }
 
-    /// Whether a machine has been out of reach for so long that it is given up.
-    fn is_lost(&self, host: &str, is_reached: bool, patience: Duration) -> bool {
-        let Ok(mut lost) = self.lost.lock() else { return false };
-        if is_reached {
-            lost.remove(host);
+    /// Returns whether a host has been unreachable for at least `lost_after`.
+    fn is_lost(&self, host: &str, is_reachable: bool, lost_after: Duration) -> bool {
+        let Ok(mut since) = self.unreachable_since.lock() else { return false };
+        if is_reachable {
+            since.remove(host);
             return false;
         }
-        lost.entry(host.to_owned()).or_insert_with(Instant::now).elapsed() >= patience
+        since.entry(host.to_owned()).or_insert_with(Instant::now).elapsed() >= lost_after
     }
 
-    fn start(&self, host: &Host, record: &Record, job: &Job, only: Vec<usize>) -> Result<()> {
-        let job = Job { id: id_on(&record.id, &host.name), only: Some(only), ..job.clone() };
-        host.machine.submit(&record.root, &job)
+    fn start(&self, host: &Host, record: &LaunchRecord, job: &Job, selected: Vec<usize>) -> Result<()> {
+        let job = Job { id: job_id_on_host(&record.id, &host.name), selected: Some(selected), ..job.clone() };
+        host.target.submit(&record.root, &job)
     }
 }
 
-impl Target for Hosts {
+impl Target for HostsTarget {
     fn files(&self, job: &Job) -> Vec<(String, String)> {
         job.files()
     }
 
-    fn prepare(&self, needs: &Needs<'_>) -> Result<Prepared> {
-        let mut all: Option<Prepared> = None;
+    fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget> {
+        let mut all: Option<PreparedTarget> = None;
         let mut notes = Vec::new();
         let mut first_error = None;
         for host in &self.hosts {
-            let prepared = match host.machine.prepare(needs) {
+            let prepared = match host.target.prepare(options) {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    notes.push(format!("{error}: it is left out"));
+                    notes.push(format!("{error}: skipped"));
                     first_error.get_or_insert(error);
                     continue;
                 }
             };
             let Some(all) = all.as_mut() else {
-                all = Some(Prepared { hosts: vec![host.name.clone()], ..prepared });
+                all = Some(PreparedTarget { hosts: vec![host.name.clone()], ..prepared });
                 continue;
             };
             if prepared.root != all.root {
@@ -120,87 +124,88 @@ impl Target for Hosts {
                     "{}: the folder is {} on {} and {} on {}",
                     self.name, all.root, all.hosts[0], prepared.root, host.name
                 );
-                return Err(Error::target(problem, "name a `folder` that has one path on all of them"));
+                return Err(Error::target(problem, "set `folder` to a path that is the same on all hosts"));
             }
-            if prepared.processor != all.processor {
-                let (theirs, ours) = (&prepared.processor, &all.processor);
-                let what =
-                    format!("{} has another processor, {theirs}, than {}, {ours}", host.name, all.hosts[0]);
-                if needs.same_kind {
-                    notes.push(format!("{what}: it is left out"));
+            if prepared.cpu_model != all.cpu_model {
+                let (theirs, ours) = (&prepared.cpu_model, &all.cpu_model);
+                let difference =
+                    format!("{} has a different CPU ({theirs}) from {} ({ours})", host.name, all.hosts[0]);
+                if options.same_cpu_only {
+                    notes.push(format!("{difference}: skipped"));
                     continue;
                 }
-                notes.push(format!("{what}: its kernels may differ, and with them the last bits"));
+                notes.push(format!("{difference}: its kernels and the last bits of results may differ"));
             }
             all.hosts.push(host.name.clone());
             all.files += prepared.files;
             all.bytes += prepared.bytes;
         }
-        let none = || Error::usage(format!("{}: the list of hosts is empty", self.name), "");
-        let all = all.ok_or_else(|| first_error.unwrap_or_else(none))?;
-        Ok(Prepared { notes, ..all })
+        let no_hosts = || Error::usage(format!("{}: `hosts` is empty", self.name), "");
+        let all = all.ok_or_else(|| first_error.unwrap_or_else(no_hosts))?;
+        Ok(PreparedTarget { notes, ..all })
     }
 
-    fn link(&self, program: &str) -> Result<Link> {
-        // The first that answers; the slowest would have to be waited for.
+    fn measure_link(&self, program: &str) -> Result<LinkMeasurement> {
+        // Measuring all hosts would take too long, so the first reachable one stands for them.
         let mut error = None;
         for host in &self.hosts {
-            match host.machine.link(program) {
+            match host.target.measure_link(program) {
                 Ok(link) => return Ok(link),
                 Err(other) => error = Some(other),
             }
         }
-        Err(error.unwrap_or_else(|| Error::usage(format!("{}: the list of hosts is empty", self.name), "")))
+        Err(error.unwrap_or_else(|| Error::usage(format!("{}: `hosts` is empty", self.name), "")))
     }
 
     fn submit(&self, root: &str, job: &Job) -> Result<()> {
         let mut error = None;
         for host in &self.hosts {
-            let numbers = (1..).zip(&job.hosts).filter(|(_, name)| **name == host.name);
-            let only: Vec<usize> = numbers.map(|(number, _)| number).collect();
-            if only.is_empty() {
+            let numbers = (1..).zip(&job.host_by_repetition).filter(|(_, name)| **name == host.name);
+            let selected: Vec<usize> = numbers.map(|(number, _)| number).collect();
+            if selected.is_empty() {
                 continue;
             }
-            let job = Job { id: id_on(&job.id, &host.name), only: Some(only), ..job.clone() };
-            if let Err(other) = host.machine.submit(root, &job) {
+            let job =
+                Job { id: job_id_on_host(&job.id, &host.name), selected: Some(selected), ..job.clone() };
+            if let Err(other) = host.target.submit(root, &job) {
                 error = Some(other);
             }
         }
         error.map_or(Ok(()), Err)
     }
 
-    fn state(&self, launch: &Record) -> Result<State> {
+    fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {
         let mut states = self.states(launch);
         if states.iter().all(|(_, state)| state.is_err())
             && let Some((_, Err(error))) = states.pop()
         {
             return Err(error);
         }
-        let mut merged = State::waiting(0);
+        let mut merged = LaunchState::all_waiting(0);
         let mut owners = Vec::new();
-        for (at, name) in launch.hosts.iter().enumerate() {
+        for (at, name) in launch.host_by_repetition.iter().enumerate() {
             let found = states.iter().find(|(host, _)| host.name == *name);
-            let one = match found {
-                Some((_, Ok(stands))) => stands.state.repetitions.get(at).cloned(),
+            let known = match found {
+                Some((_, Ok(found))) => found.state.repetitions.get(at).cloned(),
                 Some((_, Err(_))) | None => None,
             };
-            let mut one = one.unwrap_or_else(|| Repetition::new(at + 1, Status::Unknown));
-            // What is here needs nobody who tells of it.
+            let mut one = known.unwrap_or_else(|| RepetitionState::new(at + 1, RepetitionStatus::Unknown));
+            // A fetched repetition is completed, even if the host no longer knows it.
             if launch.done.contains(&one.repetition) {
-                one.status = Status::Completed;
+                one.status = RepetitionStatus::Completed;
             }
             if let Some((_, Err(error))) = found {
-                one.last = stratus_base::printable(&error.to_string());
+                one.last_line = stratus_base::printable(&error.to_string());
             }
             one.queue = Some(name.clone());
-            merged.alive |= matches!(one.status, Status::Running | Status::Unknown);
+            merged.is_running |= matches!(one.status, RepetitionStatus::Running | RepetitionStatus::Unknown);
             merged.repetitions.push(one);
         }
-        for (host, stands) in &states {
-            let Ok(Stands { state, .. }) = stands else { continue };
-            merged.alive |= state.alive;
+        for (host, found) in &states {
+            let Ok(HostState { state, .. }) = found else { continue };
+            merged.is_running |= state.is_running;
             merged.stopped |= state.stopped;
-            if state.alive {
+            if state.is_running {
                 merged.heartbeat_s = merged.heartbeat_s.max(state.heartbeat_s);
                 owners.push(format!("{} ({})", host.name, state.owner));
             }
@@ -209,130 +214,139 @@ impl Target for Hosts {
         Ok(merged)
     }
 
-    fn tend(
+    fn reschedule(
         &self,
-        record: &mut Record,
+        record: &mut LaunchRecord,
         job: &Job,
-        again: bool,
-        keep: &mut dyn FnMut(&Record) -> Result<()>,
+        retry_stopped: bool,
+        save_record: &mut dyn FnMut(&LaunchRecord) -> Result<()>,
     ) -> Result<Vec<String>> {
-        let mut said = Vec::new();
-        let patience = if again { Duration::ZERO } else { self.patience };
+        let mut messages = Vec::new();
+        let lost_after = if retry_stopped { Duration::ZERO } else { self.lost_after };
         let states = self.states(record);
-        // Somebody stopped the launch, and not all of it is done.
-        let is_stopped = states.iter().any(|(host, stands)| {
-            let mine = |one: &&Repetition| record.hosts.get(one.repetition - 1) == Some(&host.name);
-            stands.as_ref().is_ok_and(|Stands { state, .. }| {
-                state.stopped && state.repetitions.iter().filter(mine).any(|one| one.is_open(false, true))
+        // True if the launch was stopped while a repetition was unfinished.
+        let is_stopped = states.iter().any(|(host, found)| {
+            let is_assigned = |one: &&RepetitionState| {
+                record.host_by_repetition.get(one.repetition - 1) == Some(&host.name)
+            };
+            found.as_ref().is_ok_and(|HostState { state, .. }| {
+                state.stopped
+                    && state.repetitions.iter().filter(is_assigned).any(|one| one.needs_training(false, true))
             })
         });
-        // What is open, by whether its machine can still have it.
-        let mut free: Vec<&Host> = Vec::new();
-        let mut own: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        let mut orphans: Vec<usize> = Vec::new();
+        // Idle hosts and their unfinished repetitions, and repetitions that another host can take over.
+        let mut idle: Vec<&Host> = Vec::new();
+        let mut unfinished: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let mut lost: Vec<usize> = Vec::new();
         let mut waiting: Vec<(usize, &Host)> = Vec::new();
-        for (host, stands) in &states {
-            let is_lost = self.is_lost(&host.name, stands.is_ok(), patience);
-            let mine = (1..).zip(&record.hosts).filter(|(_, name)| **name == host.name);
-            let open = mine.map(|(number, _)| number).filter(|number: &usize| !record.done.contains(number));
+        for (host, found) in &states {
+            let is_lost = self.is_lost(&host.name, found.is_ok(), lost_after);
+            let assigned = (1..).zip(&record.host_by_repetition).filter(|(_, name)| **name == host.name);
+            let open =
+                assigned.map(|(number, _)| number).filter(|number: &usize| !record.done.contains(number));
             for number in open {
-                match stands {
-                    Err(_) if is_lost && (again || !is_stopped) => orphans.push(number),
+                match found {
+                    Err(_) if is_lost && (retry_stopped || !is_stopped) => lost.push(number),
                     Err(_) => {}
-                    // Where it was lost with its folder, it goes on from what is here.
-                    Ok(stands) if !stands.is_there && (again || !is_stopped) => orphans.push(number),
-                    Ok(Stands { state, .. }) => {
+                    // A repetition lost with its folder resumes from the local run.
+                    Ok(found) if !found.has_folder && (retry_stopped || !is_stopped) => lost.push(number),
+                    Ok(HostState { state, .. }) => {
                         let Some(one) = state.repetitions.get(number - 1) else { continue };
-                        if !one.is_open(state.stopped, again) {
+                        if !one.needs_training(state.stopped, retry_stopped) {
                             continue;
                         }
-                        if state.alive {
-                            if one.status == Status::Waiting {
+                        if state.is_running {
+                            if one.status == RepetitionStatus::Waiting {
                                 waiting.push((number, *host));
                             }
                         } else {
-                            own.entry(host.name.as_str()).or_default().push(number);
+                            unfinished.entry(host.name.as_str()).or_default().push(number);
                         }
                     }
                 }
             }
-            if matches!(stands, Ok(Stands { state, .. }) if !state.alive && (again || !state.stopped)) {
-                free.push(host);
+            let is_idle = |state: &LaunchState| !state.is_running && (retry_stopped || !state.stopped);
+            if matches!(found, Ok(HostState { state, .. }) if is_idle(state)) {
+                idle.push(host);
             }
         }
-        // A machine that comes back may still train what another has: it is not asked to go on.
-        for (host, stands) in &states {
-            let Ok(Stands { state, .. }) = stands else { continue };
-            let others = state
-                .repetitions
-                .iter()
-                .filter(|one| record.hosts.get(one.repetition - 1).is_some_and(|name| *name != host.name));
-            for one in others.filter(|one| one.status == Status::Running) {
-                said.push(format!("{}: repetition {} is another's now: it stops", host.name, one.repetition));
-                host.machine.revoke(&record.root, &id_on(&record.id, &host.name))?;
+        // A host that is reachable again may still be training a reassigned repetition; it must stop.
+        for (host, found) in &states {
+            let Ok(HostState { state, .. }) = found else { continue };
+            let reassigned = state.repetitions.iter().filter(|one| {
+                record.host_by_repetition.get(one.repetition - 1).is_some_and(|name| *name != host.name)
+            });
+            for one in reassigned.filter(|one| one.status == RepetitionStatus::Running) {
+                messages.push(format!(
+                    "{}: repetition {} now runs elsewhere; stopping it",
+                    host.name, one.repetition
+                ));
+                host.target.revoke(&record.root, &job_id_on_host(&record.id, &host.name))?;
             }
         }
-        for host in free {
-            if let Some(numbers) = own.remove(host.name.as_str()) {
+        for host in idle {
+            if let Some(numbers) = unfinished.remove(host.name.as_str()) {
                 self.start(host, record, job, numbers.clone())?;
-                said.push(format!("{}: goes on with {}", host.name, named(&numbers)));
+                messages.push(format!("{}: resumes {}", host.name, describe_repetitions(&numbers)));
                 continue;
             }
-            let next = match orphans.is_empty() {
-                false => Some((orphans.remove(0), None)),
-                // The last that waits would be the last to begin.
+            let next = match lost.is_empty() {
+                false => Some((lost.remove(0), None)),
+                // The last waiting repetition would start last.
                 true => waiting.pop().map(|(number, from)| (number, Some(from))),
             };
             let Some((number, from)) = next else { continue };
             if let Some(from) = from
-                && !from.machine.claim(&record.root, &id_on(&record.id, &from.name), number)?
+                && !from.target.claim(&record.root, &job_id_on_host(&record.id, &from.name), number)?
             {
                 continue;
             }
-            let had = std::mem::replace(&mut record.hosts[number - 1], host.name.clone());
-            keep(record)?;
+            let previous = std::mem::replace(&mut record.host_by_repetition[number - 1], host.name.clone());
+            save_record(record)?;
             let run = record.runs[number - 1].clone();
             let bytes = match from {
                 Some(_) => 0,
-                None => restore::restore(&host.machine.shell, &on(record, &host.name), number, &run)?,
+                None => {
+                    restore::restore(&host.target.shell, &record_on_host(record, &host.name), number, &run)?
+                }
             };
             self.start(host, record, job, vec![number])?;
-            let with = if bytes > 0 { ", from the checkpoint that is here" } else { "" };
-            let why = if from.is_some() { "has nothing to do and takes" } else { "takes" };
-            said.push(format!("{} {why} repetition {number} of {had}{with}", host.name));
+            let origin = if bytes > 0 { ", from the local checkpoint" } else { "" };
+            let verb = if from.is_some() { "is idle and takes over" } else { "takes over" };
+            messages.push(format!("{} {verb} repetition {number} of {previous}{origin}", host.name));
         }
-        Ok(said)
+        Ok(messages)
     }
 
-    fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
-        let host = self.of(launch, repetition)?;
-        host.machine.logs(&on(launch, &host.name), repetition, from, out)
+    fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
+        let host = self.host_of(launch, repetition)?;
+        host.target.logs(&record_on_host(launch, &host.name), repetition, from, out)
     }
 
-    fn fetch(&self, launch: &Record, repetition: usize, into: &Path) -> Result<Fetched> {
-        let host = self.of(launch, repetition)?;
-        host.machine.fetch(&on(launch, &host.name), repetition, into)
+    fn fetch(&self, launch: &LaunchRecord, repetition: usize, into: &Path) -> Result<FetchStats> {
+        let host = self.host_of(launch, repetition)?;
+        host.target.fetch(&record_on_host(launch, &host.name), repetition, into)
     }
 
-    fn stop(&self, launch: &Record) -> Result<bool> {
-        let (mut asked, mut error) = (false, None);
-        // Also one whose repetition is another's now, which it may not know yet.
-        for host in self.hosts.iter().filter(|host| launch.ready.contains(&host.name)) {
-            match host.machine.stop(&on(launch, &host.name)) {
-                Ok(one) => asked |= one,
-                Err(other) if launch.hosts.contains(&host.name) => error = Some(other),
+    fn stop(&self, launch: &LaunchRecord) -> Result<bool> {
+        let (mut was_running, mut error) = (false, None);
+        // Also stops hosts whose repetitions were reassigned.
+        for host in self.hosts.iter().filter(|host| launch.prepared_hosts.contains(&host.name)) {
+            match host.target.stop(&record_on_host(launch, &host.name)) {
+                Ok(running) => was_running |= running,
+                Err(other) if launch.host_by_repetition.contains(&host.name) => error = Some(other),
                 Err(_) => {}
             }
         }
-        error.map_or(Ok(asked), Err)
+        error.map_or(Ok(was_running), Err)
     }
 
     fn release(&self) {
-        self.hosts.iter().for_each(|host| host.machine.release());
+        self.hosts.iter().for_each(|host| host.target.release());
     }
 }
 
-fn named(numbers: &[usize]) -> String {
+fn describe_repetitions(numbers: &[usize]) -> String {
     let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     match &numbers[..] {
         [one] => format!("repetition {one}"),

@@ -1,96 +1,98 @@
-//! A job: a folder on a target, in which repetitions are trained one after the other. Its record stays here.
+//! Jobs, their local records and their states. A job is a folder on a target that holds the repetitions.
 
-use crate::shell::clean;
+use crate::shell::escape_control_characters;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use stratus_base::text::quoted;
+use stratus_base::text::shell_quoted;
 use stratus_base::{did_you_mean, nearest, printable};
 
 /// The script that trains the repetitions.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/launch.sh"));
-/// The folder of records, beside the runs. Searches for runs pass over hidden folders.
-const RECORDS: &str = ".launches";
+/// The folder of records, next to the runs. Searches for runs skip hidden folders.
+const RECORDS_FOLDER: &str = ".launches";
 
-/// What a target is given to train.
+/// The training that a target receives.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its name, the launch's.
+    /// The name of the launch.
     pub id: String,
-    /// The program there.
+    /// The path of the executable on the target.
     pub program: String,
-    /// Environment variables of the training.
+    /// Environment variables of the training processes.
     pub environment: BTreeMap<String, String>,
     /// The experiment file of each repetition.
     pub experiments: Vec<String>,
-    /// What a repetition takes.
+    /// The resources of a repetition.
     pub resources: Resources,
-    /// Processes that train a repetition together; none: one.
+    /// The number of workers of a repetition; `None` means one process.
     pub workers: Option<u64>,
-    /// When training has to stop, in seconds since 1970 by the target's clock.
-    pub stop: Option<u64>,
-    /// A command that is told of what happens.
+    /// The time at which training must stop, in seconds since 1970 by the target's clock.
+    pub stop_at: Option<u64>,
+    /// A shell command that is run on every event.
     pub notify: Option<String>,
-    /// Of a list of machines: which has which repetition.
-    pub hosts: Vec<String>,
-    /// The repetitions that are trained; none: all.
-    pub only: Option<Vec<usize>>,
+    /// The host of each repetition, for targets with several hosts.
+    pub host_by_repetition: Vec<String>,
+    /// The repetitions to train; `None` means all.
+    pub selected: Option<Vec<usize>>,
 }
 
-/// How long a target may be used.
+/// The time until which a target may be used.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Lease {
-    /// When it ends, in seconds since 1970 by the clock here.
-    pub until: u64,
-    /// When training has to stop, so that everything has come back by then, by the target's clock.
-    pub stop: u64,
+    /// The end of the lease, in seconds since 1970 by the local clock.
+    #[serde(rename = "until")]
+    pub ends_at: u64,
+    /// The time at which training must stop so that all files can be fetched, by the target's clock.
+    #[serde(rename = "stop")]
+    pub stop_at: u64,
 }
 
-/// What a repetition takes, where it is known.
+/// The resources of a repetition; `None` for those that are unknown.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Resources {
-    /// Seconds from its start to its end, with a margin.
+    /// The duration in seconds, with a margin.
     pub seconds: Option<u64>,
-    /// Bytes of the machine's memory, with a margin.
+    /// The host memory in bytes, with a margin.
     pub memory_bytes: Option<u64>,
-    /// Processors.
+    /// The number of CPUs.
     pub cpus: Option<u64>,
 }
 
 impl Job {
-    /// The script that runs on a machine.
+    /// The script that runs on a host.
     #[must_use]
     pub fn script(&self) -> String {
         let all = (1..=self.experiments.len()).collect();
-        let numbers = self.only.as_ref().unwrap_or(&all);
+        let numbers = self.selected.as_ref().unwrap_or(&all);
         let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         format!("#!/bin/sh\n{}repetitions='{}'\n{SCRIPT}", self.preamble(), numbers.join(" "))
     }
 
-    /// What scripts that train begin with: the environment and the program.
+    /// The first lines of every training script: the environment and the variables.
     pub(crate) fn preamble(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.environment {
-            text.push_str(&format!("export {name}={}\n", quoted(value)));
+            text.push_str(&format!("export {name}={}\n", shell_quoted(value)));
         }
-        let (stop, notify) = (self.stop, self.notify.as_deref().unwrap_or_default());
+        let (stop, notify) = (self.stop_at, self.notify.as_deref().unwrap_or_default());
         let stop = stop.map_or(String::new(), |stop| stop.to_string());
-        let (program, launch) = (quoted(&self.program), quoted(&self.id));
+        let (program, launch) = (shell_quoted(&self.program), shell_quoted(&self.id));
         let workers = self.workers.map_or(String::new(), |workers| workers.to_string());
         text.push_str(&format!("program={program}\nlaunch={launch}\nworkers={workers}\n"));
-        text.push_str(&format!("stop_at={stop}\nnotify={}\n", quoted(notify)));
+        text.push_str(&format!("stop_at={stop}\nnotify={}\n", shell_quoted(notify)));
         text
     }
 
-    /// Its files on a machine: the script, and the experiment of each repetition.
+    /// The files of the job on a host: the script, and the experiment of each repetition.
     #[must_use]
     pub fn files(&self) -> Vec<(String, String)> {
         self.files_with("launch.sh", self.script())
     }
 
-    /// The same with another script.
+    /// The files of the job with another script.
     pub(crate) fn files_with(&self, script: &str, text: String) -> Vec<(String, String)> {
         let mut files = vec![(script.to_owned(), text)];
         for (number, text) in (1..).zip(&self.experiments) {
@@ -101,111 +103,133 @@ impl Job {
     }
 }
 
-/// What was launched where.
+/// The local record of a launch.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Record {
-    /// The launch's name.
+pub struct LaunchRecord {
+    /// The name of the launch.
     pub id: String,
-    /// The target's name.
+    /// The name of the target.
     pub target: String,
-    /// The target's folder.
+    /// The folder of the target.
     pub root: String,
-    /// When it was launched, in seconds since 1970.
+    /// The time of the launch, in seconds since 1970.
     pub launched: u64,
-    /// The program there.
+    /// The path of the executable on the target.
     pub program: String,
-    /// Environment variables of the training.
+    /// Environment variables of the training processes.
     pub environment: BTreeMap<String, String>,
-    /// Where each repetition's run arrives.
+    /// The local run directory of each repetition.
     pub runs: Vec<PathBuf>,
-    /// The experiment file of each repetition, as it was sent.
+    /// The experiment file of each repetition, as uploaded.
     pub experiments: Vec<String>,
-    /// What a repetition takes.
+    /// The resources of a repetition.
     #[serde(default)]
     pub resources: Resources,
-    /// Processes that train a repetition together; none: one.
+    /// The number of workers of a repetition; `None` means one process.
     #[serde(default)]
     pub workers: Option<u64>,
-    /// How long the target may be used.
+    /// The time until which the target may be used.
     #[serde(default)]
     pub lease: Option<Lease>,
-    /// Bytes that come back of a run, at most.
+    /// The maximum size of a fetched run in bytes.
     #[serde(default)]
     pub run_bytes: u64,
-    /// Seconds that a repetition is expected to take.
+    /// The forecast duration of a repetition in seconds.
     #[serde(default)]
     pub expected_s: Option<f64>,
-    /// When the target was released, in seconds since 1970.
+    /// The time at which the target was released, in seconds since 1970.
     #[serde(default)]
     pub released: Option<u64>,
-    /// Repetitions that were trained to their end, and of which every file is here as it was there.
+    /// Completed repetitions whose files have all been fetched.
     #[serde(default)]
     pub done: Vec<usize>,
-    /// Of a list of machines: which has which repetition.
+    /// The host of each repetition, for targets with several hosts.
     #[serde(default)]
-    pub hosts: Vec<String>,
-    /// Of a list of machines: those that have the program and the data.
+    #[serde(rename = "hosts")]
+    pub host_by_repetition: Vec<String>,
+    /// The hosts that have the executable and the data, for targets with several hosts.
     #[serde(default)]
-    pub ready: Vec<String>,
+    #[serde(rename = "ready")]
+    pub prepared_hosts: Vec<String>,
 }
 
-impl Record {
-    /// The job that starts it, and starts it again. `notify` is told of what happens.
+impl LaunchRecord {
+    /// Returns the job that starts or restarts the launch. `notify` is run on every event.
     #[must_use]
     pub fn job(&self, notify: Option<String>) -> Job {
-        let Self { id, program, environment, experiments, resources, workers, lease, hosts, .. } =
-            self.clone();
-        let stop = lease.map(|lease| lease.stop);
-        Job { id, program, environment, experiments, resources, workers, stop, notify, hosts, only: None }
+        let Self {
+            id,
+            program,
+            environment,
+            experiments,
+            resources,
+            workers,
+            lease,
+            host_by_repetition: hosts,
+            ..
+        } = self.clone();
+        let stop = lease.map(|lease| lease.stop_at);
+        Job {
+            id,
+            program,
+            environment,
+            experiments,
+            resources,
+            workers,
+            stop_at: stop,
+            notify,
+            host_by_repetition: hosts,
+            selected: None,
+        }
     }
 
-    /// Waits until nobody else changes what is trained of this launch; until the file is dropped nobody does.
+    /// Locks the launch until the file is dropped.
     ///
     /// # Errors
-    /// Where the file cannot be made or locked.
+    /// If the lock file cannot be created or locked.
     pub fn lock(&self, runs: &Path) -> Result<fs::File> {
-        let path = runs.join(RECORDS).join(format!(".{}.lock", self.id));
-        let file = fs::File::create(&path).map_err(Error::file("make", &path))?;
+        let path = runs.join(RECORDS_FOLDER).join(format!(".{}.lock", self.id));
+        let file = fs::File::create(&path).map_err(Error::file("create", &path))?;
         file.lock().map_err(Error::file("lock", &path))?;
         Ok(file)
     }
 
-    /// Keeps it beside the runs.
+    /// Writes the record next to the runs.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, runs: &Path) -> Result<()> {
-        let folder = runs.join(RECORDS);
-        fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
+        let folder = runs.join(RECORDS_FOLDER);
+        fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         let path = folder.join(format!("{}.toml", self.id));
         let text = toml::to_string(self)
-            .map_err(|error| Error::usage(format!("the launch cannot be recorded: {error}"), ""))?;
+            .map_err(|error| Error::usage(format!("cannot record the launch: {error}"), ""))?;
         let temporary = folder.join(format!(".{}.tmp", self.id));
         fs::write(&temporary, text).map_err(Error::file("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(Error::file("write", &path))
     }
 
-    /// Every record beside the runs, the last launched last.
+    /// Reads all records, ordered by the time of the launch.
     ///
     /// # Errors
-    /// Where one cannot be read.
+    /// If a record cannot be read.
     pub fn all(runs: &Path) -> Result<Vec<Self>> {
-        let folder = runs.join(RECORDS);
+        let folder = runs.join(RECORDS_FOLDER);
         let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
         let mut records = Vec::new();
         for entry in entries {
             let path = entry.map_err(Error::file("read", &folder))?.path();
             let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-            if hidden || path.extension().is_none_or(|ending| ending != "toml") {
+            if hidden || path.extension().is_none_or(|extension| extension != "toml") {
                 continue;
             }
             let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
             let record: Self = toml::from_str(&text).map_err(|error| {
-                let problem = format!("{} is no record of a launch: {}", path.display(), error.message());
-                Error::usage(problem, "remove the file, if nobody needs what it launched")
+                let problem = format!("{}: invalid launch record: {}", path.display(), error.message());
+                Error::usage(problem, "remove the file if its launch is not needed")
             })?;
-            if !is_name(&record.id) {
-                return Err(Error::usage(format!("{}: `id` is no name", path.display()), ""));
+            if !is_valid_id(&record.id) {
+                return Err(Error::usage(format!("{}: `id` is not a valid name", path.display()), ""));
             }
             records.push(record);
         }
@@ -213,55 +237,62 @@ impl Record {
         Ok(records)
     }
 
-    /// The record of a name, of a run that it brings, or the last one.
+    /// Finds the record with this name or run directory; without `id`, the last one.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is no such record.
     pub fn find(runs: &Path, id: Option<&str>) -> Result<Self> {
         let records = Self::all(runs)?;
         let Some(id) = id else {
-            let none =
-                || Error::usage("nothing was launched from here", "`stratus launch TARGET EXPERIMENT`");
-            return records.last().cloned().ok_or_else(none);
+            let no_launches = || {
+                Error::usage(
+                    "no launches in this folder",
+                    "start one with `stratus launch TARGET EXPERIMENT`",
+                )
+            };
+            return records.last().cloned().ok_or_else(no_launches);
         };
         let path = Path::new(id);
-        let is_it = |record: &&Self| record.id == id || record.runs.iter().any(|run| run == path);
-        if let Some(record) = records.iter().find(is_it) {
+        let matches = |record: &&Self| record.id == id || record.runs.iter().any(|run| run == path);
+        if let Some(record) = records.iter().find(matches) {
             return Ok(record.clone());
         }
-        let near = did_you_mean(nearest(id, records.iter().map(|record| record.id.as_str())));
-        Err(Error::usage(format!("no launch is named `{id}`{near}"), "`stratus launch list` names them"))
+        let suggestion = did_you_mean(nearest(id, records.iter().map(|record| record.id.as_str())));
+        Err(Error::usage(
+            format!("no launch is named `{id}`{suggestion}"),
+            "list them with `stratus launch list`",
+        ))
     }
 }
 
-/// Whether a text can name a launch: a folder there, a file here.
-pub(crate) fn is_name(text: &str) -> bool {
+/// Returns whether a text is a valid launch name: it names a folder on the target and a local file.
+pub(crate) fn is_valid_id(text: &str) -> bool {
     !text.is_empty()
         && text.len() < 200
         && !text.starts_with(['.', '-'])
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// How a repetition stands.
+/// The status of a repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Not begun, or in a queue to be gone on with.
+pub enum RepetitionStatus {
+    /// Not started, or queued to be resumed.
     Waiting,
-    /// It is trained.
+    /// Being trained.
     Running,
     /// Trained to its end.
     Completed,
-    /// Stopped, or whatever trained it is gone: it can be resumed.
+    /// Stopped, or its process was lost: it can be resumed.
     Interrupted,
-    /// It failed.
+    /// Training failed.
     Failed,
-    /// The machine that has it cannot be reached.
+    /// Its host cannot be reached.
     Unknown,
 }
 
-impl Status {
-    /// Its name.
+impl RepetitionStatus {
+    /// The name in output and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -275,65 +306,67 @@ impl Status {
     }
 }
 
-/// A repetition, as its target tells.
+/// The state of a repetition on its target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Repetition {
-    /// Counted from 1.
+pub struct RepetitionState {
+    /// The number, counted from 1.
     pub repetition: usize,
-    /// How it stands.
-    pub status: Status,
-    /// The exit code of its training, once that ended.
+    /// The status.
+    pub status: RepetitionStatus,
+    /// The exit code of its training process, once it has ended.
     pub exit: Option<i32>,
-    /// Epochs that are done.
+    /// The number of completed epochs.
     pub epochs: Option<u64>,
-    /// How the target's queue has it, or what its accounts say became of it.
+    /// Its state in the target's queue or in Slurm's accounting; for several hosts, the name of its host.
     pub queue: Option<String>,
-    /// Who trains it, or trained it last, where repetitions are trained by themselves.
+    /// The current or last owner, if each repetition has its own.
     pub owner: Option<String>,
-    /// The age of that one's heart's last beat, in seconds by the target's clock.
+    /// The age of its heartbeat in seconds, by the target's clock.
     pub heartbeat_s: Option<u64>,
-    /// Seconds that it was trained, without what ended by no signal.
+    /// The training time in seconds, without processes that were killed.
     pub elapsed_s: Option<u64>,
-    /// The last line that was said.
-    pub last: String,
-    /// A number that changes with the files of its run; none where it has none.
+    /// The last line of its log.
+    #[serde(rename = "last")]
+    pub last_line: String,
+    /// A checksum that changes with the files of its run; `None` if there is no run.
     #[serde(skip)]
     pub stamp: Option<u64>,
 }
 
-/// A launch, as its target tells.
+/// The state of a launch on its target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct State {
-    /// Whether something trains it.
-    pub alive: bool,
-    /// Whether it was asked to stop.
+pub struct LaunchState {
+    /// True if a process is training the launch.
+    #[serde(rename = "alive")]
+    pub is_running: bool,
+    /// True if a stop was requested.
     pub stopped: bool,
-    /// Who has it, or had it last: the machine, the process.
+    /// The current or last owner: host and process.
     pub owner: String,
-    /// The age of its heart's last beat, in seconds by the target's clock.
+    /// The age of its heartbeat in seconds, by the target's clock.
     pub heartbeat_s: Option<u64>,
-    /// Its repetitions.
-    pub repetitions: Vec<Repetition>,
+    /// The repetitions.
+    pub repetitions: Vec<RepetitionState>,
 }
 
-impl State {
-    /// Of what the script of a machine says.
-    pub(crate) fn parse(text: &str) -> Self {
-        let (mut state, begun) = Self::facts(text);
-        // Repetitions are trained in turn: the one without an end is the one that is trained.
-        let mut free = state.alive;
-        for (repetition, begun) in state.repetitions.iter_mut().zip(begun) {
-            let trained = repetition.exit.is_none() && begun && std::mem::take(&mut free);
-            repetition.status = repetition.stands(begun, trained);
+impl LaunchState {
+    /// Parses the output of the state script of a host.
+    pub(crate) fn from_script_output(text: &str) -> Self {
+        let (mut state, started) = Self::parse_fields(text);
+        // Repetitions are trained in order: the first started one without an exit code is running.
+        let mut has_process = state.is_running;
+        for (repetition, started) in state.repetitions.iter_mut().zip(started) {
+            let running = repetition.exit.is_none() && started && std::mem::take(&mut has_process);
+            repetition.status = repetition.derive_status(started, running);
         }
         state
     }
 
-    /// Of a launch of which nothing was begun.
-    pub(crate) fn waiting(repetitions: usize) -> Self {
-        let waiting = (1..=repetitions).map(|number| Repetition::new(number, Status::Waiting));
+    /// The state of a launch without started repetitions.
+    pub(crate) fn all_waiting(repetitions: usize) -> Self {
+        let waiting = (1..=repetitions).map(|number| RepetitionState::new(number, RepetitionStatus::Waiting));
         Self {
-            alive: false,
+            is_running: false,
             stopped: false,
             owner: String::new(),
             heartbeat_s: None,
@@ -341,41 +374,44 @@ impl State {
         }
     }
 
-    /// What a target's script says, and which repetitions were begun. How they stand, it does not say yet.
-    pub(crate) fn facts(text: &str) -> (Self, Vec<bool>) {
-        let mut state = Self::waiting(0);
-        let mut begun = Vec::new();
+    /// Parses the output of a state script. Also returns, for each repetition, whether it was started; the
+    /// statuses are not set yet.
+    pub(crate) fn parse_fields(text: &str) -> (Self, Vec<bool>) {
+        let mut state = Self::all_waiting(0);
+        let mut started = Vec::new();
         for line in text.lines() {
             let Some((key, value)) = line.split_once('=') else { continue };
             let last = state.repetitions.last_mut();
             match (key, last) {
-                ("alive", _) => state.alive = value == "1",
+                ("alive", _) => state.is_running = value == "1",
                 ("stopped", _) => state.stopped = value == "1",
-                ("owner", Some(last)) => last.owner = Some(owner(value)).filter(|owner| !owner.is_empty()),
-                ("owner", None) => state.owner = owner(value),
+                ("owner", Some(last)) => {
+                    last.owner = Some(describe_owner(value)).filter(|owner| !owner.is_empty());
+                }
+                ("owner", None) => state.owner = describe_owner(value),
                 ("heartbeat_s", Some(last)) => last.heartbeat_s = value.parse().ok(),
                 ("heartbeat_s", None) => state.heartbeat_s = value.parse().ok(),
                 ("repetition", _) => {
                     let number = state.repetitions.len() + 1;
-                    state.repetitions.push(Repetition::new(number, Status::Waiting));
-                    begun.push(false);
+                    state.repetitions.push(RepetitionState::new(number, RepetitionStatus::Waiting));
+                    started.push(false);
                 }
                 ("exit", Some(last)) => last.exit = value.trim().parse().ok(),
                 ("elapsed_s", Some(last)) => last.elapsed_s = value.trim().parse().ok(),
                 ("stamp", Some(last)) => last.stamp = value.trim().parse().ok(),
                 ("epochs", Some(last)) => last.epochs = value.trim().parse().ok(),
-                ("last", Some(last)) => last.last = printable(clean(value).trim()),
-                ("begun", Some(_)) => begun.iter_mut().last().into_iter().for_each(|begun| *begun = true),
+                ("last", Some(last)) => last.last_line = printable(escape_control_characters(value).trim()),
+                ("begun", Some(_)) => started.iter_mut().last().into_iter().for_each(|last| *last = true),
                 _ => {}
             }
         }
-        (state, begun)
+        (state, started)
     }
 }
 
-impl Repetition {
-    /// One of which nothing else is known.
-    pub(crate) fn new(repetition: usize, status: Status) -> Self {
+impl RepetitionState {
+    /// A repetition with only its status known.
+    pub(crate) fn new(repetition: usize, status: RepetitionStatus) -> Self {
         Self {
             repetition,
             status,
@@ -385,37 +421,37 @@ impl Repetition {
             owner: None,
             heartbeat_s: None,
             elapsed_s: None,
-            last: String::new(),
+            last_line: String::new(),
             stamp: None,
         }
     }
 
-    /// Whether it is to be gone on with: what was stopped, or failed, only where that is asked for.
-    pub(crate) fn is_open(&self, is_stopped: bool, again: bool) -> bool {
+    /// Returns whether the repetition must be trained; stopped or failed ones only with `retry_stopped`.
+    pub(crate) fn needs_training(&self, is_stopped: bool, retry_stopped: bool) -> bool {
         match self.status {
-            Status::Completed | Status::Running | Status::Unknown => false,
-            Status::Failed => again,
-            Status::Interrupted => again || self.exit != Some(75) && !is_stopped,
-            Status::Waiting => again || !is_stopped,
+            RepetitionStatus::Completed | RepetitionStatus::Running | RepetitionStatus::Unknown => false,
+            RepetitionStatus::Failed => retry_stopped,
+            RepetitionStatus::Interrupted => retry_stopped || self.exit != Some(75) && !is_stopped,
+            RepetitionStatus::Waiting => retry_stopped || !is_stopped,
         }
     }
 
-    /// How it stands, by whether it was begun and is being trained.
-    pub(crate) fn stands(&self, begun: bool, trained: bool) -> Status {
+    /// Derives the status from the exit code, and from whether the repetition was started and is running.
+    pub(crate) fn derive_status(&self, started: bool, running: bool) -> RepetitionStatus {
         match self.exit {
-            Some(0) => Status::Completed,
-            // By its own checkpoint, or by a signal that left none.
-            Some(75 | 129..) => Status::Interrupted,
-            Some(_) => Status::Failed,
-            None if trained => Status::Running,
-            None if begun => Status::Interrupted,
-            None => Status::Waiting,
+            Some(0) => RepetitionStatus::Completed,
+            // 75: stopped with a checkpoint; 129 and up: killed.
+            Some(75 | 129..) => RepetitionStatus::Interrupted,
+            Some(_) => RepetitionStatus::Failed,
+            None if running => RepetitionStatus::Running,
+            None if started => RepetitionStatus::Interrupted,
+            None => RepetitionStatus::Waiting,
         }
     }
 }
 
-/// Who has a job, as its file says: a token, the machine, the process, since when.
-pub(crate) fn owner(line: &str) -> String {
+/// Formats the owner of a job from its file: a token, the host, the process, the start time.
+pub(crate) fn describe_owner(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
         [_, host, process, ..] => printable(&format!("{host}, process {process}")),
@@ -424,9 +460,9 @@ pub(crate) fn owner(line: &str) -> String {
 }
 
 #[cfg(test)]
-impl Record {
-    /// One of no repetition.
-    pub(crate) fn of_a_test(id: &str, target: &str) -> Self {
+impl LaunchRecord {
+    /// A record without repetitions.
+    pub(crate) fn for_tests(id: &str, target: &str) -> Self {
         Self {
             id: id.to_owned(),
             target: target.to_owned(),
@@ -443,36 +479,39 @@ impl Record {
             expected_s: None,
             released: None,
             done: Vec::new(),
-            hosts: Vec::new(),
-            ready: Vec::new(),
+            host_by_repetition: Vec::new(),
+            prepared_hosts: Vec::new(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, Lease, Record, Resources, State, Status};
+    use super::{Job, LaunchRecord, LaunchState, Lease, RepetitionStatus, Resources};
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     #[test]
-    fn a_state_is_what_the_script_says_and_nothing_else_of_it() {
+    fn state_is_parsed_from_script_output() {
         let text = "alive=1\nowner=t box 12 99\nheartbeat_s=3\nrepetition=1\nexit=0\nbegun=1\nepochs=4\n\
                     last=ok\n\
                     repetition=2\nbegun=1\nlast=\u{1b}[2Jepoch\nrepetition=3\nlast=\n";
-        let state = State::parse(text);
+        let state = LaunchState::from_script_output(text);
         assert_eq!((state.owner.as_str(), state.heartbeat_s), ("box, process 12", Some(3)));
-        let statuses: Vec<Status> = state.repetitions.iter().map(|one| one.status).collect();
-        assert_eq!(statuses, [Status::Completed, Status::Running, Status::Waiting]);
-        assert!(!state.repetitions[1].last.contains('\u{1b}'));
-        let dead = State::parse(&text.replace("alive=1", "alive=0"));
-        assert_eq!(dead.repetitions[1].status, Status::Interrupted);
+        let statuses: Vec<RepetitionStatus> = state.repetitions.iter().map(|one| one.status).collect();
+        assert_eq!(
+            statuses,
+            [RepetitionStatus::Completed, RepetitionStatus::Running, RepetitionStatus::Waiting]
+        );
+        assert!(!state.repetitions[1].last_line.contains('\u{1b}'));
+        let dead = LaunchState::from_script_output(&text.replace("alive=1", "alive=0"));
+        assert_eq!(dead.repetitions[1].status, RepetitionStatus::Interrupted);
     }
 
     #[test]
-    fn records_are_found_by_name_by_run_and_the_last_without() {
+    fn records_are_found_by_name_by_run_or_as_the_last() {
         let runs = tempfile::tempdir().unwrap();
-        let record = |id: &str, launched| Record {
+        let record = |id: &str, launched| LaunchRecord {
             id: id.to_owned(),
             target: "lab".to_owned(),
             root: "/x".to_owned(),
@@ -483,26 +522,26 @@ mod tests {
             experiments: vec!["[model]\nname = \"digits\"\n".to_owned()],
             resources: Resources { seconds: Some(60), ..Resources::default() },
             workers: Some(2),
-            lease: Some(Lease { until: 9, stop: 8 }),
+            lease: Some(Lease { ends_at: 9, stop_at: 8 }),
             run_bytes: 3,
             expected_s: Some(1.5),
             released: None,
             done: vec![1],
-            hosts: vec!["a".to_owned()],
-            ready: Vec::new(),
+            host_by_repetition: vec!["a".to_owned()],
+            prepared_hosts: Vec::new(),
         };
-        assert!(Record::find(runs.path(), None).is_err());
+        assert!(LaunchRecord::find(runs.path(), None).is_err());
         for (id, launched) in [("b-1", 1), ("a-2", 2)] {
             record(id, launched).write(runs.path()).unwrap();
         }
-        assert_eq!(Record::find(runs.path(), None).unwrap(), record("a-2", 2));
-        assert_eq!(Record::find(runs.path(), Some("runs/b-1/1")).unwrap().id, "b-1");
-        let error = Record::find(runs.path(), Some("b-2")).unwrap_err().to_string();
+        assert_eq!(LaunchRecord::find(runs.path(), None).unwrap(), record("a-2", 2));
+        assert_eq!(LaunchRecord::find(runs.path(), Some("runs/b-1/1")).unwrap().id, "b-1");
+        let error = LaunchRecord::find(runs.path(), Some("b-2")).unwrap_err().to_string();
         assert!(error.contains("did you mean"), "{error}");
     }
 
     #[test]
-    fn scripts_know_the_names_of_a_run() {
+    fn scripts_use_the_file_names_of_a_run() {
         use stratus_run::layout::{CHECKPOINTS, EPOCHS, EXPERIMENT, ITERATIONS};
         for (script, name) in [
             (include_str!("scripts/repetition.sh"), format!("/run/{EPOCHS}\"")),
@@ -516,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_quotes_what_it_is_given() {
+    fn script_quotes_its_values() {
         let job = Job {
             id: "a".to_owned(),
             program: "/it's/p".to_owned(),
@@ -524,10 +563,10 @@ mod tests {
             experiments: vec![String::new(); 2],
             resources: Resources::default(),
             workers: Some(4),
-            stop: Some(7),
+            stop_at: Some(7),
             notify: Some("it's".to_owned()),
-            hosts: Vec::new(),
-            only: None,
+            host_by_repetition: Vec::new(),
+            selected: None,
         };
         let script = job.script();
         let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nworkers=4\nstop_at=7\n\

@@ -1,25 +1,25 @@
-//! Launches: experiments that are trained on other machines, and what comes back.
+//! Launches: training experiments on other machines and fetching their runs.
 //!
 //! ```text
-//! targets.toml ──▶ Settings ──▶ Target      a machine, by its kind: a file each behind one trait
-//! program, libraries, data ──▶ Parcel       files by SHA-256: what is there already is not sent again
-//! experiments ──▶ Job                       a folder there; its repetitions one after the other
-//! Target, Job ──▶ Record                    what was started where, kept beside the runs
-//! Record ──▶ State, log, run directories    brought back as they grow
+//! targets.toml ──▶ TargetSettings ──▶ Target     one module per kind of target, behind one trait
+//! executable, libraries, data ──▶ FileSet        files by SHA-256; the target receives only missing ones
+//! experiments ──▶ Job                            a folder on the target; trains repetitions in order
+//! Target, Job ──▶ LaunchRecord                   what was started where; a file next to the runs
+//! LaunchRecord ──▶ LaunchState, log, runs        fetched as they grow
 //! ```
 //!
-//! Everything from a target is data: numbers are parsed, text is escaped, and no path from there leaves the
-//! folder that it is fetched into.
+//! Everything from a target is untrusted: numbers are parsed, text is escaped, and no path leaves the folder
+//! that it is fetched into.
 
 mod error;
+mod executable;
 mod fetch;
+mod file_set;
 mod hook;
 mod hosts;
 mod job;
 mod local;
 mod notices;
-mod parcel;
-mod program;
 mod restore;
 mod shell;
 mod sky;
@@ -29,13 +29,14 @@ mod target;
 mod targets;
 
 pub use error::{Error, Result};
-pub use fetch::Fetched;
-pub use hook::hook;
-pub use job::{Job, Lease, Record, Repetition, Resources, State, Status};
-pub use parcel::{Item, Parcel};
-pub use program::Program;
-pub use shell::clean;
-pub use target::{Link, Needs, Prepared, Target, open};
+pub use executable::Executable;
+pub use fetch::FetchStats;
+pub use file_set::{FileEntry, FileSet};
+pub use hook::run_hook;
+pub use job::{Job, LaunchRecord, LaunchState, Lease, RepetitionState, RepetitionStatus, Resources};
+pub use shell::escape_control_characters;
+pub use target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target, open_target};
 pub use targets::{
-    FILE, HostsSettings, Kind, Settings, SkySettings, SlurmSettings, SshSettings, find, user_file,
+    HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,
+    find_target, user_targets_file,
 };

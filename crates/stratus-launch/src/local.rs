@@ -1,14 +1,14 @@
-//! The kind `local`: this machine, in a folder of its own.
+//! The kind `local`: this machine, in a separate folder.
 
 use crate::Result;
 use crate::shell::Shell;
 use std::process::Command;
 
-pub(crate) struct Local {
+pub(crate) struct LocalShell {
     pub(crate) name: String,
 }
 
-impl Shell for Local {
+impl Shell for LocalShell {
     fn name(&self) -> &str {
         &self.name
     }

@@ -1,26 +1,32 @@
-//! Bringing a run to a machine, to go on with what another one began.
+//! Uploading a run to a host, to resume it there.
 
 use crate::shell::{self, Shell};
-use crate::{Error, Record, Result};
+use crate::{Error, LaunchRecord, Result};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use stratus_run::layout::{CHECKPOINTS, LOCK};
 
-/// The deepest folder in a run.
-const DEEPEST: usize = 8;
+/// The maximum depth of folders in a run.
+const MAX_DEPTH: usize = 8;
 
-/// Brings what is here of a repetition's run, if it has a checkpoint; returns how many bytes. Whatever the
-/// machine had of that repetition is gone.
+/// Uploads the local run of a repetition if it has a checkpoint, and returns the number of uploaded bytes.
+/// Deletes the machine's older copy.
 ///
 /// # Errors
-/// Where the machine cannot be reached, or a file cannot be read.
-pub(crate) fn restore(shell: &dyn Shell, launch: &Record, repetition: usize, run: &Path) -> Result<u64> {
+/// If the machine cannot be reached, or a file cannot be read.
+pub(crate) fn restore(
+    shell: &dyn Shell,
+    launch: &LaunchRecord,
+    repetition: usize,
+    run: &Path,
+) -> Result<u64> {
     let mut files = Vec::new();
-    // Without a checkpoint a run is not worth bringing.
-    let is_begun = fs::read_dir(run.join(CHECKPOINTS)).is_ok_and(|mut entries| entries.next().is_some());
-    if is_begun {
-        search(run, "", DEEPEST, &mut files).map_err(Error::file("read", run))?;
+    // A run without a checkpoint is not uploaded, and starts again.
+    let has_checkpoint =
+        fs::read_dir(run.join(CHECKPOINTS)).is_ok_and(|mut entries| entries.next().is_some());
+    if has_checkpoint {
+        collect_files(run, "", MAX_DEPTH, &mut files).map_err(Error::file("read", run))?;
     }
     let number = repetition.to_string();
     let arguments = [launch.root.as_str(), launch.id.as_str(), number.as_str()];
@@ -37,12 +43,12 @@ pub(crate) fn restore(shell: &dyn Shell, launch: &Record, repetition: usize, run
     let script = include_str!("scripts/restore.sh");
     let (ended, ()) = shell::run(shell, script, &arguments, send, shell::drain)?;
     if ended.code != Some(0) {
-        return Err(ended.error(shell, "take the run"));
+        return Err(ended.to_error(shell, "receive the run"));
     }
     Ok(files.iter().map(|(_, _, size)| size).sum())
 }
 
-fn search(
+fn collect_files(
     folder: &Path,
     above: &str,
     depth: usize,
@@ -52,15 +58,15 @@ fn search(
         let entry = entry?;
         let (path, kind) = (entry.path(), entry.file_type()?);
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        // Neither what is still coming, nor who wrote it.
+        // Skips partial files and the lock.
         if name == LOCK || name.starts_with('.') && name.ends_with(".tmp") {
             continue;
         }
-        let named = format!("{above}{name}");
+        let relative = format!("{above}{name}");
         if kind.is_dir() && depth > 0 {
-            search(&path, &format!("{named}/"), depth - 1, files)?;
+            collect_files(&path, &format!("{relative}/"), depth - 1, files)?;
         } else if kind.is_file() {
-            files.push((named, path, entry.metadata()?.len()));
+            files.push((relative, path, entry.metadata()?.len()));
         }
     }
     Ok(())

@@ -1,44 +1,47 @@
-//! The kind `slurm`: a cluster whose queue is spoken to here, or on a machine behind `ssh`.
+//! The kind `slurm`: a cluster, through the Slurm commands of this machine or of a host reached by `ssh`.
 //!
-//! A launch is an array of jobs, one for each repetition, whose name is the launch's: by it the queue is
-//! asked, and nothing has to be remembered. What ended, the jobs write themselves, so that no accounts need
-//! be kept.
+//! A launch is an array of jobs, one per repetition, with the name of the launch. The queue is queried by
+//! this name, so no job ids are stored. Jobs write their exit codes themselves, so that Slurm's accounting is
+//! not required.
 
-use crate::job::{Job, Record, State, Status};
+use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus};
 use crate::shell::{self, Shell};
-use crate::target::{Link, Machine, Needs, Prepared, Target, taken};
-use crate::{Error, Fetched, Resources, Result, SlurmSettings};
+use crate::target::{
+    LinkMeasurement, PrepareOptions, PreparedTarget, ShellTarget, Target, already_running_error,
+};
+use crate::{Error, FetchStats, Resources, Result, SlurmSettings};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use stratus_base::printable;
 
-/// The batch script, in the job's folder.
-const BATCH: &str = "batch.sh";
-/// What trains a repetition.
+/// The name of the batch script in the job's folder.
+const BATCH_FILE: &str = "batch.sh";
+/// The script that trains a repetition.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/slurm.sh"));
-/// Says how a job stands.
-const STATE: &str = concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/slurm-state.sh"));
-/// The most repetitions whose names are told in a message.
-const MOST_NAMED: usize = 8;
-/// Where the queue cannot be asked, a heart that beat so many seconds ago still beats.
-const ALIVE: u64 = 60;
+/// The script that prints the state of a job.
+const STATE_SCRIPT: &str =
+    concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/slurm-state.sh"));
+/// The maximum number of owners that are named in a message.
+const MAX_NAMED_OWNERS: usize = 8;
+/// Without `squeue`, a heartbeat younger than this counts as running.
+const HEARTBEAT_TIMEOUT_S: u64 = 60;
 
-pub(crate) struct Slurm {
-    pub(crate) machine: Machine<Box<dyn Shell>>,
+pub(crate) struct SlurmTarget {
+    pub(crate) shell_target: ShellTarget<Box<dyn Shell>>,
     pub(crate) settings: Box<SlurmSettings>,
 }
 
-/// How the queue has a repetition.
+/// The queue's entry of a repetition.
 #[derive(Clone, Debug, PartialEq)]
-struct Queued {
+struct QueueEntry {
     state: String,
     reason: String,
 }
 
-impl Queued {
-    /// Whether it holds a node.
-    fn runs(&self) -> bool {
+impl QueueEntry {
+    /// Returns whether the job holds a node.
+    fn is_running(&self) -> bool {
         matches!(
             self.state.as_str(),
             "RUNNING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT" | "RESIZING"
@@ -46,24 +49,24 @@ impl Queued {
     }
 }
 
-impl Slurm {
-    /// What `sbatch` reads of a batch script.
+impl SlurmTarget {
+    /// The header of the batch script, which `sbatch` reads.
     fn header(&self, id: &str, repetitions: usize, resources: Resources) -> String {
         let settings = &self.settings;
-        let limit = settings.concurrent.map_or(String::new(), |most| format!("%{most}"));
+        let limit = settings.concurrent.map_or(String::new(), |count| format!("%{count}"));
         let mut options = vec![format!("--job-name={id}"), format!("--array=1-{repetitions}{limit}")];
-        options.extend(settings.asked.iter().map(|(option, value)| format!("{option}={value}")));
-        let is_asked = |name: &str| settings.asked.iter().any(|(option, _)| *option == name);
-        if let Some(seconds) = resources.seconds.filter(|_| !is_asked("--time")) {
-            options.push(format!("--time={}", time(seconds)));
+        options.extend(settings.sbatch_options.iter().map(|(option, value)| format!("{option}={value}")));
+        let is_set = |name: &str| settings.sbatch_options.iter().any(|(option, _)| *option == name);
+        if let Some(seconds) = resources.seconds.filter(|_| !is_set("--time")) {
+            options.push(format!("--time={}", slurm_time(seconds)));
         }
-        if let Some(bytes) = resources.memory_bytes.filter(|_| !is_asked("--mem")) {
+        if let Some(bytes) = resources.memory_bytes.filter(|_| !is_set("--mem")) {
             options.push(format!("--mem={}M", bytes.div_ceil(1 << 20)));
         }
         if let Some(cpus) = settings.cpus.or(resources.cpus) {
             options.push(format!("--cpus-per-task={cpus}"));
         }
-        // The shell alone hears it, and hands it to the training.
+        // Slurm signals only the shell, which passes the signal to the training process.
         options.push(format!("--signal=B:TERM@{}", settings.signal_seconds));
         options.extend(["--requeue", "--open-mode=append", "--output=%a/slurm.log"].map(str::to_owned));
         options.extend(settings.options.iter().cloned());
@@ -71,7 +74,7 @@ impl Slurm {
         format!("#!/bin/sh\n{lines}")
     }
 
-    fn batch(&self, job: &Job) -> String {
+    fn batch_script(&self, job: &Job) -> String {
         let header = self.header(&job.id, job.experiments.len(), job.resources);
         let setup = self.settings.setup.trim_end();
         let setup = if setup.is_empty() { String::new() } else { format!("{setup}\n") };
@@ -79,18 +82,18 @@ impl Slurm {
     }
 
     fn error(&self, problem: &str, hint: &str) -> Error {
-        Error::target(format!("{}: {problem}", self.machine.shell.name()), hint)
+        Error::target(format!("{}: {problem}", self.shell_target.shell.name()), hint)
     }
 }
 
-/// Seconds as `days-hours:minutes:seconds`.
-fn time(seconds: u64) -> String {
+/// Formats seconds, rounded up to minutes, as `days-hours:minutes:seconds`.
+fn slurm_time(seconds: u64) -> String {
     let minutes = seconds.div_ceil(60);
     format!("{}-{:02}:{:02}:00", minutes / 1440, minutes / 60 % 24, minutes % 60)
 }
 
-/// The repetitions that a job's name ends in: `12_3`, and where an array is told in one `12_[3,5-7%2]`.
-fn tasks(job: &str) -> Vec<usize> {
+/// The repetitions of a job id: `12_3`, or `12_[3,5-7%2]` if `squeue` groups the tasks of an array.
+fn parse_array_tasks(job: &str) -> Vec<usize> {
     let Some((_, tasks)) = job.split_once('_') else { return Vec::new() };
     let tasks = tasks.trim_start_matches('[').trim_end_matches(']');
     let tasks = tasks.split('%').next().unwrap_or(tasks);
@@ -106,17 +109,17 @@ fn tasks(job: &str) -> Vec<usize> {
     numbers
 }
 
-/// What `squeue -o '%i|%T|%r'` says, each line behind `queue=`, by repetition. Of two jobs of a repetition,
-/// one that trains counts.
-fn queue(text: &str) -> BTreeMap<usize, Queued> {
-    let mut all: BTreeMap<usize, Queued> = BTreeMap::new();
+/// Parses the output of `squeue -o '%i|%T|%r'`, each line prefixed with `queue=`, by repetition. A running
+/// job takes precedence over other jobs of its repetition.
+fn parse_squeue(text: &str) -> BTreeMap<usize, QueueEntry> {
+    let mut all: BTreeMap<usize, QueueEntry> = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("queue=")) {
         let mut parts = line.splitn(3, '|');
         let (Some(job), Some(state)) = (parts.next(), parts.next()) else { continue };
         let reason = parts.next().unwrap_or_default();
-        let queued = Queued { state: printable(state.trim()), reason: printable(reason.trim()) };
-        for number in tasks(job) {
-            if !all.get(&number).is_some_and(Queued::runs) {
+        let queued = QueueEntry { state: printable(state.trim()), reason: printable(reason.trim()) };
+        for number in parse_array_tasks(job) {
+            if !all.get(&number).is_some_and(QueueEntry::is_running) {
                 all.insert(number, queued.clone());
             }
         }
@@ -124,67 +127,74 @@ fn queue(text: &str) -> BTreeMap<usize, Queued> {
     all
 }
 
-/// What `sacct -P -o JobID,State` says, each line behind `account=`, by repetition; the last job counts.
-fn accounts(text: &str) -> BTreeMap<usize, String> {
+/// Parses the output of `sacct -P -o JobID,State`, each line prefixed with `account=`. The last job of a
+/// repetition counts.
+fn parse_sacct(text: &str) -> BTreeMap<usize, String> {
     let mut all = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("account=")) {
         if let Some((job, state)) = line.split_once('|') {
-            all.extend(tasks(job).into_iter().map(|number| (number, printable(state.trim()))));
+            all.extend(parse_array_tasks(job).into_iter().map(|number| (number, printable(state.trim()))));
         }
     }
     all
 }
 
-/// How a launch stands, by what its script says.
-fn state(text: &str) -> State {
-    let (mut state, begun) = State::facts(text);
-    let (queue, accounts) = (queue(text), accounts(text));
+/// Parses the state of a launch from the output of the state script.
+fn parse_state(text: &str) -> LaunchState {
+    let (mut state, started) = LaunchState::parse_fields(text);
+    let (queue, accounts) = (parse_squeue(text), parse_sacct(text));
     let is_unknown = text.lines().any(|line| line == "queue_unknown=1");
-    for (one, begun) in state.repetitions.iter_mut().zip(begun) {
+    for (one, started) in state.repetitions.iter_mut().zip(started) {
         let queued = queue.get(&one.repetition);
-        // Where the queue cannot be asked, only a heart tells.
-        let beats = is_unknown && one.heartbeat_s.is_some_and(|age| age < ALIVE);
+        // Without the queue, the heartbeat decides.
+        let has_heartbeat = is_unknown && one.heartbeat_s.is_some_and(|age| age < HEARTBEAT_TIMEOUT_S);
         one.queue = match queued {
-            Some(Queued { state, reason }) if reason.is_empty() || reason == "None" => Some(state.clone()),
-            Some(Queued { state, reason }) => Some(format!("{state}: {reason}")),
+            Some(QueueEntry { state, reason }) if reason.is_empty() || reason == "None" => {
+                Some(state.clone())
+            }
+            Some(QueueEntry { state, reason }) => Some(format!("{state}: {reason}")),
             None => accounts.get(&one.repetition).cloned(),
         };
-        let runs = beats || queued.is_some_and(Queued::runs);
-        one.status = match one.stands(begun, runs) {
-            // It ended, and its task is in the queue again.
-            Status::Interrupted if runs => Status::Running,
-            Status::Interrupted if queued.is_some() => Status::Waiting,
-            Status::Interrupted | Status::Waiting if is_unknown => Status::Unknown,
+        let is_running = has_heartbeat || queued.is_some_and(QueueEntry::is_running);
+        one.status = match one.derive_status(started, is_running) {
+            // The process exited, and its task was requeued.
+            RepetitionStatus::Interrupted if is_running => RepetitionStatus::Running,
+            RepetitionStatus::Interrupted if queued.is_some() => RepetitionStatus::Waiting,
+            RepetitionStatus::Interrupted | RepetitionStatus::Waiting if is_unknown => {
+                RepetitionStatus::Unknown
+            }
             status => status,
         };
-        // What may be trained is not started again.
-        let counts = matches!(one.status, Status::Running | Status::Unknown)
-            || queued.is_some() && one.status == Status::Waiting;
-        state.alive |= counts;
+        // A repetition that may be running is not started again.
+        let may_run = matches!(one.status, RepetitionStatus::Running | RepetitionStatus::Unknown)
+            || queued.is_some() && one.status == RepetitionStatus::Waiting;
+        state.is_running |= may_run;
     }
-    let running: Vec<_> = state.repetitions.iter().filter(|one| one.status == Status::Running).collect();
-    let owners: Vec<&str> = running.iter().filter_map(|one| one.owner.as_deref()).take(MOST_NAMED).collect();
+    let running: Vec<_> =
+        state.repetitions.iter().filter(|one| one.status == RepetitionStatus::Running).collect();
+    let owners: Vec<&str> =
+        running.iter().filter_map(|one| one.owner.as_deref()).take(MAX_NAMED_OWNERS).collect();
     state.heartbeat_s = running.iter().filter_map(|one| one.heartbeat_s).max();
-    state.owner = if owners.is_empty() && state.alive { "Slurm".to_owned() } else { owners.join("; ") };
+    state.owner = if owners.is_empty() && state.is_running { "Slurm".to_owned() } else { owners.join("; ") };
     state
 }
 
-impl Target for Slurm {
+impl Target for SlurmTarget {
     fn files(&self, job: &Job) -> Vec<(String, String)> {
-        job.files_with(BATCH, self.batch(job))
+        job.files_with(BATCH_FILE, self.batch_script(job))
     }
 
-    fn prepare(&self, needs: &Needs<'_>) -> Result<Prepared> {
-        let header = self.header("stratus", needs.repetitions, needs.resources);
+    fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget> {
+        let header = self.header("stratus", options.repetitions, options.resources);
         let script = include_str!("scripts/slurm-check.sh");
-        let (ended, _) = shell::text(&self.machine.shell, script, &[], header.as_bytes())?;
+        let (ended, _) = shell::run_for_text(&self.shell_target.shell, script, &[], header.as_bytes())?;
         match ended.code {
-            Some(0) => self.machine.prepare(needs),
-            Some(30) => Err(ended.error(&self.machine.shell, "use Slurm")),
+            Some(0) => self.shell_target.prepare(options),
+            Some(30) => Err(ended.to_error(&self.shell_target.shell, "use Slurm")),
             _ => {
-                let mut error = ended.error(&self.machine.shell, "ask Slurm for such a job");
+                let mut error = ended.to_error(&self.shell_target.shell, "submit the job to Slurm");
                 if let Error::Target { hint, .. } = &mut error {
-                    "`stratus launch … --dry-run` shows the job; its keys are in targets.toml"
+                    "print the job with `stratus launch … --dry-run`; change its keys in targets.toml"
                         .clone_into(hint);
                 }
                 Err(error)
@@ -192,8 +202,8 @@ impl Target for Slurm {
         }
     }
 
-    fn link(&self, program: &str) -> Result<Link> {
-        self.machine.link(program)
+    fn measure_link(&self, program: &str) -> Result<LinkMeasurement> {
+        self.shell_target.measure_link(program)
     }
 
     fn submit(&self, root: &str, job: &Job) -> Result<()> {
@@ -202,56 +212,59 @@ impl Target for Slurm {
         let mut arguments = vec![root, job.id.as_str(), concurrent.as_str()];
         arguments.extend(numbers.iter().map(String::as_str));
         let script = include_str!("scripts/slurm-submit.sh");
-        let (ended, _) = self.machine.hand(script, &arguments, ("", &self.files(job)))?;
+        let (ended, _) = self.shell_target.run_with_files(script, &arguments, ("", &self.files(job)))?;
         match ended.code {
             Some(0) => Ok(()),
-            Some(20) => Err(taken(self.machine.shell.name(), &job.id, "Slurm")),
-            Some(21) => Err(self.error("another start of this job does not end", "try it again")),
-            Some(22) => Err(ended.error(&self.machine.shell, "ask the queue")),
-            _ => Err(ended.error(&self.machine.shell, "hand the job to Slurm")),
+            Some(20) => Err(already_running_error(self.shell_target.shell.name(), &job.id, "Slurm")),
+            Some(21) => Err(self.error("another process is starting this job", "try again")),
+            Some(22) => Err(ended.to_error(&self.shell_target.shell, "query the queue")),
+            _ => Err(ended.to_error(&self.shell_target.shell, "submit the job")),
         }
     }
 
-    fn state(&self, launch: &Record) -> Result<State> {
-        let text = self.machine.state_text(launch, STATE)?.ok_or_else(|| self.machine.gone(launch))?;
-        Ok(state(&text))
+    fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {
+        let text = self
+            .shell_target
+            .state_text(launch, STATE_SCRIPT)?
+            .ok_or_else(|| self.shell_target.missing_job_error(launch))?;
+        Ok(parse_state(&text))
     }
 
-    fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
-        self.machine.logs(launch, repetition, from, out)
+    fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
+        self.shell_target.logs(launch, repetition, from, out)
     }
 
-    fn fetch(&self, launch: &Record, repetition: usize, into: &Path) -> Result<Fetched> {
-        self.machine.fetch(launch, repetition, into)
+    fn fetch(&self, launch: &LaunchRecord, repetition: usize, into: &Path) -> Result<FetchStats> {
+        self.shell_target.fetch(launch, repetition, into)
     }
 
-    fn stop(&self, launch: &Record) -> Result<bool> {
+    fn stop(&self, launch: &LaunchRecord) -> Result<bool> {
         let arguments = [launch.root.as_str(), launch.id.as_str()];
         let script = include_str!("scripts/slurm-stop.sh");
-        Ok(self.machine.text("stop the job", script, &arguments, "")?.trim() == "asked")
+        Ok(self.shell_target.run_for_text("stop the job", script, &arguments, "")?.trim() == "asked")
     }
 
     fn release(&self) {
-        self.machine.release();
+        self.shell_target.release();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{state, tasks, time};
-    use crate::Status;
+    use super::{parse_array_tasks, parse_state, slurm_time};
+    use crate::RepetitionStatus;
 
     #[test]
-    fn tasks_of_arrays_are_told_one_by_one_or_together() {
-        assert_eq!(tasks("12_3"), [3]);
-        assert_eq!(tasks("12_[1,3-5%2]"), [1, 3, 4, 5]);
-        for none in ["12", "", "12_", "12_[", "12_x", "12_5-1", "12_1-99999999999", "_-"] {
-            assert!(tasks(none).is_empty(), "{none}");
+    fn array_tasks_are_parsed_single_or_grouped() {
+        assert_eq!(parse_array_tasks("12_3"), [3]);
+        assert_eq!(parse_array_tasks("12_[1,3-5%2]"), [1, 3, 4, 5]);
+        for invalid in ["12", "", "12_", "12_[", "12_x", "12_5-1", "12_1-99999999999", "_-"] {
+            assert!(parse_array_tasks(invalid).is_empty(), "{invalid}");
         }
     }
 
     #[test]
-    fn a_repetition_stands_as_its_files_and_the_queue_say() {
+    fn status_follows_from_files_and_queue() {
         let text = "queue=7_2|RUNNING|None\nqueue=7_3|PENDING|BeginTime\nqueue=7_[4-5%2]|PENDING|Resources\n\
                     queue=7_6|COMPLETING|\u{1b}[2J\nqueue=garbage\nqueue=\naccount=7_8|OUT_OF_MEMORY\n\
                     account=6_8|TIMEOUT\naccount=7_8|CANCELLED by 0\naccount=x\n\
@@ -260,39 +273,39 @@ mod tests {
                     repetition=3\nexit=75\nbegun=1\nrepetition=4\nrepetition=5\n\
                     repetition=6\nexit=75\nbegun=1\nrepetition=7\nexit=1\nbegun=1\nrepetition=8\nbegun=1\n\
                     repetition=9\n";
-        let stands = state(text);
-        let statuses: Vec<Status> = stands.repetitions.iter().map(|one| one.status).collect();
-        use Status::{Completed, Failed, Interrupted, Running, Unknown, Waiting};
+        let merged = parse_state(text);
+        let statuses: Vec<RepetitionStatus> = merged.repetitions.iter().map(|one| one.status).collect();
+        use RepetitionStatus::{Completed, Failed, Interrupted, Running, Unknown, Waiting};
         assert_eq!(
             statuses,
             [Completed, Running, Waiting, Waiting, Waiting, Running, Failed, Interrupted, Waiting]
         );
-        let queue = |at: usize| stands.repetitions[at].queue.as_deref();
+        let queue = |at: usize| merged.repetitions[at].queue.as_deref();
         assert_eq!(queue(2), Some("PENDING: BeginTime"));
         assert_eq!(queue(3), Some("PENDING: Resources"));
         assert_eq!(queue(7), Some("CANCELLED by 0"));
         assert!(!queue(5).unwrap().contains('\u{1b}'));
-        assert!(stands.alive);
-        assert_eq!((stands.owner.as_str(), stands.heartbeat_s), ("node2, process 4", Some(1)));
-        // Nothing is in the queue: what was begun is interrupted, and nothing is alive.
+        assert!(merged.is_running);
+        assert_eq!((merged.owner.as_str(), merged.heartbeat_s), ("node2, process 4", Some(1)));
+        // The queue is empty: started repetitions are interrupted, and none is running.
         let over: String = text
             .lines()
             .filter(|line| !line.starts_with("queue="))
             .fold(String::new(), |text, line| format!("{text}{line}\n"));
-        assert!(!state(&over).alive);
-        assert_eq!(state(&over).repetitions[1].status, Interrupted);
-        // The queue cannot be asked: a heart tells.
-        let unknown = state(&format!("queue_unknown=1\n{over}"));
-        let statuses: Vec<Status> = unknown.repetitions.iter().map(|one| one.status).collect();
+        assert!(!parse_state(&over).is_running);
+        assert_eq!(parse_state(&over).repetitions[1].status, Interrupted);
+        // Without the queue, the heartbeat decides.
+        let unknown = parse_state(&format!("queue_unknown=1\n{over}"));
+        let statuses: Vec<RepetitionStatus> = unknown.repetitions.iter().map(|one| one.status).collect();
         assert_eq!(
             statuses,
             [Completed, Running, Unknown, Unknown, Unknown, Unknown, Failed, Unknown, Unknown]
         );
-        assert!(unknown.alive);
+        assert!(unknown.is_running);
     }
 
     #[test]
-    fn a_time_is_rounded_up_to_minutes() {
-        assert_eq!([1, 3600, 90_061].map(time), ["0-00:01:00", "0-01:00:00", "1-01:02:00"]);
+    fn time_is_rounded_up_to_minutes() {
+        assert_eq!([1, 3600, 90_061].map(slurm_time), ["0-00:01:00", "0-01:00:00", "1-01:02:00"]);
     }
 }

@@ -1,16 +1,17 @@
-//! What every kind of target can do, and how one that has a shell does it.
+//! The trait that all kinds of targets implement, and its implementation for a host with a shell.
 
-use crate::hosts::{Host, Hosts};
-use crate::job::{self, Job, Record, State};
-use crate::local::Local;
-use crate::parcel::{Item, Parcel};
-use crate::shell::frame::token;
-use crate::shell::{self, Ended, Shell};
-use crate::sky::Sky;
-use crate::slurm::Slurm;
-use crate::ssh::Ssh;
+use crate::file_set::{FileEntry, FileSet};
+use crate::hosts::{Host, HostsTarget};
+use crate::job::{self, Job, LaunchRecord, LaunchState};
+use crate::local::LocalShell;
+use crate::shell::frame::unique_token;
+use crate::shell::{self, ScriptExit, Shell};
+use crate::sky::SkyTarget;
+use crate::slurm::SlurmTarget;
+use crate::ssh::SshShell;
 use crate::{
-    Error, Fetched, Kind, Program, Resources, Result, Settings, SshSettings, fetch, notices, program,
+    Error, Executable, FetchStats, Resources, Result, SshSettings, TargetKind, TargetSettings, executable,
+    fetch, notices,
 };
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,158 +20,158 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stratus_base::printable;
 
-/// Files of so many bytes are sent by themselves, so that a cut one is gone on with.
-const LARGE: u64 = 4 << 20;
-/// Smaller ones are sent together, so many bytes at a time.
-const TOGETHER: u64 = 16 << 20;
-/// So many bytes measure a connection.
-const MEASURED: u64 = 4 << 20;
-/// What is left free on the target's disk.
-const SPARE: u64 = 256 << 20;
+/// Files of at least this size are uploaded separately, so that a partial upload can be resumed.
+const LARGE_FILE_BYTES: u64 = 4 << 20;
+/// The maximum size of a batch of smaller files.
+const MAX_BATCH_BYTES: u64 = 16 << 20;
+/// The number of bytes transferred to measure the bandwidth of a connection.
+const PROBE_BYTES: u64 = 4 << 20;
+/// Disk space of the target that must stay free.
+const RESERVED_DISK_BYTES: u64 = 256 << 20;
 
-/// What a launch needs of a target.
+/// The requirements of a launch.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs<'a> {
-    /// The program.
-    pub program: &'a Program,
-    /// What else is brought.
-    pub parcels: &'a [Parcel],
-    /// How many repetitions are trained.
+pub struct PrepareOptions<'a> {
+    /// The executable.
+    pub executable: &'a Executable,
+    /// Other file sets to upload.
+    pub file_sets: &'a [FileSet],
+    /// The number of repetitions.
     pub repetitions: usize,
-    /// What one takes.
+    /// The resources of a repetition.
     pub resources: Resources,
-    /// Whether machines with another processor than the first are left out.
-    pub same_kind: bool,
+    /// Skips hosts whose CPU model differs from the first.
+    pub same_cpu_only: bool,
 }
 
-/// A target that has everything.
+/// A target that is ready to train.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prepared {
-    /// Its folder.
+pub struct PreparedTarget {
+    /// The folder of the target.
     pub root: String,
-    /// The folder of the program and of each parcel, within it.
+    /// The folders of the executable and of each file set, relative to `root`.
     pub folders: Vec<String>,
-    /// Files that were sent.
+    /// The number of uploaded files.
     pub files: usize,
-    /// Bytes that were sent.
+    /// The number of uploaded bytes.
     pub bytes: u64,
-    /// The model of its processor.
-    pub processor: String,
-    /// Of a list of machines, those that have everything.
+    /// The CPU model.
+    pub cpu_model: String,
+    /// The hosts that are ready, for targets with several hosts.
     pub hosts: Vec<String>,
-    /// What should be known of it.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// The way to a target, as it was measured.
+/// The measured connection to a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
-    /// By how many seconds its clock is ahead of the one here.
-    pub ahead_s: i64,
-    /// Bytes a second that come from there.
+pub struct LinkMeasurement {
+    /// The seconds by which the target's clock is ahead of the local one.
+    pub clock_offset_s: i64,
+    /// The download bandwidth in bytes per second.
     pub bytes_per_s: f64,
 }
 
 /// A kind of target.
 pub trait Target {
-    /// The files of a job there.
+    /// The files of a job on the target.
     fn files(&self, job: &Job) -> Vec<(String, String)> {
         job.files()
     }
 
-    /// Checks the target first, and brings what it has not yet.
+    /// Checks the target and uploads missing files.
     ///
     /// # Errors
-    /// Where it cannot be reached or used, or what is sent does not arrive. What arrived stays.
-    fn prepare(&self, needs: &Needs<'_>) -> Result<Prepared>;
+    /// If the target cannot be reached or used, or an upload fails. Uploaded files stay.
+    fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget>;
 
-    /// Measures the way there, by the program that was brought.
+    /// Measures the connection by downloading a part of the uploaded executable.
     ///
     /// # Errors
-    /// Where the target cannot be reached.
-    fn link(&self, program: &str) -> Result<Link>;
+    /// If the target cannot be reached.
+    fn measure_link(&self, program: &str) -> Result<LinkMeasurement>;
 
-    /// Starts a job, or goes on with it, so that it outlives the connection.
+    /// Starts or resumes a job, which outlives the connection.
     ///
     /// # Errors
-    /// Where somebody has it, who is named.
+    /// If the job is already running; the error names its owner.
     fn submit(&self, root: &str, job: &Job) -> Result<()>;
 
-    /// Goes on with what nobody trains though nobody stopped it, where it was or elsewhere; `again` also what
-    /// was stopped, or failed. `keep` writes the record before anything of it is started. Returns what was
-    /// done: nothing where the target's own queue does that.
+    /// Reschedules lost repetitions; with `retry_stopped`, also stopped and failed ones. `save_record` writes
+    /// the record before anything is started. Returns messages about the changes. Targets whose queue
+    /// reschedules on its own do nothing.
     ///
     /// # Errors
-    /// Where the target cannot be reached.
-    fn tend(
+    /// If the target cannot be reached.
+    fn reschedule(
         &self,
-        _record: &mut Record,
+        _record: &mut LaunchRecord,
         _job: &Job,
-        _again: bool,
-        _keep: &mut dyn FnMut(&Record) -> Result<()>,
+        _retry_stopped: bool,
+        _save_record: &mut dyn FnMut(&LaunchRecord) -> Result<()>,
     ) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// How a job stands.
+    /// Queries the state of a launch.
     ///
     /// # Errors
-    /// Where the target cannot be reached.
-    fn state(&self, launch: &Record) -> Result<State>;
+    /// If the target cannot be reached.
+    fn state(&self, launch: &LaunchRecord) -> Result<LaunchState>;
 
-    /// Writes what a repetition said behind the first `from` bytes, and returns how many there are then.
+    /// Writes the log of a repetition from byte `from` on and returns its new length.
     ///
     /// # Errors
-    /// Where the target cannot be reached.
-    fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64>;
+    /// If the target cannot be reached.
+    fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64>;
 
-    /// Brings a repetition's run directory, or what is new of it.
+    /// Fetches the new files of a repetition's run directory.
     ///
     /// # Errors
-    /// Where the target cannot be reached; what has come stays, and is gone on with.
-    fn fetch(&self, launch: &Record, repetition: usize, into: &Path) -> Result<Fetched>;
+    /// If the target cannot be reached. Fetched bytes stay; the next fetch resumes.
+    fn fetch(&self, launch: &LaunchRecord, repetition: usize, into: &Path) -> Result<FetchStats>;
 
-    /// Asks a job to stop, with a checkpoint. Returns whether something was there to stop.
+    /// Requests that a job save a checkpoint and stop. Returns whether anything was running or queued.
     ///
     /// # Errors
-    /// Where the target cannot be reached.
-    fn stop(&self, launch: &Record) -> Result<bool>;
+    /// If the target cannot be reached.
+    fn stop(&self, launch: &LaunchRecord) -> Result<bool>;
 
-    /// Gives back what the target holds of us, but files.
+    /// Releases connections; files stay.
     fn release(&self);
 }
 
-/// The target of its settings. `private` is a folder for sockets that nobody else can enter.
+/// Creates a target from its settings. `private` is a folder for sockets that only the user may enter.
 #[must_use]
-pub fn open(settings: &Settings, private: &Path) -> Box<dyn Target> {
+pub fn open_target(settings: &TargetSettings, private: &Path) -> Box<dyn Target> {
     let folder = settings.folder.clone();
     let shell = |ssh: Option<&SshSettings>| -> Box<dyn Shell> {
         let name = settings.name.clone();
         match ssh {
-            None => Box::new(Local { name }),
-            Some(ssh) => Box::new(Ssh { name, settings: ssh.clone(), sockets: private.to_owned() }),
+            None => Box::new(LocalShell { name }),
+            Some(ssh) => Box::new(SshShell { name, settings: ssh.clone(), sockets: private.to_owned() }),
         }
     };
     match &settings.kind {
-        Kind::Local => Box::new(Machine { shell: shell(None), folder }),
-        Kind::Ssh(ssh) => Box::new(Machine { shell: shell(Some(ssh)), folder }),
-        Kind::Hosts(hosts) => {
+        TargetKind::Local => Box::new(ShellTarget { shell: shell(None), folder }),
+        TargetKind::Ssh(ssh) => Box::new(ShellTarget { shell: shell(Some(ssh)), folder }),
+        TargetKind::Hosts(hosts) => {
             let host = |ssh: &SshSettings| Host {
                 name: ssh.host.clone(),
-                machine: Machine { shell: shell(Some(ssh)), folder: folder.clone() },
+                target: ShellTarget { shell: shell(Some(ssh)), folder: folder.clone() },
             };
-            Box::new(Hosts {
+            Box::new(HostsTarget {
                 name: settings.name.clone(),
                 hosts: hosts.hosts.iter().map(host).collect(),
-                patience: Duration::from_secs(hosts.lost_after_s),
-                lost: Mutex::default(),
+                lost_after: Duration::from_secs(hosts.lost_after_s),
+                unreachable_since: Mutex::default(),
             })
         }
-        Kind::Slurm(slurm) => {
-            let machine = Machine { shell: shell(slurm.ssh.as_ref()), folder };
-            Box::new(Slurm { machine, settings: slurm.clone() })
+        TargetKind::Slurm(slurm) => {
+            let machine = ShellTarget { shell: shell(slurm.ssh.as_ref()), folder };
+            Box::new(SlurmTarget { shell_target: machine, settings: slurm.clone() })
         }
-        Kind::Sky(sky) => Box::new(Sky {
+        TargetKind::Sky(sky) => Box::new(SkyTarget {
             name: settings.name.clone(),
             folder,
             settings: sky.clone(),
@@ -179,318 +180,354 @@ pub fn open(settings: &Settings, private: &Path) -> Box<dyn Target> {
     }
 }
 
-/// A target that is one machine with a shell.
-pub(crate) struct Machine<S> {
+/// A host with a shell.
+pub(crate) struct ShellTarget<S> {
     pub(crate) shell: S,
     pub(crate) folder: String,
 }
 
-/// What `check.sh` says.
+/// The output of `check.sh`.
 #[derive(Default)]
-struct Facts {
+struct HostFacts {
     root: String,
     free_bytes: Option<u64>,
-    processor: String,
+    cpu_model: String,
 }
 
-impl<S: Shell> Machine<S> {
-    /// What a script answers that is to `what`.
-    pub(crate) fn text(&self, what: &str, script: &str, arguments: &[&str], input: &str) -> Result<String> {
-        let (ended, text) = shell::text(&self.shell, script, arguments, input.as_bytes())?;
-        if ended.code == Some(0) { Ok(text) } else { Err(ended.error(&self.shell, what)) }
+impl<S: Shell> ShellTarget<S> {
+    /// Runs a script and returns its output; `task` describes it in errors.
+    pub(crate) fn run_for_text(
+        &self,
+        task: &str,
+        script: &str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String> {
+        let (ended, text) = shell::run_for_text(&self.shell, script, arguments, input.as_bytes())?;
+        if ended.code == Some(0) { Ok(text) } else { Err(ended.to_error(&self.shell, task)) }
     }
 
-    /// Runs a script that takes a text and files as tar behind it, and hears what it answers.
-    pub(crate) fn hand(
+    /// Runs a script whose input is a text followed by a tar archive of files, and returns its output.
+    pub(crate) fn run_with_files(
         &self,
         script: &str,
         arguments: &[&str],
         (before, files): (&str, &[(String, String)]),
-    ) -> Result<(Ended, String)> {
+    ) -> Result<(ScriptExit, String)> {
         let send = |out: &mut dyn Write| {
             out.write_all(before.as_bytes())?;
             let mut tar = tar::Builder::new(out);
             for (path, text) in files {
-                append(&mut tar, path, text.len() as u64, text.as_bytes())?;
+                append_file(&mut tar, path, text.len() as u64, text.as_bytes())?;
             }
             tar.finish()
         };
         let read = |from: &mut dyn Read| {
             let mut text = Vec::new();
-            // What is not heard is not shown.
+            // Read errors only shorten the output.
             let _ = from.take(4096).read_to_end(&mut text);
             Ok(String::from_utf8_lossy(&text).into_owned())
         };
         shell::run(&self.shell, script, arguments, send, read)
     }
 
-    /// Takes a repetition that waits from the script that trains: whether it was not begun.
+    /// Claims a waiting repetition, so that the host's training script skips it; false if it was started.
     pub(crate) fn claim(&self, root: &str, id: &str, repetition: usize) -> Result<bool> {
         let arguments = [root, id, &repetition.to_string()];
         let script = include_str!("scripts/claim.sh");
-        Ok(self.text("take a repetition", script, &arguments, "")?.trim() == "claimed")
+        Ok(self.run_for_text("claim a repetition", script, &arguments, "")?.trim() == "claimed")
     }
 
-    /// Ends a training that is another machine's now.
+    /// Stops the training process of a repetition that was reassigned.
     pub(crate) fn revoke(&self, root: &str, id: &str) -> Result<()> {
-        self.text("end a training", include_str!("scripts/revoke.sh"), &[root, id], "").map(drop)
+        self.run_for_text("stop training", include_str!("scripts/revoke.sh"), &[root, id], "").map(drop)
     }
 
-    /// What a state script says of a launch's repetitions; none where its folder is not there.
-    pub(crate) fn state_text(&self, launch: &Record, script: &str) -> Result<Option<String>> {
+    /// Returns the output of a state script; `None` if the folder of the launch does not exist.
+    pub(crate) fn state_text(&self, launch: &LaunchRecord, script: &str) -> Result<Option<String>> {
         let numbers: Vec<String> = (1..=launch.runs.len()).map(|number| number.to_string()).collect();
         let mut arguments = vec![launch.root.as_str(), launch.id.as_str()];
         arguments.extend(numbers.iter().map(String::as_str));
-        let (ended, text) = shell::text(&self.shell, script, &arguments, b"")?;
+        let (ended, text) = shell::run_for_text(&self.shell, script, &arguments, b"")?;
         match ended.code {
             Some(0) => Ok(Some(text)),
             Some(16) => Ok(None),
-            _ => Err(ended.error(&self.shell, "see the job")),
+            _ => Err(ended.to_error(&self.shell, "query the job")),
         }
     }
 
-    /// How a launch stands; none where its folder is not there.
-    pub(crate) fn stands(&self, launch: &Record) -> Result<Option<State>> {
+    /// Queries the state of a launch; `None` if its folder does not exist.
+    pub(crate) fn query_state(&self, launch: &LaunchRecord) -> Result<Option<LaunchState>> {
         let script = concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/state.sh"));
-        Ok(self.state_text(launch, script)?.map(|text| State::parse(&text)))
+        Ok(self.state_text(launch, script)?.map(|text| LaunchState::from_script_output(&text)))
     }
 
-    /// The error of a launch whose folder is not there.
-    pub(crate) fn gone(&self, launch: &Record) -> Error {
-        let (name, Record { id, root, .. }) = (self.shell.name(), launch);
+    /// The error of a launch whose folder does not exist.
+    pub(crate) fn missing_job_error(&self, launch: &LaunchRecord) -> Error {
+        let (name, LaunchRecord { id, root, .. }) = (self.shell.name(), launch);
         Error::target(
-            format!("{name}: {root}/jobs/{id} is not there any more"),
-            "launch it anew; what was fetched is here: model.weights=RUN begins with its weights",
+            format!("{name}: {root}/jobs/{id} no longer exists"),
+            "launch it again; model.weights=RUN starts from the weights of the fetched run",
         )
     }
 
-    fn check(&self, program: &Program) -> Result<Facts> {
+    fn check_host(&self, program: &Executable) -> Result<HostFacts> {
         let script = include_str!("scripts/check.sh");
-        let what = format!("use the folder {}", self.folder);
-        let text = self.text(&what, script, &[&self.folder], "")?;
+        let task = format!("use the folder {}", self.folder);
+        let text = self.run_for_text(&task, script, &[&self.folder], "")?;
         let fact = |name: &str| {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
             value.unwrap_or_default().trim()
         };
         let name = self.shell.name();
-        let wrong = |problem: String, hint: &str| Err(Error::target(format!("{name}: {problem}"), hint));
+        let fail = |problem: String, hint: &str| Err(Error::target(format!("{name}: {problem}"), hint));
         if !fact("missing").is_empty() {
             let missing = printable(fact("missing"));
-            return wrong(
-                format!("these programs are missing: {missing}"),
-                "install coreutils, util-linux, tar",
-            );
+            return fail(format!("missing programs: {missing}"), "install coreutils, util-linux, tar");
         }
         let machine = (fact("system"), fact("architecture"));
-        let meant = ("Linux", program.architecture);
-        if machine != meant && (machine.0 != meant.0 || machine.1.replace("arm64", "aarch64") != meant.1) {
-            return wrong(
+        let expected = ("Linux", program.architecture);
+        if machine != expected
+            && (machine.0 != expected.0 || machine.1.replace("arm64", "aarch64") != expected.1)
+        {
+            return fail(
                 format!(
-                    "the machine is {} on {}, the program is for Linux on {}",
+                    "the host is {} on {}, the program is for Linux on {}",
                     printable(machine.0),
                     printable(machine.1),
-                    meant.1
+                    expected.1
                 ),
-                "launch from a program that was built for such a machine",
+                "launch with a program built for that platform",
             );
         }
-        let there = fact("glibc").rsplit(' ').next().and_then(program::version);
-        if let Some((major, minor)) = program.glibc.filter(|needed| there.is_none_or(|there| there < *needed))
+        let found = fact("glibc").rsplit(' ').next().and_then(executable::parse_version);
+        if let Some((major, minor)) = program.glibc.filter(|needed| found.is_none_or(|found| found < *needed))
         {
-            let there = there.map_or("none".to_owned(), |(major, minor)| format!("{major}.{minor}"));
-            return wrong(
-                format!("glibc there is {there}, the program needs {major}.{minor}"),
+            let found = found.map_or("none".to_owned(), |(major, minor)| format!("{major}.{minor}"));
+            return fail(
+                format!("the host has glibc {found}, the program needs {major}.{minor}"),
                 "build the program on a system as old as the target's",
             );
         }
         let root = fact("root").to_owned();
         if !root.starts_with('/') || root.chars().any(char::is_control) {
-            return wrong(format!("its folder {} is no path", printable(&root)), "name another `folder`");
+            return fail(
+                format!("its folder {} is not a valid path", printable(&root)),
+                "set another `folder`",
+            );
         }
         let free_bytes = fact("free_kib").parse().ok().map(|kib: u64| kib.saturating_mul(1024));
-        Ok(Facts { root, free_bytes, processor: printable(fact("processor")) })
+        Ok(HostFacts { root, free_bytes, cpu_model: printable(fact("processor")) })
     }
 
-    /// Brings the items that are not there: how many, how many bytes.
-    fn ship(&self, facts: &Facts, items: &[&Item]) -> Result<(usize, u64)> {
+    /// Uploads missing files and returns their number and size.
+    fn upload_missing(&self, facts: &HostFacts, items: &[&FileEntry]) -> Result<(usize, u64)> {
         let root = &facts.root;
         let hashes: String = items.iter().map(|item| format!("{}\n", item.hash)).collect();
-        let text = self.text("see what is there", include_str!("scripts/missing.sh"), &[root], &hashes)?;
-        let mut missing: Vec<(&Item, u64)> = Vec::new();
+        let text =
+            self.run_for_text("list existing files", include_str!("scripts/missing.sh"), &[root], &hashes)?;
+        let mut missing: Vec<(&FileEntry, u64)> = Vec::new();
         for line in text.lines() {
             let Some((hash, bytes)) = line.split_once(' ') else { continue };
             let item = items.iter().find(|item| item.hash == hash);
-            let begun = bytes.trim().parse().unwrap_or(0);
+            let offset = bytes.trim().parse().unwrap_or(0);
             if let Some(item) = item.filter(|item| missing.iter().all(|(other, _)| other.hash != item.hash)) {
-                missing.push((item, begun));
+                missing.push((item, offset));
             }
         }
-        let bytes: u64 = missing.iter().map(|(item, begun)| item.size.saturating_sub(*begun)).sum();
-        if let Some(free) = facts.free_bytes.filter(|free| bytes.saturating_add(SPARE) > *free) {
+        let bytes: u64 = missing.iter().map(|(item, offset)| item.size.saturating_sub(*offset)).sum();
+        if let Some(free) = facts.free_bytes.filter(|free| bytes.saturating_add(RESERVED_DISK_BYTES) > *free)
+        {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             return Err(Error::target(
                 format!(
-                    "{}: {} MiB are to be sent, and {} MiB left free; there are {} MiB",
+                    "{}: not enough disk space: need {} MiB plus {} MiB reserve, {} MiB free",
                     self.shell.name(),
                     mib(bytes),
-                    mib(SPARE),
+                    mib(RESERVED_DISK_BYTES),
                     mib(free)
                 ),
-                format!("make room there, or name another `folder` than {root}"),
+                format!("free disk space there, or set another `folder` than {root}"),
             ));
         }
-        let mut batch: Vec<&Item> = Vec::new();
-        for (item, begun) in &missing {
-            if item.size >= LARGE {
-                self.ship_large(root, item, *begun)?;
+        let mut batch: Vec<&FileEntry> = Vec::new();
+        for (item, offset) in &missing {
+            if item.size >= LARGE_FILE_BYTES {
+                self.upload_large(root, item, *offset)?;
                 continue;
             }
             batch.push(item);
-            if batch.iter().map(|item| item.size + 512).sum::<u64>() >= TOGETHER {
-                self.ship_together(root, &std::mem::take(&mut batch))?;
+            if batch.iter().map(|item| item.size + 512).sum::<u64>() >= MAX_BATCH_BYTES {
+                self.upload_batch(root, &std::mem::take(&mut batch))?;
             }
         }
         if !batch.is_empty() {
-            self.ship_together(root, &batch)?;
+            self.upload_batch(root, &batch)?;
         }
         Ok((missing.len(), bytes))
     }
 
-    fn ship_large(&self, root: &str, item: &Item, begun: u64) -> Result<()> {
-        let begun = if begun > item.size { 0 } else { begun };
-        let arguments = [root, &item.hash, &begun.to_string(), &item.size.to_string()];
+    fn upload_large(&self, root: &str, item: &FileEntry, offset: u64) -> Result<()> {
+        let offset = if offset > item.size { 0 } else { offset };
+        let arguments = [root, &item.hash, &offset.to_string(), &item.size.to_string()];
         let send = |out: &mut dyn Write| {
             let mut file = File::open(&item.source)?;
-            file.seek(SeekFrom::Start(begun))?;
-            io::copy(&mut file.take(item.size - begun), out).map(drop)
+            file.seek(SeekFrom::Start(offset))?;
+            io::copy(&mut file.take(item.size - offset), out).map(drop)
         };
-        let (ended, ()) =
-            shell::run(&self.shell, include_str!("scripts/large.sh"), &arguments, send, shell::drain)?;
+        let (ended, ()) = shell::run(
+            &self.shell,
+            include_str!("scripts/receive-large.sh"),
+            &arguments,
+            send,
+            shell::drain,
+        )?;
         match ended.code {
             Some(0) => Ok(()),
             Some(15) => Err(Error::target(
-                format!("{}: {} arrived with other bytes", self.shell.name(), item.source.display()),
-                "leave the file as it is while it is sent, and launch again",
+                format!("{}: checksum mismatch: {}", self.shell.name(), item.source.display()),
+                "do not change the file during the upload, and launch again",
             )),
-            _ => Err(ended.error(&self.shell, &format!("take {}", item.source.display()))),
+            _ => Err(ended.to_error(&self.shell, &format!("receive {}", item.source.display()))),
         }
     }
 
-    fn ship_together(&self, root: &str, items: &[&Item]) -> Result<()> {
+    fn upload_batch(&self, root: &str, items: &[&FileEntry]) -> Result<()> {
         let send = |out: &mut dyn Write| {
             let mut tar = tar::Builder::new(out);
             for item in items {
                 let file = File::open(&item.source)?;
-                append(&mut tar, &item.hash, item.size, file.take(item.size))?;
+                append_file(&mut tar, &item.hash, item.size, file.take(item.size))?;
             }
             tar.finish()
         };
         let (ended, ()) =
-            shell::run(&self.shell, include_str!("scripts/small.sh"), &[root], send, shell::drain)?;
-        if ended.code == Some(0) { Ok(()) } else { Err(ended.error(&self.shell, "take files")) }
+            shell::run(&self.shell, include_str!("scripts/receive-small.sh"), &[root], send, shell::drain)?;
+        if ended.code == Some(0) { Ok(()) } else { Err(ended.to_error(&self.shell, "receive files")) }
     }
 }
 
-fn append(tar: &mut tar::Builder<&mut dyn Write>, path: &str, size: u64, bytes: impl Read) -> io::Result<()> {
+fn append_file(
+    tar: &mut tar::Builder<&mut dyn Write>,
+    path: &str,
+    size: u64,
+    bytes: impl Read,
+) -> io::Result<()> {
     let mut header = tar::Header::new_gnu();
     header.set_size(size);
     header.set_mode(0o600);
     tar.append_data(&mut header, path, bytes)
 }
 
-impl<S: Shell> Target for Machine<S> {
-    fn prepare(&self, needs: &Needs<'_>) -> Result<Prepared> {
-        let facts = self.check(needs.program)?;
-        let parcels: Vec<&Parcel> = std::iter::once(&needs.program.parcel).chain(needs.parcels).collect();
-        let items: Vec<&Item> = parcels.iter().flat_map(|parcel| &parcel.items).collect();
-        let (files, bytes) = self.ship(&facts, &items)?;
+impl<S: Shell> Target for ShellTarget<S> {
+    fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget> {
+        let facts = self.check_host(options.executable)?;
+        let file_sets: Vec<&FileSet> =
+            std::iter::once(&options.executable.file_set).chain(options.file_sets).collect();
+        let items: Vec<&FileEntry> = file_sets.iter().flat_map(|file_set| &file_set.files).collect();
+        let (files, bytes) = self.upload_missing(&facts, &items)?;
         let mut folders = Vec::new();
-        for parcel in parcels {
-            let folder = parcel.folder();
+        for file_set in file_sets {
+            let folder = file_set.remote_folder();
             let lines: String =
-                parcel.items.iter().map(|item| format!("{} {}\n", item.hash, item.path)).collect();
-            self.text("make a folder", include_str!("scripts/link.sh"), &[&facts.root, &folder], &lines)?;
+                file_set.files.iter().map(|item| format!("{} {}\n", item.hash, item.path)).collect();
+            self.run_for_text(
+                "create a folder",
+                include_str!("scripts/assemble-folder.sh"),
+                &[&facts.root, &folder],
+                &lines,
+            )?;
             folders.push(folder);
         }
-        let Facts { root, processor, .. } = facts;
-        Ok(Prepared { root, folders, files, bytes, processor, hosts: Vec::new(), notes: Vec::new() })
+        let HostFacts { root, cpu_model, .. } = facts;
+        Ok(PreparedTarget { root, folders, files, bytes, cpu_model, hosts: Vec::new(), notes: Vec::new() })
     }
 
-    fn link(&self, program: &str) -> Result<Link> {
+    fn measure_link(&self, program: &str) -> Result<LinkMeasurement> {
         let began = Instant::now();
         let read = |from: &mut dyn Read| {
             let (mut from, mut time) = (io::BufReader::new(from), String::new());
-            // What does not come whole, the checks below refuse.
+            // Incomplete output fails the checks below.
             let _ = io::BufRead::read_line(&mut Read::take(&mut from, 32), &mut time);
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
             Ok((time, now, io::copy(&mut from, &mut io::sink()).unwrap_or(0)))
         };
-        let arguments = [program, &MEASURED.to_string()];
-        let script = include_str!("scripts/pace.sh");
+        let arguments = [program, &PROBE_BYTES.to_string()];
+        let script = include_str!("scripts/measure-link.sh");
         let (ended, (time, now, bytes)) = shell::run(&self.shell, script, &arguments, |_| Ok(()), read)?;
-        let there = time.trim().parse::<u64>();
-        match (ended.code, there, bytes) {
-            (Some(0), Ok(there), 1..) => {
+        let remote_time = time.trim().parse::<u64>();
+        match (ended.code, remote_time, bytes) {
+            (Some(0), Ok(remote_time), 1..) => {
                 let signed = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
-                let ahead_s = signed(there).saturating_sub(signed(now));
-                Ok(Link { ahead_s, bytes_per_s: bytes as f64 / began.elapsed().as_secs_f64().max(1e-3) })
+                let clock_offset_s = signed(remote_time).saturating_sub(signed(now));
+                Ok(LinkMeasurement {
+                    clock_offset_s,
+                    bytes_per_s: bytes as f64 / began.elapsed().as_secs_f64().max(1e-3),
+                })
             }
-            _ => Err(ended.error(&self.shell, "measure the connection")),
+            _ => Err(ended.to_error(&self.shell, "measure the connection")),
         }
     }
 
     fn submit(&self, root: &str, job: &Job) -> Result<()> {
-        let token = token();
+        let token = unique_token();
         let script = include_str!("scripts/submit.sh");
-        // What nobody may read goes through no file and no argument.
+        // A secret must not be visible in a file or an argument.
         let webhook = format!("{}\n", notices::webhook()?);
-        let (ended, said) = self.hand(script, &[root, &job.id, &token], (&webhook, &job.files()))?;
+        let (ended, output) =
+            self.run_with_files(script, &[root, &job.id, &token], (&webhook, &job.files()))?;
         match ended.code {
             Some(0) => Ok(()),
             Some(20) => {
-                let who = Some(job::owner(&said)).filter(|who| !who.is_empty());
-                let who = who.unwrap_or_else(|| "a process that just starts".to_owned());
-                Err(taken(self.shell.name(), &job.id, &who))
+                let owner = Some(job::describe_owner(&output)).filter(|owner| !owner.is_empty());
+                let owner = owner.unwrap_or_else(|| "a process that is starting".to_owned());
+                Err(already_running_error(self.shell.name(), &job.id, &owner))
             }
-            _ => Err(ended.error(&self.shell, "start the job")),
+            _ => Err(ended.to_error(&self.shell, "start the job")),
         }
     }
 
-    fn tend(
+    fn reschedule(
         &self,
-        record: &mut Record,
+        record: &mut LaunchRecord,
         job: &Job,
-        again: bool,
-        _: &mut dyn FnMut(&Record) -> Result<()>,
+        retry_stopped: bool,
+        _: &mut dyn FnMut(&LaunchRecord) -> Result<()>,
     ) -> Result<Vec<String>> {
         let state = self.state(record)?;
-        if state.alive || !state.repetitions.iter().any(|one| one.is_open(state.stopped, again)) {
+        if state.is_running
+            || !state.repetitions.iter().any(|one| one.needs_training(state.stopped, retry_stopped))
+        {
             return Ok(Vec::new());
         }
         self.submit(&record.root, job)?;
-        Ok(vec![format!("{}: what trained is gone; it goes on", self.shell.name())])
+        Ok(vec![format!("{}: training process lost; restarted", self.shell.name())])
     }
 
-    fn state(&self, launch: &Record) -> Result<State> {
-        self.stands(launch)?.ok_or_else(|| self.gone(launch))
+    fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {
+        self.query_state(launch)?.ok_or_else(|| self.missing_job_error(launch))
     }
 
-    fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
+    fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
         let arguments = [&launch.root, &launch.id, &repetition.to_string(), &from.to_string()];
         let arguments = arguments.map(String::as_str);
         let script = include_str!("scripts/logs.sh");
-        let copy = |input: &mut dyn Read| Ok(shell::show(input, out));
+        let copy = |input: &mut dyn Read| Ok(shell::copy_escaped(input, out));
         let (ended, bytes) = shell::run(&self.shell, script, &arguments, |_| Ok(()), copy)?;
-        if ended.code == Some(0) { Ok(from + bytes) } else { Err(ended.error(&self.shell, "read the log")) }
+        if ended.code == Some(0) {
+            Ok(from + bytes)
+        } else {
+            Err(ended.to_error(&self.shell, "read the log"))
+        }
     }
 
-    fn fetch(&self, launch: &Record, repetition: usize, into: &Path) -> Result<Fetched> {
-        fetch::fetch(&self.shell, launch, repetition, into)
+    fn fetch(&self, launch: &LaunchRecord, repetition: usize, into: &Path) -> Result<FetchStats> {
+        fetch::fetch_run(&self.shell, launch, repetition, into)
     }
 
-    fn stop(&self, launch: &Record) -> Result<bool> {
+    fn stop(&self, launch: &LaunchRecord) -> Result<bool> {
         let arguments = [launch.root.as_str(), launch.id.as_str()];
-        let text = self.text("stop the job", include_str!("scripts/stop.sh"), &arguments, "")?;
+        let text = self.run_for_text("stop the job", include_str!("scripts/stop.sh"), &arguments, "")?;
         Ok(text.trim() == "asked")
     }
 
@@ -499,10 +536,10 @@ impl<S: Shell> Target for Machine<S> {
     }
 }
 
-/// Nobody else may have what somebody trains.
-pub(crate) fn taken(name: &str, id: &str, who: &str) -> Error {
+/// The error of a job that another process trains.
+pub(crate) fn already_running_error(name: &str, id: &str, owner: &str) -> Error {
     Error::target(
-        format!("{name}: {id} is being trained already, by {who}"),
+        format!("{name}: {id} is already running on {owner}"),
         format!("`stratus launch status {id}` shows it, `stratus launch stop {id}` stops it"),
     )
 }

@@ -1,67 +1,67 @@
-//! Boundary F1: how well the boundaries of segmentations agree.
+//! Boundary F1, the agreement of the boundaries of two segmentations.
 
 use std::iter::zip;
 
 use serde::{Deserialize, Serialize};
 
-use crate::class_number::{ClassNumber, check};
-use crate::{DistanceTransform, MeasureError, mean, ratio};
+use crate::class_index::{ClassIndex, check_classes};
+use crate::{DistanceTransform, MetricError, mean, ratio};
 
-/// How far a boundary may be off and still count as found, Euclidean distance.
+/// The largest Euclidean distance at which a boundary pixel counts as matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tolerance {
     /// 0.75 % of the image's diagonal, as in the paper and in MATLAB's `bfscore`.
     #[default]
     Diagonal,
-    /// So many pixels.
+    /// A distance in pixels.
     Pixels(f64),
 }
 
 impl Tolerance {
-    /// The largest squared distance within the tolerance: distances between pixels squared are integers.
+    /// The largest squared distance within the tolerance. Squared distances between pixels are integers.
     #[must_use]
-    pub fn squared(self, [height, width]: [usize; 2]) -> u64 {
+    pub fn max_squared_distance(self, [height, width]: [usize; 2]) -> u64 {
         match self {
-            // 0.75 % is 3/400. In integers, so that a distance of exactly that is within it.
+            // 0.75 % is 3/400. Integers keep a distance of exactly the tolerance within it.
             Self::Diagonal => {
                 let diagonal = (height as u128).pow(2) + (width as u128).pow(2);
                 u64::try_from(9 * diagonal / 160_000).unwrap_or(u64::MAX)
             }
-            // A conversion that saturates: NaN and what is negative become 0.
+            // The conversion saturates: NaN and negative values become 0.
             Self::Pixels(pixels) => (pixels.max(0.0) * pixels).floor() as u64,
         }
     }
 }
 
-/// How the boundaries of one class in one image match.
+/// The matched boundary pixels of one class in one image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoundaryMatches {
     /// Pixels of the true boundary.
     pub truth: u64,
-    /// Those with a predicted boundary within the tolerance.
+    /// Pixels of the true boundary with a predicted boundary within the tolerance.
     pub truth_matched: u64,
     /// Pixels of the predicted boundary.
     pub predicted: u64,
-    /// Those with a true boundary within the tolerance.
+    /// Pixels of the predicted boundary with a true boundary within the tolerance.
     pub predicted_matched: u64,
 }
 
 impl BoundaryMatches {
-    /// The share of the predicted boundary that is near a true one. `None` where the class is not predicted.
+    /// The share of the predicted boundary that matches a true one. `None` if the class is not predicted.
     #[must_use]
     pub fn precision(&self) -> Option<f64> {
         ratio(self.predicted_matched, self.predicted)
     }
 
-    /// The share of the true boundary that is near a predicted one. `None` where the class does not occur.
+    /// The share of the true boundary that matches a predicted one. `None` if the class does not occur.
     #[must_use]
     pub fn recall(&self) -> Option<f64> {
         ratio(self.truth_matched, self.truth)
     }
 
-    /// The harmonic mean of precision and recall; 0 where the class occurs and is not predicted, or the
-    /// reverse, or nothing matches. `None` where it neither occurs nor is predicted.
+    /// The harmonic mean of precision and recall. It is 0 if nothing matches or if the class only occurs or
+    /// is only predicted, and `None` if the class neither occurs nor is predicted.
     #[must_use]
     pub fn f1(&self) -> Option<f64> {
         match (self.precision(), self.recall()) {
@@ -77,88 +77,87 @@ impl BoundaryMatches {
 /// Boundary F1 of every class over a number of images (Csurka, Larlus and Perronnin, "What is a good
 /// evaluation measure for semantic segmentation?", BMVC 2013), the score of MATLAB's `bfscore`.
 ///
-/// - A pixel of a class is on its boundary where one of its 4 neighbours is not of the class or lies outside
-///   the image. This is the 8-connected contour that MATLAB's `bwboundaries` traces; the manual of `bfscore`
-///   does not say which pixels it takes.
-/// - A boundary pixel is found where one of the other boundary is at most the tolerance away.
-/// - Pixels whose label is negative are of no class, in truth and in prediction: what is predicted there does
-///   not matter, and where a class meets them it has a boundary.
-/// - A class's score is the mean over the images where it occurs or is predicted; other images are left out.
-///   (`MeanBFScore` of MATLAB's class metrics is a mean over images too.) Where it is only one of both, it is
-///   0.
-/// - The overall score is the mean over the classes that have one.
+/// - A pixel is on the boundary of its class if one of its 4 neighbours has another class or is outside the
+///   image. This is the 8-connected contour that MATLAB's `bwboundaries` traces; the manual of `bfscore` does
+///   not specify the contour.
+/// - A boundary pixel is matched if the other boundary has a pixel within the tolerance.
+/// - Pixels with a negative label are ignored in truth and prediction. They count as another class than their
+///   neighbours, so a class that meets them has a boundary there.
+/// - The score of a class is the mean over the images in which it occurs or is predicted, like `MeanBFScore`
+///   of MATLAB's class metrics. An image in which it only occurs or is only predicted scores 0.
+/// - The overall score is the mean over the classes that have a score.
 ///
-/// Scores are added up as multiples of 2⁻⁴⁰, so that the sum is the same in any order.
+/// Scores are summed as multiples of 2⁻⁴⁰, so that the sum does not depend on the order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BoundaryScore {
     tolerance: Tolerance,
     classes: Vec<ClassScores>,
 }
 
-/// The scores of a class.
+/// The sum of the scores of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct ClassScores {
-    /// Images where it occurs or is predicted.
+    /// Images in which the class occurs or is predicted.
     images: u64,
-    /// The sum of their scores, in units of 2⁻⁴⁰.
+    /// The sum of the images' scores, in units of 2⁻⁴⁰.
     sum: u64,
 }
 
-/// The unit of sums.
-const ONE: f64 = (1u64 << 40) as f64;
+/// The reciprocal of the unit of [`ClassScores::sum`].
+const SUM_UNIT: f64 = (1u64 << 40) as f64;
 
 impl BoundaryScore {
-    /// Of no images, with the usual tolerance.
+    /// Creates a score without images, with the default tolerance.
     #[must_use]
     pub fn new(classes: usize) -> Self {
         Self::with_tolerance(classes, Tolerance::default())
     }
 
-    /// Of no images.
+    /// Creates a score without images.
     #[must_use]
     pub fn with_tolerance(classes: usize, tolerance: Tolerance) -> Self {
         Self { tolerance, classes: vec![ClassScores::default(); classes] }
     }
 
-    /// How many classes there are.
+    /// The number of classes.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.classes.len()
     }
 
-    /// Adds an image of `[height, width]` pixels, row-major. Once the workspace has seen an image as large it
-    /// allocates nothing.
+    /// Adds an image of `[height, width]` pixels, row-major. Allocates only if the workspace has not seen an
+    /// image of this size before.
     ///
     /// # Errors
-    /// Where a label or a prediction is beyond the classes, or the image has not as many of both as pixels.
-    /// Nothing is added then.
-    pub fn add<P: ClassNumber>(
+    /// If a label or prediction is out of range, or their number differs from the number of pixels. Nothing
+    /// is added then.
+    pub fn add<P: ClassIndex>(
         &mut self,
         labels: &[i32],
         predictions: &[P],
         size: [usize; 2],
         workspace: &mut BoundaryWorkspace,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), MetricError> {
         let found = workspace.compare(labels, predictions, size, self.classes.len(), self.tolerance)?;
         for (scores, found) in zip(&mut self.classes, found) {
             if let Some(f1) = found.f1() {
                 scores.images += 1;
-                scores.sum += (f1 * ONE).round() as u64;
+                scores.sum += (f1 * SUM_UNIT).round() as u64;
             }
         }
         Ok(())
     }
 
-    /// Adds another's images.
+    /// Adds the images of another score.
     ///
     /// # Errors
-    /// Where it has other classes or another tolerance.
-    pub fn merge(&mut self, other: &Self) -> Result<(), MeasureError> {
+    /// If the number of classes or the tolerance differs.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MetricError> {
         if self.classes() != other.classes() {
-            return Err(MeasureError::Classes { classes: self.classes(), found: other.classes() });
+            return Err(MetricError::ClassCountMismatch { classes: self.classes(), found: other.classes() });
         }
         if self.tolerance != other.tolerance {
-            return Err(MeasureError::Tolerance);
+            return Err(MetricError::ToleranceMismatch);
         }
         for (scores, more) in zip(&mut self.classes, &other.classes) {
             scores.images += more.images;
@@ -167,32 +166,32 @@ impl BoundaryScore {
         Ok(())
     }
 
-    /// Forgets all images.
+    /// Removes all images.
     pub fn clear(&mut self) {
         self.classes.fill(ClassScores::default());
     }
 
-    /// The images where a class occurs or is predicted.
+    /// The number of images in which a class occurs or is predicted.
     #[must_use]
     pub fn images(&self, class: usize) -> u64 {
         self.classes.get(class).map_or(0, |scores| scores.images)
     }
 
-    /// A class's score; `None` where it neither occurs nor is predicted in any image.
+    /// The score of a class, or `None` if it neither occurs nor is predicted in any image.
     #[must_use]
     pub fn class(&self, class: usize) -> Option<f64> {
         let scores = self.classes.get(class)?;
-        (scores.images > 0).then(|| scores.sum as f64 / ONE / scores.images as f64)
+        (scores.images > 0).then(|| scores.sum as f64 / SUM_UNIT / scores.images as f64)
     }
 
-    /// The mean of the classes' scores.
+    /// The mean of the scores of the classes.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         mean((0..self.classes()).map(|class| self.class(class)))
     }
 }
 
-/// The memory in which boundaries are compared, kept from image to image.
+/// Buffers for comparing boundaries, reused from image to image.
 #[derive(Clone, Debug, Default)]
 pub struct BoundaryWorkspace {
     truth: Boundaries,
@@ -202,40 +201,41 @@ pub struct BoundaryWorkspace {
 }
 
 impl BoundaryWorkspace {
-    /// Compares the boundaries of an image of `[height, width]` pixels, row-major: a result per class.
+    /// Compares the boundaries of an image of `[height, width]` pixels, row-major. Returns one result per
+    /// class.
     ///
     /// # Errors
-    /// Where a label or a prediction is beyond the classes, the image has not as many of both as pixels, or
-    /// is higher than 65535 pixels, or there are more classes than that.
-    pub fn compare<P: ClassNumber>(
+    /// If a label or prediction is out of range, their number differs from the number of pixels, the image is
+    /// higher than 65535 pixels, or there are more than 65535 classes.
+    pub fn compare<P: ClassIndex>(
         &mut self,
         labels: &[i32],
         predictions: &[P],
         size: [usize; 2],
         classes: usize,
         tolerance: Tolerance,
-    ) -> Result<&[BoundaryMatches], MeasureError> {
-        check(labels, predictions, classes)?;
+    ) -> Result<&[BoundaryMatches], MetricError> {
+        check_classes(labels, predictions, classes)?;
         let [height, width] = size;
         if height.checked_mul(width) != Some(labels.len()) {
-            return Err(MeasureError::Image { height, width, labels: labels.len() });
+            return Err(MetricError::ImageSizeMismatch { height, width, labels: labels.len() });
         }
-        for (found, what, most) in [
+        for (found, items, max) in [
             (classes, "classes", usize::from(NO_CLASS)),
-            (height, "rows", DistanceTransform::LARGEST_HEIGHT),
+            (height, "rows", DistanceTransform::MAX_HEIGHT),
             (labels.len(), "pixels", u32::MAX as usize),
         ] {
-            if found > most {
-                return Err(MeasureError::Limit { found, what, most });
+            if found > max {
+                return Err(MetricError::LimitExceeded { found, items, max });
             }
         }
-        // Both are below `classes`, which fits.
+        // Both are below `classes`, which fits `u16`.
         let class = |label: i32, class: usize| if label < 0 { NO_CLASS } else { class as u16 };
         self.truth.find(labels.iter().map(|&label| class(label, label as usize)), width, classes);
         let predictions =
-            zip(labels, predictions).map(|(&label, prediction)| class(label, prediction.index()));
+            zip(labels, predictions).map(|(&label, prediction)| class(label, prediction.as_index()));
         self.predicted.find(predictions, width, classes);
-        let limit = tolerance.squared(size);
+        let limit = tolerance.max_squared_distance(size);
         self.matches.clear();
         for class in 0..classes {
             let (truth, predicted) = (self.truth.points(class), self.predicted.points(class));
@@ -245,15 +245,15 @@ impl BoundaryWorkspace {
                 ..BoundaryMatches::default()
             };
             if !truth.is_empty() && !predicted.is_empty() {
-                let mut near = |points: &[u32], boundaries: &Boundaries| {
-                    self.distances.measure(&boundaries.map, width, class as u16);
+                let mut count_matched = |points: &[u32], boundaries: &Boundaries| {
+                    self.distances.compute(&boundaries.map, width, class as u16);
                     points
                         .iter()
-                        .filter(|&&point| self.distances.squared(point as usize, limit).is_some())
+                        .filter(|&&point| self.distances.squared_at(point as usize, limit).is_some())
                         .count() as u64
                 };
-                matches.truth_matched = near(truth, &self.predicted);
-                matches.predicted_matched = near(predicted, &self.truth);
+                matches.truth_matched = count_matched(truth, &self.predicted);
+                matches.predicted_matched = count_matched(predicted, &self.truth);
             }
             self.matches.push(matches);
         }
@@ -270,11 +270,11 @@ struct Boundaries {
     map: Vec<u16>,
     /// The pixels on boundaries, by class.
     points: Vec<u32>,
-    /// Where each class's points end.
+    /// The end of each class's range in `points`.
     ends: Vec<usize>,
 }
 
-/// The class of pixels that belong to none.
+/// Marks pixels without a class.
 const NO_CLASS: u16 = u16::MAX;
 
 impl Boundaries {
@@ -288,32 +288,32 @@ impl Boundaries {
         let width = width.max(1);
         let height = self.classes.len() / width;
         for row in 0..height {
-            let here = &self.classes[row * width..][..width];
-            // A neighbour outside is of no class, which differs from every class.
+            let current = &self.classes[row * width..][..width];
+            // A neighbour outside the image is `None`, which differs from every class.
             let above = row.checked_sub(1).map(|above| &self.classes[above * width..][..width]);
             let below = self.classes.get((row + 1) * width..(row + 2) * width);
             let out = &mut self.map[row * width..][..width];
             for column in 0..width {
-                let class = here[column];
+                let class = current[column];
                 let same = |row: Option<&[u16]>| row.is_some_and(|row| row[column] == class);
                 let inner = same(above)
                     && same(below)
                     && column > 0
-                    && here[column - 1] == class
-                    && here.get(column + 1) == Some(&class);
+                    && current[column - 1] == class
+                    && current.get(column + 1) == Some(&class);
                 if class != NO_CLASS && !inner {
                     out[column] = class;
                     self.ends[usize::from(class)] += 1;
                 }
             }
         }
-        // From counts to where each class begins, which filling moves on to where it ends.
+        // Prefix sum: counts become starts; filling turns starts into ends.
         let mut total = 0;
         for end in &mut self.ends {
             total += std::mem::replace(end, total);
         }
         self.points.clear();
-        // All pixels can be on boundaries, of the next image of this size too.
+        // Reserving for all pixels avoids an allocation in the next image of this size.
         self.points.reserve(self.map.len());
         self.points.resize(total, 0);
         for (point, &class) in (0u32..).zip(&self.map) {

@@ -1,12 +1,13 @@
 //! The exact Euclidean distance transform of an image.
 
 /// Squared Euclidean distances to the nearest of a set of pixels, by the two phases of Meijster, Roerdink and
-/// Hesselink ("A general algorithm for computing distance transforms in linear time", 2000): distances within
-/// columns for all pixels, and the least of a row's `column² + across²` where a distance is asked for. All is
-/// in integers, so the distances are exact.
+/// Hesselink ("A general algorithm for computing distance transforms in linear time", 2000).
 ///
-/// Where few pixels are asked, and what they look for is near, as with the boundaries of two segmentations,
-/// the second phase costs next to nothing. It takes at most a row's length for each pixel.
+/// The first phase computes distances within columns for all pixels. The second takes the minimum of a row's
+/// `column² + across²`, only for the requested pixels. Distances are integers, hence exact.
+///
+/// The second phase costs at most a row's length per pixel, and almost nothing if the set is near, as with
+/// the boundaries of two segmentations.
 #[derive(Clone, Debug, Default)]
 pub struct DistanceTransform {
     width: usize,
@@ -14,29 +15,29 @@ pub struct DistanceTransform {
     columns: Vec<u16>,
 }
 
-/// The distance where a column has no pixel of the set.
-const FAR: u16 = u16::MAX;
+/// The distance in a column without a pixel of the set.
+const NO_PIXEL: u16 = u16::MAX;
 
 impl DistanceTransform {
-    /// The largest height: longer distances do not fit the type.
-    pub const LARGEST_HEIGHT: usize = FAR as usize;
+    /// The maximum height, since longer distances do not fit the type.
+    pub const MAX_HEIGHT: usize = NO_PIXEL as usize;
 
-    /// The first phase: distances to the pixels of `image`, row-major and `width` wide, that equal `wanted`.
-    /// A height of more than [`LARGEST_HEIGHT`](Self::LARGEST_HEIGHT) is not supported: distances beyond it
-    /// are not found. Allocates only where no earlier image was as large.
-    pub fn measure<T: Copy + PartialEq>(&mut self, image: &[T], width: usize, wanted: T) {
+    /// Computes the first phase for the pixels of `image`, row-major and `width` wide, that equal `wanted`.
+    /// Distances beyond [`MAX_HEIGHT`](Self::MAX_HEIGHT) rows are not found. Allocates only if no earlier
+    /// image had this size.
+    pub fn compute<T: Copy + PartialEq>(&mut self, image: &[T], width: usize, wanted: T) {
         self.width = width;
         self.columns.clear();
-        self.columns.resize(image.len(), FAR);
+        self.columns.resize(image.len(), NO_PIXEL);
         if width == 0 {
             return;
         }
-        // Down, then up; rows are the inner loop, so that it is vectorised.
+        // Down, then up. Rows are the inner loop, so that it is vectorised.
         let mut above: Option<&mut [u16]> = None;
         for (row, pixels) in self.columns.chunks_mut(width).zip(image.chunks(width)) {
             match &above {
                 None => row.iter_mut().zip(pixels).for_each(|(distance, &pixel)| {
-                    *distance = if pixel == wanted { 0 } else { FAR };
+                    *distance = if pixel == wanted { 0 } else { NO_PIXEL };
                 }),
                 Some(above) => {
                     for ((distance, &pixel), &before) in row.iter_mut().zip(pixels).zip(above.iter()) {
@@ -57,17 +58,17 @@ impl DistanceTransform {
         }
     }
 
-    /// The second phase at one pixel, an index into the image: its squared distance to the nearest pixel of
-    /// the set, where it is at most `limit`. `None` where it is larger, or there is no such pixel.
+    /// The squared distance from the pixel at index `pixel` to the nearest pixel of the set (second phase),
+    /// or `None` if it exceeds `limit` or the set is empty.
     #[must_use]
-    pub fn squared(&self, pixel: usize, limit: u64) -> Option<u64> {
+    pub fn squared_at(&self, pixel: usize, limit: u64) -> Option<u64> {
         let column = pixel.checked_rem(self.width)?;
         let row = self.columns.get(pixel - column..pixel - column + self.width)?;
-        let down = |column: usize| {
+        let squared_in_column = |column: usize| {
             let distance = *row.get(column)?;
-            (distance < FAR).then(|| u64::from(distance).pow(2))
+            (distance < NO_PIXEL).then(|| u64::from(distance).pow(2))
         };
-        let mut best = down(column);
+        let mut best = squared_in_column(column);
         for reach in 1..self.width {
             let across = (reach as u64).pow(2);
             if across > limit || best.is_some_and(|best| across >= best) {
@@ -77,7 +78,7 @@ impl DistanceTransform {
             if left.is_none() && right >= self.width {
                 break;
             }
-            for found in [left.and_then(down), down(right)].into_iter().flatten() {
+            for found in [left.and_then(squared_in_column), squared_in_column(right)].into_iter().flatten() {
                 best = Some(best.map_or(across + found, |best| best.min(across + found)));
             }
         }

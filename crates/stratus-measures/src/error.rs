@@ -1,79 +1,79 @@
-//! What can be wrong with labels and predictions.
+//! Errors of labels and predictions.
 
-/// Why labels and predictions cannot be measured. Where it is found nothing has been counted.
+/// An error in labels or predictions, or two results that cannot be merged. Nothing has been counted then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum MeasureError {
-    /// A label beyond the classes.
+pub enum MetricError {
+    /// A label is beyond the classes.
     #[error(
         "label {label} at position {position} is out of range: there are {classes} classes, 0 to \
          {classes}-1; negative labels are ignored"
     )]
-    Label {
+    LabelOutOfRange {
         /// The label.
         label: i32,
         /// Its index in the labels.
         position: usize,
-        /// How many classes there are.
+        /// The number of classes.
         classes: usize,
     },
-    /// A prediction that is no class.
+    /// A prediction is beyond the classes.
     #[error("prediction {prediction} at position {position} is out of range: there are {classes} classes")]
-    Prediction {
+    PredictionOutOfRange {
         /// The prediction.
         prediction: i64,
         /// Its index in the predictions.
         position: usize,
-        /// How many classes there are.
+        /// The number of classes.
         classes: usize,
     },
-    /// Not a prediction for every label.
-    #[error("there are {predictions} predictions for {labels} labels; each label needs one")]
-    Lengths {
-        /// How many labels there are.
+    /// The numbers of labels and predictions differ.
+    #[error("expected {labels} predictions, one per label, found {predictions}")]
+    LengthMismatch {
+        /// The number of labels.
         labels: usize,
-        /// How many predictions there are.
+        /// The number of predictions.
         predictions: usize,
     },
-    /// Labels that do not fill their image.
-    #[error("an image of {height}×{width} pixels has {labels} labels")]
-    Image {
+    /// The number of labels differs from the number of pixels.
+    #[error("expected {height}×{width} labels, one per pixel, found {labels}")]
+    ImageSizeMismatch {
         /// Rows.
         height: usize,
         /// Columns.
         width: usize,
-        /// How many labels there are.
+        /// The number of labels.
         labels: usize,
     },
-    /// More than boundaries are compared of.
-    #[error("{found} {what} are more than the {most} that boundary scores are made for")]
-    Limit {
-        /// How much there is.
+    /// The image or the number of classes is too large for boundary F1.
+    #[error("{found} {items} exceed the limit of {max} for boundary F1")]
+    LimitExceeded {
+        /// The count.
         found: usize,
-        /// Of what.
-        what: &'static str,
-        /// How much is accepted.
-        most: usize,
+        /// The counted items: "rows", "pixels" or "classes".
+        items: &'static str,
+        /// The largest accepted count.
+        max: usize,
     },
-    /// Counts of other classes.
-    #[error("counts of {found} classes cannot be added to those of {classes}")]
-    Classes {
-        /// How many classes there are.
+    /// The two results have different numbers of classes.
+    #[error("cannot add counts of {found} classes to counts of {classes} classes")]
+    ClassCountMismatch {
+        /// The number of classes.
         classes: usize,
-        /// How many the others have.
+        /// The number of classes of the other result.
         found: usize,
     },
-    /// Scores of another tolerance.
-    #[error("boundary scores of different tolerances cannot be added up")]
-    Tolerance,
-    /// Rows that are no square matrix.
-    #[error("row {row} of a confusion matrix of {classes} classes has {found} counts")]
-    Row {
+    /// The two boundary scores have different tolerances.
+    #[error("cannot add boundary scores with different tolerances")]
+    ToleranceMismatch,
+    /// A serialised confusion matrix is not square.
+    #[error("row {row} of the confusion matrix has {found} counts, expected {classes}")]
+    RowLength {
         /// The row.
         row: usize,
-        /// How many rows there are.
+        /// The number of rows.
         classes: usize,
-        /// How many counts it has.
+        /// The number of counts in the row.
         found: usize,
     },
 }

@@ -1,17 +1,17 @@
-//! How good predictions are, and how much classes weigh: pure functions of class numbers.
+//! Metrics of predictions and weights of classes, as pure functions of class indices.
 //!
-//! [`ConfusionMatrix`] counts (truth, prediction) pairs of images or pixels; accuracies and IoU follow from
-//! it. [`BoundaryScore`] compares the boundaries of segmentations (boundary F1). [`ClassificationMeasures`]
-//! and [`SegmentationMeasures`] are the tables that are shown and stored. [`weights`] has the weights by
-//! which losses make up for rare classes.
+//! [`ConfusionMatrix`] counts (truth, prediction) pairs of images or pixels; accuracies and IoU are derived
+//! from it. [`BoundaryScore`] compares the boundaries of segmentations (boundary F1).
+//! [`ClassificationMetrics`] and [`SegmentationMetrics`] are the tables that are printed and stored.
+//! [`weights`] computes class weights for losses on unbalanced data.
 //!
-//! A label below 0 marks what belongs to no class: it is counted nowhere. A measure that does not exist, as
-//! the IoU of a class that neither occurs nor is predicted, is `None` and has no part in a mean.
+//! A label below 0 is ignored. An undefined metric, such as the IoU of a class that neither occurs nor is
+//! predicted, is `None` and excluded from means.
 //!
 //! All sums are of integers, so that results depend on neither the order of images nor the number of threads.
 
 mod boundary;
-mod class_number;
+mod class_index;
 mod confusion;
 mod distance;
 mod error;
@@ -19,19 +19,19 @@ mod summary;
 pub mod weights;
 
 pub use boundary::{BoundaryMatches, BoundaryScore, BoundaryWorkspace, Tolerance};
-pub use class_number::ClassNumber;
+pub use class_index::ClassIndex;
 pub use confusion::ConfusionMatrix;
 pub use distance::DistanceTransform;
-pub use error::MeasureError;
-pub use summary::{ClassMeasures, ClassificationMeasures, SegmentationMeasures};
+pub use error::MetricError;
+pub use summary::{ClassMetrics, ClassificationMetrics, SegmentationMetrics};
 
-/// The mean of what exists; `None` where nothing does.
+/// The mean of the values that are not `None`, if there are any.
 fn mean(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     let (sum, count) = values.into_iter().flatten().fold((0.0, 0u32), |(sum, n), value| (sum + value, n + 1));
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// `part / whole`; `None` where the whole is nothing.
+/// `part / whole`, or `None` if `whole` is 0.
 fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }

@@ -1,70 +1,70 @@
-//! Measures as they are shown and stored.
+//! Tables of metrics, as printed and stored.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BoundaryScore, ConfusionMatrix, MeasureError};
+use crate::{BoundaryScore, ConfusionMatrix, MetricError};
 
-/// A row of `classes.csv`. What does not exist is `None`: null in JSON, empty in CSV.
+/// The metrics of a class, a row of `classes.csv`. `None` is null in JSON and empty in CSV.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ClassMeasures {
-    /// The class's number.
+pub struct ClassMetrics {
+    /// The class index.
     pub class: usize,
-    /// Its name.
+    /// The class name.
     pub name: String,
-    /// Its images, or its pixels.
+    /// The number of images or pixels of the class.
     pub samples: u64,
-    /// The share of them that was predicted rightly (recall).
+    /// The share of its samples that was predicted correctly (recall).
     pub accuracy: Option<f64>,
     /// Intersection over union.
     pub iou: Option<f64>,
-    /// Boundary F1, the mean over images; segmentation alone has it.
+    /// Boundary F1, averaged over images; only for segmentation.
     pub bf: Option<f64>,
 }
 
-/// What a segmentation's validation measured.
+/// The metrics of a segmentation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SegmentationMeasures {
-    /// Global accuracy: the share of pixels that were predicted rightly.
+pub struct SegmentationMetrics {
+    /// Global accuracy: the share of correctly predicted pixels.
     pub accuracy: Option<f64>,
-    /// The mean of the classes' accuracies.
+    /// The mean accuracy of the classes.
     pub mean_accuracy: Option<f64>,
-    /// The mean of the classes' IoU.
+    /// The mean IoU of the classes.
     pub miou: Option<f64>,
-    /// The mean of the classes' IoU, weighted by their pixels.
+    /// The mean IoU of the classes, weighted by their pixels.
     pub weighted_iou: Option<f64>,
-    /// The mean of the classes' boundary F1.
+    /// The mean boundary F1 of the classes.
     pub bf: Option<f64>,
-    /// Of each class.
-    pub classes: Vec<ClassMeasures>,
+    /// The metrics of each class.
+    pub classes: Vec<ClassMetrics>,
 }
 
-/// What a classification's validation measured.
+/// The metrics of a classification.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ClassificationMeasures {
-    /// The share of images whose class got the highest logit.
+pub struct ClassificationMetrics {
+    /// The share of images whose class has the highest logit.
     pub top1: Option<f64>,
-    /// The share of images whose class was among the five with the highest logits.
+    /// The share of images whose class is among the five highest logits.
     pub top5: Option<f64>,
-    /// The mean of the classes' accuracies.
+    /// The mean accuracy of the classes.
     pub mean_accuracy: Option<f64>,
-    /// Of each class.
-    pub classes: Vec<ClassMeasures>,
+    /// The metrics of each class.
+    pub classes: Vec<ClassMetrics>,
 }
 
-impl SegmentationMeasures {
-    /// From the counts of pixels and, where they were compared, of boundaries. Classes are called as `name`
-    /// says.
+impl SegmentationMetrics {
+    /// Creates the table from the counts of pixels and, if computed, the boundary scores. `name` returns the
+    /// name of a class.
     ///
     /// # Errors
-    /// Where the two have not the same classes.
+    /// If the numbers of classes differ.
     pub fn new(
         pixels: &ConfusionMatrix,
         boundaries: Option<&BoundaryScore>,
         name: impl Fn(usize) -> String,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, MetricError> {
         if let Some(found) = boundaries.map(BoundaryScore::classes).filter(|&found| found != pixels.classes())
         {
-            return Err(MeasureError::Classes { classes: pixels.classes(), found });
+            return Err(MetricError::ClassCountMismatch { classes: pixels.classes(), found });
         }
         let bf = |class| boundaries.and_then(|score| score.class(class));
         Ok(Self {
@@ -78,14 +78,14 @@ impl SegmentationMeasures {
     }
 }
 
-impl ClassificationMeasures {
-    /// From the counts of images, of which `among_five` had their class among the five highest logits; `None`
-    /// where that was not counted. Classes are called as `name` says.
+impl ClassificationMetrics {
+    /// Creates the table from the counts of images. `among_five` is the number of images whose class is among
+    /// the five highest logits, if counted. `name` returns the name of a class.
     #[must_use]
     pub fn new(images: &ConfusionMatrix, among_five: Option<u64>, name: impl Fn(usize) -> String) -> Self {
         Self {
             top1: images.accuracy(),
-            top5: among_five.and_then(|right| crate::ratio(right, images.total())),
+            top5: among_five.and_then(|correct| crate::ratio(correct, images.total())),
             mean_accuracy: images.mean_accuracy(),
             classes: classes(images, |_| None, name),
         }
@@ -96,14 +96,14 @@ fn classes(
     matrix: &ConfusionMatrix,
     bf: impl Fn(usize) -> Option<f64>,
     name: impl Fn(usize) -> String,
-) -> Vec<ClassMeasures> {
-    let measures = |class| ClassMeasures {
+) -> Vec<ClassMetrics> {
+    let metrics = |class| ClassMetrics {
         class,
         name: name(class),
-        samples: matrix.samples(class),
+        samples: matrix.truth_count(class),
         accuracy: matrix.class_accuracy(class),
         iou: matrix.class_iou(class),
         bf: bf(class),
     };
-    (0..matrix.classes()).map(measures).collect()
+    (0..matrix.classes()).map(metrics).collect()
 }

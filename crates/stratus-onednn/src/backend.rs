@@ -1,10 +1,10 @@
-//! The backend: the loaded library, the CPU with its threads, and what was learned about both so far.
+//! The CPU backend: the loaded oneDNN library, the CPU with its threads, and the measurements so far.
 
-use crate::ffi::{Argument, Which};
+use crate::ffi::{Argument, MemoryDescQuery};
 use crate::ffi::{Context, DataType, Desc, Kernel as Primitive, Runtime, arg};
-use crate::library::{self, NotFound};
+use crate::library::{self, LibraryNotFound};
 use crate::native::elementwise::CpuContext;
-use crate::native::simd::Level;
+use crate::native::simd::IsaLevel;
 use crate::native::threads::ThreadTeam;
 use crate::prepare;
 use crate::prepare::measure::TimingCache;
@@ -13,32 +13,32 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 use stratus_engine::{
-    AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, Prepared, Program,
+    AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, PreparedProgram, Program,
 };
 
-/// oneDNN, and native kernels on its threads.
+/// The CPU backend: oneDNN, and native kernels on its threads.
 pub struct OneDnn {
     pub(crate) context: Context,
     pub(crate) cpu: CpuContext,
-    /// The library's descriptors of layouts, by type. A blocked one cannot be made from plain data.
+    /// oneDNN's descriptors of layouts, by type: blocked ones cannot be created from plain data.
     descs: Mutex<HashMap<(Layout, i32), Desc>>,
-    /// The times of kernels that were measured while planning.
+    /// The kernel times measured while planning.
     pub(crate) timings: TimingCache,
 }
 
 impl OneDnn {
-    /// Loads the library; `threads` 0 takes as many as its run time offers.
+    /// Loads oneDNN; `threads` 0 uses the default of its runtime.
     ///
     /// # Errors
-    /// Where none was found; the message says where it was looked for.
-    pub fn load(threads: usize) -> Result<Self, NotFound> {
+    /// If no library is found; the message lists the paths tried.
+    pub fn load(threads: usize) -> Result<Self, LibraryNotFound> {
         Ok(Self::with(library::find()?, threads))
     }
 
     fn with(context: Context, threads: usize) -> Self {
-        let team = ThreadTeam::of(&context, threads);
-        team.adopt();
-        let level = Level::detect(context.allows());
+        let team = ThreadTeam::for_library(&context, threads);
+        team.apply_thread_count();
+        let level = IsaLevel::detect(context.allows());
         Self {
             context,
             cpu: CpuContext { team, level },
@@ -47,39 +47,41 @@ impl OneDnn {
         }
     }
 
-    /// `major.minor.patch`.
+    /// oneDNN's version, as `major.minor.patch`.
     #[must_use]
     pub fn version(&self) -> String {
         let version = self.context.version();
         format!("{}.{}.{}", version.major, version.minor, version.patch)
     }
 
-    /// Where the library was loaded from.
+    /// The path of the loaded library.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.context.path()
     }
 
-    /// What is worth knowing about how it runs, where anything is.
+    /// A warning about oneDNN's threading, if any.
     #[must_use]
-    pub fn note(&self) -> Option<String> {
+    pub fn runtime_warning(&self) -> Option<String> {
         match self.context.version().runtime {
-            Runtime::OpenMp if self.cpu.team.is_ours() => None,
-            Runtime::OpenMp if self.cpu.team.is_shared() => Some(
-                "runs on an OpenMP run time of its own, which may wait without giving way to other programs; \
-                 `make deps` installs a build that runs on the threads of Stratus"
+            Runtime::OpenMp if self.cpu.team.uses_stratus_threads() => None,
+            Runtime::OpenMp if self.cpu.team.uses_openmp() => Some(
+                "uses its own OpenMP runtime, which may busy-wait; \
+                 hint: `make deps` installs a build that uses Stratus's threads"
                     .to_owned(),
             ),
-            Runtime::Sequential => Some("this build runs on one thread; install one with OpenMP".to_owned()),
+            Runtime::Sequential => {
+                Some("this oneDNN build is single-threaded; hint: install one with OpenMP".to_owned())
+            }
             _ => Some(
-                "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; \
-                 install one with OpenMP"
+                "this oneDNN build has no OpenMP: batch norm, loss and optimiser run on one thread; \
+                 hint: install one with OpenMP"
                     .to_owned(),
             ),
         }
     }
 
-    /// Whether convolutions and fully connected layers can be computed in a precision at all.
+    /// Returns whether convolutions and fully connected layers can be computed in `precision` at all.
     #[must_use]
     pub fn supports(&self, precision: Precision) -> bool {
         let [_, avx512] = self.context.allows();
@@ -90,26 +92,25 @@ impl OneDnn {
         }
     }
 
-    /// Whether the processor has instructions for bf16; without them it is slower than f32.
+    /// Returns whether the CPU has bf16 instructions; without them bf16 is slower than f32.
     #[must_use]
     pub fn has_fast_bf16(&self) -> bool {
         self.context.has_bf16()
     }
 
-    /// The highest rate of multiply-adds of a square matrix product, in GFLOP/s: what no kernel exceeds by
-    /// much.
+    /// The rate of multiply-adds of a large square matrix product, in GFLOP/s: hardly any kernel exceeds it.
     #[must_use]
     pub fn peak_gflops(&self, dtype: DType) -> Option<f64> {
         const SIZE: usize = 1536;
-        let dtype = DataType::of(dtype)?;
+        let dtype = DataType::from_dtype(dtype)?;
         let run = || -> Result<f64, String> {
-            self.cpu.team.adopt();
+            self.cpu.team.apply_thread_count();
             let shape = [SIZE, SIZE];
             let plain = self.context.strided(&shape, dtype, &[SIZE, 1])?;
             let any = self.context.any(&shape, dtype)?;
             let attributes = self.context.attributes(false)?;
             let desc = self.context.matmul([&plain, &any, &plain], &attributes)?;
-            let weights = desc.desc(Which::Weights)?;
+            let weights = desc.desc(MemoryDescQuery::Weights)?;
             let operands = [(arg::SRC, &plain), (arg::WEIGHTS, &weights), (arg::DST, &plain)];
             let mut kernel = Primitive::new(&desc, &operands.map(|(arg, desc)| Argument { arg, desc }))?;
             let bytes = |n| AlignedBytes::zeroed(n, "a matrix product").map_err(|error| error.to_string());
@@ -131,8 +132,8 @@ impl OneDnn {
         run().ok()
     }
 
-    /// Remembers the library's descriptor of a layout and returns the layout.
-    pub(crate) fn learn(&self, desc: &Desc, dtype: DataType) -> Result<Layout, String> {
+    /// Remembers oneDNN's descriptor of a layout, and returns the layout.
+    pub(crate) fn remember_desc(&self, desc: &Desc, dtype: DataType) -> Result<Layout, String> {
         let layout = desc.layout()?;
         let mut descs = self.descs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let std::collections::hash_map::Entry::Vacant(entry) = descs.entry((layout.clone(), dtype as i32))
@@ -142,7 +143,7 @@ impl OneDnn {
         Ok(layout)
     }
 
-    /// A descriptor of a layout.
+    /// Returns a descriptor of a layout.
     pub(crate) fn desc(&self, layout: &Layout, dtype: DataType) -> Result<Desc, String> {
         if layout.blocks.is_empty() {
             return self.context.strided(&layout.shape, dtype, &layout.strides);
@@ -150,7 +151,7 @@ impl OneDnn {
         let descs = self.descs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match descs.get(&(layout.clone(), dtype as i32)) {
             Some(desc) => desc.duplicate(),
-            None => Err(format!("layout {} was not met before", layout.tag)),
+            None => Err(format!("layout {} has no known descriptor", layout.tag)),
         }
     }
 }
@@ -176,12 +177,12 @@ impl Backend for OneDnn {
         [Precision::F32, Precision::Bf16].into_iter().filter(|&precision| self.supports(precision)).collect()
     }
 
-    fn gains_from_tiles(&self) -> bool {
+    fn prefers_tiling(&self) -> bool {
         true
     }
 
-    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
-        self.cpu.team.adopt();
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {
+        self.cpu.team.apply_thread_count();
         prepare::prepare(self, program, request)
     }
 }

@@ -1,14 +1,14 @@
-//! CPU kernels: oneDNN's, by its C API loaded at run time, and native ones.
+//! CPU kernels: those of oneDNN, through its C API loaded at run time, and native ones.
 //!
-//! [`OneDnn`] turns a program's steps into kernels. Convolutions and fully connected layers run on whichever
-//! implementation was measured to be the fastest, oneDNN's or native; everything else runs on native kernels,
-//! which fuse what oneDNN does in separate passes. All run on the same threads.
+//! [`OneDnn`] turns a program's steps into kernels. Convolutions and fully connected layers run on the
+//! implementation measured as the fastest, oneDNN's or native; everything else runs on native kernels, which
+//! fuse operations that oneDNN runs in separate passes. All run on the same threads.
 //!
 //! ```text
 //! prepare/   plans a program: layouts, measuring, reorders between layouts
-//!   ops/     a file per operation: its kernels implement `OnCpu`, which lists candidates
-//!     ffi/     oneDNN's C API
-//!     native/  native kernels; they know nothing of steps and plans
+//!   ops/     a file per operation: its kernels implement `CpuOp`, which lists candidates
+//!   ffi/     oneDNN's C API
+//!   native/  native kernels; they know nothing of steps and plans
 //! ```
 
 mod backend;
@@ -19,4 +19,4 @@ mod ops;
 mod prepare;
 
 pub use backend::OneDnn;
-pub use library::{ENVIRONMENT, FILE, NotFound, candidates};
+pub use library::{ENVIRONMENT, FILE, LibraryNotFound, candidates};

@@ -1,11 +1,11 @@
-//! Finding the library.
+//! Finding the oneDNN library.
 
 use crate::ffi::{Context, LoadError};
 use std::path::PathBuf;
+pub use stratus_base::library::LibraryNotFound;
 use stratus_base::library::LibrarySearch;
-pub use stratus_base::library::NotFound;
 
-/// Names one library file, or a folder that holds it; looked at before everything else.
+/// The variable that names a library file or its folder; takes precedence over everything else.
 pub const ENVIRONMENT: &str = "STRATUS_ONEDNN";
 
 /// The file's name on this system.
@@ -23,16 +23,16 @@ const SEARCH: LibrarySearch = LibrarySearch {
     homebrew_folder: "/opt/homebrew/lib",
 };
 
-/// The paths, in the order in which they are tried: see [`LibrarySearch::candidates`].
+/// The paths in the order in which they are tried: see [`LibrarySearch::candidates`].
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
     SEARCH.candidates()
 }
 
-/// Loads the first library that can be used.
+/// Loads the first usable library.
 ///
 /// # Errors
-/// Every path with its reason, where none can be used.
-pub fn find() -> Result<Context, NotFound> {
+/// Every path with its reason, if none is usable.
+pub fn find() -> Result<Context, LibraryNotFound> {
     SEARCH.load_first(Context::load, |error| matches!(error, LoadError::Open { .. }))
 }

@@ -1,10 +1,10 @@
-//! Writes every network of the zoo at a small size, and one of the operations that none of them has, into a
-//! folder: its layer file, weights, images, and what the reference backend makes of them.
-//! `scripts/check-onnx.sh` compares that with what onnxruntime makes of the exported networks.
+//! Writes every network of the zoo at a small size, and one with all other operations, into a folder: its
+//! layer file, weights, images, and the outputs of the reference backend. `scripts/check-onnx.sh` compares
+//! these with the outputs of onnxruntime for the exported networks.
 //!
 //!     cargo run -p stratus-onnx --example zoo_outputs FOLDER
 
-#![allow(clippy::unwrap_used, reason = "what cannot be written ends it")]
+#![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/it/common/mod.rs"]
@@ -17,7 +17,7 @@ use std::path::Path;
 use stratus_graph::{Graph, Shape, layer_file};
 use stratus_weights::{NetworkMetadata, TensorRef, write_safetensors};
 
-/// Operations that no network of the zoo has.
+/// A network of the operations that no network of the zoo has.
 const OTHERS: &str = "name = 'others'
 input = [2, 7, 6]
 [[layer]]
@@ -130,22 +130,22 @@ fn main() {
     let zoo = CASES.iter().map(|&(name, width, size)| network(name, width, size));
     for graph in zoo.chain([layer_file::parse(OTHERS).unwrap()]) {
         let [_, height, width] = graph.input_shape().as_image().unwrap();
-        let file = |ending: &str| folder.join(format!("{}-{height}x{width}.{ending}", graph.name));
-        let save = |ending: &str, tensors: &[TensorRef<'_>], metadata: &BTreeMap<String, String>| {
-            write_safetensors(&mut File::create(file(ending)).unwrap(), tensors, metadata).unwrap();
+        let file = |extension: &str| folder.join(format!("{}-{height}x{width}.{extension}", graph.name));
+        let save = |extension: &str, tensors: &[TensorRef<'_>], metadata: &BTreeMap<String, String>| {
+            write_safetensors(&mut File::create(file(extension)).unwrap(), tensors, metadata).unwrap();
         };
         fs::write(file("toml"), layer_file::write(&graph).unwrap()).unwrap();
         let (weights, images) = (weights(&graph), images(&graph));
         save("safetensors", &refs(&weights), &metadata(&graph).entries());
         let logits = logits(&graph, &weights, &images);
-        let of_batch = |sample: &Shape| [BATCH].iter().chain(&sample.0).copied().collect::<Vec<usize>>();
-        let (shape, made) = (of_batch(graph.input_shape()), of_batch(graph.shape(graph.output)));
-        let tensors = [TensorRef::f32("input", &shape, &images), TensorRef::f32("output", &made, &logits)];
+        let batch_shape = |sample: &Shape| [BATCH].iter().chain(&sample.0).copied().collect::<Vec<usize>>();
+        let (input, output) = (batch_shape(graph.input_shape()), batch_shape(graph.shape(graph.output)));
+        let tensors = [TensorRef::f32("input", &input, &images), TensorRef::f32("output", &output, &logits)];
         save("expected", &tensors, &BTreeMap::new());
     }
 }
 
-/// What travels with a network, of this one.
+/// Metadata for a network.
 fn metadata(graph: &Graph) -> NetworkMetadata {
     let (input, classes) = (graph.input_shape(), graph.shape(graph.output).0[0]);
     NetworkMetadata {

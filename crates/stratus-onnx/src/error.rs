@@ -1,4 +1,4 @@
-//! What can be wrong with an ONNX model, and what to do about it.
+//! Errors of ONNX models.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -9,84 +9,84 @@ use stratus_graph::GraphError;
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Refused nodes that are listed one by one.
-const LISTED: usize = 40;
+/// The maximum number of unsupported nodes in a message.
+const MAX_LISTED_NODES: usize = 40;
 
-/// An error about one ONNX file: which, what is wrong, what to do.
+/// The error of an ONNX file, with its path.
 pub type Error = FileError<Problem>;
 
-/// What is wrong with an ONNX file.
+/// The problem of an ONNX file. The message contains a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was attempted: "open", "read", ….
+        /// The failed action, such as "open" or "read".
         action: &'static str,
-        /// The system's answer.
+        /// The cause.
         source: io::Error,
     },
     /// The bytes contradict the format.
-    #[error("this is no ONNX model, or it is damaged: {0}; export it again")]
+    #[error("not an ONNX model, or damaged: {0}; export it again")]
     Damaged(String),
-    /// Larger than any model that is read.
-    #[error("there are more than {limit} {what}: refused")]
+    /// The file exceeds a limit.
+    #[error("more than {limit} {items}")]
     Limit {
-        /// What there is too much of.
-        what: &'static str,
-        /// How much is accepted.
+        /// The limited items, such as "nodes".
+        items: &'static str,
+        /// The limit.
         limit: u64,
     },
-    /// The model as a whole is of a kind that cannot be taken.
-    #[error("{what}; {remedy}")]
-    Kind {
-        /// What it is.
-        what: String,
-        /// What to do.
+    /// The model as a whole is unsupported.
+    #[error("{problem}; {remedy}")]
+    UnsupportedModel {
+        /// The unsupported property.
+        problem: String,
+        /// The remedy.
         remedy: &'static str,
     },
-    /// Nodes that no layer stands for: all of them.
+    /// All unsupported nodes.
     #[error("{}", listed(.0))]
-    Nodes(Vec<RefusedNode>),
-    /// The layers do not fit together.
+    UnsupportedNodes(Vec<UnsupportedNode>),
+    /// The layers do not form a valid network.
     #[error(transparent)]
     Graph(#[from] GraphError),
 }
 
 /// A node that cannot be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedNode {
-    /// Its name, or where it has none that of its output.
+pub struct UnsupportedNode {
+    /// The name of the node, or of its output if it has no name.
     pub node: String,
-    /// Its operator, with its domain where that is not ONNX's own.
+    /// The operator, with its domain unless that is `ai.onnx`.
     pub operator: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-impl fmt::Display for RefusedNode {
+impl fmt::Display for UnsupportedNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} `{}`: {}", self.operator, self.node, self.reason)
     }
 }
 
-fn listed(refused: &[RefusedNode]) -> String {
-    let mut text = match refused.len() {
+fn listed(nodes: &[UnsupportedNode]) -> String {
+    let mut text = match nodes.len() {
         1 => "a node cannot be imported:".to_owned(),
         count => format!("{count} nodes cannot be imported:"),
     };
-    for node in refused.iter().take(LISTED) {
+    for node in nodes.iter().take(MAX_LISTED_NODES) {
         // Writing into a String cannot fail.
         let _ = write!(text, "\n{node}");
     }
-    if refused.len() > LISTED {
-        let _ = write!(text, "\nand {} more", refused.len() - LISTED);
+    if nodes.len() > MAX_LISTED_NODES {
+        let _ = write!(text, "\nand {} more", nodes.len() - MAX_LISTED_NODES);
     }
     text
 }
 
-/// A result without the file's path yet.
+/// A result whose error has no path yet.
 pub(crate) type Parsed<T> = std::result::Result<T, Problem>;
 
 impl Problem {
@@ -98,33 +98,33 @@ impl Problem {
         Self::Damaged(reason.into())
     }
 
-    pub(crate) fn at(self, path: &Path) -> Error {
+    pub(crate) fn in_file(self, path: &Path) -> Error {
         FileError::new(path, self)
     }
 }
 
-/// Why a network cannot be written.
+/// The error of a network that cannot be exported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Layers that ONNX has no operator for: all of them.
-    #[error("layers that have no form in ONNX: {}", .0.join(", "))]
-    Layers(Vec<String>),
-    /// A parameter that was not given.
-    #[error("the parameter `{0}` is missing among the weights")]
-    Missing(String),
-    /// A parameter of another shape or type than the network's.
-    #[error("the parameter `{name}` is {found}, the network's is f32 {wanted:?}")]
+    /// All layers that ONNX cannot express.
+    #[error("cannot be exported to ONNX: {}", .0.join(", "))]
+    UnsupportedLayers(Vec<String>),
+    /// The weights lack a parameter.
+    #[error("missing parameter `{0}` in the weights")]
+    MissingParameter(String),
+    /// A parameter has another shape or type than in the network.
+    #[error("parameter `{name}` is {found}, expected f32 {expected:?}")]
     Mismatch {
-        /// Its key.
+        /// The key of the parameter.
         name: String,
-        /// What was given.
+        /// The type and shape in the weights.
         found: String,
-        /// The network's shape.
-        wanted: Vec<usize>,
+        /// The shape in the network.
+        expected: Vec<usize>,
     },
-    /// Longer than a protobuf message can be.
-    #[error("the model would have {0} bytes; an ONNX file has at most 2147483647")]
+    /// The model exceeds the size of a protobuf message.
+    #[error("the model has {0} bytes, an ONNX file at most 2147483647")]
     TooLarge(u64),
     /// The file cannot be written.
     #[error(transparent)]

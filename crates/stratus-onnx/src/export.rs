@@ -1,7 +1,7 @@
-//! Exporting a network with its weights: in inference form, without auxiliary outputs.
+//! Export of a network with its weights, in inference form without auxiliary outputs.
 
 use crate::error::WriteError;
-use crate::model::LONGEST;
+use crate::model::MAX_FILE_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,18 +13,18 @@ use stratus_graph::ops::{
 use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
 use stratus_weights::{TensorRef, ValuesRef};
 
-/// The operator set that files are written in, unless a layer needs [`WITH_GELU`].
+/// The operator set of files, unless a layer needs [`GELU_OPSET`].
 pub const OPSET: i64 = 17;
-/// The first operator set that has `Gelu`.
-pub const WITH_GELU: i64 = 20;
+/// The first operator set with `Gelu`.
+pub const GELU_OPSET: i64 = 20;
 
-/// The versions of the format that belong to the operator sets.
+/// The format versions (`ir_version`) of [`OPSET`] and [`GELU_OPSET`].
 const FORMATS: [i64; 2] = [8, 9];
 
-/// The operator set that a network's file is written in, and the version of the format that belongs to it.
+/// The operator set of a network's file and its format version.
 fn versions(graph: &Graph) -> [i64; 2] {
     let gelu = graph.nodes.iter().any(|node| matches!(node.op, Op::Gelu(_)));
-    if gelu { [WITH_GELU, FORMATS[1]] } else { [OPSET, FORMATS[0]] }
+    if gelu { [GELU_OPSET, FORMATS[1]] } else { [OPSET, FORMATS[0]] }
 }
 
 /// The name of the images, `[batch, channels, height, width]`.
@@ -37,45 +37,43 @@ const BATCH: &str = "batch";
 /// The name of the program, `ModelProto.producer_name`.
 const PRODUCER: &[u8] = b"stratus";
 
-/// Whether a file is a model that [`write()`] wrote: it begins with the version of the format and the
-/// producer's name.
+/// Returns whether [`write()`] wrote a file, from its format version and producer name.
 ///
 /// # Errors
-/// Where it cannot be read.
-pub fn is_own(path: &Path) -> io::Result<bool> {
-    let begins = |format: i64| Message::default().int(1, format).bytes(2, PRODUCER).0;
+/// If the file cannot be read.
+pub fn is_exported_by_stratus(path: &Path) -> io::Result<bool> {
+    let prefix = |format: i64| Message::default().int(1, format).bytes(2, PRODUCER).0;
     let mut head = Vec::new();
     File::open(path)?.take(64).read_to_end(&mut head)?;
-    Ok(FORMATS.iter().any(|format| head.starts_with(&begins(*format))))
+    Ok(FORMATS.iter().any(|format| head.starts_with(&prefix(*format))))
 }
 
 /// `TensorProto.DataType.FLOAT`.
 const FLOAT: i64 = 1;
 /// `TensorProto.DataType.INT64`.
 const INT64: i64 = 7;
-/// What a node's `doc_string` says whose layer ONNX has no operator for and another one computes.
-pub(crate) const ADAPTIVE: &str = "adaptive_avg_pool2d";
-/// The same of spatial dropout, which inference does not tell from the other.
-pub(crate) const SPATIAL: &str = "dropout2d";
-/// The same of stochastic depth.
-pub(crate) const DEPTH: &str = "stochastic_depth";
-/// The same of a linear layer at every pixel, which a convolution computes.
-pub(crate) const POINTWISE: &str = "pointwise_linear";
-/// The same of factors for channels that are trained.
-pub(crate) const LAYER_SCALE: &str = "layer_scale";
-/// The slope of `HardSigmoid` between its bends, and its value at 0.
+/// The `doc_string` of an adaptive average pooling that is exported as another operator; the importer
+/// restores the layer.
+pub(crate) const DOC_ADAPTIVE_AVG_POOL: &str = "adaptive_avg_pool2d";
+/// The `doc_string` of spatial dropout, exported as `Dropout`.
+pub(crate) const DOC_DROPOUT2D: &str = "dropout2d";
+/// The `doc_string` of stochastic depth, exported as `Dropout`.
+pub(crate) const DOC_STOCHASTIC_DEPTH: &str = "stochastic_depth";
+/// The `doc_string` of a pointwise linear layer, exported as `Conv`.
+pub(crate) const DOC_POINTWISE_LINEAR: &str = "pointwise_linear";
+/// The `doc_string` of a layer scale, exported as `Mul`.
+pub(crate) const DOC_LAYER_SCALE: &str = "layer_scale";
+/// The attributes `alpha` and `beta` of `HardSigmoid`.
 pub(crate) const HARD_SIGMOID: [f32; 2] = [1.0 / 6.0, 0.5];
 
-/// Writes `graph` in inference form with `weights` under their keys, streaming: nothing of the weights' size
-/// is held in memory.
+/// Writes `graph` in inference form with `weights` by their keys, streaming their values.
 ///
-/// The input is called [`INPUT`], the output [`OUTPUT`]; their first dimension, `batch`, may be of any size.
-/// Initialisers are called as the parameters are, nodes as the layers. Weights that the network has no
-/// parameter for are left out. `metadata` goes into `metadata_props`: texts by keys.
+/// The input is named [`INPUT`], the output [`OUTPUT`]; their first dimension, `batch`, is dynamic.
+/// Initialisers have the names of the parameters, nodes those of the layers. Weights without a parameter in
+/// the network are ignored. `metadata` is written to `metadata_props`.
 ///
 /// # Errors
-/// Where a parameter is missing or of another shape, a layer has no form in ONNX, or `out` cannot be written
-/// to.
+/// If a parameter is missing or has another shape, a layer cannot be expressed in ONNX, or `out` fails.
 pub fn write(
     out: &mut dyn Write,
     graph: &Graph,
@@ -91,14 +89,14 @@ pub fn write(
     if graph.nodes.is_empty() {
         export.push("identity", "Identity", "", &[INPUT.to_owned()], OUTPUT, &Attributes::default());
     }
-    if !export.refused.is_empty() {
-        return Err(WriteError::Layers(export.refused));
+    if !export.unsupported.is_empty() {
+        return Err(WriteError::UnsupportedLayers(export.unsupported));
     }
     let mut network = export.nodes.bytes(2, graph.name.as_bytes());
     for constant in export.constants {
         network = network.bytes(5, &constant.0);
     }
-    // Linear layers at every pixel are written as the convolutions that they are.
+    // Pointwise linear layers are written as convolutions.
     let pointwise: HashSet<&str> = graph
         .nodes
         .iter()
@@ -106,17 +104,17 @@ pub fn write(
         .filter_map(|node| Some(graph.parameters[node.parameters.first()?.0].name.as_str()))
         .collect();
     let shape = |parameter: &stratus_graph::Parameter| {
-        let taps = if pointwise.contains(parameter.name.as_str()) { 2 } else { 0 };
-        parameter.shape.iter().copied().chain(std::iter::repeat_n(1, taps)).collect::<Vec<usize>>()
+        let kernel_dims = if pointwise.contains(parameter.name.as_str()) { 2 } else { 0 };
+        parameter.shape.iter().copied().chain(std::iter::repeat_n(1, kernel_dims)).collect::<Vec<usize>>()
     };
-    let announced: Vec<Message> = graph
+    let heads: Vec<Message> = graph
         .parameters
         .iter()
         .zip(&weights)
         .map(|(parameter, values)| {
             let bytes = values.bytes() as u64;
-            let tensor = tensor_head(&parameter.name, &shape(parameter), FLOAT).announce(9, bytes);
-            let mut message = Message::default().announce(5, tensor.0.len() as u64 + bytes);
+            let tensor = tensor_head(&parameter.name, &shape(parameter), FLOAT).length_prefix(9, bytes);
+            let mut message = Message::default().length_prefix(5, tensor.0.len() as u64 + bytes);
             message.0.extend(tensor.0);
             message
         })
@@ -124,9 +122,9 @@ pub fn write(
     let tail = Message::default()
         .bytes(11, &value_info(INPUT, graph.input_shape()).0)
         .bytes(12, &value_info(OUTPUT, graph.shape(graph.output)).0);
-    let weighed =
-        announced.iter().zip(&weights).map(|(head, values)| head.0.len() + values.bytes()).sum::<usize>();
-    let length = (network.0.len() + weighed + tail.0.len()) as u64;
+    let weight_bytes =
+        heads.iter().zip(&weights).map(|(head, values)| head.0.len() + values.bytes()).sum::<usize>();
+    let length = (network.0.len() + weight_bytes + tail.0.len()) as u64;
     let [opset, format] = versions(&graph);
     let opset = Message::default().int(2, opset);
     let model = Message::default()
@@ -138,26 +136,27 @@ pub fn write(
         Message::default().bytes(1, key.as_bytes()).bytes(2, text.as_bytes())
     };
     let model = metadata.iter().map(entry).fold(model, |model, entry| model.bytes(14, &entry.0));
-    let model = model.announce(7, length);
+    let model = model.length_prefix(7, length);
     let total = length + model.0.len() as u64;
-    if total > LONGEST {
+    if total > MAX_FILE_BYTES {
         return Err(WriteError::TooLarge(total));
     }
     out.write_all(&model.0)?;
     out.write_all(&network.0)?;
-    for (head, values) in announced.iter().zip(weights) {
+    for (head, values) in heads.iter().zip(weights) {
         out.write_all(&head.0)?;
-        values.for_each_piece(|piece| out.write_all(piece))?;
+        values.for_each_chunk(|chunk| out.write_all(chunk))?;
     }
     Ok(out.write_all(&tail.0)?)
 }
 
-/// The values of every parameter, in the graph's order.
+/// The values of all parameters, in the order of the graph.
 fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<ValuesRef<'a>>, WriteError> {
-    let given: HashMap<&str, &TensorRef<'a>> = weights.iter().map(|tensor| (tensor.name, tensor)).collect();
+    let by_name: HashMap<&str, &TensorRef<'a>> = weights.iter().map(|tensor| (tensor.name, tensor)).collect();
     let value = |parameter: &stratus_graph::Parameter| {
-        let tensor =
-            given.get(parameter.name.as_str()).ok_or_else(|| WriteError::Missing(parameter.name.clone()))?;
+        let tensor = by_name
+            .get(parameter.name.as_str())
+            .ok_or_else(|| WriteError::MissingParameter(parameter.name.clone()))?;
         let values = tensor.values;
         let fits =
             tensor.shape == parameter.shape && values.bytes() == parameter.elements() * size_of::<f32>();
@@ -167,25 +166,25 @@ fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<Values
         Err(WriteError::Mismatch {
             name: parameter.name.clone(),
             found: format!("{} {:?}", values.dtype().to_lowercase(), tensor.shape),
-            wanted: parameter.shape.clone(),
+            expected: parameter.shape.clone(),
         })
     };
     graph.parameters.iter().map(value).collect()
 }
 
-/// A `TensorProto` but for its values.
+/// A `TensorProto` without its values.
 fn tensor_head(name: &str, shape: &[usize], kind: i64) -> Message {
-    let head = shape.iter().fold(Message::default(), |head, &extent| head.int(1, extent as i64));
+    let head = shape.iter().fold(Message::default(), |head, &dim| head.int(1, dim as i64));
     head.int(2, kind).bytes(8, name.as_bytes())
 }
 
-/// A `ValueInfoProto`: images or vectors, a batch of them.
+/// The `ValueInfoProto` of a batch of images or vectors.
 fn value_info(name: &str, shape: &Shape) -> Message {
     let batch = Message::default().bytes(2, BATCH.as_bytes());
-    let extents = shape.0.iter().fold(Message::default().bytes(1, &batch.0), |extents, &extent| {
-        extents.bytes(1, &Message::default().int(1, extent as i64).0)
+    let dims = shape.0.iter().fold(Message::default().bytes(1, &batch.0), |dims, &dim| {
+        dims.bytes(1, &Message::default().int(1, dim as i64).0)
     });
-    let tensor = Message::default().int(1, FLOAT).bytes(2, &extents.0);
+    let tensor = Message::default().int(1, FLOAT).bytes(2, &dims.0);
     Message::default().bytes(1, name.as_bytes()).bytes(2, &Message::default().bytes(1, &tensor.0).0)
 }
 
@@ -219,15 +218,16 @@ impl Attributes {
 
 struct Export<'a> {
     graph: &'a Graph,
-    /// The name of every tensor made so far.
+    /// The name of every tensor produced so far.
     tensors: HashMap<TensorId, String>,
-    /// Every name of a tensor or initialiser that is taken.
+    /// The used names of tensors and initialisers.
     names: HashSet<String>,
-    /// The graph's nodes, encoded.
+    /// The encoded nodes.
     nodes: Message,
-    /// Initialisers that are no parameters, encoded.
+    /// The encoded initialisers that are not parameters.
     constants: Vec<Message>,
-    refused: Vec<String>,
+    /// The layers that ONNX cannot express.
+    unsupported: Vec<String>,
 }
 
 impl<'a> Export<'a> {
@@ -239,30 +239,30 @@ impl<'a> Export<'a> {
             names: fixed.map(str::to_owned).collect(),
             nodes: Message::default(),
             constants: Vec::new(),
-            refused: Vec::new(),
+            unsupported: Vec::new(),
         }
     }
 
-    /// A name that nothing else has.
-    fn unique(&mut self, wanted: &str) -> String {
-        let mut name = wanted.to_owned();
+    /// Returns an unused name.
+    fn unique(&mut self, base: &str) -> String {
+        let mut name = base.to_owned();
         while !self.names.insert(name.clone()) {
             name.push('_');
         }
         name
     }
 
-    /// Adds an initialiser that is no parameter; returns its name.
-    fn constant(&mut self, wanted: &str, shape: &[usize], values: &[f32]) -> String {
-        let name = self.unique(wanted);
+    /// Adds a floating-point initialiser that is not a parameter, and returns its name.
+    fn constant(&mut self, base: &str, shape: &[usize], values: &[f32]) -> String {
+        let name = self.unique(base);
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constants.push(tensor_head(&name, shape, FLOAT).bytes(9, &bytes));
         name
     }
 
-    /// The same of extents.
-    fn extents(&mut self, wanted: &str, values: &[usize]) -> String {
-        let name = self.unique(wanted);
+    /// Adds an initialiser of 64-bit integers, and returns its name.
+    fn int64_constant(&mut self, base: &str, values: &[usize]) -> String {
+        let name = self.unique(base);
         let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as i64).to_le_bytes()).collect();
         self.constants.push(tensor_head(&name, &[values.len()], INT64).bytes(9, &bytes));
         name
@@ -287,7 +287,7 @@ impl<'a> Export<'a> {
         self.nodes = nodes.bytes(1, &node.0);
     }
 
-    /// Adds a layer: a node, or where ONNX has no operator for it several.
+    /// Adds the nodes of a layer, several if ONNX has no operator for it.
     fn node(&mut self, node: &Node) {
         let mut inputs: Vec<String> = node.inputs.iter().map(|id| self.tensors[id].clone()).collect();
         inputs.extend(node.parameters.iter().map(|id| self.graph.parameters[id.0].name.clone()));
@@ -301,9 +301,9 @@ impl<'a> Export<'a> {
                 let attributes = conv(&op.transposed()).ints("output_padding", &op.output_padding);
                 ("ConvTranspose", "", attributes)
             }
-            Op::PointwiseLinear(op) => ("Conv", POINTWISE, conv(&op.conv())),
+            Op::PointwiseLinear(op) => ("Conv", DOC_POINTWISE_LINEAR, conv(&op.conv())),
             Op::LayerNorm2d(op) => return self.layer_norm(op.epsilon, node, &inputs, &output),
-            Op::LayerScale(_) => ("Mul", LAYER_SCALE, plain()),
+            Op::LayerScale(_) => ("Mul", DOC_LAYER_SCALE, plain()),
             Op::Linear(Linear { .. }) => ("Gemm", "", plain().int("transB", 1)),
             Op::BatchNorm2d(op) => {
                 let momentum = (1.0 - f64::from(op.momentum)) as f32;
@@ -323,7 +323,7 @@ impl<'a> Export<'a> {
             Op::ChannelSlice(op) => {
                 let bounds = [("start", op.first), ("end", op.first + op.channels), ("axis", 1)];
                 for (part, bound) in bounds {
-                    inputs.push(self.extents(&format!("{}.{part}", node.name), &[bound]));
+                    inputs.push(self.int64_constant(&format!("{}.{part}", node.name), &[bound]));
                 }
                 ("Slice", "", plain())
             }
@@ -335,11 +335,11 @@ impl<'a> Export<'a> {
             Op::MaxPool2d(op) => ("MaxPool", "", self.max_pool(op, node)),
             Op::AvgPool2d(op) => ("AveragePool", "", avg_pool(op)),
             Op::AdaptiveAvgPool2d(AdaptiveAvgPool2d::GLOBAL) => ("GlobalAveragePool", "", plain()),
-            Op::AdaptiveAvgPool2d(op) => match even(op, self.graph.shape(node.inputs[0])) {
-                Some(op) => ("AveragePool", ADAPTIVE, avg_pool(&op)),
+            Op::AdaptiveAvgPool2d(op) => match as_avg_pool(op, self.graph.shape(node.inputs[0])) {
+                Some(op) => ("AveragePool", DOC_ADAPTIVE_AVG_POOL, avg_pool(&op)),
                 None => return self.adaptive(op, node, inputs, &output),
             },
-            // A window of even size lies one channel further on in ONNX: it has no form.
+            // ONNX shifts a window of even size by one channel, so it cannot be expressed.
             Op::LocalResponseNorm(op) if op.size % 2 == 1 => ("LRN", "", lrn(op)),
             Op::Flatten(_) => ("Flatten", "", plain().int("axis", 1)),
             Op::Dropout(op) => {
@@ -348,44 +348,44 @@ impl<'a> Export<'a> {
             }
             Op::Dropout2d(op) => {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
-                ("Dropout", SPATIAL, plain())
+                ("Dropout", DOC_DROPOUT2D, plain())
             }
             Op::StochasticDepth(op) => {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
-                ("Dropout", DEPTH, plain())
+                ("Dropout", DOC_STOCHASTIC_DEPTH, plain())
             }
             Op::Scale(op) => {
                 inputs.push(self.constant(&format!("{}.factor", node.name), &[], &[op.factor]));
                 ("Mul", "", plain())
             }
             Op::Resize(op) => match self.resize(op, node, &inputs) {
-                Some(of_resize) => {
-                    inputs = of_resize;
+                Some(resize_inputs) => {
+                    inputs = resize_inputs;
                     ("Resize", "", resize(op))
                 }
-                None => return self.refuse(node),
+                None => return self.mark_unsupported(node),
             },
             Op::Add(_) => ("Add", "", plain()),
             Op::Concat(_) => ("Concat", "", plain().int("axis", 1)),
             #[allow(
                 unreachable_patterns,
-                reason = "an operation that is new to the graph is refused until it has a line here"
+                reason = "a new operation of the graph is unsupported until it has a line here"
             )]
-            _ => return self.refuse(node),
+            _ => return self.mark_unsupported(node),
         };
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
     }
 
-    /// Notes that a layer has no form in ONNX.
-    fn refuse(&mut self, node: &Node) {
+    /// Records a layer that ONNX cannot express.
+    fn mark_unsupported(&mut self, node: &Node) {
         let attributes = node.op.attributes();
         let space = if attributes.is_empty() { "" } else { " " };
-        self.refused.push(format!("`{}` ({}{space}{attributes})", node.name, node.op.kind()));
+        self.unsupported.push(format!("`{}` ({}{space}{attributes})", node.name, node.op.kind()));
     }
 
     /// The inputs of a `Resize`: the image, no region, and scales or sizes of all four dimensions. Sizes are
-    /// put together from the batch and the channels there are and the height and width that it is resized to.
-    /// `None` where the scale, rounded to f32, makes another size.
+    /// concatenated from the batch and channels of the input and the target height and width. `None` if the
+    /// scale, rounded to f32, gives another size.
     fn resize(&mut self, op: &Resize, node: &Node, inputs: &[String]) -> Option<Vec<String>> {
         let x = inputs.first()?.clone();
         let (name, region) = (&node.name, String::new());
@@ -398,7 +398,7 @@ impl<'a> Export<'a> {
                 let scales = fits.then(|| [1.0, 1.0, scale[0], scale[1]])?;
                 return Some(vec![x, region, self.constant(&format!("{name}.scales"), &[4], &scales)]);
             }
-            ResizeTo::Size(size) => self.extents(&format!("{name}.size"), &size),
+            ResizeTo::Size(size) => self.int64_constant(&format!("{name}.size"), &size),
             ResizeTo::Like => self.shape_part(&format!("{name}.size"), inputs.get(1)?, [2, 4]),
         };
         let batch = self.shape_part(&format!("{name}.batch"), &x, [0, 2]);
@@ -407,15 +407,15 @@ impl<'a> Export<'a> {
         Some(vec![x, region, String::new(), sizes])
     }
 
-    /// Some of the extents of a tensor.
-    fn shape_part(&mut self, wanted: &str, tensor: &str, [start, end]: [i64; 2]) -> String {
-        let name = self.unique(wanted);
+    /// Adds a `Shape` of the dimensions `start..end` of a tensor, and returns its name.
+    fn shape_part(&mut self, base: &str, tensor: &str, [start, end]: [i64; 2]) -> String {
+        let name = self.unique(base);
         let part = Attributes::default().int("start", start).int("end", end);
         self.push(&name, "Shape", "", &[tensor.to_owned()], &name, &part);
         name
     }
 
-    /// `x σ(x)` in two nodes, as PyTorch writes it: both are called as parts of one module.
+    /// Adds `x σ(x)` as two nodes, like PyTorch, named as parts of one module.
     fn silu(&mut self, node: &Node, mut inputs: Vec<String>, output: &str) {
         let gate = self.unique(&format!("{}.sigmoid", node.name));
         self.push(&format!("{}/Sigmoid", node.name), "Sigmoid", "", &inputs, &gate, &Attributes::default());
@@ -423,45 +423,53 @@ impl<'a> Export<'a> {
         self.push(&format!("{}/Mul", node.name), "Mul", "", &inputs, output, &Attributes::default());
     }
 
-    /// The channels at the end, normalised there, and back.
+    /// Adds a layer norm between transposes of the channels to the end and back.
     fn layer_norm(&mut self, epsilon: f32, node: &Node, inputs: &[String], output: &str) {
         let name = &node.name;
-        let [last, made] = ["last", "normalised"].map(|part| self.unique(&format!("{name}.{part}")));
+        let [last, normalised] = ["last", "normalised"].map(|part| self.unique(&format!("{name}.{part}")));
         let plain = Attributes::default;
-        let to_the_end = plain().ints("perm", &[0, 2, 3, 1]);
-        self.push(&last, "Transpose", "", &inputs[..1], &last, &to_the_end);
-        let mut of_norm = inputs.to_vec();
-        of_norm[0] = last;
-        self.push(name, "LayerNormalization", "", &of_norm, &made, &plain().float("epsilon", epsilon));
+        let to_end = plain().ints("perm", &[0, 2, 3, 1]);
+        self.push(&last, "Transpose", "", &inputs[..1], &last, &to_end);
+        let mut norm_inputs = inputs.to_vec();
+        norm_inputs[0] = last;
+        self.push(
+            name,
+            "LayerNormalization",
+            "",
+            &norm_inputs,
+            &normalised,
+            &plain().float("epsilon", epsilon),
+        );
         let back = plain().ints("perm", &[0, 3, 1, 2]);
-        self.push(&made, "Transpose", "", std::slice::from_ref(&made), output, &back);
+        self.push(&normalised, "Transpose", "", std::slice::from_ref(&normalised), output, &back);
     }
 
-    /// The channels as groups and those of a group, these two exchanged, and one dimension again. An extent
-    /// of 0 keeps the batch.
+    /// Adds a channel shuffle: a reshape to groups and their channels, a transpose of the two, and a reshape
+    /// back. A dimension of 0 keeps the batch.
     fn channel_shuffle(&mut self, groups: usize, node: &Node, inputs: &[String], output: &str) {
         let name = &node.name;
         let shape = self.graph.shape(node.output).0.clone();
-        let each = shape[0] / groups.max(1);
-        let grouped = self.extents(&format!("{name}.grouped"), &[0, groups, each, shape[1], shape[2]]);
-        let whole = self.extents(&format!("{name}.whole"), &[0, shape[0], shape[1], shape[2]]);
-        let [apart, turned] = ["groups", "turned"].map(|part| self.unique(&format!("{name}.{part}")));
+        let per_group = shape[0] / groups.max(1);
+        let grouped =
+            self.int64_constant(&format!("{name}.grouped"), &[0, groups, per_group, shape[1], shape[2]]);
+        let whole = self.int64_constant(&format!("{name}.whole"), &[0, shape[0], shape[1], shape[2]]);
+        let [split, transposed] = ["groups", "turned"].map(|part| self.unique(&format!("{name}.{part}")));
         let plain = Attributes::default;
-        self.push(&apart, "Reshape", "", &[inputs[0].clone(), grouped], &apart, &plain());
+        self.push(&split, "Reshape", "", &[inputs[0].clone(), grouped], &split, &plain());
         let perm = plain().ints("perm", &[0, 2, 1, 3, 4]);
-        self.push(&turned, "Transpose", "", &[apart], &turned, &perm);
-        self.push(name, "Reshape", "", &[turned, whole], output, &plain());
+        self.push(&transposed, "Transpose", "", &[split], &transposed, &perm);
+        self.push(name, "Reshape", "", &[transposed, whole], output, &plain());
     }
 
-    /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ,
-    /// padding behind the image says how many windows there are. Padding never wins.
+    /// The attributes of a max pooling. ONNX's and PyTorch's rules for the last window differ. If they give
+    /// different numbers of windows, trailing padding sets the number; padding is never the maximum.
     fn max_pool(&self, op: &MaxPool2d, node: &Node) -> Attributes {
         let [input, output] = [node.inputs[0], node.output].map(|id| self.graph.shape(id));
         let MaxPool2d { kernel, stride, padding, ceil_mode } = *op;
         let size = |axis: usize| input.0[axis + 1] + padding[axis];
         let agrees = (0..2).all(|axis| {
-            let beyond = (size(axis) + padding[axis]).checked_sub(kernel[axis]);
-            beyond.is_some_and(|beyond| beyond.div_ceil(stride[axis]) + 1 == output.0[axis + 1])
+            let span = (size(axis) + padding[axis]).checked_sub(kernel[axis]);
+            span.is_some_and(|span| span.div_ceil(stride[axis]) + 1 == output.0[axis + 1])
         });
         let after = if !ceil_mode || agrees {
             padding
@@ -474,7 +482,8 @@ impl<'a> Export<'a> {
         attributes.ints("pads", &[padding, after].concat()).int("ceil_mode", i64::from(ceil_mode && agrees))
     }
 
-    /// Bins of different sizes become matrix products: `rows * x * columns`.
+    /// Adds an adaptive average pooling with bins of different sizes as matrix products, `rows * x *
+    /// columns`.
     fn adaptive(&mut self, op: &AdaptiveAvgPool2d, node: &Node, mut inputs: Vec<String>, output: &str) {
         let shape = self.graph.shape(node.inputs[0]).0.clone();
         let rows = self.constant(
@@ -489,8 +498,15 @@ impl<'a> Export<'a> {
             self.constant(&format!("{}.columns", node.name), &[shape[2], op.output[1]], &transposed);
         let between = self.unique(&format!("{}.between", node.name));
         inputs.insert(0, rows);
-        self.push(&between, "MatMul", ADAPTIVE, &inputs, &between, &Attributes::default());
-        self.push(&node.name, "MatMul", ADAPTIVE, &[between, columns], output, &Attributes::default());
+        self.push(&between, "MatMul", DOC_ADAPTIVE_AVG_POOL, &inputs, &between, &Attributes::default());
+        self.push(
+            &node.name,
+            "MatMul",
+            DOC_ADAPTIVE_AVG_POOL,
+            &[between, columns],
+            output,
+            &Attributes::default(),
+        );
     }
 }
 
@@ -505,8 +521,8 @@ pub(crate) fn bins(bins: usize, size: usize) -> Vec<f32> {
     matrix
 }
 
-/// The average-pooling that an adaptive one is where its bins have one size.
-pub(crate) fn even(op: &AdaptiveAvgPool2d, input: &Shape) -> Option<AvgPool2d> {
+/// The average pooling that equals an adaptive one, if its bins have the same size.
+pub(crate) fn as_avg_pool(op: &AdaptiveAvgPool2d, input: &Shape) -> Option<AvgPool2d> {
     let [_, height, width] = input.as_image().ok()?;
     let [down, across] = op.output;
     let divides = down > 0 && across > 0 && height % down == 0 && width % across == 0;
@@ -526,16 +542,16 @@ fn avg_pool(op: &AvgPool2d) -> Attributes {
     attributes.ints("pads", &pads).int("count_include_pad", i64::from(op.count_include_pad))
 }
 
-/// PyTorch's places of pixels are ONNX's `half_pixel`: its `pytorch_half_pixel` has another one where an
-/// extent becomes 1.
+/// The attributes of a `Resize`. PyTorch's coordinates are ONNX's `half_pixel`; `pytorch_half_pixel` differs
+/// if a dimension becomes 1.
 fn resize(op: &Resize) -> Attributes {
-    let places = if op.align_corners { "align_corners" } else { "half_pixel" };
-    Attributes::default().text("mode", "linear").text("coordinate_transformation_mode", places)
+    let coordinates = if op.align_corners { "align_corners" } else { "half_pixel" };
+    Attributes::default().text("mode", "linear").text("coordinate_transformation_mode", coordinates)
 }
 
-/// What `Resize` makes of an extent: the product is rounded to f32 before it is rounded down.
-pub(crate) fn scaled(extent: usize, scale: f32) -> Option<usize> {
-    let scaled = (extent as f32 * scale).floor();
+/// The dimension that `Resize` computes: the product in f32, rounded down.
+pub(crate) fn scaled(dim: usize, scale: f32) -> Option<usize> {
+    let scaled = (dim as f32 * scale).floor();
     (scaled >= 1.0).then_some(scaled as usize)
 }
 

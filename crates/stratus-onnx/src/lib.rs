@@ -2,12 +2,12 @@
 //! to a trainable network. <https://onnx.ai/onnx/repo-docs/IR.html>; `docs/onnx.md` lists operators and
 //! limits.
 //!
-//! [`write()`] exports. [`Model`] opens a file, [`Model::import`] converts it. Files are untrusted: nothing
-//! in them is executed, every length and count is checked before memory is allocated, and any input gives
-//! either a network or an [`Error`] that says what to do.
+//! [`write()`] exports a network. [`Model`] opens a file, [`Model::import`] converts it. Files are untrusted:
+//! nothing in them is executed, every length and count is checked before memory is allocated, and any input
+//! gives either a network or an [`Error`] with a remedy.
 //!
-//! The few protobuf messages of ONNX are decoded directly from the wire format (`wire`). Decoding into owned
-//! structs first could allocate many times the size of a file before anything is counted, and would copy the
+//! The protobuf messages of ONNX are decoded directly from the wire format (`wire`). Decoding into owned
+//! structs first could allocate many times the size of a file before any count is checked, and would copy the
 //! weights.
 
 mod error;
@@ -18,7 +18,7 @@ mod proto;
 mod tensor;
 mod wire;
 
-pub use error::{Error, Problem, RefusedNode, Result, WriteError};
-pub use export::{INPUT, OPSET, OUTPUT, WITH_GELU, is_own, write};
-pub use import::{Imported, Options};
+pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
+pub use export::{GELU_OPSET, INPUT, OPSET, OUTPUT, is_exported_by_stratus, write};
+pub use import::{ImportOptions, ImportedNetwork};
 pub use model::Model;

@@ -1,69 +1,67 @@
 //! An ONNX file in memory.
 
 use crate::error::{Problem, Result};
-use crate::import::{Imported, Options, import};
+use crate::import::{ImportOptions, ImportedNetwork, import};
 use crate::proto;
-use crate::tensor::Folder;
+use crate::tensor::ModelFolder;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a file: no protobuf message is longer.
-pub(crate) const LONGEST: u64 = (1 << 31) - 1;
+/// The maximum size of a file, which is that of a protobuf message.
+pub(crate) const MAX_FILE_BYTES: u64 = (1 << 31) - 1;
 
-/// An ONNX model that was read and not yet looked into.
+/// An ONNX model in memory, not decoded yet.
 #[derive(Debug)]
 pub struct Model {
     path: PathBuf,
     bytes: Vec<u8>,
-    /// Where weights may lie that are in files of their own.
-    folder: Option<Folder>,
+    /// The folder of external weights.
+    folder: Option<ModelFolder>,
 }
 
 impl Model {
-    /// Reads a file. Weights in another file are read from the folder it lies in, or where it is a link from
-    /// the folder that it leads to, and from nowhere else.
+    /// Reads a file. External weights are read only from its folder or, if it is a symbolic link, from the
+    /// folder of the target.
     ///
     /// # Errors
-    /// Where it cannot be read, or is longer than an ONNX file can be.
+    /// If the file cannot be read, or exceeds the size limit of ONNX files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let read = || {
             let file = File::open(path).map_err(Problem::io("open"))?;
             let length = file.metadata().map_err(Problem::io("inspect"))?.len();
             let mut bytes = Vec::new();
-            usize::try_from(length.min(LONGEST))
+            usize::try_from(length.min(MAX_FILE_BYTES))
                 .ok()
                 .and_then(|length| bytes.try_reserve_exact(length).ok())
                 .ok_or_else(|| {
-                    Problem::io("find the memory to read it")(std::io::ErrorKind::OutOfMemory.into())
+                    Problem::io("allocate memory for it")(std::io::ErrorKind::OutOfMemory.into())
                 })?;
-            // One byte more than there may be: whatever the path names, no more of it is read.
-            file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(Problem::io("read"))?;
-            if bytes.len() as u64 > LONGEST {
-                return Err(Problem::Limit { what: "bytes in it", limit: LONGEST });
+            // Reading one byte more than the limit detects larger files without reading them whole.
+            file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(Problem::io("read"))?;
+            if bytes.len() as u64 > MAX_FILE_BYTES {
+                return Err(Problem::Limit { items: "bytes", limit: MAX_FILE_BYTES });
             }
             Ok(bytes)
         };
-        let bytes = read().map_err(|problem| problem.at(path))?;
-        Ok(Self { path: path.to_owned(), bytes, folder: Some(Folder::of(path)) })
+        let bytes = read().map_err(|problem| problem.in_file(path))?;
+        Ok(Self { path: path.to_owned(), bytes, folder: Some(ModelFolder::for_model(path)) })
     }
 
-    /// The same of a file that is in memory already; `path` is what errors call it. Weights in other files
-    /// are refused.
+    /// Takes a file that is already in memory. Errors refer to it as `path`. External weights are an error.
     #[must_use]
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Self {
         Self { path: path.as_ref().to_owned(), bytes, folder: None }
     }
 
-    /// The network that the model computes, with its weights.
+    /// Converts the model to a network with its weights.
     ///
     /// # Errors
-    /// Where the file is damaged, or is no network of the operations that layers compute: every node that is
-    /// in the way is listed.
-    pub fn import(&self, options: &Options) -> Result<Imported> {
+    /// If the file is damaged or unsupported. All unsupported nodes are listed.
+    pub fn import(&self, options: &ImportOptions) -> Result<ImportedNetwork> {
         proto::Model::read(&self.bytes)
             .and_then(|model| import(&model, self.folder.as_ref(), options))
-            .map_err(|problem| problem.at(&self.path))
+            .map_err(|problem| problem.in_file(&self.path))
     }
 }

@@ -1,25 +1,25 @@
-//! ONNX's messages, as far as networks need them; field numbers are those of `onnx.proto3`. Everything
-//! borrows from the file.
+//! The used subset of ONNX's protobuf messages, with the field numbers of `onnx.proto3`. All messages borrow
+//! from the file.
 
 use crate::error::{Parsed, Problem};
-use crate::wire::{Fields, Value};
+use crate::wire::{FieldValue, Fields};
 
-/// The most nodes, initialisers or value descriptions of a graph.
-const MOST_ITEMS: usize = 100_000;
-/// The most attributes of a node, and the most external-data entries of a tensor.
-const MOST_ATTRIBUTES: usize = 64;
-/// The most dimensions of a tensor.
-pub(crate) const MOST_DIMENSIONS: usize = 16;
+/// The maximum number of nodes, initialisers or value descriptions of a graph.
+const MAX_GRAPH_ITEMS: usize = 100_000;
+/// The maximum number of attributes of a node, and of external-data entries of a tensor.
+const MAX_ATTRIBUTES: usize = 64;
+/// The maximum number of dimensions of a tensor.
+pub(crate) const MAX_RANK: usize = 16;
 
 /// `ModelProto`.
 #[derive(Debug, Default)]
 pub(crate) struct Model<'a> {
     pub graph: Graph<'a>,
-    /// The version of ONNX's own operators; 0 where it is not given.
+    /// The operator set of `ai.onnx`; 0 if not given.
     pub opset: i64,
-    /// Domain and name of each of its functions.
+    /// The domain and name of each function.
     pub functions: Vec<(&'a str, &'a str)>,
-    /// Key and value of each entry of `metadata_props`.
+    /// The keys and values of `metadata_props`.
     pub metadata: Vec<(&'a str, &'a str)>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Node<'a> {
     pub attributes: Vec<Attribute<'a>>,
 }
 
-/// `AttributeProto`. Writers leave out zeros: what is not there is zero or empty.
+/// `AttributeProto`. Missing fields are zero or empty.
 #[derive(Debug, Default)]
 pub(crate) struct Attribute<'a> {
     pub name: &'a str,
@@ -57,8 +57,8 @@ pub(crate) struct Attribute<'a> {
     pub ints: Vec<i64>,
     /// `AttributeProto.AttributeType`.
     pub kind: i64,
-    /// Whether its value is that of an attribute of the function around it.
-    pub refers: bool,
+    /// True if it refers to an attribute of the enclosing function.
+    pub is_reference: bool,
 }
 
 /// `TensorProto`.
@@ -73,20 +73,20 @@ pub(crate) struct Tensor<'a> {
     pub doubles: Vec<f64>,
     /// `int32_data` or `int64_data`.
     pub ints: Vec<i64>,
-    /// Key and value of each entry of `external_data`.
+    /// The keys and values of `external_data`.
     pub external: Vec<(&'a str, &'a str)>,
-    /// Whether the values lie in another file.
+    /// True if the values are in another file.
     pub is_external: bool,
-    /// Of a sparse tensor (`SparseTensorProto`) where its values stand; the others are zero.
+    /// The positions of the values of a sparse tensor (`SparseTensorProto`); other elements are zero.
     pub indices: Option<Box<Indices<'a>>>,
 }
 
-/// Where the values of a sparse tensor stand.
+/// The positions of the values of a sparse tensor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Indices<'a> {
-    /// `[values]`, counted through the whole tensor, or `[values, dimensions]`.
-    pub places: Tensor<'a>,
-    /// The dimensions of the values: how many there are.
+    /// Row-major positions, shape `[values]`, or indices, shape `[values, dimensions]`.
+    pub positions: Tensor<'a>,
+    /// The shape of the values.
     pub values: Vec<i64>,
 }
 
@@ -94,15 +94,15 @@ pub(crate) struct Indices<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct ValueInfo<'a> {
     pub name: &'a str,
-    /// `TensorProto.DataType`; 0 where it is not given.
+    /// `TensorProto.DataType`; 0 if not given.
     pub kind: i64,
-    /// The extents; none where no shape is given, and none for one that is not fixed.
+    /// The dimensions, each `None` if not fixed; `None` if there is no shape.
     pub shape: Option<Vec<Option<i64>>>,
 }
 
-fn push<T>(list: &mut Vec<T>, item: T, most: usize, what: &'static str) -> Parsed<()> {
-    if list.len() == most {
-        return Err(Problem::Limit { what, limit: most as u64 });
+fn push<T>(list: &mut Vec<T>, item: T, max: usize, items: &'static str) -> Parsed<()> {
+    if list.len() == max {
+        return Err(Problem::Limit { items, limit: max as u64 });
     }
     list.push(item);
     Ok(())
@@ -113,29 +113,31 @@ impl<'a> Model<'a> {
         let (mut graph, mut opset, mut metadata, mut functions) = (None, 0, Vec::new(), Vec::new());
         for field in Fields::new(bytes) {
             match field? {
-                (7, _) if graph.is_some() => return Err(Problem::damaged("it has two graphs")),
+                (7, _) if graph.is_some() => return Err(Problem::damaged("more than one graph")),
                 (7, value) => graph = Some(Graph::read(value.bytes()?)?),
                 (8, value) => {
                     let (domain, version) = operator_set(value.bytes()?)?;
                     if is_onnx(domain) {
                         if opset != 0 && opset != version {
-                            let both = format!("it is of operator sets {opset} and {version}");
-                            return Err(Problem::damaged(both));
+                            let problem = format!("conflicting operator sets {opset} and {version}");
+                            return Err(Problem::damaged(problem));
                         }
                         opset = version;
                     }
                 }
-                (14, value) => push(&mut metadata, string_entry(value)?, MOST_ITEMS, "metadata entries")?,
-                (25, value) => push(&mut functions, function(value.bytes()?)?, MOST_ITEMS, "functions")?,
+                (14, value) => {
+                    push(&mut metadata, string_entry(value)?, MAX_GRAPH_ITEMS, "metadata entries")?;
+                }
+                (25, value) => push(&mut functions, function(value.bytes()?)?, MAX_GRAPH_ITEMS, "functions")?,
                 _ => {}
             }
         }
-        let graph = graph.ok_or_else(|| Problem::damaged("it has no graph"))?;
+        let graph = graph.ok_or_else(|| Problem::damaged("no graph"))?;
         Ok(Self { graph, opset, functions, metadata })
     }
 }
 
-/// Whether a domain is that of ONNX's own operators.
+/// Returns whether a domain is that of ONNX's own operators.
 pub(crate) fn is_onnx(domain: &str) -> bool {
     domain.is_empty() || domain == "ai.onnx"
 }
@@ -152,7 +154,7 @@ fn operator_set(bytes: &[u8]) -> Parsed<(&str, i64)> {
     Ok((domain, version))
 }
 
-/// Domain and name of a `FunctionProto`.
+/// Reads the domain and name of a `FunctionProto`.
 fn function(bytes: &[u8]) -> Parsed<(&str, &str)> {
     let (mut domain, mut name) = ("", "");
     for field in Fields::new(bytes) {
@@ -171,16 +173,16 @@ impl<'a> Graph<'a> {
         for field in Fields::new(bytes) {
             let (number, value) = field?;
             match number {
-                1 => push(&mut graph.nodes, Node::read(value.bytes()?)?, MOST_ITEMS, "nodes")?,
+                1 => push(&mut graph.nodes, Node::read(value.bytes()?)?, MAX_GRAPH_ITEMS, "nodes")?,
                 5 => {
                     let tensor = Tensor::read(value.bytes()?)?;
-                    push(&mut graph.initialisers, tensor, MOST_ITEMS, "initialisers")?;
+                    push(&mut graph.initialisers, tensor, MAX_GRAPH_ITEMS, "initialisers")?;
                 }
-                11 => push(&mut graph.inputs, ValueInfo::read(value.bytes()?)?, MOST_ITEMS, "inputs")?,
-                12 => push(&mut graph.outputs, ValueInfo::read(value.bytes()?)?, MOST_ITEMS, "outputs")?,
+                11 => push(&mut graph.inputs, ValueInfo::read(value.bytes()?)?, MAX_GRAPH_ITEMS, "inputs")?,
+                12 => push(&mut graph.outputs, ValueInfo::read(value.bytes()?)?, MAX_GRAPH_ITEMS, "outputs")?,
                 15 => {
                     let tensor = Tensor::read_sparse(value.bytes()?)?;
-                    push(&mut graph.initialisers, tensor, MOST_ITEMS, "initialisers")?;
+                    push(&mut graph.initialisers, tensor, MAX_GRAPH_ITEMS, "initialisers")?;
                 }
                 _ => {}
             }
@@ -195,13 +197,13 @@ impl<'a> Node<'a> {
         for field in Fields::new(bytes) {
             let (number, value) = field?;
             match number {
-                1 => push(&mut node.inputs, value.text()?, MOST_ITEMS, "inputs of a node")?,
-                2 => push(&mut node.outputs, value.text()?, MOST_ITEMS, "outputs of a node")?,
+                1 => push(&mut node.inputs, value.text()?, MAX_GRAPH_ITEMS, "inputs of a node")?,
+                2 => push(&mut node.outputs, value.text()?, MAX_GRAPH_ITEMS, "outputs of a node")?,
                 3 => node.name = value.text()?,
                 4 => node.operator = value.text()?,
                 5 => {
                     let attribute = Attribute::read(value.bytes()?)?;
-                    push(&mut node.attributes, attribute, MOST_ATTRIBUTES, "attributes of a node")?;
+                    push(&mut node.attributes, attribute, MAX_ATTRIBUTES, "attributes of a node")?;
                 }
                 6 => node.doc = value.text()?,
                 7 => node.domain = value.text()?,
@@ -211,12 +213,12 @@ impl<'a> Node<'a> {
         Ok(node)
     }
 
-    /// The attribute of a name.
+    /// The attribute with a name.
     pub fn attribute(&self, name: &str) -> Option<&Attribute<'a>> {
         self.attributes.iter().find(|attribute| attribute.name == name)
     }
 
-    /// An input's name; none where it is left out.
+    /// The name of an input, or `None` if it is omitted.
     pub fn input(&self, position: usize) -> Option<&'a str> {
         self.inputs.get(position).copied().filter(|name| !name.is_empty())
     }
@@ -236,7 +238,7 @@ impl<'a> Attribute<'a> {
                 7 => value.floats(&mut attribute.floats)?,
                 8 => value.ints(&mut attribute.ints)?,
                 20 => attribute.kind = value.int()?,
-                21 => attribute.refers = !value.text()?.is_empty(),
+                21 => attribute.is_reference = !value.text()?.is_empty(),
                 22 => attribute.tensor = Some(Tensor::read_sparse(value.bytes()?)?),
                 _ => {}
             }
@@ -260,40 +262,40 @@ impl<'a> Tensor<'a> {
                 10 => value.doubles(&mut tensor.doubles)?,
                 13 => {
                     let entry = string_entry(value)?;
-                    push(&mut tensor.external, entry, MOST_ATTRIBUTES, "external-data entries of a tensor")?;
+                    push(&mut tensor.external, entry, MAX_ATTRIBUTES, "external-data entries of a tensor")?;
                 }
                 14 => tensor.is_external = value.int()? == 1,
                 _ => {}
             }
         }
-        if tensor.dimensions.len() > MOST_DIMENSIONS {
-            return Err(Problem::Limit { what: "dimensions of a tensor", limit: MOST_DIMENSIONS as u64 });
+        if tensor.dimensions.len() > MAX_RANK {
+            return Err(Problem::Limit { items: "dimensions of a tensor", limit: MAX_RANK as u64 });
         }
         Ok(tensor)
     }
 }
 
 impl<'a> Tensor<'a> {
-    /// `SparseTensorProto`: called as its values are.
+    /// Reads a `SparseTensorProto`, whose name is that of its values.
     fn read_sparse(bytes: &'a [u8]) -> Parsed<Self> {
-        let (mut tensor, mut places, mut dimensions) = (Self::default(), Self::default(), Vec::new());
+        let (mut tensor, mut positions, mut dimensions) = (Self::default(), Self::default(), Vec::new());
         for field in Fields::new(bytes) {
             match field? {
                 (1, value) => tensor = Self::read(value.bytes()?)?,
-                (2, value) => places = Self::read(value.bytes()?)?,
+                (2, value) => positions = Self::read(value.bytes()?)?,
                 (3, value) => value.ints(&mut dimensions)?,
                 _ => {}
             }
         }
-        if dimensions.len() > MOST_DIMENSIONS {
-            return Err(Problem::Limit { what: "dimensions of a tensor", limit: MOST_DIMENSIONS as u64 });
+        if dimensions.len() > MAX_RANK {
+            return Err(Problem::Limit { items: "dimensions of a tensor", limit: MAX_RANK as u64 });
         }
         let values = std::mem::replace(&mut tensor.dimensions, dimensions);
-        Ok(Self { indices: Some(Box::new(Indices { places, values })), ..tensor })
+        Ok(Self { indices: Some(Box::new(Indices { positions, values })), ..tensor })
     }
 }
 
-fn string_entry(value: Value<'_>) -> Parsed<(&str, &str)> {
+fn string_entry(value: FieldValue<'_>) -> Parsed<(&str, &str)> {
     let mut entry = ("", "");
     for field in Fields::new(value.bytes()?) {
         match field? {
@@ -318,14 +320,14 @@ impl<'a> ValueInfo<'a> {
         Ok(info)
     }
 
-    /// `TypeProto`, of which only tensors are read.
+    /// Reads the tensor type of a `TypeProto`.
     fn read_type(&mut self, bytes: &[u8]) -> Parsed<()> {
         for field in Fields::new(bytes) {
             let (1, value) = field? else { continue };
             for field in Fields::new(value.bytes()?) {
                 match field? {
                     (1, value) => self.kind = value.int()?,
-                    (2, value) => self.shape = Some(extents(value.bytes()?)?),
+                    (2, value) => self.shape = Some(read_shape(value.bytes()?)?),
                     _ => {}
                 }
             }
@@ -334,18 +336,18 @@ impl<'a> ValueInfo<'a> {
     }
 }
 
-/// `TensorShapeProto`.
-fn extents(bytes: &[u8]) -> Parsed<Vec<Option<i64>>> {
-    let mut extents = Vec::new();
+/// Reads a `TensorShapeProto`.
+fn read_shape(bytes: &[u8]) -> Parsed<Vec<Option<i64>>> {
+    let mut dims = Vec::new();
     for field in Fields::new(bytes) {
         let (1, value) = field? else { continue };
-        let mut extent = None;
+        let mut dim = None;
         for field in Fields::new(value.bytes()?) {
             if let (1, value) = field? {
-                extent = Some(value.int()?);
+                dim = Some(value.int()?);
             }
         }
-        push(&mut extents, extent, MOST_DIMENSIONS, "dimensions of a tensor")?;
+        push(&mut dims, dim, MAX_RANK, "dimensions of a tensor")?;
     }
-    Ok(extents)
+    Ok(dims)
 }

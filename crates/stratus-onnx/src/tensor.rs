@@ -1,4 +1,4 @@
-//! The values of tensors: of whatever type and wherever they lie, in the model or in a file beside it.
+//! The values of tensors of every supported type, in the model or in an external file.
 
 use crate::error::{Parsed, Problem};
 use crate::proto;
@@ -9,9 +9,9 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use stratus_base::printable;
 
-/// The most numbers that a file has without listing them, in sparse tensors and those filled with one number:
-/// 64 MiB.
-pub(crate) const MOST_FILLED: usize = 1 << 24;
+/// The maximum number of elements in sparse and filled tensors, which a file does not list one by one: 64
+/// MiB.
+pub(crate) const MAX_FILLED_ELEMENTS: usize = 1 << 24;
 
 /// `TensorProto.DataType`.
 pub(crate) mod kind {
@@ -25,7 +25,7 @@ pub(crate) mod kind {
     pub const DOUBLE: i64 = 11;
     pub const BFLOAT16: i64 = 16;
 
-    /// What ONNX calls a type.
+    /// The name of a type in ONNX.
     pub fn name(kind: i64) -> String {
         const NAMES: [&str; 27] = [
             "UNDEFINED",
@@ -61,7 +61,7 @@ pub(crate) mod kind {
     }
 }
 
-/// Whether images may be given in a type; 0 is a type that is not said.
+/// Returns whether images may have this type. A type of 0 is not specified.
 pub(crate) fn is_float(type_number: i64) -> bool {
     [0, kind::FLOAT, kind::FLOAT16, kind::DOUBLE, kind::BFLOAT16].contains(&type_number)
 }
@@ -76,7 +76,7 @@ pub(crate) enum Elements {
 /// A tensor that does not depend on the images.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Constant {
-    /// The extents, outermost first; empty for a single value.
+    /// The dimensions, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
     pub elements: Elements,
 }
@@ -90,7 +90,7 @@ impl Constant {
         Self { shape, elements: Elements::Floats(values) }
     }
 
-    /// Its one value, whatever its shape.
+    /// The only value of a constant of any shape, if there is exactly one.
     pub fn scalar(&self) -> Option<f32> {
         match &self.elements {
             Elements::Floats(values) => <[f32; 1]>::try_from(values.as_slice()).ok().map(|[value]| value),
@@ -100,35 +100,36 @@ impl Constant {
         }
     }
 
-    /// In another type, as the operator `Cast` has it: rounded to the nearest, cut off after the point, or
-    /// whether it is not zero.
+    /// Converts to another type like the operator `Cast`: floats are rounded to nearest, integers truncated,
+    /// and Booleans are 1 if the value is not zero.
     ///
     /// # Errors
-    /// Where the type cannot hold a value, or is none that constants are computed in.
+    /// If the type cannot hold a value, or is not supported for constants.
     pub fn cast(self, to: i64) -> Result<Self, String> {
-        let whole: Option<RangeInclusive<i64>> = match to {
+        let integers: Option<RangeInclusive<i64>> = match to {
             kind::UINT8 => Some(0..=255),
             kind::INT8 => Some(-128..=127),
             kind::INT32 => Some(i64::from(i32::MIN)..=i64::from(i32::MAX)),
             kind::INT64 => Some(i64::MIN..=i64::MAX),
             _ => None,
         };
-        let beyond = |value: String| format!("its `to` is {}, which cannot hold {value}", kind::name(to));
-        let elements = match (self.elements, whole, to) {
+        let out_of_range =
+            |value: String| format!("its `to` is {}, which cannot hold {value}", kind::name(to));
+        let elements = match (self.elements, integers, to) {
             (Elements::Ints(values), Some(range), _) => {
                 if let Some(value) = values.iter().find(|value| !range.contains(value)) {
-                    return Err(beyond(value.to_string()));
+                    return Err(out_of_range(value.to_string()));
                 }
                 Elements::Ints(values)
             }
             (Elements::Floats(values), Some(range), _) => {
-                // 2^63 is the first that is too large; below it, the conversion cuts off after the point.
-                let cut = |&value: &f32| {
+                // 2^63 is the smallest value that is too large; below it, the conversion truncates.
+                let truncated = |&value: &f32| {
                     let within = value.is_finite() && value.abs() < 9_223_372_036_854_775_808.0;
                     let whole = within.then_some(value as i64).filter(|whole| range.contains(whole));
-                    whole.ok_or_else(|| beyond(value.to_string()))
+                    whole.ok_or_else(|| out_of_range(value.to_string()))
                 };
-                Elements::Ints(values.iter().map(cut).collect::<Result<_, _>>()?)
+                Elements::Ints(values.iter().map(truncated).collect::<Result<_, _>>()?)
             }
             (Elements::Ints(values), _, kind::BOOL) => {
                 Elements::Ints(values.into_iter().map(|value| i64::from(value != 0)).collect())
@@ -150,7 +151,7 @@ impl Constant {
             }
             _ => {
                 return Err(format!(
-                    "its `to` is {}, in which constants are not computed: store them as FLOAT or INT64",
+                    "unsupported type {} of a constant: store it as FLOAT or INT64",
                     kind::name(to)
                 ));
             }
@@ -158,8 +159,7 @@ impl Constant {
         Ok(Self { elements, ..self })
     }
 
-    /// With its dimensions in another order, as the operator `Transpose` has it; none where `order` is none
-    /// of its dimensions.
+    /// Reorders the dimensions like the operator `Transpose`. `None` if `order` is not a permutation.
     pub fn transposed(&self, order: &[usize]) -> Option<Self> {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
@@ -180,7 +180,7 @@ impl Constant {
     }
 }
 
-/// The elements of a strided tensor in row-major order.
+/// Returns the elements of a strided tensor in row-major order.
 fn gathered<T: Copy>(values: &[T], shape: &[usize], strides: &[usize]) -> Vec<T> {
     let mut out = Vec::with_capacity(values.len());
     let mut index = vec![0; shape.len()];
@@ -197,57 +197,57 @@ fn gathered<T: Copy>(values: &[T], shape: &[usize], strides: &[usize]) -> Vec<T>
     out
 }
 
-/// The extents of a tensor and how many elements they give.
-fn extents(tensor: &proto::Tensor<'_>) -> Parsed<(Vec<usize>, usize)> {
-    let shape: Option<Vec<usize>> =
-        tensor.dimensions.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+/// The dimensions of a tensor and the number of elements, checked for overflow.
+fn checked_shape(tensor: &proto::Tensor<'_>) -> Parsed<(Vec<usize>, usize)> {
+    let shape: Option<Vec<usize>> = tensor.dimensions.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let elements =
-        shape.as_ref().and_then(|shape| shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)));
+        shape.as_ref().and_then(|shape| shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)));
     match (shape, elements) {
         (Some(shape), Some(elements)) => Ok((shape, elements)),
         _ => Err(Problem::damaged(format!(
-            "the tensor `{}` has the impossible shape {:?}",
+            "tensor `{}` has the invalid shape {:?}",
             printable(tensor.name),
             tensor.dimensions
         ))),
     }
 }
 
-/// How many elements a tensor says it has; 0 where it has an impossible shape.
+/// The number of elements by the shape of a tensor; 0 if the shape is invalid.
 pub(crate) fn elements(tensor: &proto::Tensor<'_>) -> usize {
-    extents(tensor).map_or(0, |(_, elements)| elements)
+    checked_shape(tensor).map_or(0, |(_, elements)| elements)
 }
 
-/// Reads a tensor; `folder` is where files beside the model are looked for.
-pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Folder>) -> Parsed<Constant> {
+/// Reads a tensor. External files are searched in `folder`.
+pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&ModelFolder>) -> Parsed<Constant> {
     if let Some(indices) = &tensor.indices {
         return sparse(tensor, indices, folder);
     }
-    let (shape, elements) = extents(tensor)?;
+    let (shape, elements) = checked_shape(tensor)?;
     let name = printable(tensor.name);
     let bytes = |size: usize| -> Parsed<Option<std::borrow::Cow<'_, [u8]>>> {
-        let Some(wanted) = elements.checked_mul(size) else {
-            return Err(Problem::damaged(format!("the tensor `{name}` is larger than memory")));
+        let Some(expected) = elements.checked_mul(size) else {
+            return Err(Problem::damaged(format!("tensor `{name}` is larger than memory")));
         };
         let found: Option<std::borrow::Cow<'_, [u8]>> = if tensor.is_external {
-            Some(external(tensor, wanted, folder)?.into())
+            Some(external(tensor, expected, folder)?.into())
         } else {
             tensor.raw.map(Into::into)
         };
         match &found {
-            Some(bytes) if bytes.len() != wanted => Err(Problem::damaged(format!(
-                "the tensor `{name}` has {} bytes, its shape {shape:?} wants {wanted}",
+            Some(bytes) if bytes.len() != expected => Err(Problem::damaged(format!(
+                "tensor `{name}` has {} bytes, expected {expected} by its shape {shape:?}",
                 bytes.len()
             ))),
             _ => Ok(found),
         }
     };
     macro_rules! raw {
-        ($size:literal, $of:expr) => {
-            bytes($size)?.map(|bytes| bytes.as_chunks::<$size>().0.iter().map(|&bytes| $of(bytes)).collect())
+        ($size:literal, $convert:expr) => {
+            bytes($size)?
+                .map(|bytes| bytes.as_chunks::<$size>().0.iter().map(|&bytes| $convert(bytes)).collect())
         };
     }
-    // Small types lie in `int32_data` where they are not raw.
+    // Small types are in `int32_data` if they are not raw.
     let bits = || tensor.ints.iter().map(|&bits| bits as u16);
     let elements_found = match tensor.kind {
         kind::FLOAT => Elements::Floats(raw!(4, f32::from_le_bytes).unwrap_or_else(|| tensor.floats.clone())),
@@ -274,9 +274,9 @@ pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Folder>) -> Parse
             raw!(1, |b: [u8; 1]| i64::from(i8::from_le_bytes(b))).unwrap_or_else(|| tensor.ints.clone()),
         ),
         other => {
-            return Err(Problem::Kind {
-                what: format!("the tensor `{name}` is of ONNX's type {other}, which is no type of weights"),
-                remedy: "float, double, float16 and bfloat16 weights are read: export it in one of these",
+            return Err(Problem::UnsupportedModel {
+                problem: format!("unsupported type {} of tensor `{name}`", kind::name(other)),
+                remedy: "export its weights as float, double, float16 or bfloat16",
             });
         }
     };
@@ -286,89 +286,92 @@ pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Folder>) -> Parse
     };
     if found != elements {
         return Err(Problem::damaged(format!(
-            "the tensor `{name}` has {found} values, its shape {shape:?} wants {elements}"
+            "tensor `{name}` has {found} values, expected {elements} by its shape {shape:?}"
         )));
     }
     Ok(Constant { shape, elements: elements_found })
 }
 
-/// A sparse tensor with its zeros.
+/// Converts a sparse tensor to a dense one.
 fn sparse(
     tensor: &proto::Tensor<'_>,
     indices: &proto::Indices<'_>,
-    folder: Option<&Folder>,
+    folder: Option<&ModelFolder>,
 ) -> Parsed<Constant> {
-    let (shape, elements) = extents(tensor)?;
-    if elements > MOST_FILLED {
-        return Err(Problem::Limit { what: "elements of a sparse tensor", limit: MOST_FILLED as u64 });
+    let (shape, elements) = checked_shape(tensor)?;
+    if elements > MAX_FILLED_ELEMENTS {
+        return Err(Problem::Limit {
+            items: "elements of a sparse tensor",
+            limit: MAX_FILLED_ELEMENTS as u64,
+        });
     }
     let name = printable(tensor.name);
-    let damaged = |what: String| Problem::damaged(format!("the sparse tensor `{name}` {what}"));
+    let damaged = |problem: String| Problem::damaged(format!("sparse tensor `{name}` {problem}"));
     let stored = proto::Tensor { dimensions: indices.values.clone(), indices: None, ..tensor.clone() };
     let values = read(&stored, folder)?;
-    let places = read(&indices.places, folder)?;
-    let Elements::Ints(numbers) = &places.elements else {
-        return Err(damaged("has indices that are no whole numbers".to_owned()));
+    let positions = read(&indices.positions, folder)?;
+    let Elements::Ints(numbers) = &positions.elements else {
+        return Err(damaged("has indices that are not integers".to_owned()));
     };
     let count = values.shape.iter().product::<usize>();
-    let place = |number: i64, extent: usize| usize::try_from(number).ok().filter(|&place| place < extent);
-    let found: Option<Vec<usize>> = match places.shape[..] {
-        [stored] if stored == count => numbers.iter().map(|&number| place(number, elements)).collect(),
+    let position = |number: i64, dim: usize| usize::try_from(number).ok().filter(|&position| position < dim);
+    let found: Option<Vec<usize>> = match positions.shape[..] {
+        [stored] if stored == count => numbers.iter().map(|&number| position(number, elements)).collect(),
         [stored, rank] if stored == count && rank == shape.len() && rank > 0 => numbers
             .chunks_exact(rank)
             .map(|numbers| {
-                let mut places = numbers.iter().zip(&shape);
-                places.try_fold(0, |at, (&number, &extent)| Some(at * extent + place(number, extent)?))
+                let mut positions = numbers.iter().zip(&shape);
+                positions.try_fold(0, |at, (&number, &dim)| Some(at * dim + position(number, dim)?))
             })
             .collect(),
         _ => {
             return Err(damaged(format!(
-                "has {count} values and indices of the shape {:?}, which do not place them in {shape:?}",
-                places.shape
+                "has {count} values, but indices of the shape {:?} for {shape:?}",
+                positions.shape
             )));
         }
     };
-    let found = found.ok_or_else(|| damaged(format!("has an index outside of its shape {shape:?}")))?;
+    let found = found.ok_or_else(|| damaged(format!("has an index outside its shape {shape:?}")))?;
     let elements = match values.elements {
-        Elements::Floats(values) => Elements::Floats(placed(&found, &values, elements)),
-        Elements::Ints(values) => Elements::Ints(placed(&found, &values, elements)),
+        Elements::Floats(values) => Elements::Floats(scattered(&found, &values, elements)),
+        Elements::Ints(values) => Elements::Ints(scattered(&found, &values, elements)),
     };
     Ok(Constant { shape, elements })
 }
 
-/// Values at their places among zeros.
-fn placed<T: Copy + Default>(places: &[usize], values: &[T], count: usize) -> Vec<T> {
+/// Scatters values to their positions among zeros.
+fn scattered<T: Copy + Default>(positions: &[usize], values: &[T], count: usize) -> Vec<T> {
     let mut all = vec![T::default(); count];
-    places.iter().zip(values).for_each(|(&place, &value)| all[place] = value);
+    positions.iter().zip(values).for_each(|(&position, &value)| all[position] = value);
     all
 }
 
-/// Where a model lies, and so the files of its weights.
+/// The folder of a model, which contains the files of its external weights.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder {
-    /// As the model was named.
+pub(crate) struct ModelFolder {
+    /// The folder of the path that the user passed.
     named: PathBuf,
-    /// The real folders of the name, and of the file that it may be a link to.
+    /// The canonical folders of that path and of the target if it is a symbolic link.
     real: Vec<PathBuf>,
 }
 
-impl Folder {
-    /// The folder of a model.
-    pub fn of(model: &Path) -> Self {
+impl ModelFolder {
+    /// Finds the folder of a model.
+    pub fn for_model(model: &Path) -> Self {
         let named = match model.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let behind = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
-        let real = named.canonicalize().ok().into_iter().chain(behind).collect();
+        let target = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
+        let real = named.canonicalize().ok().into_iter().chain(target).collect();
         Self { named: named.to_owned(), real }
     }
 
-    /// The file that a model calls `location`: a plain name in its folder. A link is followed where it leads
-    /// to that folder or, as in caches of downloads, to the one that the model itself is a link into.
+    /// The file at `location`, which must be a plain name in the folder. A symbolic link is followed if its
+    /// target is in the folder or, as in download caches, in the folder of the model's own target.
     ///
     /// # Errors
-    /// What it is instead, and what to do.
+    /// The problem and the remedy.
     fn file(&self, location: &str) -> Result<PathBuf, (String, &'static str)> {
         let mut components = Path::new(location).components();
         let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
@@ -384,18 +387,18 @@ impl Folder {
         match path.canonicalize() {
             Ok(real) if !real.parent().is_some_and(|real| self.real.iter().any(|folder| folder == real)) => {
                 let link = format!(
-                    "a link to {}, outside of the model's own folder",
+                    "a symbolic link to {}, outside the model's folder",
                     printable(&real.to_string_lossy())
                 );
-                Err((link, "put the file itself beside the model, or export it as a single file"))
+                Err((link, "copy the file itself into the folder of the model, or export a single file"))
             }
-            Ok(real) if !real.is_file() => Err(("no file".to_owned(), "export the model again")),
+            Ok(real) if !real.is_file() => Err(("not a file".to_owned(), "export the model again")),
             Ok(real) => Ok(real),
             Err(_) if is_link => Err((
-                format!("a link to {}, which is not there", target()),
-                "download the file of its weights again, whole",
+                format!("a broken symbolic link to {}", target()),
+                "download the file of its weights again",
             )),
-            // A file that is not there stays to be reported when it is opened.
+            // A missing file is reported when it is opened.
             Err(_) => Ok(path),
         }
     }
@@ -403,44 +406,44 @@ impl Folder {
 
 fn outside() -> (String, &'static str) {
     (
-        "no file in the model's own folder".to_owned(),
-        "put the file beside the model under its plain name, or export it as a single file",
+        "not a file in the model's folder".to_owned(),
+        "copy the file into the folder of the model, or export a single file",
     )
 }
 
-/// The bytes of a tensor that lie in a file beside the model: in the model's own folder, whatever the entry
-/// says, and no more than that file has.
-fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Folder>) -> Parsed<Vec<u8>> {
+/// Reads the bytes of a tensor from an external file in the folder of the model. Offset and length are
+/// checked against the size of the file.
+fn external(tensor: &proto::Tensor<'_>, expected: usize, folder: Option<&ModelFolder>) -> Parsed<Vec<u8>> {
     let name = printable(tensor.name);
     let entry = |key: &str| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);
     let location = entry("location").unwrap_or_default();
     let path = folder.map_or_else(|| Err(outside()), |folder| folder.file(location));
-    let path = path.map_err(|(is, remedy)| Problem::Kind {
-        what: format!("the values of `{name}` lie in {:?}, which is {is}", printable(location)),
+    let path = path.map_err(|(description, remedy)| Problem::UnsupportedModel {
+        problem: format!("the values of `{name}` are in {:?}, which is {description}", printable(location)),
         remedy,
     })?;
     let number = |key: &str, otherwise: u64| match entry(key) {
         None => Ok(otherwise),
         Some(text) => text.parse::<u64>().map_err(|_| {
-            Problem::damaged(format!("the {key} of `{name}`'s values, {:?}, is no number", printable(text)))
+            Problem::damaged(format!("invalid {key} {:?} of the values of `{name}`", printable(text)))
         }),
     };
-    let (offset, length) = (number("offset", 0)?, number("length", wanted as u64)?);
-    let mut file = File::open(&path).map_err(Problem::io("open the file of its weights"))?;
-    let size = file.metadata().map_err(Problem::io("inspect the file of its weights"))?.len();
-    if length != wanted as u64 || offset.checked_add(length).is_none_or(|end| end > size) {
+    let (offset, length) = (number("offset", 0)?, number("length", expected as u64)?);
+    let mut file = File::open(&path).map_err(Problem::io("open its external weights"))?;
+    let size = file.metadata().map_err(Problem::io("inspect its external weights"))?.len();
+    if length != expected as u64 || offset.checked_add(length).is_none_or(|end| end > size) {
         return Err(Problem::damaged(format!(
-            "the tensor `{name}` wants {wanted} bytes, {length} from byte {offset} of {} are named, which \
+            "tensor `{name}` needs {expected} bytes, but refers to {length} at byte {offset} of {}, which \
              has {size}",
             printable(location)
         )));
     }
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(wanted).map_err(|_| {
-        Problem::io("find the memory for its weights")(std::io::ErrorKind::OutOfMemory.into())
+    bytes.try_reserve_exact(expected).map_err(|_| {
+        Problem::io("allocate memory for its weights")(std::io::ErrorKind::OutOfMemory.into())
     })?;
-    file.seek(SeekFrom::Start(offset)).map_err(Problem::io("read the file of its weights"))?;
-    file.take(length).read_to_end(&mut bytes).map_err(Problem::io("read the file of its weights"))?;
+    file.seek(SeekFrom::Start(offset)).map_err(Problem::io("read its external weights"))?;
+    file.take(length).read_to_end(&mut bytes).map_err(Problem::io("read its external weights"))?;
     Ok(bytes)
 }
 
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_from_either_place() {
+    fn reads_raw_and_typed_values() {
         let floats = proto::Tensor { floats: vec![1.0, -2.5], ..tensor(1, &[2]) };
         let raw: Vec<u8> = [1.0f32, -2.5].iter().flat_map(|value| value.to_le_bytes()).collect();
         let raw = proto::Tensor { raw: Some(&raw), ..tensor(1, &[2]) };
@@ -470,18 +473,18 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_lie_are_refused() {
-        assert!(message(&tensor(1, &[-1])).contains("impossible shape [-1]"));
-        assert!(message(&tensor(1, &[i64::MAX, 9])).contains("impossible shape"));
+    fn rejects_invalid_shapes() {
+        assert!(message(&tensor(1, &[-1])).contains("invalid shape [-1]"));
+        assert!(message(&tensor(1, &[i64::MAX, 9])).contains("invalid shape"));
         assert!(message(&tensor(1, &[i64::MAX])).contains("larger than memory"));
-        assert!(message(&tensor(1, &[3])).contains("has 0 values, its shape [3] wants 3"));
+        assert!(message(&tensor(1, &[3])).contains("has 0 values, expected 3 by its shape [3]"));
         let raw = proto::Tensor { raw: Some(&[0; 7]), ..tensor(1, &[2]) };
-        assert!(message(&raw).contains("has 7 bytes, its shape [2] wants 8"));
-        assert!(message(&tensor(8, &[1])).contains("is of ONNX's type 8"));
+        assert!(message(&raw).contains("has 7 bytes, expected 8 by its shape [2]"));
+        assert!(message(&tensor(8, &[1])).contains("unsupported type STRING of tensor `t`"));
     }
 
     #[test]
-    fn transposing_moves_elements() {
+    fn transposed_reorders_elements() {
         let constant = Constant::ints(vec![2, 3], vec![1, 2, 3, 4, 5, 6]);
         assert_eq!(constant.transposed(&[1, 0]).unwrap(), Constant::ints(vec![3, 2], vec![1, 4, 2, 5, 3, 6]));
         assert_eq!(constant.transposed(&[0, 1]).unwrap(), constant);
@@ -490,21 +493,21 @@ mod tests {
     }
 
     #[test]
-    fn external_files_stay_in_the_folder() {
-        let folder = Folder::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+    fn rejects_external_files_outside_the_folder() {
+        let folder = ModelFolder::for_model(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
         let problem = |location, length| {
             let external = vec![("location", location), ("length", length)];
             message_in(&proto::Tensor { external, is_external: true, ..tensor(1, &[1]) }, &folder)
         };
         for location in ["../Cargo.toml", "/etc/passwd", "src/lib.rs", "", ".", ".."] {
-            assert!(problem(location, "4").contains("no file in the model's own folder"), "{location}");
+            assert!(problem(location, "4").contains("not a file in the model's folder"), "{location}");
         }
-        assert!(problem("absent.data", "4").starts_with("cannot open the file of its weights"));
-        assert!(problem("Cargo.toml", "5").contains("wants 4 bytes, 5 from byte 0"));
-        assert!(problem("Cargo.toml", "x").contains("is no number"));
+        assert!(problem("absent.data", "4").starts_with("cannot open its external weights"));
+        assert!(problem("Cargo.toml", "5").contains("needs 4 bytes, but refers to 5 at byte 0"));
+        assert!(problem("Cargo.toml", "x").contains("invalid length \"x\""));
     }
 
-    fn message_in(tensor: &proto::Tensor<'_>, folder: &Folder) -> String {
+    fn message_in(tensor: &proto::Tensor<'_>, folder: &ModelFolder) -> String {
         read(tensor, Some(folder)).unwrap_err().to_string()
     }
 }

@@ -1,50 +1,50 @@
-//! Encoding and decoding of the protobuf wire format. <https://protobuf.dev/programming-guides/encoding/>
+//! A decoder of the protobuf wire format. <https://protobuf.dev/programming-guides/encoding/>
 //!
-//! A message is decoded field by field and borrows from the file. Nested messages stay bytes until they are
-//! read: there is no recursion.
+//! A message is decoded field by field and borrows from the file. Nested messages are decoded by their own
+//! readers, so there is no recursion.
 
 use crate::error::{Parsed, Problem};
 
-/// The value of a field as the wire has it.
+/// The encoded value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
-    /// Integers, enumerations, truth values.
+pub(crate) enum FieldValue<'a> {
+    /// An integer, enumeration or Boolean.
     Varint(u64),
-    /// 64-bit floating point.
+    /// A 64-bit floating-point number.
     Fixed64([u8; 8]),
-    /// Texts, bytes, messages, packed numbers.
+    /// A string, bytes, a message, or packed numbers.
     Bytes(&'a [u8]),
-    /// 32-bit floating point.
+    /// A 32-bit floating-point number.
     Fixed32([u8; 4]),
 }
 
-impl<'a> Value<'a> {
-    /// The bytes of a text, of bytes or of a message.
+impl<'a> FieldValue<'a> {
+    /// The bytes of a string, of bytes or of a message.
     pub fn bytes(self) -> Parsed<&'a [u8]> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Problem::damaged("a number stands where bytes should be")),
+            _ => Err(Problem::damaged("a field has the wrong wire type, expected bytes")),
         }
     }
 
-    /// A text.
+    /// The value as a string.
     pub fn text(self) -> Parsed<&'a str> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Problem::damaged("a name is not UTF-8"))
     }
 
-    /// An integer.
+    /// The value as an integer.
     pub fn int(self) -> Parsed<i64> {
         match self {
             Self::Varint(value) => Ok(value as i64),
-            _ => Err(Problem::damaged("something else stands where an integer should be")),
+            _ => Err(Problem::damaged("a field has the wrong wire type, expected an integer")),
         }
     }
 
-    /// A 32-bit floating-point number.
+    /// The value as a 32-bit floating-point number.
     pub fn float(self) -> Parsed<f32> {
         match self {
             Self::Fixed32(bytes) => Ok(f32::from_le_bytes(bytes)),
-            _ => Err(Problem::damaged("something else stands where a number should be")),
+            _ => Err(Problem::damaged("a field has the wrong wire type, expected a number")),
         }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Value<'a> {
             Self::Bytes(bytes) => {
                 let (numbers, rest) = bytes.as_chunks();
                 into.extend(numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)));
-                whole(rest)
+                expect_no_rest(rest)
             }
             value => value.float().map(|value| into.push(value)),
         }
@@ -78,19 +78,19 @@ impl<'a> Value<'a> {
             Self::Bytes(bytes) => {
                 let (numbers, rest) = bytes.as_chunks();
                 into.extend(numbers.iter().map(|&bytes| f64::from_le_bytes(bytes)));
-                whole(rest)
+                expect_no_rest(rest)
             }
             Self::Fixed64(bytes) => {
                 into.push(f64::from_le_bytes(bytes));
                 Ok(())
             }
-            _ => Err(Problem::damaged("something else stands where a number should be")),
+            _ => Err(Problem::damaged("a field has the wrong wire type, expected a number")),
         }
     }
 }
 
-fn whole(rest: &[u8]) -> Parsed<()> {
-    if rest.is_empty() { Ok(()) } else { Err(Problem::damaged("a list of numbers ends within one")) }
+fn expect_no_rest(rest: &[u8]) -> Parsed<()> {
+    if rest.is_empty() { Ok(()) } else { Err(Problem::damaged("truncated list of numbers")) }
 }
 
 /// The fields of a message, in order.
@@ -104,29 +104,29 @@ impl<'a> Fields<'a> {
         Self { bytes }
     }
 
-    fn field(&mut self) -> Parsed<(u64, Value<'a>)> {
+    fn field(&mut self) -> Parsed<(u64, FieldValue<'a>)> {
         let key = varint(&mut self.bytes)?;
         let value = match key & 7 {
-            0 => Value::Varint(varint(&mut self.bytes)?),
-            1 => Value::Fixed64(fixed(&mut self.bytes)?),
+            0 => FieldValue::Varint(varint(&mut self.bytes)?),
+            1 => FieldValue::Fixed64(fixed(&mut self.bytes)?),
             2 => {
                 let length = varint(&mut self.bytes)?;
-                Value::Bytes(take(&mut self.bytes, length)?)
+                FieldValue::Bytes(take(&mut self.bytes, length)?)
             }
-            5 => Value::Fixed32(fixed(&mut self.bytes)?),
-            kind => return Err(Problem::damaged(format!("a field is of the unknown wire type {kind}"))),
+            5 => FieldValue::Fixed32(fixed(&mut self.bytes)?),
+            kind => return Err(Problem::damaged(format!("unknown wire type {kind}"))),
         };
         match key >> 3 {
-            0 => Err(Problem::damaged("a field has the number 0")),
+            0 => Err(Problem::damaged("invalid field number 0")),
             number => Ok((number, value)),
         }
     }
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Parsed<(u64, Value<'a>)>;
+    type Item = Parsed<(u64, FieldValue<'a>)>;
 
-    /// The next field's number and value; nothing follows an error.
+    /// The number and value of the next field. Iteration ends after an error.
     fn next(&mut self) -> Option<Self::Item> {
         if self.bytes.is_empty() {
             return None;
@@ -143,7 +143,7 @@ fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Parsed<&'a [u8]> {
     let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
     let Some((taken, rest)) = split else {
         return Err(Problem::damaged(format!(
-            "a field of {length} bytes is wanted, {} are left",
+            "truncated: a field has {length} bytes, {} are left",
             bytes.len()
         )));
     };
@@ -153,14 +153,14 @@ fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Parsed<&'a [u8]> {
 
 fn fixed<const N: usize>(bytes: &mut &[u8]) -> Parsed<[u8; N]> {
     let taken = take(bytes, N as u64)?;
-    taken.try_into().map_err(|_| Problem::damaged("a number is cut short"))
+    taken.try_into().map_err(|_| Problem::damaged("truncated number"))
 }
 
 fn varint(bytes: &mut &[u8]) -> Parsed<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let Some((&byte, rest)) = bytes.split_first() else {
-            return Err(Problem::damaged("it ends within a number"));
+            return Err(Problem::damaged("truncated number"));
         };
         *bytes = rest;
         value |= u64::from(byte & 0x7f) << shift;
@@ -177,38 +177,38 @@ mod tests {
     use proptest::prelude::*;
     use stratus_base::protobuf::Message;
 
-    fn fields(bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
+    fn fields(bytes: &[u8]) -> Vec<(u64, FieldValue<'_>)> {
         Fields::new(bytes).collect::<Parsed<_>>().unwrap()
     }
 
     #[test]
-    fn fields_are_those_of_the_specification() {
+    fn decodes_the_examples_of_the_specification() {
         // The examples of the encoding guide: 150 as field 1, "testing" as field 2.
-        assert_eq!(fields(&[0x08, 0x96, 0x01]), [(1, Value::Varint(150))]);
+        assert_eq!(fields(&[0x08, 0x96, 0x01]), [(1, FieldValue::Varint(150))]);
         let testing = [&[0x12, 0x07][..], b"testing"].concat();
-        assert_eq!(fields(&testing), [(2, Value::Bytes(b"testing"))]);
+        assert_eq!(fields(&testing), [(2, FieldValue::Bytes(b"testing"))]);
         let mut packed = Vec::new();
-        Value::Bytes(&[0x03, 0x8e, 0x02, 0x9e, 0xa7, 0x05]).ints(&mut packed).unwrap();
+        FieldValue::Bytes(&[0x03, 0x8e, 0x02, 0x9e, 0xa7, 0x05]).ints(&mut packed).unwrap();
         assert_eq!(packed, [3, 270, 86942]);
         assert_eq!(Message::default().int(1, 150).0, [0x08, 0x96, 0x01]);
         assert_eq!(Message::default().bytes(2, b"testing").0, testing);
     }
 
     #[test]
-    fn what_is_cut_or_endless_is_an_error() {
+    fn rejects_truncated_and_overlong_fields() {
         let message = |bytes: &[u8]| Fields::new(bytes).find_map(Result::err).unwrap().to_string();
-        assert!(message(&[0x08]).contains("it ends within a number"));
+        assert!(message(&[0x08]).contains("truncated number"));
         assert!(message(&[0xff; 11]).contains("more than ten bytes"));
-        assert!(message(&[0x12, 0x05, 1]).contains("a field of 5 bytes is wanted, 1 are left"));
+        assert!(message(&[0x12, 0x05, 1]).contains("a field has 5 bytes, 1 are left"));
         assert!(message(&[0x0b]).contains("unknown wire type 3"));
         assert!(message(&[0x02, 0x00]).contains("number 0"));
-        assert!(Value::Bytes(&[0, 0, 0]).floats(&mut Vec::new()).is_err());
-        assert!(Value::Varint(1).text().is_err() && Value::Bytes(&[0xff]).text().is_err());
+        assert!(FieldValue::Bytes(&[0, 0, 0]).floats(&mut Vec::new()).is_err());
+        assert!(FieldValue::Varint(1).text().is_err() && FieldValue::Bytes(&[0xff]).text().is_err());
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn messages_survive_a_round_trip(
             int in any::<i64>(),
             float in any::<f32>(),
             bytes in prop::collection::vec(any::<u8>(), 0..300),
@@ -216,13 +216,13 @@ mod tests {
         ) {
             let message = Message::default().int(number, int).float(2, float).bytes(number, &bytes);
             let read = fields(&message.0);
-            prop_assert_eq!(read[0], (u64::from(number), Value::Varint(int as u64)));
-            prop_assert_eq!(read[1].1, Value::Fixed32(float.to_le_bytes()));
+            prop_assert_eq!(read[0], (u64::from(number), FieldValue::Varint(int as u64)));
+            prop_assert_eq!(read[1].1, FieldValue::Fixed32(float.to_le_bytes()));
             prop_assert_eq!(read[2].1.bytes().unwrap(), &bytes[..]);
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             for (_, value) in Fields::new(&bytes).flatten() {
                 let _ = (value.text(), value.int(), value.float());
                 let _ = value.ints(&mut Vec::new());

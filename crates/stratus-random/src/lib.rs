@@ -1,51 +1,49 @@
 //! Counter-based random numbers: every draw is a function of (seed, purpose, indices).
 //!
-//! There is no generator state to save or to share: shuffling epoch 7 or augmenting sample 12,345 gives the
-//! same numbers whatever ran before, on whichever thread, resumed or not. The function is Philox4x32-10
-//! (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which GPUs compute
-//! as readily as CPUs.
+//! There is no generator state to save or share: shuffling epoch 7 or augmenting sample 12,345 gives the same
+//! numbers on every thread, in any order, resumed or not. The function is Philox4x32-10 (Salmon, Moraes,
+//! Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which is efficient on CPUs and GPUs.
 
-/// What a number is drawn for. Two purposes never share a number.
+/// The purpose of a random number. Two purposes never share a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Purpose {
-    /// Initial parameter values; indexed by the parameter's position in the graph.
+    /// Initial parameter values, indexed by the parameter's position in the graph.
     Initialise = 1,
-    /// The order of samples in an epoch; indexed by the epoch.
+    /// The order of samples in an epoch, indexed by the epoch.
     Shuffle = 2,
-    /// Shifting an image; indexed by epoch and sample.
-    Augment = 3,
-    /// Dropout masks; indexed by step and layer.
+    /// Shifting an image, indexed by epoch and sample.
+    Shift = 3,
+    /// Dropout masks, indexed by iteration and layer.
     Dropout = 4,
-    /// Splitting a data set into training, validation and test parts.
+    /// Splitting a data set into training, validation and test splits.
     Split = 5,
-    /// Synthetic data; indexed by the sample.
+    /// Synthetic data, indexed by the sample.
     Synthetic = 6,
     /// Test inputs.
     Test = 7,
-    /// Mirroring an image; indexed by epoch and sample.
+    /// Mirroring an image, indexed by epoch and sample.
     Flip = 8,
-    /// Cutting a part out of an image and resizing it; indexed by epoch and sample.
+    /// Cropping and resizing an image, indexed by epoch and sample.
     Crop = 9,
-    /// Blanking a part of an image; indexed by epoch and sample.
+    /// Blanking a rectangle of an image, indexed by epoch and sample.
     Cutout = 10,
-    /// The order in which a data set's samples are packed; indexed by the split.
+    /// The order in which the samples of a data set are packed, indexed by the split.
     Pack = 11,
-    /// Rotating and zooming an image; indexed by epoch and sample.
+    /// Rotating and zooming an image, indexed by epoch and sample.
     Affine = 12,
-    /// Changing an image's colours; indexed by epoch and sample.
+    /// Changing the colours of an image, indexed by epoch and sample.
     Colour = 13,
-    /// Mixing an image with another of its batch; indexed by epoch and sample.
+    /// Mixing an image with another image of its batch, indexed by epoch and sample.
     Mix = 14,
-    /// The samples of a data set whose content is compared when a run is continued; indexed by the sample's
-    /// stratum.
+    /// The samples of a data set that are compared when a run is resumed, indexed by the stratum.
     Fingerprint = 15,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// One Philox4x32-10 block: four 32-bit words from a 128-bit counter and a 64-bit key.
+/// Computes a Philox4x32-10 block: four 32-bit words from a 128-bit counter and a 64-bit key.
 #[must_use]
 pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let (mut counter, mut key) = (counter, key);
@@ -63,10 +61,9 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// The sequence of numbers that belongs to one (seed, purpose, index, subindex).
+/// The sequence of numbers of a (seed, purpose, index, subindex), of up to 2^32 blocks of four words.
 ///
-/// `index` and `subindex` are what the purpose says: an epoch, a sample, a parameter's position. Up to 2^32
-/// blocks of four words each.
+/// The meaning of `index` and `subindex` depends on the purpose: an epoch, a sample, a parameter's position.
 #[derive(Clone, Debug)]
 pub struct Stream {
     key: [u32; 2],
@@ -76,11 +73,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The sequence of (seed, purpose, index, subindex), from its first number.
+    /// Creates the sequence of (seed, purpose, index, subindex), at its first number.
     #[must_use]
     pub fn new(seed: u64, purpose: Purpose, index: u64, subindex: u32) -> Self {
-        // The purpose and the seed are mixed by a block of their own, so that neighbouring seeds share
-        // nothing.
+        // A separate block mixes purpose and seed, so that the sequences of neighbouring seeds are unrelated.
         let mixed =
             philox([seed as u32, (seed >> 32) as u32, purpose as u32, subindex], [0x5354_5241, 0x5455_5300]);
         let key = [mixed[0] ^ mixed[2], mixed[1] ^ mixed[3]];
@@ -98,15 +94,15 @@ impl Stream {
         self.block[self.used - 1]
     }
 
-    /// The block of four words at a place in the sequence, whatever was drawn before.
+    /// The block of four words at a position in the sequence, independent of earlier draws.
     #[must_use]
     #[inline]
     pub fn block(&self, position: u32) -> [u32; 4] {
         philox([position, self.counter[1], self.counter[2], self.counter[3]], self.key)
     }
 
-    /// [`Stream::block`] at several places at once: word `w` of the block at `positions[l]` is `[w][l]`.
-    /// Inlined, so that a caller that is compiled for vectors computes all places in step.
+    /// Like [`Stream::block`] for several positions: word `w` of the block at `positions[l]` is `[w][l]`.
+    /// Inlined, so that a caller with vector instructions computes all positions in parallel.
     #[must_use]
     #[inline(always)]
     pub fn blocks<const L: usize>(&self, positions: [u32; L]) -> [[u32; L]; 4] {
@@ -134,18 +130,18 @@ impl Stream {
         u64::from(self.next_u32()) | (u64::from(self.next_u32()) << 32)
     }
 
-    /// Uniform in [0, 1), with the 24 bits an `f32` can hold.
+    /// A uniform number in [0, 1), with 24 bits.
     pub fn uniform(&mut self) -> f32 {
         (self.next_u32() >> 8) as f32 * (1.0 / 16_777_216.0)
     }
 
-    /// Uniform in [low, high).
+    /// A uniform number in [low, high).
     pub fn uniform_between(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * self.uniform()
     }
 
-    /// Uniform over 0..bound without bias (Lemire, "Fast random integer generation in an interval", 2019). 0
-    /// where `bound` is 0.
+    /// A uniform integer in 0..bound without bias (Lemire, "Fast random integer generation in an interval",
+    /// 2019), or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         loop {
             let product = u64::from(self.next_u32()) * u64::from(bound);
@@ -156,24 +152,24 @@ impl Stream {
         }
     }
 
-    /// Uniform in (0, 1], for logarithms.
+    /// A uniform number in (0, 1], for logarithms.
     fn positive(&mut self) -> f64 {
         1.0 - f64::from(self.uniform())
     }
 
-    /// Standard normal, by the Box–Muller transform in `f64`.
+    /// A standard normal number, by the Box–Muller transform in `f64`.
     pub fn normal(&mut self) -> f32 {
         let radius = (-2.0 * self.positive().ln()).sqrt();
         (radius * (std::f64::consts::TAU * f64::from(self.uniform())).cos()) as f32
     }
 
-    /// The logarithm of a number with the gamma distribution of this shape, above 0, and scale 1 (Marsaglia
-    /// and Tsang, "A simple method for generating gamma variables", 2000). Its logarithm, since of small
-    /// shapes most numbers are too small for an `f64`.
+    /// The logarithm of a number with the gamma distribution of positive `shape` and scale 1 (Marsaglia and
+    /// Tsang, "A simple method for generating gamma variables", 2000). For small shapes, most numbers are too
+    /// small for an `f64`, so the logarithm is returned.
     fn ln_gamma(&mut self, shape: f64) -> f64 {
-        // The method is for shapes from 1 on; a smaller one is a power of a uniform number times the next
-        // larger.
-        let (shape, less) =
+        // The method requires a shape of at least 1. A smaller one is the number for `shape + 1` times a
+        // power of a uniform number.
+        let (shape, ln_factor) =
             if shape < 1.0 { (shape + 1.0, self.positive().ln() / shape) } else { (shape, 0.0) };
         let d = shape - 1.0 / 3.0;
         let c = 1.0 / (9.0 * d).sqrt();
@@ -183,20 +179,20 @@ impl Stream {
             if v > 0.0 {
                 let bound = 0.5 * x * x + d * (1.0 - v + v.ln());
                 if self.positive().ln() < bound {
-                    return d.ln() + v.ln() + less;
+                    return d.ln() + v.ln() + ln_factor;
                 }
             }
         }
     }
 
-    /// A number of the beta distribution whose two parameters are both `shape`, above 0: symmetric about ½,
-    /// uniform where `shape` is 1, and near 0 or 1 where it is small.
+    /// A number with the beta distribution whose parameters are both `shape` (positive). It is symmetric
+    /// about ½, uniform if `shape` is 1, and concentrated near 0 and 1 if `shape` is small.
     pub fn beta(&mut self, shape: f64) -> f64 {
         let (a, b) = (self.ln_gamma(shape), self.ln_gamma(shape));
         1.0 / (1.0 + (b - a).exp())
     }
 
-    /// Fisher–Yates: a uniformly random order of `items`.
+    /// Shuffles `items` uniformly (Fisher–Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last as u32 + 1) as usize;
@@ -209,9 +205,9 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// Known answers of the authors' Random123 distribution (file kat_vectors).
+    /// The values are from `kat_vectors` in the authors' Random123 distribution.
     #[test]
-    fn philox_gives_the_published_answers() {
+    fn philox_matches_published_values() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(
             philox([u32::MAX; 4], [u32::MAX; 2]),
@@ -224,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn streams_differ_in_every_coordinate_and_repeat() {
+    fn streams_are_repeatable_and_differ_in_every_coordinate() {
         let draw = |seed, purpose, index, subindex| Stream::new(seed, purpose, index, subindex).next_u64();
         let base = draw(1, Purpose::Shuffle, 2, 3);
         assert_eq!(base, draw(1, Purpose::Shuffle, 2, 3));
         for other in [
             draw(2, Purpose::Shuffle, 2, 3),
-            draw(1, Purpose::Augment, 2, 3),
+            draw(1, Purpose::Shift, 2, 3),
             draw(1, Purpose::Shuffle, 3, 3),
             draw(1, Purpose::Shuffle, 2, 4),
             draw(1 << 40, Purpose::Shuffle, 2, 3),
@@ -240,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_the_same_in_sequence_by_place_and_among_others() {
+    fn blocks_match_the_sequence() {
         let mut stream = Stream::new(5, Purpose::Dropout, 1 << 40, 6);
         let sequence: Vec<[u32; 4]> = (0..20).map(|_| std::array::from_fn(|_| stream.next_u32())).collect();
-        let places: [u32; 20] = std::array::from_fn(|place| place as u32);
-        let blocks = stream.blocks(places);
-        for (place, block) in sequence.into_iter().enumerate() {
-            assert_eq!(stream.block(place as u32), block);
-            assert_eq!(blocks.map(|words| words[place]), block);
+        let positions: [u32; 20] = std::array::from_fn(|position| position as u32);
+        let blocks = stream.blocks(positions);
+        for (position, block) in sequence.into_iter().enumerate() {
+            assert_eq!(stream.block(position as u32), block);
+            assert_eq!(blocks.map(|words| words[position]), block);
         }
         assert_eq!(stream.blocks([u32::MAX]).map(|words| words[0]), stream.block(u32::MAX));
     }
@@ -275,7 +271,7 @@ mod tests {
 
     /// The variance of the symmetric beta distribution is 1 / (8 shape + 4).
     #[test]
-    fn beta_has_its_mean_and_its_variance() {
+    fn beta_has_the_expected_mean_and_variance() {
         for (index, shape) in [0.001, 0.2, 0.5, 1.0, 3.0, 50.0].into_iter().enumerate() {
             let mut stream = Stream::new(7, Purpose::Test, 2, index as u32);
             let draws: Vec<f64> = (0..100_000).map(|_| stream.beta(shape)).collect();

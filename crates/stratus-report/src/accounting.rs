@@ -1,9 +1,9 @@
-//! Where the time of an iteration goes: every layer, forward, backward and update; the loss, layout changes,
-//! copies, waiting for data, communication, bookkeeping, checkpoints; and what nothing accounts for.
+//! The breakdown of the time of an iteration: each layer's forward and backward pass and update; the loss,
+//! layout changes, copies, waiting for data, communication, bookkeeping, checkpoints; and the unattributed
+//! rest.
 //!
-//! Sums are kept in whole nanoseconds, so the rows of an [`Accounting`] add up to the wall time exactly.
-//! Medians are those of each row by itself, over the iterations it takes part in, and add up to nothing in
-//! particular.
+//! Sums are whole nanoseconds, so that the rows of an [`Accounting`] add up to the wall time exactly.
+//! The median of each row is over the iterations in which it occurs; medians do not add up.
 
 mod render;
 mod waits;
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use stratus_run::RunDir;
 use stratus_run::timeline::{Iteration, Phase, Purpose, TimelineReader};
 
-use crate::rows::{Column, Place, Rows};
+use crate::rows::{PhaseColumn, SlotIndex, SlotTarget};
 use crate::samples::Samples;
 use crate::{Result, default_skip};
 
 pub use render::render;
 
-/// What to account for.
+/// Options of the accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// How many first training iterations to leave out; none for [`default_skip`].
+pub struct AccountingOptions {
+    /// The number of initial training iterations to skip; `None` means [`default_skip`].
     pub skip: Option<u64>,
 }
 
@@ -30,103 +30,102 @@ pub struct Options {
 pub struct Cost {
     /// The sum in nanoseconds.
     pub total_ns: i128,
-    /// Milliseconds an iteration: the sum over all counted iterations, divided by their number.
+    /// Mean milliseconds per iteration, over all counted iterations.
     pub mean_ms: f64,
-    /// Half of the iterations take less.
+    /// Median milliseconds per iteration.
     pub median_ms: f64,
     /// Percent of the wall time.
     pub share_percent: f64,
 }
 
-/// The time of a layer, or of several whose steps are fused.
+/// The time of a layer, or of several fused layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerCost {
-    /// The name, `layer1.1+layer1.2` where fused.
+    /// The name; `layer1.1+layer1.2` if fused.
     pub layer: String,
     /// The layers.
     pub layers: Vec<String>,
-    /// What the layer is, as its first step says.
+    /// The kind of its first step.
     pub kind: String,
-    /// Where it runs.
+    /// The device.
     pub device: String,
-    /// Outputs.
+    /// Computing outputs.
     pub forward: Cost,
-    /// Gradients: those of inputs and those of parameters.
+    /// Computing gradients of inputs and parameters.
     pub backward: Cost,
-    /// Of it, gradients of inputs.
+    /// Computing gradients of inputs.
     pub backward_data: Cost,
-    /// Of it, gradients of parameters.
+    /// Computing gradients of parameters.
     pub backward_weights: Cost,
-    /// Parameters changed.
+    /// Updating parameters.
     pub update: Cost,
-    /// All of it.
+    /// Total time of the layer.
     pub total: Cost,
 }
 
-/// The time of something that belongs to no layer.
+/// The time of a phase outside layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseCost {
-    /// What it is.
+    /// The phase.
     pub phase: Phase,
-    /// How long it takes.
+    /// Its time.
     pub cost: Cost,
 }
 
-/// One of the workers that train a run together.
+/// The time of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerCost {
-    /// Its number.
+    /// The rank of the worker.
     pub worker: u64,
-    /// Its iterations' wall time.
+    /// Wall time of its iterations.
     pub wall: Cost,
-    /// Of it, exchanging with the others, and waiting for them.
+    /// Communication with other workers, including waiting for them.
     pub communication: Cost,
-    /// Of it, waiting for data.
+    /// Waiting for data.
     pub data_wait: Cost,
-    /// For whom it waited most while it communicated; `None` where it waited for nobody, or that is not
-    /// known.
+    /// The worker that it waited for most during communication; `None` if it waited for none, or if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waited_for: Option<WaitedFor>,
+    pub waited_for: Option<WaitTarget>,
 }
 
-/// Another worker that came later to exchanges.
+/// A worker that another one waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WaitedFor {
-    /// Its number.
+pub struct WaitTarget {
+    /// The rank of the worker.
     pub worker: u64,
-    /// Milliseconds an iteration of waiting for it: a part of the communication.
+    /// Milliseconds per iteration of waiting for it, a part of communication.
     pub mean_ms: f64,
-    /// Percent of the iterations' wall time.
+    /// Percent of the wall time of iterations.
     pub share_percent: f64,
 }
 
-/// Where the time of a run's training iterations went.
+/// The breakdown of the time of the training iterations of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Accounting {
-    /// Iterations counted.
+    /// Number of counted iterations.
     pub iterations: u64,
-    /// First iterations left out.
+    /// Number of skipped first iterations.
     pub skipped: u64,
-    /// Bytes of an unfinished record at the timeline's end: a write under way, or torn by a kill.
+    /// Bytes of an incomplete record at the end of the timeline: a write in progress, or torn by a kill.
     pub torn_bytes: u64,
-    /// The iterations' wall time: what all rows and the unattributed add up to.
+    /// Wall time of the iterations: the sum of all rows and the unattributed time.
     pub wall: Cost,
-    /// By layer, in the order of their first steps.
+    /// Layers, in the order of their first steps.
     pub layers: Vec<LayerCost>,
-    /// What belongs to no layer.
+    /// Phases outside layers.
     pub phases: Vec<PhaseCost>,
-    /// What nothing accounts for.
+    /// Unattributed time.
     pub unattributed: Cost,
-    /// Where several workers trained: each, the first included, whose rows are all of the above.
+    /// All workers, including the first, if there were several; the other fields describe the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerCost>,
 }
 
-/// The sums of a row by layer. The last two columns are backward and total.
+/// The sums of a layer. The last two columns are backward and total.
 #[derive(Clone, Default)]
 struct LayerSum {
-    columns: [Sum; Column::COUNT + 2],
-    now: [Option<i128>; Column::COUNT],
+    columns: [Sum; PhaseColumn::COUNT + 2],
+    now: [Option<i128>; PhaseColumn::COUNT],
 }
 
 #[derive(Clone, Default)]
@@ -142,7 +141,7 @@ impl Sum {
     }
 }
 
-/// What turns sums into costs.
+/// Converts sums into costs.
 #[derive(Clone, Copy)]
 struct Scale {
     iterations: u64,
@@ -151,29 +150,29 @@ struct Scale {
 
 impl Scale {
     fn cost(self, sum: Sum) -> Cost {
-        let share = if self.wall_ns == 0 { 0.0 } else { 100.0 * sum.total as f64 / self.wall_ns as f64 };
+        let percent = if self.wall_ns == 0 { 0.0 } else { 100.0 * sum.total as f64 / self.wall_ns as f64 };
         Cost {
             total_ns: sum.total,
             mean_ms: sum.total as f64 / 1e6 / self.iterations.max(1) as f64,
             median_ms: sum.samples.median() / 1e6,
-            share_percent: share,
+            share_percent: percent,
         }
     }
 }
 
 impl Accounting {
-    /// Accounts for a run's training iterations. Memory does not grow with their number.
-    pub fn of(run: &RunDir, options: &Options) -> Result<Self> {
+    /// The accounting of the training iterations of a run. Memory does not depend on their number.
+    pub fn for_run(run: &RunDir, options: &AccountingOptions) -> Result<Self> {
         let recorded = count(run)?;
         let skipped = options.skip.unwrap_or_else(|| default_skip(recorded)).min(recorded);
         let mut reader = TimelineReader::open(&run.timeline())?;
-        let mut rows = Rows::default();
+        let mut rows = SlotIndex::default();
         let mut layers: Vec<LayerSum> = Vec::new();
         let mut phases: Vec<Sum> = Vec::new();
         let mut phases_now: Vec<Option<i128>> = Vec::new();
         let (mut wall, mut unattributed) = (Sum::default(), Sum::default());
         let (mut iteration, mut number) = (Iteration::default(), 0);
-        // What is appended since the count stays out: the skipped part was chosen without it.
+        // Iterations that were appended after counting are ignored, since the skip was chosen without them.
         while number < recorded && reader.read(&mut iteration)? {
             if reader.programs()[iteration.program].purpose != Purpose::Train {
                 continue;
@@ -186,10 +185,10 @@ impl Accounting {
             layers.resize_with(rows.layers.len(), LayerSum::default);
             phases.resize_with(rows.phases.len(), Sum::default);
             phases_now.resize(rows.phases.len(), None);
-            for (place, &ns) in rows.places[iteration.program].iter().zip(&iteration.ns) {
-                let now = match *place {
-                    Place::Layer(row, column) => &mut layers[row].now[column as usize],
-                    Place::Phase(row) => &mut phases_now[row],
+            for (target, &ns) in rows.targets[iteration.program].iter().zip(&iteration.ns) {
+                let now = match *target {
+                    SlotTarget::Layer(row, column) => &mut layers[row].now[column as usize],
+                    SlotTarget::Phase(row) => &mut phases_now[row],
                 };
                 *now = Some(now.unwrap_or(0) + i128::from(ns));
             }
@@ -200,7 +199,7 @@ impl Accounting {
             wall.add(i128::from(iteration.wall_ns));
             unattributed.add(iteration.unattributed_ns());
         }
-        // Read on to where the whole records end, so that what follows them is known.
+        // Read to the end of the complete records, to find the number of torn bytes.
         while reader.read_head(&mut iteration)? {}
         let scale = Scale { iterations: recorded - skipped, wall_ns: wall.total };
         let layers = rows.layers.iter().zip(layers).map(|(row, sum)| {
@@ -239,13 +238,13 @@ impl Accounting {
         Ok(accounting.with_workers(run, options))
     }
 
-    /// With a row for each worker, where there were several. What a worker has not written has none.
-    fn with_workers(mut self, run: &RunDir, options: &Options) -> Self {
+    /// Adds a row for each worker that has a timeline, if there were several.
+    fn with_workers(mut self, run: &RunDir, options: &AccountingOptions) -> Self {
         let others: Vec<(u64, RunDir, Self)> = run
             .workers()
             .into_iter()
             .filter_map(|(worker, folder)| {
-                let accounting = Self::of(&folder, options).ok()?;
+                let accounting = Self::for_run(&folder, options).ok()?;
                 Some((worker, folder, accounting))
             })
             .filter(|(.., accounting)| accounting.iterations > 0)
@@ -257,27 +256,28 @@ impl Accounting {
         let rest = others.iter().map(|(worker, _, accounting)| accounting.as_worker(*worker));
         self.workers = std::iter::once(first).chain(rest).collect();
         let runs: Vec<&RunDir> = std::iter::once(run).chain(others.iter().map(|(_, run, _)| run)).collect();
-        // A timeline that cannot be read says nothing of waits; what it says of times stands.
+        // If a timeline cannot be read, the waits are unknown, but the times remain valid.
         let (waits, iterations) = waits::waits(&runs, self.skipped).unwrap_or_default();
         let numbers: Vec<u64> = self.workers.iter().map(|worker| worker.worker).collect();
         for (worker, waited) in self.workers.iter_mut().zip(waits) {
-            let most =
+            let longest_wait =
                 waited.iter().zip(&numbers).max_by_key(|(ns, number)| (**ns, std::cmp::Reverse(**number)));
-            worker.waited_for = most.filter(|(ns, _)| **ns > 0).map(|(&ns, &number)| {
+            worker.waited_for = longest_wait.filter(|(ns, _)| **ns > 0).map(|(&ns, &number)| {
                 let mean_ms = ns as f64 / 1e6 / iterations.max(1) as f64;
                 let share_percent = 100.0 * mean_ms / worker.wall.mean_ms;
-                WaitedFor { worker: number, mean_ms, share_percent }
+                WaitTarget { worker: number, mean_ms, share_percent }
             });
         }
         self
     }
 
     fn as_worker(&self, worker: u64) -> WorkerCost {
-        let of = |phase: Phase| {
+        let cost_of_phase = |phase: Phase| {
             let row = self.phases.iter().find(|row| row.phase == phase);
             row.map_or(Cost::default(), |row| row.cost)
         };
-        let (communication, data_wait) = (of(Phase::Communication), of(Phase::DataWait));
+        let (communication, data_wait) =
+            (cost_of_phase(Phase::Communication), cost_of_phase(Phase::DataWait));
         WorkerCost { worker, wall: self.wall, communication, data_wait, waited_for: None }
     }
 }
@@ -294,7 +294,7 @@ impl LayerSum {
     }
 }
 
-/// The training iterations of a run's timeline.
+/// The number of training iterations in the timeline of a run.
 pub(crate) fn count(run: &RunDir) -> Result<u64> {
     let mut reader = TimelineReader::open(&run.timeline())?;
     let (mut iteration, mut count) = (Iteration::default(), 0);

@@ -1,4 +1,4 @@
-//! A run as one row: what was asked for, where it ran, how long it took, what came of it.
+//! A run as one row: configuration, machine, times, results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,46 +17,46 @@ use crate::{Error, Result, default_skip, status};
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Experiment {
+pub struct RunRecord {
     /// The run directory.
     pub path: PathBuf,
-    /// Its number: the repetition.
+    /// The number of the run: the repetition.
     pub repetition: Option<u64>,
-    /// How it stands; a run whose writer was killed counts as interrupted.
+    /// The status; a run whose writer was killed counts as interrupted.
     pub status: Status,
     /// `experiment.toml`.
     pub configuration: Value,
-    /// `summary.json`; none if the run ended before it was written.
+    /// `summary.json`; `None` if the run ended before it was written.
     pub summary: Option<Summary>,
-    /// `machine.json`; none if the run ended before it was written.
+    /// `machine.json`; `None` if the run ended before it was written.
     pub machine: Option<Machine>,
-    /// Times along the run.
+    /// Times during the run.
     pub progress: Progress,
-    /// Seconds that neither startup, training, validation, data nor checkpoints account for.
+    /// Seconds not attributed to startup, training, validation, data or checkpoints.
     pub unexplained_s: Option<f64>,
 }
 
-/// Wall seconds after a quarter, half, three quarters and all of the iterations; the first ones are skipped.
+/// Wall seconds up to a quarter, half, three quarters and all of the iterations after the skipped ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Progress {
-    /// Iterations recorded.
+    /// Number of recorded iterations.
     pub iterations: u64,
-    /// First iterations left out.
+    /// Number of skipped first iterations.
     pub skipped: u64,
-    /// Up to 25 % of the iterations.
+    /// Seconds up to 25 % of the iterations.
     pub time_25_s: f64,
-    /// Up to 50 %.
+    /// Seconds up to 50 % of the iterations.
     pub time_50_s: f64,
-    /// Up to 75 %.
+    /// Seconds up to 75 % of the iterations.
     pub time_75_s: f64,
-    /// All.
+    /// Seconds of all iterations.
     pub time_100_s: f64,
 }
 
 impl Progress {
-    /// From each iteration's wall seconds, leaving out `skip` of them, or [`default_skip`].
+    /// The progress from the wall seconds of each iteration, without the first `skip` or [`default_skip`].
     #[must_use]
-    pub fn of(walls: &[f64], skip: Option<u64>) -> Self {
+    pub fn from_wall_times(walls: &[f64], skip: Option<u64>) -> Self {
         let iterations = walls.len() as u64;
         let skipped = skip.unwrap_or_else(|| default_skip(iterations)).min(iterations);
         let until = |quarter: usize| {
@@ -68,9 +68,9 @@ impl Progress {
     }
 }
 
-impl Experiment {
-    /// Reads a run, finished or not. `skip` first iterations are left out, or [`default_skip`].
-    pub fn of(run: &RunDir, skip: Option<u64>) -> Result<Self> {
+impl RunRecord {
+    /// Reads a run, finished or not. The first `skip` iterations are skipped; `None`: [`default_skip`].
+    pub fn read(run: &RunDir, skip: Option<u64>) -> Result<Self> {
         let path = run.experiment();
         let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let configuration = toml::from_str(&text)
@@ -91,12 +91,12 @@ impl Experiment {
             unexplained_s: summary.as_ref().map(|summary| summary.time.unexplained_s()),
             summary,
             machine,
-            progress: Progress::of(&walls, skip),
+            progress: Progress::from_wall_times(&walls, skip),
         })
     }
 
-    /// The same without what tells the machine from all others: its UUID and the addresses of its network
-    /// cards. The run's own `machine.json` keeps them.
+    /// Removes the identity of the machine: its UUID and the addresses of its network cards. The
+    /// `machine.json` of the run keeps them.
     #[must_use]
     pub fn without_identity(mut self) -> Self {
         if let Some(machine) = &mut self.machine {
@@ -105,17 +105,16 @@ impl Experiment {
         self
     }
 
-    /// The row as columns and their text; what is not known is empty. `uuid` and `mac` of the machine are
-    /// columns only where its `identity` is wanted. Keys of the configuration come last, as
-    /// `config.<table>.<key>`.
+    /// The row as columns with their text; unknown values are empty. `uuid` and `mac` of the machine are
+    /// columns only with `identity`. Keys of the configuration are last, as `config.<table>.<key>`.
     #[must_use]
     pub fn fields(&self, identity: bool) -> Vec<(String, String)> {
         let mut fields = Vec::new();
         let mut put = |name: &str, value: String| fields.push((name.to_string(), value));
         let default = Summary::default();
-        let known = self.summary.is_some();
+        let has_summary = self.summary.is_some();
         let summary = self.summary.as_ref().unwrap_or(&default);
-        let known = |text: String| if known { text } else { String::new() };
+        let known = |text: String| if has_summary { text } else { String::new() };
         put("experiment", known(summary.experiment.clone()));
         put("repetition", show(self.repetition));
         put("path", self.path.display().to_string());
@@ -148,7 +147,7 @@ impl Experiment {
         put("images_per_second_median", float(speed.median));
         put("images_per_second_p10", float(speed.p10));
         put("images_per_second_p90", float(speed.p90));
-        let last = &summary.last;
+        let last = &summary.final_metrics;
         put("train_loss", float(last.train_loss));
         put("val_loss", float(last.val_loss));
         put("val_top1", float(last.val_top1));
@@ -200,10 +199,10 @@ impl Experiment {
     }
 }
 
-/// Runs as CSV: a header and a row each, with the machines' `identity` or without. Runs whose configurations
-/// differ in their keys leave fields empty.
+/// Runs as CSV with a header, with or without the `identity` of machines. Keys that a run does not have are
+/// empty.
 #[must_use]
-pub fn to_csv(experiments: &[Experiment], identity: bool) -> String {
+pub fn to_csv(experiments: &[RunRecord], identity: bool) -> String {
     let rows: Vec<Vec<(String, String)>> =
         experiments.iter().map(|experiment| experiment.fields(identity)).collect();
     let is_config = |name: &&str| name.starts_with("config.");
@@ -212,23 +211,23 @@ pub fn to_csv(experiments: &[Experiment], identity: bool) -> String {
     let mut columns: Vec<&str> =
         first.iter().map(|(name, _)| name.as_str()).filter(|n| !is_config(n)).collect();
     columns.extend(names().filter(is_config).collect::<std::collections::BTreeSet<_>>());
-    let mut out = row_of(columns.iter().copied());
+    let mut out = csv_row(columns.iter().copied());
     for row in &rows {
         let row: BTreeMap<&str, &str> =
             row.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        out.push_str(&row_of(columns.iter().map(|name| row.get(name).copied().unwrap_or(""))));
+        out.push_str(&csv_row(columns.iter().map(|name| row.get(name).copied().unwrap_or(""))));
     }
     out
 }
 
-/// A row of CSV.
-pub(crate) fn row_of<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+/// Formats a row of CSV.
+pub(crate) fn csv_row<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     let mut line = fields.map(csv_field).collect::<Vec<_>>().join(",");
     line.push('\n');
     line
 }
 
-/// A file that is not there yet is no error.
+/// Maps a missing file to `None`.
 fn present<T>(read: stratus_run::Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -257,6 +256,6 @@ fn float(value: Option<f64>) -> String {
 }
 
 fn seconds(value: f64) -> String {
-    // Adding to positive zero removes the sign of a negative one.
+    // Adding positive zero removes the sign of negative zero.
     format!("{:.6}", value + 0.0)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in a report.
+//! Errors of reports.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,40 +6,40 @@ use std::path::{Path, PathBuf};
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a report cannot be made.
+/// An error of a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file of the run directory cannot be read.
     #[error(transparent)]
     Run(#[from] stratus_run::Error),
-    /// The report cannot be written, or a file not be read.
+    /// A file cannot be read or written.
     #[error(
-        "cannot {action} {}: {source}; check that it exists, that this user may use it, and the disk's space",
+        "cannot {action} {}: {source}; check that it exists, its permissions, and the free disk space",
         path.display()
     )]
     Io {
-        /// What was attempted.
+        /// The operation that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A table of published figures cannot be used.
+    /// A table of published figures is invalid.
     #[error("{}: {reason}", path.display())]
-    Reference {
+    PublishedTable {
         /// The file.
         path: PathBuf,
-        /// The line, and what is wrong with it.
+        /// The line and its problem.
         reason: String,
     },
-    /// The run's configuration is not the TOML it should be.
+    /// The configuration of a run is not valid TOML.
     #[error("{} is damaged: {reason}; restore it from a copy", path.display())]
     Configuration {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the problem.
         reason: String,
     },
 }

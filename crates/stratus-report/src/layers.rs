@@ -7,14 +7,14 @@ use std::path::Path;
 use stratus_run::RunDir;
 use stratus_run::timeline::{Iteration, Purpose, TimelineReader};
 
-use crate::rows::{Column, Place, Rows};
+use crate::rows::{PhaseColumn, SlotIndex, SlotTarget};
 use crate::text::csv_field;
 use crate::{Error, Result};
 
 /// The header of `layers.csv`.
 pub const COLUMNS: &str = "epoch,iteration,layer,kind,device,forward_us,backward_us,update_us";
 
-/// Writes a run's `layers.csv` to `path` and gives the number of rows.
+/// Writes the `layers.csv` of a run to `path` and returns the number of rows.
 pub fn write_file(run: &RunDir, path: &Path) -> Result<u64> {
     let file = File::create(path).map_err(Error::io("create", path))?;
     let mut out = BufWriter::new(file);
@@ -23,13 +23,13 @@ pub fn write_file(run: &RunDir, path: &Path) -> Result<u64> {
     Ok(rows)
 }
 
-/// Writes a run's `layers.csv` to `out`, of which errors say that it is `path`; gives the number of rows.
+/// Writes the `layers.csv` of a run to `out` and returns the number of rows; errors name `path`.
 ///
 /// Microseconds are exact to the nanosecond.
 pub fn write(run: &RunDir, out: &mut impl Write, path: &Path) -> Result<u64> {
     writeln!(out, "{COLUMNS}").map_err(Error::io("write", path))?;
     let mut written = 0;
-    each(run, |LayerTimes { epoch, iteration, layer, kind, device, ns }| {
+    for_each(run, |LayerTimes { epoch, iteration, layer, kind, device, ns }| {
         let [layer, kind, device] = [layer, kind, device].map(csv_field);
         let mut line = format!("{epoch},{iteration},{layer},{kind},{device}");
         for ns in ns {
@@ -48,24 +48,24 @@ pub struct LayerTimes<'a> {
     pub epoch: u32,
     /// The iteration since the start of the run, from 1.
     pub iteration: u64,
-    /// The layer, or several whose steps are fused, joined by `+`.
+    /// The layer, or several fused layers joined by `+`.
     pub layer: &'a str,
-    /// What it does.
+    /// The kind of layer.
     pub kind: &'a str,
-    /// Where.
+    /// The device.
     pub device: &'a str,
-    /// Nanoseconds: forward, backward, update.
+    /// Nanoseconds of forward pass, backward pass and update.
     pub ns: [u64; 3],
 }
 
-/// Gives the time of every layer in every training iteration of a run. It streams: memory is that of one
-/// iteration.
+/// Calls `take` with the time of every layer in every training iteration of a run. Only one iteration is in
+/// memory at a time.
 ///
 /// # Errors
-/// Where the run's timeline cannot be read, and what `take` gives.
-pub fn each(run: &RunDir, mut take: impl FnMut(LayerTimes<'_>) -> Result<()>) -> Result<()> {
+/// If the timeline of the run cannot be read, or `take` fails.
+pub fn for_each(run: &RunDir, mut take: impl FnMut(LayerTimes<'_>) -> Result<()>) -> Result<()> {
     let mut reader = TimelineReader::open(&run.timeline())?;
-    let mut rows = Rows::default();
+    let mut rows = SlotIndex::default();
     // The fixed middle of each row: layer, kind, device.
     let mut labels: Vec<[String; 3]> = Vec::new();
     let mut now: Vec<Option<[u64; 3]>> = Vec::new();
@@ -79,12 +79,12 @@ pub fn each(run: &RunDir, mut take: impl FnMut(LayerTimes<'_>) -> Result<()>) ->
             labels.push([row.name(), row.kind.clone(), row.device.clone()]);
         }
         now.resize(labels.len(), None);
-        for (place, &ns) in rows.places[iteration.program].iter().zip(&iteration.ns) {
-            let Place::Layer(row, column) = *place else { continue };
+        for (target, &ns) in rows.targets[iteration.program].iter().zip(&iteration.ns) {
+            let SlotTarget::Layer(row, column) = *target else { continue };
             let cell = match column {
-                Column::Forward => 0,
-                Column::BackwardData | Column::BackwardWeights => 1,
-                Column::Update => 2,
+                PhaseColumn::Forward => 0,
+                PhaseColumn::BackwardData | PhaseColumn::BackwardWeights => 1,
+                PhaseColumn::Update => 2,
             };
             let cells = now[row].get_or_insert_default();
             cells[cell] = cells[cell].saturating_add(ns);

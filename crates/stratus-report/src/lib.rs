@@ -1,24 +1,25 @@
-//! Run directories to tables, CSV and pages.
+//! Reports on run directories: tables, CSV and HTML pages.
 //!
-//! Everything here reads what `stratus-run` wrote, also while it is being written, and changes nothing.
+//! All functions read the files of `stratus-run`, even while these are being written, and change nothing.
 //!
-//! - [`accounting`]: where an iteration's time goes, by layer and phase, down to what nothing accounts for;
+//! - [`accounting`]: the breakdown of the time of an iteration by layer and phase, with the unattributed
+//!   rest;
 //! - [`layers`]: the time of every layer in every iteration as `layers.csv`;
 //! - [`collect`]: a run as one row: configuration, machine, times, results;
 //! - [`tables`]: layers, iterations and runs as CSV or Parquet, of several runs in one file;
 //! - [`trace`]: iterations step by step, for Perfetto;
 //! - [`run_table`]: a run in a few lines, for its end;
-//! - [`runs`]: the runs under a folder, a line each;
-//! - [`report`]: everything about one or several runs as data, which [`page`] makes HTML of and [`markdown`]
-//!   text.
+//! - [`runs`]: the runs in a folder, one line each;
+//! - [`report`]: everything about one or several runs as data, which [`page`] renders as HTML and
+//!   [`markdown`] as text.
 
 pub mod accounting;
-pub mod brief;
 pub mod collect;
 mod error;
 pub mod layers;
 pub mod markdown;
 pub mod names;
+pub mod overview;
 pub mod page;
 pub mod report;
 mod rows;
@@ -32,22 +33,22 @@ pub mod trace;
 
 pub use error::{Error, Result};
 
-/// How many first iterations a report skips by default: 5 %, at least two, never all.
+/// The number of first iterations that a report skips by default: 5 %, at least two, never all.
 ///
-/// They pay for what happens once: pages touched first, caches, frequencies, threads that start.
+/// These iterations include one-time costs: page faults, cold caches, rising clocks, thread start-up.
 #[must_use]
 pub fn default_skip(iterations: u64) -> u64 {
     iterations.div_ceil(20).max(2).min(iterations.saturating_sub(1))
 }
 
-/// The run's status, where one that says it is running but whose writer is gone counts as interrupted.
+/// The status of a run; a running one whose writer has ended counts as interrupted.
 fn status(
     run: &stratus_run::RunDir,
     summary: &stratus_run::summary::Summary,
 ) -> stratus_run::summary::Status {
     use stratus_run::{lock, summary::Status};
-    match (summary.status, lock::holder(run.path())) {
-        (Status::Running, Ok(lock::Holder::Nobody)) => Status::Interrupted,
+    match (summary.status, lock::lock_state(run.path())) {
+        (Status::Running, Ok(lock::LockState::Free)) => Status::Interrupted,
         (status, _) => status,
     }
 }
@@ -57,10 +58,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_skip_leaves_something() {
+    fn default_skip_keeps_at_least_one_iteration() {
         let cases = [(0, 0), (1, 0), (2, 1), (3, 2), (40, 2), (41, 3), (1000, 50)];
         for (iterations, skip) in cases {
-            assert_eq!(default_skip(iterations), skip, "of {iterations}");
+            assert_eq!(default_skip(iterations), skip, "{iterations} iterations");
         }
     }
 }

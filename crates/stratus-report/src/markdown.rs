@@ -1,15 +1,15 @@
-//! A report as Markdown and as CSV: its tables, for a lab book, an issue or a spreadsheet.
+//! A report as Markdown and as CSV, for a lab book, an issue or a spreadsheet.
 
 use std::fmt::Write;
 
 use crate::accounting::WorkerCost;
-use crate::report::{Against, Change, Comparison, Diff, Report, RunReport, score_name};
+use crate::report::{Change, Comparison, Diff, PublishedComparison, Report, RunReport, score_name};
 use crate::text::{bytes, csv_field, figure, probability};
 
-/// Layers in the table of a run.
-const LAYERS: usize = 20;
+/// Maximum number of layers in the table of a run.
+const MAX_LAYERS: usize = 20;
 
-/// The report as Markdown: the comparison, then a few lines and two tables a run.
+/// The report as Markdown: the comparison, then a summary and two tables per run.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut out = String::new();
@@ -18,48 +18,48 @@ pub fn markdown(report: &Report) -> String {
     }
     if let Some(comparison) = &report.comparison {
         let (heads, rows) = comparison_table(comparison);
-        out.push_str("# Side by side\n\n");
+        out.push_str("# Comparison\n\n");
         if let Some(verdict) = &comparison.verdict {
-            let _ = writeln!(out, "{}\n", plain(verdict));
+            let _ = writeln!(out, "{}\n", escape_markdown(verdict));
         }
         table(&mut out, &heads, &rows);
         out.push('\n');
     }
-    if let Some(against) = &report.against {
-        published(&mut out, against);
+    if let Some(comparison) = &report.published {
+        published(&mut out, comparison);
     }
     for run in &report.runs {
-        of_run(&mut out, run);
+        run_section(&mut out, run);
     }
     for problem in &report.problems {
-        // A string takes every write.
+        // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "- not in this report: {}: {} ({})",
-            plain(&problem.run.display().to_string()),
+            "- missing data: {}: {} ({})",
+            escape_markdown(&problem.run.display().to_string()),
             problem.what,
-            plain(&problem.reason)
+            escape_markdown(&problem.reason)
         );
     }
     out
 }
 
-/// What was asked for as CSV: the difference of two runs, published figures beside ours; else the
-/// comparison's rows, of a single run its row.
+/// The requested table as CSV: published figures with figures of runs, the time differences of two runs, or
+/// the rows of the comparison.
 #[must_use]
 pub fn csv(report: &Report) -> String {
-    if let Some(against) = &report.against {
-        return published_csv(against);
+    if let Some(comparison) = &report.published {
+        return published_csv(comparison);
     }
     if let Some(diff) = &report.diff {
         return difference_csv(diff);
     }
-    let alone;
+    let single;
     let comparison = match &report.comparison {
         Some(comparison) => comparison,
         None => {
-            alone = Comparison::of(&report.runs);
-            &alone
+            single = Comparison::new(&report.runs);
+            &single
         }
     };
     let (heads, rows) = comparison_table(comparison);
@@ -72,10 +72,10 @@ pub fn csv(report: &Report) -> String {
     out
 }
 
-fn of_run(out: &mut String, run: &RunReport) {
-    let _ = writeln!(out, "# {}\n\n{}\n", plain(&run.label), plain(&run.headline));
+fn run_section(out: &mut String, run: &RunReport) {
+    let _ = writeln!(out, "# {}\n\n{}\n", escape_markdown(&run.label), escape_markdown(&run.headline));
     if !run.advice.is_empty() {
-        run.advice.iter().for_each(|line| _ = writeln!(out, "- {}", plain(line)));
+        run.advice.iter().for_each(|line| _ = writeln!(out, "- {}", escape_markdown(line)));
         out.push('\n');
     }
     let (accuracy, score) = (run.task.accuracy_name(), score_name(run.task));
@@ -96,7 +96,7 @@ fn of_run(out: &mut String, run: &RunReport) {
                 format!("{:.4}", epoch.train_loss),
                 format!("{:.2}", 100.0 * epoch.train_accuracy),
                 number(epoch.val_loss, 4),
-                number(epoch.val_score.map(|share| 100.0 * share), 2),
+                number(epoch.val_score.map(|score| 100.0 * score), 2),
                 format!("{:.1}", epoch.elapsed_s),
             ]
         })
@@ -109,7 +109,7 @@ fn of_run(out: &mut String, run: &RunReport) {
     let heads = ["layer", "kind", "forward ms", "backward ms", "update ms", "total ms", "share %"];
     let mut rows: Vec<Vec<String>> = layers
         .iter()
-        .take(LAYERS)
+        .take(MAX_LAYERS)
         .map(|layer| {
             let ms = [&layer.forward, &layer.backward, &layer.update, &layer.total].map(|cost| cost.mean_ms);
             let mut row = vec![layer.layer.clone(), layer.kind.clone()];
@@ -118,22 +118,22 @@ fn of_run(out: &mut String, run: &RunReport) {
             row
         })
         .collect();
-    let mut add = |name: &str, ms: f64, share: f64| {
+    let mut add = |name: &str, ms: f64, percent: f64| {
         let mut row = vec![name.to_owned(), String::new(), String::new(), String::new(), String::new()];
-        row.extend([number(Some(ms), 3), number(Some(share), 1)]);
+        row.extend([number(Some(ms), 3), number(Some(percent), 1)]);
         rows.push(row);
     };
-    let rest = layers.iter().skip(LAYERS);
-    let (ms, share) =
+    let rest = layers.iter().skip(MAX_LAYERS);
+    let (ms, percent) =
         rest.fold((0.0, 0.0), |sum, layer| (sum.0 + layer.total.mean_ms, sum.1 + layer.total.share_percent));
-    if layers.len() > LAYERS {
-        add(&format!("{} more layers", layers.len() - LAYERS), ms, share);
+    if layers.len() > MAX_LAYERS {
+        add(&format!("{} more layers", layers.len() - MAX_LAYERS), ms, percent);
     }
     for row in &accounting.phases {
         add(&row.phase.name().replace('_', " "), row.cost.mean_ms, row.cost.share_percent);
     }
     add("unattributed", accounting.unattributed.mean_ms, accounting.unattributed.share_percent);
-    add("an iteration", accounting.wall.mean_ms, 100.0);
+    add("iteration", accounting.wall.mean_ms, 100.0);
     table(out, &heads.map(str::to_owned), &rows);
     out.push('\n');
     if !accounting.workers.is_empty() {
@@ -141,7 +141,7 @@ fn of_run(out: &mut String, run: &RunReport) {
     }
 }
 
-/// What each worker communicates, and whom it waits for.
+/// Writes the communication of each worker, and the worker that it waits for.
 fn workers(out: &mut String, workers: &[WorkerCost]) {
     let heads = ["worker", "iteration ms", "communication ms", "waits for", "waiting ms"];
     let row = |worker: &WorkerCost| {
@@ -150,7 +150,7 @@ fn workers(out: &mut String, workers: &[WorkerCost]) {
             worker.worker.to_string(),
             number(Some(worker.wall.mean_ms), 3),
             number(Some(worker.communication.mean_ms), 3),
-            waited.map_or("nobody".to_owned(), |waited| format!("worker {}", waited.worker)),
+            waited.map_or("–".to_owned(), |waited| format!("worker {}", waited.worker)),
             number(waited.map(|waited| waited.mean_ms), 3),
         ]
     };
@@ -158,14 +158,14 @@ fn workers(out: &mut String, workers: &[WorkerCost]) {
     out.push('\n');
 }
 
-/// What became faster or slower: the layers that changed most, and what belongs to no layer.
+/// Writes time differences: the layers that changed most, and the phases outside layers.
 fn difference(out: &mut String, diff: &Diff) {
-    let _ = writeln!(out, "# What became faster or slower\n\n{}\n", plain(&diff.headline));
-    let _ = writeln!(out, "Judged by {}.\n", diff.test);
+    let _ = writeln!(out, "# Time differences\n\n{}\n", escape_markdown(&diff.headline));
+    let _ = writeln!(out, "Test: {}.\n", diff.test);
     for side in [0, 1] {
         if !diff.only[side].is_empty() {
-            let names = plain(&diff.only[side].join(", "));
-            let _ = writeln!(out, "Only in {}: {names}.\n", plain(&diff.runs[side]));
+            let names = escape_markdown(&diff.only[side].join(", "));
+            let _ = writeln!(out, "Only in {}: {names}.\n", escape_markdown(&diff.runs[side]));
         }
     }
     let unit = diff.per.unit();
@@ -186,22 +186,22 @@ fn difference(out: &mut String, diff: &Diff) {
     };
     layers.sort_by(|a, b| size(&b.total).total_cmp(&size(&a.total)));
     let mut rows = Vec::new();
-    for layer in layers.iter().take(LAYERS) {
+    for layer in layers.iter().take(MAX_LAYERS) {
         let phases = layer.phases().into_iter().rev();
-        let there = phases.filter(|(_, change)| change.before_ms.is_some() || change.after_ms.is_some());
-        rows.extend(there.map(|(phase, change)| row(&layer.layer, phase, change)));
+        let present = phases.filter(|(_, change)| change.before_ms.is_some() || change.after_ms.is_some());
+        rows.extend(present.map(|(phase, change)| row(&layer.layer, phase, change)));
     }
-    rows.extend(diff.phases.iter().map(|of| row("", of.phase.name(), &of.change)));
+    rows.extend(diff.phases.iter().map(|difference| row("", difference.phase.name(), &difference.change)));
     rows.push(row("", "unattributed", &diff.unattributed));
-    rows.push(row("", &format!("an {}", diff.per.name()), &diff.wall));
+    rows.push(row("", diff.per.name(), &diff.wall));
     table(out, &heads, &rows);
-    if layers.len() > LAYERS {
-        let _ = writeln!(out, "\n{} more layers changed less.", layers.len() - LAYERS);
+    if layers.len() > MAX_LAYERS {
+        let _ = writeln!(out, "\n{} more layers changed less.", layers.len() - MAX_LAYERS);
     }
     out.push('\n');
 }
 
-/// A row a layer and phase, a row a phase that belongs to no layer, and all of it.
+/// One row per layer and phase, one per phase outside layers, and the wall time.
 fn difference_csv(diff: &Diff) -> String {
     let mut out = String::from("layer,kind,phase,per,before_ms,after_ms,difference_ms,percent,p,verdict\n");
     let mut row = |layer: &str, kind: &str, phase: &str, change: &Change| {
@@ -219,22 +219,22 @@ fn difference_csv(diff: &Diff) -> String {
             }
         }
     }
-    diff.phases.iter().for_each(|of| row("", "", of.phase.name(), &of.change));
+    diff.phases.iter().for_each(|difference| row("", "", difference.phase.name(), &difference.change));
     row("", "", "unattributed", &diff.unattributed);
     row("", "", "wall", &diff.wall);
     out
 }
 
-/// Published figures beside those of runs.
-fn published(out: &mut String, against: &Against) {
-    let _ = writeln!(out, "# Beside published figures\n");
-    let left_out = against.left_out();
-    if !left_out.is_empty() {
-        let _ = writeln!(out, "{}\n", plain(&left_out));
+/// Writes published figures with the corresponding figures of runs.
+fn published(out: &mut String, comparison: &PublishedComparison) {
+    let _ = writeln!(out, "# Published figures\n");
+    let omissions = comparison.omissions();
+    if !omissions.is_empty() {
+        let _ = writeln!(out, "{}\n", escape_markdown(&omissions));
     }
     let heads = ["quantity", "network", "batch", "published", "ours", "unit", "ratio"];
-    let more = ["published on", "ours on", "source", "run", "what differs"];
-    let rows: Vec<Vec<String>> = against
+    let more = ["published on", "ours on", "source", "run", "differences"];
+    let rows: Vec<Vec<String>> = comparison
         .rows
         .iter()
         .map(|row| {
@@ -260,30 +260,30 @@ fn published(out: &mut String, against: &Against) {
     out.push('\n');
 }
 
-/// The columns of the published table, then the run's.
-fn published_csv(against: &Against) -> String {
+/// The columns of the published table, then the columns of the run.
+fn published_csv(comparison: &PublishedComparison) -> String {
     let mut out = String::from(
         "source,framework,model,dataset,machine,image_size,epochs,iterations,batch_size,metric,value,unit,\
          note,run,run_machine,ours,ratio,differences\n",
     );
-    for row in &against.rows {
-        let of = &row.published;
+    for row in &comparison.rows {
+        let figure = &row.published;
         let count = |count: Option<u64>| count.map_or(String::new(), |count| count.to_string());
         let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:?}"));
         let fields = [
-            of.source.clone(),
-            of.framework.clone(),
-            of.model.clone(),
-            of.dataset.clone(),
-            of.machine.clone(),
-            of.image_size.clone(),
-            count(of.epochs),
-            count(of.iterations),
-            count(of.batch_size),
-            of.metric.clone(),
-            number(Some(of.value)),
-            of.unit.clone(),
-            of.note.clone(),
+            figure.source.clone(),
+            figure.framework.clone(),
+            figure.model.clone(),
+            figure.dataset.clone(),
+            figure.machine.clone(),
+            figure.image_size.clone(),
+            count(figure.epochs),
+            count(figure.iterations),
+            count(figure.batch_size),
+            figure.metric.clone(),
+            number(Some(figure.value)),
+            figure.unit.clone(),
+            figure.note.clone(),
             row.run.clone(),
             row.machine.clone().unwrap_or_default(),
             number(row.ours),
@@ -315,7 +315,7 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
         let mut cells = vec![row.label.clone(), row.status.clone()];
         cells.extend(row.values.iter().cloned());
         cells.extend([
-            number(row.best_score.map(|share| 100.0 * share), 2),
+            number(row.best_score.map(|score| 100.0 * score), 2),
             number(row.val_loss, 4),
             number(row.train_loss, 4),
             number(row.iteration_ms, 3),
@@ -337,7 +337,7 @@ fn number(value: Option<f64>, decimals: usize) -> String {
 
 fn table(out: &mut String, heads: &[String], rows: &[Vec<String>]) {
     let mut line = |cells: &[String]| {
-        let cells: Vec<String> = cells.iter().map(|cell| plain(cell)).collect();
+        let cells: Vec<String> = cells.iter().map(|cell| escape_markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     };
     line(heads);
@@ -345,17 +345,17 @@ fn table(out: &mut String, heads: &[String], rows: &[Vec<String>]) {
     rows.iter().for_each(|row| line(row));
 }
 
-/// Text without what Markdown would take for markup.
-fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
+/// Escapes the markup characters of Markdown.
+fn escape_markdown(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
-            '<' => plain.push_str("&lt;"),
-            '>' => plain.push_str("&gt;"),
-            '|' | '`' | '*' | '[' | ']' | '\\' => plain.extend(['\\', letter]),
-            letter if letter.is_control() => plain.push(' '),
-            letter => plain.push(letter),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '|' | '`' | '*' | '[' | ']' | '\\' => escaped.extend(['\\', letter]),
+            letter if letter.is_control() => escaped.push(' '),
+            letter => escaped.push(letter),
         }
     }
-    plain
+    escaped
 }

@@ -1,46 +1,46 @@
-//! Names of layers, shortened so that they fit a column and stay different.
+//! Shortening of layer names to the width of a column, keeping them distinct.
 
 use crate::text::fit;
 use std::collections::BTreeMap;
 
-/// What stands for what was left out.
-const GAP: &str = "…";
+/// The mark for omitted parts.
+const ELLIPSIS: &str = "…";
 
-/// `names` in at most `width` columns each: parts between `.` and `+` are left out of their middles, such as
-/// `layer1.0.…relu2`. Names that would read alike are numbered.
+/// Shortens names to at most `width` columns each, by omitting middle parts between `.` and `+`, such as
+/// `layer1.0.…relu2`. Names that would become equal are numbered.
 #[must_use]
 pub fn shorten(names: &[String], width: usize) -> Vec<String> {
-    let mut short: Vec<String> = names.iter().map(|name| one(name, width)).collect();
-    let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut short: Vec<String> = names.iter().map(|name| shorten_one(name, width)).collect();
+    let mut equal: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, name) in short.iter().enumerate() {
-        alike.entry(name.clone()).or_default().push(at);
+        equal.entry(name.clone()).or_default().push(at);
     }
-    for places in alike.into_values().filter(|places| places.len() > 1) {
-        // Names that were alike before are no news.
-        if places.iter().all(|at| names[*at] == names[places[0]]) {
+    for positions in equal.into_values().filter(|positions| positions.len() > 1) {
+        // Names that were equal before stay equal.
+        if positions.iter().all(|at| names[*at] == names[positions[0]]) {
             continue;
         }
-        for (number, at) in (1..).zip(places) {
+        for (number, at) in (1..).zip(positions) {
             let mark = format!("~{number}");
-            short[at] = one(&names[at], width.saturating_sub(mark.len())) + &mark;
+            short[at] = shorten_one(&names[at], width.saturating_sub(mark.len())) + &mark;
         }
     }
     short
 }
 
-fn one(name: &str, width: usize) -> String {
+fn shorten_one(name: &str, width: usize) -> String {
     if name.chars().count() <= width {
         return name.to_owned();
     }
-    // Each part with what separates it from the next one.
+    // Each part with the separator that follows it.
     let parts: Vec<&str> = name.split_inclusive(['.', '+']).collect();
     let length = |parts: &[&str]| parts.iter().map(|part| part.chars().count()).sum::<usize>();
-    let room = width.saturating_sub(GAP.chars().count());
+    let available = width.saturating_sub(ELLIPSIS.chars().count());
     let (mut head, mut tail) = (0, 0);
-    // The end says which layer it is, the beginning where: both grow in turn.
+    // The end identifies the layer, the beginning its position in the network: extend both in turn.
     loop {
         let used = length(&parts[..head]) + length(&parts[parts.len() - tail..]);
-        let next = |part: &str| used + part.chars().count() <= room;
+        let next = |part: &str| used + part.chars().count() <= available;
         if head + tail < parts.len() && tail <= head && next(parts[parts.len() - tail - 1]) {
             tail += 1;
         } else if head + tail < parts.len() && next(parts[head]) {
@@ -52,7 +52,12 @@ fn one(name: &str, width: usize) -> String {
     if head + tail == 0 {
         return fit(name, width);
     }
-    parts[..head].iter().copied().chain([GAP]).chain(parts[parts.len() - tail..].iter().copied()).collect()
+    parts[..head]
+        .iter()
+        .copied()
+        .chain([ELLIPSIS])
+        .chain(parts[parts.len() - tail..].iter().copied())
+        .collect()
 }
 
 #[cfg(test)]
@@ -67,22 +72,22 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_is_left_out_by_parts() {
+    fn omits_middle_parts() {
         assert_eq!(short(&["fc"], 8), ["fc"]);
         assert_eq!(short(&["layer1.0.bn2+layer1.0.add+layer1.0.relu2"], 24), ["layer1.0.…layer1.0.relu2"]);
         assert_eq!(short(&["layer1.0.bn2+layer1.0.add+layer1.0.relu2"], 18), ["layer1.0.…0.relu2"]);
         assert_eq!(short(&["layer1.0.bn2+layer1.0.add+layer1.0.relu2"], 9), ["…relu2"]);
-        // A name without parts is cut.
+        // A name without parts is truncated.
         assert_eq!(short(&["abcdefghijkl"], 7), ["abc..kl"]);
     }
 
     #[test]
-    fn no_two_names_read_alike() {
+    fn shortened_names_stay_distinct() {
         let names =
             ["inception3a.branch1.conv.x", "inception3a.branch2.conv.x", "inception3a.branch3.conv.x"];
         let short = short(&names, 16);
         assert_eq!(short.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{short:?}");
-        // What is the same stays the same.
+        // Equal names stay equal.
         let same = shorten(&["a.b.c.d.e.f.g".into(), "a.b.c.d.e.f.g".into()], 8);
         assert_eq!(same[0], same[1]);
     }

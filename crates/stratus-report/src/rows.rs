@@ -1,10 +1,10 @@
-//! Which row and column of a table each slot of a timeline belongs to.
+//! Assignment of the slots of a timeline to rows and columns of a table.
 
 use std::collections::HashMap;
 
 use stratus_run::timeline::{Phase, Program, Slot};
 
-/// A row of a table by layer: a layer, or several whose steps are fused, on a device.
+/// A layer row of a table: a layer, or several fused layers, on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LayerRow {
     pub(crate) layers: Vec<String>,
@@ -18,16 +18,16 @@ impl LayerRow {
     }
 }
 
-/// The columns of a table by layer.
+/// The columns of a layer row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
+pub(crate) enum PhaseColumn {
     Forward,
     BackwardData,
     BackwardWeights,
     Update,
 }
 
-impl Column {
+impl PhaseColumn {
     pub(crate) const COUNT: usize = 4;
 
     pub(crate) fn is_forward(self) -> bool {
@@ -35,45 +35,45 @@ impl Column {
     }
 }
 
-/// Where a slot's time goes.
+/// The cell that the time of a slot is added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A row by layer, and its column.
-    Layer(usize, Column),
-    /// A row by phase.
+pub(crate) enum SlotTarget {
+    /// A layer row, and its column.
+    Layer(usize, PhaseColumn),
+    /// A phase row.
     Phase(usize),
 }
 
-/// The rows of all programs of a timeline, in the order in which their slots appear.
+/// The rows of all programs of a timeline, in the order of their slots.
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct SlotIndex {
     pub(crate) layers: Vec<LayerRow>,
     pub(crate) phases: Vec<Phase>,
-    /// The place of every slot, by program.
-    pub(crate) places: Vec<Vec<Place>>,
+    /// The target of every slot, by program.
+    pub(crate) targets: Vec<Vec<SlotTarget>>,
     known: HashMap<(Vec<String>, String), usize>,
 }
 
-impl Rows {
-    /// Takes in the programs that were not there yet.
+impl SlotIndex {
+    /// Adds the programs that are not indexed yet.
     pub(crate) fn update(&mut self, programs: &[Program]) {
-        for program in &programs[self.places.len().min(programs.len())..] {
-            let places = program.slots.iter().map(|slot| self.place(slot)).collect();
-            self.places.push(places);
+        for program in &programs[self.targets.len().min(programs.len())..] {
+            let targets = program.slots.iter().map(|slot| self.target(slot)).collect();
+            self.targets.push(targets);
         }
     }
 
-    fn place(&mut self, slot: &Slot) -> Place {
+    fn target(&mut self, slot: &Slot) -> SlotTarget {
         let column = match slot.phase {
-            Phase::Forward => Some(Column::Forward),
-            Phase::BackwardData => Some(Column::BackwardData),
-            Phase::BackwardWeights => Some(Column::BackwardWeights),
-            Phase::Update => Some(Column::Update),
+            Phase::Forward => Some(PhaseColumn::Forward),
+            Phase::BackwardData => Some(PhaseColumn::BackwardData),
+            Phase::BackwardWeights => Some(PhaseColumn::BackwardWeights),
+            Phase::Update => Some(PhaseColumn::Update),
             _ => None,
         };
         match column {
-            Some(column) if !slot.layers.is_empty() => Place::Layer(self.layer(slot), column),
-            _ => Place::Phase(self.phase(slot.phase)),
+            Some(column) if !slot.layers.is_empty() => SlotTarget::Layer(self.layer(slot), column),
+            _ => SlotTarget::Phase(self.phase(slot.phase)),
         }
     }
 

@@ -1,76 +1,75 @@
-//! A run in a few lines, as printed at its end.
+//! The summary of a run in a few lines, as printed at its end.
 
 use std::fmt::Write;
 
 use stratus_run::RunDir;
-use stratus_run::checkpoint::Best;
-use stratus_run::summary::{FirstStage, Forecast, LossScale, Summary};
+use stratus_run::checkpoint::BestCheckpoint;
+use stratus_run::summary::{FirstStageSummary, Forecast, LossScaleSummary, Summary};
 
 use crate::text::bytes;
 use crate::{Result, status};
 
-/// Columns of the names.
-const NAMES: usize = 13;
+/// Width of the labels.
+const LABEL_WIDTH: usize = 13;
 
-/// Of so many classes, or fewer, the five likeliest tell nothing: top-5 accuracy is not shown.
-pub const FEW_CLASSES: usize = 5;
+/// Maximum number of classes for which top-5 accuracy is meaningless and not shown.
+pub const MAX_CLASSES_WITHOUT_TOP5: usize = 5;
 
-/// Reads a run's summary and renders it.
-pub fn of(run: &RunDir, width: usize) -> Result<String> {
+/// Reads the summary of a run and renders it.
+pub fn render_run(run: &RunDir, width: usize) -> Result<String> {
     let mut summary = Summary::read(&run.summary())?;
     summary.status = status(run, &summary);
     Ok(render(&summary, run, width))
 }
 
-/// A summary as text. What is not known is left out. Lines are broken where they would be longer than
-/// `width`.
+/// Renders a summary as text, without unknown values. Lines are wrapped at `width`.
 #[must_use]
 pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     let mut out = String::new();
     let Summary { model, dataset, device, threads, precision, batch_size, .. } = summary;
     let resumed = match summary.resumed {
         0 => String::new(),
-        1 => ", continued once".into(),
-        n => format!(", continued {n} times"),
+        1 => ", resumed once".into(),
+        n => format!(", resumed {n} times"),
     };
-    // A string takes every write.
+    // Writing to a String cannot fail.
     let _ = writeln!(out, "{model} on {dataset}: {}{resumed}", summary.status.name());
     let mut line = |name: &str, parts: Vec<String>| {
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return };
-        let mut text = format!("  {name:<NAMES$} {first}");
+        let mut text = format!("  {name:<LABEL_WIDTH$} {first}");
         for part in parts {
             text.push(',');
             if text.chars().count() + 1 + part.chars().count() <= width {
                 text.push(' ');
             } else {
                 let _ = writeln!(out, "{text}");
-                text = format!("  {:NAMES$} ", "");
+                text = format!("  {:LABEL_WIDTH$} ", "");
             }
             text.push_str(&part);
         }
         let _ = writeln!(out, "{text}");
     };
     let parts = [device.clone(), count((*threads).into(), "thread"), precision.clone()];
-    line("computed by", parts.into_iter().chain([format!("batch size {batch_size}")]).collect());
-    line("done", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
-    let of_stage = |stage: &FirstStage| {
+    line("device", parts.into_iter().chain([format!("batch size {batch_size}")]).collect());
+    line("progress", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
+    let stage_parts = |stage: &FirstStageSummary| {
         vec![stage.model.clone(), count(stage.epochs.into(), "epoch"), format!("{:.2} s", stage.total_s)]
     };
-    line("first stage", summary.first_stage.as_ref().map(of_stage).unwrap_or_default());
+    line("first stage", summary.first_stage.as_ref().map(stage_parts).unwrap_or_default());
     line("", summary.stopped_early.iter().map(ToString::to_string).collect());
     let speed = &summary.images_per_second;
     line(
         "images/s",
         some([
-            speed.median.map(|v| format!("{v:.0} in the median")),
+            speed.median.map(|v| format!("median {v:.0}")),
             speed.p10.map(|v| format!("p10 {v:.0}")),
             speed.p90.map(|v| format!("p90 {v:.0}")),
         ]),
     );
-    let last = &summary.last;
-    // Of so few classes, five are all or nearly. There are more than are listed where none is.
-    let few = (1..=FEW_CLASSES).contains(&summary.classes.len());
+    let last = &summary.final_metrics;
+    // An empty list means that there are more classes than are listed.
+    let few = (1..=MAX_CLASSES_WITHOUT_TOP5).contains(&summary.classes.len());
     line(
         "loss",
         some([
@@ -78,10 +77,10 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
             last.val_loss.map(|v| format!("validation {v:.4}")),
         ]),
     );
-    let of_scale = |scale: &LossScale| {
+    let scale_parts = |scale: &LossScaleSummary| {
         vec![format!("{}", scale.scale), format!("{} skipped", count(scale.skipped_iterations, "iteration"))]
     };
-    line("loss scale", summary.loss_scale.as_ref().map(of_scale).unwrap_or_default());
+    line("loss scale", summary.loss_scale.as_ref().map(scale_parts).unwrap_or_default());
     line(
         "validation",
         some([
@@ -89,17 +88,17 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
             last.val_top5.filter(|_| !few).map(|v| format!("top-5 {:.2} %", 100.0 * v)),
             last.val_miou.map(|v| format!("mean IoU {:.2} %", 100.0 * v)),
             last.val_accuracy.map(|v| format!("accuracy {:.2} %", 100.0 * v)),
-            last.val_mean_accuracy.map(|v| format!("mean of the classes' {:.2} %", 100.0 * v)),
+            last.val_mean_accuracy.map(|v| format!("mean class accuracy {:.2} %", 100.0 * v)),
             last.val_bf.map(|v| format!("boundary F1 {:.2} %", 100.0 * v)),
-            last.val_views.map(|views| format!("{views} views of each image")),
-            last.val_ema_decay.map(|decay| format!("of averaged weights, decay {decay}")),
+            last.val_views.map(|views| format!("{views} views per image")),
+            last.val_ema_decay.map(|decay| format!("averaged weights, decay {decay}")),
         ]),
     );
-    let of_best = |best: &Best| {
-        let Best { metric, value, epoch, iteration } = best;
+    let best_parts = |best: &BestCheckpoint| {
+        let BestCheckpoint { metric, value, epoch, iteration } = best;
         vec![format!("epoch {epoch}"), format!("{metric} {value:.4}"), format!("checkpoint {iteration}")]
     };
-    line("best", summary.best.as_ref().map(of_best).unwrap_or_default());
+    line("best", summary.best.as_ref().map(best_parts).unwrap_or_default());
     let time = &summary.time;
     let parts = [
         ("startup", time.startup_s),
@@ -109,9 +108,9 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         ("checkpoints", time.checkpoint_s),
         ("unexplained", time.unexplained_s()),
     ];
-    // Adding to positive zero removes the sign of a negative one.
+    // Adding positive zero removes the sign of negative zero.
     let parts = parts.map(|(name, s)| format!("{name} {:.2}", (s * 100.0).round() / 100.0 + 0.0));
-    line("seconds", std::iter::once(format!("{:.2} in all", time.total_s)).chain(parts).collect());
+    line("seconds", std::iter::once(format!("total {:.2}", time.total_s)).chain(parts).collect());
     let accounting = &summary.accounting;
     line(
         "accounted for",
@@ -122,35 +121,30 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
             (accounting.unattributed_percent * 1000.0).round() / 1000.0 + 0.0
         )],
     );
-    // The system's own services are no news.
+    // Small loads, such as system services, are not reported.
     let others = summary.usage.stolen_percent.filter(|percent| *percent >= 5.0);
-    line(
-        "shared",
-        some(
-            [others.map(|percent| format!("{percent:.0} % of the processors' time went to other programs"))],
-        ),
-    );
-    let of_forecast = |forecast: &Forecast| {
+    line("shared", some([others.map(|percent| format!("other programs used {percent:.0} % of CPU time"))]));
+    let forecast_parts = |forecast: &Forecast| {
         let Forecast { step_s, low_s, high_s, measured_step_s, error_percent, .. } = forecast;
         let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
         vec![
-            format!("a step {} ms ({} to {})", ms(*step_s), ms(*low_s), ms(*high_s)),
+            format!("step {} ms ({} to {})", ms(*step_s), ms(*low_s), ms(*high_s)),
             format!("measured {}", measured_step_s.map_or("–".to_owned(), |s| format!("{} ms", ms(s)))),
-            format!("off by {}", error_percent.map_or("–".to_owned(), |e| format!("{e:+.1} %"))),
+            format!("error {}", error_percent.map_or("–".to_owned(), |e| format!("{e:+.1} %"))),
         ]
     };
-    line("forecast", summary.forecast.as_ref().map(of_forecast).unwrap_or_default());
+    line("forecast", summary.forecast.as_ref().map(forecast_parts).unwrap_or_default());
     let memory = &summary.memory;
     line(
         "memory",
         some([
             memory.planned_peak_bytes.map(|v| format!("planned {}", bytes(v))),
-            memory.measured_peak_rss_bytes.map(|v| format!("resident at most {}", bytes(v))),
-            memory.planned_device_bytes.map(|v| format!("planned on the device {}", bytes(v))),
-            memory.device_peak_bytes.map(|v| format!("on the device at most {}", bytes(v))),
+            memory.measured_peak_rss_bytes.map(|v| format!("peak resident {}", bytes(v))),
+            memory.planned_device_bytes.map(|v| format!("planned on device {}", bytes(v))),
+            memory.device_peak_bytes.map(|v| format!("peak on device {}", bytes(v))),
         ]),
     );
-    line("weights' hash", summary.weights_sha256.iter().cloned().collect());
+    line("weights hash", summary.weights_sha256.iter().cloned().collect());
     line("run directory", vec![run.path().display().to_string()]);
     out
 }

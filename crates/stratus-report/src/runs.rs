@@ -1,6 +1,6 @@
-//! The runs under a folder, a line each: how they stand, what was trained, what came of it.
+//! The runs in a folder, one line each: status, configuration, results.
 //!
-//! Only small files are read, so that hundreds of long runs are listed at once.
+//! Only small files are read, so that hundreds of long runs are listed quickly.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +12,15 @@ use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::summary::{Status, Summary};
 
-use crate::report::{flatten, is_place, score_name, settle_rate};
+use crate::report::{apply_batch_scaling, flatten, is_ignored_key, score_name};
 use crate::{Error, Result, status};
 
-/// A run in a few words.
+/// A run in a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RunLine {
+pub struct RunListing {
     /// The run directory.
     pub path: PathBuf,
-    /// How it stands; a run whose writer was killed counts as interrupted.
+    /// The status; a run whose writer was killed counts as interrupted.
     pub status: Status,
     /// The experiment's name.
     pub experiment: String,
@@ -28,38 +28,38 @@ pub struct RunLine {
     pub network: String,
     /// The data set.
     pub data: String,
-    /// Epochs done.
+    /// Completed epochs.
     pub epochs: u64,
-    /// Epochs wanted.
+    /// Configured epochs.
     pub of_epochs: Option<u64>,
-    /// What [`RunLine::best`] is: `top-1` or `mean IoU`; none before the first epoch.
+    /// The metric of [`RunListing::best`]: `top-1` or `mean IoU`; `None` before the first epoch.
     pub score: Option<&'static str>,
-    /// The best on the validation data so far.
+    /// The best validation metric so far.
     pub best: Option<f64>,
-    /// The last training loss.
+    /// Last training loss.
     pub train_loss: Option<f64>,
-    /// Images a second: the median.
+    /// Median images per second.
     pub images_per_second: Option<f64>,
-    /// Seconds in all.
+    /// Total seconds.
     pub total_s: Option<f64>,
-    /// Keys of the configuration in which runs of this experiment's name differ, with this run's values.
+    /// The values of keys of the configuration that differ between runs of the same experiment name.
     pub differences: BTreeMap<String, String>,
     #[serde(skip)]
     settings: BTreeMap<String, String>,
 }
 
-/// A run that cannot be listed.
+/// A run that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unlisted {
+pub struct UnreadableRun {
     /// The run directory.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-impl RunLine {
+impl RunListing {
     /// Reads a run, finished or not.
-    fn of(run: &RunDir) -> Result<Self> {
+    fn read(run: &RunDir) -> Result<Self> {
         let path = run.experiment();
         let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let configuration: Value = toml::from_str(&text)
@@ -71,8 +71,8 @@ impl RunLine {
         if let Some(tables) = configuration.as_object() {
             tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
         }
-        settle_rate(&mut settings);
-        settings.retain(|key, _| !is_place(key));
+        apply_batch_scaling(&mut settings);
+        settings.retain(|key, _| !is_ignored_key(key));
         let summary = match Summary::read(&run.summary()) {
             Ok(summary) => Some(summary),
             Err(error) if error.is_not_found() => None,
@@ -120,28 +120,28 @@ impl RunLine {
     }
 }
 
-/// The runs that `paths` stand for, in their order.
+/// The runs at `paths`, in their order.
 ///
 /// # Errors
-/// Where a folder cannot be searched. A run that cannot be read is listed as such.
-pub fn list<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<RunLine>, Vec<Unlisted>)> {
-    let (mut lines, mut unlisted) = (Vec::new(), Vec::new());
+/// If a folder cannot be searched. Runs that cannot be read are listed separately.
+pub fn list<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<RunListing>, Vec<UnreadableRun>)> {
+    let (mut lines, mut unreadable) = (Vec::new(), Vec::new());
     for path in paths {
         for run in RunDir::find(path.as_ref())? {
-            match RunLine::of(&run) {
+            match RunListing::read(&run) {
                 Ok(line) => lines.push(line),
                 Err(error) => {
-                    unlisted.push(Unlisted { path: run.path().to_owned(), reason: error.to_string() });
+                    unreadable.push(UnreadableRun { path: run.path().to_owned(), reason: error.to_string() });
                 }
             }
         }
     }
     find_differences(&mut lines);
-    Ok((lines, unlisted))
+    Ok((lines, unreadable))
 }
 
-/// What runs of one experiment's name do not have in common.
-fn find_differences(lines: &mut [RunLine]) {
+/// Finds the keys that differ between runs of the same experiment name.
+fn find_differences(lines: &mut [RunListing]) {
     let mut values: BTreeMap<(String, String), (usize, Vec<String>)> = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for line in lines.iter() {
@@ -163,13 +163,13 @@ fn find_differences(lines: &mut [RunLine]) {
         let differences = line.settings.iter().filter(|(key, _)| differs(key));
         line.differences = differences.map(|(key, value)| (key.clone(), value.clone())).collect();
     }
-    // Validation's batch is mostly training's.
-    let follows = |line: &RunLine| {
-        let [of_validation, of_training] =
+    // The validation batch size usually equals the training batch size.
+    let is_redundant = |line: &RunListing| {
+        let [validation, training] =
             ["validation.batch_size", "train.batch_size"].map(|key| line.differences.get(key));
-        of_validation.is_none() || of_validation == of_training
+        validation.is_none() || validation == training
     };
-    if lines.iter().all(follows) {
+    if lines.iter().all(is_redundant) {
         lines.iter_mut().for_each(|line| _ = line.differences.remove("validation.batch_size"));
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         RunDir::open(&path).unwrap()
     }
 
-    fn of(width: usize, seed: usize) -> String {
+    fn configuration(width: usize, seed: usize) -> String {
         format!(
             "[experiment]\nname = \"digits\"\n[model]\nname = \"digits\"\n\
              width = {width}\n[data]\nname = \"mnist\"\n\
@@ -196,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_listed_with_what_differs() {
+    fn lists_runs_with_their_differences() {
         let root = tempfile::tempdir().unwrap();
-        let first = run(root.path(), "digits/1", &of(8, 1));
-        run(root.path(), "digits/2", &of(16, 2));
+        let first = run(root.path(), "digits/1", &configuration(8, 1));
+        run(root.path(), "digits/2", &configuration(16, 2));
         run(root.path(), "vgg/1", "[experiment]\nname = \"vgg\"\n");
         run(root.path(), "bad/1", "not TOML");
         let mut rows = CsvWriter::<EpochRow>::open(&first.epochs(), Task::Classification).unwrap();
@@ -209,16 +209,16 @@ mod tests {
             rows.append(&row).unwrap();
         }
         rows.flush().unwrap();
-        let (lines, unlisted) = list(&[root.path()]).unwrap();
-        assert_eq!(unlisted.len(), 1);
-        assert!(unlisted[0].reason.contains("bad/1/experiment.toml"), "{}", unlisted[0].reason);
+        let (lines, unreadable) = list(&[root.path()]).unwrap();
+        assert_eq!(unreadable.len(), 1);
+        assert!(unreadable[0].reason.contains("bad/1/experiment.toml"), "{}", unreadable[0].reason);
         let [one, two, vgg] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!((one.epochs, one.of_epochs, one.best, one.score), (3, Some(5), Some(0.9), Some("top-1")));
         assert_eq!((two.epochs, two.best, two.score, two.total_s), (0, None, None, None));
-        // Where the data are and what the seed is makes no other experiment.
+        // The data path and the seed do not count as differences.
         assert_eq!(one.differences, BTreeMap::from([("model.width".to_owned(), "8".to_owned())]));
         assert_eq!(two.setting("model.width"), Some("16"));
         assert!(vgg.differences.is_empty());
-        assert_eq!(one.status, Status::Interrupted, "nobody writes it");
+        assert_eq!(one.status, Status::Interrupted, "no process writes it");
     }
 }

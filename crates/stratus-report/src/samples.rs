@@ -1,9 +1,10 @@
 //! The median of many values in bounded memory.
 
-/// Exact up to this many values; beyond, over evenly spaced ones, at least half as many.
-const LIMIT: usize = 16_384;
+/// Maximum number of stored values. With more, the median is over at least half that number of evenly spaced
+/// values.
+const MAX_SAMPLES: usize = 16_384;
 
-/// Keeps every value, later every second, every fourth, ….
+/// Stores every value, later every second, every fourth, ….
 #[derive(Clone, Debug)]
 pub(crate) struct Samples {
     values: Vec<i64>,
@@ -19,13 +20,13 @@ impl Default for Samples {
 
 impl Samples {
     pub(crate) fn push(&mut self, value: i128) {
-        // The stride is a power of two; a division would take longer than all the rest.
+        // The stride is a power of two, which avoids a slow division.
         if self.seen & (self.stride - 1) == 0 {
             let clamped = value.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
             self.values.push(clamped as i64);
         }
         self.seen += 1;
-        if self.values.len() == LIMIT {
+        if self.values.len() == MAX_SAMPLES {
             let mut keep = false;
             self.values.retain(|_| {
                 keep = !keep;
@@ -35,7 +36,7 @@ impl Samples {
         }
     }
 
-    /// The middle value, or the mean of the two middle ones; 0 of nothing.
+    /// The median; 0 without values.
     pub(crate) fn median(mut self) -> f64 {
         let n = self.values.len();
         if n == 0 {
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_exact_while_few_and_close_when_many() {
+    fn median_is_exact_for_few_values_and_close_for_many() {
         assert_eq!(median([]), 0.0);
         assert_eq!(median([7]), 7.0);
         assert_eq!(median([9, 1, 4, 2]), 3.0);

@@ -1,6 +1,6 @@
-//! What `stratus collect --out` writes: layers, iterations or runs, of several runs in one file.
+//! The tables of `stratus collect --out`: layers, iterations or runs, of several runs in one file.
 //!
-//! Every row begins with its run's path. A column that a run does not have is empty in its rows.
+//! The first column is the path of the run. Columns that a run does not have are empty in its rows.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,51 +9,57 @@ use std::path::Path;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, IterationRow};
 
-use crate::collect::Experiment;
+use crate::collect::RunRecord;
 use crate::layers;
-use crate::table::{Column, Field, Format, Kind, TableWriter};
+use crate::table::{Column, ColumnType, FieldValue, TableFormat, TableWriter};
 use crate::{Error, Result};
 
-/// The rows of a table.
+/// The kind of rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// A layer in an iteration: the columns of `layers.csv`.
+pub enum TableKind {
+    /// One row per layer and iteration, with the columns of `layers.csv`.
     Layers,
-    /// An iteration: the columns of `iterations.csv`.
+    /// One row per iteration, with the columns of `iterations.csv`.
     Iterations,
-    /// A run: configuration, machine, times, results; with what identifies the machine, or without.
-    Experiments {
-        /// Whether `uuid` and `mac` of the machine are columns.
+    /// One row per run: configuration, machine, times, results.
+    Runs {
+        /// True to include the identity of the machine: `uuid` and `mac`.
         identity: bool,
     },
 }
 
-/// Writes a table of `runs` to `path`, which is replaced when it is complete; gives the number of rows.
+/// Writes a table of `runs` to `path`, replacing it atomically; returns the number of rows.
 ///
 /// # Errors
-/// Where a run cannot be read, or the file not be written.
-pub fn write(runs: &[RunDir], rows: Rows, format: Format, path: &Path, skip: Option<u64>) -> Result<u64> {
+/// If a run cannot be read, or the file cannot be written.
+pub fn write(
+    runs: &[RunDir],
+    rows: TableKind,
+    format: TableFormat,
+    path: &Path,
+    skip: Option<u64>,
+) -> Result<u64> {
     let mut written = 0;
     stratus_run::atomic::write_with(path, |out| {
-        let mut out = Named { out, path };
+        let mut out = NamedOutput { out, path };
         written = match rows {
-            Rows::Layers => of_layers(runs, format, &mut out)?,
-            Rows::Iterations => of_iterations(runs, format, &mut out)?,
-            Rows::Experiments { identity } => of_experiments(runs, format, &mut out, skip, identity)?,
+            TableKind::Layers => write_layers(runs, format, &mut out)?,
+            TableKind::Iterations => write_iterations(runs, format, &mut out)?,
+            TableKind::Runs { identity } => write_runs(runs, format, &mut out, skip, identity)?,
         };
         Ok::<(), Error>(())
     })?;
     Ok(written)
 }
 
-/// Where a table goes, with its name for messages.
-struct Named<'a> {
+/// The output of a table, with its path for messages.
+struct NamedOutput<'a> {
     out: &'a mut dyn Write,
     path: &'a Path,
 }
 
-impl Named<'_> {
-    fn table(&mut self, format: Format, columns: Vec<Column>) -> Result<TableWriter<'_>> {
+impl NamedOutput<'_> {
+    fn table(&mut self, format: TableFormat, columns: Vec<Column>) -> Result<TableWriter<'_>> {
         TableWriter::new(self.out, format, columns).map_err(Error::io("write", self.path))
     }
 }
@@ -62,27 +68,27 @@ fn name(run: &RunDir) -> String {
     run.path().display().to_string()
 }
 
-fn of_layers(runs: &[RunDir], format: Format, out: &mut Named<'_>) -> Result<u64> {
+fn write_layers(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>) -> Result<u64> {
     let path = out.path.to_owned();
-    let kind_of = |name: &str| match name {
-        "epoch" | "iteration" => Kind::Whole,
-        "layer" | "kind" | "device" => Kind::Text,
-        _ => Kind::Number,
+    let column_type = |name: &str| match name {
+        "epoch" | "iteration" => ColumnType::Integer,
+        "layer" | "kind" | "device" => ColumnType::Text,
+        _ => ColumnType::Float,
     };
-    let columns = std::iter::once(Column::new("run", Kind::Text))
-        .chain(layers::COLUMNS.split(',').map(|name| Column::new(name, kind_of(name))));
+    let columns = std::iter::once(Column::new("run", ColumnType::Text))
+        .chain(layers::COLUMNS.split(',').map(|name| Column::new(name, column_type(name))));
     let mut table = out.table(format, columns.collect())?;
     for run in runs {
         let name = name(run);
-        layers::each(run, |times| {
-            let [forward, backward, update] = times.ns.map(|ns| Field::Number(ns as f64 / 1e3));
+        layers::for_each(run, |times| {
+            let [forward, backward, update] = times.ns.map(|ns| FieldValue::Float(ns as f64 / 1e3));
             let fields = [
-                Field::Text(&name),
-                Field::Whole(i64::from(times.epoch)),
-                Field::Whole(whole(times.iteration)),
-                Field::Text(times.layer),
-                Field::Text(times.kind),
-                Field::Text(times.device),
+                FieldValue::Text(&name),
+                FieldValue::Integer(i64::from(times.epoch)),
+                FieldValue::Integer(to_i64(times.iteration)),
+                FieldValue::Text(times.layer),
+                FieldValue::Text(times.kind),
+                FieldValue::Text(times.device),
                 forward,
                 backward,
                 update,
@@ -93,21 +99,22 @@ fn of_layers(runs: &[RunDir], format: Format, out: &mut Named<'_>) -> Result<u64
     table.finish().map_err(Error::io("write", &path))
 }
 
-/// All columns that runs of any task have; `accuracy` is the share of right pixels.
-fn of_iterations(runs: &[RunDir], format: Format, out: &mut Named<'_>) -> Result<u64> {
+/// Writes the columns of runs of any task; `accuracy` is of pixels.
+fn write_iterations(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>) -> Result<u64> {
     let path = out.path.to_owned();
     let numbers =
         ["loss", "top1", "top5", "accuracy", "learning_rate", "data_s", "train_s", "unattributed_s"];
-    let columns = [("run", Kind::Text), ("epoch", Kind::Whole), ("iteration", Kind::Whole)]
-        .into_iter()
-        .chain(numbers.map(|name| (name, Kind::Number)))
-        .map(|(name, kind)| Column::new(name, kind));
+    let columns =
+        [("run", ColumnType::Text), ("epoch", ColumnType::Integer), ("iteration", ColumnType::Integer)]
+            .into_iter()
+            .chain(numbers.map(|name| (name, ColumnType::Float)))
+            .map(|(name, kind)| Column::new(name, kind));
     let mut table = out.table(format, columns.collect())?;
     for run in runs {
         let name = name(run);
         let reader = match CsvReader::<IterationRow>::open(&run.iterations()) {
             Ok(reader) => reader,
-            // A run that was stopped before its first iteration has none.
+            // A run that was stopped before its first iteration has no rows.
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -117,17 +124,17 @@ fn of_iterations(runs: &[RunDir], format: Format, out: &mut Named<'_>) -> Result
             let (top1, accuracy) =
                 if is_classification { (row.accuracy, None) } else { (None, row.accuracy) };
             let fields = [
-                Field::Text(&name),
-                Field::Whole(i64::from(row.epoch)),
-                Field::Whole(whole(row.iteration)),
-                Field::Number(row.loss),
+                FieldValue::Text(&name),
+                FieldValue::Integer(i64::from(row.epoch)),
+                FieldValue::Integer(to_i64(row.iteration)),
+                FieldValue::Float(row.loss),
                 top1.into(),
                 row.top5.into(),
                 accuracy.into(),
-                Field::Number(row.learning_rate),
-                Field::Number(row.data_s),
-                Field::Number(row.train_s),
-                Field::Number(row.unattributed_s),
+                FieldValue::Float(row.learning_rate),
+                FieldValue::Float(row.data_s),
+                FieldValue::Float(row.train_s),
+                FieldValue::Float(row.unattributed_s),
             ];
             table.row(&fields).map_err(Error::io("write", &path))?;
         }
@@ -135,14 +142,14 @@ fn of_iterations(runs: &[RunDir], format: Format, out: &mut Named<'_>) -> Result
     table.finish().map_err(Error::io("write", &path))
 }
 
-fn whole(number: u64) -> i64 {
+fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn of_experiments(
+fn write_runs(
     runs: &[RunDir],
-    format: Format,
-    out: &mut Named<'_>,
+    format: TableFormat,
+    out: &mut NamedOutput<'_>,
     skip: Option<u64>,
     identity: bool,
 ) -> Result<u64> {
@@ -150,8 +157,8 @@ fn of_experiments(
     let mut names: Vec<String> = Vec::new();
     let mut rows: Vec<BTreeMap<String, String>> = Vec::new();
     for run in runs {
-        let fields = Experiment::of(run, skip)?.fields(identity);
-        // Keys of the configuration come last, and not every run has every key.
+        let fields = RunRecord::read(run, skip)?.fields(identity);
+        // Not every run has every key of the configuration.
         for (name, _) in &fields {
             if !names.contains(name) {
                 names.push(name.clone());
@@ -160,31 +167,33 @@ fn of_experiments(
         rows.push(fields.into_iter().collect());
     }
     names.sort_by_key(|name| name.starts_with("config."));
-    // What a column holds its values say.
+    // The type of a column follows from its values.
     let kind = |name: &str| {
         let values: Vec<&String> =
             rows.iter().filter_map(|row| row.get(name)).filter(|value| !value.is_empty()).collect();
         if !values.is_empty() && values.iter().all(|value| value.parse::<i64>().is_ok()) {
-            Kind::Whole
+            ColumnType::Integer
         } else if !values.is_empty() && values.iter().all(|value| value.parse::<f64>().is_ok()) {
-            Kind::Number
+            ColumnType::Float
         } else {
-            Kind::Text
+            ColumnType::Text
         }
     };
     let columns: Vec<Column> = names.iter().map(|name| Column::new(name, kind(name))).collect();
-    let kinds: Vec<Kind> = columns.iter().map(|column| column.kind).collect();
+    let kinds: Vec<ColumnType> = columns.iter().map(|column| column.column_type).collect();
     let mut table = out.table(format, columns)?;
     for row in &rows {
-        let fields: Vec<Field<'_>> = names
+        let fields: Vec<FieldValue<'_>> = names
             .iter()
             .zip(&kinds)
             .map(|(name, kind)| {
-                let Some(value) = row.get(name).filter(|value| !value.is_empty()) else { return Field::None };
+                let Some(value) = row.get(name).filter(|value| !value.is_empty()) else {
+                    return FieldValue::None;
+                };
                 match kind {
-                    Kind::Whole => value.parse().map_or(Field::None, Field::Whole),
-                    Kind::Number => value.parse().map_or(Field::None, Field::Number),
-                    Kind::Text => Field::Text(value),
+                    ColumnType::Integer => value.parse().map_or(FieldValue::None, FieldValue::Integer),
+                    ColumnType::Float => value.parse().map_or(FieldValue::None, FieldValue::Float),
+                    ColumnType::Text => FieldValue::Text(value),
                 }
             })
             .collect();

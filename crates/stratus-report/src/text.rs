@@ -1,6 +1,6 @@
-//! Text for tables and CSV.
+//! Formatting of text for tables and CSV.
 
-/// `text` in `width` columns, its middle left out where it is longer.
+/// Pads `text` to `width` columns, or omits its middle if it is longer.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -11,7 +11,7 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     text.chars().take(head).chain("..".chars()).chain(text.chars().skip(length - tail)).collect()
 }
 
-/// A field of a CSV line: in quotes where it must be.
+/// Quotes a field of CSV if necessary.
 pub(crate) fn csv_field(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\"")).into()
@@ -20,7 +20,7 @@ pub(crate) fn csv_field(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Bytes of memory in binary units, as plans and limits are written: `45.2 MiB`.
+/// Formats bytes in binary units: `45.2 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -32,7 +32,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// A figure of any size with four digits or more: `0.0123`, `68.21`, `11334`.
+/// Formats a number with at least four significant digits: `0.0123`, `68.21`, `11334`.
 pub(crate) fn figure(value: f64) -> String {
     let digits = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     let decimals = usize::try_from(3 - digits).unwrap_or(0).min(9);
@@ -40,7 +40,7 @@ pub(crate) fn figure(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A probability as a table shows it: `0.031`, `< 0.001`; an en dash where there is none.
+/// Formats a p-value: `0.031`, `< 0.001`; an en dash for `None`.
 pub(crate) fn probability(p: Option<f64>) -> String {
     match p {
         None => "–".to_owned(),
@@ -49,7 +49,7 @@ pub(crate) fn probability(p: Option<f64>) -> String {
     }
 }
 
-/// `value` with so many decimals, never a negative zero.
+/// Formats `value` with a number of decimals, without negative zero.
 pub(crate) fn decimals(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let is_zero = text.bytes().all(|byte| matches!(byte, b'-' | b'0' | b'.'));
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_fits() {
+    fn formats_text_and_numbers() {
         assert_eq!(fit("abc", 5), "abc  ");
         assert_eq!(fit("abcdefghij", 6), "ab..ij");
         assert_eq!(fit("äöüäöüäöü", 7), "äöü..öü");

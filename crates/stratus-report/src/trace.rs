@@ -1,5 +1,5 @@
-//! Iterations of a run as a trace that Perfetto opens (ui.perfetto.dev): every step as a slice within its
-//! phase, within its iteration.
+//! Traces of iterations for Perfetto (ui.perfetto.dev): every step is a slice within its phase, within its
+//! iteration.
 //!
 //! ```text
 //! iteration 12 ────────────────────────────────────────────────────────
@@ -7,12 +7,12 @@
 //!             conv1  bn1+relu1  …             …
 //! ```
 //!
-//! A timeline holds how long each step took, in the order of the steps. Where steps run tile by tile, what is
-//! shown of each is the sum over its tiles, one step behind the other. What no slot accounts for ends an
-//! iteration as `unattributed`. Times count from the first iteration that is shown.
+//! A timeline has the duration of each step, in order. If steps run tile by tile, each is shown as the sum
+//! over its tiles, one step after the other. Unattributed time is at the end of an iteration, as
+//! `unattributed`. Times are relative to the first iteration of the trace.
 //!
-//! The file is Perfetto's protobuf, compressed with gzip. Source of its numbers: `perfetto_trace.proto` of
-//! Perfetto 49.
+//! The file is Perfetto's protobuf, compressed with gzip; field numbers are those of `perfetto_trace.proto`
+//! of Perfetto 49.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -26,25 +26,25 @@ use stratus_run::timeline::{Iteration, Phase, Purpose, Slot, TimelineReader};
 
 use crate::{Error, Result, accounting, default_skip};
 
-/// Iterations of a trace, at most: the viewer shows some millions of slices well.
+/// Maximum number of iterations of a trace; the viewer handles a few million slices.
 pub const MAX_ITERATIONS: u64 = 10_000;
 
-/// Which iterations are traced.
+/// The range of iterations to trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    /// The first, from 1; without it the first after those that reports leave out.
+pub struct IterationRange {
+    /// The first iteration, from 1; `None` means the first one that reports do not skip.
     pub first: Option<u64>,
-    /// How many, at most [`MAX_ITERATIONS`].
+    /// The number of iterations, at most [`MAX_ITERATIONS`].
     pub count: u64,
 }
 
-/// Writes a trace of a run's training iterations to `path`, which is replaced when it is complete; gives the
-/// number of iterations.
+/// Writes a trace of training iterations of a run to `path`, replacing it atomically; returns the number of
+/// iterations.
 ///
 /// # Errors
-/// Where the run's timeline cannot be read, or the file not be written.
-pub fn write(run: &RunDir, chosen: Chosen, path: &Path) -> Result<u64> {
-    let first = match chosen.first {
+/// If the timeline of the run cannot be read, or the file cannot be written.
+pub fn write(run: &RunDir, range: IterationRange, path: &Path) -> Result<u64> {
+    let first = match range.first {
         Some(first) => first,
         None => default_skip(accounting::count(run)?) + 1,
     };
@@ -55,7 +55,7 @@ pub fn write(run: &RunDir, chosen: Chosen, path: &Path) -> Result<u64> {
         let packed = GzEncoder::new(out, Compression::default());
         let mut trace = Trace::new(packed, &name).map_err(Error::io("write", path))?;
         let mut iteration = Iteration::default();
-        while written < chosen.count.min(MAX_ITERATIONS) && reader.read(&mut iteration)? {
+        while written < range.count.min(MAX_ITERATIONS) && reader.read(&mut iteration)? {
             let program = &reader.programs()[iteration.program];
             if program.purpose == Purpose::Train && iteration.iteration >= first {
                 trace.iteration(&iteration, &program.slots).map_err(Error::io("write", path))?;
@@ -68,12 +68,12 @@ pub fn write(run: &RunDir, chosen: Chosen, path: &Path) -> Result<u64> {
     Ok(written)
 }
 
-/// The one track, and the one sequence of packets.
+/// The id of the only track and the only sequence of packets.
 const TRACK: u64 = 1;
-/// The process, which the viewer wants to have a number.
+/// The id of the process, which the viewer requires.
 const PROCESS: u64 = 1;
 
-/// Numbers of `perfetto_trace.proto`.
+/// Constants of `perfetto_trace.proto`.
 mod number {
     /// `Trace.packet`.
     pub const PACKET: u32 = 1;
@@ -116,9 +116,9 @@ mod number {
 
 struct Trace<W: Write> {
     out: W,
-    /// Numbers of names that were written.
+    /// Ids of names that were written.
     names: HashMap<String, u64>,
-    /// Nanoseconds since the first iteration began.
+    /// Nanoseconds since the start of the first iteration.
     now: u64,
 }
 
@@ -157,7 +157,7 @@ impl<W: Write> Trace<W> {
                 self.begin(phase)?;
                 open = Some(phase);
             }
-            // What is between the steps has no layers, and is its phase.
+            // An interval between steps has no layers and is shown as its phase.
             let is_step = !slot.layers.is_empty();
             if is_step {
                 self.begin(&format!("{} {}", slot.layers.join("+"), slot.kind))?;
@@ -214,7 +214,7 @@ impl<W: Write> Trace<W> {
     }
 }
 
-/// The slice that a slot lies in.
+/// The name of the slice that contains a slot.
 fn group(phase: Phase) -> &'static str {
     match phase {
         Phase::BackwardData | Phase::BackwardWeights => "backward",
@@ -226,7 +226,7 @@ fn group(phase: Phase) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The fields of a message, with what follows their tags.
+    /// The fields of a message: number, value, content.
     fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
         fn varint(bytes: &mut &[u8]) -> u64 {
             let mut value = 0;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_nest_and_add_up() {
+    fn slices_nest_and_sum_to_the_iteration() {
         let slot = |layer: &str, phase| Slot {
             layers: if layer.is_empty() { Vec::new() } else { vec![layer.to_owned()] },
             kind: "conv2d".to_owned(),
@@ -286,25 +286,25 @@ mod tests {
         let mut closed: Vec<(String, u64, u64)> = Vec::new();
         for (_, _, packet) in fields(&trace.out) {
             let packet = fields(&packet);
-            let of = |number: u32| packet.iter().find(|(field, ..)| *field == u64::from(number));
-            let Some((_, _, event)) = of(number::packet::EVENT) else { continue };
-            if let Some((_, _, interned)) = of(number::packet::INTERNED) {
+            let field = |number: u32| packet.iter().find(|(field, ..)| *field == u64::from(number));
+            let Some((_, _, event)) = field(number::packet::EVENT) else { continue };
+            if let Some((_, _, interned)) = field(number::packet::INTERNED) {
                 for (_, _, entry) in fields(interned) {
                     let entry = fields(&entry);
                     names.insert(entry[0].1, String::from_utf8(entry[1].2.clone()).unwrap());
                 }
             }
-            let (time, event) = (of(number::packet::TIMESTAMP).unwrap().1, fields(event));
+            let (time, event) = (field(number::packet::TIMESTAMP).unwrap().1, fields(event));
             if event[0].1 == number::BEGIN {
                 open.push((names[&event[1].1].clone(), time));
             } else {
-                let (name, begun) = open.pop().unwrap();
-                closed.push((name, begun, time));
+                let (name, start) = open.pop().unwrap();
+                closed.push((name, start, time));
             }
         }
         assert!(open.is_empty());
         let first: Vec<(&str, u64, u64)> =
-            closed[..9].iter().map(|(name, begun, ended)| (name.as_str(), *begun, *ended)).collect();
+            closed[..9].iter().map(|(name, start, ended)| (name.as_str(), *start, *ended)).collect();
         assert_eq!(
             first,
             [

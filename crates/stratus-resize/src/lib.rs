@@ -1,60 +1,60 @@
 //! Antialiased resizing of 8-bit images, by `fast_image_resize`.
 //!
-//! A separate crate to save compile time: the library is generic, so its loops are compiled into every crate
-//! that calls it, and again for unit tests. They would make up half of the compile time of `stratus-data`.
-//! For the same reason this crate has no unit tests.
+//! A separate crate saves compile time: `fast_image_resize` is generic, so its loops are compiled into every
+//! crate that calls it, and again for unit tests. They would take half of the compile time of
+//! `stratus-data`. For the same reason, this crate has no unit tests.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
-use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer as Library};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer as GenericResizer};
 
-/// A window of an image in pixels, possibly fractional.
+/// A window of an image, in fractional pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
-    /// The first column.
+pub struct CropBox {
+    /// The left edge.
     pub left: f64,
-    /// The first row.
+    /// The top edge.
     pub top: f64,
-    /// Columns.
+    /// The width.
     pub width: f64,
-    /// Rows.
+    /// The height.
     pub height: f64,
 }
 
-/// A resizer, which keeps its memory between images.
+/// A resizer, which reuses its buffers between images.
 #[derive(Debug, Default)]
-pub struct Resizer(Library);
+pub struct Resizer(GenericResizer);
 
 impl Resizer {
-    /// Resizes a window of `source`, a row-major image of `[height, width]` pixels of `channels` bytes, into
-    /// `out`, of `[rows, columns]` pixels, with a triangle filter (bilinear, antialiased).
+    /// Resizes the window `crop` of `source`, a row-major image of `size` (height, width) with `channels`
+    /// bytes per pixel, to `out`, of `out_size`, with a triangle filter (bilinear, antialiased).
     ///
     /// # Errors
-    /// Where pixels have neither 1 nor 3 channels, a buffer is too short for its image, a side is longer than
-    /// 2³² pixels, or the part does not lie within the image.
+    /// If there are neither 1 nor 3 channels, a buffer is too short, a side exceeds 2³² pixels, or the window
+    /// is not inside the image.
     pub fn resize(
         &mut self,
         channels: usize,
         source: &[u8],
         size: [usize; 2],
-        part: Part,
+        crop: CropBox,
         out: &mut [u8],
-        wanted: [usize; 2],
+        out_size: [usize; 2],
     ) -> Result<(), String> {
         match channels {
-            1 => self.typed::<U8>(source, size, part, out, wanted),
-            3 => self.typed::<U8x3>(source, size, part, out, wanted),
-            _ => Err(format!("its {channels} channels lie side by side, and only 1 or 3 can")),
+            1 => self.resize_typed::<U8>(source, size, crop, out, out_size),
+            3 => self.resize_typed::<U8x3>(source, size, crop, out, out_size),
+            _ => Err(format!("{channels} channels are not supported, only 1 or 3")),
         }
     }
 
-    /// Generic over the pixel type: with the library's dynamic choice, all types would be compiled instead of
-    /// the two used.
-    fn typed<P: PixelTrait>(
+    /// Resizes pixels of a static type. With the dynamic image type of `fast_image_resize`, all pixel types
+    /// would be compiled instead of the two used.
+    fn resize_typed<P: PixelTrait>(
         &mut self,
         source: &[u8],
         [height, width]: [usize; 2],
-        part: Part,
+        crop: CropBox,
         out: &mut [u8],
         [rows, columns]: [usize; 2],
     ) -> Result<(), String> {
@@ -66,7 +66,7 @@ impl Resizer {
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
             .use_alpha(false)
-            .crop(part.left, part.top, part.width, part.height);
+            .crop(crop.left, crop.top, crop.width, crop.height);
         self.0.resize_typed(&source, &mut out, &options).map_err(|error| error.to_string())
     }
 }

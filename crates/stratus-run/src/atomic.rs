@@ -1,9 +1,9 @@
-//! Replacing a file so that a reader, or the next process, sees the old content or the new, never a mixture.
+//! Atomic replacement of files: a reader, or a later process, sees either the old or the new content.
 //!
-//! The bytes go to a temporary file in the same folder, are synced, and take the name by a rename; the folder
-//! is synced last, so that the rename too survives a power cut. A killed writer leaves a temporary file
-//! behind, which [`clean`] removes: it may only be called by the holder of the run's lock, since a living
-//! writer's file looks the same.
+//! The bytes are written to a temporary file in the same folder, which is synced and renamed; the folder is
+//! synced last, so that the rename also survives a power cut. A killed writer leaves a temporary file, which
+//! [`clean`] removes. Only the holder of the run's lock may call it, since the temporary file of a live
+//! writer looks the same.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -15,17 +15,17 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
 
-const TEMPORARY: &str = ".tmp";
+const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// Replaces `path` by `bytes`.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |out| out.write_all(bytes).map_err(Error::io("write", path)))
 }
 
-/// Replaces `path` by what `content` writes, piece by piece: nothing of it needs to be in memory at once.
+/// Replaces `path` by the output of `content`, which is streamed and need not fit in memory.
 ///
 /// # Errors
-/// What `content` gives, and what the file system does.
+/// If `content` fails or the file cannot be written.
 pub fn write_with<E: From<Error>>(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
@@ -34,7 +34,7 @@ pub fn write_with<E: From<Error>>(
     let written = fill(&temporary, path, content)
         .and_then(|()| Ok(fs::rename(&temporary, path).map_err(Error::io("replace", path))?));
     if let Err(error) = written {
-        // Best effort: the next holder of the lock would remove it too.
+        // If the removal fails, the next holder of the lock removes the file.
         let _ = fs::remove_file(&temporary);
         return Err(error);
     }
@@ -52,26 +52,22 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = fs::read(path).map_err(Error::io("read", path))?;
     serde_json::from_slice(&bytes).map_err(|e| {
-        Error::damaged(
-            path,
-            format!("not the JSON it should be ({e})"),
-            "restore it from a copy, or remove it",
-        )
+        Error::damaged(path, format!("not the expected JSON ({e})"), "restore it from a copy, or remove it")
     })
 }
 
 /// Makes creations, renames and removals in `folder` survive a power cut.
 pub fn sync_folder(folder: &Path) -> Result<()> {
-    // Only Unix lets a folder be opened and synced; elsewhere the rename itself is the best there is.
+    // Only Unix can open and sync a folder; elsewhere, the rename must suffice.
     if cfg!(unix) {
         File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io("sync the folder", folder))?;
     }
     Ok(())
 }
 
-/// Removes the temporary files and folders that killed writers left in `folder`, and returns their paths.
+/// Removes the temporary files and folders of killed writers from `folder`, and returns their paths.
 ///
-/// Call it while holding the run's lock. A folder that does not exist is clean.
+/// Call it only while holding the run's lock. A folder that does not exist counts as clean.
 pub fn clean(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -94,23 +90,23 @@ pub fn clean(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(removed)
 }
 
-/// A name beside `path` that no other writer uses: `.<name>.<pid>.<count>.tmp`.
+/// A path in the folder of `path` that no other writer uses: `.<name>.<pid>.<count>.tmp`.
 pub(crate) fn temporary_path(path: &Path) -> Result<PathBuf> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = path.file_name().ok_or_else(|| Error::invalid(path, "the path names no file"))?;
+    let name = path.file_name().ok_or_else(|| Error::invalid(path, "the path has no file name"))?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let name = format!(".{}.{}.{count}{TEMPORARY}", name.to_string_lossy(), std::process::id());
+    let name = format!(".{}.{}.{count}{TEMPORARY_SUFFIX}", name.to_string_lossy(), std::process::id());
     Ok(parent(path).join(name))
 }
 
-/// Whether a file of this name is what a writer that was killed left.
+/// Returns whether this is the name of a temporary file.
 #[must_use]
 pub fn is_temporary(name: &std::ffi::OsStr) -> bool {
     let name = name.to_string_lossy();
-    name.starts_with('.') && name.ends_with(TEMPORARY)
+    name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
 }
 
-/// The folder that holds `path`.
+/// The folder that contains `path`.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -126,36 +122,36 @@ pub(crate) fn write_synced<E: From<Error>>(
     fill(path, path, content)
 }
 
-/// Writes a new file and syncs it; messages name `meant`, which it is to become.
+/// Writes a new file and syncs it; `final_path` is its path in messages.
 fn fill<E: From<Error>>(
     path: &Path,
-    meant: &Path,
+    final_path: &Path,
     content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut file = BufWriter::new(Guarded::create(path).map_err(Error::io("create", meant))?);
+    let mut file = BufWriter::new(FaultableFile::create(path).map_err(Error::io("create", final_path))?);
     content(&mut file)?;
-    file.flush().map_err(Error::io("write", meant))?;
-    Ok(file.get_ref().sync().map_err(Error::io("sync", meant))?)
+    file.flush().map_err(Error::io("write", final_path))?;
+    Ok(file.get_ref().sync().map_err(Error::io("sync", final_path))?)
 }
 
-/// A new file. Tests can make its writes fail as on a full disk.
-pub(crate) struct Guarded(File);
+/// A new file. Tests can make its writes fail like those on a full disk.
+pub(crate) struct FaultableFile(File);
 
-impl Guarded {
+impl FaultableFile {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        fault::spend(0)?;
+        fault::consume(0)?;
         File::create_new(path).map(Self)
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
-        fault::spend(0)?;
+        fault::consume(0)?;
         self.0.sync_all()
     }
 }
 
-impl Write for Guarded {
+impl Write for FaultableFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        fault::spend(bytes.len())?;
+        fault::consume(bytes.len())?;
         self.0.write(bytes)
     }
 
@@ -167,38 +163,38 @@ impl Write for Guarded {
 #[cfg(not(test))]
 pub(crate) mod fault {
     #[inline]
-    pub(crate) fn spend(_bytes: usize) -> std::io::Result<()> {
+    pub(crate) fn consume(_bytes: usize) -> std::io::Result<()> {
         Ok(())
     }
 }
 
 #[cfg(test)]
 pub(crate) mod fault {
-    //! A disk that fills up after so many bytes, for this thread's writes.
+    //! Simulates a disk that is full after a number of bytes, for this thread's writes.
 
     use std::cell::Cell;
     use std::io;
 
-    thread_local! { static LEFT: Cell<Option<usize>> = const { Cell::new(None) }; }
+    thread_local! { static FREE: Cell<Option<usize>> = const { Cell::new(None) }; }
 
-    pub(crate) fn spend(bytes: usize) -> io::Result<()> {
-        LEFT.with(|left| match left.get() {
+    pub(crate) fn consume(bytes: usize) -> io::Result<()> {
+        FREE.with(|free| match free.get() {
             None => Ok(()),
             Some(n) if n > bytes => {
-                left.set(Some(n - bytes));
+                free.set(Some(n - bytes));
                 Ok(())
             }
             Some(_) => {
-                left.set(Some(0));
+                free.set(Some(0));
                 Err(io::Error::from(io::ErrorKind::StorageFull))
             }
         })
     }
 
-    pub(crate) fn with_space<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
-        LEFT.with(|left| left.set(Some(bytes)));
+    pub(crate) fn with_free_bytes<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
+        FREE.with(|free| free.set(Some(bytes)));
         let result = f();
-        LEFT.with(|left| left.set(None));
+        FREE.with(|free| free.set(None));
         result
     }
 }
@@ -208,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_and_leaves_nothing_behind() {
+    fn replaces_the_file_and_leaves_no_temporary() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         write(&path, b"one").unwrap();
@@ -218,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_piece_by_piece_is_there_whole_or_not() {
+    fn streamed_content_is_written_completely_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.onnx");
         let fill = |out: &mut dyn Write| {
@@ -230,24 +226,24 @@ mod tests {
             Err(Error::invalid(Path::new("a"), "no"))
         };
         assert!(write_with(&path, fail).is_err());
-        assert!(fault::with_space(2, || write_with(&path, fill)).is_err());
+        assert!(fault::with_free_bytes(2, || write_with(&path, fill)).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn a_full_disk_keeps_the_old_file_and_says_what_to_do() {
+    fn full_disk_keeps_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         write(&path, b"one").unwrap();
-        let error = fault::with_space(2, || write(&path, b"longer")).unwrap_err().to_string();
+        let error = fault::with_free_bytes(2, || write(&path, b"longer")).unwrap_err().to_string();
         assert!(error.contains("a.json") && error.contains("free space"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn cleaning_removes_temporaries_only() {
+    fn clean_removes_only_temporary_files() {
         let folder = tempfile::tempdir().unwrap();
         let keep = folder.path().join("a.json");
         write(&keep, b"one").unwrap();

@@ -1,20 +1,20 @@
-//! Checkpoints: everything a run needs to continue with the same bits.
+//! Checkpoints: everything that a run needs to resume bit-identically.
 //!
-//! `checkpoints/<iteration, ten digits>/` holds
+//! Files of `checkpoints/<iteration, ten digits>/`:
 //!
 //! | file | content |
 //! |---|---|
 //! | `weights.safetensors` | parameters and running statistics under torchvision's names |
-//! | `optimizer.safetensors` | the optimiser's tensors, named by the caller |
-//! | `averaged.safetensors` | the moving average of the weights, under their names; only where there is one |
+//! | `optimizer.safetensors` | tensors of the optimiser, named by the caller |
+//! | `averaged.safetensors` | moving average of the weights, under their names; only if there is one |
 //! | `state.json` | [`State`]: position in training, libraries, totals |
-//! | `manifest.json` | length and SHA-256 of those above |
+//! | `manifest.json` | length and SHA-256 of the other files |
 //!
 //! Weights are f32 (kernels OIHW), `num_batches_tracked` is i64.
 //!
 //! A checkpoint is written into a temporary folder, synced and renamed, so that it is complete or absent; the
-//! one before it stays until the new one is safe. Loading takes the newest that verifies, and reports which
-//! did not and why.
+//! previous one stays until the new one is safe. Loading takes the newest checkpoint that verifies, and
+//! reports the skipped ones with the reason.
 
 mod state;
 mod tensors;
@@ -28,47 +28,47 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::{hex, sha256_hex};
 
-pub use state::{Best, State};
+pub use state::{BestCheckpoint, State};
 pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
 pub use tensors::{read_safetensors, weights_sha256};
 
-use crate::atomic::{self, Guarded};
+use crate::atomic::{self, FaultableFile};
 use crate::{Error, Result};
 
-/// The weights' file.
+/// The file of the weights.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// The optimiser's file.
+/// The file of the optimiser.
 pub const OPTIMIZER: &str = "optimizer.safetensors";
-/// The averaged weights' file.
+/// The file of the averaged weights.
 pub const AVERAGED: &str = "averaged.safetensors";
-/// The state's file.
+/// The file of the state.
 pub const STATE: &str = "state.json";
-/// The checksums' file.
+/// The file of the checksums.
 pub const MANIFEST: &str = "manifest.json";
 
 const VERSION: u32 = 1;
-/// The longest `state.json` or `manifest.json` that is read.
-const JSON_LIMIT: u64 = 64 << 20;
+/// Maximum length of `state.json` and `manifest.json`.
+const MAX_JSON_BYTES: u64 = 64 << 20;
 
 /// The length and checksum of each file of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     version: u32,
-    files: BTreeMap<String, Entry>,
+    files: BTreeMap<String, FileEntry>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+struct FileEntry {
     bytes: u64,
     sha256: String,
 }
 
-/// Which checkpoints stay when a new one is safe.
+/// The checkpoints to keep once a new one is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// So many of the newest, the new one included; at least one.
+    /// The number of newest checkpoints to keep, including the new one; at least one.
     pub last: usize,
-    /// The iteration of one that stays in any case, such as the best so far.
+    /// The iteration of a checkpoint that is always kept, such as the best so far.
     pub pinned: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Default for Retention {
     }
 }
 
-/// What [`Checkpoints::save`] has done.
+/// The result of [`Checkpoints::save`].
 #[derive(Debug)]
 pub struct SavedCheckpoint {
     /// The checkpoint's folder.
@@ -87,8 +87,8 @@ pub struct SavedCheckpoint {
     pub weights_sha256: String,
     /// Bytes written.
     pub bytes: u64,
-    /// Why older checkpoints could not be removed, if they could not. The new one is safe all the same.
-    pub not_pruned: Option<Error>,
+    /// The reasons why older checkpoints could not be removed; the new one is safe nevertheless.
+    pub prune_error: Option<Error>,
 }
 
 /// A checkpoint in memory.
@@ -102,20 +102,20 @@ pub struct Checkpoint {
     pub weights: Vec<Tensor>,
     /// The optimiser's tensors, by name.
     pub optimizer: Vec<Tensor>,
-    /// The moving average of the weights, under their names, where the run has one.
+    /// The moving average of the weights, under their names, if the run has one.
     pub averaged: Option<Vec<Tensor>>,
 }
 
 impl Checkpoint {
-    /// The weights that are measured and exported: the averaged ones where there are such.
+    /// The weights to evaluate and export: the averaged ones, if any.
     #[must_use]
-    pub fn measured(&self) -> &[Tensor] {
+    pub fn evaluation_weights(&self) -> &[Tensor] {
         self.averaged.as_ref().unwrap_or(&self.weights)
     }
 
-    /// The file of those.
+    /// The file of [`Self::evaluation_weights`].
     #[must_use]
-    pub fn measured_file(&self) -> PathBuf {
+    pub fn evaluation_weights_file(&self) -> PathBuf {
         self.path.join(if self.averaged.is_some() { AVERAGED } else { WEIGHTS })
     }
 }
@@ -131,22 +131,22 @@ pub struct Tensors<'a> {
     pub averaged: Option<Vec<TensorRef<'a>>>,
 }
 
-/// A checkpoint that was passed over.
+/// A checkpoint that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedCheckpoint {
     /// Its folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
-/// What [`Checkpoints::load_latest`] has found.
+/// The result of [`Checkpoints::load_latest`].
 #[derive(Debug)]
 pub struct Recovery {
-    /// The newest checkpoint that verifies; none if there is no such.
+    /// The newest checkpoint that verifies, if any.
     pub checkpoint: Option<Checkpoint>,
-    /// Newer ones that do not, newest first.
-    pub damaged: Vec<DamagedCheckpoint>,
+    /// Newer checkpoints that do not verify, newest first.
+    pub skipped: Vec<DamagedCheckpoint>,
 }
 
 /// The checkpoints of a run.
@@ -162,7 +162,7 @@ impl Checkpoints {
         Self { folder: folder.into() }
     }
 
-    /// The iterations that have a checkpoint, ascending. They may be damaged.
+    /// The iterations of all checkpoints, ascending. Some may be damaged.
     pub fn list(&self) -> Result<Vec<u64>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -185,11 +185,11 @@ impl Checkpoints {
         self.folder.join(folder_name(iteration))
     }
 
-    /// Saves a checkpoint of `state.iteration`, then removes those that need not stay.
+    /// Saves a checkpoint of `state.iteration`, then removes those that need not be kept.
     ///
-    /// `state.weights_sha256` is filled in. Checkpoints of later iterations are removed too: the run went
-    /// back behind them, as they were damaged or the user chose to. If saving fails, older checkpoints are
-    /// untouched.
+    /// `state.weights_sha256` is filled in. Checkpoints of later iterations are removed too: the run
+    /// restarted before them because they were damaged, or because the user requested it. If saving fails,
+    /// older checkpoints are untouched.
     pub fn save(
         &self,
         state: &State,
@@ -200,25 +200,25 @@ impl Checkpoints {
         let path = self.path(state.iteration);
         let temporary = atomic::temporary_path(&path)?;
         let written = write_folder(&temporary, state, tensors).and_then(|done| {
-            self.install(&temporary, &path)?;
+            self.publish(&temporary, &path)?;
             Ok(done)
         });
         let (weights_sha256, bytes) = match written {
             Ok(done) => done,
             Err(error) => {
-                // Best effort: the next holder of the lock would remove it too.
+                // If the removal fails, the next holder of the lock removes the folder.
                 let _ = fs::remove_dir_all(&temporary);
                 return Err(error);
             }
         };
-        let not_pruned = self.prune(state.iteration, retention).err();
-        Ok(SavedCheckpoint { path, weights_sha256, bytes, not_pruned })
+        let prune_error = self.prune(state.iteration, retention).err();
+        Ok(SavedCheckpoint { path, weights_sha256, bytes, prune_error })
     }
 
-    /// Gives the finished folder its name.
-    fn install(&self, temporary: &Path, path: &Path) -> Result<()> {
+    /// Renames the finished folder to its final name.
+    fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let old = if path.exists() {
-            // A folder cannot be renamed over one that is not empty.
+            // A folder cannot be renamed over a non-empty folder.
             let old = atomic::temporary_path(path)?;
             fs::rename(path, &old).map_err(Error::io("replace", path))?;
             Some(old)
@@ -237,28 +237,29 @@ impl Checkpoints {
         older.skip(retention.last.max(1) - 1).chain(later).try_for_each(|&iteration| self.remove(iteration))
     }
 
-    /// Removes every checkpoint: for a run that starts anew in a directory where an earlier start was killed.
+    /// Removes every checkpoint, for a run that restarts in a directory where an earlier start was killed.
     pub fn remove_all(&self) -> Result<()> {
         self.list()?.into_iter().try_for_each(|iteration| self.remove(iteration))
     }
 
     fn remove(&self, iteration: u64) -> Result<()> {
         let path = self.path(iteration);
-        // Renamed first, so that a kill on the way leaves no damaged checkpoint.
-        let gone = atomic::temporary_path(&path)?;
-        fs::rename(&path, &gone).map_err(Error::io("remove", &path))?;
-        fs::remove_dir_all(&gone).map_err(Error::io("remove", &gone))
+        // The folder is renamed first, so that a kill during removal leaves no damaged checkpoint.
+        let removed = atomic::temporary_path(&path)?;
+        fs::rename(&path, &removed).map_err(Error::io("remove", &path))?;
+        fs::remove_dir_all(&removed).map_err(Error::io("remove", &removed))
     }
 
     /// Loads the newest checkpoint that verifies.
     ///
-    /// Fails only if permission to read is missing: going back to an older one would then lose work for no
-    /// reason.
+    /// # Errors
+    /// If the folder cannot be listed, or permission to read is missing: falling back to an older checkpoint
+    /// would then lose work for no reason.
     pub fn load_latest(&self) -> Result<Recovery> {
         let mut damaged = Vec::new();
         for &iteration in self.list()?.iter().rev() {
             match self.load(iteration) {
-                Ok(checkpoint) => return Ok(Recovery { checkpoint: Some(checkpoint), damaged }),
+                Ok(checkpoint) => return Ok(Recovery { checkpoint: Some(checkpoint), skipped: damaged }),
                 Err(Error::Io { action, path, source })
                     if source.kind() == io::ErrorKind::PermissionDenied =>
                 {
@@ -269,14 +270,14 @@ impl Checkpoints {
                 }
             }
         }
-        Ok(Recovery { checkpoint: None, damaged })
+        Ok(Recovery { checkpoint: None, skipped: damaged })
     }
 
     /// Loads and verifies the checkpoint of one iteration.
     pub fn load(&self, iteration: u64) -> Result<Checkpoint> {
         let path = self.path(iteration);
         let manifest: Manifest =
-            parse(&path.join(MANIFEST), &read_at_most(&path.join(MANIFEST), JSON_LIMIT)?)?;
+            parse(&path.join(MANIFEST), &read_at_most(&path.join(MANIFEST), MAX_JSON_BYTES)?)?;
         check_version(&path.join(MANIFEST), manifest.version)?;
         let verified = |name: &str| -> Result<Vec<u8>> {
             let file = path.join(name);
@@ -292,14 +293,14 @@ impl Checkpoints {
                 ));
             }
             if sha256_hex([bytes.as_slice()]) != entry.sha256 {
-                return Err(damaged(&file, "its SHA-256 is not the recorded one"));
+                return Err(damaged(&file, "its SHA-256 does not match the manifest"));
             }
             Ok(bytes)
         };
         let state: State = parse(&path.join(STATE), &verified(STATE)?)?;
         check_version(&path.join(STATE), state.version)?;
         if state.iteration != iteration {
-            return Err(damaged(&path.join(STATE), format!("it is of iteration {}", state.iteration)));
+            return Err(damaged(&path.join(STATE), format!("it belongs to iteration {}", state.iteration)));
         }
         let tensors = |name: &str| {
             read_safetensors(&verified(name)?).map_err(|reason| damaged(&path.join(name), reason))
@@ -314,7 +315,7 @@ fn folder_name(iteration: u64) -> String {
     format!("{iteration:010}")
 }
 
-/// Writes and syncs all files of a checkpoint; gives the weights' checksum and the bytes written.
+/// Writes and syncs all files of a checkpoint; returns the checksum of the weights and the bytes written.
 fn write_folder(folder: &Path, state: &State, tensors: &Tensors<'_>) -> Result<(String, u64)> {
     fs::create_dir(folder).map_err(Error::io("create the folder", folder))?;
     let Tensors { weights, optimizer, averaged } = tensors;
@@ -340,26 +341,26 @@ fn write_folder(folder: &Path, state: &State, tensors: &Tensors<'_>) -> Result<(
     Ok((state.weights_sha256, bytes))
 }
 
-fn write_hashed(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Entry> {
-    let file = Guarded::create(path).map_err(Error::io("create", path))?;
-    let mut out = BufWriter::with_capacity(1 << 18, Hashing { file, hasher: Sha256::new(), bytes: 0 });
+fn write_hashed(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<FileEntry> {
+    let file = FaultableFile::create(path).map_err(Error::io("create", path))?;
+    let mut out = BufWriter::with_capacity(1 << 18, HashingWriter { file, hasher: Sha256::new(), bytes: 0 });
     content(&mut out).and_then(|()| out.flush()).map_err(|e| match e.kind() {
         io::ErrorKind::InvalidInput => Error::invalid(path, e.to_string()),
         _ => Error::io("write", path)(e),
     })?;
-    let Hashing { file, hasher, bytes } =
+    let HashingWriter { file, hasher, bytes } =
         out.into_inner().map_err(|e| Error::io("write", path)(e.into_error()))?;
     file.sync().map_err(Error::io("sync", path))?;
-    Ok(Entry { bytes, sha256: hex(&hasher.finalize()) })
+    Ok(FileEntry { bytes, sha256: hex(&hasher.finalize()) })
 }
 
-struct Hashing {
-    file: Guarded,
+struct HashingWriter {
+    file: FaultableFile,
     hasher: Sha256,
     bytes: u64,
 }
 
-impl Write for Hashing {
+impl Write for HashingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.file.write(bytes)?;
         self.hasher.update(&bytes[..n]);
@@ -372,12 +373,12 @@ impl Write for Hashing {
     }
 }
 
-/// Reads a file, and one byte beyond `limit` at most.
+/// Reads a file up to one byte beyond `limit`.
 fn read_at_most(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let file = File::open(path).map_err(Error::io("open", path))?;
     let length = file.metadata().map_err(Error::io("inspect", path))?.len().min(limit);
     let mut bytes = Vec::new();
-    // A failed reservation is a refusal here, not the end of the process.
+    // If memory is short, this returns an error instead of aborting the process.
     usize::try_from(length)
         .ok()
         .and_then(|length| bytes.try_reserve_exact(length.saturating_add(1)).ok())
@@ -387,18 +388,18 @@ fn read_at_most(path: &Path, limit: u64) -> Result<Vec<u8>> {
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(path: &Path, bytes: &[u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|e| damaged(path, format!("not the JSON it should be ({e})")))
+    serde_json::from_slice(bytes).map_err(|e| damaged(path, format!("not the expected JSON ({e})")))
 }
 
 fn check_version(path: &Path, version: u32) -> Result<()> {
     if version == VERSION {
         return Ok(());
     }
-    Err(damaged(path, format!("its format is version {version}, this program reads {VERSION}")))
+    Err(damaged(path, format!("unsupported format version {version}; expected {VERSION}")))
 }
 
 fn damaged(path: &Path, reason: impl Into<String>) -> Error {
-    Error::damaged(path, reason, "continue from an earlier checkpoint, or restore it from a copy")
+    Error::damaged(path, reason, "resume from an earlier checkpoint, or restore it from a copy")
 }
 
 fn reason(error: &Error) -> String {

@@ -1,57 +1,58 @@
-//! `classes.csv`: what the last validation measured of each class.
+//! `classes.csv`: the metrics of each class in the last validation.
 
 use std::fmt::{self, Write};
 use std::path::Path;
 
-use stratus_measures::ClassMeasures;
+use stratus_measures::ClassMetrics;
 
+use crate::csv::ExactDecimal;
 use crate::{Result, atomic};
 
-/// The columns, in the order they are written.
+/// The columns, in order.
 pub const COLUMNS: [&str; 6] = ["class", "name", "samples", "accuracy", "iou", "bf"];
 
-/// The classes as CSV, with a header. What does not exist is empty. Shares are written as the shortest
-/// decimal that reads back as the same bits.
+/// Formats the classes as CSV, with a header. Missing values are empty. Fractions are written as the shortest
+/// decimal that parses to the same bits.
 #[must_use]
-pub fn to_csv(classes: &[ClassMeasures]) -> String {
+pub fn to_csv(classes: &[ClassMetrics]) -> String {
     let mut text = COLUMNS.join(",");
     text.push('\n');
-    for ClassMeasures { class, name, samples, accuracy, iou, bf } in classes {
-        let [accuracy, iou, bf] = [accuracy, iou, bf].map(|share| Shortest(*share));
-        // A string takes every write.
-        let _ = writeln!(text, "{class},{},{samples},{accuracy},{iou},{bf}", Field(name));
+    for ClassMetrics { class, name, samples, accuracy, iou, bf } in classes {
+        let [accuracy, iou, bf] = [accuracy, iou, bf].map(|fraction| ExactDecimal(*fraction));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{class},{},{samples},{accuracy},{iou},{bf}", QuotedField(name));
     }
     text
 }
 
 /// Replaces `path` by the classes as CSV.
-pub fn write(path: &Path, classes: &[ClassMeasures]) -> Result<()> {
+pub fn write(path: &Path, classes: &[ClassMetrics]) -> Result<()> {
     atomic::write(path, to_csv(classes).as_bytes())
 }
 
-/// A confusion matrix as CSV: a line for each true class, with how often it was predicted to be each.
+/// Formats a confusion matrix as CSV: one row per true class, one column per predicted class.
 #[must_use]
 pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]>) -> String {
     let mut text = String::from("class");
-    names.iter().for_each(|name| _ = write!(text, ",{}", Field(name)));
+    names.iter().for_each(|name| _ = write!(text, ",{}", QuotedField(name)));
     text.push('\n');
     for (name, row) in names.iter().zip(rows) {
-        let _ = write!(text, "{}", Field(name));
+        let _ = write!(text, "{}", QuotedField(name));
         row.iter().for_each(|count| _ = write!(text, ",{count}"));
         text.push('\n');
     }
     text
 }
 
-/// Whether a text is a confusion matrix as [`confusion_to_csv`] writes it: a line for each class of the
-/// header, in its order.
+/// Returns whether a text has the form that [`confusion_to_csv`] writes: one row per class of the header, in
+/// order.
 #[must_use]
 pub fn is_confusion(text: &str) -> bool {
     let mut lines = text.lines();
     let Some(mut names) = lines.next().and_then(|head| head.strip_prefix("class")) else { return false };
     let rows: Vec<&str> = lines.collect();
     for row in &rows {
-        // The columns before the counts.
+        // The name is everything before the counts; it may contain commas.
         let name = row.rsplitn(rows.len() + 1, ',').last().unwrap_or_default();
         let Some(rest) = names.strip_prefix(',').and_then(|names| names.strip_prefix(name)) else {
             return false;
@@ -61,8 +62,8 @@ pub fn is_confusion(text: &str) -> bool {
     names.is_empty() && !rows.is_empty()
 }
 
-/// The names of the classes in a file that [`write()`] wrote, by their position. `None` where there is no
-/// such file, or it is another's.
+/// The class names in a file written by [`write()`], by class. `None` if there is no such file or its format
+/// differs.
 #[must_use]
 pub fn read_names(path: &Path) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(path).ok()?;
@@ -83,7 +84,7 @@ pub fn read_names(path: &Path) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The text up to the closing quote, and what follows the comma behind it.
+/// The text up to the closing quote, and the rest after the comma that follows it.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut rest = text;
@@ -100,19 +101,10 @@ fn unquoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// The shortest decimal with the same bits, or nothing.
-struct Shortest(Option<f64>);
+/// A field of RFC 4180: quoted if it contains a comma, a quote or a line break.
+struct QuotedField<'a>(&'a str);
 
-impl fmt::Display for Shortest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |value| write!(f, "{value:?}"))
-    }
-}
-
-/// A text as a field of RFC 4180: quoted where it has a comma, a quote or a line break.
-struct Field<'a>(&'a str);
-
-impl fmt::Display for Field<'_> {
+impl fmt::Display for QuotedField<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.contains([',', '"', '\n', '\r']) {
             write!(f, "\"{}\"", self.0.replace('"', "\"\""))
@@ -127,8 +119,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_exist_is_empty_and_names_are_quoted() {
-        let class = |class, name: &str, accuracy, iou| ClassMeasures {
+    fn missing_values_are_empty_and_names_are_quoted() {
+        let class = |class, name: &str, accuracy, iou| ClassMetrics {
             class,
             name: name.to_owned(),
             samples: 7,
@@ -145,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn names_come_back() {
+    fn names_survive_a_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("classes.csv");
         let names = ["sky", "a \"b\", c", "", "line\nbreak", "\""];
-        let class = |(class, name): (usize, &&str)| ClassMeasures {
+        let class = |(class, name): (usize, &&str)| ClassMetrics {
             class,
             name: (*name).to_owned(),
             samples: 0,
@@ -166,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confusion_matrix_is_known_by_its_form() {
+    fn recognises_a_confusion_matrix() {
         let rows: [&[u64]; 2] = [&[3, 0], &[1, 2]];
         assert!(is_confusion(&confusion_to_csv(&["7", "b,c\"d"], rows.into_iter())));
         for other in ["", "class", "class,a,b\n", "class,a,b\na,1,2\n", "name,a\na,1\n", "class,a\nb,1\n"] {
@@ -175,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confusion_matrix_has_a_line_a_class() {
+    fn confusion_matrix_has_a_row_per_class() {
         let rows: [&[u64]; 2] = [&[3, 0], &[1, 2]];
         assert_eq!(
             confusion_to_csv(&["a", "b,c"], rows.into_iter()),

@@ -1,17 +1,18 @@
-//! `iterations.csv`, `epochs.csv` and `usage.csv`: written row by row, cut back on resume, readable while
+//! `iterations.csv`, `epochs.csv` and `usage.csv`: written row by row, truncated on resume, readable while
 //! they grow.
 //!
-//! Losses, accuracies and learning rates are written as the shortest decimal that reads back as the same
-//! bits, so that equal runs have equal text. Times in seconds have six decimals. A value that does not exist
-//! (no validation) is an empty field.
+//! Losses, accuracies and learning rates are written as the shortest decimal that parses to the same bits, so
+//! that equal runs have equal text. Times in seconds have six decimals. A missing value (no validation) is an
+//! empty field.
 //!
-//! Columns depend on the run's [`Task`]; a reader knows it by the header.
+//! Columns depend on the run's [`Task`]; a reader detects it from the header.
 
 mod rows;
 #[cfg(test)]
 mod tests;
 mod usage;
 
+pub(crate) use rows::ExactDecimal;
 pub use rows::{EpochRow, IterationRow, Row, Task};
 pub use usage::UsageRow;
 
@@ -25,7 +26,7 @@ use crate::{Error, Result};
 
 const REMEDY: &str = "restore it from a copy, or remove the line";
 
-/// Appends rows. No row allocates memory. Rows reach the file when 32 KiB have gathered, or at a flush.
+/// Appends rows without allocating. Rows are written to the file in batches of 32 KiB, or on a flush.
 #[derive(Debug)]
 pub struct CsvWriter<R> {
     file: AppendFile,
@@ -34,7 +35,7 @@ pub struct CsvWriter<R> {
 }
 
 impl<R: Row> CsvWriter<R> {
-    /// Opens `path` to append to it, with the header line if it is new. A cut last line is removed.
+    /// Opens `path` for appending, and writes the header if it is new. An incomplete last line is removed.
     pub fn open(path: &Path, task: Task) -> Result<Self> {
         let mut file = AppendFile::open(path)?;
         let whole = whole_lines(&mut file)?;
@@ -46,7 +47,7 @@ impl<R: Row> CsvWriter<R> {
         Ok(writer)
     }
 
-    /// Opens `path` cut back to the `position` that a checkpoint recorded.
+    /// Opens `path`, truncated to the `position` that a checkpoint recorded.
     pub fn resume_at(path: &Path, task: Task, position: u64) -> Result<Self> {
         let mut writer = Self::open(path, task)?;
         writer.truncate_to(position)?;
@@ -56,30 +57,30 @@ impl<R: Row> CsvWriter<R> {
     /// Appends a row.
     pub fn append(&mut self, row: &R) -> Result<()> {
         let buffer = self.file.buffer();
-        // Writing into a Vec cannot fail.
+        // Writing to a Vec cannot fail.
         let _ = row.write(self.task, buffer);
         buffer.push(b'\n');
-        self.file.appended()
+        self.file.finish_record()
     }
 
-    /// Hands all rows to the operating system: other processes see them.
+    /// Writes all rows to the operating system, so that other processes see them.
     pub fn flush(&mut self) -> Result<()> {
         self.file.flush()
     }
 
-    /// Puts all rows onto the disk.
+    /// Writes all rows to the disk.
     pub fn sync(&mut self) -> Result<()> {
         self.file.sync()
     }
 
-    /// The file's length in bytes with all rows written. Call [`CsvWriter::sync`] before a checkpoint records
-    /// it.
+    /// The length of the file in bytes, including buffered rows. Call [`CsvWriter::sync`] before a checkpoint
+    /// records it.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.file.length()
     }
 
-    /// Cuts the file back to `position`. Cut to nothing, it gets its header again.
+    /// Truncates the file to `position`. An empty file gets its header again.
     pub fn truncate_to(&mut self, position: u64) -> Result<()> {
         self.file.truncate_to(position)?;
         if position == 0 { self.header() } else { Ok(()) }
@@ -96,7 +97,7 @@ impl<R: Row> CsvWriter<R> {
     }
 }
 
-/// The length of the file's part that ends with a line end.
+/// The length of the file up to its last line end.
 fn whole_lines(file: &mut AppendFile) -> Result<u64> {
     let path = file.path().to_path_buf();
     let mut end = file.length();
@@ -116,9 +117,9 @@ fn whole_lines(file: &mut AppendFile) -> Result<u64> {
     Ok(0)
 }
 
-/// Reads rows one by one, also while another process appends: a last line without its end is left out.
+/// Reads rows one by one, also while another process appends: an incomplete last line is ignored.
 ///
-/// Columns are found by their names in the header, so a file with more columns than these is read too.
+/// Columns are found by their names in the header, so that a file with additional columns is read too.
 #[derive(Debug)]
 pub struct CsvReader<R> {
     input: BufReader<File>,
@@ -147,13 +148,13 @@ impl<R: Row> CsvReader<R> {
         if reader.next_line()? {
             let header = String::from_utf8_lossy(&reader.line);
             let names: Vec<&str> = header.split(',').map(str::trim).collect();
-            // Without a column of any, those of the first task are missed.
+            // If no task matches, the columns of the first one are reported as missing.
             let has_all = |task: &Task| R::columns(*task).iter().all(|column| names.contains(column));
             reader.task = Task::ALL.into_iter().find(has_all).unwrap_or_default();
             for column in R::columns(reader.task) {
                 let position = names.iter().position(|name| name == column);
                 let missing = || {
-                    Error::damaged(path, format!("line 1 names no column {column}"), "restore it from a copy")
+                    Error::damaged(path, format!("line 1 has no column {column}"), "restore it from a copy")
                 };
                 reader.columns.push(position.ok_or_else(missing)?);
             }
@@ -161,13 +162,13 @@ impl<R: Row> CsvReader<R> {
         Ok(reader)
     }
 
-    /// The task of the run that wrote the file, by its columns.
+    /// The task of the run that wrote the file, detected from its columns.
     #[must_use]
     pub fn task(&self) -> Task {
         self.task
     }
 
-    /// Reads a line without its end into `line`; false if no whole line is left.
+    /// Reads a line without its end into `line`; false if no complete line remains.
     fn next_line(&mut self) -> Result<bool> {
         self.line.clear();
         self.input.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
@@ -177,12 +178,12 @@ impl<R: Row> CsvReader<R> {
 
     fn row(&self) -> Result<R> {
         let damaged =
-            |what: String| Error::damaged(&self.path, format!("line {}: {what}", self.number), REMEDY);
-        let text = std::str::from_utf8(&self.line).map_err(|_| damaged("not text".into()))?;
+            |reason: String| Error::damaged(&self.path, format!("line {}: {reason}", self.number), REMEDY);
+        let text = std::str::from_utf8(&self.line).map_err(|_| damaged("not UTF-8".into()))?;
         let found: Vec<&str> = text.split(',').collect();
         let fields: Option<Vec<&str>> = self.columns.iter().map(|&i| found.get(i).copied()).collect();
         let fields = fields.ok_or_else(|| damaged(format!("only {} fields", found.len())))?;
-        R::parse(self.task, &fields).map_err(|column| damaged(format!("{column} cannot be read")))
+        R::parse(self.task, &fields).map_err(|column| damaged(format!("invalid {column}")))
     }
 }
 
@@ -201,7 +202,7 @@ impl<R: Row> Iterator for CsvReader<R> {
     }
 }
 
-/// All rows of `path`.
+/// Reads all rows of `path`.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
     CsvReader::open(path)?.collect()
 }

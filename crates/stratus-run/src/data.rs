@@ -1,7 +1,7 @@
-//! `data.json`: the data set that a run is trained on, as it was when the run began.
+//! `data.json`: the state of the training data set at the start of the run.
 //!
-//! A run that is continued compares it with the data set as it is then ([`DataRecord::differences`]). Paths
-//! are relative to the data set's root, so that a copy elsewhere is the same data set.
+//! On resume it is compared with the current data set ([`DataRecord::differences`]). Paths are relative to
+//! the root of the data set, so that a copy elsewhere is the same data set.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Result, atomic};
 
-/// The version of the format. Files of another version are not compared.
+/// The version of the format. Files with a different version are not compared.
 const VERSION: u32 = 1;
-/// The most classes that a message lists.
+/// Maximum number of classes that a message lists.
 const MAX_LISTED_CLASSES: usize = 8;
 
 /// The content of `data.json`.
@@ -23,26 +23,26 @@ pub struct DataRecord {
     pub name: String,
     /// The classes, in order.
     pub classes: Vec<String>,
-    /// Iterations of an epoch.
+    /// Iterations per epoch.
     pub epoch_iterations: u64,
-    /// The images that are trained on.
-    pub training: PartRecord,
-    /// The images that are measured after each epoch.
-    pub validation: PartRecord,
+    /// The training split.
+    pub training: SplitRecord,
+    /// The validation split, evaluated after each epoch.
+    pub validation: SplitRecord,
 }
 
-/// A part of a data set.
+/// A split of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartRecord {
+pub struct SplitRecord {
     /// The number of images.
     pub images: u64,
     /// SHA-256 of the labels of all images, in order.
     pub labels_sha256: String,
-    /// SHA-256 of pixels, outlines or positions that the open data set has in memory.
+    /// SHA-256 of the pixels, outlines or positions that the data set keeps in memory.
     pub memory_sha256: String,
-    /// The folders with files of the part, by path.
+    /// The folders with files of the split, by path.
     pub folders: Vec<FolderRecord>,
-    /// Its files, by path: all, or of a large data set those whose content was hashed.
+    /// Its files, by path: all files, or only those whose content was hashed if the data set is large.
     pub files: Vec<FileRecord>,
 }
 
@@ -53,7 +53,7 @@ pub struct FolderRecord {
     pub path: String,
     /// The number of files.
     pub files: u64,
-    /// Their length.
+    /// Total length of the files.
     pub bytes: u64,
     /// SHA-256 of their names and lengths, in order.
     pub sha256: String,
@@ -64,9 +64,9 @@ pub struct FolderRecord {
 pub struct FileRecord {
     /// The path below the data set's root.
     pub path: String,
-    /// The length; `None` where the file was missing.
+    /// The length; `None` if the file was missing.
     pub bytes: Option<u64>,
-    /// SHA-256 of the content, where it was hashed.
+    /// SHA-256 of the content, if it was hashed.
     pub sha256: Option<String>,
 }
 
@@ -77,12 +77,12 @@ impl DataRecord {
         name: &str,
         classes: Vec<String>,
         epoch_iterations: u64,
-        [training, validation]: [PartRecord; 2],
+        [training, validation]: [SplitRecord; 2],
     ) -> Self {
         Self { version: VERSION, name: name.to_owned(), classes, epoch_iterations, training, validation }
     }
 
-    /// Reads `data.json`; `None` where there is none, or one of another version.
+    /// Reads `data.json`; `None` if it is missing or has a different version.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         if !path.exists() {
             return Ok(None);
@@ -99,7 +99,7 @@ impl DataRecord {
         atomic::write_json(path, self)
     }
 
-    /// Each difference to the data set as it is `now`, the most telling first; empty where there is none.
+    /// The differences to the current data set, most important first.
     #[must_use]
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let mut found = Vec::new();
@@ -120,7 +120,7 @@ impl DataRecord {
     }
 }
 
-/// How the classes of a data set differ from those of before; `None` where they do not.
+/// The difference between two lists of classes; `None` if they are equal.
 #[must_use]
 pub fn class_difference(before: &[String], now: &[String]) -> Option<String> {
     if before == now {
@@ -133,7 +133,7 @@ pub fn class_difference(before: &[String], now: &[String]) -> Option<String> {
     let at = at.unwrap_or(before.len().min(now.len()));
     let name = |classes: &[String]| classes.get(at).cloned().unwrap_or_else(|| "none".to_owned());
     Some(format!(
-        "classes: {} → {}; the first that differs is number {at}: {} → {}",
+        "classes: {} → {}; the first difference is class {at}: {} → {}",
         before.len(),
         now.len(),
         name(before),
@@ -141,14 +141,14 @@ pub fn class_difference(before: &[String], now: &[String]) -> Option<String> {
     ))
 }
 
-/// How the iterations of an epoch differ from those of before; `None` where they do not.
+/// The difference between two numbers of iterations per epoch; `None` if they are equal.
 #[must_use]
 pub fn iterations_difference(before: u64, now: u64) -> Option<String> {
-    (before != now).then(|| format!("iterations of an epoch: {before} → {now}"))
+    (before != now).then(|| format!("iterations per epoch: {before} → {now}"))
 }
 
-impl PartRecord {
-    /// Whether every file is listed.
+impl SplitRecord {
+    /// Returns whether all files are listed.
     fn lists_all(&self) -> bool {
         self.folders.iter().map(|folder| folder.files).sum::<u64>() == self.files.len() as u64
     }
@@ -163,10 +163,10 @@ impl PartRecord {
             return;
         }
         if self.labels_sha256 != now.labels_sha256 {
-            found.push(format!("the labels of the {name} images have changed"));
+            found.push(format!("labels of the {name} images have changed"));
         }
         if self.memory_sha256 != now.memory_sha256 {
-            found.push(format!("the pixels or the annotations of the {name} images have changed"));
+            found.push(format!("pixels or annotations of the {name} images have changed"));
         }
     }
 
@@ -175,14 +175,14 @@ impl PartRecord {
             |part: &'_ Self| part.files.iter().cloned().map(|file| (file.path.clone(), file)).collect();
         let (before, after): (BTreeMap<_, _>, BTreeMap<_, _>) = (by_path(self), by_path(now));
         let is_whole = self.lists_all() && now.lists_all();
-        let gone = self.folders_beside(now);
-        found.extend(gone.values().map(|(path, files)| format!("{path}/ is no longer there ({files})")));
+        let removed = self.folders_missing_from(now);
+        found.extend(removed.values().map(|(path, files)| format!("{path}/ was removed ({files})")));
         for (path, FileRecord { bytes, sha256, .. }) in &before {
             let length = |bytes: u64| format!("{bytes} bytes");
             match after.get(path) {
-                None if gone.contains_key(folder_of(path)) => {}
+                None if removed.contains_key(folder_of(path)) => {}
                 None if is_whole => found.push(format!("{path} is no longer a {name} file")),
-                // Of a large data set not every file is listed.
+                // Not all files of a large data set are listed.
                 None => {}
                 Some(file) if file.bytes != *bytes => found.push(format!(
                     "{path} was {}, now {}",
@@ -190,12 +190,12 @@ impl PartRecord {
                     file.bytes.map_or("missing".to_owned(), |bytes| bytes.to_string())
                 )),
                 Some(file) if sha256.is_some() && file.sha256.is_some() && file.sha256 != *sha256 => {
-                    found.push(format!("{path} has another content, of the same length"));
+                    found.push(format!("{path} has the same length, but different content"));
                 }
                 Some(_) => {}
             }
         }
-        let added = now.folders_beside(self);
+        let added = now.folders_missing_from(self);
         found.extend(added.values().map(|(path, files)| format!("{path}/ is new ({files})")));
         if is_whole {
             let is_new = |path: &&String| !before.contains_key(*path) && !added.contains_key(folder_of(path));
@@ -203,15 +203,16 @@ impl PartRecord {
         }
     }
 
-    /// The folders that `other` has not, by path: the path as it is shown, and the number of files.
-    fn folders_beside(&self, other: &Self) -> BTreeMap<&str, (&str, String)> {
-        let is_there = |path: &str| other.folders.iter().any(|folder| folder.path == path);
+    /// The folders that are missing from `other`, by path, with the displayed path and number of files.
+    fn folders_missing_from(&self, other: &Self) -> BTreeMap<&str, (&str, String)> {
+        let is_in_other = |path: &str| other.folders.iter().any(|folder| folder.path == path);
         let shown = |files: u64| format!("{files} file{}", if files == 1 { "" } else { "s" });
-        let missing = self.folders.iter().filter(|folder| !folder.path.is_empty() && !is_there(&folder.path));
+        let missing =
+            self.folders.iter().filter(|folder| !folder.path.is_empty() && !is_in_other(&folder.path));
         missing.map(|folder| (folder.path.as_str(), (folder.path.as_str(), shown(folder.files)))).collect()
     }
 
-    /// The differences of a data set whose files are not all listed.
+    /// Adds the differences between folders, for data sets whose files are not all listed.
     fn add_folder_differences(&self, now: &Self, found: &mut Vec<String>) {
         let after: BTreeMap<&str, &FolderRecord> =
             now.folders.iter().map(|folder| (folder.path.as_str(), folder)).collect();
@@ -219,7 +220,7 @@ impl PartRecord {
         for (folder, now) in both.filter(|(folder, now)| folder.sha256 != now.sha256) {
             let path = if folder.path.is_empty() { "the data set's folder" } else { &folder.path };
             if (now.files, now.bytes) == (folder.files, folder.bytes) {
-                found.push(format!("{path}: names, lengths or the order of its files have changed"));
+                found.push(format!("{path}: names, lengths or order of its files have changed"));
             } else {
                 found.push(format!(
                     "{path}: {} files of {} bytes → {} of {}",
@@ -230,7 +231,7 @@ impl PartRecord {
     }
 }
 
-/// The folder of a file's path; empty for the root.
+/// The folder of a file; empty for the root.
 fn folder_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
@@ -243,7 +244,7 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    fn part(files: &[(&str, u64, &str)]) -> PartRecord {
+    fn part(files: &[(&str, u64, &str)]) -> SplitRecord {
         let file = |&(path, bytes, sha256): &(&str, u64, &str)| FileRecord {
             path: path.to_owned(),
             bytes: Some(bytes),
@@ -255,20 +256,20 @@ mod tests {
             bytes: files.iter().map(|(_, bytes, _)| bytes).sum(),
             sha256: format!("{files:?}"),
         };
-        PartRecord {
+        SplitRecord {
             images: files.len() as u64,
             folders: vec![folder],
             files: files.iter().map(file).collect(),
-            ..PartRecord::default()
+            ..SplitRecord::default()
         }
     }
 
-    fn record(training: PartRecord) -> DataRecord {
-        DataRecord::new("folder", names(&["cat", "dog"]), 6, [training, PartRecord::default()])
+    fn record(training: SplitRecord) -> DataRecord {
+        DataRecord::new("folder", names(&["cat", "dog"]), 6, [training, SplitRecord::default()])
     }
 
     #[test]
-    fn names_each_difference() {
+    fn lists_every_difference() {
         let files = [("train/cat/0.png", 10, "a"), ("train/cat/1.png", 20, "b")];
         let before = record(part(&files));
         assert!(before.differences(&before).is_empty());
@@ -287,11 +288,11 @@ mod tests {
         );
         assert_eq!(
             differences(&[files[0], ("train/cat/1.png", 20, "c")]),
-            ["train/cat/1.png has another content, of the same length"]
+            ["train/cat/1.png has the same length, but different content"]
         );
         assert_eq!(
             differences(&[files[1], files[0]]),
-            ["train/cat: names, lengths or the order of its files have changed"]
+            ["train/cat: names, lengths or order of its files have changed"]
         );
         let mut now = before.clone();
         now.classes = names(&["dog", "zebra"]);
@@ -302,15 +303,15 @@ mod tests {
             before.differences(&now),
             [
                 "classes: cat, dog → dog, zebra",
-                "iterations of an epoch: 6 → 9",
-                "the labels of the training images have changed",
-                "the pixels or the annotations of the validation images have changed"
+                "iterations per epoch: 6 → 9",
+                "labels of the training images have changed",
+                "pixels or annotations of the validation images have changed"
             ]
         );
     }
 
     #[test]
-    fn compares_the_folders_of_a_data_set_too_large_to_list() {
+    fn compares_folders_if_files_are_not_listed() {
         let large = |files, bytes, sha256: &str| {
             let mut part = part(&[("train/cat/7.png", 20, "b")]);
             let folder = &mut part.folders[0];
@@ -324,30 +325,30 @@ mod tests {
         );
         assert_eq!(
             before.differences(&large(1300, 1000, "b")),
-            ["train/cat: names, lengths or the order of its files have changed"]
+            ["train/cat: names, lengths or order of its files have changed"]
         );
         let mut now = large(1300, 1000, "a");
         now.training.files[0].sha256 = Some("c".to_owned());
-        assert_eq!(before.differences(&now), ["train/cat/7.png has another content, of the same length"]);
+        assert_eq!(before.differences(&now), ["train/cat/7.png has the same length, but different content"]);
     }
 
     #[test]
-    fn names_the_first_class_that_differs_where_there_are_many() {
+    fn names_only_the_first_difference_of_many_classes() {
         let many = |count: u32| (0..count).map(|class| format!("n{class}")).collect::<Vec<_>>();
         let mut now = many(20);
         now[17] = "other".to_owned();
         assert_eq!(
             class_difference(&many(20), &now).unwrap(),
-            "classes: 20 → 20; the first that differs is number 17: n17 → other"
+            "classes: 20 → 20; the first difference is class 17: n17 → other"
         );
         assert_eq!(
             class_difference(&many(20), &many(19)).unwrap(),
-            "classes: 20 → 19; the first that differs is number 19: n19 → none"
+            "classes: 20 → 19; the first difference is class 19: n19 → none"
         );
     }
 
     #[test]
-    fn reads_what_it_wrote_and_nothing_of_another_version() {
+    fn survives_a_round_trip_and_ignores_other_versions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.json");
         assert_eq!(DataRecord::read(&path).unwrap(), None);

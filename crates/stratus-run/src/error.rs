@@ -1,4 +1,4 @@
-//! Errors of run directories: what is wrong, where, and what to do.
+//! Errors of run directories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,30 +6,30 @@ use std::path::{Path, PathBuf};
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error about a file of a run directory. The message names the file and ends with what to do.
+/// An error about a file of a run directory. The message names the file and ends with a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused.
+    /// An operation of the file system failed.
     #[error("cannot {action} {}: {source}{}", path.display(), hint(source))]
     Io {
-        /// What was attempted: "write", "open", ….
+        /// The operation: "write", "open", ….
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Another process writes this run directory.
+    /// Another process holds the lock of this run directory.
     #[error(
-        "{} is in use by another process{}; wait for it to end or stop it, or start a new run",
+        "{} is in use by another process{}; wait for it or stop it, or start a new run",
         path.display(),
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     Locked {
         /// The run directory.
         path: PathBuf,
-        /// The process that holds it, if the lock file has its id.
+        /// The process that holds the lock, if the lock file has its id.
         pid: Option<u32>,
     },
     /// The path is not a run directory.
@@ -38,44 +38,44 @@ pub enum Error {
         path.display()
     )]
     NotARun {
-        /// The path that was given.
+        /// The given path.
         path: PathBuf,
-        /// The file that makes a directory a run directory.
+        /// The file that every run directory has.
         missing: &'static str,
     },
-    /// The directory that a new run should use holds something already.
+    /// The directory for a new run is not empty.
     #[error(
-        "{} exists and is not empty; name another directory, or continue the run in it with its path alone",
+        "{} exists and is not empty; choose another directory, or pass only its path to resume the run in it",
         path.display()
     )]
     NotEmpty {
-        /// The path that was given.
+        /// The given path.
         path: PathBuf,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is invalid.
     #[error("{} is damaged: {reason}; {remedy}", path.display())]
     Damaged {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The caller asked for something that cannot be written.
+    /// The file cannot be written as requested.
     #[error("cannot write {}: {reason}", path.display())]
     Invalid {
         /// The file or folder.
         path: PathBuf,
-        /// Why it cannot be written.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Error {
-    /// What the file system said when an action, like "write", was tried on a path.
+    /// Returns a function that converts an I/O error of an action, such as "write", on a path.
     ///
-    /// The path is copied only on an error, since writers call this in the hot loop.
+    /// The path is copied only if there is an error, since writers call this in the hot loop.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_path_buf(), source }
     }
@@ -88,36 +88,38 @@ impl Error {
         Self::Invalid { path: path.to_path_buf(), reason: reason.into() }
     }
 
-    /// Whether the error is the operating system's "no such file".
+    /// Returns whether a file was not found.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// What to do about an error that a user can resolve.
+/// The remedy for an error that a user can resolve.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => {
-            "; free space on this file system, then continue the run: what was saved before is intact"
+            "; free space on this file system, then resume the run: its last checkpoint is intact"
         }
         io::ErrorKind::QuotaExceeded => {
-            "; your disk quota is used up: free space, then continue the run: what was saved before is intact"
+            "; your disk quota is exhausted: free space, then resume the run: its last checkpoint is intact"
         }
         io::ErrorKind::ReadOnlyFilesystem => {
-            "; the file system is read-only: choose another place with --out DIR"
+            "; the file system is read-only: choose another location with --out DIR"
         }
         io::ErrorKind::PermissionDenied => {
-            "; make it accessible to this user, or choose another place with --out DIR"
+            "; make it accessible to this user, or choose another location with --out DIR"
         }
         io::ErrorKind::NotFound => "; check the path",
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            "; a file is where a folder should be: move it away, or choose another place with --out DIR"
+            "; a file is in place of a folder: move it away, or choose another location with --out DIR"
         }
         io::ErrorKind::FileTooLarge => {
-            "; the file-size limit was reached: raise it (ulimit -f), then continue the run"
+            "; the file-size limit was reached: raise it (ulimit -f), then resume the run"
         }
-        io::ErrorKind::Unsupported => "; this file system cannot do it: choose a local disk with --out DIR",
+        io::ErrorKind::Unsupported => {
+            "; this file system does not support it: choose a local disk with --out DIR"
+        }
         _ => "",
     }
 }

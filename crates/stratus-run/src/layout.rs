@@ -1,4 +1,4 @@
-//! The layout of a run directory: the one place that names its files.
+//! The layout of a run directory: the names of all its files.
 
 use std::fs;
 use std::io;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use crate::lock::Lock;
 use crate::{Error, Result, atomic};
 
-/// The configuration, resolved: every default written out. Its presence makes a directory a run directory.
+/// The resolved configuration, with every default. Its presence makes a directory a run directory.
 pub const EXPERIMENT: &str = "experiment.toml";
-/// Host, processors, memory, devices, library versions.
+/// Host, CPU, memory, devices, library versions.
 pub const MACHINE: &str = "machine.json";
-/// A copy of the layer file; none for a network of the zoo.
+/// A copy of the layer file; missing for networks of the zoo.
 pub const NETWORK: &str = "network.toml";
-/// The files from outside that the run started from, with their checksums.
+/// The external files that the run started from, with their checksums.
 pub const SOURCES: &str = "sources.json";
-/// The data set that the run is trained on, as it was when the run began, see [`crate::data`].
+/// The state of the data set at the start of the run, see [`crate::data`].
 pub const DATA: &str = "data.json";
 /// The plan: steps, layers, bytes, kernels.
 pub const PLAN: &str = "plan.json";
@@ -23,21 +23,21 @@ pub const PLAN: &str = "plan.json";
 pub const ITERATIONS: &str = "iterations.csv";
 /// One row per epoch.
 pub const EPOCHS: &str = "epochs.csv";
-/// One row a second: how the machine is used.
+/// One row per second: utilisation of the machine.
 pub const USAGE: &str = "usage.csv";
-/// The folder of TensorBoard's events, where they are asked for.
+/// The folder of TensorBoard events, if requested.
 pub const TENSORBOARD: &str = "tensorboard";
-/// The one file of events, inside [`TENSORBOARD`]. TensorBoard knows such files by a part of their name.
+/// The file of events in [`TENSORBOARD`]. TensorBoard recognises such files by a part of their name.
 pub const EVENTS: &str = "events.out.tfevents.stratus";
-/// The folder of what the workers of a run write, but for the first: a folder each, by their numbers.
+/// The folder with one folder per worker, by rank, except for the first worker.
 pub const WORKERS: &str = "workers";
-/// The run of the first stage, within a run of two.
+/// The run directory of the first stage, in a run of two stages.
 pub const FIRST_STAGE: &str = "first_stage";
-/// Measures of each class, see [`crate::classes`].
+/// Metrics of each class, see [`crate::classes`].
 pub const CLASSES: &str = "classes.csv";
-/// The folder of the time per layer and phase of every iteration.
+/// The folder of the times per layer and phase of every iteration.
 pub const TIMELINE: &str = "timeline";
-/// The timeline's one file, inside [`TIMELINE`].
+/// The file of the timeline in [`TIMELINE`].
 pub const TIMELINE_RECORDS: &str = "records.bin";
 /// The folder of checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -45,24 +45,24 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const SUMMARY: &str = "summary.json";
 /// The log.
 pub const LOG: &str = "log.txt";
-/// Held by the process that writes the run.
+/// The lock file, held by the process that writes the run.
 pub const LOCK: &str = "run.lock";
-/// Time per layer and iteration as text; written on request, not by training.
+/// Times per layer and iteration as text; written on request, not by training.
 pub const LAYERS: &str = "layers.csv";
 
-/// How many folders deep [`RunDir::find`] searches.
+/// Maximum depth of folders that [`RunDir::find`] searches.
 pub const SEARCH_DEPTH: usize = 6;
 
-/// A run directory. Holding one grants nothing: a writer takes the [`Lock`] first.
+/// A run directory. A writer must take its [`Lock`] first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
     path: PathBuf,
 }
 
 impl RunDir {
-    /// Creates `<root>/<experiment>/<n>` with the next free number, counted from 1.
+    /// Creates `<root>/<experiment>/<n>` with the next free number, from 1.
     ///
-    /// Two processes that ask at once get two numbers: the directory's creation decides.
+    /// Concurrent calls get different numbers, since creating the directory is atomic.
     pub fn create(root: &Path, experiment: &str) -> Result<Self> {
         let folder = root.join(experiment);
         let plain = !experiment.is_empty()
@@ -73,7 +73,8 @@ impl RunDir {
             return Err(Error::invalid(
                 &folder,
                 format!(
-                    "the experiment's name {experiment:?} cannot be a folder's; use letters, digits, - and _"
+                    "the experiment name {experiment:?} is not a valid folder name; use letters, digits, - \
+                     and _"
                 ),
             ));
         }
@@ -92,25 +93,26 @@ impl RunDir {
         }
     }
 
-    /// Makes `path` itself the run directory. It must not exist, be empty, or hold only the files of a start
+    /// Makes `path` itself the run directory. It must be absent, empty, or contain only the files of a start
     /// that was killed before it wrote [`EXPERIMENT`].
     pub fn create_at(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
-            let begun = [LOCK, MACHINE, NETWORK, SOURCES, DATA, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
-                .iter()
-                .any(|&known| name == known);
-            if !begun && !atomic::is_temporary(&name) {
+            let is_from_killed_start =
+                [LOCK, MACHINE, NETWORK, SOURCES, DATA, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
+                    .iter()
+                    .any(|&known| name == known);
+            if !is_from_killed_start && !atomic::is_temporary(&name) {
                 return Err(Error::NotEmpty { path: path.to_path_buf() });
             }
         }
         Ok(Self { path: path.to_path_buf() })
     }
 
-    /// Checks that [`RunDir::create_at`] can make `path` a run directory, and leaves no trace: for before
-    /// anything costly is prepared.
-    pub fn check_new(path: &Path) -> Result<()> {
+    /// Checks that [`RunDir::create_at`] can make `path` a run directory, without creating it. It is called
+    /// before anything costly is prepared.
+    pub fn check_creatable(path: &Path) -> Result<()> {
         if path.exists() {
             Self::create_at(path)?;
         }
@@ -121,7 +123,7 @@ impl RunDir {
         fs::remove_file(&probe).map_err(Error::io("remove", &probe))
     }
 
-    /// An existing run directory.
+    /// Opens an existing run directory.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Err(Error::io("open", path)(io::ErrorKind::NotFound.into()));
@@ -132,21 +134,21 @@ impl RunDir {
         Ok(Self { path: path.to_path_buf() })
     }
 
-    /// Whether `path` is a run directory.
+    /// Returns whether `path` is a run directory.
     #[must_use]
     pub fn is_run(path: &Path) -> bool {
         path.join(EXPERIMENT).is_file()
     }
 
-    /// The runs of one experiment's folder, by number.
+    /// The runs in the folder of an experiment, by number.
     pub fn list(folder: &Path) -> Result<Vec<Self>> {
         let runs = numbers(folder)?.into_iter().map(|n| folder.join(n.to_string()));
         Ok(runs.filter(|path| Self::is_run(path)).map(|path| Self { path }).collect())
     }
 
-    /// The runs that `path` stands for: itself where it is one, else those below it, in the order of their
-    /// names with numbers by value. Links are not followed, folders deeper than [`SEARCH_DEPTH`] and hidden
-    /// ones not searched.
+    /// The runs at `path`: itself if it is a run directory, otherwise those below it, ordered by name with
+    /// numbers in numeric order. Symbolic links, hidden folders and folders deeper than [`SEARCH_DEPTH`]
+    /// are not searched.
     pub fn find(path: &Path) -> Result<Vec<Self>> {
         if Self::is_run(path) {
             return Ok(vec![Self { path: path.to_path_buf() }]);
@@ -167,7 +169,7 @@ impl RunDir {
         Ok(lock)
     }
 
-    /// Makes the folders that training writes into.
+    /// Creates the folders that training writes into.
     pub fn prepare(&self) -> Result<()> {
         for folder in [self.timeline(), self.checkpoints()] {
             fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
@@ -175,21 +177,21 @@ impl RunDir {
         atomic::sync_folder(&self.path)
     }
 
-    /// Makes the folder of [`EVENTS`].
+    /// Creates the folder of [`EVENTS`].
     pub fn prepare_events(&self) -> Result<()> {
         let folder = self.path.join(TENSORBOARD);
         fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
         atomic::sync_folder(&self.path)
     }
 
-    /// The folder of a worker's own files: its timeline. It is no run.
+    /// Creates the folder of a worker's own files, such as its timeline. It is not a run directory.
     pub fn worker(&self, rank: usize) -> Result<Self> {
         let path = self.path.join(WORKERS).join(rank.to_string());
         fs::create_dir_all(&path).map_err(Error::io("create the folder", &path))?;
         Ok(Self { path })
     }
 
-    /// The folders of workers, by their numbers; none of a run that one process trained.
+    /// The folders of workers, by rank; empty for a run trained by one process.
     #[must_use]
     pub fn workers(&self) -> Vec<(u64, Self)> {
         let folder = self.path.join(WORKERS);
@@ -197,9 +199,9 @@ impl RunDir {
         ranks.into_iter().map(|rank| (rank, Self { path: folder.join(rank.to_string()) })).collect()
     }
 
-    /// Removes the folders of workers from `count` on: the run goes on with so many, and what more of them
-    /// wrote before belongs to iterations that may be trained anew.
-    pub fn keep_workers(&self, count: usize) -> Result<()> {
+    /// Removes the folders of workers `count` and above, since the run resumes with `count` workers and
+    /// repeats iterations that those folders may contain.
+    pub fn remove_workers_from(&self, count: usize) -> Result<()> {
         let beyond = self.workers().into_iter().filter(|(rank, _)| *rank >= count as u64);
         beyond
             .map(|(_, folder)| folder.path)
@@ -212,7 +214,7 @@ impl RunDir {
         &self.path
     }
 
-    /// The run's number; `None` if the directory's name is none.
+    /// The number of the run; `None` if the directory is not named by a number.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.path.file_name()?.to_str()?.parse().ok()
@@ -361,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_follow_the_highest_and_names_are_checked() {
+    fn numbers_follow_the_highest_and_names_are_validated() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(RunDir::create(root.path(), "digits").unwrap().number(), Some(1));
         fs::create_dir(root.path().join("digits/7")).unwrap();
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_stands_for_the_runs_below_it() {
+    fn finds_the_runs_below_a_folder() {
         let root = tempfile::tempdir().unwrap();
         for run in ["digits/10", "digits/9", "vgg/1", "vgg/.old/1", "1/2/3/4/5/6/7"] {
             let path = root.path().join(run);
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn creation_is_race_safe() {
+    fn concurrent_creation_gives_different_numbers() {
         let root = tempfile::tempdir().unwrap();
         let mut all: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_recognised_by_its_experiment() {
+    fn recognises_a_run_by_its_experiment_file() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "digits").unwrap();
         let error = RunDir::open(run.path()).unwrap_err().to_string();
@@ -422,7 +424,7 @@ mod tests {
         drop(run.lock().unwrap());
         run.prepare().unwrap();
         atomic::write(&run.machine(), b"").unwrap();
-        assert_eq!(RunDir::create_at(run.path()).unwrap(), run, "a start that was killed can be repeated");
+        assert_eq!(RunDir::create_at(run.path()).unwrap(), run, "a killed start can be repeated");
         assert!(RunDir::open(&root.path().join("absent")).unwrap_err().is_not_found());
     }
 }

@@ -1,16 +1,16 @@
 //! The run directory: its files, their formats, their readers and writers.
 //!
-//! `runs/<experiment>/<n>/` holds everything that a training run writes. Two promises shape this crate:
+//! `runs/<experiment>/<n>/` contains everything that a training run writes. This crate guarantees:
 //!
-//! - **It can always be continued.** Files that are replaced are written beside their old version, synced and
+//! - **A run can always be resumed.** Files that are replaced are written to a temporary file, synced and
 //!   renamed ([`atomic`]). Files that grow ([`csv`], [`timeline`], [`events`]) report their length, which a
-//!   checkpoint records; continuing cuts them back to it. A checkpoint that does not verify is passed over
-//!   for the one before it ([`checkpoint`]).
-//! - **It can always be read**, by another process while it is written and after its writer was killed:
-//!   readers take the whole records of a file and say how many bytes of a torn one follow.
+//!   checkpoint records; on resume they are truncated to it. A checkpoint that does not verify is skipped in
+//!   favour of the previous one ([`checkpoint`]).
+//! - **A run can always be read**, by another process while it is written and after its writer was killed:
+//!   readers return the complete records of a file and report the number of bytes of a torn one.
 //!
-//! One process at a time writes a run directory; [`lock`] sees to it. This crate knows files, not training:
-//! what the numbers mean is decided above it.
+//! One process at a time writes a run directory; [`lock`] enforces that. This crate handles files, not
+//! training: it does not interpret the numbers.
 
 mod append;
 pub mod atomic;

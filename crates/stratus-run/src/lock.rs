@@ -1,7 +1,8 @@
-//! One writer at a time: an exclusive lock of the operating system on a file of the run directory.
+//! The exclusive lock of a run directory: an operating-system lock on a file, which permits one writer at a
+//! time.
 //!
-//! The system drops the lock when its process ends, however it ends; the file stays and means nothing by
-//! itself. It holds the writer's process id, for the message that a second writer gets.
+//! The operating system releases the lock when its process ends for any reason; the file remains and has no
+//! meaning by itself. It contains the process id of the writer, for the error of a second writer.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,7 +20,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of the run directory `run`, or says which process holds it.
+    /// Acquires the lock of the run directory `run`; the error names the process that holds it.
     pub fn acquire(run: &Path) -> Result<Self> {
         let path = run.join(LOCK);
         let mut file = OpenOptions::new()
@@ -29,7 +30,7 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        // A process that only asks who holds the lock has it for an instant: ask more than once.
+        // A process that only queries the lock holds it for an instant, so retry.
         let mut attempts = 5;
         loop {
             match file.try_lock() {
@@ -60,31 +61,31 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file would do as well; a child that inherited it could keep it.
+        // Closing the file is not enough: a child process that inherited it would keep the lock.
         let _ = self.file.unlock();
     }
 }
 
-/// Who writes a run directory.
+/// The state of the lock of a run directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// Nobody.
-    Nobody,
-    /// A process, with its id if the lock file has it.
-    Process(Option<u32>),
+pub enum LockState {
+    /// No process holds it.
+    Free,
+    /// A process holds it; its id, if the lock file has it.
+    Held(Option<u32>),
 }
 
-/// Asks who writes the run directory `run`, without taking it.
-pub fn holder(run: &Path) -> Result<Holder> {
+/// The state of the lock of the run directory `run`, without acquiring it.
+pub fn lock_state(run: &Path) -> Result<LockState> {
     let path = run.join(LOCK);
     let mut file = match File::open(&path) {
         Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Holder::Nobody),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(LockState::Free),
         Err(e) => return Err(Error::io("open", &path)(e)),
     };
     match file.try_lock_shared() {
-        Ok(()) => Ok(Holder::Nobody),
-        Err(TryLockError::WouldBlock) => Ok(Holder::Process(read_pid(&mut file))),
+        Ok(()) => Ok(LockState::Free),
+        Err(TryLockError::WouldBlock) => Ok(LockState::Held(read_pid(&mut file))),
         Err(TryLockError::Error(e)) => Err(Error::io("lock", &path)(e)),
     }
 }
@@ -101,19 +102,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_writer_is_refused_by_name_and_may_follow() {
+    fn refuses_a_second_writer_until_the_first_ends() {
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(holder(run.path()).unwrap(), Holder::Nobody);
+        assert_eq!(lock_state(run.path()).unwrap(), LockState::Free);
         let lock = Lock::acquire(run.path()).unwrap();
-        assert_eq!(holder(run.path()).unwrap(), Holder::Process(Some(std::process::id())));
+        assert_eq!(lock_state(run.path()).unwrap(), LockState::Held(Some(std::process::id())));
         let error = Lock::acquire(run.path()).unwrap_err().to_string();
         assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
         drop(lock);
-        assert_eq!(holder(run.path()).unwrap(), Holder::Nobody);
+        assert_eq!(lock_state(run.path()).unwrap(), LockState::Free);
         Lock::acquire(run.path()).unwrap();
     }
 
-    /// Not a test of its own: what the test below kills.
+    /// The process that the test below kills; not a separate test.
     #[test]
     fn hold_until_killed() {
         let Ok(run) = std::env::var("STRATUS_TEST_HOLD_LOCK") else { return };
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_writer_leaves_the_run_free() {
+    fn killed_writer_releases_the_lock() {
         let run = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lock::tests::hold_until_killed"])

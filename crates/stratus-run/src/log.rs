@@ -1,4 +1,4 @@
-//! `log.txt`: what was said, each line with the time in UTC.
+//! `log.txt`: the messages of a run, each with its UTC time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{Error, Result};
 
-/// Appends to `log.txt`; every message is in the file when [`Log::say`] returns.
+/// Appends to `log.txt`; every message is in the file when [`Log::write`] returns.
 #[derive(Debug)]
 pub struct Log {
     file: File,
@@ -16,7 +16,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens `path`, creating it if absent. A line that a killed process left without its end gets it.
+    /// Opens `path`, creating it if absent. An incomplete last line of a killed process is terminated.
     pub fn open(path: &Path) -> Result<Self> {
         let options = OpenOptions::new().read(true).append(true).create(true).open(path);
         let mut file = options.map_err(Error::io("open", path))?;
@@ -30,13 +30,13 @@ impl Log {
         Ok(Self { file, path: path.to_path_buf(), line: Vec::new() })
     }
 
-    /// Appends a message with the present time. Further lines of it are indented.
-    pub fn say(&mut self, message: &str) -> Result<()> {
-        self.say_at(SystemTime::now(), message)
+    /// Appends a message with the current time. Its further lines are indented.
+    pub fn write(&mut self, message: &str) -> Result<()> {
+        self.write_at(SystemTime::now(), message)
     }
 
     /// Appends a message with the given time.
-    pub fn say_at(&mut self, time: SystemTime, message: &str) -> Result<()> {
+    pub fn write_at(&mut self, time: SystemTime, message: &str) -> Result<()> {
         self.line.clear();
         let stamp = timestamp(time);
         for (i, text) in message.trim_end().split('\n').enumerate() {
@@ -50,7 +50,7 @@ impl Log {
     }
 }
 
-/// A time as `2026-01-31T09:05:07.123Z`: UTC, RFC 3339, milliseconds. Times before 1970 print as its start.
+/// A time as `2026-01-31T09:05:07.123Z`: UTC, RFC 3339, milliseconds. Times before 1970 are clamped to 1970.
 #[must_use]
 pub fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn timestamp(time: SystemTime) -> String {
 ///
 /// Years are counted from 1 March, so that the leap day is the last of its year; 400 years are 146,097 days.
 fn date(days: u64) -> (u64, u64, u64) {
-    // 719,468 days lie between 1 March of year 0 and 1 January 1970.
+    // There are 719,468 days between 1 March of year 0 and 1 January 1970.
     let days = days + 719_468;
     let (era, in_era) = (days / 146_097, days % 146_097);
     let year_of_era = (in_era - in_era / 1_460 + in_era / 36_524 - in_era / 146_096) / 365;
@@ -76,13 +76,13 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// The days from 1 January 1970 to a Gregorian date; `None` before that, or where there is no such date.
+/// The days from 1 January 1970 to a Gregorian date; `None` for earlier or invalid dates.
 #[must_use]
 pub fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || day == 0 {
         return None;
     }
-    // As in `date`.
+    // Years and months are counted as in `date`.
     let year_from_march = year - u64::from(month <= 2);
     let from_march = if month > 2 { month - 3 } else { month + 9 };
     let (era, of_era) = (year_from_march / 400, year_from_march % 400);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_right_on_every_day_of_eight_centuries() {
+    fn dates_are_correct_for_eight_centuries() {
         let (mut year, mut month, mut day) = (1970, 1, 1);
         for days in 0..292_194 {
             assert_eq!(date(days), (year, month, day));
@@ -125,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended_and_a_torn_one_is_ended() {
+    fn appends_lines_and_terminates_a_torn_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.txt");
         std::fs::write(&path, "torn").unwrap();
-        Log::open(&path).unwrap().say_at(at(0), "one\ntwo\n").unwrap();
-        Log::open(&path).unwrap().say_at(at(1), "three").unwrap();
+        Log::open(&path).unwrap().write_at(at(0), "one\ntwo\n").unwrap();
+        Log::open(&path).unwrap().write_at(at(1), "three").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(
             text,

@@ -1,6 +1,7 @@
-//! `machine.json`: the machine a run was computed on, and how much memory this process used.
+//! `machine.json`: the machine of a run; and the memory of this process.
 //!
-//! Probing never fails: what cannot be read is left unknown. On Linux it reads `/proc`, `/sys` and `/etc`.
+//! Probing never fails: values that cannot be read stay unknown. On Linux it reads `/proc`, `/sys` and
+//! `/etc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,31 +20,31 @@ use caches::Cache;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// The host's name.
+    /// The host name.
     pub host: String,
     /// Operating system and version.
     pub os: String,
-    /// The kernel's version.
+    /// The version of the kernel.
     pub kernel: String,
-    /// The processor.
+    /// The CPU.
     pub cpu: Cpu,
-    /// Memory in bytes, as far as this process may use it.
+    /// Memory in bytes that this process may use.
     pub ram_bytes: Option<u64>,
     /// Accelerators.
     pub devices: Vec<Device>,
     /// Compute libraries, by name.
     pub libraries: BTreeMap<String, Library>,
-    /// What identifies this machine.
+    /// The identity of this machine.
     pub identity: Identity,
     /// Measured peaks, by name with unit: `fma_gflops`, `copy_gb_per_s`, `disk_read_mb_per_s`.
     pub peaks: BTreeMap<String, f64>,
 }
 
-/// A processor.
+/// A CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cpu {
-    /// The model's name.
+    /// The name of the model.
     pub model: String,
     /// The architecture: `x86_64`.
     pub architecture: String,
@@ -55,9 +56,9 @@ pub struct Cpu {
     pub threads: Option<u32>,
     /// Hardware threads that this process may use.
     pub usable_threads: Option<u32>,
-    /// Instruction-set extensions, as the kernel names them.
+    /// Instruction-set extensions, named as by the kernel.
     pub features: Vec<String>,
-    /// Caches of the first core, nearest first.
+    /// Caches of the first core, innermost first.
     pub caches: Vec<Cache>,
 }
 
@@ -65,15 +66,15 @@ pub struct Cpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Device {
-    /// What it is: `cuda`.
+    /// Kind of device: `cuda`.
     pub kind: String,
-    /// The model's name.
+    /// The name of the model.
     pub name: String,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// The driver's version.
+    /// The version of the driver.
     pub driver: Option<String>,
-    /// Its own identity.
+    /// The UUID of the device.
     pub uuid: Option<String>,
 }
 
@@ -81,24 +82,24 @@ pub struct Device {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Library {
-    /// Its version.
+    /// The version.
     pub version: String,
-    /// The file it was loaded from.
+    /// The file that it was loaded from.
     pub path: String,
 }
 
-/// What identifies a machine.
+/// The identity of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Identity {
-    /// The board's UUID; if users may not read it, the system's installation id.
+    /// The UUID of the board; if users may not read it, the installation id of the system.
     pub uuid: Option<String>,
-    /// The first network card's address.
+    /// The MAC address of the first network card.
     pub mac: Option<String>,
 }
 
 impl Machine {
-    /// This machine.
+    /// Probes this machine.
     #[must_use]
     pub fn probe() -> Self {
         Self::probe_under(Path::new("/"))
@@ -121,7 +122,7 @@ impl Machine {
         cpu.caches = caches::read(root, cpu.threads.map_or(1, |threads| threads as usize));
         cpu.usable_threads =
             std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok());
-        let installed = line("proc/meminfo").and_then(|text| kib(&text, "MemTotal:"));
+        let installed = line("proc/meminfo").and_then(|text| kib_line_bytes(&text, "MemTotal:"));
         let allowed = cgroup::memory_limit(root);
         let os = line("etc/os-release").and_then(|text| {
             let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
@@ -146,40 +147,40 @@ impl Machine {
     }
 }
 
-/// This process's peak resident set so far, in bytes.
+/// Peak resident set of this process so far, in bytes.
 #[must_use]
 pub fn peak_rss_bytes() -> Option<u64> {
-    kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+    kib_line_bytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// Bytes of memory that this process can use now: what is free or can be freed, and no more than its control
-/// group may have.
+/// Bytes of memory that this process can use now: free or reclaimable memory, at most the limit of its
+/// control group.
 #[must_use]
 pub fn usable_memory_bytes() -> Option<u64> {
     let root = Path::new("/");
     let free = fs::read_to_string(root.join("proc/meminfo")).ok();
-    let free = free.and_then(|text| kib(&text, "MemAvailable:"));
+    let free = free.and_then(|text| kib_line_bytes(&text, "MemAvailable:"));
     free.into_iter().chain(cgroup::memory_limit(root)).min()
 }
 
-/// Bytes of memory that this process can allocate now: those of [`usable_memory_bytes`], and no more than is
-/// left of its limit of address space (`ulimit -v`).
+/// Bytes of memory that this process can allocate now: [`usable_memory_bytes`], at most what remains of its
+/// address-space limit (`ulimit -v`).
 #[must_use]
 pub fn allocatable_memory_bytes() -> Option<u64> {
-    usable_memory_bytes().into_iter().chain(address_space_left(Path::new("/"))).min()
+    usable_memory_bytes().into_iter().chain(remaining_address_space(Path::new("/"))).min()
 }
 
-/// Bytes that are left of the process's limit of address space; `None` where it has no limit.
-fn address_space_left(root: &Path) -> Option<u64> {
+/// Bytes that remain of the address-space limit of this process; `None` without a limit.
+fn remaining_address_space(root: &Path) -> Option<u64> {
     let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
     let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
-    let used = kib(&fs::read_to_string(root.join("proc/self/status")).ok()?, "VmSize:")?;
+    let used = kib_line_bytes(&fs::read_to_string(root.join("proc/self/status")).ok()?, "VmSize:")?;
     Some(limit.saturating_sub(used))
 }
 
 /// The value of a line such as `MemTotal:  1024 kB`, in bytes.
-fn kib(text: &str, key: &str) -> Option<u64> {
+fn kib_line_bytes(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -214,7 +215,7 @@ fn cpu(info: &str) -> Cpu {
     cpu
 }
 
-/// The address of the first network card; if there is none, of the first other interface.
+/// The MAC address of the first network card or, without one, of the first other interface.
 fn mac(root: &Path) -> Option<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join("sys/class/net")).ok()?.flatten() {
@@ -228,7 +229,7 @@ fn mac(root: &Path) -> Option<String> {
     found.into_iter().min().map(|(_, _, address)| address)
 }
 
-/// NVIDIA's devices, as their driver lists them.
+/// NVIDIA devices, as listed by their driver.
 fn nvidia(root: &Path) -> Vec<Device> {
     let driver = fs::read_to_string(root.join("proc/driver/nvidia/version")).ok().and_then(|text| {
         let version = |word: &&str| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit());
@@ -255,18 +256,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_of_address_space_leaves_what_is_not_used() {
+    fn remaining_address_space_is_the_limit_minus_usage() {
         let root = tempfile::tempdir().unwrap();
         let own = root.path().join("proc/self");
         fs::create_dir_all(&own).unwrap();
-        assert_eq!(address_space_left(root.path()), None);
+        assert_eq!(remaining_address_space(root.path()), None);
         fs::write(own.join("status"), "Name:\tstratus\nVmSize:\t    1024 kB\n").unwrap();
         let limits = |limit: &str| {
             let text = format!(
                 "Limit  Soft Limit  Hard Limit  Units\nMax address space  {limit}  unlimited  bytes\n"
             );
             fs::write(own.join("limits"), text).unwrap();
-            address_space_left(root.path())
+            remaining_address_space(root.path())
         };
         assert_eq!(limits("unlimited"), None);
         assert_eq!(limits("3584000000"), Some(3_584_000_000 - (1 << 20)));
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_machine_is_described() {
+    fn probes_a_complete_machine() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let mut info = String::new();
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_machine_is_no_error() {
+    fn unknown_machine_is_not_an_error() {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine::probe_under(root.path());
         assert_eq!((machine.ram_bytes, machine.cpu.cores), (None, None));
@@ -330,7 +331,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_has_used_memory() {
+    fn peak_memory_of_this_process_is_known() {
         assert!(peak_rss_bytes().unwrap() > 100_000);
     }
 }

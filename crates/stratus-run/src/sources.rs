@@ -1,5 +1,5 @@
-//! `sources.json`: the files from outside that a run started from. None is needed to continue it: weights are
-//! in its checkpoints, and the layer file is copied.
+//! `sources.json`: the external files that a run started from. They are not needed to resume it, since its
+//! checkpoints have the weights, and the layer file is copied.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use stratus_base::checksum::{sha256_hex, sha256_of_reader};
 
 use crate::{Error, Result, atomic};
 
-/// The content of `sources.json`. Every key is always written, `null` for a file that the run did not need.
+/// The content of `sources.json`. Every key is always written, `null` for a file that the run does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sources {
@@ -19,10 +19,10 @@ pub struct Sources {
     pub network: Option<Source>,
 }
 
-/// A file as it was when the run started.
+/// The state of a file at the start of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Where it was.
+    /// Its path.
     pub path: String,
     /// Its length.
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub struct Source {
 }
 
 impl Sources {
-    /// Reads `sources.json`; without one, the run started from no file.
+    /// Reads `sources.json`; returns no sources if it is missing.
     pub fn read(path: &Path) -> Result<Self> {
         if path.exists() { atomic::read_json(path) } else { Ok(Self::default()) }
     }
@@ -43,8 +43,8 @@ impl Sources {
 }
 
 impl Source {
-    /// Describes a file; reads it once, in pieces.
-    pub fn of_file(path: &Path) -> Result<Self> {
+    /// Describes a file; reads it once, as a stream.
+    pub fn from_file(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let (bytes, sha256) = sha256_of_reader(file).map_err(Error::io("read", path))?;
         Ok(Self { path: path.display().to_string(), bytes, sha256 })
@@ -52,7 +52,7 @@ impl Source {
 
     /// Describes a file whose content is `bytes`.
     #[must_use]
-    pub fn of_bytes(path: &Path, bytes: &[u8]) -> Self {
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Self {
         let sha256 = sha256_hex([bytes]);
         Self { path: path.display().to_string(), bytes: bytes.len() as u64, sha256 }
     }
@@ -63,23 +63,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_and_its_bytes_are_one_source() {
+    fn file_and_its_bytes_give_the_same_source() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("abc");
         std::fs::write(&path, "abc").unwrap();
-        let source = Source::of_file(&path).unwrap();
+        let source = Source::from_file(&path).unwrap();
         // The example of FIPS 180-2.
         assert_eq!(source.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_eq!(source, Source::of_bytes(&path, b"abc"));
+        assert_eq!(source, Source::from_bytes(&path, b"abc"));
         assert_eq!(source.bytes, 3);
     }
 
     #[test]
-    fn what_is_written_reads_back_and_an_older_run_has_none() {
+    fn survives_a_round_trip_and_a_missing_file_is_empty() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sources.json");
         assert_eq!(Sources::read(&path).unwrap(), Sources::default());
-        let sources = Sources { weights: Some(Source::of_bytes(Path::new("w.pth"), b"1")), network: None };
+        let sources = Sources { weights: Some(Source::from_bytes(Path::new("w.pth"), b"1")), network: None };
         sources.write(&path).unwrap();
         assert_eq!(Sources::read(&path).unwrap(), sources);
         std::fs::write(&path, "[").unwrap();

@@ -6,21 +6,21 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use stratus_measures::ClassMeasures;
+use stratus_measures::ClassMetrics;
 
-use crate::checkpoint::Best;
+use crate::checkpoint::BestCheckpoint;
 use crate::{Result, atomic};
 
 /// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Training, or killed without warning: the run's lock tells which.
+    /// Training, or killed: the lock of the run distinguishes the two.
     #[default]
     Running,
-    /// All epochs are done.
+    /// All epochs have completed.
     Completed,
-    /// Stopped on request; it can be continued.
+    /// Stopped on request; it can be resumed.
     Interrupted,
     /// Stopped by an error.
     Failed,
@@ -39,8 +39,8 @@ impl Status {
     }
 }
 
-/// The content of `summary.json`. Every key is always written, `null` if unknown, but for those that say
-/// otherwise.
+/// The content of `summary.json`. Every key is always written, `null` if unknown, unless its description
+/// states otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -54,9 +54,9 @@ pub struct Summary {
     pub dataset: String,
     /// The device: `cpu`, `cuda:0`.
     pub device: String,
-    /// CPU threads that computed.
+    /// Number of CPU threads used for computing.
     pub threads: u32,
-    /// Loader threads, at the end.
+    /// Number of loader threads at the end.
     pub data_workers: u32,
     /// `f32`, `bf16`, `f16`.
     pub precision: String,
@@ -67,128 +67,127 @@ pub struct Summary {
     /// Iterations done.
     pub iterations: u64,
     /// Training speed.
-    pub images_per_second: Spread,
-    /// How the time was spent.
-    pub time: Time,
-    /// How much of the iterations is accounted for.
+    pub images_per_second: SpeedPercentiles,
+    /// Breakdown of the time.
+    pub time: TimeBreakdown,
+    /// The part of the iteration time that the timeline attributes.
     pub accounting: TimeAccount,
     /// The metrics at the end.
     #[serde(rename = "final")]
-    pub last: FinalMetrics,
+    pub final_metrics: FinalMetrics,
     /// Bytes planned and used.
     pub memory: Memory,
-    /// What was forecast before the first iteration, and how it compares; `None` where nothing was.
+    /// The forecast made before the first iteration, with the measured step time; `None` without one.
     pub forecast: Option<Forecast>,
-    /// How the machine was used.
+    /// Utilisation of the machine.
     pub usage: Usage,
     /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
     pub weights_sha256: Option<String>,
-    /// How often the run was continued.
+    /// Number of times the run was resumed.
     pub resumed: u64,
-    /// Loss scaling, in f16 only; `None` is not written.
+    /// Loss scaling; not written unless training in f16.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss_scale: Option<LossScale>,
-    /// Samples that could not be decoded and were skipped, since the run was last continued; `None`, which is
-    /// not written, if `data.on_bad_sample` is `error`.
+    pub loss_scale: Option<LossScaleSummary>,
+    /// Samples that could not be decoded and were skipped since the last resume; not written if
+    /// `data.on_bad_sample` is `error`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_samples: Option<BadSamples>,
-    /// The best epoch so far, whose checkpoint is kept; `None`, which is not written, unless
-    /// `checkpoint.keep_best` is set.
+    /// The best epoch so far, whose checkpoint is kept; not written unless `checkpoint.keep_best` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub best: Option<Best>,
-    /// The stage before; not written without one.
+    pub best: Option<BestCheckpoint>,
+    /// The first stage; not written without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_stage: Option<FirstStage>,
-    /// What the last validation measured of each class; not written before there was one, nor of more than
-    /// 100 classes, which `classes.csv` has.
+    pub first_stage: Option<FirstStageSummary>,
+    /// Metrics of each class in the last validation; not written before the first validation, nor for more
+    /// than 100 classes (see `classes.csv`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub classes: Vec<ClassMeasures>,
-    /// Why training ended before its last epoch; `None`, which is not written, unless it did.
+    pub classes: Vec<ClassMetrics>,
+    /// The early stop, if training stopped before its last epoch; not written otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early: Option<StoppedEarly>,
-    /// Keys that this version does not know.
+    /// Keys that are unknown to this version.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// The forecast of a run, since it was last continued, by its kernels timed alone.
+/// The forecast made at the last start or resume, from kernels timed separately.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Forecast {
     /// Seconds of a training step, without waiting for data.
     pub step_s: f64,
-    /// Four times of five it takes at least this,
+    /// Lower end of the 80 % interval of a step.
     pub low_s: f64,
-    /// and at most this.
+    /// Upper end of the 80 % interval of a step.
     pub high_s: f64,
     /// Seconds of all steps and validations of the run.
     pub total_s: f64,
-    /// What it is from: `measured`.
+    /// Source of the forecast: `measured`.
     pub source: String,
-    /// The mean of the steps; `None` before there were two.
+    /// Measured mean seconds of a step; `None` before the second step.
     pub measured_step_s: Option<f64>,
-    /// By how much the forecast is more than that, in percent of it.
+    /// Forecast minus measured step time, in percent of the measured.
     pub error_percent: Option<f64>,
 }
 
-/// How the machine was used since the run was last continued, see `usage.csv`. `None` where the system does
-/// not tell, or in the first second.
+/// Utilisation of the machine since the last resume, see `usage.csv`. `None` if the system does not provide a
+/// value, or in the first second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// The run's share of the processors that it may use, in percent of their time.
+    /// CPU time of the run, in percent of the time of all CPUs that it may use.
     pub cpu_percent_mean: Option<f64>,
-    /// That of other programs, and of other virtual machines where the hypervisor says so.
+    /// CPU time of other programs, and of other virtual machines if the hypervisor reports it.
     pub stolen_percent: Option<f64>,
-    /// The time in which the device that computed was busy, in percent.
+    /// Busy time of the compute device, in percent.
     pub gpu_percent_mean: Option<f64>,
-    /// The most memory of that device in use at a sample, other programs' included.
+    /// Peak memory in use on the device over all samples, including that of other programs.
     pub gpu_memory_peak_bytes: Option<u64>,
-    /// The power that it drew.
+    /// Mean power draw of the device.
     pub gpu_watts_mean: Option<f64>,
-    /// The run's most resident memory at a sample.
+    /// Peak resident memory of the run over all samples.
     pub rss_peak_bytes: Option<u64>,
-    /// What disks read for the run.
+    /// Bytes read from disks for the run.
     pub disk_read_bytes: Option<u64>,
-    /// What disks wrote for the run.
+    /// Bytes written to disks for the run.
     pub disk_write_bytes: Option<u64>,
-    /// What the machine received and sent, its loopback left out.
+    /// Bytes that the machine received and sent, without the loopback interface.
     pub net_bytes: Option<u64>,
-    /// What sampling all this took, in percent of the run's processor time.
+    /// CPU time of sampling, in percent of the CPU time of the run.
     pub sampling_percent: Option<f64>,
 }
 
-/// The stage before a run's training.
+/// The first stage of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct FirstStage {
+pub struct FirstStageSummary {
     /// The network that was trained.
     pub model: String,
     /// Its epochs.
     pub epochs: u32,
-    /// Seconds in all, which the run's own do not include.
+    /// Total seconds, which the times of the run do not include.
     pub total_s: f64,
 }
 
-/// The scale of the loss of a run in f16.
+/// Loss scaling of a run in f16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LossScale {
+pub struct LossScaleSummary {
     /// The factor on the loss, at the end.
     pub scale: f64,
-    /// Iterations without an update, as a gradient overflowed.
+    /// Iterations without an update, since a gradient overflowed.
     pub skipped_iterations: u64,
 }
 
-/// Why training ended before its last epoch.
+/// A stop of training before its last epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoppedEarly {
     /// The last epoch.
     pub epoch: u32,
-    /// The measure that decided, a column of `epochs.csv`.
+    /// The monitored metric, a column of `epochs.csv`.
     pub metric: String,
-    /// Its best value; none if it never was finite.
+    /// Its best value; `None` if it never was finite.
     pub best: Option<f64>,
     /// The epoch of that value.
     pub best_epoch: Option<u32>,
@@ -197,40 +196,40 @@ pub struct StoppedEarly {
 impl fmt::Display for StoppedEarly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { epoch, metric, best, best_epoch } = self;
-        write!(f, "training ended early, after epoch {epoch}: ")?;
+        write!(f, "stopped early after epoch {epoch}: ")?;
         match (best, best_epoch) {
             (Some(best), Some(best_epoch)) => {
-                write!(f, "{metric} has gained nothing since epoch {best_epoch}, {best:.4}")
+                write!(f, "{metric} has not improved since epoch {best_epoch} ({best:.4})")
             }
-            _ => write!(f, "{metric} has never been a finite number"),
+            _ => write!(f, "{metric} was never finite"),
         }
     }
 }
 
-/// Samples that were left out.
+/// Samples that were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BadSamples {
-    /// How many there are.
+    /// Number of skipped samples.
     pub count: u64,
-    /// The first of them.
+    /// The first skipped samples.
     pub listed: Vec<BadSample>,
 }
 
-/// A sample that was left out.
+/// A sample that was skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSample {
     /// Its file.
     pub sample: String,
-    /// What is wrong with it.
+    /// The reason why it could not be decoded.
     pub problem: String,
 }
 
 /// Images per second over the iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Spread {
-    /// Half of the iterations are faster.
+pub struct SpeedPercentiles {
+    /// The median: half of the iterations are faster.
     pub median: Option<f64>,
     /// A tenth of the iterations are slower.
     pub p10: Option<f64>,
@@ -238,26 +237,27 @@ pub struct Spread {
     pub p90: Option<f64>,
 }
 
-/// Seconds, including those before a resume. The parts do not overlap; [`Time::unexplained_s`] is the rest.
+/// Seconds, including those before a resume. The parts do not overlap; [`TimeBreakdown::unexplained_s`] is
+/// the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Time {
-    /// From the start of the process to its end.
+pub struct TimeBreakdown {
+    /// Total, from the start of the process to its end.
     pub total_s: f64,
-    /// Before the first iteration.
+    /// Startup, before the first iteration.
     pub startup_s: f64,
-    /// In iterations, without waiting for data and without checkpoints.
+    /// Iterations, without waiting for data and without checkpoints.
     pub train_s: f64,
-    /// In validation.
+    /// Validation.
     pub validation_s: f64,
-    /// Waiting for data in iterations.
+    /// Waiting for data during iterations.
     pub data_wait_s: f64,
     /// Saving checkpoints.
     pub checkpoint_s: f64,
 }
 
-impl Time {
-    /// The part of the total that is in no other part.
+impl TimeBreakdown {
+    /// The total minus all parts.
     #[must_use]
     pub fn unexplained_s(&self) -> f64 {
         let Self { total_s, startup_s, train_s, validation_s, data_wait_s, checkpoint_s } = self;
@@ -265,20 +265,20 @@ impl Time {
     }
 }
 
-/// The wall time of all iterations against what the timeline attributes.
+/// The wall time of all iterations, and the part that the timeline attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeAccount {
     /// Wall seconds of the iterations.
     pub iteration_s: f64,
-    /// Seconds that a slot accounts for.
+    /// Seconds attributed to slots.
     pub attributed_s: f64,
-    /// The rest, in percent of the wall time.
+    /// The unattributed rest, in percent of the wall time.
     pub unattributed_percent: f64,
 }
 
 impl TimeAccount {
-    /// From wall seconds in iterations and the seconds of them that are attributed.
+    /// An account of wall seconds in iterations and their attributed seconds.
     #[must_use]
     pub fn new(iteration_s: f64, attributed_s: f64) -> Self {
         let rest = if iteration_s > 0.0 { 100.0 * (iteration_s - attributed_s) / iteration_s } else { 0.0 };
@@ -298,8 +298,8 @@ pub struct FinalMetrics {
     pub val_top1: Option<f64>,
     /// Classification: top-5 accuracy on the validation samples.
     pub val_top5: Option<f64>,
-    /// Segmentation: the share of validation pixels whose class is right. Not written without one, as the
-    /// next three.
+    /// Segmentation: the fraction of validation pixels whose class is correct. Like the next three, not
+    /// written if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_accuracy: Option<f64>,
     /// Segmentation: the mean of the classes' accuracies.
@@ -311,27 +311,27 @@ pub struct FinalMetrics {
     /// Segmentation: mean boundary F1 score.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_bf: Option<f64>,
-    /// Views of each image whose probabilities were averaged; not written for the image alone.
+    /// Number of views per image whose probabilities were averaged; not written for a single view.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_views: Option<u64>,
-    /// The decay of the moving average of the weights that were measured; not written for the weights
-    /// themselves.
+    /// The decay of the moving average of weights that was evaluated; not written if the raw weights were
+    /// evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_ema_decay: Option<f64>,
 }
 
-/// Bytes.
+/// Planned and used memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// The plan's bytes.
+    /// Bytes of the plan.
     pub planned_peak_bytes: Option<u64>,
-    /// The process's peak resident set.
+    /// Peak resident set of the process.
     pub measured_peak_rss_bytes: Option<u64>,
-    /// The plan's bytes on the device; not written without a device.
+    /// Bytes of the plan on the device; not written without a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_device_bytes: Option<u64>,
-    /// The peak on the device.
+    /// Peak bytes on the device.
     pub device_peak_bytes: Option<u64>,
 }
 
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_the_contract() {
+    fn writes_the_documented_keys() {
         let value = serde_json::to_value(Summary::default()).unwrap();
         let mut keys: Vec<String> = Vec::new();
         for (key, value) in value.as_object().unwrap() {
@@ -376,20 +376,19 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_with_unknown_keys_and_without_known_ones() {
+    fn survives_a_round_trip_with_unknown_and_missing_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("summary.json");
         let mut summary = Summary { status: Status::Interrupted, resumed: 2, ..Default::default() };
-        summary.last.val_top1 = Some(0.1 + 0.2);
-        summary.last.train_loss = Some(f64::NAN);
+        summary.final_metrics.val_top1 = Some(0.1 + 0.2);
+        summary.final_metrics.train_loss = Some(f64::NAN);
         summary.extra.insert("later".into(), Value::from(1));
         summary.stopped_early =
             Some(StoppedEarly { epoch: 9, metric: "val_loss".into(), best: Some(0.25), best_epoch: Some(4) });
-        let stopped =
-            "training ended early, after epoch 9: val_loss has gained nothing since epoch 4, 0.2500";
+        let stopped = "stopped early after epoch 9: val_loss has not improved since epoch 4 (0.2500)";
         summary.write(&path).unwrap();
         let back = Summary::read(&path).unwrap();
-        assert_eq!(back.last, FinalMetrics { train_loss: None, ..summary.last });
+        assert_eq!(back.final_metrics, FinalMetrics { train_loss: None, ..summary.final_metrics });
         assert_eq!(back.stopped_early.unwrap().to_string(), stopped);
         assert_eq!((back.status, back.resumed, &back.extra), (summary.status, 2, &summary.extra));
         std::fs::write(&path, "{}").unwrap();

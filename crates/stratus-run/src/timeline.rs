@@ -1,11 +1,11 @@
-//! `timeline/records.bin`: the time of every slot of every iteration.
+//! `timeline/records.bin`: the time of every slot in every iteration.
 //!
-//! A *program* is what an iteration runs: a list of *slots*, each a step or something between the steps
-//! (waiting for data, bookkeeping, …), in their order. A full batch and an epoch's smaller last batch are two
-//! programs. An iteration is one record: its program, epoch, number, wall time and the nanoseconds of each
-//! slot.
+//! An iteration runs a *program*: an ordered list of *slots*, each a step or an interval between steps
+//! (waiting for data, bookkeeping, …). A full batch and the smaller last batch of an epoch are two programs.
+//! An iteration is one record: its program, epoch, number, wall time and the nanoseconds of each slot.
 //!
-//! The file is `STRATUSL`, the format's version (u32), and then frames, everything little-endian:
+//! The file has the magic bytes `STRATUSL`, the version of the format (u32), and then frames, all
+//! little-endian:
 //!
 //! ```text
 //! length of payload u32 | CRC-32 of kind and payload u32 | kind u8 | payload
@@ -13,8 +13,8 @@
 //! kind 2   an iteration: program, epoch, iteration, wall ns, then ns of each slot, each an unsigned LEB128
 //! ```
 //!
-//! A frame that is cut, or whose checksum is wrong, ends the file: a reader returns what precedes it and says
-//! how many bytes follow; a writer cuts them off. Frames of unknown kinds are skipped.
+//! A truncated frame or a wrong checksum ends the file: a reader returns everything before it and reports the
+//! number of bytes that follow; a writer removes them. Frames of unknown kinds are skipped.
 
 mod reader;
 mod writer;
@@ -24,37 +24,37 @@ use serde::{Deserialize, Serialize};
 pub use reader::TimelineReader;
 pub use writer::TimelineWriter;
 
-/// The version of the file's format.
+/// The version of the file format.
 pub const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"STRATUSL";
-const PREAMBLE: u64 = 12;
-const FRAME_HEAD: usize = 9;
-/// Longer frames are not written, and taken for damage when read.
-const FRAME_LIMIT: u32 = 64 << 20;
+const PREAMBLE_BYTES: u64 = 12;
+const FRAME_HEADER_BYTES: usize = 9;
+/// Maximum length of a frame; a longer one is an error when written and counts as damaged when read.
+const MAX_FRAME_BYTES: u32 = 64 << 20;
 const KIND_PROGRAM: u8 = 1;
 const KIND_ITERATION: u8 = 2;
 
-/// What a slot's time is spent on.
+/// The purpose of the time of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Phase {
-    /// Computing layers' outputs.
+    /// Computing the outputs of layers.
     Forward,
-    /// Computing gradients of layers' inputs.
+    /// Computing gradients of the inputs of layers.
     BackwardData,
-    /// Computing gradients of layers' parameters.
+    /// Computing gradients of the parameters of layers.
     BackwardWeights,
-    /// Changing parameters.
+    /// Updating parameters.
     Update,
     /// The loss and its gradient.
     Loss,
-    /// Changing a value's layout.
+    /// Changing the layout of a value.
     Layout,
     /// Copying between memories.
     Copy,
-    /// The device had nothing to do, or had finished without the process knowing yet.
+    /// The device was idle, or had finished and the process had not yet noticed.
     Idle,
     /// Waiting for the next batch.
     DataWait,
@@ -62,9 +62,9 @@ pub enum Phase {
     Communication,
     /// Metrics, rows, progress.
     Bookkeeping,
-    /// Saving the state.
+    /// Saving checkpoints.
     Checkpoint,
-    /// Anything else, also the phases of later versions.
+    /// Anything else, including phases of later versions.
     #[serde(other)]
     Other,
 }
@@ -94,26 +94,25 @@ impl Phase {
 /// One interval of an iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slot {
-    /// The layers that it computes: one; several if their steps are fused; none for what is between the
-    /// steps.
+    /// The layers of the slot: one, several if their steps are fused, none for an interval between steps.
     #[serde(default)]
     pub layers: Vec<String>,
-    /// What the step does: `conv2d`, `batch_norm`, ….
+    /// The kind of step: `conv2d`, `batch_norm`, ….
     #[serde(default)]
     pub kind: String,
-    /// What the time is spent on.
+    /// The purpose of the time.
     pub phase: Phase,
-    /// Where it runs: `cpu`, `cuda:0`.
+    /// The device: `cpu`, `cuda:0`.
     #[serde(default)]
     pub device: String,
 }
 
-/// What a program is run for.
+/// The purpose of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Purpose {
-    /// Training; what the accounting counts.
+    /// Training; the only purpose that the accounting counts.
     #[default]
     Train,
     /// Validation.
@@ -123,27 +122,27 @@ pub enum Purpose {
     Other,
 }
 
-/// A list of slots that iterations run through.
+/// The list of slots of an iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Program {
-    /// A name for people: `train`, `train tail`.
+    /// The display name: `train`, `train tail`.
     pub name: String,
-    /// What it is run for.
+    /// The purpose.
     #[serde(default)]
     pub purpose: Purpose,
-    /// Samples an iteration.
+    /// Samples per iteration.
     #[serde(default)]
     pub batch_size: u64,
     /// The slots, in the order of an iteration's times.
     pub slots: Vec<Slot>,
 }
 
-/// The number of a program within its file.
+/// The number of a program in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(u32);
 
 impl ProgramId {
-    /// The position among the file's programs.
+    /// The position among the programs of the file.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -159,14 +158,14 @@ pub struct Iteration {
     pub epoch: u32,
     /// The iteration, as in `iterations.csv`.
     pub iteration: u64,
-    /// The iteration's wall time in nanoseconds, from the end of the one before it.
+    /// The wall time in nanoseconds, from the end of the previous iteration.
     pub wall_ns: u64,
     /// The nanoseconds of each slot of the program.
     pub ns: Vec<u64>,
 }
 
 impl Iteration {
-    /// The wall time that no slot accounts for; negative if the slots claim more than there was.
+    /// The wall time not attributed to any slot; negative if the slots sum to more than the wall time.
     #[must_use]
     pub fn unattributed_ns(&self) -> i128 {
         i128::from(self.wall_ns) - self.ns.iter().map(|&ns| i128::from(ns)).sum::<i128>()
@@ -180,7 +179,7 @@ fn checksum(kind: u8, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
+fn write_leb128(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -188,8 +187,8 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes an unsigned LEB128 off the front of `bytes`; none if it is cut or exceeds 64 bits.
-fn take(bytes: &mut &[u8]) -> Option<u64> {
+/// Removes an unsigned LEB128 from the front of `bytes`; `None` if it is truncated or exceeds 64 bits.
+fn read_leb128(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for (position, &byte) in bytes.iter().take(10).enumerate() {
         let bits = u64::from(byte & 0x7f);

@@ -1,53 +1,53 @@
-//! Addresses of folders, and which of them this crate knows.
+//! Addresses of stores.
 
 use std::path::PathBuf;
 
 use crate::StoreError;
 
-/// Where a store is, without what it takes to get there.
+/// A parsed address of a store.
 pub(crate) enum Address {
-    /// A folder of this machine.
+    /// A local folder.
     Local(PathBuf),
     /// A folder of a web server.
     Http {
-        /// Without the query string.
-        shown: String,
-        /// The same without `/` at its end.
+        /// The URL without the query string.
+        redacted: String,
+        /// The URL without the query string and without a trailing `/`.
         base: String,
-        /// What stands behind `?`: a secret.
+        /// The query string after `?`, which is secret.
         query: Option<String>,
     },
-    /// The objects of a container whose names begin with a prefix, which is empty or ends without `/`.
-    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "stores of objects alone need it"))]
+    /// The objects of a container below a prefix, which is empty or has no trailing `/`.
+    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "only used by object stores"))]
     Objects {
-        /// Whose they are.
+        /// The protocol.
         service: Service,
-        /// Bucket or container.
+        /// The bucket or container.
         container: String,
-        /// The folder in it.
+        /// The folder in the container.
         prefix: String,
     },
-    /// A folder behind SSH.
+    /// A folder on an SFTP server.
     Sftp {
-        /// Whose it is.
-        login: Login,
-        /// The folder: begins with `/`, or is relative to the home folder.
+        /// The user and server.
+        login: SshLogin,
+        /// The folder, absolute or relative to the home folder.
         root: String,
     },
 }
 
-/// Who signs in where by SSH. What is `None` is as in the user's configuration of `ssh`.
+/// The user, host and port of an SSH connection. `None` leaves the choice to the configuration of `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Login {
+pub(crate) struct SshLogin {
     pub(crate) user: Option<String>,
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
 }
 
-/// A service that stores objects.
+/// An object storage service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// Amazon S3 and what speaks its protocol.
+    /// Amazon S3 and compatible services.
     S3,
     /// Azure Blob.
     Azure,
@@ -57,8 +57,7 @@ pub(crate) enum Service {
     Swift,
 }
 
-/// Whether `text` begins with a scheme this crate knows, as `s3://` is; everything else is a path on this
-/// machine.
+/// Returns whether `text` begins with a supported scheme such as `s3://`. Anything else is a local path.
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     scheme(text).is_some_and(|scheme| SCHEMES.contains(&scheme.as_str()))
@@ -66,7 +65,7 @@ pub fn is_address(text: &str) -> bool {
 
 const SCHEMES: [&str; 9] = ["file", "http", "https", "s3", "az", "gs", "swift", "sftp", "ssh"];
 
-/// What stands before `://`, in lower case.
+/// The scheme before `://`, in lower case.
 fn scheme(text: &str) -> Option<String> {
     let (scheme, _) = text.split_once("://")?;
     let known = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
@@ -75,9 +74,9 @@ fn scheme(text: &str) -> Option<String> {
 
 impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
-        let wrong = |problem: String| StoreError::Address { address: shown(text), problem };
+        let invalid = |problem: String| StoreError::Address { address: redacted(text), problem };
         if text.is_empty() {
-            return Err(wrong("an empty address; name a folder, as ./data".to_owned()));
+            return Err(invalid("empty address; pass a folder such as ./data".to_owned()));
         }
         let (Some(scheme), Some((_, rest))) = (scheme(text), text.split_once("://")) else {
             return Ok(Self::Local(PathBuf::from(text)));
@@ -87,78 +86,79 @@ impl Address {
                 // file:///path and file://localhost/path (RFC 8089).
                 let path = rest.strip_prefix("localhost").unwrap_or(rest);
                 if !path.starts_with('/') {
-                    return Err(wrong(
-                        "it names another machine; write file:///path with three slashes".to_owned(),
+                    return Err(invalid(
+                        "a `file` URL with a host is not supported; write file:///path".to_owned(),
                     ));
                 }
                 let path = decode(path)
-                    .ok_or_else(|| wrong("what follows a % must be two hexadecimal digits".to_owned()))?;
+                    .ok_or_else(|| invalid("`%` must be followed by two hexadecimal digits".to_owned()))?;
                 Ok(Self::Local(PathBuf::from(path)))
             }
             "http" | "https" => {
-                let (place, query) =
-                    rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
-                let host = place.split('/').next().unwrap_or_default();
+                let (path, query) =
+                    rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+                let host = path.split('/').next().unwrap_or_default();
                 if host.is_empty() {
-                    return Err(wrong(format!("a host is missing; write {scheme}://host/path")));
+                    return Err(invalid(format!("missing host; write {scheme}://host/path")));
                 }
                 if host.contains('@') {
-                    return Err(wrong(
-                        "a web address must hold no name and password: it would be written down".to_owned(),
+                    return Err(invalid(
+                        "credentials in the URL are not allowed: the URL is logged".to_owned(),
                     ));
                 }
                 if text.contains('#') || text.contains(char::is_whitespace) || text.contains(char::is_control)
                 {
-                    return Err(wrong("`#` and blanks must be written as %23 and %20".to_owned()));
+                    return Err(invalid("write `#` as %23 and spaces as %20".to_owned()));
                 }
-                let shown = format!("{scheme}://{place}");
-                let base = shown.trim_end_matches('/').to_owned();
-                Ok(Self::Http { shown, base, query: query.map(str::to_owned) })
+                let redacted = format!("{scheme}://{path}");
+                let base = redacted.trim_end_matches('/').to_owned();
+                Ok(Self::Http { redacted, base, query: query.map(str::to_owned) })
             }
             "s3" => objects(text, rest, Service::S3),
             "az" => objects(text, rest, Service::Azure),
             "gs" => objects(text, rest, Service::Google),
             "swift" => objects(text, rest, Service::Swift),
             "sftp" | "ssh" => sftp(text, rest),
-            _ => Err(wrong(format!(
-                "`{scheme}://` is not known; known: {}",
+            _ => Err(invalid(format!(
+                "unknown scheme `{scheme}://`; available: {}",
                 SCHEMES.map(|known| format!("{known}://")).join(", ")
             ))),
         }
     }
 }
 
-/// `container/prefix`.
+/// Parses `container/prefix`.
 fn objects(text: &str, rest: &str, service: Service) -> Result<Address, StoreError> {
-    let wrong =
-        |problem: &str| Err(StoreError::Address { address: shown(text), problem: problem.to_owned() });
+    let invalid =
+        |problem: &str| Err(StoreError::Address { address: redacted(text), problem: problem.to_owned() });
     let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.trim_end_matches('/');
     if container.is_empty() {
-        return wrong("the name of the bucket or container is missing");
+        return invalid("missing bucket or container");
     }
     if container.contains('@') {
-        return wrong("it must hold no name and password: credentials come from the environment");
+        return invalid("credentials in the address are not allowed; set them in the environment");
     }
     if container.contains(|letter: char| !letter.is_alphanumeric() && !"-_.".contains(letter)) {
-        return wrong("that is no name of a bucket or container: letters, digits, `-`, `_` and `.` are");
+        return invalid("invalid bucket or container: only letters, digits, `-`, `_` and `.` are allowed");
     }
     if let Some(problem) = path_problem(prefix).filter(|_| !prefix.is_empty()) {
-        return wrong(&format!("what follows the bucket or container is no folder: {problem}"));
+        return invalid(&format!("invalid folder in the bucket or container: {problem}"));
     }
     Ok(Address::Objects { service, container: container.to_owned(), prefix: prefix.to_owned() })
 }
 
-/// `user@host:port/path`; `/~/path` is in the home folder.
+/// Parses `user@host:port/path`. `/~/path` is relative to the home folder.
 fn sftp(text: &str, rest: &str) -> Result<Address, StoreError> {
-    let wrong =
-        |problem: &str| Err(StoreError::Address { address: shown(text), problem: problem.to_owned() });
-    let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let (user, host) = place.rsplit_once('@').map_or((None, place), |(user, host)| (Some(user), host));
+    let invalid =
+        |problem: &str| Err(StoreError::Address { address: redacted(text), problem: problem.to_owned() });
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, host) =
+        authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
     if user.is_some_and(|user| user.contains(':')) {
-        return wrong("it must hold no password: keys and the agent of `ssh` are used");
+        return invalid("a password in the address is not allowed; `ssh` uses keys and its agent");
     }
-    // [::1]:22 is an address of IPv6 and a port.
+    // [::1]:22 is an IPv6 address and a port.
     let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, port.strip_prefix(':').or(Some(""))),
@@ -167,43 +167,43 @@ fn sftp(text: &str, rest: &str) -> Result<Address, StoreError> {
     let port = match port.map(str::parse) {
         None => None,
         Some(Ok(port)) if port > 0 => Some(port),
-        Some(_) => return wrong("what follows the `:` of the host is no port"),
+        Some(_) => return invalid("invalid port"),
     };
-    // What begins with a dash would be an option of `ssh`.
-    let is_plain = |name: &str| {
+    // `ssh` would parse a leading dash as an option.
+    let is_valid = |name: &str| {
         !name.is_empty()
             && !name.starts_with('-')
             && name.chars().all(|letter| letter.is_alphanumeric() || "-_.:%+".contains(letter))
     };
-    if !is_plain(host) || user.is_some_and(|user| !is_plain(user)) {
-        return wrong("that is no user and host; write sftp://user@host:port/path");
+    if !is_valid(host) || user.is_some_and(|user| !is_valid(user)) {
+        return invalid("invalid user or host; write sftp://user@host:port/path");
     }
     if path.contains(['\0', '\n']) {
-        return wrong("the path has a control character");
+        return invalid("control character in the path");
     }
     let root = match path.strip_prefix('~') {
         Some(home) if home.is_empty() || home.starts_with('/') => home.trim_matches('/').to_owned(),
         _ => format!("/{}", path.trim_end_matches('/')),
     };
-    let login = Login { user: user.map(str::to_owned), host: host.to_owned(), port };
+    let login = SshLogin { user: user.map(str::to_owned), host: host.to_owned(), port };
     Ok(Address::Sftp { login, root })
 }
 
-/// An address without what may be a secret in it: what follows a `?`, and a password.
-fn shown(text: &str) -> String {
-    let (place, _) = text.split_once('?').unwrap_or((text, ""));
-    let Some((scheme, rest)) = place.split_once("://") else { return place.to_owned() };
+/// The address without a query string and without a password.
+fn redacted(text: &str) -> String {
+    let (address, _) = text.split_once('?').unwrap_or((text, ""));
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
     let end = rest.find('/').unwrap_or(rest.len());
     match rest[..end].rsplit_once('@') {
         Some((user, host)) => {
             let (user, _) = user.split_once(':').unwrap_or((user, ""));
             format!("{scheme}://{user}@{host}{}", &rest[end..])
         }
-        None => place.to_owned(),
+        None => address.to_owned(),
     }
 }
 
-/// A path as it stands in a URL: everything but letters, digits, `-._~` and `/` as `%41`.
+/// Percent-encodes a path: everything except ASCII letters, digits, `-._~` and `/`.
 pub(crate) fn encode(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -216,7 +216,7 @@ pub(crate) fn encode(path: &str) -> String {
     encoded
 }
 
-/// Takes `%41` back to `A`.
+/// Decodes a percent-encoded text. `None` if it is malformed or not UTF-8.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -233,7 +233,7 @@ pub(crate) fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What is wrong with a path as that of a file in a store.
+/// The reason why a path is invalid for a file in a store, if it is.
 pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
     if path.is_empty() {
         return Some("it is empty");
@@ -242,15 +242,15 @@ pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
         return Some("it begins with `/`");
     }
     if path.contains('\\') {
-        return Some("it has a backslash");
+        return Some("it contains a backslash");
     }
     if path.contains('\0') {
-        return Some("it has a zero byte");
+        return Some("it contains a zero byte");
     }
     path.split('/').find_map(|part| match part {
-        "" => Some("it has an empty part"),
-        "." => Some("`.` is no name"),
-        ".." => Some("`..` leads out of a folder"),
+        "" => Some("it has an empty component"),
+        "." => Some("`.` is not allowed"),
+        ".." => Some("`..` is not allowed"),
         _ => None,
     })
 }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_lead_out_are_refused() {
+    fn rejects_paths_outside_the_store() {
         for bad in
             ["", "/etc/passwd", "..", "a/../../b", "a/..", "./a", "a/./b", "a//b", "a/", "a\\..\\b", "a\0b"]
         {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn local_addresses() {
+    fn parses_local_addresses() {
         let local = |text: &str| match Address::parse(text) {
             Ok(Address::Local(path)) => path.to_str().unwrap().to_owned(),
             _ => panic!("{text}"),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_in_a_container_under_a_prefix() {
+    fn parses_container_and_prefix_of_object_stores() {
         for (text, expected) in [
             ("s3://bucket", (Service::S3, "bucket", "")),
             ("S3://bucket/", (Service::S3, "bucket", "")),
@@ -309,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn folders_behind_ssh() {
-        let login = |user: Option<&str>, host: &str, port| Login {
+    fn parses_sftp_addresses() {
+        let login = |user: Option<&str>, host: &str, port| SshLogin {
             user: user.map(str::to_owned),
             host: host.to_owned(),
             port,
@@ -343,12 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn web_addresses_keep_their_signature_to_themselves() {
-        let Ok(Address::Http { shown, base, query }) = Address::parse("HTTPS://host:8443/a%20b/?sig=secret")
+    fn web_addresses_and_errors_redact_the_signature() {
+        let Ok(Address::Http { redacted, base, query }) =
+            Address::parse("HTTPS://host:8443/a%20b/?sig=secret")
         else {
-            panic!("no web address");
+            panic!("not a web address");
         };
-        assert_eq!((shown.as_str(), base.as_str()), ("https://host:8443/a%20b/", "https://host:8443/a%20b"));
+        assert_eq!(
+            (redacted.as_str(), base.as_str()),
+            ("https://host:8443/a%20b/", "https://host:8443/a%20b")
+        );
         assert_eq!(query.as_deref(), Some("sig=secret"));
         for bad in [
             "http://",

@@ -1,19 +1,19 @@
-//! What every kind of store implements. Each method makes a single attempt; [`Store`](crate::Store) retries.
+//! The trait that every kind of store implements. Each method makes a single attempt;
+//! [`Store`](crate::Store) retries.
 
 use std::io::{self, Read};
 
 use crate::{Entry, StoreError};
 
-/// A folder of files, somewhere. [`Store`](crate::Store) has checked all paths: they are relative and consist
-/// of plain names.
+/// A local or remote folder of files. [`Store`](crate::Store) has validated all paths.
 pub(crate) trait StoreBackend: Send + Sync {
     /// Calls `found` for every file whose path begins with `prefix`, in any order.
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure>;
 
-    /// Size and version of a file; `None` where there is none.
+    /// Size and version of a file, or `None` if it does not exist.
     fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure>;
 
-    /// Opens the `length` bytes of a file from `offset` on. Reading ends early where the file does.
+    /// Opens the `length` bytes of a file from `offset`. Reading ends early if the file does.
     fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure>;
 
     /// Writes a file of `bytes` bytes, atomically: readers see the old file or the whole new one.
@@ -23,13 +23,13 @@ pub(crate) trait StoreBackend: Send + Sync {
 /// Size and version of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileInfo {
-    /// In bytes.
+    /// The size in bytes.
     pub(crate) bytes: u64,
-    /// Changes with the content, where the store has such a value (an ETag, the modification time).
+    /// A value that changes with the content (an ETag, the modification time), if the store has one.
     pub(crate) version: Option<String>,
 }
 
-/// Why an attempt failed.
+/// A failed attempt.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Another attempt may succeed.
@@ -39,7 +39,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// As the error of an [`io::Read`]; [`of_io`](Self::of_io) is the inverse.
+    /// Converts to the error of an [`io::Read`]; [`from_io`](Self::from_io) is the inverse.
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             Self::Transient(cause) => io::Error::other(cause),
@@ -47,9 +47,9 @@ impl Failure {
         }
     }
 
-    /// The failure of a read: transient, unless it was made by [`into_io`](Self::into_io) from a permanent
-    /// one.
-    pub(crate) fn of_io(error: io::Error) -> Self {
+    /// Converts a read error: transient, unless [`into_io`](Self::into_io) created it from a permanent
+    /// failure.
+    pub(crate) fn from_io(error: io::Error) -> Self {
         error.downcast().map_or_else(|error| Self::Transient(error.to_string()), Self::Permanent)
     }
 }

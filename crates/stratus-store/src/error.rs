@@ -1,5 +1,4 @@
-//! What can be wrong with a store. Every message names the file by its address, says what happened and what
-//! to do; none holds a secret.
+//! Errors of stores. Every message contains the address of the file, the cause and a remedy, but no secret.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,177 +6,171 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// A store cannot be opened, or a file of it cannot be read or written.
+/// The error of a store that cannot be opened, or of a file that cannot be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The address is none.
+    /// The address is invalid.
     #[error("{address}: {problem}")]
     Address {
         /// The address, without secrets.
         address: String,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A path that would leave the store, or that no file can have everywhere.
-    #[error(
-        "{address}: `{path}` is not a file's path in it: {problem}; a path has plain names with `/` between \
-         them"
-    )]
+    /// A path leaves the store, or is not portable.
+    #[error("{address}: invalid path `{path}`: {problem}")]
     Path {
         /// The store.
         address: String,
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// There is no such file.
-    #[error("{file}: there is no such file")]
+    /// The file does not exist.
+    #[error("{file}: not found")]
     NotFound {
-        /// The file's address.
+        /// The address of the file.
         file: String,
     },
-    /// The other side does not let us, and will not if asked again.
+    /// The server or service refused the request permanently.
     #[error("{file}: {cause}; {advice}")]
     Refused {
-        /// The file's address.
+        /// The address of the file.
         file: String,
-        /// What was answered.
+        /// The response.
         cause: String,
-        /// What to do.
+        /// The remedy.
         advice: String,
     },
-    /// This kind of store cannot do it.
+    /// This kind of store does not support the operation.
     #[error("{address}: {problem}")]
     Unsupported {
         /// The store.
         address: String,
-        /// What it cannot and what to do.
+        /// The unsupported operation and the remedy.
         problem: &'static str,
     },
-    /// It failed again and again.
+    /// Every attempt failed.
     #[error(
-        "{file}: {cause} (tried {tries} times in {:.0} s without progress); check the network and the \
-         server, then start again",
+        "{file}: {cause} ({attempts} attempts in {:.0} s without progress); check the network and the \
+         server, then try again",
         .waited.as_secs_f64()
     )]
-    GaveUp {
-        /// The file's address.
+    RetriesExhausted {
+        /// The address of the file.
         file: String,
-        /// The last cause.
+        /// The cause of the last failure.
         cause: String,
-        /// How often it was tried.
-        tries: u32,
-        /// How long nothing went forward.
+        /// The number of attempts.
+        attempts: u32,
+        /// The time without progress.
         waited: Duration,
     },
-    /// A file is larger than whoever reads it can use.
-    #[error(
-        "{file}: it has {bytes} bytes, more than the {most} that are read of such a file; is it the right \
-         one?"
-    )]
+    /// A file exceeds the limit of its reader.
+    #[error("{file}: {bytes} bytes exceed the limit of {max} for this file")]
     TooLarge {
-        /// The file's address.
+        /// The address of the file.
         file: String,
-        /// Its size in bytes.
+        /// The size of the file in bytes.
         bytes: u64,
-        /// The most that would be read.
-        most: u64,
+        /// The limit in bytes.
+        max: u64,
     },
-    /// Bytes were asked for that the file does not have.
+    /// A requested range ends after the end of the file.
     #[error(
-        "{file}: bytes {offset} to {end} were asked for, but it has {bytes}; it is truncated: fetch or write \
-         it again"
+        "{file}: truncated: bytes {offset} to {end} requested, but the file has {bytes} bytes; fetch or \
+         write it again"
     )]
     TooShort {
-        /// The file's address.
+        /// The address of the file.
         file: String,
-        /// The first byte asked for.
+        /// The first requested byte.
         offset: u64,
-        /// The byte after the last one asked for.
+        /// The byte after the last requested one.
         end: u64,
-        /// Its size in bytes.
+        /// The size of the file in bytes.
         bytes: u64,
     },
-    /// What came is not what was announced.
+    /// The received data differs from the announced data.
     #[error("{file}: {problem}")]
-    Wrong {
-        /// The file's address.
+    Unexpected {
+        /// The address of the file.
         file: String,
-        /// What was found and expected, and what to do.
+        /// The found and expected value, and the remedy.
         problem: String,
     },
-    /// A file or folder of this machine cannot be used.
+    /// A local file or folder cannot be used.
     #[error("{}: {action}: {cause}", .path.display())]
-    Disk {
+    LocalIo {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         cause: io::Error,
     },
-    /// What a download was to be written to, or an upload to be read from, failed.
+    /// The destination of a download or the source of an upload failed.
     #[error("{file}: {action}: {cause}")]
-    Stream {
-        /// The file's address.
+    StreamIo {
+        /// The address of the file.
         file: String,
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         cause: io::Error,
     },
-    /// A file alone is larger than the whole cache may be.
+    /// A file is larger than the limit of the cache.
     #[error(
-        "{file}: it has {bytes} bytes, but the cache in {} may hold {most} in all; raise the limit, or make \
-         smaller files",
+        "{file}: {bytes} bytes exceed the limit of {max} for the cache in {}; raise the limit or use smaller \
+         files",
         .folder.display()
     )]
     CacheTooSmall {
-        /// The file's address.
+        /// The address of the file.
         file: String,
-        /// Its size in bytes.
+        /// The size of the file in bytes.
         bytes: u64,
-        /// The cache's bound in bytes.
-        most: u64,
-        /// The cache's folder.
+        /// The limit of the cache in bytes.
+        max: u64,
+        /// The cache folder.
         folder: PathBuf,
     },
-    /// Every file in the cache is in use, and there is no room for another.
+    /// The locked files leave no room for another file.
     #[error(
-        "{file}: no room for its {bytes} bytes: the cache in {} may hold {most}, and {held} are in use; \
-         raise the limit, or use fewer files at a time", .folder.display()
+        "{file}: no room for {bytes} bytes in the cache in {}: the limit is {max}, {in_use} are in use; \
+         raise the limit or use fewer files at a time", .folder.display()
     )]
     CacheInUse {
-        /// The file's address.
+        /// The address of the file.
         file: String,
-        /// Its size in bytes.
+        /// The size of the file in bytes.
         bytes: u64,
-        /// The cache's bound in bytes.
-        most: u64,
-        /// Bytes of the files that somebody holds.
-        held: u64,
-        /// The cache's folder.
+        /// The limit of the cache in bytes.
+        max: u64,
+        /// The bytes of the locked files.
+        in_use: u64,
+        /// The cache folder.
         folder: PathBuf,
     },
 }
 
-/// The error of a file or folder of this machine.
-pub(crate) fn disk(path: &std::path::Path, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+/// Returns a function that creates the error of a local file or folder.
+pub(crate) fn local_io(path: &std::path::Path, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
-    move |cause| StoreError::Disk { path, action, cause }
+    move |cause| StoreError::LocalIo { path, action, cause }
 }
 
 impl StoreError {
-    /// A source that has fewer or more bytes than were announced for it.
+    /// The error of a source that has fewer or more bytes than announced.
     pub(crate) fn wrong_source(file: String, found: u64, expected: u64) -> Self {
-        let found = if found > expected { "more".to_owned() } else { format!("only {found}") };
-        Self::Wrong {
+        let found = if found > expected { "more".to_owned() } else { found.to_string() };
+        Self::Unexpected {
             file,
             problem: format!(
-                "the source has {found} bytes instead of the announced {expected}; nothing was stored; did \
-                 the source change meanwhile?"
+                "expected {expected} bytes from the source, found {found}; nothing was stored; did the \
+                 source change?"
             ),
         }
     }

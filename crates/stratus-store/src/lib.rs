@@ -1,15 +1,13 @@
-//! Storage for data sets: files by address, on local disk or remote, and a bounded cache of remote files on
-//! disk.
+//! Storage for data sets: local and remote files by address, and a bounded disk cache of remote files.
 //!
-//! A [`Store`] is a folder: on this machine or behind an address. Paths in it are relative, with `/` between
-//! their parts, and never lead out of it. Each protocol implements `StoreBackend` (`backend.rs`), four
-//! operations with a single attempt each. [`Store`] does what is the same for all: it checks paths, retries
-//! transient failures ([`RetryPolicy`]), resumes broken downloads at the byte reached, and insists on the
-//! announced length.
+//! A [`Store`] is a local or remote folder. Paths in it are relative, separated by `/`, and never lead out of
+//! it. Each protocol implements `StoreBackend` (`backend.rs`), four operations with a single attempt each.
+//! [`Store`] does the common work: it checks paths, retries transient failures ([`RetryPolicy`]), resumes
+//! interrupted downloads, and verifies the announced length.
 //!
 //! A [`Cache`] keeps verified copies of files in a local folder, and evicts the least recently used.
 //!
-//! Every function blocks until it is done. Nothing here knows what the files mean.
+//! All functions block. This crate does not interpret the content of files.
 
 mod address;
 mod backend;

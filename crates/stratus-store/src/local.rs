@@ -1,4 +1,4 @@
-//! A folder of this machine.
+//! A local folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,20 +10,20 @@ use std::time::SystemTime;
 use stratus_base::sync_folder;
 
 use crate::backend::{Failure, FileInfo, StoreBackend};
-use crate::error::disk;
+use crate::error::local_io;
 use crate::{Entry, StoreError};
 
-/// How files that are not whole yet begin and end. They are in no list.
-pub(crate) const UNFINISHED: (&str, &str) = (".stratus-", ".part");
+/// The prefix and suffix of temporary files, which are excluded from listings.
+pub(crate) const TEMP_PREFIX_SUFFIX: (&str, &str) = (".stratus-", ".part");
 
-/// Folders in folders: more are a link that leads back.
-pub(crate) const MOST_DEEP: usize = 64;
+/// The maximum folder depth. Deeper folders mean a loop of symbolic links.
+pub(crate) const MAX_FOLDER_DEPTH: usize = 64;
 
-pub(crate) struct Local {
+pub(crate) struct LocalStore {
     root: PathBuf,
 }
 
-impl Local {
+impl LocalStore {
     pub(crate) fn new(root: PathBuf) -> Self {
         Self { root }
     }
@@ -37,42 +37,43 @@ impl Local {
         folder: &Path,
         relative: &str,
         prefix: &str,
-        deep: usize,
+        depth: usize,
         found: &mut dyn FnMut(Entry),
     ) -> Result<(), StoreError> {
-        if deep > MOST_DEEP {
-            let cause =
-                io::Error::other(format!("folders are more than {MOST_DEEP} deep; does a link lead back?"));
-            return Err(disk(folder, "cannot be listed")(cause));
+        if depth > MAX_FOLDER_DEPTH {
+            let cause = io::Error::other(format!(
+                "folders nest deeper than {MAX_FOLDER_DEPTH}; is there a symbolic-link loop?"
+            ));
+            return Err(local_io(folder, "cannot be listed")(cause));
         }
         let list = match fs::read_dir(folder) {
             Ok(list) => list,
-            // The folder of a prefix that nothing begins with.
+            // No path begins with the prefix.
             Err(error) if error.kind() == io::ErrorKind::NotFound && folder != self.root => return Ok(()),
-            Err(error) => return Err(disk(folder, "cannot be listed")(error)),
+            Err(error) => return Err(local_io(folder, "cannot be listed")(error)),
         };
         for item in list {
-            let item = item.map_err(disk(folder, "cannot be listed"))?;
+            let item = item.map_err(local_io(folder, "cannot be listed"))?;
             let name = item.file_name();
             let Some(name) = name.to_str() else {
-                let cause = io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8; rename it");
-                return Err(disk(&item.path(), "cannot be listed")(cause));
+                let cause = io::Error::new(io::ErrorKind::InvalidData, "the name is not UTF-8; rename it");
+                return Err(local_io(&item.path(), "cannot be listed")(cause));
             };
-            if is_unfinished(name) {
+            if is_temporary(name) {
                 continue;
             }
             let path = format!("{relative}{name}");
-            // Links are followed: what the user put there is meant.
+            // Symbolic links are followed, since the user placed them there.
             let info = match fs::metadata(item.path()) {
                 Ok(info) => info,
-                // Deleted since, or a link to nothing.
+                // The file was deleted meanwhile, or it is a broken link.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(disk(&item.path(), "cannot be listed")(error)),
+                Err(error) => return Err(local_io(&item.path(), "cannot be listed")(error)),
             };
             if info.is_dir() {
-                let within = format!("{path}/");
-                if within.starts_with(prefix) || prefix.starts_with(&within) {
-                    self.walk(&item.path(), &within, prefix, deep + 1, found)?;
+                let folder_path = format!("{path}/");
+                if folder_path.starts_with(prefix) || prefix.starts_with(&folder_path) {
+                    self.walk(&item.path(), &folder_path, prefix, depth + 1, found)?;
                 }
             } else if info.is_file() && path.starts_with(prefix) {
                 found(Entry { path, bytes: info.len() });
@@ -82,7 +83,7 @@ impl Local {
     }
 }
 
-impl StoreBackend for Local {
+impl StoreBackend for LocalStore {
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         let (folder, relative) = match prefix.rsplit_once('/') {
             Some((folder, _)) => (self.root.join(folder), format!("{folder}/")),
@@ -106,7 +107,7 @@ impl StoreBackend for Local {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(None)
             }
-            Err(error) => Err(disk(&path, "cannot be read")(error).into()),
+            Err(error) => Err(local_io(&path, "cannot be read")(error).into()),
         }
     }
 
@@ -117,22 +118,22 @@ impl StoreBackend for Local {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(StoreError::NotFound { file: path.display().to_string() }.into());
             }
-            Err(error) => return Err(disk(&path, "cannot be read")(error).into()),
+            Err(error) => return Err(local_io(&path, "cannot be read")(error).into()),
         };
-        file.seek(SeekFrom::Start(offset)).map_err(disk(&path, "cannot be read"))?;
+        file.seek(SeekFrom::Start(offset)).map_err(local_io(&path, "cannot be read"))?;
         Ok(Box::new(file.take(length)))
     }
 
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure> {
         let path = self.root.join(path);
         let folder = path.parent().unwrap_or(&self.root);
-        fs::create_dir_all(folder).map_err(disk(folder, "cannot be created"))?;
-        let (unfinished, mut file) = unfinished_in(folder)?;
-        let placed = fill(&mut file, from, bytes, &unfinished, &path)
-            .and_then(|()| fs::rename(&unfinished, &path).map_err(disk(&path, "cannot be put in place")));
-        if let Err(error) = placed {
-            // It is only in the way now, and the first error is the one that says why.
-            let _ = fs::remove_file(&unfinished);
+        fs::create_dir_all(folder).map_err(local_io(folder, "cannot be created"))?;
+        let (temp_path, mut file) = create_temporary(folder)?;
+        let result = fill(&mut file, from, bytes, &temp_path, &path)
+            .and_then(|()| fs::rename(&temp_path, &path).map_err(local_io(&path, "cannot be replaced")));
+        if let Err(error) = result {
+            // Best effort: the first error is the one to report.
+            let _ = fs::remove_file(&temp_path);
             return Err(error.into());
         }
         sync_folder(folder);
@@ -140,32 +141,37 @@ impl StoreBackend for Local {
     }
 }
 
-pub(crate) fn is_unfinished(name: &str) -> bool {
-    name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1)
+pub(crate) fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMP_PREFIX_SUFFIX.0) && name.ends_with(TEMP_PREFIX_SUFFIX.1)
 }
 
-/// A file of a name of its own that is not whole yet.
-fn unfinished_in(folder: &Path) -> Result<(PathBuf, File), StoreError> {
+/// Creates a temporary file with a unique name.
+fn create_temporary(folder: &Path) -> Result<(PathBuf, File), StoreError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("{}{}-{number}{}", UNFINISHED.0, process::id(), UNFINISHED.1));
+        let path = folder.join(format!(
+            "{}{}-{number}{}",
+            TEMP_PREFIX_SUFFIX.0,
+            process::id(),
+            TEMP_PREFIX_SUFFIX.1
+        ));
         match OpenOptions::new().write(true).create_new(true).open(&path) {
             Ok(file) => return Ok((path, file)),
-            // Left by a process of the same number that was killed.
+            // A killed process with the same ID left this file.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(disk(&path, "cannot be created")(error)),
+            Err(error) => return Err(local_io(&path, "cannot be created")(error)),
         }
     }
 }
 
-/// Writes exactly `bytes` bytes and sees to it that they are on disk.
+/// Writes exactly `bytes` bytes and syncs them to disk.
 fn fill(
     file: &mut File,
     from: &mut dyn Read,
     bytes: u64,
-    unfinished: &Path,
-    place: &Path,
+    temp_path: &Path,
+    target: &Path,
 ) -> Result<(), StoreError> {
     let mut from = from.take(bytes.saturating_add(1));
     let mut written = 0;
@@ -176,15 +182,15 @@ fn fill(
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(cause) => {
-                let file = place.display().to_string();
-                return Err(StoreError::Stream { file, action: "the source cannot be read", cause });
+                let file = target.display().to_string();
+                return Err(StoreError::StreamIo { file, action: "cannot read the source", cause });
             }
         };
-        io::Write::write_all(file, &block[..count]).map_err(disk(unfinished, "cannot be written"))?;
+        io::Write::write_all(file, &block[..count]).map_err(local_io(temp_path, "cannot be written"))?;
         written += count as u64;
     }
     if written != bytes {
-        return Err(StoreError::wrong_source(place.display().to_string(), written, bytes));
+        return Err(StoreError::wrong_source(target.display().to_string(), written, bytes));
     }
-    file.sync_all().map_err(disk(unfinished, "cannot be written"))
+    file.sync_all().map_err(local_io(temp_path, "cannot be written"))
 }

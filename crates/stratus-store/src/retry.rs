@@ -1,38 +1,37 @@
-//! How long and how often a failed operation is tried again.
+//! Retries of failed operations.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The time limit for a host that has never answered. Its name may be misspelt, which the user should learn
-/// soon.
-pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(30);
+/// The time limit for a host that has never responded. It is short, since the name may be misspelt.
+pub(crate) const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When an attempt times out, how long to wait between attempts, and when to give up.
+/// The timeouts of attempts, the delays between them, and the total time limit.
 ///
-/// Delays grow exponentially: `first_delay`, twice that, and so on up to `longest_delay`. Each is shortened
-/// by a random part of up to one half (jitter), so that many clients of a restarted server do not all return
-/// at once. A longer delay that the server asks for (`Retry-After`) is granted up to `idle_timeout`.
+/// Delays grow exponentially: `first_delay`, twice that, and so on up to `max_delay`. Each is shortened by a
+/// random part of up to one half (jitter), so that the clients of a restarted server do not all return at
+/// once. A longer delay requested by the server (`Retry-After`) is honoured up to `idle_timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// An attempt fails when no byte arrives for this long. Also the longest `Retry-After` that is granted.
+    /// The time without a received byte after which an attempt fails; also the maximum `Retry-After`.
     pub idle_timeout: Duration,
-    /// Give up when there was no progress for this long.
+    /// The time without progress after which the operation fails.
     pub give_up_after: Duration,
     /// The delay before the second attempt.
     pub first_delay: Duration,
-    /// The longest delay between two attempts.
-    pub longest_delay: Duration,
+    /// The maximum delay between two attempts.
+    pub max_delay: Duration,
 }
 
 impl Default for RetryPolicy {
-    /// Survives the restart of a server: attempts time out after one minute, all end after five without
-    /// progress.
+    /// A policy that survives the restart of a server: attempts time out after one minute, operations after
+    /// five minutes without progress.
     fn default() -> Self {
         Self {
             idle_timeout: Duration::from_secs(60),
             give_up_after: Duration::from_secs(300),
             first_delay: Duration::from_millis(250),
-            longest_delay: Duration::from_secs(20),
+            max_delay: Duration::from_secs(20),
         }
     }
 }
@@ -43,70 +42,74 @@ impl RetryPolicy {
         idle_timeout: Duration::from_secs(60),
         give_up_after: Duration::ZERO,
         first_delay: Duration::ZERO,
-        longest_delay: Duration::ZERO,
+        max_delay: Duration::ZERO,
     };
 }
 
 /// The attempts of one operation.
 pub(crate) struct Retries {
     retry_policy: RetryPolicy,
-    /// When the first attempt since the last progress failed.
+    /// The time of the first failure since the last progress.
     failing_since: Option<Instant>,
-    /// Attempts that failed since then.
-    tries: u32,
+    /// The number of failed attempts since the last progress.
+    attempts: u32,
 }
 
 /// The policy allows no further attempt.
 pub(crate) struct Exhausted {
-    pub(crate) tries: u32,
+    pub(crate) attempts: u32,
     pub(crate) waited: Duration,
 }
 
 impl Retries {
     pub(crate) fn new(retry_policy: RetryPolicy) -> Self {
-        Self { retry_policy, failing_since: None, tries: 0 }
+        Self { retry_policy, failing_since: None, attempts: 0 }
     }
 
-    /// There was progress: time and attempts count from zero again.
+    /// Resets time and attempts after progress.
     pub(crate) fn progress(&mut self) {
         self.failing_since = None;
-        self.tries = 0;
+        self.attempts = 0;
     }
 
-    /// After a failed attempt: sleeps until the next, or says that there is none.
+    /// Sleeps after a failed attempt until the next one, or returns an error if the policy is exhausted.
     pub(crate) fn wait(&mut self) -> Result<(), Exhausted> {
         self.wait_for(Duration::ZERO)
     }
 
-    /// As [`wait`](Self::wait), for at least the delay that the server `asked` for, within the policy.
-    pub(crate) fn wait_for(&mut self, asked: Duration) -> Result<(), Exhausted> {
-        self.tries += 1;
+    /// Like [`wait`](Self::wait), for at least the `requested` delay within the policy.
+    pub(crate) fn wait_for(&mut self, requested: Duration) -> Result<(), Exhausted> {
+        self.attempts += 1;
         let waited = self.failing_since.get_or_insert_with(Instant::now).elapsed();
         if waited >= self.retry_policy.give_up_after {
-            return Err(Exhausted { tries: self.tries, waited });
+            return Err(Exhausted { attempts: self.attempts, waited });
         }
-        let wait = self.next_delay(jitter()).max(asked.min(self.retry_policy.idle_timeout));
+        let wait = self.next_delay(jitter()).max(requested.min(self.retry_policy.idle_timeout));
         thread::sleep(wait.min(self.retry_policy.give_up_after.saturating_sub(waited)));
         Ok(())
     }
 
-    /// `jitter`: from 0 to 1.
+    /// The next delay, shortened by `jitter` (0 to 1) of one half.
     fn next_delay(&self, jitter: f64) -> Duration {
-        let doublings = self.tries.saturating_sub(1).min(20);
-        let longest = self.retry_policy.longest_delay.max(self.retry_policy.first_delay);
-        self.retry_policy.first_delay.saturating_mul(1 << doublings).min(longest).mul_f64(1.0 - jitter / 2.0)
+        let doublings = self.attempts.saturating_sub(1).min(20);
+        let max_delay = self.retry_policy.max_delay.max(self.retry_policy.first_delay);
+        self.retry_policy
+            .first_delay
+            .saturating_mul(1 << doublings)
+            .min(max_delay)
+            .mul_f64(1.0 - jitter / 2.0)
     }
 }
 
-/// From 0 to 1, by the clock: it must differ between processes. No result depends on it.
+/// A number from 0 to 1 from the clock, which differs between processes. No result depends on it.
 fn jitter() -> f64 {
     let nanos =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     f64::from(nanos / 1000 % 1000) / 1000.0
 }
 
-/// The delay that `Retry-After` asks for (RFC 9110, section 10.2.3), in seconds or as a date; zero where the
-/// date is past or the text cannot be parsed.
+/// The delay requested by a `Retry-After` header (RFC 9110, section 10.2.3), in seconds or as a date. Zero if
+/// the date is past or the text cannot be parsed.
 pub(crate) fn retry_after(retry_after: &str, now: SystemTime) -> Duration {
     let text = retry_after.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -121,11 +124,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_seconds_or_a_date() {
+    fn parses_retry_after_as_seconds_or_date() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let asked = |text: &str, now| retry_after(text, at(now)).as_secs();
-        assert_eq!([asked("120", 5), asked(" 0 ", 5), asked(&"9".repeat(30), 5)], [120, 0, u64::MAX]);
-        // The example of RFC 9110 in its three forms; a leap day and the days around a new year, as `date -d`
+        let requested = |text: &str, now| retry_after(text, at(now)).as_secs();
+        assert_eq!(
+            [requested("120", 5), requested(" 0 ", 5), requested(&"9".repeat(30), 5)],
+            [120, 0, u64::MAX]
+        );
+        // The example of RFC 9110 in its three forms, a leap day and the days around a new year, as `date -d`
         // computes them.
         for (text, seconds) in [
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777_u64),
@@ -137,8 +143,8 @@ mod tests {
             ("Thu, 01 Jan 2026 12:00:00 GMT", 1_767_268_800),
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
         ] {
-            assert_eq!(asked(text, seconds.saturating_sub(30)), seconds.min(30), "{text}");
-            assert_eq!(asked(text, seconds + 30), 0);
+            assert_eq!(requested(text, seconds.saturating_sub(30)), seconds.min(30), "{text}");
+            assert_eq!(requested(text, seconds + 30), 0);
         }
         for text in [
             "",
@@ -153,52 +159,52 @@ mod tests {
             "Sun, 06 Nov 1994 08:49:999999999999 GMT",
             ", ",
         ] {
-            assert_eq!(asked(text, 0), 0, "{text}");
+            assert_eq!(requested(text, 0), 0, "{text}");
         }
     }
 
     #[test]
-    fn requested_delays_are_granted_within_the_policy() {
+    fn honours_requested_delays_within_the_policy() {
         let retry_policy = |silence, total| RetryPolicy {
             idle_timeout: Duration::from_millis(silence),
             give_up_after: Duration::from_millis(total),
             first_delay: Duration::from_millis(1),
-            longest_delay: Duration::from_millis(1),
+            max_delay: Duration::from_millis(1),
         };
         let mut retries = Retries::new(retry_policy(60, 3_600_000));
-        let begun = Instant::now();
+        let started = Instant::now();
         assert!(retries.wait_for(Duration::from_millis(20)).is_ok());
-        assert!(begun.elapsed() >= Duration::from_millis(20));
+        assert!(started.elapsed() >= Duration::from_millis(20));
         // At most `idle_timeout`: the full delay would outlast this test.
         assert!(retries.wait_for(Duration::MAX).is_ok());
-        assert!(begun.elapsed() >= Duration::from_millis(80));
-        // At most what is left of `give_up_after`, after which there is no further attempt.
+        assert!(started.elapsed() >= Duration::from_millis(80));
+        // At most the rest of `give_up_after`, after which there is no further attempt.
         let mut retries = Retries::new(retry_policy(3_600_000, 50));
         while retries.wait_for(Duration::MAX).is_ok() {}
-        assert!(begun.elapsed() >= Duration::from_millis(130));
+        assert!(started.elapsed() >= Duration::from_millis(130));
     }
 
     #[test]
-    fn delays_double_up_to_the_longest() {
+    fn delays_double_up_to_the_maximum() {
         let retry_policy = RetryPolicy::default();
         let mut retries = Retries::new(retry_policy);
         let mut waits = Vec::new();
-        for tries in 1..=10 {
-            retries.tries = tries;
+        for attempts in 1..=10 {
+            retries.attempts = attempts;
             assert_eq!(retries.next_delay(1.0), retries.next_delay(0.0) / 2);
             waits.push(retries.next_delay(0.0).as_millis());
         }
         assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 16000, 20000, 20000, 20000]);
-        retries.tries = u32::MAX;
-        assert_eq!(retries.next_delay(0.0), retry_policy.longest_delay);
+        retries.attempts = u32::MAX;
+        assert_eq!(retries.next_delay(0.0), retry_policy.max_delay);
     }
 
     #[test]
-    fn retries_end_and_progress_restores_them() {
+    fn retries_are_exhausted_and_reset_by_progress() {
         let retry_policy = RetryPolicy {
             give_up_after: Duration::from_millis(80),
             first_delay: Duration::from_millis(5),
-            longest_delay: Duration::from_millis(10),
+            max_delay: Duration::from_millis(10),
             ..RetryPolicy::default()
         };
         let mut retries = Retries::new(retry_policy);
@@ -207,7 +213,7 @@ mod tests {
                 break exhausted;
             }
         };
-        assert!(exhausted.tries > 2, "{} tries", exhausted.tries);
+        assert!(exhausted.attempts > 2, "{} attempts", exhausted.attempts);
         assert!(exhausted.waited >= retry_policy.give_up_after);
         retries.progress();
         assert!(retries.wait().is_ok());

@@ -1,31 +1,31 @@
-//! Keeping secrets out of what is shown.
+//! Redaction of secrets in messages.
 //!
-//! Servers repeat in their error pages what they were sent, and libraries put whole URLs into their messages.
-//! Whatever comes from outside goes through [`Secrets::hide`] before it becomes part of an error.
+//! Servers repeat requests in their error pages, and libraries put whole URLs into their messages. Therefore
+//! every external text passes [`Secrets::redact`] before it becomes part of an error.
 
 use std::env;
 use std::fmt;
 
-/// The most characters of a server's explanation that are worth showing.
-const MOST_SHOWN: usize = 300;
+/// The maximum length of a redacted text.
+const MAX_MESSAGE_CHARS: usize = 300;
 
-/// What stands in a secret's place.
-const HIDDEN: &str = "[hidden]";
+/// The replacement of a secret.
+const REDACTED: &str = "[hidden]";
 
-/// Texts that must never be shown.
+/// Texts to be redacted.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets(Vec<String>);
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(HIDDEN)
+        formatter.write_str(REDACTED)
     }
 }
 
 impl Secrets {
     /// The values of environment variables.
-    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "stores of objects alone need it"))]
-    pub(crate) fn of_environment(names: &[&str]) -> Self {
+    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "only used by object stores"))]
+    pub(crate) fn from_env(names: &[&str]) -> Self {
         let mut secrets = Self::default();
         for name in names {
             secrets.add(&env::var(name).unwrap_or_default());
@@ -33,7 +33,7 @@ impl Secrets {
         secrets
     }
 
-    /// Adds a text as it is, and as it stands in URLs, in XML and in JSON.
+    /// Adds a text and its encodings in URLs, XML and JSON.
     pub(crate) fn add(&mut self, secret: &str) {
         let xml = secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let json = secret.replace('\\', "\\\\").replace('"', "\\\"");
@@ -43,15 +43,15 @@ impl Secrets {
                 self.0.push(form);
             }
         }
-        // The longest first: one may be part of another.
+        // The longest comes first, since one may contain another.
         self.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     }
 
-    /// Adds the signature or token of a query string: all of it and each value.
+    /// Adds a query string and each of its values, which may be a signature or token.
     pub(crate) fn add_query(&mut self, query: &str) {
         self.add(query);
         for pair in query.split('&') {
-            // Short ones are numbers and flags.
+            // Short values are numbers and flags.
             if let Some((_, value)) = pair.split_once('=').filter(|(_, value)| value.len() >= 8) {
                 self.add(value);
                 if let Some(decoded) = crate::address::decode(value) {
@@ -61,38 +61,37 @@ impl Secrets {
         }
     }
 
-    /// `text` on one line, without secrets and without the query strings of URLs, cut to what is worth
-    /// showing.
-    pub(crate) fn hide(&self, text: &str) -> String {
+    /// Redacts secrets and the query strings of URLs, and shortens the text to one line.
+    pub(crate) fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.0 {
-            text = text.replace(secret.as_str(), HIDDEN);
+            text = text.replace(secret.as_str(), REDACTED);
         }
         let words: Vec<String> = text.split_whitespace().map(without_query).collect();
         let text: String = words.join(" ").chars().filter(|letter| !letter.is_control()).collect();
-        match text.char_indices().nth(MOST_SHOWN) {
+        match text.char_indices().nth(MAX_MESSAGE_CHARS) {
             Some((at, _)) => format!("{}…", &text[..at]),
             None => text,
         }
     }
 }
 
-/// A word without what follows a question mark in it up to the end of what can be a URL.
+/// Replaces the query strings of URLs in a word by an ellipsis.
 fn without_query(word: &str) -> String {
-    let mut shown = String::new();
+    let mut redacted = String::new();
     let mut rest = word;
     while let Some((before, query)) = rest.split_once('?') {
         let end = query.find(['"', '\'', '<', '>', ')', '`', ',']).unwrap_or(query.len());
-        shown.push_str(before);
-        shown.push('?');
+        redacted.push_str(before);
+        redacted.push('?');
         if query[..end].contains('=') {
-            shown.push('…');
+            redacted.push('…');
         } else {
-            shown.push_str(&query[..end]);
+            redacted.push_str(&query[..end]);
         }
         rest = &query[end..];
     }
-    shown + rest
+    redacted + rest
 }
 
 #[cfg(test)]
@@ -100,22 +99,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_secret_is_shown() {
+    fn redacts_secrets_in_every_encoding() {
         let mut secrets = Secrets::default();
         secrets.add("hunter2");
         secrets.add("hunter2-and-more");
         secrets.add("p<&\"\\w");
         assert_eq!(
-            secrets.hide(r#"p<&"\w p&lt;&amp;"\w p&lt;&amp;&quot;\w p<&\"\\w p%3C%26%22%5Cw"#),
-            [HIDDEN; 5].join(" ")
+            secrets.redact(r#"p<&"\w p&lt;&amp;"\w p&lt;&amp;&quot;\w p<&\"\\w p%3C%26%22%5Cw"#),
+            [REDACTED; 5].join(" ")
         );
         secrets.add_query("sv=2024&sig=abc%2Bdefgh%3D");
         let page = "<Error>\n  hunter2 hunter2-and-more\n<a \
                     href=\"https://h/p?X-Amz-Signature=1234&x=y\">abc+defgh=</a>, why?</Error>";
-        let shown = secrets.hide(page);
-        assert_eq!(shown, "<Error> [hidden] [hidden] <a href=\"https://h/p?…\">[hidden]</a>, why?</Error>");
-        assert_eq!(format!("{secrets:?}"), HIDDEN);
-        assert_eq!(secrets.hide(&"x".repeat(1000)).chars().count(), MOST_SHOWN + 1);
-        assert_eq!(secrets.hide("a\u{7}b"), "ab");
+        let redacted = secrets.redact(page);
+        assert_eq!(
+            redacted,
+            "<Error> [hidden] [hidden] <a href=\"https://h/p?…\">[hidden]</a>, why?</Error>"
+        );
+        assert_eq!(format!("{secrets:?}"), REDACTED);
+        assert_eq!(secrets.redact(&"x".repeat(1000)).chars().count(), MAX_MESSAGE_CHARS + 1);
+        assert_eq!(secrets.redact("a\u{7}b"), "ab");
     }
 }

@@ -1,4 +1,4 @@
-//! A folder of files behind an address: retries, resumed downloads, checks.
+//! A folder of files at an address, with retries, resumed downloads and checks.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,44 +7,44 @@ use std::sync::Arc;
 
 use crate::address::{Address, path_problem};
 use crate::backend::{Failure, FileInfo, StoreBackend};
-use crate::error::disk;
-use crate::http::Http;
-use crate::local::Local;
+use crate::error::local_io;
+use crate::http::HttpStore;
+use crate::local::LocalStore;
 #[cfg(feature = "objects")]
 use crate::objects;
 use crate::retry::Retries;
 use crate::secret::Secrets;
-use crate::sftp::Sftp;
-use crate::web::Web;
+use crate::sftp::SftpStore;
+use crate::web::HttpClient;
 use crate::{RetryPolicy, StoreError};
 
-/// Bytes that are read from a store at a time.
-const BLOCK: usize = 1 << 18;
+/// The bytes read from a store at a time.
+const READ_BLOCK_BYTES: usize = 1 << 18;
 
-/// How many redirects of a web server are followed.
-const MOST_REDIRECTS: u32 = 10;
+/// The maximum number of redirects of a web server.
+const MAX_REDIRECTS: u32 = 10;
 
-/// A folder of files: on this machine or behind an address. Clones share one connection pool.
+/// A local or remote folder of files. Clones share one connection pool.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
     address: String,
-    kind: Kind,
+    kind: StoreKind,
     retry_policy: RetryPolicy,
 }
 
-enum Kind {
-    Local(Local),
+enum StoreKind {
+    Local(LocalStore),
     Remote(Box<dyn StoreBackend>),
 }
 
 /// A file of a store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Its path relative to the store, `/` between its parts.
+    /// The path relative to the store, separated by `/`.
     pub path: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -55,88 +55,90 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// The folder at `address`: a path, `file:///path`, `https://host/path`, or `s3://bucket/prefix`, and
-    /// likewise `az://` (Azure Blob), `gs://` (Google Cloud Storage), `swift://` (OpenStack Swift), or
-    /// `sftp://user@host:port/path` (`~/` at its beginning is the home folder). Nothing is asked of the other
-    /// side yet.
+    /// Opens the folder at `address`: a path, `file:///path`, `https://host/path`, `s3://bucket/prefix`, the
+    /// same with `az://` (Azure Blob), `gs://` (Google Cloud Storage) or `swift://` (OpenStack Swift), or
+    /// `sftp://user@host:port/path`, in which a leading `~/` is the home folder. Sends no request yet.
     ///
-    /// What follows a `?` in a web address is a secret, and part of every request. All other credentials come
-    /// from the environment variables and files that each service's own tools use; behind `sftp://` the
-    /// system's `ssh` signs in, or the program that `STRATUS_SSH` names.
+    /// The query string of a web address is secret, and part of every request. All other credentials come
+    /// from the environment variables and files that the tools of each service use. For `sftp://`, the
+    /// system's `ssh` signs in, or the program in `STRATUS_SSH`.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Address`] where it is none; [`StoreError::Disk`] where a folder of this machine is not
-    /// there.
+    /// [`StoreError::Address`] if the address is invalid; [`StoreError::LocalIo`] if a local folder does not
+    /// exist.
     pub fn open(address: &str) -> Result<Self, StoreError> {
-        Self::open_with(address, RetryPolicy::default())
+        Self::open_with_policy(address, RetryPolicy::default())
     }
 
-    /// As [`open`](Self::open), with another retry policy than the default.
+    /// Like [`open`](Self::open), with the given retry policy.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
-    pub fn open_with(address: &str, retry_policy: RetryPolicy) -> Result<Self, StoreError> {
+    /// Like [`open`](Self::open).
+    pub fn open_with_policy(address: &str, retry_policy: RetryPolicy) -> Result<Self, StoreError> {
         let (address, kind, retry_policy) = match Address::parse(address)? {
             Address::Local(path) => {
-                let info = path.metadata().map_err(disk(&path, "cannot be read"))?;
+                let info = path.metadata().map_err(local_io(&path, "cannot be read"))?;
                 if !info.is_dir() {
-                    let cause = io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder");
-                    return Err(disk(&path, "cannot be read")(cause));
+                    let cause = io::Error::new(io::ErrorKind::NotADirectory, "not a folder");
+                    return Err(local_io(&path, "cannot be read")(cause));
                 }
-                // A failing disk does not recover while one waits.
+                // A failing disk does not recover, so retries would only delay the error.
                 let retry_policy =
                     RetryPolicy { give_up_after: RetryPolicy::ONCE.give_up_after, ..retry_policy };
-                (path.display().to_string(), Kind::Local(Local::new(path)), retry_policy)
+                (path.display().to_string(), StoreKind::Local(LocalStore::new(path)), retry_policy)
             }
-            Address::Http { shown, base, query } => {
+            Address::Http { redacted, base, query } => {
                 let mut secrets = Secrets::default();
                 secrets.add_query(query.as_deref().unwrap_or_default());
-                let http =
-                    Http::new(Web::new(retry_policy, secrets, MOST_REDIRECTS), shown.clone(), base, query);
-                (shown, Kind::Remote(Box::new(http)), retry_policy)
+                let http = HttpStore::new(
+                    HttpClient::new(retry_policy, secrets, MAX_REDIRECTS),
+                    redacted.clone(),
+                    base,
+                    query,
+                );
+                (redacted, StoreKind::Remote(Box::new(http)), retry_policy)
             }
             Address::Sftp { login, root } => {
-                let sftp = Sftp::new(login, root, address.to_owned(), retry_policy);
-                (address.to_owned(), Kind::Remote(Box::new(sftp)), retry_policy)
+                let sftp = SftpStore::new(login, root, address.to_owned(), retry_policy);
+                (address.to_owned(), StoreKind::Remote(Box::new(sftp)), retry_policy)
             }
             #[cfg(not(feature = "objects"))]
             Address::Objects { .. } => {
-                let problem = "this program was built without stores of objects; build it with `make build`";
+                let problem = "built without object stores; rebuild with `make build`";
                 return Err(StoreError::Unsupported { address: address.to_owned(), problem });
             }
             #[cfg(feature = "objects")]
             Address::Objects { service, container, prefix } => {
                 let objects = objects::open(service, &container, &prefix, address.to_owned(), retry_policy)?;
-                (address.to_owned(), Kind::Remote(Box::new(objects)), retry_policy)
+                (address.to_owned(), StoreKind::Remote(Box::new(objects)), retry_policy)
             }
         };
         Ok(Self(Arc::new(Inner { address, kind, retry_policy })))
     }
 
-    /// The address as it may be shown: without any secret.
+    /// The address without secrets.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.0.address
     }
 
-    /// The folder, where it is one of this machine.
+    /// The folder, if it is local.
     #[must_use]
-    pub fn is_local(&self) -> Option<&Path> {
+    pub fn local_root(&self) -> Option<&Path> {
         match &self.0.kind {
-            Kind::Local(local) => Some(local.root()),
-            Kind::Remote(_) => None,
+            StoreKind::Local(local) => Some(local.root()),
+            StoreKind::Remote(_) => None,
         }
     }
 
-    /// Every file whose path begins with `prefix`, in folders of folders too, sorted by path. `""` lists all,
+    /// Lists every file whose path begins with `prefix`, recursively, sorted by path. `""` lists all files,
     /// `train/` a folder.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: the store cannot be reached or cannot be listed; a file has a name that would lead out
-    /// of the store.
+    /// If the store cannot be reached or listed, or a path leads out of the store.
     pub fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
         let folder = prefix.strip_suffix('/').unwrap_or(prefix);
         if !prefix.is_empty() {
@@ -154,36 +156,38 @@ impl Store {
         Ok(entries)
     }
 
-    /// A file's size; `None` where there is no such file.
+    /// The size of a file in bytes, or `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: the path is none, the store cannot be reached, it does not say how large the file is.
-    pub fn bytes(&self, path: &str) -> Result<Option<u64>, StoreError> {
+    /// If the path is invalid, the store cannot be reached, or it does not report the size.
+    pub fn size(&self, path: &str) -> Result<Option<u64>, StoreError> {
         Ok(self.info(path)?.map(|info| info.bytes))
     }
 
-    /// A small file, whole.
+    /// Reads a whole file of at most `max_bytes` bytes.
     ///
     /// # Errors
     ///
-    /// [`StoreError::TooLarge`] where it has more than `most` bytes; as [`download`](Self::download).
-    pub fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, StoreError> {
-        let info = self.expect(path)?;
-        if info.bytes > most {
-            return Err(StoreError::TooLarge { file: self.file(path), bytes: info.bytes, most });
+    /// [`StoreError::TooLarge`] if the file has more than `max_bytes` bytes; otherwise like
+    /// [`download`](Self::download).
+    pub fn read(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, StoreError> {
+        let info = self.require_info(path)?;
+        if info.bytes > max_bytes {
+            return Err(StoreError::TooLarge { file: self.file(path), bytes: info.bytes, max: max_bytes });
         }
-        // The size is the other side's word: memory is taken as the bytes come.
+        // The announced size is not trusted: memory grows with the received bytes.
         let mut content = Vec::new();
         self.copy(path, &info, 0, &mut content, &mut |_| {})?;
         Ok(content)
     }
 
-    /// Fills `out` with the file's bytes from `offset` on.
+    /// Fills `out` with the bytes of a file from `offset`.
     ///
     /// # Errors
     ///
-    /// [`StoreError::TooShort`] where the file ends before `out` is full; as [`download`](Self::download).
+    /// [`StoreError::TooShort`] if the file ends before `out` is full; otherwise like
+    /// [`download`](Self::download).
     pub fn read_at(&self, path: &str, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
         self.check(path)?;
         let length = out.len() as u64;
@@ -201,7 +205,7 @@ impl Store {
             while filled < out.len() {
                 match from.read(&mut out[filled..]) {
                     Ok(0) => {
-                        // Did it end, or did the connection?
+                        // Distinguish the end of the file from the end of the connection.
                         let bytes = self.backend().info(path)?.map_or(0, |info| info.bytes);
                         return Err(if bytes < end {
                             StoreError::TooShort { file: self.file(path), offset, end, bytes }.into()
@@ -224,30 +228,28 @@ impl Store {
         })
     }
 
-    /// Copies a file to `to`, and returns its size. Where the connection breaks, the copy resumes at the byte
-    /// reached. `progress` is told the bytes copied so far.
+    /// Copies a file to `to`, and returns its size. The copy resumes after a connection failure. `progress`
+    /// receives the bytes copied so far.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: there is no such file, it cannot be read, retries are exhausted, it changed while it
-    /// was read, `to` failed.
+    /// If the file does not exist, cannot be read or changes meanwhile, retries are exhausted, or `to` fails.
     pub fn download(
         &self,
         path: &str,
         to: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64, StoreError> {
-        let info = self.expect(path)?;
+        let info = self.require_info(path)?;
         self.copy(path, &info, 0, to, progress)?;
         Ok(info.bytes)
     }
 
-    /// Stores the `bytes` bytes that `from` has as a file, whole or not at all; one that is there is
-    /// replaced.
+    /// Stores the `bytes` bytes of `from` as a file, atomically. An existing file is replaced.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: the store cannot be written, `from` has fewer or more bytes.
+    /// If the store cannot be written, or `from` has fewer or more bytes.
     pub fn upload(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), StoreError> {
         self.check(path)?;
         match self.backend().write(path, from, bytes) {
@@ -261,19 +263,19 @@ impl Store {
         }
     }
 
-    /// Size and version of a file; `None` where there is none.
+    /// Size and version of a file, or `None` if it does not exist.
     pub(crate) fn info(&self, path: &str) -> Result<Option<FileInfo>, StoreError> {
         self.check(path)?;
         self.retry(&self.file(path), |_| self.backend().info(path))
     }
 
-    /// Size and version of a file that must be there.
-    pub(crate) fn expect(&self, path: &str) -> Result<FileInfo, StoreError> {
+    /// Size and version of a file, or an error if it does not exist.
+    pub(crate) fn require_info(&self, path: &str) -> Result<FileInfo, StoreError> {
         self.info(path)?.ok_or_else(|| StoreError::NotFound { file: self.file(path) })
     }
 
-    /// Copies a file from byte `done` to its end, as `info` announced it. `progress` is told the bytes done
-    /// so far.
+    /// Copies the file of size and version `info` from byte `done` to its end. `progress` receives the bytes
+    /// copied so far.
     pub(crate) fn copy(
         &self,
         path: &str,
@@ -283,22 +285,23 @@ impl Store {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), StoreError> {
         let file = self.file(path);
-        let mut block = vec![0; BLOCK.min(usize::try_from(info.bytes).unwrap_or(BLOCK).max(1))];
-        let mut broken = false;
+        let mut block =
+            vec![0; READ_BLOCK_BYTES.min(usize::try_from(info.bytes).unwrap_or(READ_BLOCK_BYTES).max(1))];
+        let mut is_retry = false;
         self.retry(&file, |retries| {
             if done == info.bytes {
                 return Ok(());
             }
-            // What is there now may be another file than the one that was begun.
-            if broken && self.backend().info(path)?.as_ref() != Some(info) {
+            // The file may have been replaced after the connection failed.
+            if is_retry && self.backend().info(path)?.as_ref() != Some(info) {
                 return Err(self.changed(path).into());
             }
-            broken = true;
+            is_retry = true;
             let mut from = self.backend().open(path, done, info.bytes - done)?;
             while done < info.bytes {
-                let most = usize::try_from(info.bytes - done).unwrap_or(block.len()).min(block.len());
-                let count = match from.read(&mut block[..most]) {
-                    Ok(0) if self.is_local().is_some() => return Err(self.changed(path).into()),
+                let max = usize::try_from(info.bytes - done).unwrap_or(block.len()).min(block.len());
+                let count = match from.read(&mut block[..max]) {
+                    Ok(0) if self.local_root().is_some() => return Err(self.changed(path).into()),
                     Ok(0) => {
                         let bytes = info.bytes;
                         return Err(Failure::Transient(format!(
@@ -309,9 +312,9 @@ impl Store {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(self.broken(path, error)),
                 };
-                to.write_all(&block[..count]).map_err(|cause| StoreError::Stream {
+                to.write_all(&block[..count]).map_err(|cause| StoreError::StreamIo {
                     file: file.clone(),
-                    action: "the destination cannot be written",
+                    action: "cannot write the destination",
                     cause,
                 })?;
                 done += count as u64;
@@ -333,20 +336,22 @@ impl Store {
             match attempt(&mut retries) {
                 Ok(value) => return Ok(value),
                 Err(Failure::Permanent(error)) => return Err(error),
-                Err(Failure::Transient(cause)) => retries.wait().map_err(|end| StoreError::GaveUp {
-                    file: file.to_owned(),
-                    cause,
-                    tries: end.tries,
-                    waited: end.waited,
-                })?,
+                Err(Failure::Transient(cause)) => {
+                    retries.wait().map_err(|end| StoreError::RetriesExhausted {
+                        file: file.to_owned(),
+                        cause,
+                        attempts: end.attempts,
+                        waited: end.waited,
+                    })?;
+                }
             }
         }
     }
 
     fn backend(&self) -> &dyn StoreBackend {
         match &self.0.kind {
-            Kind::Local(local) => local,
-            Kind::Remote(remote) => &**remote,
+            StoreKind::Local(local) => local,
+            StoreKind::Remote(remote) => &**remote,
         }
     }
 
@@ -354,20 +359,20 @@ impl Store {
         self.0.retry_policy
     }
 
-    /// Reading stopped: a connection may be better the next time, a disk is not.
+    /// The failure of a read: transient if the store is remote.
     fn broken(&self, path: &str, error: io::Error) -> Failure {
-        match self.is_local() {
-            Some(root) => disk(&root.join(path), "cannot be read")(error).into(),
-            None => Failure::of_io(error),
+        match self.local_root() {
+            Some(root) => local_io(&root.join(path), "cannot be read")(error).into(),
+            None => Failure::from_io(error),
         }
     }
 
     fn changed(&self, path: &str) -> StoreError {
-        let problem = "it was changed while it was read; start again".to_owned();
-        StoreError::Wrong { file: self.file(path), problem }
+        let problem = "the file changed during the read; try again".to_owned();
+        StoreError::Unexpected { file: self.file(path), problem }
     }
 
-    /// A file's address, as it is shown.
+    /// The address of a file without secrets.
     pub(crate) fn file(&self, path: &str) -> String {
         format!("{}/{path}", self.address().trim_end_matches('/'))
     }

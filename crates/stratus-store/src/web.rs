@@ -1,9 +1,9 @@
-//! An HTTP request, with retries.
+//! An HTTP client with retries.
 //!
-//! Every store behind HTTP sends its requests through [`Web`]. Transient failures (no connection, 408, 425,
-//! 429, 5xx) are retried with growing delays, or when the server asks (`Retry-After`). Any other answer is
-//! returned to the caller. The caller reads the body; where that breaks, [`Store`](crate::Store) resumes the
-//! download.
+//! All HTTP stores send their requests through [`HttpClient`]. Transient failures (no connection, 408, 425,
+//! 429, 5xx) are retried with growing delays, or after the delay requested by `Retry-After`. Any other
+//! response is returned to the caller, who reads the body. If the connection breaks meanwhile,
+//! [`Store`](crate::Store) resumes the download.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -14,45 +14,45 @@ use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use ureq::{Agent, AsSendBody, Body};
 
 use crate::backend::Failure;
-use crate::retry::{FIRST_CONTACT, Retries, retry_after};
+use crate::retry::{FIRST_CONTACT_TIMEOUT, Retries, retry_after};
 use crate::secret::Secrets;
 use crate::{RetryPolicy, StoreError};
 
-/// The most bytes of an error page that are looked at.
-const MOST_EXPLAINED: u64 = 1 << 16;
+/// The maximum number of bytes read from an error page.
+const MAX_ERROR_PAGE_BYTES: u64 = 1 << 16;
 
-/// Hosts inside a cloud that hand out credentials. Anywhere else nobody answers.
+/// Hosts that issue credentials inside a cloud. Elsewhere they do not respond.
 const METADATA_HOSTS: [&str; 4] =
     ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata"];
 
-/// How long such a host is given.
-const METADATA_TIME: Duration = Duration::from_secs(2);
+/// The timeout of requests to [`METADATA_HOSTS`].
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends requests.
-pub(crate) struct Web {
+/// An HTTP client with retries and redaction of secrets.
+pub(crate) struct HttpClient {
     agent: Agent,
     retry_policy: RetryPolicy,
     secrets: Secrets,
-    /// Whether any request was ever answered.
-    reached: AtomicBool,
+    /// True if there ever was a response.
+    has_responded: AtomicBool,
 }
 
-/// What was answered. An error page's text holds no secret any more.
-pub(crate) struct Answer {
+/// A response. The text of an error page is already redacted.
+pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// Bytes of the body, where that was said.
-    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "stores of objects alone need it"))]
+    /// The length of the body, if the server reported it.
+    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "only used by object stores"))]
     pub(crate) length: Option<u64>,
     pub(crate) body: Box<dyn Read + Send>,
 }
 
-/// Why there is no answer.
+/// The error of a request without a usable response.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// Retries are exhausted.
-    Exhausted { cause: String, tries: u32, waited: Duration },
-    /// Asking again does not help.
+    Exhausted { cause: String, attempts: u32, waited: Duration },
+    /// A retry would fail in the same way.
     Permanent(String),
 }
 
@@ -67,19 +67,23 @@ impl fmt::Display for RequestError {
 impl std::error::Error for RequestError {}
 
 impl RequestError {
-    /// As the error of a file.
-    pub(crate) fn of(&self, file: String) -> Failure {
+    /// Converts to the failure of a file.
+    pub(crate) fn to_failure(&self, file: String) -> Failure {
         Failure::Permanent(match self {
-            Self::Exhausted { cause, tries, waited } => {
-                StoreError::GaveUp { file, cause: cause.clone(), tries: *tries, waited: *waited }
-            }
-            Self::Permanent(problem) => StoreError::Wrong { file, problem: problem.clone() },
+            Self::Exhausted { cause, attempts, waited } => StoreError::RetriesExhausted {
+                file,
+                cause: cause.clone(),
+                attempts: *attempts,
+                waited: *waited,
+            },
+            Self::Permanent(problem) => StoreError::Unexpected { file, problem: problem.clone() },
         })
     }
 }
 
-impl Web {
-    /// `redirects`: how many are followed. Signed requests must not be sent elsewhere.
+impl HttpClient {
+    /// Creates a client that follows up to `redirects` redirects. It must be 0 for signed requests, which
+    /// must not be sent to another host.
     pub(crate) fn new(retry_policy: RetryPolicy, secrets: Secrets, redirects: u32) -> Self {
         let connect = retry_policy.idle_timeout.min(Duration::from_secs(20));
         let agent = Agent::config_builder()
@@ -94,40 +98,41 @@ impl Web {
             .timeout_per_write(Some(retry_policy.idle_timeout))
             .build()
             .into();
-        Self { agent, retry_policy, secrets, reached: AtomicBool::new(false) }
+        Self { agent, retry_policy, secrets, has_responded: AtomicBool::new(false) }
     }
 
     pub(crate) fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 
-    /// Sends `request` until there is an answer that retrying would not change. Its body is sent again each
-    /// time.
-    pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<Answer, RequestError> {
+    /// Sends `request` until the response is not a transient failure. The body is sent again each time.
+    pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<HttpResponse, RequestError> {
         let mut secrets = self.secrets.clone();
         add_secrets_of(request, &mut secrets);
         let is_metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
         let mut retries = Retries::new(self.retry_policy());
         loop {
-            let mut asked = Duration::ZERO;
+            let mut requested = Duration::ZERO;
             let cause = match self.send_once(request, is_metadata) {
                 Ok(response) => {
-                    self.reached.store(true, Ordering::Relaxed);
-                    let answer = answer(request, response, &secrets)?;
-                    if !is_transient(answer.status) || is_metadata {
-                        return Ok(answer);
+                    self.has_responded.store(true, Ordering::Relaxed);
+                    let response = to_response(request, response, &secrets)?;
+                    if !is_transient(response.status) || is_metadata {
+                        return Ok(response);
                     }
-                    if let Some(wish) = answer.header(header::RETRY_AFTER) {
-                        asked = retry_after(wish, SystemTime::now());
+                    if let Some(value) = response.header(header::RETRY_AFTER) {
+                        requested = retry_after(value, SystemTime::now());
                     }
-                    answer.explain()
+                    response.explain()
                 }
-                Err(error) if is_transient_error(&error) && !is_metadata => secrets.hide(&error.to_string()),
-                Err(error) => return Err(RequestError::Permanent(secrets.hide(&error.to_string()))),
+                Err(error) if is_transient_error(&error) && !is_metadata => {
+                    secrets.redact(&error.to_string())
+                }
+                Err(error) => return Err(RequestError::Permanent(secrets.redact(&error.to_string()))),
             };
-            retries.wait_for(asked).map_err(|end| RequestError::Exhausted {
+            retries.wait_for(requested).map_err(|end| RequestError::Exhausted {
                 cause,
-                tries: end.tries,
+                attempts: end.attempts,
                 waited: end.waited,
             })?;
         }
@@ -135,8 +140,8 @@ impl Web {
 
     fn retry_policy(&self) -> RetryPolicy {
         let mut retry_policy = self.retry_policy;
-        if !self.reached.load(Ordering::Relaxed) {
-            retry_policy.give_up_after = retry_policy.give_up_after.min(FIRST_CONTACT);
+        if !self.has_responded.load(Ordering::Relaxed) {
+            retry_policy.give_up_after = retry_policy.give_up_after.min(FIRST_CONTACT_TIMEOUT);
         }
         retry_policy
     }
@@ -164,20 +169,20 @@ impl Web {
         request: Request<impl AsSendBody>,
         is_metadata: bool,
     ) -> Result<Response<Body>, ureq::Error> {
-        let time = is_metadata.then_some(METADATA_TIME);
+        let time = is_metadata.then_some(METADATA_TIMEOUT);
         self.agent.run(self.agent.configure_request(request).timeout_global(time).build())
     }
 }
 
-impl Answer {
-    /// The status, and what the server says to it.
+impl HttpResponse {
+    /// The status and the body of an error page as text.
     pub(crate) fn explain(mut self) -> String {
         let mut text = Vec::new();
-        // What there is of it will do.
+        // Best effort: an incomplete text is still useful.
         let _ = self.body.read_to_end(&mut text);
         let text = String::from_utf8_lossy(&text);
         let text = if text.is_empty() { String::new() } else { format!(": {text}") };
-        format!("the server answered {}{text}", self.status)
+        format!("the server responded {}{text}", self.status)
     }
 
     pub(crate) fn header(&self, name: header::HeaderName) -> Option<&str> {
@@ -185,39 +190,38 @@ impl Answer {
     }
 }
 
-/// The body of a good answer as it comes, or as much of it as was asked for; that of an error page read and
-/// cleaned.
-fn answer(
+/// Streams a successful body, cut to the requested range. Reads and redacts an error page.
+fn to_response(
     request: &Request<Vec<u8>>,
     response: Response<Body>,
     secrets: &Secrets,
-) -> Result<Answer, RequestError> {
+) -> Result<HttpResponse, RequestError> {
     let (parts, body) = response.into_parts();
     let mut length = body.content_length();
     let mut body: Box<dyn Read + Send> = Box::new(body.into_reader());
     let (mut status, mut headers) = (parts.status, parts.headers);
     if !status.is_success() {
         let mut text = Vec::new();
-        // What there is of it will do.
-        let _ = body.take(MOST_EXPLAINED).read_to_end(&mut text);
-        let text = secrets.hide(&String::from_utf8_lossy(&text)).into_bytes();
+        // Best effort: an incomplete text is still useful.
+        let _ = body.take(MAX_ERROR_PAGE_BYTES).read_to_end(&mut text);
+        let text = secrets.redact(&String::from_utf8_lossy(&text)).into_bytes();
         headers.remove(header::CONTENT_LENGTH);
         length = Some(text.len() as u64);
-        return Ok(Answer { status, headers, length, body: Box::new(io::Cursor::new(text)) });
+        return Ok(HttpResponse { status, headers, length, body: Box::new(io::Cursor::new(text)) });
     }
-    if let Some((first, last)) = asked_range(request).filter(|_| request.method() == Method::GET) {
+    if let Some((first, last)) = requested_range(request).filter(|_| request.method() == Method::GET) {
         let wanted = (last - first).saturating_add(1);
         if status == StatusCode::PARTIAL_CONTENT {
             let range = headers.get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
             if range.and_then(range_start) != Some(first) {
-                let found = secrets.hide(range.unwrap_or("none"));
+                let found = secrets.redact(range.unwrap_or("none"));
                 return Err(RequestError::Permanent(format!(
                     "the server sent a different range than requested (bytes {first}-{last}, \
                      Content-Range: {found})"
                 )));
             }
         } else {
-            // A server that knows no ranges sends everything.
+            // A server without support for ranges sends the whole file.
             let total = length;
             body = Box::new(SkipPrefix { left: first, body });
             length = total.map(|total| total.saturating_sub(first).min(wanted));
@@ -235,7 +239,7 @@ fn answer(
         body = Box::new(body.take(wanted));
         length = length.map(|length| length.min(wanted));
     }
-    Ok(Answer { status, headers, length, body })
+    Ok(HttpResponse { status, headers, length, body })
 }
 
 /// A body without its first bytes.
@@ -257,8 +261,8 @@ impl Read for SkipPrefix {
     }
 }
 
-/// First and last byte of `Range: bytes=<first>-<last>`.
-fn asked_range(request: &Request<Vec<u8>>) -> Option<(u64, u64)> {
+/// The first and last byte of `Range: bytes=<first>-<last>`.
+fn requested_range(request: &Request<Vec<u8>>) -> Option<(u64, u64)> {
     let range = request.headers().get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
     let (first, last) = range.split_once('-')?;
     let first = first.parse().ok()?;
@@ -266,27 +270,27 @@ fn asked_range(request: &Request<Vec<u8>>) -> Option<(u64, u64)> {
     (first <= last).then_some((first, last))
 }
 
-/// Where the content of a 206 answer begins: `Content-Range: bytes <start>-…` (RFC 9110, section 14.4).
+/// The first byte of a 206 response, from `Content-Range: bytes <start>-…` (RFC 9110, section 14.4).
 fn range_start(range: &str) -> Option<u64> {
     range.strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
 }
 
-/// Whether the server may answer differently later.
+/// Returns whether the server may respond differently later.
 fn is_transient(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// Whether a later connection may succeed.
+/// Returns whether a later connection may succeed.
 fn is_transient_error(error: &ureq::Error) -> bool {
     match error {
-        // TLS tells of a certificate that is not trusted in this way.
+        // TLS reports an untrusted certificate as `InvalidData`.
         ureq::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
         ureq::Error::Timeout(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
         _ => false,
     }
 }
 
-/// What a request carries that its answer may repeat.
+/// Adds the secrets of a request, which its response may repeat.
 fn add_secrets_of(request: &Request<Vec<u8>>, secrets: &mut Secrets) {
     for (name, value) in request.headers() {
         let name = name.as_str();

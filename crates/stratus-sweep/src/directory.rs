@@ -1,8 +1,8 @@
 //! A sweep's directory: `sweeps/<name>/`.
 //!
 //! ```text
-//! sweep.toml       the sweep file, with what was overridden written into it
-//! cells.csv        a row for every cell and repetition
+//! sweep.toml       the sweep file, with its overrides
+//! cells.csv        one row per cell and repetition
 //! runs/3/2/        the run of cell 3, repetition 2
 //! report.html      written at the end
 //! ```
@@ -14,41 +14,41 @@ use serde::Serialize;
 use stratus_run::lock::Lock;
 use stratus_run::{RunDir, atomic};
 
-use crate::lost::{self, Lost};
+use crate::lost::{self, LostRun};
 use crate::{Definition, Error, Result};
 
-/// The sweep file. Its presence makes a directory a sweep.
+/// The sweep file. A directory that contains it is a sweep.
 pub const DEFINITION: &str = "sweep.toml";
-/// A row for every cell and repetition.
+/// The table with one row per cell and repetition.
 pub const CELLS: &str = "cells.csv";
 /// The folder of the runs.
 pub const RUNS: &str = "runs";
-/// The comparison of the runs.
+/// The report that compares the runs.
 pub const REPORT: &str = "report.html";
 
-/// What became of a row.
+/// The status of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Not begun.
+    /// Not started.
     #[default]
     Waiting,
-    /// Being trained, or its trainer was killed.
+    /// Being trained, or the training process was killed.
     Running,
     /// Trained to its end.
     Completed,
     /// Training failed.
     Failed,
-    /// It needs more memory than there is.
+    /// Not enough memory.
     DoesNotFit,
-    /// Others did better, see [`crate::Halving`].
+    /// Stopped because other cells performed better, see [`crate::Halving`].
     StoppedEarly,
-    /// Stopped on request; it can be continued.
+    /// Stopped on request; can be resumed.
     Interrupted,
 }
 
 impl Status {
-    /// Every status.
+    /// All statuses.
     pub const ALL: [Self; 7] = [
         Self::Waiting,
         Self::Running,
@@ -73,25 +73,25 @@ impl Status {
         }
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether the row needs no more training.
     #[must_use]
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::DoesNotFit | Self::StoppedEarly)
     }
 }
 
-/// A cell's repetition.
+/// A row of the table: one repetition of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The cell, from 1.
     pub cell: usize,
     /// The repetition, from 1.
     pub repetition: usize,
-    /// What became of it.
+    /// The status.
     pub status: Status,
-    /// Why, where it is not `completed`.
+    /// The reason for a status other than `completed`.
     pub reason: String,
-    /// Its run, from the sweep's directory; empty where it has none.
+    /// The run, relative to the sweep's directory; empty if there is none.
     pub run: String,
 }
 
@@ -99,18 +99,18 @@ pub struct Row {
 #[derive(Debug)]
 pub struct Sweep {
     path: PathBuf,
-    /// What is swept.
+    /// The parsed sweep file.
     pub definition: Definition,
     rows: Vec<Row>,
     _lock: Lock,
 }
 
 impl Sweep {
-    /// Makes `path`, which must not exist or be empty, a sweep. `text` is the sweep file, see
+    /// Creates a sweep at `path`, which must be empty or not exist. `text` is the sweep file, see
     /// [`Definition::with_command`].
     ///
     /// # Errors
-    /// Where there is something already, or the directory cannot be written.
+    /// If the directory is not empty or cannot be written.
     pub fn create(path: &Path, definition: Definition, text: &str) -> Result<Self> {
         let io = |source: std::io::Error, doing| stratus_run::Error::io(doing, path)(source);
         fs::create_dir_all(path).map_err(|error| io(error, "create the folder"))?;
@@ -119,10 +119,10 @@ impl Sweep {
             let name = entry.map_err(|error| io(error, "read the folder"))?.file_name();
             if name != stratus_run::layout::LOCK && !atomic::is_temporary(&name) {
                 let (problem, hint) = if Self::is_sweep(path) {
-                    let continued = format!("continue it with `stratus sweep {}`", path.display());
-                    ("there is a sweep already", format!("{continued}, or give another folder with --out"))
+                    let resume = format!("resume it with `stratus sweep {}`", path.display());
+                    ("already contains a sweep", format!("{resume}, or choose another folder with --out"))
                 } else {
-                    ("the folder is not empty", "give another one with --out".to_owned())
+                    ("the folder is not empty", "choose another one with --out".to_owned())
                 };
                 return Err(Error::Directory { path: path.to_owned(), problem: problem.to_owned(), hint });
             }
@@ -139,21 +139,21 @@ impl Sweep {
             .collect();
         let sweep = Self { path: path.to_owned(), definition, rows, _lock: lock };
         sweep.write()?;
-        // Written last: it makes the directory a sweep.
+        // This file is written last, since its presence makes the directory a sweep.
         atomic::write(&path.join(DEFINITION), text.as_bytes())?;
         Ok(sweep)
     }
 
-    /// A sweep that was begun.
+    /// Opens an existing sweep and locks it.
     ///
     /// # Errors
-    /// Where it is none, another process works on it, or its files are not those of its sweep.
+    /// If the directory is not a sweep, another process uses it, or its files do not match.
     pub fn open(path: &Path) -> Result<Self> {
         if !Self::is_sweep(path) {
             return Err(Error::Directory {
                 path: path.to_owned(),
-                problem: format!("it is no sweep: {DEFINITION} is missing"),
-                hint: "give a directory like sweeps/digits, or a sweep file".to_owned(),
+                problem: format!("not a sweep: {DEFINITION} is missing"),
+                hint: "name a sweep directory like sweeps/digits, or a sweep file".to_owned(),
             });
         }
         let lock = Lock::acquire(path)?;
@@ -162,13 +162,13 @@ impl Sweep {
         Ok(Self { path: path.to_owned(), definition, rows, _lock: lock })
     }
 
-    /// Returns the sweep in a directory, its rows, and those that have lost their run. Nothing is changed.
+    /// Returns the sweep in a directory, its rows, and the rows that have lost their run. Nothing is changed.
     ///
     /// # Errors
-    /// Where the files are not those of its sweep, or something else is in the place of a run.
-    pub fn look(path: &Path) -> Result<(Definition, Vec<Row>, Vec<Lost>)> {
+    /// If the files do not match the sweep, or a file is in the place of a run.
+    pub fn inspect(path: &Path) -> Result<(Definition, Vec<Row>, Vec<LostRun>)> {
         let (definition, rows) = Self::read(path)?;
-        let lost = lost::find(path, &definition, &rows)?;
+        let lost = lost::find_lost_runs(path, &definition, &rows)?;
         Ok((definition, rows, lost))
     }
 
@@ -181,46 +181,46 @@ impl Sweep {
         let rows = read_rows(&text, &definition).map_err(|problem| Error::Directory {
             path: file,
             problem,
-            hint: format!("restore it from a copy, or begin anew with `stratus sweep {DEFINITION} --out`"),
+            hint: format!("restore a copy, or start again with `stratus sweep {DEFINITION} --out DIR`"),
         })?;
         Ok((definition, rows))
     }
 
-    /// Whether `path` is a sweep's directory.
+    /// Returns whether `path` is a sweep's directory.
     #[must_use]
     pub fn is_sweep(path: &Path) -> bool {
         path.join(DEFINITION).is_file()
     }
 
-    /// Its directory.
+    /// The sweep's directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A row for every cell and repetition.
+    /// The rows: one per cell and repetition.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Rows that have a run, with its directory.
+    /// The rows that have a run, with its directory.
     pub fn runs(&self) -> impl Iterator<Item = (&Row, PathBuf)> {
         let with_run = |row: &&Row| !row.run.is_empty();
-        self.rows.iter().filter(with_run).map(|row| (row, self.run_of(row)))
+        self.rows.iter().filter(with_run).map(|row| (row, self.run_path(row)))
     }
 
-    /// Where the run of a row is or will be.
+    /// The directory of a row's run, whether it exists or not.
     #[must_use]
-    pub fn run_of(&self, row: &Row) -> PathBuf {
-        self.path.join(run_name(row))
+    pub fn run_path(&self, row: &Row) -> PathBuf {
+        self.path.join(relative_run_path(row))
     }
 
-    /// Notes what became of a row.
-    pub(crate) fn set(&mut self, at: usize, status: Status, reason: String) -> Result<()> {
-        let has_run = RunDir::is_run(&self.run_of(&self.rows[at]));
+    /// Sets the status of a row and writes the table.
+    pub(crate) fn set_status(&mut self, at: usize, status: Status, reason: String) -> Result<()> {
+        let has_run = RunDir::is_run(&self.run_path(&self.rows[at]));
         let row = &mut self.rows[at];
-        row.run = if has_run { run_name(row) } else { String::new() };
+        row.run = if has_run { relative_run_path(row) } else { String::new() };
         (row.status, row.reason) = (status, reason);
         self.write()
     }
@@ -231,31 +231,31 @@ impl Sweep {
             let numbers = [row.cell.to_string(), row.repetition.to_string(), row.status.name().to_owned()];
             let values = &self.definition.cells[row.cell - 1].values;
             let fields = numbers.iter().chain([&row.reason, &row.run]).chain(values);
-            text.push_str(&fields.map(|field| quoted(field)).collect::<Vec<_>>().join(","));
+            text.push_str(&fields.map(|field| csv_field(field)).collect::<Vec<_>>().join(","));
             text.push('\n');
         }
         Ok(atomic::write(&self.path.join(CELLS), text.as_bytes())?)
     }
 }
 
-pub(crate) fn run_name(row: &Row) -> String {
+pub(crate) fn relative_run_path(row: &Row) -> String {
     format!("{RUNS}/{}/{}", row.cell, row.repetition)
 }
 
 fn header(definition: &Definition) -> String {
     let columns = ["cell", "repetition", "status", "reason", "run"].into_iter();
     let keys = definition.keys.iter().map(String::as_str);
-    columns.chain(keys).map(quoted).collect::<Vec<_>>().join(",") + "\n"
+    columns.chain(keys).map(csv_field).collect::<Vec<_>>().join(",") + "\n"
 }
 
-/// A field as RFC 4180 has it. Line breaks become spaces: a row is a line.
-fn quoted(field: &str) -> String {
+/// Formats a field as RFC 4180 requires. Line breaks become spaces, so that every row is one line.
+fn csv_field(field: &str) -> String {
     let line = field.replace(['\r', '\n'], " ");
     if line.contains([',', '"']) { format!("\"{}\"", line.replace('"', "\"\"")) } else { line }
 }
 
-/// The fields of a line; `None` where a quote is not closed.
-fn fields(line: &str) -> Option<Vec<String>> {
+/// Returns the fields of a line; `None` if a quote is not closed.
+fn parse_csv_line(line: &str) -> Option<Vec<String>> {
     let (mut fields, mut field, mut inside) = (Vec::new(), String::new(), false);
     let mut letters = line.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -273,38 +273,38 @@ fn fields(line: &str) -> Option<Vec<String>> {
     (!inside).then_some(fields)
 }
 
-/// The rows of `cells.csv`, which must be those of the definition.
+/// Parses the rows of `cells.csv`, which must match the definition.
 fn read_rows(text: &str, definition: &Definition) -> Result<Vec<Row>, String> {
     let mut lines = text.lines();
     if lines.next() != Some(header(definition).trim_end()) {
-        return Err(format!("its columns are not those of {DEFINITION}"));
+        return Err(format!("the columns do not match {DEFINITION}"));
     }
     let rows: Vec<Row> = lines
         .enumerate()
         .map(|(at, line)| {
             let (cell, repetition) = (at / definition.repetitions + 1, at % definition.repetitions + 1);
-            let wrong = || {
+            let mismatch = || {
                 format!("line {}: `{line}` is not the row of cell {cell}, repetition {repetition}", at + 2)
             };
-            let fields = fields(line).ok_or_else(wrong)?;
+            let fields = parse_csv_line(line).ok_or_else(mismatch)?;
             let [cell_field, repetition_field, status, reason, run, values @ ..] = &fields[..] else {
-                return Err(wrong());
+                return Err(mismatch());
             };
-            let status = Status::ALL.into_iter().find(|known| known.name() == status).ok_or_else(wrong)?;
+            let status = Status::ALL.into_iter().find(|known| known.name() == status).ok_or_else(mismatch)?;
             let row = Row { cell, repetition, status, reason: reason.clone(), run: run.clone() };
             let is_cell = definition.cells.get(cell - 1).is_some_and(|cell| {
                 let kept = cell.values.iter().map(|value| value.replace(['\r', '\n'], " "));
                 kept.eq(values.iter().cloned())
             });
             let is_row = *cell_field == cell.to_string() && *repetition_field == repetition.to_string();
-            // A path in this file is never followed elsewhere.
-            let is_run = run.is_empty() || *run == run_name(&row);
-            if is_cell && is_row && is_run { Ok(row) } else { Err(wrong()) }
+            // The table cannot name a path outside the sweep's directory.
+            let is_run = run.is_empty() || *run == relative_run_path(&row);
+            if is_cell && is_row && is_run { Ok(row) } else { Err(mismatch()) }
         })
         .collect::<Result<_, String>>()?;
     let expected = definition.cells.len() * definition.repetitions;
     if rows.len() != expected {
-        return Err(format!("it has {} rows, the sweep has {expected}", rows.len()));
+        return Err(format!("the table has {} rows, the sweep has {expected}", rows.len()));
     }
     Ok(rows)
 }
@@ -316,9 +316,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_come_back(texts in prop::collection::vec("[^\r\n]*", 1..6)) {
-            let line = texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(",");
-            prop_assert_eq!(fields(&line), Some(texts));
+        fn csv_fields_round_trip(texts in prop::collection::vec("[^\r\n]*", 1..6)) {
+            let line = texts.iter().map(|text| csv_field(text)).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(parse_csv_line(&line), Some(texts));
         }
     }
 }

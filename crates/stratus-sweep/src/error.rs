@@ -1,12 +1,12 @@
-//! Errors of sweeps. Each message names the file and the key; `hint` says what to do.
+//! Errors of sweeps. Each message names the file and the key; [`Error::hint`] suggests a fix.
 
 use std::path::PathBuf;
 use stratus_train::ExperimentError;
 
-/// The result of working on a sweep.
+/// The result of an operation on a sweep.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What is wrong with a sweep.
+/// An error of a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
@@ -14,51 +14,51 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file's `[sweep]` section.
+    /// The `[sweep]` section of the file is invalid.
     #[error("{}{}: {problem}", path.display(), line.map_or(String::new(), |line| format!(":{line}")))]
     Definition {
         /// The file.
         path: PathBuf,
-        /// The line, counted from 1, where it is known.
+        /// The line, counted from 1; `None` if unknown.
         line: Option<usize>,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// A suggested fix.
         hint: String,
     },
-    /// A combination of values that is no experiment.
-    #[error("cell {cell} ({values}) is no experiment")]
+    /// A combination of values is not a valid experiment.
+    #[error("cell {cell} ({values}) is not a valid experiment")]
     Cell {
-        /// Which, counted from 1.
+        /// The cell, counted from 1.
         cell: usize,
         /// Its values: `train.batch_size = 64`.
         values: String,
-        /// Why.
+        /// The cause.
         source: Box<ExperimentError>,
     },
-    /// The experiment that is swept.
+    /// The swept experiment is invalid.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
-    /// The sweep's directory cannot become one, or is none.
+    /// The folder is not a sweep, or cannot become one.
     #[error("{}: {problem}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// A suggested fix.
         hint: String,
     },
-    /// A file of the directory, or its lock.
+    /// A file of the directory, or its lock, cannot be used.
     #[error(transparent)]
     Run(#[from] stratus_run::Error),
 }
 
 impl Error {
-    /// What to do about it, if the message does not say so.
+    /// The suggested fix; `None` if the message already contains one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -69,7 +69,7 @@ impl Error {
         }
     }
 
-    /// Whether it is an error of usage or configuration: nothing was started.
+    /// Returns whether this is a usage or configuration error: nothing was started.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         !matches!(self, Self::Run(_))

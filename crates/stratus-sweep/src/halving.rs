@@ -1,63 +1,68 @@
-//! Successive halving: cells that do badly early are not trained to their end.
+//! Successive halving: stops cells early that perform worse than others.
 //!
 //! K. Jamieson, A. Talwalkar: "Non-stochastic best arm identification and hyperparameter optimization", 2016
-//! (arXiv:1502.07943). All cells are trained for some epochs, the best of them for `factor` times as many,
-//! and so on; the last that are left are trained to their end.
+//! (arXiv:1502.07943). All cells are trained for `epochs` epochs, the best of them for `factor` times that
+//! number, and so on; the remaining cells are trained to their end.
 //!
 //! ```text
 //! epochs = 2, factor = 3, of 9 cells, 20 epochs:    9 cells to epoch 2, 3 to epoch 6, 1 to epoch 20
 //! ```
 //!
-//! A cell is judged by the mean of its repetitions' measure after the epoch that all have reached, so that
-//! what is decided does not depend on when a sweep was interrupted.
+//! A cell is ranked by the mean of its repetitions' metric after the epoch that all have reached, so the
+//! decision does not depend on when a sweep was interrupted.
 
 use std::ops::Range;
 
 use stratus_train::Experiment;
-use stratus_train::experiment::{Better, Measure};
+use stratus_train::experiment::{Direction, EpochMetric};
 use toml::de::{DeTable, DeValue};
 
-use crate::definition::whole;
+use crate::definition::parse_count;
 
-/// How cells are stopped early.
+/// The settings of `[sweep.halving]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halving {
-    /// One cell of so many goes on; from 2.
+    /// Keeps one of `factor` cells; at least 2.
     pub factor: usize,
-    /// Epochs after which cells are judged first; from 1.
+    /// The epoch after which cells are first ranked; at least 1.
     pub epochs: u64,
-    /// What they are judged by.
-    pub metric: Measure,
+    /// The metric that ranks cells.
+    pub metric: EpochMetric,
 }
 
 impl Halving {
-    /// Reads `[sweep.halving]`; an error says where it is and what is wrong.
+    /// Reads `[sweep.halving]`. An error is a byte range in the file and a message.
     pub(crate) fn read(table: &DeTable<'_>) -> Result<Self, (Range<usize>, String)> {
         let (mut factor, mut epochs, mut metric) = (2, 1, None);
         for (name, value) in table {
-            let wrong = |problem: String| (name.span(), problem);
+            let invalid = |problem: String| (name.span(), problem);
             match name.get_ref().as_ref() {
                 "factor" => {
-                    factor = whole(value.get_ref()).filter(|factor| (2..=1000).contains(factor)).ok_or_else(
-                        || wrong("`sweep.halving.factor` is no whole number from 2 to 1000".to_owned()),
-                    )?;
+                    factor = parse_count(value.get_ref())
+                        .filter(|factor| (2..=1000).contains(factor))
+                        .ok_or_else(|| {
+                            invalid("`sweep.halving.factor` must be an integer from 2 to 1000".to_owned())
+                        })?;
                 }
                 "epochs" => {
-                    let number = whole(value.get_ref()).filter(|&number| number >= 1);
-                    epochs = number
-                        .ok_or_else(|| wrong("`sweep.halving.epochs` is no whole number from 1".to_owned()))?
-                        as u64;
+                    let number = parse_count(value.get_ref()).filter(|&number| number >= 1);
+                    epochs = number.ok_or_else(|| {
+                        invalid("`sweep.halving.epochs` must be a positive integer".to_owned())
+                    })? as u64;
                 }
                 "metric" => {
-                    let measure = match value.get_ref() {
-                        DeValue::String(text) => Measure::named(text),
+                    let known = match value.get_ref() {
+                        DeValue::String(text) => EpochMetric::from_name(text),
                         _ => None,
                     };
-                    metric = Some(measure.ok_or_else(|| {
-                        wrong(format!("`sweep.halving.metric` is none of {}", Measure::NAMES.join(", ")))
+                    metric = Some(known.ok_or_else(|| {
+                        invalid(format!(
+                            "`sweep.halving.metric` must be one of {}",
+                            EpochMetric::NAMES.join(", ")
+                        ))
                     })?);
                 }
-                other => return Err(wrong(format!("unknown key `sweep.halving.{other}`"))),
+                other => return Err(invalid(format!("unknown key `sweep.halving.{other}`"))),
             }
         }
         let Some(metric) = metric else {
@@ -67,13 +72,13 @@ impl Halving {
         Ok(Self { factor, epochs, metric })
     }
 
-    /// Whether an experiment measures what its cells are judged by, when they are.
+    /// Checks that the experiment has the metric at the epochs at which cells are ranked.
     pub(crate) fn check(&self, experiment: &Experiment) -> Result<(), String> {
         let every = experiment.validation.every_epochs;
         let validates = !self.metric.as_str().starts_with("train_");
         if validates && !self.epochs.is_multiple_of(every.max(1)) {
             return Err(format!(
-                "cells are judged by {} after epoch {}, but it is measured every {every} epochs",
+                "cells are ranked by {} after epoch {}, but it is computed every {every} epochs",
                 self.metric.as_str(),
                 self.epochs
             ));
@@ -81,27 +86,27 @@ impl Halving {
         Ok(())
     }
 
-    /// The epochs at which cells are judged, of a training of `epochs`.
+    /// The epochs at which cells are ranked in training of `epochs` epochs.
     #[must_use]
     pub fn rungs(&self, epochs: u64) -> Vec<u64> {
         let next = |epoch: &u64| epoch.checked_mul(self.factor as u64);
         std::iter::successors(Some(self.epochs), next).take_while(|&epoch| epoch < epochs).collect()
     }
 
-    /// Which of some cells go on, given what each measured; those without a measure come last. Of equal ones
-    /// the first.
+    /// The indices of the cells that continue, given the metric of each cell. Cells without a metric rank
+    /// last; ties keep their order.
     #[must_use]
-    pub fn survivors(&self, measured: &[Option<f64>]) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..measured.len()).collect();
+    pub fn survivors(&self, metrics: &[Option<f64>]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..metrics.len()).collect();
         let key = |at: usize| {
-            let value = measured[at].filter(|value| value.is_finite());
-            match self.metric.better() {
-                Better::Less => value.unwrap_or(f64::INFINITY),
-                Better::More => -value.unwrap_or(f64::NEG_INFINITY),
+            let value = metrics[at].filter(|value| value.is_finite());
+            match self.metric.direction() {
+                Direction::LowerIsBetter => value.unwrap_or(f64::INFINITY),
+                Direction::HigherIsBetter => -value.unwrap_or(f64::NEG_INFINITY),
             }
         };
         order.sort_by(|&a, &b| key(a).total_cmp(&key(b)));
-        order.truncate(measured.len().div_ceil(self.factor));
+        order.truncate(metrics.len().div_ceil(self.factor));
         order.sort_unstable();
         order
     }
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
 
     fn halving(factor: usize, epochs: u64) -> Halving {
-        Halving { factor, epochs, metric: Measure::ValTop1 }
+        Halving { factor, epochs, metric: EpochMetric::ValTop1 }
     }
 
     #[test]
@@ -123,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn the_best_survive_in_their_order() {
-        let more = halving(2, 1);
-        assert_eq!(more.survivors(&[Some(0.5), Some(0.9), None, Some(0.7), Some(0.9)]), [1, 3, 4]);
-        assert_eq!(more.survivors(&[Some(f64::NAN), Some(0.1)]), [1]);
-        assert_eq!(more.survivors(&[None, None, None]), [0, 1]);
-        let less = Halving { metric: Measure::ValLoss, ..more };
-        assert_eq!(less.survivors(&[Some(0.5), Some(0.9), None, Some(0.7)]), [0, 3]);
-        assert!(more.survivors(&[]).is_empty());
+    fn best_cells_survive_in_their_order() {
+        let highest = halving(2, 1);
+        assert_eq!(highest.survivors(&[Some(0.5), Some(0.9), None, Some(0.7), Some(0.9)]), [1, 3, 4]);
+        assert_eq!(highest.survivors(&[Some(f64::NAN), Some(0.1)]), [1]);
+        assert_eq!(highest.survivors(&[None, None, None]), [0, 1]);
+        let lowest = Halving { metric: EpochMetric::ValLoss, ..highest };
+        assert_eq!(lowest.survivors(&[Some(0.5), Some(0.9), None, Some(0.7)]), [0, 3]);
+        assert!(highest.survivors(&[]).is_empty());
     }
 }

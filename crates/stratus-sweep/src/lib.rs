@@ -1,18 +1,18 @@
-//! Sweeps: an experiment for every combination of keys, repeated, each a run of its own.
+//! Sweeps: one experiment per combination of key values, each repetition a separate run.
 //!
 //! ```text
-//! sweep.toml ──▶ Definition   the experiment, the keys and their values, repetitions
-//!            ──▶ cells        one for every combination: an Experiment, checked
-//!            ──▶ Sweep        sweeps/<name>/: a row for every cell and repetition, its status and its run
-//!            ──▶ run          row by row by a Trainer, which knows how one is trained
+//! sweep.toml ──▶ Definition   the experiment, the swept keys and their values, the repetitions
+//!            ──▶ cells        one validated Experiment per combination
+//!            ──▶ Sweep        sweeps/<name>/: one row per cell and repetition, with its status and run
+//!            ──▶ runs         trained row by row by a Trainer
 //! ```
 //!
-//! What has been decided is in `cells.csv`, rewritten whole after every change, and in the run directories. A
-//! sweep that was killed goes on from these: a row that is settled stays as it is, a run that was begun is
-//! continued. Since continuing a run keeps its bits, the table is that of a sweep that was never killed. A
-//! settled row whose run was removed waits again.
+//! The state of a sweep is `cells.csv`, rewritten whole after every change, and the run directories. A killed
+//! sweep resumes from them: a settled row stays as it is, a started run is resumed. Since resumed runs are
+//! bit-identical, the table equals that of a sweep that was never killed. A settled row whose run was removed
+//! is trained again.
 //!
-//! This crate trains nothing, prints nothing and knows no network.
+//! This crate neither trains nor prints, and does not depend on networks.
 
 mod definition;
 mod directory;
@@ -25,5 +25,5 @@ pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep};
 pub use directory::{CELLS, DEFINITION, REPORT, RUNS, Row, Status, Sweep};
 pub use error::{Error, Result};
 pub use halving::Halving;
-pub use lost::{Loss, Lost};
-pub use schedule::{Ended, Trainer};
+pub use lost::{Loss, LostRun};
+pub use schedule::{RowOutcome, Trainer};

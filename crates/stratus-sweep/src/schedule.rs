@@ -1,4 +1,4 @@
-//! The order in which rows are trained, and what is made of how each ended.
+//! Trains the rows of a sweep in order and records their outcomes.
 
 use std::path::Path;
 
@@ -9,64 +9,64 @@ use stratus_train::Experiment;
 
 use crate::{Error, Halving, Result, Row, Status, Sweep, lost};
 
-/// How the training of a row ended.
+/// The outcome of training a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// As its run says: at its end, or after the epoch that was asked for.
-    AsItsRunSays,
+pub enum RowOutcome {
+    /// Exit code 0: the run is completed, or paused after `until_epoch`; its summary says which.
+    Succeeded,
     /// Stopped on request.
     Interrupted,
-    /// It needs more memory than there is; why.
+    /// Not enough memory; the reason.
     DoesNotFit(String),
-    /// It failed; why.
+    /// Training failed; the reason.
     Failed(String),
 }
 
-/// Trains rows, and is told how the sweep goes on.
+/// Trains rows and is notified of progress.
 pub trait Trainer {
-    /// Whether the sweep is to stop: no other row is begun.
+    /// Returns whether the sweep must stop. No further row is then started.
     fn is_stopped(&self) -> bool;
 
-    /// A row is begun, or continued.
-    fn begins(&mut self, sweep: &Sweep, row: &Row);
+    /// Called before a row is started or resumed.
+    fn on_start(&mut self, sweep: &Sweep, row: &Row);
 
-    /// Why an experiment cannot be trained in the memory that there is, where that is known beforehand.
-    fn shortage(&mut self, experiment: &Experiment) -> Option<String>;
+    /// Returns the reason if an experiment is known not to fit in memory before it is trained.
+    fn memory_shortage(&mut self, experiment: &Experiment) -> Option<String>;
 
-    /// Trains the run `run` from wherever it is, or begins it, to its end or to the end of epoch `until`.
-    fn train(&mut self, experiment: &Experiment, run: &Path, until: Option<u64>) -> Ended;
+    /// Starts or resumes the run at `run`, to its end or to the end of `until_epoch`.
+    fn train(&mut self, experiment: &Experiment, run: &Path, until_epoch: Option<u64>) -> RowOutcome;
 
-    /// A row is settled, or was interrupted.
-    fn ended(&mut self, sweep: &Sweep, row: &Row);
+    /// Called after a row was settled or interrupted.
+    fn on_end(&mut self, sweep: &Sweep, row: &Row);
 }
 
 impl Sweep {
-    /// Trains every row that is not settled; returns whether the sweep was stopped before its end.
+    /// Trains every row that is not settled. Returns whether the sweep was stopped before its end.
     ///
     /// # Errors
-    /// Where the sweep's directory cannot be written, or no run measures what cells are judged by. How a row
-    /// ends is none.
+    /// If the sweep's directory cannot be written, or no run has the metric that ranks cells. A row that
+    /// fails is not an error.
     pub fn train(&mut self, trainer: &mut dyn Trainer) -> Result<bool> {
         let epochs = self.definition.cells.iter().map(|cell| cell.experiment.train.epochs).max().unwrap_or(0);
         let rungs = self.definition.halving.map_or(Vec::new(), |halving| halving.rungs(epochs));
-        let mut left: Vec<usize> = (1..=self.definition.cells.len()).collect();
+        let mut remaining: Vec<usize> = (1..=self.definition.cells.len()).collect();
         for rung in &rungs {
-            if self.train_cells(&left, Some(*rung), trainer)? {
+            if self.train_cells(&remaining, Some(*rung), trainer)? {
                 return Ok(true);
             }
-            left = self.judge(left, *rung, trainer)?;
+            remaining = self.stop_worse_cells(remaining, *rung, trainer)?;
         }
-        self.train_cells(&left, None, trainer)
+        self.train_cells(&remaining, None, trainer)
     }
 
-    /// Gives rows that failed another chance.
+    /// Sets rows that failed or did not fit to waiting.
     ///
     /// # Errors
-    /// Where the sweep's directory cannot be written.
+    /// If the sweep's directory cannot be written.
     pub fn retry_failed(&mut self) -> Result<()> {
         for at in 0..self.rows().len() {
             if matches!(self.rows()[at].status, Status::Failed | Status::DoesNotFit) {
-                self.set(at, Status::Waiting, String::new())?;
+                self.set_status(at, Status::Waiting, String::new())?;
             }
         }
         Ok(())
@@ -75,7 +75,7 @@ impl Sweep {
     fn train_cells(
         &mut self,
         cells: &[usize],
-        until: Option<u64>,
+        until_epoch: Option<u64>,
         trainer: &mut dyn Trainer,
     ) -> Result<bool> {
         for at in 0..self.rows().len() {
@@ -86,35 +86,37 @@ impl Sweep {
             if trainer.is_stopped() {
                 return Ok(true);
             }
-            let run = self.run_of(&row);
-            if until.is_some_and(|until| epochs(&run).last().is_some_and(|row| u64::from(row.epoch) >= until))
-            {
+            let run = self.run_path(&row);
+            let has_reached = |until| epochs(&run).last().is_some_and(|row| u64::from(row.epoch) >= until);
+            if until_epoch.is_some_and(has_reached) {
                 continue;
             }
             let experiment = self.definition.cells[row.cell - 1].repetition(row.repetition);
-            trainer.begins(self, &row);
-            self.set(at, Status::Running, String::new())?;
-            let begun = RunDir::is_run(&run);
-            let ended = match (!begun).then(|| trainer.shortage(&experiment)).flatten() {
-                Some(shortage) => Ended::DoesNotFit(shortage),
-                None => trainer.train(&experiment, &run, until),
+            trainer.on_start(self, &row);
+            self.set_status(at, Status::Running, String::new())?;
+            let is_started = RunDir::is_run(&run);
+            let outcome = match (!is_started).then(|| trainer.memory_shortage(&experiment)).flatten() {
+                Some(shortage) => RowOutcome::DoesNotFit(shortage),
+                None => trainer.train(&experiment, &run, until_epoch),
             };
-            let (status, reason) = match ended {
-                Ended::DoesNotFit(reason) => (Status::DoesNotFit, reason),
-                Ended::Failed(reason) => (Status::Failed, reason),
-                Ended::Interrupted => (Status::Interrupted, "it can be continued".to_owned()),
-                Ended::AsItsRunSays => match Summary::read(&run.join(stratus_run::layout::SUMMARY)) {
-                    Ok(summary) if summary.status == RunStatus::Completed => match lost::completed(&run) {
-                        Ok(()) => (Status::Completed, String::new()),
-                        // Its checkpoint is that of the end: to continue it changes nothing.
-                        Err(loss) => (Status::Failed, loss.to_string()),
-                    },
-                    Ok(_) => (Status::Interrupted, until.map_or(String::new(), paused)),
+            let (status, reason) = match outcome {
+                RowOutcome::DoesNotFit(reason) => (Status::DoesNotFit, reason),
+                RowOutcome::Failed(reason) => (Status::Failed, reason),
+                RowOutcome::Interrupted => (Status::Interrupted, "can be resumed".to_owned()),
+                RowOutcome::Succeeded => match Summary::read(&run.join(stratus_run::layout::SUMMARY)) {
+                    Ok(summary) if summary.status == RunStatus::Completed => {
+                        match lost::check_completed(&run) {
+                            Ok(()) => (Status::Completed, String::new()),
+                            // Its checkpoint is from the end of training, so resuming changes nothing.
+                            Err(loss) => (Status::Failed, loss.to_string()),
+                        }
+                    }
+                    Ok(_) => (Status::Interrupted, until_epoch.map_or(String::new(), pause_reason)),
                     Err(error) => (Status::Failed, error.to_string()),
                 },
             };
-            self.set(at, status, reason)?;
-            trainer.ended(self, &self.rows()[at].clone());
+            self.set_status(at, status, reason)?;
+            trainer.on_end(self, &self.rows()[at].clone());
             if status == Status::Interrupted && trainer.is_stopped() {
                 return Ok(true);
             }
@@ -122,73 +124,79 @@ impl Sweep {
         Ok(false)
     }
 
-    /// Stops the cells that did worse until the end of epoch `rung`; returns the others. What it decides
-    /// follows from the runs alone.
-    fn judge(&mut self, cells: Vec<usize>, rung: u64, trainer: &mut dyn Trainer) -> Result<Vec<usize>> {
+    /// Stops the worse cells after epoch `rung` and returns the others. The ranking depends only on the runs.
+    fn stop_worse_cells(
+        &mut self,
+        cells: Vec<usize>,
+        rung: u64,
+        trainer: &mut dyn Trainer,
+    ) -> Result<Vec<usize>> {
         let Some(halving) = self.definition.halving else { return Ok(cells) };
-        let judged: Vec<(usize, Option<f64>)> = cells
+        let ranked: Vec<(usize, Option<f64>)> = cells
             .into_iter()
             .filter_map(|cell| {
                 let rows = self.rows().iter().filter(|row| row.cell == cell);
-                let measured: Vec<Option<f64>> =
-                    rows.filter_map(|row| measured(&halving, &self.run_of(row), rung)).collect();
-                // A cell without a run that came so far takes no place of others.
-                (!measured.is_empty()).then(|| (cell, mean(&measured)))
+                let values: Vec<Option<f64>> =
+                    rows.filter_map(|row| metric_at(&halving, &self.run_path(row), rung)).collect();
+                // Cells without a run at this epoch are not ranked.
+                (!values.is_empty()).then(|| (cell, mean(&values)))
             })
             .collect();
-        let measures: Vec<Option<f64>> = judged.iter().map(|(_, measured)| *measured).collect();
-        if !measures.is_empty() && measures.iter().all(Option::is_none) {
-            // Of another task, say: to stop any of them would be arbitrary.
+        let metrics: Vec<Option<f64>> = ranked.iter().map(|(_, metric)| *metric).collect();
+        if !metrics.is_empty() && metrics.iter().all(Option::is_none) {
+            // The metric may belong to another task; stopping any cell would be arbitrary.
             return Err(Error::Directory {
                 path: self.path().join(crate::DEFINITION),
                 problem: format!(
-                    "no run has measured `{}` by the end of epoch {rung}",
+                    "no run has the metric `{}` by the end of epoch {rung}",
                     halving.metric.as_str()
                 ),
-                hint: "name a column of the runs' epochs.csv in sweep.halving.metric, and begin anew"
-                    .to_owned(),
+                hint: "set sweep.halving.metric to a column of epochs.csv and start a new sweep".to_owned(),
             });
         }
-        let kept = halving.survivors(&measures);
-        let left: Vec<usize> = kept.iter().map(|&at| judged[at].0).collect();
+        let kept = halving.survivors(&metrics);
+        let remaining: Vec<usize> = kept.iter().map(|&at| ranked[at].0).collect();
         for at in 0..self.rows().len() {
             let row = &self.rows()[at];
-            let Some(&(_, value)) = judged.iter().find(|(cell, _)| *cell == row.cell) else { continue };
-            if row.status.is_settled() || left.contains(&row.cell) {
+            let Some(&(_, value)) = ranked.iter().find(|(cell, _)| *cell == row.cell) else { continue };
+            if row.status.is_settled() || remaining.contains(&row.cell) {
                 continue;
             }
             let value = value.map_or("–".to_owned(), |value| format!("{value:.4}"));
             let name = halving.metric.as_str();
-            let reason =
-                format!("after epoch {rung}: {name} {value}, {} of {} went on", left.len(), judged.len());
-            self.set(at, Status::StoppedEarly, reason)?;
-            trainer.ended(self, &self.rows()[at].clone());
+            let reason = format!(
+                "after epoch {rung}: {name} {value}, {} of {} cells continue",
+                remaining.len(),
+                ranked.len()
+            );
+            self.set_status(at, Status::StoppedEarly, reason)?;
+            trainer.on_end(self, &self.rows()[at].clone());
         }
-        Ok(left)
+        Ok(remaining)
     }
 }
 
-fn paused(until: u64) -> String {
-    format!("waits after epoch {until} for the other cells")
+fn pause_reason(until_epoch: u64) -> String {
+    format!("paused after epoch {until_epoch}")
 }
 
-/// The epochs of a run, as far as they can be read.
+/// Returns the rows of `epochs.csv` of a run; empty if it cannot be read.
 fn epochs(run: &Path) -> Vec<EpochRow> {
     csv::read(&run.join(stratus_run::layout::EPOCHS)).unwrap_or_default()
 }
 
-/// What a run measured last until the end of an epoch; `None` where it has not come so far. Training that
-/// ended early by itself counts with its last epoch.
-fn measured(halving: &Halving, run: &Path, until: u64) -> Option<Option<f64>> {
+/// Returns the last value of the metric up to the end of an epoch; `None` if the run has not reached it. A
+/// completed run that stopped early counts with its last epoch.
+fn metric_at(halving: &Halving, run: &Path, until_epoch: u64) -> Option<Option<f64>> {
     let rows = epochs(run);
-    let ended = rows.last().is_some_and(|row| u64::from(row.epoch) >= until)
+    let ended = rows.last().is_some_and(|row| u64::from(row.epoch) >= until_epoch)
         || Summary::read(&run.join(stratus_run::layout::SUMMARY))
             .is_ok_and(|summary| summary.status == RunStatus::Completed);
-    let before = rows.iter().filter(|row| u64::from(row.epoch) <= until);
-    ended.then(|| before.filter_map(|row| halving.metric.of(row)).next_back())
+    let up_to_epoch = rows.iter().filter(|row| u64::from(row.epoch) <= until_epoch);
+    ended.then(|| up_to_epoch.filter_map(|row| halving.metric.value_in(row)).next_back())
 }
 
-/// The mean of what was measured.
+/// The mean of the known values; `None` if there are none.
 fn mean(values: &[Option<f64>]) -> Option<f64> {
     let known: Vec<f64> = values.iter().flatten().copied().collect();
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)

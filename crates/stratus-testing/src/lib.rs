@@ -1,7 +1,8 @@
-//! Shared by the tests of several crates: a counting allocator, damaged files, synthetic JPEG files, an
-//! object store.
+//! Test utilities of several crates: a counting allocator, damaged files, synthetic JPEG files, an object
+//! store, samples of test matrices.
 
 pub mod allocator;
 pub mod damage;
 pub mod jpeg;
+pub mod sample;
 pub mod swift;

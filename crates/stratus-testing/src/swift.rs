@@ -1,7 +1,7 @@
-//! A real OpenStack Swift, which speaks S3 too, on this machine: `scripts/store-servers.sh` starts and stops
-//! it. What goes wrong panics: it is the test that fails.
+//! A local OpenStack Swift server, which also supports S3, started and stopped by `scripts/store-servers.sh`.
+//! Errors panic, which fails the test.
 
-#![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,49 +12,49 @@ use std::{env, fs, thread};
 
 use tempfile::TempDir;
 
-/// The key of the node's only user.
+/// The key of the server's only user.
 pub const KEY: &str = "testing";
 
 const USER: &str = "test:tester";
 
-/// Whether there are no servers on this machine, and whoever started the tests says that this is known.
-/// `test` is then named where it is seen.
+/// Returns whether `STRATUS_STORE_SERVERS=none` skips the tests that need servers, and reports the skipped
+/// `test`.
 #[must_use]
-pub fn is_left_out(test: &str) -> bool {
-    let left_out = env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
-    if left_out {
-        // Past the test's captured output: it must be seen.
-        let _ = writeln!(io::stderr(), "\n*** {test} WAS NOT RUN: STRATUS_STORE_SERVERS=none ***\n");
+pub fn is_skipped(test: &str) -> bool {
+    let skipped = env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
+    if skipped {
+        // Bypass the captured output of the test, so that the message is visible.
+        let _ = writeln!(io::stderr(), "\nSKIPPED: {test}: STRATUS_STORE_SERVERS=none\n");
     }
-    left_out
+    skipped
 }
 
-/// A node that ends with the test.
-pub struct Node(TempDir);
+/// A running server, stopped on drop.
+pub struct SwiftServer(TempDir);
 
-impl Node {
-    /// Starts one with nothing in it.
+impl SwiftServer {
+    /// Starts an empty server.
     #[must_use]
     pub fn start() -> Self {
-        let node = Self(tempfile::tempdir().unwrap());
-        start(node.folder());
-        node
+        let server = Self(tempfile::tempdir().unwrap());
+        start(server.folder());
+        server
     }
 
-    /// The node's folder.
+    /// The folder of the server.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.0.path()
     }
 
-    /// Its address, for HTTP.
+    /// The HTTP address.
     #[must_use]
     pub fn address(&self) -> String {
         let port = fs::read_to_string(self.folder().join("port")).unwrap();
         format!("http://127.0.0.1:{}", port.trim())
     }
 
-    /// The environment of a program that uses the node, as Swift and as S3, with this key.
+    /// The environment of a client that uses the server as Swift or S3 with `key`.
     #[must_use]
     pub fn environment(&self, key: &str) -> [(&'static str, String); 8] {
         let address = self.address();
@@ -70,51 +70,51 @@ impl Node {
         ]
     }
 
-    /// Makes a container, which S3 calls a bucket.
+    /// Creates a container, which is a bucket in S3.
     pub fn create_container(&self, name: &str) {
-        let signed_in = self.ask("GET", "/auth/v1.0", &[("X-Auth-User", USER), ("X-Auth-Key", KEY)]);
+        let response = self.request("GET", "/auth/v1.0", &[("X-Auth-User", USER), ("X-Auth-Key", KEY)]);
         let header = |wanted: &str| {
-            let mut lines = signed_in.lines().filter_map(|line| line.split_once(": "));
+            let mut lines = response.lines().filter_map(|line| line.split_once(": "));
             lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).unwrap().1.trim().to_owned()
         };
         let storage = header("X-Storage-Url");
         let path = storage.strip_prefix(&self.address()).unwrap();
-        self.ask("PUT", &format!("{path}/{name}"), &[("X-Auth-Token", &header("X-Auth-Token"))]);
+        self.request("PUT", &format!("{path}/{name}"), &[("X-Auth-Token", &header("X-Auth-Token"))]);
     }
 
-    /// What the node answers.
-    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> String {
+    /// Sends a request and returns the response.
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> String {
         let address = self.address();
         let host = address.trim_start_matches("http://");
         let mut stream = TcpStream::connect(host).unwrap();
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let head = format!("HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0");
         write!(stream, "{method} {path} {head}\r\n{headers}\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 20"), "{response}");
+        response
     }
 }
 
-impl Drop for Node {
+impl Drop for SwiftServer {
     fn drop(&mut self) {
         script("stop", self.folder());
     }
 }
 
-/// Starts what does not run of the node in `folder`.
+/// Starts all processes of the server in `folder` that do not run.
 pub fn start(folder: &Path) {
     script("start", folder);
 }
 
-/// Kills a server of the node in `folder` as it stands: `proxy`, which clients speak to, or another of its
+/// Kills a process of the server in `folder`: `proxy`, to which clients connect, or another of its
 /// `run/*.pid`.
 pub fn kill(folder: &Path, server: &str) {
-    let number = fs::read_to_string(folder.join(format!("run/{server}.pid"))).unwrap();
-    let kill = |signal| Command::new("kill").args([signal, number.trim()]).stderr(Stdio::null()).status();
+    let process_id = fs::read_to_string(folder.join(format!("run/{server}.pid"))).unwrap();
+    let kill = |signal| Command::new("kill").args([signal, process_id.trim()]).stderr(Stdio::null()).status();
     assert!(kill("-9").unwrap().success());
-    // It must be gone before another is started in its place.
+    // The process must have ended before another one replaces it.
     while kill("-0").unwrap().success() {
         thread::sleep(Duration::from_millis(10));
     }

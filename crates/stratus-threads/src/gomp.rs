@@ -1,14 +1,14 @@
-//! The functions of GNU's OpenMP interface (libgomp's, and OpenMP's own API) that libraries are compiled to
-//! call, by their names in C.
+//! The functions of the GNU OpenMP interface (libgomp's and OpenMP's own API) that compiled libraries call,
+//! under their C names.
 
 use crate::team;
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use team::Function;
 
-/// The names of the functions here. A library that imports others of this interface has to be given its own
-/// run time, for all of them.
-pub const PROVIDED: [&str; 14] = [
+/// The functions implemented here. A library that imports other functions of this interface needs its own
+/// OpenMP runtime for all of them.
+pub const PROVIDED_SYMBOLS: [&str; 14] = [
     "GOMP_barrier",
     "GOMP_loop_end",
     "GOMP_loop_end_nowait",
@@ -25,22 +25,22 @@ pub const PROVIDED: [&str; 14] = [
     "omp_set_num_threads",
 ];
 
-/// Whether libraries that are loaded from now on find the functions here.
+/// Returns whether libraries loaded from now on resolve these functions to this program's.
 #[must_use]
 pub fn are_exported() -> bool {
     #[cfg(unix)]
     #[expect(unsafe_code, reason = "asks the dynamic linker")]
     {
         let ours = GOMP_parallel as *const () as *mut c_void;
-        // SAFETY: looks a name up among what the program and its libraries export.
+        // SAFETY: looks up a name among the exports of the program and its libraries.
         ours == unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"GOMP_parallel".as_ptr()) }
     }
     #[cfg(not(unix))]
     false
 }
 
-/// Threads of a region: 0 are as many as were set.
-fn wanted(threads: c_uint) -> usize {
+/// The number of threads of a region; 0 requests the default.
+fn requested_threads(threads: c_uint) -> usize {
     if threads == 0 { team::max_threads() } else { threads as usize }
 }
 
@@ -58,29 +58,29 @@ pub unsafe extern "C" fn GOMP_parallel(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        team::open(wanted(threads), function, data);
+        team::open_region(requested_threads(threads), function, data);
         function(data);
     }
-    team::close(true);
+    team::close_region(true);
 }
 
-/// The beginning of `#pragma omp parallel`, as compilers before GCC 4.9 have it: the caller then calls the
+/// The start of `#pragma omp parallel`, as emitted by compilers before GCC 4.9: the caller then calls the
 /// function itself.
 ///
 /// # Safety
-/// As for [`team::open`].
+/// As for [`team::open_region`].
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn GOMP_parallel_start(function: Function, data: *mut c_void, threads: c_uint) {
     // SAFETY: the caller's contract.
-    unsafe { team::open(wanted(threads), function, data) };
+    unsafe { team::open_region(requested_threads(threads), function, data) };
 }
 
-/// The end of it.
+/// The end of `#pragma omp parallel`, as emitted by compilers before GCC 4.9.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn GOMP_parallel_end() {
-    team::close(true);
+    team::close_region(true);
 }
 
 /// `#pragma omp barrier`.
@@ -90,16 +90,16 @@ pub extern "C" fn GOMP_barrier() {
     team::barrier();
 }
 
-/// A loop with a static schedule, as one of its threads sees it.
+/// The state of a statically scheduled loop in one of its threads.
 #[derive(Clone, Copy)]
 struct StaticLoop {
     start: i64,
     increment: i64,
-    /// Iterations in all.
+    /// The number of iterations of the whole loop.
     count: i64,
-    /// Iterations of a piece; 0: one piece for each thread, nearly equal.
+    /// Iterations per chunk; 0: one chunk per thread, of nearly equal length.
     chunk: i64,
-    /// Pieces that the thread has had.
+    /// Chunks that the thread has taken.
     taken: i64,
 }
 
@@ -110,13 +110,13 @@ impl StaticLoop {
         Self { start, increment, count, chunk, taken: 0 }
     }
 
-    /// The next piece of thread `number` of `size`: the first value and the one behind the last.
+    /// The next chunk of thread `number` of `size`: its first value and its (exclusive) end.
     fn next(&mut self, number: i64, size: i64) -> Option<[i64; 2]> {
-        let [first, behind] = if self.chunk > 0 {
+        let [first, end] = if self.chunk > 0 {
             let first = (self.taken * size + number) * self.chunk;
             [first, (first + self.chunk).min(self.count)]
         } else if self.taken == 0 {
-            // The first threads have one more where it does not divide.
+            // The first threads take one iteration more if the count is not divisible.
             let (each, more) = (self.count / size, self.count % size);
             let first = number * each + number.min(more);
             [first, first + each + i64::from(number < more)]
@@ -125,7 +125,7 @@ impl StaticLoop {
         };
         self.taken += 1;
         let value = |iteration: i64| self.start + iteration * self.increment;
-        (first < behind).then(|| [value(first), value(behind)])
+        (first < end).then(|| [value(first), value(end)])
     }
 }
 
@@ -134,10 +134,11 @@ thread_local! {
         const { Cell::new(StaticLoop { start: 0, increment: 1, count: 0, chunk: 0, taken: 0 }) };
 }
 
-/// Begins `#pragma omp for schedule(static, chunk)`: the thread's first piece, if there is one for it.
+/// Starts `#pragma omp for schedule(static, chunk)`: stores the thread's first chunk, and returns whether
+/// there is one.
 ///
 /// # Safety
-/// `first` and `behind` can be written to.
+/// `first` and `chunk_end` must be valid for writes.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn GOMP_loop_static_start(
@@ -146,30 +147,30 @@ pub unsafe extern "C" fn GOMP_loop_static_start(
     increment: c_long,
     chunk: c_long,
     first: *mut c_long,
-    behind: *mut c_long,
+    chunk_end: *mut c_long,
 ) -> bool {
     LOOP.set(StaticLoop::new(start, end, increment, chunk));
     // SAFETY: the caller's contract.
-    unsafe { GOMP_loop_static_next(first, behind) }
+    unsafe { GOMP_loop_static_next(first, chunk_end) }
 }
 
-/// The thread's next piece, if there is one for it.
+/// Stores the thread's next chunk, and returns whether there is one.
 ///
 /// # Safety
-/// `first` and `behind` can be written to.
+/// `first` and `chunk_end` must be valid for writes.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn GOMP_loop_static_next(first: *mut c_long, behind: *mut c_long) -> bool {
+pub unsafe extern "C" fn GOMP_loop_static_next(first: *mut c_long, chunk_end: *mut c_long) -> bool {
     let mut state = LOOP.get();
-    let piece = state.next(team::thread_number() as i64, team::team_size() as i64);
+    let chunk = state.next(team::thread_number() as i64, team::team_size() as i64);
     LOOP.set(state);
-    let Some(piece) = piece else { return false };
-    // SAFETY: the caller's contract. The values are within the loop's own.
-    unsafe { (*first, *behind) = (piece[0] as c_long, piece[1] as c_long) };
+    let Some(chunk) = chunk else { return false };
+    // SAFETY: the caller's contract. The values are within the loop's bounds.
+    unsafe { (*first, *chunk_end) = (chunk[0] as c_long, chunk[1] as c_long) };
     true
 }
 
-/// Ends a loop, and waits for the team.
+/// Ends a loop and waits for the team.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn GOMP_loop_end() {
@@ -181,21 +182,21 @@ pub extern "C" fn GOMP_loop_end() {
 #[unsafe(no_mangle)]
 pub extern "C" fn GOMP_loop_end_nowait() {}
 
-/// Threads of the next region.
+/// The number of threads of the next region.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_get_max_threads() -> c_int {
     team::max_threads() as c_int
 }
 
-/// Processors that this process may use.
+/// The number of CPUs available to this process.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_get_num_procs() -> c_int {
-    team::usable_processors() as c_int
+    team::usable_cpus() as c_int
 }
 
-/// Threads of the team.
+/// The number of threads of the team.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_get_num_threads() -> c_int {
@@ -209,14 +210,14 @@ pub extern "C" fn omp_get_thread_num() -> c_int {
     team::thread_number() as c_int
 }
 
-/// Whether the thread is in a region of several.
+/// Returns whether the thread is in a region of several threads.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_in_parallel() -> c_int {
     team::in_parallel().into()
 }
 
-/// Sets the threads of the next regions.
+/// Sets the number of threads of the next regions.
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_set_num_threads(threads: c_int) {
@@ -230,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_pieces_of_all_threads_are_the_loop(
+        fn chunks_of_all_threads_cover_the_loop(
             start in -50i64..50, length in 0i64..200,
             increment in (-7i64..7).prop_filter("none", |n| *n != 0),
             chunk in 0i64..9, size in 1i64..9,
@@ -242,9 +243,9 @@ mod tests {
             for number in 0..size {
                 let mut state = StaticLoop::new(start, end, increment, chunk);
                 let mut mine = 0;
-                while let Some([first, behind]) = state.next(number, size) {
+                while let Some([first, chunk_end]) = state.next(number, size) {
                     let mut value = first;
-                    while if increment > 0 { value < behind } else { value > behind } {
+                    while if increment > 0 { value < chunk_end } else { value > chunk_end } {
                         seen.push(value);
                         value += increment;
                         mine += 1;

@@ -1,20 +1,22 @@
-//! The threads that kernels run on: oneDNN's and our own, which have to be the same threads, or they would
-//! fight for the same cores.
+//! Thread teams shared by oneDNN and Stratus's own kernels, so that the two do not compete for the same
+//! cores.
 //!
-//! oneDNN is compiled for OpenMP and calls a few functions of a run time. GNU's run time waits by spinning: a
-//! thread that waits for one whose processor was given to another program spins for as long as that lasts,
-//! which is milliseconds, and takes the processor from whoever could use it. The functions are therefore here
-//! (`gomp`), on a team of threads (`team`) whose waiting (`wait`) is short as soon as other programs want the
-//! processors (`load`).
+//! oneDNN is compiled for OpenMP and calls a few functions of an OpenMP runtime. GNU's runtime waits by
+//! spinning: if the CPU of another thread has been given to another program, the waiting thread spins for
+//! milliseconds and takes CPU time from programs that could use it. The functions are therefore implemented
+//! here (`gomp`), on thread teams (`team`) whose waiting (`wait`) is short as soon as other programs load the
+//! CPUs (`load`).
 //!
-//! A program has to export the functions, or the library finds GNU's: the build scripts of the packages that
-//! make programs pass `--export-dynamic-symbol` to the linker. [`are_exported`] says whether one did.
+//! A program has to export the functions, or oneDNN finds GNU's: the build scripts of the binary packages
+//! pass `--export-dynamic-symbol` to the linker. [`are_exported`] checks that.
 
 mod gomp;
 mod load;
 mod team;
 mod wait;
 
-pub use gomp::{PROVIDED, are_exported};
-pub use load::{Usage, UsageMeter, keep_to_share, thread_time};
-pub use team::{Function, is_better_alone, max_threads, parallel, set_max_threads, team_size, thread_number};
+pub use gomp::{PROVIDED_SYMBOLS, are_exported};
+pub use load::{CpuUsage, UsageMeter, pin_to_share, thread_time};
+pub use team::{
+    Function, max_threads, parallel, prefers_single_thread, set_max_threads, team_size, thread_number,
+};

@@ -1,182 +1,184 @@
-//! How wanted the processors are: what other programs use of those that this one may use.
+//! CPU load caused by other programs on the CPUs available to this process.
 //!
-//! From time to time the thread that opens regions compares what the system says that the processors worked
-//! with what this process has used. Programs on other virtual machines count too, where the hypervisor says
-//! so (stolen time).
+//! The thread that opens regions periodically compares the system's counters of busy CPU time with the CPU
+//! time of this process. Other virtual machines count too, if the hypervisor reports stolen time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds between two looks. The system counts in hundredths of a second.
-const LOOK: u64 = 200_000_000;
-/// Thousandths of a processor that are too little to matter, and what each processor adds to them: services
-/// of the system run everywhere, and each processor's time is known to a hundredth of a second.
-const LITTLE: u32 = 250;
-const LITTLE_OF_EACH: u32 = 25;
-/// Teams of more threads are not given up: one thread would be far slower than many that wait.
-const SMALL_TEAM: usize = 4;
+/// Nanoseconds between two samples. The system counts in hundredths of a second.
+const SAMPLE_INTERVAL_NS: u64 = 200_000_000;
+/// Load below this, plus [`NOISE_PER_CPU_MILLI`] per CPU, is ignored as noise: system services run
+/// everywhere.
+const NOISE_MILLI_CPUS: u32 = 250;
+/// The part of the noise per CPU: its time is known to a hundredth of a second.
+const NOISE_PER_CPU_MILLI: u32 = 25;
+/// Teams of more threads always run: one thread would be far slower than many that wait.
+const MAX_SMALL_TEAM: usize = 4;
 
-/// What others use, as of the last look.
-struct Load {
-    looked_at: AtomicU64,
-    /// The nanoseconds that the processors had worked for others by then.
-    for_others: AtomicU64,
-    /// Thousandths of a processor that others used between the last two looks.
-    others: AtomicU32,
+/// The CPU load of other programs in the last sample.
+struct ForeignLoad {
+    sampled_at_ns: AtomicU64,
+    /// CPU nanoseconds used by others at the last sample.
+    busy_ns: AtomicU64,
+    /// CPUs used by others between the last two samples, in thousandths.
+    milli_cpus: AtomicU32,
 }
 
-static LOAD: Load =
-    Load { looked_at: AtomicU64::new(0), for_others: AtomicU64::new(0), others: AtomicU32::new(0) };
+static LOAD: ForeignLoad = ForeignLoad {
+    sampled_at_ns: AtomicU64::new(0),
+    busy_ns: AtomicU64::new(0),
+    milli_cpus: AtomicU32::new(0),
+};
 
-/// Whether `threads` threads, alone or with the others', want more processors than there are.
+/// Returns whether `threads` threads, with the load of others, need more CPUs than there are.
 pub fn is_oversubscribed(threads: usize) -> bool {
-    threads > processors() || want_more(threads, processors(), LOAD.others.load(Ordering::Relaxed))
+    threads > cpus() || exceeds_capacity(threads, cpus(), LOAD.milli_cpus.load(Ordering::Relaxed))
 }
 
-/// Whether one thread does the work of a small team sooner than the team.
+/// Returns whether one thread finishes the work of a small team sooner than the team.
 ///
-/// Threads that wait for each other after every piece of work advance only while all of them have a
-/// processor, and each has its own half of the time where another program wants it too: with `m` such
-/// programs about `0.5^m` of the time. One thread of `n` does at least `1 / n`, in fact more, as teams do not
-/// scale perfectly.
-pub fn is_better_alone(threads: usize) -> bool {
-    threads <= SMALL_TEAM && is_oversubscribed(threads) && {
-        // A program that wants a processor which we want too uses half of it.
-        let programs = 2.0 * f64::from(LOAD.others.load(Ordering::Relaxed)) / 1e3;
+/// Threads that synchronise after every piece of work advance only while all of them have a CPU, and each has
+/// its CPU half of the time if another program competes for it: with `m` such programs, about `0.5^m` of the
+/// time. One of `n` threads does at least `1 / n` of the work in that time, in fact more, because teams do
+/// not scale perfectly.
+pub fn prefers_single_thread(threads: usize) -> bool {
+    threads <= MAX_SMALL_TEAM && is_oversubscribed(threads) && {
+        // A program that competes for a CPU with us uses half of it.
+        let programs = 2.0 * f64::from(LOAD.milli_cpus.load(Ordering::Relaxed)) / 1e3;
         0.5f64.powf(programs) < 1.2 / threads as f64
     }
 }
 
-/// Measures who uses the processors, from a moment on.
+/// Measures the CPU usage of this process and of others over a period.
 #[derive(Clone, Copy, Debug)]
 pub struct UsageMeter {
-    begun: Instant,
-    /// The nanoseconds that this process had used by then, and that the processors had worked for others;
-    /// `None` where that is not known.
+    started: Instant,
+    /// CPU nanoseconds used by this process and by others at the start; `None` if unknown.
     before: Option<[u64; 2]>,
 }
 
-/// Who used the processors that this process may use, in percent of their time.
+/// CPU usage in percent of the time of the CPUs available to this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Usage {
+pub struct CpuUsage {
     /// This process.
     pub own_percent: f64,
-    /// Other programs, and other virtual machines where the hypervisor says so.
+    /// Other programs, and other virtual machines if the hypervisor reports them.
     pub others_percent: f64,
 }
 
 impl UsageMeter {
-    /// From now on.
+    /// Starts measuring.
     #[must_use]
     pub fn from_now() -> Self {
-        Self { begun: Instant::now(), before: system::used() }
+        Self { started: Instant::now(), before: system::cpu_times() }
     }
 
-    /// What was used since; `None` where that is not known, or after less than a second, which the system
-    /// does not measure well.
+    /// The usage since the start; `None` if unknown, or within the first second, which is too short for the
+    /// system's counters.
     #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
-        let time = self.begun.elapsed();
-        let (now, before) = (system::used()?, self.before?);
+    pub fn usage(&self) -> Option<CpuUsage> {
+        let time = self.started.elapsed();
+        let (now, before) = (system::cpu_times()?, self.before?);
         let percent = |at: usize| {
             let used = now[at].saturating_sub(before[at]) as f64;
-            100.0 * used / (time.as_nanos() as f64 * processors() as f64)
+            100.0 * used / (time.as_nanos() as f64 * cpus() as f64)
         };
-        (time.as_secs() >= 1).then(|| Usage { own_percent: percent(0), others_percent: percent(1) })
+        (time.as_secs() >= 1).then(|| CpuUsage { own_percent: percent(0), others_percent: percent(1) })
     }
 }
 
 impl UsageMeter {
-    /// The processor time that this process used since; `None` where that is not known.
+    /// The CPU time used by this process since the start; `None` if unknown.
     #[must_use]
     pub fn own_time(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(system::used()?[0].saturating_sub(self.before?[0])))
+        Some(Duration::from_nanos(system::cpu_times()?[0].saturating_sub(self.before?[0])))
     }
 }
 
-/// The processor time that the calling thread has used; `None` where that is not known.
+/// The CPU time used by the calling thread; `None` if unknown.
 #[must_use]
 pub fn thread_time() -> Option<Duration> {
     system::thread().map(Duration::from_nanos)
 }
 
-/// Keeps the calling thread, and all that it will start, to its share of the processors that it may run on:
-/// the part `index` of `of` equal ones, at least one processor. Returns how many there were before; `None`
-/// where the system cannot, and nothing is changed.
+/// Divides the CPUs of the calling thread into `count` equal shares, and pins it and all threads that it
+/// will start to share `index`, at least one CPU. Returns the previous number of CPUs; `None`, with nothing
+/// changed, if the system does not support it.
 #[must_use]
-pub fn keep_to_share(index: usize, of: usize) -> Option<usize> {
-    system::keep_to(|processors| share(processors, index, of))
+pub fn pin_to_share(index: usize, count: usize) -> Option<usize> {
+    system::pin_to(|cpus| share(cpus, index, count))
 }
 
-/// Which of so many processors are the part `index` of `of`.
-fn share(processors: usize, index: usize, of: usize) -> std::ops::Range<usize> {
-    let of = of.max(1);
-    let first = (index * processors / of).min(processors.saturating_sub(1));
-    first..((index + 1) * processors / of).max(first + 1)
+/// The CPUs of share `index`, of `count` equal shares of `cpus` CPUs.
+fn share(cpus: usize, index: usize, count: usize) -> std::ops::Range<usize> {
+    let count = count.max(1);
+    let first = (index * cpus / count).min(cpus.saturating_sub(1));
+    first..((index + 1) * cpus / count).max(first + 1)
 }
 
-fn want_more(threads: usize, processors: usize, others: u32) -> bool {
-    let little = (LITTLE as usize).saturating_add(LITTLE_OF_EACH as usize * processors);
+fn exceeds_capacity(threads: usize, cpus: usize, others: u32) -> bool {
+    let noise = (NOISE_MILLI_CPUS as usize).saturating_add(NOISE_PER_CPU_MILLI as usize * cpus);
     let others = others as usize;
-    others > little && threads * 1000 + others > processors * 1000 + little
+    others > noise && threads * 1000 + others > cpus * 1000 + noise
 }
 
-/// Looks, where the last look is some time ago. `now` is in nanoseconds of any clock.
-pub fn look(now: u64) {
-    let last = LOAD.looked_at.load(Ordering::Relaxed);
-    if now.wrapping_sub(last) < LOOK {
+/// Samples the load if the last sample is old enough. `now` is in nanoseconds of any clock.
+pub fn sample(now: u64) {
+    let last = LOAD.sampled_at_ns.load(Ordering::Relaxed);
+    if now.wrapping_sub(last) < SAMPLE_INTERVAL_NS {
         return;
     }
-    // One thread looks.
-    if LOAD.looked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    // Only one thread takes the sample.
+    if LOAD.sampled_at_ns.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
-    let Some([_, for_others]) = system::used() else { return };
-    let before = LOAD.for_others.swap(for_others, Ordering::Relaxed);
+    let Some([_, busy_ns]) = system::cpu_times() else { return };
+    let before = LOAD.busy_ns.swap(busy_ns, Ordering::Relaxed);
     if before != 0 {
-        let others = thousandths(for_others.saturating_sub(before), now - last);
-        LOAD.others.store(others, Ordering::Relaxed);
+        let others = milli_cpus(busy_ns.saturating_sub(before), now - last);
+        LOAD.milli_cpus.store(others, Ordering::Relaxed);
     }
 }
 
-fn thousandths(used: u64, time: u64) -> u32 {
+fn milli_cpus(used: u64, time: u64) -> u32 {
     u32::try_from(used.saturating_mul(1000) / time.max(1)).unwrap_or(u32::MAX)
 }
 
-/// Processors that this process may run on. Its control group may give it less of their time: what others use
-/// of the rest is then no loss.
-fn processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| system::processors().unwrap_or_else(crate::team::usable_processors))
+/// The number of CPUs in this process's affinity mask. Its control group may have a smaller quota: load that
+/// others cause on the rest does not slow this process down.
+fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| system::cpus().unwrap_or_else(crate::team::usable_cpus))
 }
 
-/// The nanoseconds that some processors have worked, of what the system writes to `/proc/stat`, which counts
-/// in `tick` nanoseconds. Lines: `cpu3 user nice system idle iowait irq softirq steal …`.
+/// The busy time in nanoseconds of the allowed CPUs, from the text of `/proc/stat`, which counts in ticks of
+/// `tick_ns`. Lines: `cpu3 user nice system idle iowait irq softirq steal …`.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has such a file"))]
-fn worked(stat: &[u8], is_ours: impl Fn(usize) -> bool, tick: u64) -> Option<u64> {
+fn busy_ns(stat: &[u8], is_allowed: impl Fn(usize) -> bool, tick_ns: u64) -> Option<u64> {
     let mut ticks = 0u64;
     let mut seen = false;
     for line in stat.split(|byte| *byte == b'\n') {
         let Some(line) = line.strip_prefix(b"cpu") else { break };
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-        // The first line is the sum of all, and has no number.
+        // The first line is the total, and has no number.
         let Some(number) = (line.first() != Some(&b' ')).then(|| words.next().and_then(parse)).flatten()
         else {
             continue;
         };
-        if !is_ours(number as usize) {
+        if !is_allowed(number as usize) {
             continue;
         }
         seen = true;
         for (column, word) in words.take(8).enumerate() {
-            // Neither idle nor waiting for a disk.
+            // Skip idle and I/O wait.
             if column != 3 && column != 4 {
                 ticks = ticks.checked_add(parse(word)?)?;
             }
         }
     }
-    seen.then(|| ticks.checked_mul(tick)).flatten()
+    seen.then(|| ticks.checked_mul(tick_ns)).flatten()
 }
 
 fn parse(word: &[u8]) -> Option<u64> {
@@ -190,86 +192,91 @@ mod system {
     use std::os::unix::fs::FileExt;
     use std::sync::{Mutex, OnceLock};
 
-    /// What is kept between looks, so that a look allocates nothing.
-    struct Kept {
+    /// The open file and buffer, kept so that a sample allocates nothing.
+    struct ProcStatReader {
         file: File,
         text: Vec<u8>,
-        ours: libc::cpu_set_t,
-        tick: u64,
+        allowed: libc::cpu_set_t,
+        tick_ns: u64,
     }
 
-    /// The nanoseconds that this process has used, and that the processors have worked for others; `None`
-    /// where the system does not say.
-    pub fn used() -> Option<[u64; 2]> {
-        static KEPT: OnceLock<Option<Mutex<Kept>>> = OnceLock::new();
-        let mut kept = KEPT.get_or_init(|| open().map(Mutex::new)).as_ref()?.lock().ok()?;
-        let Kept { file, text, ours, tick } = &mut *kept;
+    /// CPU nanoseconds used by this process and by others; `None` if the system does not report them.
+    pub fn cpu_times() -> Option<[u64; 2]> {
+        static READER: OnceLock<Option<Mutex<ProcStatReader>>> = OnceLock::new();
+        let mut reader = READER.get_or_init(|| open().map(Mutex::new)).as_ref()?.lock().ok()?;
+        let ProcStatReader { file, text, allowed, tick_ns } = &mut *reader;
         let length = file.read_at(text, 0).ok()?;
-        // SAFETY: looks at a bit of the set, which has this many.
-        let is_ours =
-            |number| number < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(number, ours) };
-        let own = own()?;
-        Some([own, super::worked(&text[..length], is_ours, *tick)?.saturating_sub(own)])
+        // SAFETY: reads one bit of the set; the index is in range.
+        let is_allowed =
+            |number| number < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(number, allowed) };
+        let process_ns = process_ns()?;
+        Some([process_ns, super::busy_ns(&text[..length], is_allowed, *tick_ns)?.saturating_sub(process_ns)])
     }
 
-    /// How many processors this process may run on.
-    pub fn processors() -> Option<usize> {
+    /// The number of CPUs in the affinity mask of this process.
+    pub fn cpus() -> Option<usize> {
         // SAFETY: counts the bits of the set.
         let count = unsafe { libc::CPU_COUNT(&affinity()?) };
         usize::try_from(count).ok().filter(|count| *count > 0)
     }
 
-    /// The processors that this process may run on.
+    /// The affinity mask of this process.
     fn affinity() -> Option<libc::cpu_set_t> {
-        // SAFETY: a set of bits, for which zeros are a value.
-        let mut ours: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: fills the set in.
-        let failed = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut ours) } != 0;
-        (!failed).then_some(ours)
+        // SAFETY: a bit set, for which zeros are valid.
+        let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: fills in the set.
+        let failed =
+            unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed) } != 0;
+        (!failed).then_some(allowed)
     }
 
-    /// Keeps to some of the processors that this thread may run on; returns how many there were.
-    pub fn keep_to(share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
-        let ours = affinity()?;
-        // SAFETY: looks at a bit of the set, which has this many.
-        let is_ours = |number: &usize| unsafe { libc::CPU_ISSET(*number, &ours) };
-        let all: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_ours).collect();
-        let kept = all.get(share(all.len()))?;
-        // SAFETY: a set of bits, for which zeros are a value.
-        let mut wanted: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        for &number in kept {
-            // SAFETY: sets a bit of the set, which has this many.
-            unsafe { libc::CPU_SET(number, &mut wanted) };
+    /// Pins this thread to a range of its CPUs; returns the number of CPUs before.
+    pub fn pin_to(share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
+        let allowed = affinity()?;
+        // SAFETY: reads one bit of the set; the index is in range.
+        let is_allowed = |number: &usize| unsafe { libc::CPU_ISSET(*number, &allowed) };
+        let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect();
+        let share = cpus.get(share(cpus.len()))?;
+        // SAFETY: a bit set, for which zeros are valid.
+        let mut selected: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        for &number in share {
+            // SAFETY: sets one bit of the set; the index is in range.
+            unsafe { libc::CPU_SET(number, &mut selected) };
         }
         // SAFETY: reads the set.
         let failed =
-            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const wanted) } != 0;
-        (!failed).then_some(all.len())
+            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const selected) } != 0;
+        (!failed).then_some(cpus.len())
     }
 
-    fn open() -> Option<Kept> {
-        let ours = affinity()?;
+    fn open() -> Option<ProcStatReader> {
+        let allowed = affinity()?;
         // SAFETY: a query.
         let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
-        let tick = 1_000_000_000u64.checked_div(ticks)?;
-        // The lines of 1,024 processors.
-        Some(Kept { file: File::open("/proc/stat").ok()?, text: vec![0; 1 << 17], ours, tick })
+        let tick_ns = 1_000_000_000u64.checked_div(ticks)?;
+        // Room for the lines of 1,024 CPUs.
+        Some(ProcStatReader {
+            file: File::open("/proc/stat").ok()?,
+            text: vec![0; 1 << 17],
+            allowed,
+            tick_ns,
+        })
     }
 
-    /// The nanoseconds that this process has used.
-    fn own() -> Option<u64> {
+    /// CPU nanoseconds used by this process.
+    fn process_ns() -> Option<u64> {
         clock(libc::CLOCK_PROCESS_CPUTIME_ID)
     }
 
-    /// The nanoseconds that this thread has used.
+    /// CPU nanoseconds used by this thread.
     pub fn thread() -> Option<u64> {
         clock(libc::CLOCK_THREAD_CPUTIME_ID)
     }
 
     fn clock(which: libc::clockid_t) -> Option<u64> {
-        // SAFETY: a structure of integers, for which zeros are a value.
+        // SAFETY: a structure of integers, for which zeros are valid.
         let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-        // SAFETY: fills the structure in.
+        // SAFETY: fills in the structure.
         let failed = unsafe { libc::clock_gettime(which, &raw mut time) } != 0;
         let whole = u64::try_from(time.tv_sec).ok()?.checked_mul(1_000_000_000)?;
         (!failed).then(|| whole.checked_add(u64::try_from(time.tv_nsec).ok()?)).flatten()
@@ -281,21 +288,21 @@ mod system {
         use std::time::{Duration, Instant};
 
         #[test]
-        fn what_this_process_does_is_not_anothers() {
-            let Some([own_before, others_before]) = used() else {
-                eprintln!("SKIPPED: this system does not say what its processors do");
+        fn own_time_is_not_counted_as_foreign_load() {
+            let Some([own_before, others_before]) = cpu_times() else {
+                eprintln!("SKIPPED: this system does not report CPU times");
                 return;
             };
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(300) {
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(300) {
                 std::hint::spin_loop();
             }
-            let [own, others] = used().unwrap();
+            let [own, others] = cpu_times().unwrap();
             assert!(own > own_before);
-            assert!(processors().unwrap() >= std::thread::available_parallelism().unwrap().get());
-            // All that the processors can have done; the system counts in hundredths of a second.
-            let all = super::super::processors() as u64 * begun.elapsed().as_nanos() as u64;
-            let counted = 20_000_000 * super::super::processors() as u64;
+            assert!(cpus().unwrap() >= std::thread::available_parallelism().unwrap().get());
+            // The time of all CPUs; the system counts in hundredths of a second.
+            let all = super::super::cpus() as u64 * started.elapsed().as_nanos() as u64;
+            let counted = 20_000_000 * super::super::cpus() as u64;
             let sum = own - own_before + others.saturating_sub(others_before);
             assert!(sum <= all + counted, "{sum} of {all}");
         }
@@ -305,17 +312,17 @@ mod system {
 #[cfg(not(target_os = "linux"))]
 mod system {
     /// Not known.
-    pub fn processors() -> Option<usize> {
+    pub fn cpus() -> Option<usize> {
         None
     }
 
     /// Not known.
-    pub fn used() -> Option<[u64; 2]> {
+    pub fn cpu_times() -> Option<[u64; 2]> {
         None
     }
 
-    /// Nothing that is done here.
-    pub fn keep_to(_share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
+    /// Not supported.
+    pub fn pin_to(_share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
         None
     }
 
@@ -330,42 +337,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_processor_is_somebodys() {
+    fn shares_cover_all_cpus() {
         assert_eq!([share(8, 0, 2), share(8, 1, 2)], [0..4, 4..8]);
         assert_eq!([share(2, 0, 4), share(2, 1, 4), share(2, 3, 4)], [0..1, 0..1, 1..2]);
         assert_eq!([share(5, 0, 2), share(5, 1, 2), share(1, 0, 1)], [0..2, 2..5, 0..1]);
     }
 
     #[test]
-    fn the_columns_of_our_processors_are_added_up() {
+    fn columns_of_allowed_cpus_are_summed() {
         let stat = b"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 4 1000 2000 8 16 32 5 5\n\
                      cpu1 100 0 0 7 7 0 0 0 0 0\ncpu12 1000 0 0 0 0 0 0 0 0 0\nintr 5 5\ncpu3 1 1 1\n";
-        assert_eq!(worked(stat, |_| true, 10), Some(11_630));
-        assert_eq!(worked(stat, |number| number == 0, 1), Some(63));
-        assert_eq!(worked(stat, |number| number == 12, 1), Some(1000));
-        assert_eq!(worked(stat, |number| number == 5, 1), None, "it is not there");
-        assert_eq!(worked(b"", |_| true, 1), None);
-        assert_eq!(worked(b"cpu0 1 x 3", |_| true, 1), None);
-        assert_eq!(worked(b"cpu0 18446744073709551615 1", |_| true, 1), None, "too large");
+        assert_eq!(busy_ns(stat, |_| true, 10), Some(11_630));
+        assert_eq!(busy_ns(stat, |number| number == 0, 1), Some(63));
+        assert_eq!(busy_ns(stat, |number| number == 12, 1), Some(1000));
+        assert_eq!(busy_ns(stat, |number| number == 5, 1), None, "no such CPU");
+        assert_eq!(busy_ns(b"", |_| true, 1), None);
+        assert_eq!(busy_ns(b"cpu0 1 x 3", |_| true, 1), None);
+        assert_eq!(busy_ns(b"cpu0 18446744073709551615 1", |_| true, 1), None, "too large");
     }
 
     #[test]
-    fn a_team_is_oversubscribed_where_all_do_not_fit() {
-        assert!(!want_more(2, 2, 0));
-        assert!(!want_more(2, 2, LITTLE), "services of the system");
-        assert!(want_more(2, 2, LITTLE + 2 * LITTLE_OF_EACH + 1));
-        assert!(!want_more(2, 64, 50_000), "there is room for both, also where a control group allows two");
-        assert!(!want_more(64, 64, 1_000), "what 64 processors' times are known to");
-        assert!(want_more(16, 16, 1_000));
-        assert!(want_more(60, 64, 7_000));
-        assert!(!want_more(100, 64, 100), "too many threads are not another program");
+    fn a_team_is_oversubscribed_if_it_does_not_fit_with_the_load() {
+        assert!(!exceeds_capacity(2, 2, 0));
+        assert!(!exceeds_capacity(2, 2, NOISE_MILLI_CPUS), "services of the system");
+        assert!(exceeds_capacity(2, 2, NOISE_MILLI_CPUS + 2 * NOISE_PER_CPU_MILLI + 1));
+        assert!(!exceeds_capacity(2, 64, 50_000), "both fit, even if a control group allows two");
+        assert!(!exceeds_capacity(64, 64, 1_000), "the resolution of the counters of 64 CPUs");
+        assert!(exceeds_capacity(16, 16, 1_000));
+        assert!(exceeds_capacity(60, 64, 7_000));
+        assert!(!exceeds_capacity(100, 64, 100), "the excess is ours, not another program's");
     }
 
     #[test]
-    fn shares_are_thousandths_of_the_time() {
-        assert_eq!(thousandths(LOOK, LOOK), 1000);
-        assert_eq!(thousandths(3 * LOOK / 2, LOOK), 1500);
-        assert_eq!(thousandths(0, 0), 0);
-        assert_eq!(thousandths(u64::MAX, 1), u32::MAX);
+    fn load_is_measured_in_thousandths_of_a_cpu() {
+        assert_eq!(milli_cpus(SAMPLE_INTERVAL_NS, SAMPLE_INTERVAL_NS), 1000);
+        assert_eq!(milli_cpus(3 * SAMPLE_INTERVAL_NS / 2, SAMPLE_INTERVAL_NS), 1500);
+        assert_eq!(milli_cpus(0, 0), 0);
+        assert_eq!(milli_cpus(u64::MAX, 1), u32::MAX);
     }
 }

@@ -1,50 +1,49 @@
-//! Teams of threads, one for each thread that asks for one.
+//! Thread teams, one per thread that opens parallel regions.
 //!
 //! A *parallel region* is a function that every thread of a team calls. The thread that opens the region is
-//! number 0 and takes part. The others sleep or spin between regions, each at a slot of its own, where it
-//! finds its next region and says that it is done: so a region of few threads disturbs no others.
+//! number 0 and takes part. The others sleep or spin between regions, each at its own slot, which holds its
+//! next region and its completion count: a small region does not disturb the threads it does not use.
 //!
-//! A thread's part of a region is *claimed*: by itself when it begins, or by the thread that opened the
-//! region when that is done with its own and the other has not begun, since the system has not given it a
-//! processor. Parts that wait for each other (barriers) do so in spite of that, as every part has a thread
-//! that will come.
+//! A thread's part of a region is *claimed*: by the thread itself when it starts, or, if the system has not
+//! scheduled it yet, by the thread that opened the region, once that has finished its own part. Parts may
+//! still wait for each other at barriers, because every part that waits has its own thread.
 
 use crate::load;
-use crate::wait::{Policy, Signal, now, publish};
+use crate::wait::{Signal, WaitPolicy, full_fence, now};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
-/// What the threads of a team call: a function in C, and what it is given.
+/// The function that the threads of a team call: a C function and its argument.
 pub type Function = unsafe extern "C" fn(*mut c_void);
 
-/// Bytes of a thread's stack: as much as the system gives a program's first thread. The library's kernels
-/// have buffers there.
-const STACK: usize = 8 << 20;
+/// The stack size of a thread, as large as a program's main thread. oneDNN's kernels have buffers on it.
+const STACK_BYTES: usize = 8 << 20;
 
-/// Where a thread is.
+/// The team that a thread is in.
 #[derive(Clone, Copy)]
-struct Place {
-    /// Its number in the team.
+struct TeamContext {
+    /// The thread's number in the team.
     number: usize,
     /// The threads of the team.
     size: usize,
-    /// Whether it is in a region of several threads, be it in another within that.
+    /// True if it is in a region of several threads, directly or through an enclosing region.
     in_parallel: bool,
-    /// What the team's threads wait for together; null in teams of one.
+    /// The team's barrier; null in teams of one thread.
     barrier: *const Barrier,
 }
 
-/// Outside of regions.
-const OUTSIDE: Place = Place { number: 0, size: 1, in_parallel: false, barrier: std::ptr::null() };
+/// The context outside of regions.
+const NO_REGION: TeamContext =
+    TeamContext { number: 0, size: 1, in_parallel: false, barrier: std::ptr::null() };
 
 thread_local! {
-    static PLACE: Cell<Place> = const { Cell::new(OUTSIDE) };
-    /// Where it was before each of the regions that it is in.
-    static BEFORE: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
-    /// Threads of the regions that it opens; 0: [`default_threads`].
+    static CONTEXT: Cell<TeamContext> = const { Cell::new(NO_REGION) };
+    /// The contexts of the enclosing regions.
+    static OUTER_CONTEXTS: RefCell<Vec<TeamContext>> = const { RefCell::new(Vec::new()) };
+    /// The number of threads of the regions that it opens; 0: [`default_threads`].
     static THREADS: Cell<usize> = const { Cell::new(0) };
     static POOL: RefCell<Pool> = const { RefCell::new(Pool::new()) };
 }
@@ -52,21 +51,21 @@ thread_local! {
 /// The calling thread's number in its team, from 0.
 #[must_use]
 pub fn thread_number() -> usize {
-    PLACE.get().number
+    CONTEXT.get().number
 }
 
-/// The threads of the calling thread's team; 1 outside of regions.
+/// The number of threads of the calling thread's team; 1 outside of regions.
 #[must_use]
 pub fn team_size() -> usize {
-    PLACE.get().size
+    CONTEXT.get().size
 }
 
-/// Whether the calling thread is in a region of several threads.
+/// Returns whether the calling thread is in a region of several threads.
 pub fn in_parallel() -> bool {
-    PLACE.get().in_parallel
+    CONTEXT.get().in_parallel
 }
 
-/// Threads of the regions that the calling thread opens.
+/// The number of threads of the regions that the calling thread opens.
 #[must_use]
 pub fn max_threads() -> usize {
     match THREADS.get() {
@@ -80,92 +79,92 @@ pub fn set_max_threads(threads: usize) {
     THREADS.set(threads.max(1));
 }
 
-/// `OMP_NUM_THREADS`, or the processors that this process may use: those of its affinity, but no more than
-/// the share of processors that its control group has, by which containers and batch systems limit it.
+/// `OMP_NUM_THREADS`, or the number of CPUs available to this process: those of its affinity mask, limited by
+/// the CPU quota of its control group (containers, batch systems).
 fn default_threads() -> usize {
     static DEFAULT: OnceLock<usize> = OnceLock::new();
     *DEFAULT.get_or_init(|| {
-        let asked = std::env::var("OMP_NUM_THREADS").ok();
-        asked.as_deref().and_then(asked_threads).unwrap_or_else(usable_processors)
+        let list = std::env::var("OMP_NUM_THREADS").ok();
+        list.as_deref().and_then(parse_num_threads).unwrap_or_else(usable_cpus)
     })
 }
 
-/// As many processors as this process may use at once.
-pub fn usable_processors() -> usize {
+/// The number of CPUs that this process may use at once.
+pub fn usable_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
 
-/// What `OMP_NUM_THREADS` asks for: a list has a number for each depth of regions.
-fn asked_threads(list: &str) -> Option<usize> {
+/// Parses `OMP_NUM_THREADS`. The first entry of a list is for the outermost regions.
+fn parse_num_threads(list: &str) -> Option<usize> {
     list.split(',').next()?.trim().parse().ok().filter(|threads| *threads > 0)
 }
 
-/// Whether the calling thread had better do alone what it has for a team of `threads`: other programs want
-/// the processors, and it would wait for the team most of the time. To be asked before every region, as this
-/// is also where it is found out.
+/// Returns whether the calling thread should run the work of a team of `threads` alone: when other programs
+/// load the CPUs, it would spend most of the time waiting for its team. Call it before every region, because
+/// it also samples the load.
 #[must_use]
-pub fn is_better_alone(threads: usize) -> bool {
-    load::look(now());
-    Policy::of_environment() == Policy::Adaptive && load::is_better_alone(threads)
+pub fn prefers_single_thread(threads: usize) -> bool {
+    load::sample(now());
+    WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads)
 }
 
-/// Calls `function(data)` on every thread of a team, and returns when all have returned. Within a region, and
-/// where the system gives no more threads, the team is smaller.
+/// Calls `function(data)` on every thread of a team, and returns when all calls have returned. The team is
+/// smaller within a region, or if the system provides fewer threads.
 ///
 /// # Safety
-/// `function` may be called with `data` by any number of threads at a time, and does not unwind.
+/// `function` must be callable with `data` by any number of threads at a time, and must not unwind.
 #[expect(unsafe_code, reason = "the function is C's")]
 pub unsafe fn parallel(threads: usize, function: Function, data: *mut c_void) {
-    // SAFETY: the caller vouches for the function; the region is closed below.
+    // SAFETY: the caller guarantees the function's contract; the region is closed below.
     unsafe {
-        open(threads, function, data);
+        open_region(threads, function, data);
         function(data);
     }
-    close(false);
+    close_region(false);
 }
 
-/// Opens a region: the other threads of the team begin to call `function(data)`, which the calling one has to
-/// do itself before it calls [`close`].
+/// Opens a region: the other threads of the team start to call `function(data)`; the calling thread must call
+/// it before [`close_region`].
 ///
 /// # Safety
-/// As for [`parallel`], until [`close`] has returned.
+/// As for [`parallel`], until [`close_region`] has returned.
 #[expect(unsafe_code, reason = "the function is C's")]
-pub unsafe fn open(threads: usize, function: Function, data: *mut c_void) {
-    let before = PLACE.get();
-    BEFORE.with_borrow_mut(|places| places.push(before));
-    let place = if threads <= 1 || before.in_parallel {
-        Place { in_parallel: before.in_parallel, ..OUTSIDE }
+pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void) {
+    let before = CONTEXT.get();
+    OUTER_CONTEXTS.with_borrow_mut(|contexts| contexts.push(before));
+    let context = if threads <= 1 || before.in_parallel {
+        TeamContext { in_parallel: before.in_parallel, ..NO_REGION }
     } else {
         POOL.with_borrow_mut(|pool| pool.begin(threads, function, data))
     };
-    PLACE.set(place);
+    CONTEXT.set(context);
 }
 
-/// Waits until all threads of the region that was opened last are done. Where the calling thread `may_claim`
-/// the parts of others, the function has to accept several on one thread, in any order.
-pub fn close(may_claim: bool) {
+/// Waits until all threads of the innermost open region have finished. With `may_claim`, the calling thread
+/// may run the parts of others: the function must then support several parts on one thread, in any order.
+pub fn close_region(may_claim: bool) {
     let size = team_size();
     if size > 1 {
         POOL.with_borrow_mut(|pool| pool.end(size, may_claim));
     }
-    PLACE.set(BEFORE.with_borrow_mut(Vec::pop).unwrap_or(OUTSIDE));
+    CONTEXT.set(OUTER_CONTEXTS.with_borrow_mut(Vec::pop).unwrap_or(NO_REGION));
 }
 
-/// Waits until every thread of the team has come here.
+/// Waits until every thread of the team has arrived.
 pub fn barrier() {
-    let Place { size, barrier, .. } = PLACE.get();
+    let TeamContext { size, barrier, .. } = CONTEXT.get();
     if size > 1 {
-        // SAFETY: the barrier of a region is in the pool of the thread that opened it, which changes it only
-        // outside of regions.
+        // SAFETY: the barrier of a region belongs to the pool of the thread that opened it, which changes it
+        // only outside of regions.
         #[expect(unsafe_code, reason = "a region's threads share its barrier")]
         unsafe { &*barrier }.wait(size as u32);
     }
 }
 
-/// What all threads of a team wait for.
+/// A barrier of the threads of a team.
 struct Barrier {
     arrived: AtomicU32,
-    /// How often all have arrived.
+    /// The number of times that all have arrived.
     phase: Signal,
     /// The threads that may wait.
     threads: Vec<Thread>,
@@ -180,69 +179,69 @@ impl Barrier {
         }
         self.arrived.store(0, Ordering::Relaxed);
         self.phase.set(phase.wrapping_add(1));
-        publish();
+        full_fence();
         self.threads.iter().for_each(|thread| self.phase.wake(thread));
     }
 }
 
-/// What a thread does next.
+/// The next job of a thread.
 #[derive(Clone, Copy)]
 enum Job {
-    /// It takes part in a region.
-    Region { function: Function, data: *mut c_void, place: Place },
-    /// It ends.
-    End,
+    /// Take part in a region.
+    Region { function: Function, data: *mut c_void, context: TeamContext },
+    /// Exit.
+    Exit,
 }
 
-/// Between the thread that opens regions and one that takes part in them.
-struct Slot {
-    /// Counts what the thread was asked to do.
-    asked: Signal,
-    /// The count of what was last begun, by the thread or in its place.
+/// The hand-over between the thread that opens regions and one worker.
+struct WorkerSlot {
+    /// The number of jobs assigned to the worker.
+    assigned: Signal,
+    /// The number of the job last claimed, by the worker or in its place.
     claimed: AtomicU32,
-    /// Counts what it has done.
-    done: Signal,
-    /// What it was asked to do: written before `asked`, read after `claimed`, and not written again before
-    /// `done` has the same count.
+    /// The number of jobs completed.
+    completed: Signal,
+    /// The assigned job: written before `assigned`, read after `claimed`, and not overwritten before
+    /// `completed` reaches the same count.
     job: UnsafeCell<Job>,
     /// The thread that opens the regions.
     primary: Thread,
 }
 
-// SAFETY: one thread writes the job and one reads it, at times that its counters keep apart. What a region's
-// function and data may be used for, whoever opens the region vouches for.
+// SAFETY: one thread writes the job and one reads it, at times that the counters separate. The opener of a
+// region guarantees that its function and data may be used by several threads.
 #[expect(unsafe_code, reason = "the job is handed over by the counters")]
-unsafe impl Sync for Slot {}
+unsafe impl Sync for WorkerSlot {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "as above")]
-unsafe impl Send for Slot {}
+unsafe impl Send for WorkerSlot {}
 
-impl Slot {
-    /// Gives the thread its next job.
-    fn ask(&self, count: u32, job: Job) {
-        // SAFETY: the thread has done what it was asked before, and looks at the job only when `asked` says
-        // so.
+impl WorkerSlot {
+    /// Assigns the worker its next job.
+    fn assign(&self, count: u32, job: Job) {
+        // SAFETY: the worker has completed its previous job, and reads the next one only after `assigned` has
+        // changed.
         #[expect(unsafe_code, reason = "the job is handed over by the counters")]
         unsafe {
             *self.job.get() = job;
         }
-        self.asked.set(count);
+        self.assigned.set(count);
     }
 
-    /// Whether the caller is the first to claim the job of this count.
+    /// Claims the job of this count; returns whether the caller is the first to do so.
     fn claim(&self, count: u32) -> bool {
         let before = count.wrapping_sub(1);
         self.claimed.compare_exchange(before, count, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Does the job that the caller has claimed. Whether it was not the last.
-    fn perform(&self) -> bool {
-        // SAFETY: the job was written before it could be claimed, and only one can claim it.
+    /// Runs the job that the caller has claimed; returns whether it was a region.
+    fn run_claimed(&self) -> bool {
+        // SAFETY: the job was written before it could be claimed, and only one thread can claim it.
         #[expect(unsafe_code, reason = "the job is handed over by the counters")]
         let job = unsafe { *self.job.get() };
-        let Job::Region { function, data, place } = job else { return false };
-        PLACE.set(place);
-        // SAFETY: whoever opened the region vouches for the function, until it is closed.
+        let Job::Region { function, data, context } = job else { return false };
+        CONTEXT.set(context);
+        // SAFETY: the opener of the region guarantees the function's contract until the region is closed.
         #[expect(unsafe_code, reason = "the function is C's")]
         unsafe {
             function(data);
@@ -250,61 +249,61 @@ impl Slot {
         true
     }
 
-    /// What a thread of the pool does.
-    fn work(&self) {
+    /// The main loop of a worker thread.
+    fn worker_loop(&self) {
         let (mut count, mut threads) = (0, 1);
         loop {
-            count = self.asked.wait_while(count, threads);
+            count = self.assigned.wait_while(count, threads);
             if !self.claim(count) {
                 continue;
             }
-            if !self.perform() {
+            if !self.run_claimed() {
                 return;
             }
             threads = team_size();
-            self.done.set(count);
-            publish();
-            self.done.wake(&self.primary);
+            self.completed.set(count);
+            full_fence();
+            self.completed.wake(&self.primary);
         }
     }
 }
 
 struct Worker {
-    slot: Arc<Slot>,
-    /// The count of its last job.
+    slot: Arc<WorkerSlot>,
+    /// The number of its last job.
     count: u32,
     thread: JoinHandle<()>,
 }
 
 impl Worker {
-    /// `None` where the system gives no thread.
+    /// Starts a worker; `None` if the system provides no thread.
     fn start(number: usize) -> Option<Self> {
-        let slot = Arc::new(Slot {
-            asked: Signal::default(),
+        let slot = Arc::new(WorkerSlot {
+            assigned: Signal::default(),
             claimed: AtomicU32::new(0),
-            done: Signal::default(),
-            job: UnsafeCell::new(Job::End),
+            completed: Signal::default(),
+            job: UnsafeCell::new(Job::Exit),
             primary: std::thread::current(),
         });
-        let builder = std::thread::Builder::new().name(format!("kernels-{number}")).stack_size(STACK);
+        let builder = std::thread::Builder::new().name(format!("kernels-{number}")).stack_size(STACK_BYTES);
         let thread = builder.spawn({
             let slot = Arc::clone(&slot);
-            move || slot.work()
+            move || slot.worker_loop()
         });
         Some(Self { slot, count: 0, thread: thread.ok()? })
     }
 
-    fn ask(&mut self, job: Job) {
+    fn assign(&mut self, job: Job) {
         self.count = self.count.wrapping_add(1);
-        self.slot.ask(self.count, job);
+        self.slot.assign(self.count, job);
     }
 
     fn wake(&self) {
-        self.slot.asked.wake(self.thread.thread());
+        self.slot.assigned.wake(self.thread.thread());
     }
 }
 
-/// The threads that a thread opens regions with: the next regions' are the same.
+/// The worker threads of one thread, kept from region to region.
 struct Pool {
     workers: Vec<Worker>,
     barrier: Option<Box<Barrier>>,
@@ -315,7 +314,7 @@ impl Pool {
         Self { workers: Vec::new(), barrier: None }
     }
 
-    /// Has as many workers as there can be, up to `count`.
+    /// Starts workers until there are `count`, or until the system refuses.
     fn grow(&mut self, count: usize) {
         let missing = self.workers.len() + 1..=count;
         self.workers.extend(missing.map_while(Worker::start));
@@ -325,8 +324,8 @@ impl Pool {
             Some(Box::new(Barrier { arrived: AtomicU32::new(0), phase: Signal::default(), threads }));
     }
 
-    /// Begins a region; the place of the thread that opens it.
-    fn begin(&mut self, threads: usize, function: Function, data: *mut c_void) -> Place {
+    /// Starts a region, and returns the context of the thread that opens it.
+    fn begin(&mut self, threads: usize, function: Function, data: *mut c_void) -> TeamContext {
         if self.workers.len() + 1 < threads {
             self.grow(threads - 1);
         }
@@ -334,39 +333,40 @@ impl Pool {
         let barrier = self.barrier.as_deref().map_or(std::ptr::null(), |barrier| &raw const *barrier);
         let workers = &mut self.workers[..size - 1];
         for (number, worker) in (1..).zip(&mut *workers) {
-            let place = Place { number, size, in_parallel: size > 1, barrier };
-            worker.ask(Job::Region { function, data, place });
+            let context = TeamContext { number, size, in_parallel: size > 1, barrier };
+            worker.assign(Job::Region { function, data, context });
         }
-        publish();
+        full_fence();
         workers.iter().for_each(Worker::wake);
-        Place { number: 0, size, in_parallel: size > 1, barrier }
+        TeamContext { number: 0, size, in_parallel: size > 1, barrier }
     }
 
-    /// Does what other threads of a region of `size` have not begun, if it may, and waits for the rest.
+    /// Runs the parts of a region of `size` threads that no worker has claimed, if `may_claim`, and waits for
+    /// the rest.
     fn end(&mut self, size: usize, may_claim: bool) {
         let workers = &self.workers[..size - 1];
-        if may_claim && Policy::of_environment() == Policy::Adaptive && load::is_oversubscribed(size) {
+        if may_claim && WaitPolicy::from_env() == WaitPolicy::Adaptive && load::is_oversubscribed(size) {
             for Worker { slot, count, .. } in workers {
                 if slot.claim(*count) {
-                    slot.perform();
-                    slot.done.set(*count);
+                    slot.run_claimed();
+                    slot.completed.set(*count);
                 }
             }
         }
         for Worker { slot, count, .. } in workers {
-            slot.done.wait_while(count.wrapping_sub(1), size);
+            slot.completed.wait_while(count.wrapping_sub(1), size);
         }
-        load::look(now());
+        load::sample(now());
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.workers.iter_mut().for_each(|worker| worker.ask(Job::End));
-        publish();
+        self.workers.iter_mut().for_each(|worker| worker.assign(Job::Exit));
+        full_fence();
         self.workers.iter().for_each(Worker::wake);
         for worker in self.workers.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has already reported it.
             let _ = worker.thread.join();
         }
     }

@@ -1,10 +1,9 @@
-//! Waiting for another thread: spinning, which is the fastest while the other runs, or sleeping, which leaves
-//! the processor to whoever wants it.
+//! Waiting for another thread, by spinning (the lowest latency while the other thread runs) or sleeping
+//! (which frees the CPU for other programs).
 //!
-//! A thread that is waited for takes microseconds on a quiet machine. On a busy one its processor may have
-//! been given to another program for some milliseconds, and who spins meanwhile uses up the time that the
-//! system allots to this program. On a processor that nobody else wants, sleeping is dear: it stops, and has
-//! to be started again.
+//! On a quiet machine, a wait takes microseconds. On a busy one, the CPU of the other thread may have been
+//! given to another program for milliseconds, and spinning wastes the CPU time allotted to this program. On
+//! an idle CPU, sleeping is expensive: the CPU enters an idle state and has to wake up again.
 
 use crate::load;
 use std::hint::spin_loop;
@@ -13,28 +12,28 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::thread::Thread;
 use std::time::Instant;
 
-/// Nanoseconds of spinning on a quiet machine: longer than what a thread does alone between two kernels.
-const QUIET: u64 = 2_000_000;
-/// Nanoseconds of spinning where others want the processors: about what falling asleep and waking costs.
-const OVERSUBSCRIBED: u64 = 5_000;
-/// Looks at the signal before the first look at the clock.
-const BURST: u32 = 64;
+/// Spinning time on a quiet machine: longer than the serial work of a thread between two kernels.
+const SPIN_NS: u64 = 2_000_000;
+/// Spinning time when other programs load the CPUs: about the cost of sleeping and waking.
+const OVERSUBSCRIBED_SPIN_NS: u64 = 5_000;
+/// Reads of the signal before the first read of the clock.
+const SPINS_PER_CLOCK_READ: u32 = 64;
 
-/// How threads wait, which `OMP_WAIT_POLICY` decides.
+/// The wait policy, set by `OMP_WAIT_POLICY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// Not set: spinning, as long as no other program wants the processors.
+pub enum WaitPolicy {
+    /// Not set: spin, as long as no other program loads the CPUs.
     Adaptive,
-    /// `active`: spinning.
+    /// `active`: spin.
     Active,
-    /// `passive`: sleeping.
+    /// `passive`: sleep.
     Passive,
 }
 
-impl Policy {
-    /// The policy that a value of `OMP_WAIT_POLICY` names.
+impl WaitPolicy {
+    /// Parses a value of `OMP_WAIT_POLICY`.
     #[must_use]
-    pub fn of(value: Option<&str>) -> Self {
+    pub fn parse(value: Option<&str>) -> Self {
         match value.map(|value| value.trim().to_ascii_lowercase()).as_deref() {
             Some("active") => Self::Active,
             Some("passive") => Self::Passive,
@@ -43,31 +42,31 @@ impl Policy {
     }
 
     /// Nanoseconds to spin before sleeping, in a team of `threads`.
-    fn patience(self, threads: usize) -> u64 {
+    fn spin_ns(self, threads: usize) -> u64 {
         match self {
             Self::Active => u64::MAX,
             Self::Passive => 0,
-            Self::Adaptive if load::is_oversubscribed(threads) => OVERSUBSCRIBED,
-            Self::Adaptive => QUIET,
+            Self::Adaptive if load::is_oversubscribed(threads) => OVERSUBSCRIBED_SPIN_NS,
+            Self::Adaptive => SPIN_NS,
         }
     }
 
     /// The policy of this process.
-    pub fn of_environment() -> Self {
-        static POLICY: OnceLock<Policy> = OnceLock::new();
-        *POLICY.get_or_init(|| Self::of(std::env::var("OMP_WAIT_POLICY").ok().as_deref()))
+    pub fn from_env() -> Self {
+        static POLICY: OnceLock<WaitPolicy> = OnceLock::new();
+        *POLICY.get_or_init(|| Self::parse(std::env::var("OMP_WAIT_POLICY").ok().as_deref()))
     }
 }
 
 /// Nanoseconds since the first call.
 pub fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    // A clock that does not fit is that of a process which is 584 years old.
+    // Overflows after 584 years.
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// A number that one thread sets and others wait for, alone on its cache lines (two, since processors fetch
-/// them in pairs).
+/// A number that one thread sets and others wait for, alone on two cache lines, because CPUs fetch them in
+/// pairs.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Signal {
@@ -76,44 +75,44 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// The number, and with it what the thread that set it has written before.
+    /// The number. Everything that the setting thread wrote before is visible.
     pub fn get(&self) -> u32 {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Sets the number. Those who wait asleep see it when they are woken: [`publish`] and [`Signal::wake`]
-    /// follow.
+    /// Sets the number. Sleeping threads see it when they are woken: call [`full_fence`] and [`Signal::wake`]
+    /// next.
     pub fn set(&self, value: u32) {
         self.value.store(value, Ordering::Release);
     }
 
-    /// Wakes a thread that may wait for it asleep, after [`publish`].
+    /// Wakes a thread that may be sleeping in a wait; call [`full_fence`] before.
     pub fn wake(&self, thread: &Thread) {
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             thread.unpark();
         }
     }
 
-    /// Waits until it is another number, and returns that. `threads` is the size of the team that waits.
+    /// Waits until the number differs from `old`, and returns it. `threads` is the size of the waiting team.
     pub fn wait_while(&self, old: u32, threads: usize) -> u32 {
-        for _ in 0..BURST {
+        for _ in 0..SPINS_PER_CLOCK_READ {
             let value = self.get();
             if value != old {
                 return value;
             }
             spin_loop();
         }
-        if !self.spin(old, Policy::of_environment().patience(threads)) {
+        if !self.spin(old, WaitPolicy::from_env().spin_ns(threads)) {
             self.sleep(old);
         }
         self.get()
     }
 
-    /// Spins for some nanoseconds; whether the number is another one then.
-    fn spin(&self, old: u32, patience: u64) -> bool {
-        let begun = now();
-        while now() - begun < patience {
-            for _ in 0..BURST / 2 {
+    /// Spins for `spin_ns` nanoseconds at most; returns whether the number has changed.
+    fn spin(&self, old: u32, spin_ns: u64) -> bool {
+        let started = now();
+        while now() - started < spin_ns {
+            for _ in 0..SPINS_PER_CLOCK_READ / 2 {
                 if self.get() != old {
                     return true;
                 }
@@ -125,19 +124,19 @@ impl Signal {
 
     fn sleep(&self, old: u32) {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        // Either the other thread sees the sleeper, or this one sees the number: each writes the one before
-        // it reads the other, with a fence between.
+        // Either the other thread sees the sleeper or this one sees the number: each writes its own before it
+        // reads the other's, with a fence between.
         fence(Ordering::SeqCst);
         while self.get() == old {
-            // Returns at once where the thread was woken since; may return for no reason.
+            // Returns at once if the thread was woken meanwhile; may return spuriously.
             std::thread::park();
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Between setting signals and waking those who sleep.
-pub fn publish() {
+/// The fence between setting signals and waking sleepers.
+pub fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
@@ -147,21 +146,21 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_users_policy_is_read_as_openmp_writes_it() {
+    fn parses_omp_wait_policy() {
         for (value, expected) in [
-            (None, Policy::Adaptive),
-            (Some("active"), Policy::Active),
-            (Some(" PASSIVE "), Policy::Passive),
-            (Some("Passive"), Policy::Passive),
-            (Some("quickly"), Policy::Adaptive),
+            (None, WaitPolicy::Adaptive),
+            (Some("active"), WaitPolicy::Active),
+            (Some(" PASSIVE "), WaitPolicy::Passive),
+            (Some("Passive"), WaitPolicy::Passive),
+            (Some("quickly"), WaitPolicy::Adaptive),
         ] {
-            assert_eq!(Policy::of(value), expected, "{value:?}");
+            assert_eq!(WaitPolicy::parse(value), expected, "{value:?}");
         }
     }
 
     #[test]
-    fn a_sleeper_is_woken_whenever_the_number_comes() {
-        // The times at which it comes go over all that the waiting thread can be doing.
+    fn a_sleeper_is_woken_whenever_the_number_changes() {
+        // The delays cover every state that the waiting thread can be in.
         for delay in (0..200).chain([3_000, 10_000]) {
             let signal = Arc::new(Signal::default());
             let waiting = std::thread::spawn({
@@ -175,7 +174,7 @@ mod tests {
             });
             std::thread::sleep(std::time::Duration::from_micros(delay));
             signal.set(7);
-            publish();
+            full_fence();
             signal.wake(waiting.thread());
             assert_eq!(waiting.join().unwrap(), 7);
             assert_eq!(signal.sleepers.load(Ordering::Relaxed), 0);

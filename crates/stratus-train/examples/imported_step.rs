@@ -1,13 +1,13 @@
-//! Imports an ONNX model and computes on it: the logits of a batch in inference, and of one training step the
-//! loss and the gradient of every parameter. Dropout and stochastic depth leave nothing out.
-//! `scripts/check-imported.sh` compares that with onnxruntime and PyTorch.
+//! Imports an ONNX model and computes the logits of a batch in inference, and the loss and all gradients of
+//! one training step. Dropout and stochastic depth are disabled. `scripts/check-imported.sh` compares the
+//! results with onnxruntime and PyTorch.
 //!
 //!     cargo run -p stratus-train --example imported_step MODEL.onnx BATCH.safetensors OUT.safetensors
 //!
-//! BATCH has `images`, f32 `[N, C, H, W]`, and `labels`, f32 `[N]`. OUT gets `logits`, `loss`, and the
-//! gradients under their parameters' names.
+//! BATCH has `images`, f32 `[N, C, H, W]`, and `labels`, f32 `[N]`. OUT contains `logits`, `loss`, and the
+//! gradients by the names of their parameters.
 
-#![allow(clippy::unwrap_used, reason = "what cannot be read or written ends it")]
+#![allow(clippy::unwrap_used, reason = "an example may panic on I/O errors")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,14 +17,14 @@ use stratus_engine::passes::fuse::fuse;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
-use stratus_engine::session::Hyper;
+use stratus_engine::session::IterationScalars;
 use stratus_engine::{Backend, Choices, Clock, Phase, Precision, Program, Role, Session};
 use stratus_graph::{Graph, Op};
 use stratus_onednn::OneDnn;
-use stratus_onnx::{Model, Options};
+use stratus_onnx::{ImportOptions, Model};
 use stratus_weights::{Tensor, TensorRef, Values, WeightsFile, write_safetensors};
 
-/// Images, and a label each.
+/// Images with a label each.
 struct Batch {
     shape: [usize; 4],
     images: Vec<f32>,
@@ -33,7 +33,7 @@ struct Batch {
 
 fn main() {
     let [model, batch, out] = std::env::args().skip(1).collect::<Vec<_>>().try_into().expect("three files");
-    let imported = Model::open(Path::new(&model)).unwrap().import(&Options::default());
+    let imported = Model::open(Path::new(&model)).unwrap().import(&ImportOptions::default());
     let imported = imported.unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(1);
@@ -76,7 +76,7 @@ fn read(path: &Path) -> Batch {
 fn session(backend: &dyn Backend, program: &Program, weights: &[Tensor]) -> Session {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap();
-    let mut session = Session::of(backend, vec![plan], persistent).unwrap();
+    let mut session = Session::on_backend(backend, vec![plan], persistent).unwrap();
     for tensor in weights {
         let Values::F32(values) = &tensor.values else { panic!("{} is not f32", tensor.name) };
         if program.find(&tensor.name).is_some() {
@@ -97,12 +97,12 @@ fn run(session: &mut Session, batch: &Batch) {
     session.run(0, inputs.images.as_mut_slice(), inputs.labels.as_mut_slice(), &mut clock, 0).unwrap();
 }
 
-/// What the network makes of a batch in inference.
+/// The logits of a batch in inference.
 fn logits(backend: &dyn Backend, graph: &Graph, weights: &[Tensor], batch: &Batch) -> Vec<f32> {
     let mut program = fuse(&lower(graph, Mode::Evaluate, Precision::F32, batch.shape[0]).unwrap()).unwrap();
     let loss = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap();
     let logits = loss.inputs[0];
-    // A value that stays can be read after the run.
+    // A persistent value can be read after the run.
     program.values[logits.0].role = Role::Buffer;
     let mut session = session(backend, &program, weights);
     run(&mut session, batch);
@@ -121,7 +121,7 @@ fn step(backend: &dyn Backend, graph: &Graph, weights: &[Tensor], batch: &Batch)
         }
     }
     let mut session = session(backend, &program, weights);
-    session.set_hyper(Hyper { learning_rate: 0.0, iteration: 0, seed: 0 }).unwrap();
+    session.set_iteration_scalars(IterationScalars { learning_rate: 0.0, iteration: 0, seed: 0 }).unwrap();
     run(&mut session, batch);
     let loss = vec![session.metrics().loss as f32];
     let tensor = |name: &str, shape: Vec<usize>, values| {

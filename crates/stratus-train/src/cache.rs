@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-/// Names the cache folder; without it, `$XDG_CACHE_HOME/stratus` or `~/.cache/stratus`.
+/// The environment variable of the cache folder. Default: `$XDG_CACHE_HOME/stratus` or `~/.cache/stratus`.
 const ENVIRONMENT: &str = "STRATUS_CACHE";
 
-/// The cache folder; `None` if the environment names none.
+/// The cache folder; `None` if the environment has neither a cache nor a home folder.
 #[must_use]
 pub fn cache_folder() -> Option<PathBuf> {
     std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {

@@ -1,4 +1,4 @@
-//! Opens the device that computes: a GPU, the CPU through oneDNN, or the reference backend.
+//! Opens the device that computes: a GPU, the CPU with oneDNN, or the reference backend.
 
 use crate::TrainError;
 use crate::cache::cache_folder;
@@ -10,23 +10,22 @@ use stratus_engine::reference::ReferenceBackend;
 use stratus_onednn::OneDnn;
 use stratus_run::machine::{Machine, caches, usable_memory_bytes};
 
-/// A backend that is ready to compute, and what a run has to know of it.
+/// A backend that is ready to compute, and its properties.
 pub struct OpenDevice {
     /// The backend.
     pub backend: Box<dyn Backend>,
     /// Its libraries.
     pub libraries: Vec<LoadedLibrary>,
-    /// Whether it has instructions for bf16.
-    pub fast_bf16: bool,
-    /// The KiB that a tile of the batch should fit: the second-level caches of all threads. 0 if the backend
-    /// gains nothing from tiles.
+    /// Whether the device has bf16 instructions.
+    pub has_native_bf16: bool,
+    /// KiB that a tile of the batch should fit: the L2 caches of all threads. 0 if the backend does not
+    /// benefit from tiles.
     pub tile_kib: usize,
-    /// Whether a device of its own computes, beside which the process's cores have nothing else to do.
-    pub beside_cores: bool,
-    /// Bytes of memory that it has free for a run: a GPU's own, or the process's. `None` where that is not
-    /// known.
+    /// Whether the device is an accelerator, which leaves the process's cores free.
+    pub is_accelerator: bool,
+    /// Bytes of memory that are free for a run: the GPU's, or the process's. `None` if unknown.
     pub memory_bytes: Option<u64>,
-    /// What the user must be told.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -37,40 +36,40 @@ pub struct LoadedLibrary {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Where it was loaded from; empty if that is unknown.
+    /// The path that it was loaded from; empty if unknown.
     pub path: String,
 }
 
 /// Opens the device of an experiment.
 ///
 /// # Errors
-/// If `train.device` names one that cannot be used here.
+/// If the device of `train.device` cannot be used here.
 pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
     match settings.device {
         Device::Reference => Ok(reference(Vec::new())),
-        Device::Gpu | Device::Cuda => cuda(settings).map_err(|error| missing("cuda", &error)),
-        Device::Onednn => onednn(settings.threads).map_err(|error| missing("onednn", &error)),
+        Device::Gpu | Device::Cuda => cuda(settings).map_err(|error| unavailable("cuda", &error)),
+        Device::Onednn => onednn(settings.threads).map_err(|error| unavailable("onednn", &error)),
         Device::Auto => cuda(settings).or_else(|_| cpu(settings)),
         Device::Cpu => cpu(settings),
     }
 }
 
-/// oneDNN, or the reference backend with a warning.
+/// Opens the CPU with oneDNN, or else the reference backend with a warning.
 fn cpu(settings: &Train) -> Result<OpenDevice, TrainError> {
     onednn(settings.threads).or_else(|error| {
         Ok(reference(vec![format!(
-            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred \
+            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about a hundred \
              times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); \
              elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
         )]))
     })
 }
 
-fn missing(device: &'static str, error: &dyn Error) -> TrainError {
+fn unavailable(device: &'static str, error: &dyn Error) -> TrainError {
     TrainError::Device { device, reason: error.to_string() }
 }
 
-fn onednn(threads: usize) -> Result<OpenDevice, stratus_onednn::NotFound> {
+fn onednn(threads: usize) -> Result<OpenDevice, stratus_onednn::LibraryNotFound> {
     let onednn = OneDnn::load(threads)?;
     let version = onednn.version();
     let library = LoadedLibrary {
@@ -78,16 +77,16 @@ fn onednn(threads: usize) -> Result<OpenDevice, stratus_onednn::NotFound> {
         version: version.clone(),
         path: onednn.path().display().to_string(),
     };
-    let (fast_bf16, note) = (onednn.has_fast_bf16(), onednn.note());
+    let (has_native_bf16, note) = (onednn.has_fast_bf16(), onednn.runtime_warning());
     Ok(OpenDevice {
         libraries: vec![library],
-        fast_bf16,
+        has_native_bf16,
         warnings: note.into_iter().map(|note| format!("oneDNN {version}: {note}")).collect(),
         ..OpenDevice::new(Box::new(onednn))
     })
 }
 
-fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::NotFound> {
+fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::GpuUnavailable> {
     let cache = cache_folder().map(|folder| folder.join("kernels"));
     let cuda = Cuda::open(&stratus_cuda::Settings { ordinal: 0, tf32: settings.tf32, cache })?;
     let libraries = cuda.libraries().into_iter().map(|(name, version)| LoadedLibrary {
@@ -95,9 +94,10 @@ fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::NotFound> {
         version,
         path: String::new(),
     });
-    let (libraries, fast_bf16, memory_bytes) = (libraries.collect(), cuda.has_bf16(), cuda.free_bytes());
+    let (libraries, has_native_bf16, memory_bytes) =
+        (libraries.collect(), cuda.has_bf16(), cuda.free_bytes());
     let device = OpenDevice::new(Box::new(cuda));
-    Ok(OpenDevice { libraries, fast_bf16, memory_bytes, beside_cores: true, ..device })
+    Ok(OpenDevice { libraries, has_native_bf16, memory_bytes, is_accelerator: true, ..device })
 }
 
 fn reference(warnings: Vec<String>) -> OpenDevice {
@@ -105,29 +105,29 @@ fn reference(warnings: Vec<String>) -> OpenDevice {
 }
 
 impl OpenDevice {
-    /// A backend without libraries or fast bf16, in the process's memory.
+    /// A backend without libraries or bf16 instructions, in the process's memory.
     #[must_use]
     pub fn new(backend: Box<dyn Backend>) -> Self {
         let tile_kib = tile_kib(backend.as_ref());
         Self {
             backend,
             libraries: Vec::new(),
-            fast_bf16: false,
+            has_native_bf16: false,
             tile_kib,
-            beside_cores: false,
+            is_accelerator: false,
             memory_bytes: usable_memory_bytes(),
             warnings: Vec::new(),
         }
     }
 }
 
-/// KiB of the second-level caches of all threads of `backend`; 0 if it gains nothing from tiles.
+/// KiB of the L2 caches of all threads of `backend`; 0 if it does not benefit from tiles.
 fn tile_kib(backend: &dyn Backend) -> usize {
-    // If the system does not say: the least of today's processors.
-    const SECOND_LEVEL: u64 = 1 << 20;
-    if !backend.gains_from_tiles() {
+    // The smallest L2 cache of current CPUs, if the system does not report its own.
+    const DEFAULT_L2_BYTES: u64 = 1 << 20;
+    if !backend.prefers_tiling() {
         return 0;
     }
-    let cache = caches::second_level(&Machine::probe().cpu.caches).unwrap_or(SECOND_LEVEL);
+    let cache = caches::l2_bytes_per_core(&Machine::probe().cpu.caches).unwrap_or(DEFAULT_L2_BYTES);
     backend.threads() * (cache >> 10) as usize
 }

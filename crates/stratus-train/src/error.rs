@@ -15,9 +15,9 @@ pub enum TrainError {
     /// A combination of settings and data that cannot be trained.
     #[error("{problem}")]
     Configuration {
-        /// What does not fit.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The suggested fix.
         hint: String,
     },
     /// The network.
@@ -28,7 +28,7 @@ pub enum TrainError {
     LayerFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and in which layer.
+        /// The problem and its layer.
         problem: String,
     },
     /// A weights file.
@@ -36,36 +36,36 @@ pub enum TrainError {
     Weights(#[from] stratus_weights::Error),
     /// Weights of another network.
     #[error("{}: {problem}", path.display())]
-    WeightsDoNotFit {
+    WeightsMismatch {
         /// The file.
         path: PathBuf,
-        /// What does not fit, a line for each tensor.
+        /// The mismatches, a line per tensor.
         problem: String,
-        /// What to do.
+        /// The suggested fix.
         hint: String,
     },
-    /// Weights without some that inference needs.
+    /// Weights that lack tensors for inference.
     #[error("{} does not fit {network}: {problem}", path.display())]
     WeightsIncomplete {
         /// The file.
         path: PathBuf,
         /// The network's name.
         network: String,
-        /// How many fit, and the names of those that do not.
+        /// The number of tensors that fit, and the names of those that do not.
         problem: String,
     },
-    /// Predictions that cannot be counted.
+    /// Predictions that cannot be scored.
     #[error(transparent)]
-    Measure(#[from] stratus_measures::MeasureError),
+    Metric(#[from] stratus_measures::MetricError),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The device that was asked for cannot be used.
+    /// The requested device cannot be used.
     #[error("train.device = \"{device}\": {reason}")]
     Device {
         /// The value of `train.device`.
         device: &'static str,
-        /// Why it cannot be used.
+        /// The reason.
         reason: String,
     },
     /// The data set.
@@ -87,16 +87,13 @@ pub enum TrainError {
         /// The epoch, counted from 1.
         epoch: u64,
     },
-    /// Workers that train together can do so no longer.
+    /// The communication of workers failed.
     #[error(transparent)]
     Exchange(#[from] stratus_exchange::ExchangeError),
-    /// Workers that should have the same parameters do not.
-    #[error(
-        "worker {rank} has other numbers in `{tensor}` than worker 0 after iteration {iteration}: one of \
-         them has computed something else"
-    )]
+    /// Workers whose parameters should be bit-identical, but differ.
+    #[error("workers {rank} and 0 differ in `{tensor}` after iteration {iteration}")]
     WorkersDiffer {
-        /// The worker.
+        /// The rank of the worker.
         rank: usize,
         /// The first tensor that differs.
         tensor: String,
@@ -106,51 +103,47 @@ pub enum TrainError {
     /// A checkpoint that does not fit the run.
     #[error("checkpoint {checkpoint}: {problem}")]
     Checkpoint {
-        /// Which.
+        /// The checkpoint.
         checkpoint: String,
-        /// What does not fit.
+        /// The problem.
         problem: String,
     },
 }
 
 impl TrainError {
-    /// What to do about it, if the message does not say so.
+    /// The suggested fix, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.hint(),
-            Self::Configuration { hint, .. } | Self::WeightsDoNotFit { hint, .. } => Some(hint.clone()),
+            Self::Configuration { hint, .. } | Self::WeightsMismatch { hint, .. } => Some(hint.clone()),
             Self::WeightsIncomplete { .. } => Some(
                 "an exported network needs all of its weights; change the network with --set model.classes= \
-                 or --set \
-                 model.width="
+                 or --set model.width="
                     .to_owned(),
             ),
             Self::Device { device: "cuda", .. } => Some(
-                "`stratus doctor` says what is missing; use the device that is there with --set \
-                 train.device=auto"
+                "`stratus doctor` lists what is missing; use an available device with --set train.device=auto"
                     .to_owned(),
             ),
             Self::Device { .. } => {
-                Some("run `make deps`, or use the device that is there with --set \
-                train.device=auto".to_owned())
+                Some("run `make deps`, or use an available device with --set train.device=auto".to_owned())
             }
             Self::Engine(EngineError::OutOfMemory { .. }) => Some(
-                "have activations recomputed with --memory-limit SIZE, split batches into micro-batches with \
-                 --set \
-                 train.micro_batches=, or take smaller batches with --set train.batch_size="
+                "recompute activations with --memory-limit SIZE, split batches into micro-batches with --set \
+                 train.micro_batches=, or use smaller batches with --set train.batch_size="
                     .to_owned(),
             ),
             Self::Data(DataError::UnknownDataset { .. }) => {
                 Some("choose a data set with data.name, and its folder with data.path".to_owned())
             }
             Self::Data(DataError::MissingRoot { .. }) => Some(
-                "say where the images are with --set data.path=FOLDER, or use synthetic ones with --set \
+                "set the folder of the images with --set data.path=FOLDER, or use synthetic ones with --set \
                  data.name=synthetic"
                     .to_owned(),
             ),
             Self::Loader(LoaderError::Configuration { key: "normalisation", .. }) => {
-                Some("give data.mean and data.std a number per channel, or leave them out".to_owned())
+                Some("set data.mean and data.std to a number per channel, or remove them".to_owned())
             }
             Self::Loader(LoaderError::Configuration { key: "augment", .. }) => {
                 Some("change data.augment, or data.shape".to_owned())
@@ -161,12 +154,14 @@ impl TrainError {
             Self::Loader(LoaderError::Configuration { key: "resize", .. }) => {
                 Some("raise data.resize, or lower data.shape".to_owned())
             }
-            Self::Diverged { .. } => Some("lower optimiser.learning_rate, or warm up longer".to_owned()),
+            Self::Diverged { .. } => {
+                Some("lower optimiser.learning_rate, or raise schedule.warmup_epochs".to_owned())
+            }
             _ => None,
         }
     }
 
-    /// Whether it is an error of usage or configuration: nothing was started.
+    /// Whether this is an error of usage or configuration, before anything was started.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(
@@ -175,9 +170,9 @@ impl TrainError {
                 | Self::Configuration { .. }
                 | Self::Graph(_)
                 | Self::LayerFile { .. }
-                | Self::WeightsDoNotFit { .. }
+                | Self::WeightsMismatch { .. }
                 | Self::Device { .. }
-                | Self::Data(DataError::UnknownDataset { .. } | DataError::Option { .. })
+                | Self::Data(DataError::UnknownDataset { .. } | DataError::InvalidOption { .. })
                 | Self::Loader(LoaderError::Configuration { .. })
                 | Self::Run(stratus_run::Error::NotARun { .. } | stratus_run::Error::NotEmpty { .. })
         )

@@ -2,16 +2,15 @@
 //!
 //! ```text
 //! Experiment ──resolve──▶ Resolved ──compile──▶ CompiledRun ──run──▶ run directory
-//! what was asked          what will be done     session, plans       weights, CSV, timeline
+//! configuration           every key settled     session, plans       weights, CSV, timeline
 //! ```
 //!
-//! - [`experiment`]: the configuration. [`resolve`]: what it comes to on this data set, network and device.
-//! - [`input`]: data sets and the batches made of them. [`network`]: the graph. [`device`]: the backend.
-//! - [`compile`]: programs, plans and the session. [`weights`]: first, pretrained and saved values.
-//! - [`run`]: the training loop. [`evaluate`]: measures weights. [`mod@bench`]: measures speed.
-//! - [`Schedule`]: the learning rate. [`Observer`]: who is told how training goes.
+//! - [`experiment`]: the configuration. [`resolve`]: settles it for a data set, network and device.
+//! - [`input`]: data sets and their batches. [`network`]: the graph. [`device`]: the backend.
+//! - [`compile`]: programs, plans and the session. [`weights`]: initial, pretrained and saved values.
+//! - [`run`]: the training loop. [`evaluate`]: evaluates weights. [`mod@bench`]: measures speed.
+//! - [`Schedule`]: the learning rate. [`Observer`]: receives progress reports.
 
-mod allowance;
 pub mod bench;
 mod cache;
 pub mod compile;
@@ -25,13 +24,14 @@ pub mod network;
 mod observe;
 pub mod resolve;
 pub mod run;
+mod run_limits;
 pub mod schedule;
 pub mod weights;
 
-pub use allowance::Deadline;
 pub use cache::cache_folder;
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};
-pub use observe::{EpochResult, Observer, Silent, TrainingProgress, Validated};
+pub use observe::{EpochResult, NullObserver, Observer, TrainingProgress, ValidationResult};
 pub use resolve::Resolved;
+pub use run_limits::Deadline;
 pub use schedule::{Schedule, ScheduleShape};

@@ -1,4 +1,4 @@
-//! The network of an experiment: one of the zoo, or a layer file's.
+//! The network of an experiment: from the zoo, or from a layer file.
 
 use crate::input::image_shape;
 use crate::{Experiment, TrainError, experiment};
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use stratus_data::Dataset;
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, GraphError, layer_file};
 
-/// The images of the data set where none is named, MNIST.
+/// The image shape of the default data set, MNIST.
 const DEFAULT_IMAGES: [usize; 3] = [1, 28, 28];
 
 /// A network, and the layer file that it was read from.
@@ -21,7 +21,7 @@ pub struct Network {
     pub layer_file: Option<LayerFile>,
 }
 
-/// A layer file as it was read.
+/// The path and content of a layer file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerFile {
     /// Its path.
@@ -34,45 +34,45 @@ impl LayerFile {
     /// Reads a layer file and the network that it describes.
     ///
     /// # Errors
-    /// If it cannot be read, or describes no network.
+    /// If it cannot be read, or is invalid.
     pub fn read(path: &Path) -> Result<(Self, Graph), TrainError> {
         Self::read_for(path, None)
     }
 
-    /// The same for images of another shape, `[C, H, W]`, than the file's.
+    /// Reads a layer file for images of another shape, `[C, H, W]`, than the file's.
     ///
     /// # Errors
-    /// As [`Self::read`]; also where a layer cannot take what comes of such images.
+    /// As [`Self::read`], and if a layer does not support the shape that results.
     pub fn read_for(path: &Path, images: Option<[usize; 3]>) -> Result<(Self, Graph), TrainError> {
         let fault = |problem: String| TrainError::LayerFile { path: path.to_owned(), problem };
         let mut text = String::new();
-        // At most one byte more than the longest layer file, whatever the path names.
+        // One byte more than the size limit is enough to detect a file that is too large.
         File::open(path)
-            .and_then(|file| file.take(layer_file::LONGEST as u64 + 1).read_to_string(&mut text))
+            .and_then(|file| file.take(layer_file::MAX_FILE_BYTES as u64 + 1).read_to_string(&mut text))
             .map_err(|error| fault(error.to_string()))?;
-        let graph = layer_file::parse_for(&text, images).map_err(|error| fault(error.to_string()))?;
+        let graph = layer_file::parse_with_input(&text, images).map_err(|error| fault(error.to_string()))?;
         Ok((Self { path: path.to_owned(), text }, graph))
     }
 }
 
-/// Reads an experiment's layer file, if it has one, before its data are looked for.
+/// Checks an experiment's layer file, if it has one, before its data set is opened.
 ///
 /// # Errors
-/// If the layer file describes no network, or no data set is named and the network cannot take the images of
-/// the one that is the default.
-pub fn expect_layer_file(experiment: &Experiment) -> Result<(), TrainError> {
+/// If the layer file is invalid, or no data set is set and the network does not accept the images of the
+/// default one.
+pub fn check_layer_file(experiment: &Experiment) -> Result<(), TrainError> {
     let Some(path) = experiment.layer_file() else { return Ok(()) };
     let (_, graph) = LayerFile::read(path)?;
-    let names_no_data = experiment.data == experiment::Data::default();
-    if names_no_data && graph.input_shape().0 != DEFAULT_IMAGES {
+    let has_default_data = experiment.data == experiment::Data::default();
+    if has_default_data && graph.input_shape().0 != DEFAULT_IMAGES {
         return Err(TrainError::Configuration {
             problem: format!(
-                "{} takes images of {}, and no data set is named",
+                "{} takes images of {}, but no data set is set",
                 path.display(),
                 graph.input_shape()
             ),
             hint: "photographs in class folders: --set data.name=folder --data FOLDER\n  others: --set \
-                   data.name=, of which `stratus data list` has the names"
+                   data.name=; `stratus data list` lists them"
                 .to_owned(),
         });
     }
@@ -83,9 +83,9 @@ impl Network {
     /// The network of an experiment, for a data set's images and classes.
     ///
     /// # Errors
-    /// If there is none of that name, it cannot take such images, or layers are to be frozen that it does not
-    /// have.
-    pub fn of(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
+    /// If there is no network of that name, it does not accept the images, or `model.freeze` names unknown
+    /// layers.
+    pub fn for_dataset(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
         let shape = image_shape(experiment, dataset);
         let network =
             Self::for_images(experiment, shape, experiment.model.classes.unwrap_or(dataset.classes()))?;
@@ -94,28 +94,28 @@ impl Network {
             let (key, hint) = match &network.layer_file {
                 Some(file) => (
                     format!("the network of {} has {classes} classes", file.path.display()),
-                    "give its last layer as many outputs",
+                    "give its last layer as many outputs as the data set has classes",
                 ),
                 None => (
                     format!("model.classes is {classes}"),
-                    "leave model.classes unset, or give at least as many",
+                    "leave model.classes unset, or set at least as many",
                 ),
             };
             let (name, count) = (&experiment.data.name, dataset.classes());
             return Err(TrainError::Configuration {
-                problem: format!("{key}, data set `{name}` has {count} classes"),
+                problem: format!("{key}, but data set `{name}` has {count} classes"),
                 hint: hint.to_owned(),
             });
         }
         Ok(network)
     }
 
-    /// The network of an experiment, for images of `shape`, `[C, H, W]`. The classes of a layer file are its
-    /// own.
+    /// The network of an experiment, for images of `shape`, `[C, H, W]`. A layer file has its own number of
+    /// classes.
     ///
     /// # Errors
-    /// If there is none of that name, it cannot take such images, or layers are to be frozen that it does not
-    /// have.
+    /// If there is no network of that name, it does not accept the images, or `model.freeze` names unknown
+    /// layers.
     pub fn for_images(
         experiment: &Experiment,
         shape: [usize; 3],
@@ -124,12 +124,12 @@ impl Network {
         let (graph, layer_file) = match experiment.layer_file() {
             Some(path) => {
                 let (file, graph) = LayerFile::read(path)?;
-                fits_experiment(&file, &graph, experiment)?;
+                check_sizes(&file, &graph, experiment)?;
                 if graph.input_shape().0 != shape {
                     let [channels, height, width] = shape;
                     return Err(TrainError::Configuration {
                         problem: format!(
-                            "{} takes images of {}, data set `{}` has {channels}x{height}x{width}",
+                            "{} takes images of {}, but data set `{}` has {channels}x{height}x{width}",
                             path.display(),
                             graph.input_shape(),
                             experiment.data.name
@@ -141,30 +141,29 @@ impl Network {
                 (graph, Some(file))
             }
             None => {
-                let hyperparameters =
-                    Hyperparameters { input: shape, classes, width: experiment.model.width };
+                let hyperparameters = ModelConfig { input: shape, classes, width: experiment.model.width };
                 ((zoo::find(&experiment.model.name)?.build)(&hyperparameters)?, None)
             }
         };
-        Ok(Self { graph: frozen(graph, experiment)?, layer_file })
+        Ok(Self { graph: freeze(graph, experiment)?, layer_file })
     }
 
-    /// The network of an experiment without its data: for images of `data.shape`, else for those of its paper
-    /// or of the layer file.
+    /// The network of an experiment without its data: for images of `data.shape`, by default for the shape of
+    /// its paper or layer file.
     ///
     /// # Errors
-    /// If there is none of that name, or it cannot be built as the experiment asks.
+    /// If there is no network of that name, or the experiment's settings are invalid for it.
     pub fn as_published(experiment: &Experiment) -> Result<Self, TrainError> {
         let (graph, layer_file) = match experiment.layer_file() {
             Some(path) => {
                 let (file, graph) = LayerFile::read_for(path, experiment.shape())?;
-                fits_experiment(&file, &graph, experiment)?;
+                check_sizes(&file, &graph, experiment)?;
                 (graph, Some(file))
             }
             None => {
                 let network = zoo::find(&experiment.model.name)?;
                 let defaults = (network.defaults)();
-                let hyperparameters = Hyperparameters {
+                let hyperparameters = ModelConfig {
                     input: experiment.shape().unwrap_or(defaults.input),
                     width: experiment.model.width.or(defaults.width),
                     classes: experiment.model.classes.unwrap_or(defaults.classes),
@@ -172,35 +171,34 @@ impl Network {
                 ((network.build)(&hyperparameters)?, None)
             }
         };
-        Ok(Self { graph: frozen(graph, experiment)?, layer_file })
+        Ok(Self { graph: freeze(graph, experiment)?, layer_file })
     }
 }
 
-fn frozen(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError> {
+fn freeze(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError> {
     graph.freeze(&experiment.model.freeze).map_err(|error| TrainError::Configuration {
         problem: format!("model.freeze: {error}"),
         hint: match error {
             GraphError::UnknownLayer { .. } => format!(
-                "`stratus model show {}` lists the layers; `layer1` stands for all that begin with `layer1.` \
-                 too",
+                "`stratus model show {}` lists the layers; `layer1` includes all that begin with `layer1.`",
                 experiment.model.name
             ),
-            _ => "leave the layers out that are to be trained".to_owned(),
+            _ => "remove the layers that are to be trained".to_owned(),
         },
     })?;
     Ok(graph)
 }
 
-/// Sizes are set in a layer file alone: a key may repeat them, and is an error if it differs.
-fn fits_experiment(file: &LayerFile, graph: &Graph, experiment: &Experiment) -> Result<(), TrainError> {
+/// Checks that the keys of sizes do not contradict a layer file, which sets the sizes itself.
+fn check_sizes(file: &LayerFile, graph: &Graph, experiment: &Experiment) -> Result<(), TrainError> {
     let path = file.path.display();
     let (problem, hint) = match (experiment.model.width, experiment.model.classes) {
         (Some(width), _) => (
-            format!("model.width is {width}, and {path} sets the sizes of its layers itself"),
+            format!("model.width is {width}, but {path} sets the sizes of its layers itself"),
             format!("leave model.width unset, and change the sizes in {path}"),
         ),
         (None, Some(classes)) if classes != graph.classes() => (
-            format!("model.classes is {classes}, and the network of {path} has {} classes", graph.classes()),
+            format!("model.classes is {classes}, but the network of {path} has {} classes", graph.classes()),
             format!(
                 "leave model.classes unset, or give {} in {path} {classes} outputs",
                 last_sized_layer(graph)
@@ -211,7 +209,7 @@ fn fits_experiment(file: &LayerFile, graph: &Graph, experiment: &Experiment) -> 
     Err(TrainError::Configuration { problem, hint })
 }
 
-/// The layer that sets the number of classes: the last that has parameters.
+/// The layer that sets the number of classes: the last one with parameters.
 fn last_sized_layer(graph: &Graph) -> String {
     let sized = graph.nodes.iter().rev().find(|node| !node.parameters.is_empty());
     sized.map_or_else(|| "its last layer".to_owned(), |node| format!("layer `{}`", node.name))

@@ -1,27 +1,27 @@
-//! What training reports while it runs.
+//! Progress reports of training.
 
 use stratus_run::csv::Task;
 
-/// How far training has come, after an iteration.
+/// The progress of training after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingProgress {
     /// The epoch, counted from 1.
     pub epoch: u64,
-    /// Epochs in all.
+    /// Total number of epochs.
     pub epochs: u64,
     /// Iterations done since the start of training.
     pub iteration: u64,
-    /// Iterations in all.
+    /// Total number of iterations.
     pub iterations: u64,
     /// Recent images per second.
     pub images_per_second: f64,
-    /// Seconds to the end of training, as far as they can be told: see [`crate::run`].
-    pub left_s: Option<f64>,
+    /// Estimated seconds to the end of training; `None` without an estimate.
+    pub remaining_s: Option<f64>,
     /// Mean loss over the epoch so far.
     pub loss: f64,
-    /// What the network learns.
+    /// The task of the network.
     pub task: Task,
-    /// Share of images, or of pixels, classified correctly in the epoch so far, 0 to 1.
+    /// Fraction of images, or of pixels, classified correctly in the epoch so far, 0 to 1.
     pub accuracy: f64,
 }
 
@@ -30,52 +30,52 @@ pub struct TrainingProgress {
 pub struct EpochResult {
     /// The epoch, counted from 1.
     pub epoch: u64,
-    /// Epochs in all.
+    /// Total number of epochs.
     pub epochs: u64,
     /// Mean loss over the training images.
     pub train_loss: f64,
-    /// What the network learns.
+    /// The task of the network.
     pub task: Task,
-    /// Share of training images, or of their pixels, classified correctly, 0 to 1.
+    /// Fraction of training images, or of their pixels, classified correctly, 0 to 1.
     pub train_accuracy: f64,
-    /// What was measured on the validation images, if it was.
-    pub validation: Option<Validated>,
-    /// Images a second over the epoch.
+    /// The results on the validation images; `None` if the epoch was not validated.
+    pub validation: Option<ValidationResult>,
+    /// Images per second over the epoch.
     pub images_per_second: f64,
-    /// Seconds that the epoch took, validation included.
+    /// Seconds of the epoch, validation included.
     pub seconds: f64,
 }
 
-/// What an epoch measured on the validation images.
+/// The results of an epoch on the validation images.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Validated {
+pub struct ValidationResult {
     /// Mean loss.
     pub loss: f64,
-    /// Share of images, or of pixels, classified correctly, 0 to 1.
+    /// Fraction of images, or of pixels, classified correctly, 0 to 1.
     pub accuracy: Option<f64>,
     /// Segmentation: mean intersection over union.
     pub miou: Option<f64>,
 }
 
-/// Receives the reports. It is called between iterations; its time is booked as bookkeeping.
+/// Receives progress reports. It is called between iterations; its time counts as bookkeeping.
 pub trait Observer {
-    /// After an iteration. Must be cheap, and must not allocate unless there is something to show.
+    /// Called after an iteration. Must be cheap, and must not allocate unless it shows something.
     fn iteration(&mut self, progress: &TrainingProgress);
-    /// After an epoch.
+    /// Called after an epoch.
     fn epoch(&mut self, result: &EpochResult);
-    /// A message.
-    fn say(&mut self, text: &str);
-    /// A warning.
+    /// Reports a message.
+    fn info(&mut self, text: &str);
+    /// Reports a warning.
     fn warn(&mut self, text: &str);
 }
 
 /// Ignores every report.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NullObserver;
 
-impl Observer for Silent {
+impl Observer for NullObserver {
     fn iteration(&mut self, _progress: &TrainingProgress) {}
     fn epoch(&mut self, _result: &EpochResult) {}
-    fn say(&mut self, _text: &str) {}
+    fn info(&mut self, _text: &str) {}
     fn warn(&mut self, _text: &str) {}
 }

@@ -1,75 +1,75 @@
-//! From what was asked for to what will be done.
+//! Resolves an experiment: settles every key for a data set, network and device.
 //!
 //! ```text
-//! Experiment   what the configuration asks for; many keys may be unset or "auto"
+//! Experiment   the configuration; many keys may be unset or "auto"
 //! data set     image shape, normalisation, samples, classes
 //! network      its number of classes                              ──▶ Resolved
 //! device       number formats, threads, caches
-//! memory limit how much of the activations may be kept (`compile::fit`)
+//! memory limit the activations that may be kept (`compile::fit`)
 //! ```
 //!
-//! A run's `experiment.toml` is its [`Resolved`]; resolving that again gives the same, so a continued run is
-//! the run that was interrupted.
+//! A run's `experiment.toml` is its [`Resolved`]; resolving it again gives the same, so a resumed run equals
+//! the interrupted one.
 
 use crate::device::OpenDevice;
-use crate::experiment::{self, Experiment, Measure};
-use crate::input::{InputPipeline, usable_cores, workers_beside};
+use crate::experiment::{self, EpochMetric, Experiment};
+use crate::input::{InputPipeline, default_loader_threads, usable_cores};
 use crate::{Schedule, TrainError};
-use stratus_data::{Dataset, Share, View};
+use stratus_data::{BatchSlice, Dataset, TtaView};
 use stratus_engine::{Precision, Stage};
 use stratus_graph::Graph;
 use stratus_run::csv::Task;
 use stratus_run::layout::NETWORK;
 
-/// An experiment with nothing left open: what programs, loaders and the training loop are made from.
+/// An experiment with every key settled, from which programs, loaders and the training loop are made.
 /// Immutable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// Every key, set to what it comes to.
+    /// Every key with its settled value.
     settings: Experiment,
     input: InputPipeline,
     precision: Precision,
     task: Task,
-    /// Samples of the data set.
+    /// Number of samples of the data set.
     samples: usize,
-    /// Whether `validation.batch_size` is another than that of training, and does not follow it.
-    own_validation_batch: bool,
+    /// Whether the validation batch differs from the training micro-batch and stays fixed.
+    fixed_validation_batch: bool,
     tail_batch: Option<usize>,
-    place: Place,
+    rank: Rank,
     stage: Option<Stage>,
-    stage_room: Option<StageRoom>,
+    stage_budget: Option<StageBudget>,
 }
 
-/// What a stage of a pipeline may need.
+/// The memory budget of a pipeline stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StageRoom {
-    /// Bytes, as far as they are known before kernels are.
+pub(crate) struct StageBudget {
+    /// Bytes, of those that are known before kernels are chosen.
     pub bytes: usize,
-    /// Whether it recomputes its activations, so that it keeps few of the parts that it is ahead.
+    /// Whether the stage recomputes its activations, so that it stores little for parts in flight.
     pub recomputes: bool,
 }
 
-/// Which of the workers that share out batches this process is.
+/// The rank of this process among the workers that divide batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its number, from 0.
+pub struct Rank {
+    /// The rank, counted from 0.
     pub rank: usize,
-    /// How many there are.
-    pub workers: usize,
+    /// The number of workers.
+    pub world_size: usize,
 }
 
-impl Place {
-    /// A process that trains alone.
-    pub const ALONE: Self = Self { rank: 0, workers: 1 };
+impl Rank {
+    /// The only worker.
+    pub const SINGLE: Self = Self { rank: 0, world_size: 1 };
 }
 
 impl Resolved {
-    /// Resolves an experiment that trains `graph` on `dataset` with `device`. For one that only measures,
-    /// `dataset` is the data set to measure on.
+    /// Resolves an experiment that trains `graph` on `dataset` with `device`. For evaluation, `dataset` is
+    /// the data set to evaluate on.
     ///
     /// # Errors
-    /// If the device cannot compute in the number format that `train.precision` asks for, or the network's
-    /// answers are not of the data set's kind.
+    /// If the device does not support the number format of `train.precision`, or the network is not for the
+    /// task of the data set.
     pub fn new(
         experiment: &Experiment,
         dataset: &dyn Dataset,
@@ -77,7 +77,7 @@ impl Resolved {
         device: &OpenDevice,
     ) -> Result<Self, TrainError> {
         let mut experiment = experiment.clone();
-        experiment.data.workers = experiment.data.workers.or_else(|| workers_beside(device));
+        experiment.data.workers = experiment.data.workers.or_else(|| default_loader_threads(device));
         let experiment = &experiment;
         let input = InputPipeline::new(experiment, dataset);
         let input = match graph.shape(graph.output).0[..] {
@@ -86,7 +86,7 @@ impl Resolved {
         };
         let precision = precision(experiment.train.precision, device)?;
         let task = task(dataset, graph)?;
-        expect_measures(experiment, task)?;
+        check_metrics(experiment, task)?;
         let mut settings = experiment.completed();
         settings.train.precision = match precision {
             Precision::F16 => experiment::Precision::F16,
@@ -101,7 +101,7 @@ impl Resolved {
         settings.data.mean.get_or_insert_with(|| decimals(&input.normalisation.mean));
         settings.data.std.get_or_insert_with(|| decimals(&input.normalisation.std));
         let samples = dataset.len();
-        let own_validation_batch =
+        let fixed_validation_batch =
             experiment.validation.batch_size.is_some_and(|batch| batch != experiment.micro_batch_size());
         let resolved = Self {
             settings,
@@ -109,11 +109,11 @@ impl Resolved {
             precision,
             task,
             samples,
-            own_validation_batch,
+            fixed_validation_batch,
             tail_batch: None,
-            place: Place::ALONE,
+            rank: Rank::SINGLE,
             stage: None,
-            stage_room: None,
+            stage_budget: None,
         };
         Ok(resolved.with_tail())
     }
@@ -124,68 +124,69 @@ impl Resolved {
         Self { tail_batch, ..self }
     }
 
-    /// The same for one of several workers.
+    /// The same experiment for another worker.
     #[must_use]
-    pub fn with_place(&self, place: Place) -> Self {
-        Self { place, ..self.clone() }
+    pub fn with_rank(&self, rank: Rank) -> Self {
+        Self { rank, ..self.clone() }
     }
 
-    /// The same for one stage of a pipeline, or for the whole network.
+    /// The same experiment for one pipeline stage, or for the whole network.
     #[must_use]
     pub fn with_stage(&self, stage: Option<Stage>) -> Self {
         Self { stage, ..self.clone() }
     }
 
-    /// The same with stages that are to need no more than this.
+    /// The same experiment with another memory budget of pipeline stages.
     #[must_use]
-    pub(crate) fn with_stage_room(&self, room: StageRoom) -> Self {
-        Self { stage_room: Some(room), ..self.clone() }
+    pub(crate) fn with_stage_budget(&self, budget: StageBudget) -> Self {
+        Self { stage_budget: Some(budget), ..self.clone() }
     }
 
-    /// What a stage may need.
+    /// The memory budget of a pipeline stage.
     #[must_use]
-    pub(crate) fn stage_room(&self) -> StageRoom {
-        self.stage_room.unwrap_or(StageRoom { bytes: self.memory_limit(), recomputes: false })
+    pub(crate) fn stage_budget(&self) -> StageBudget {
+        self.stage_budget.unwrap_or(StageBudget { bytes: self.memory_limit(), recomputes: false })
     }
 
-    /// Which stage of a pipeline this process is.
+    /// The pipeline stage of this process; `None` without stages.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.stage
     }
 
-    /// Which of the workers this process is.
+    /// The rank of this process among the workers.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn rank(&self) -> Rank {
+        self.rank
     }
 
-    /// Into how many parts a batch is cut, at least 1.
+    /// The number of parts of a batch, at least 1.
     #[must_use]
     pub fn parts(&self) -> usize {
         self.settings.train.parts.max(1)
     }
 
-    /// The parts of every batch that this worker has.
+    /// The parts of every batch that belong to this worker.
     #[must_use]
-    pub fn share(&self) -> Share {
-        let (parts, Place { rank, workers }) = (self.parts(), self.place);
+    pub fn batch_slice(&self) -> BatchSlice {
+        let (parts, Rank { rank, world_size: workers }) = (self.parts(), self.rank);
         let count = parts / workers;
-        Share { parts, first: rank * count, count }
+        BatchSlice { parts, first: rank * count, count }
     }
 
-    /// The same in batches of another size, which is not 0.
+    /// The same experiment with another batch size, which is not 0.
     #[must_use]
     pub fn with_batch_size(&self, batch: usize) -> Self {
         let mut resolved = self.clone();
         resolved.settings.train.batch_size = batch.max(1);
-        if !resolved.own_validation_batch {
+        if !resolved.fixed_validation_batch {
             resolved.settings.validation.batch_size = Some(resolved.settings.micro_batch_size().max(1));
         }
         resolved.with_tail()
     }
 
-    /// The same with at most `kib` KiB of activations and gradients alive at once; `None` keeps all of them.
+    /// The same experiment with at most `kib` KiB of activations and gradients alive at once; `None` keeps
+    /// all of them.
     #[must_use]
     pub(crate) fn with_activations_kib(&self, kib: Option<usize>) -> Self {
         let mut resolved = self.clone();
@@ -193,21 +194,21 @@ impl Resolved {
         resolved
     }
 
-    /// Every configuration key, set to what it comes to.
+    /// Every configuration key with its settled value.
     #[must_use]
     pub fn settings(&self) -> &Experiment {
         &self.settings
     }
 
-    /// How images become batches.
+    /// The input pipeline.
     #[must_use]
     pub fn input(&self) -> &InputPipeline {
         &self.input
     }
 
-    /// The most loader threads: `data.workers`, or where training decides, the usable cores.
+    /// The maximum number of loader threads: `data.workers`, or the usable cores if training decides.
     #[must_use]
-    pub fn most_workers(&self) -> usize {
+    pub fn max_loader_threads(&self) -> usize {
         self.settings.data.workers.unwrap_or_else(usable_cores)
     }
 
@@ -217,25 +218,25 @@ impl Resolved {
         self.precision
     }
 
-    /// What the network learns to say of an image.
+    /// The task of the network.
     #[must_use]
     pub fn task(&self) -> Task {
         self.task
     }
 
-    /// Samples of an epoch.
+    /// The number of samples of an epoch.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// Samples in an epoch's last batch; `None` if it is a whole one, or dropped.
+    /// Samples in an epoch's last batch; `None` if it is whole or dropped.
     #[must_use]
     pub fn tail_batch(&self) -> Option<usize> {
         self.tail_batch
     }
 
-    /// Samples in a batch of validation.
+    /// Samples in a validation batch.
     #[must_use]
     pub fn validation_batch(&self) -> usize {
         self.settings.validation_batch_size()
@@ -247,32 +248,32 @@ impl Resolved {
         self.settings.train.tile_kib.unwrap_or(0) << 10
     }
 
-    /// Bytes that parameters, activations and scratch may take.
+    /// Maximum bytes of parameters, activations and scratch.
     #[must_use]
     pub fn memory_limit(&self) -> usize {
         self.settings.train.memory_limit_mib.map_or(usize::MAX, |mib| mib << 20)
     }
 
-    /// Bytes of activations and gradients that may be alive at once; more are recomputed in the backward
-    /// pass.
+    /// Maximum bytes of activations and gradients that are alive at once; others are recomputed in the
+    /// backward pass.
     #[must_use]
     pub fn activations_limit(&self) -> usize {
         self.settings.train.activations_kib.map_or(usize::MAX, |kib| kib << 10)
     }
 
-    /// The views of each image that validation averages over; the first is the image as it is.
+    /// The views of each image that validation averages over; the first is the image itself.
     #[must_use]
-    pub fn views(&self) -> Vec<View> {
+    pub fn views(&self) -> Vec<TtaView> {
         validation_views(&self.settings)
     }
 
-    /// How the learning rate moves.
+    /// The learning rate schedule.
     #[must_use]
     pub fn schedule(&self) -> Schedule {
-        Schedule::of(&self.settings)
+        Schedule::from_experiment(&self.settings)
     }
 
-    /// The content of a run's `experiment.toml`. A layer file is named as the copy beside it.
+    /// The content of a run's `experiment.toml`. It refers to the run's copy of a layer file.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut recorded = self.settings.clone();
@@ -284,87 +285,93 @@ impl Resolved {
 }
 
 /// The views of each image that validation averages over.
-pub(crate) fn validation_views(experiment: &Experiment) -> Vec<View> {
-    View::all(experiment.validation.mirror, experiment.validation.shift)
+pub(crate) fn validation_views(experiment: &Experiment) -> Vec<TtaView> {
+    TtaView::all(experiment.validation.mirror, experiment.validation.shift)
 }
 
-/// What `graph` can learn to say of the images of `dataset`.
+/// The task of `graph` on the images of `dataset`.
+///
+/// # Errors
+/// If they are for different tasks.
 fn task(dataset: &dyn Dataset, graph: &Graph) -> Result<Task, TrainError> {
-    let of_data = if dataset.masks() { Task::Segmentation } else { Task::Classification };
-    let of_network = match graph.shape(graph.output).0.len() {
+    let data_task = if dataset.has_masks() { Task::Segmentation } else { Task::Classification };
+    let network_task = match graph.shape(graph.output).0.len() {
         3 => Task::Segmentation,
         _ => Task::Classification,
     };
-    let (problem, hint) = match (of_data, of_network) {
+    let (problem, hint) = match (data_task, network_task) {
         (Task::Segmentation, Task::Classification) => (
             format!(
-                "data set `{}` has a class for every pixel, but network `{}` gives one answer for an image",
+                "data set `{}` is for segmentation, but network `{}` is for classification",
                 dataset.name(),
                 graph.name
             ),
-            "choose a segmentation network with model.name, or a data set with a class for every image with \
-             data.name; `stratus model list` and `stratus data list` name them",
+            "choose a segmentation network with model.name, or a classification data set with data.name; \
+             `stratus model list` and `stratus data list` list them",
         ),
         (Task::Classification, Task::Segmentation) => (
             format!(
-                "network `{}` gives a class for every pixel, but data set `{}` has one class for an image",
+                "network `{}` is for segmentation, but data set `{}` is for classification",
                 graph.name,
                 dataset.name()
             ),
-            "choose a data set with masks, such as camvid, with data.name; `stratus data list` names them",
+            "choose a data set with masks, such as camvid, with data.name; `stratus data list` lists them",
         ),
-        _ => return Ok(of_data),
+        _ => return Ok(data_task),
     };
     Err(TrainError::Configuration { problem, hint: hint.to_owned() })
 }
 
-/// Checks that the measures that an experiment goes by are those of its task.
-fn expect_measures(experiment: &Experiment, task: Task) -> Result<(), TrainError> {
+/// Checks that the metrics of an experiment's settings are metrics of its task.
+fn check_metrics(experiment: &Experiment, task: Task) -> Result<(), TrainError> {
     let stopping = &experiment.early_stopping;
-    let measures = [
+    let metrics = [
         ("train.early_stopping.measure", stopping.patience.map(|_| stopping.measure)),
         ("checkpoint.keep_best", experiment.checkpoint.keep_best),
     ];
-    for (key, measure) in measures {
-        if let Some(measure) = measure.filter(|measure| !measure.is_of(task)) {
+    for (key, metric) in metrics {
+        if let Some(metric) = metric.filter(|metric| !metric.applies_to(task)) {
             return Err(TrainError::Configuration {
-                problem: format!("{key} is {measure}, which this run does not measure"),
-                hint: format!("choose one that it measures: {}", Measure::names(task).join(", ")),
+                problem: format!("{key}: this run does not record {metric}"),
+                hint: format!("choose one of: {}", EpochMetric::names(task).join(", ")),
             });
         }
     }
     Ok(())
 }
 
-/// The number format that `train.precision` comes to.
+/// The number format for `train.precision` on a device.
+///
+/// # Errors
+/// If the device does not support it.
 pub(crate) fn precision(key: experiment::Precision, device: &OpenDevice) -> Result<Precision, TrainError> {
     let precision = match key {
         experiment::Precision::F32 => Precision::F32,
         experiment::Precision::Bf16 => Precision::Bf16,
         experiment::Precision::F16 => Precision::F16,
-        experiment::Precision::Auto if device.fast_bf16 => Precision::Bf16,
+        experiment::Precision::Auto if device.has_native_bf16 => Precision::Bf16,
         experiment::Precision::Auto => Precision::F32,
     };
-    let possible = device.backend.precisions();
-    if possible.contains(&precision) {
+    let supported = device.backend.precisions();
+    if supported.contains(&precision) {
         return Ok(precision);
     }
-    let possible: Vec<String> = possible.iter().map(ToString::to_string).collect();
+    let supported: Vec<String> = supported.iter().map(ToString::to_string).collect();
     let hint = match precision {
-        Precision::F16 => "take a GPU with --set train.device=cuda, or a number format that is possible here",
+        Precision::F16 => "use a GPU with --set train.device=cuda, or another number format",
         _ => "set train.precision to one of these",
     };
     Err(TrainError::Configuration {
         problem: format!(
-            "train.precision is {precision}; {} computes in {} on this machine",
+            "train.precision = {precision} is not supported: {} computes in {} on this machine",
             device.backend.name(),
-            possible.join(", ")
+            supported.join(", ")
         ),
         hint: hint.to_owned(),
     })
 }
 
-/// The shortest decimal that reads as the same `f32`, as an `f64`: 0.1307, not 0.13070000708.
+/// The shortest decimal that parses to the same `f32`, as an `f64`: 0.1307, not 0.13070000708.
 fn shortest_decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
@@ -388,13 +395,13 @@ mod tests {
         let options = crate::input::open_options(experiment);
         let set = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
         let set: Arc<dyn Dataset> = Arc::from(set);
-        let graph = Network::of(experiment, set.as_ref()).unwrap().graph;
+        let graph = Network::for_dataset(experiment, set.as_ref()).unwrap().graph;
         let device = OpenDevice::new(Box::new(ReferenceBackend));
         Resolved::new(experiment, set.as_ref(), &graph, &device).unwrap()
     }
 
     #[test]
-    fn nothing_is_left_open() {
+    fn settles_every_key() {
         let resolved = resolve(&experiment(&[]));
         let Experiment { data, model, train, validation, .. } = resolved.settings();
         assert_eq!(data.shape.as_deref(), Some(&resolved.input().shape[..]));
@@ -405,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_resolved_resolves_to_itself() {
+    fn resolving_twice_gives_the_same() {
         for keys in [
             &[][..],
             &[("data.mean", "[0.25]")],

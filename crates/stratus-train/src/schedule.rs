@@ -1,26 +1,25 @@
 //! The learning rate as a pure function of the iteration.
 //!
-//! Iterations are counted from 0 over the whole of training, so a resumed run asks the same question and gets
-//! the same answer.
+//! Iterations are counted from 0 over the whole training, so a resumed run has the same learning rates.
 
 use crate::experiment::{Experiment, ScheduleName};
 use std::f64::consts::PI;
 
-/// How the learning rate changes during training.
+/// The schedule of the learning rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The highest learning rate.
     pub rate: f64,
     /// Epochs of linear warm-up.
     pub warmup_epochs: f64,
-    /// How it goes up and down.
+    /// The shape after the warm-up.
     pub shape: ScheduleShape,
 }
 
-/// The shape of a schedule. Those that run to the end of training begin after the warm-up.
+/// The shape of a schedule. Shapes that run to the end of training start after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScheduleShape {
-    /// Always the same.
+    /// A constant rate.
     Constant,
     /// Multiplied by `gamma` every `step_epochs` epochs, counted from the start of training.
     Step {
@@ -29,34 +28,34 @@ pub enum ScheduleShape {
         /// The factor of each step.
         gamma: f64,
     },
-    /// To `final_rate` along half a cosine (Loshchilov and Hutter 2017, without restarts).
+    /// Falls to `final_rate` along half a cosine (Loshchilov and Hutter 2017, without restarts).
     Cosine {
-        /// The learning rate that the end of training would reach.
+        /// The learning rate at the end of training.
         final_rate: f64,
     },
-    /// To `final_rate` as `(1 - iteration / iterations)^power`, the "poly" policy of DeepLab (Chen et al.,
-    /// "DeepLab", 2017, section 4.1).
+    /// Falls to `final_rate` as `(1 - iteration / iterations)^power`, the "poly" policy of DeepLab (Chen et
+    /// al., "DeepLab", 2017, section 4.1).
     Poly {
-        /// 1: a straight line; smaller: falls late; larger: falls soon.
+        /// The exponent. 1 falls along a straight line, smaller values fall later, larger values sooner.
         power: f64,
-        /// The learning rate that the end of training would reach.
+        /// The learning rate at the end of training.
         final_rate: f64,
     },
-    /// Up and down along half cosines (Smith and Topin 2018, in the two-phase shape of PyTorch's
-    /// `OneCycleLR`, with the momentum left as it is). The last iteration has the lowest rate.
+    /// Rises and falls along half cosines (Smith and Topin 2018, in the two-phase shape of PyTorch's
+    /// `OneCycleLR`, without changing the momentum). The last iteration has the lowest rate.
     OneCycle {
-        /// Share of the cycle, 0 to 1, in which the rate rises.
+        /// Fraction of the cycle, 0 to 1, in which the rate rises.
         peak_at: f64,
-        /// The rate begins at the highest divided by this.
+        /// The first rate is the highest divided by this.
         initial_divisor: f64,
-        /// The rate ends at its beginning divided by this.
+        /// The last rate is the first divided by this.
         final_divisor: f64,
     },
 }
 
 impl Schedule {
     /// The schedule of an experiment, its rates scaled to the batch size.
-    pub fn of(experiment: &Experiment) -> Self {
+    pub fn from_experiment(experiment: &Experiment) -> Self {
         let settings = &experiment.schedule;
         let factor = experiment.learning_rate_factor().unwrap_or(1.0);
         let final_rate = settings.final_learning_rate * factor;
@@ -77,7 +76,7 @@ impl Schedule {
         Schedule { rate, warmup_epochs: settings.warmup_epochs, shape }
     }
 
-    /// The learning rate of an iteration of training, which has `total` of them in all.
+    /// The learning rate of an iteration of a training with `total` iterations.
     pub fn learning_rate(&self, iteration: u64, iterations_per_epoch: u64, total: u64) -> f64 {
         let per_epoch = iterations_per_epoch.max(1);
         let rate = self.rate;
@@ -92,8 +91,8 @@ impl Schedule {
                 anneal(rate, final_rate, progress(iteration as f64, rising, total as f64))
             }
             ScheduleShape::Poly { power, final_rate } => {
-                let left = 1.0 - progress(iteration as f64, rising, total as f64);
-                final_rate + (rate - final_rate) * left.powf(power)
+                let remaining = 1.0 - progress(iteration as f64, rising, total as f64);
+                final_rate + (rate - final_rate) * remaining.powf(power)
             }
             ScheduleShape::OneCycle { peak_at, initial_divisor, final_divisor } => {
                 let first = rate / initial_divisor;
@@ -116,19 +115,19 @@ fn warmup(iteration: u64, rising: f64) -> f64 {
     if done < rising { done / rising } else { 1.0 }
 }
 
-/// How far `now` is from `from` to `to`, 0 to 1.
+/// The position of `now` between `from` and `to`, 0 to 1.
 fn progress(now: f64, from: f64, to: f64) -> f64 {
     if to > from { ((now - from) / (to - from)).clamp(0.0, 1.0) } else { f64::from(u8::from(now > from)) }
 }
 
-/// From `from` to `to` along half a cosine; exact at both ends.
-fn anneal(from: f64, to: f64, share: f64) -> f64 {
-    if share <= 0.0 {
+/// The value at `fraction` of half a cosine from `from` to `to`; exact at both ends.
+fn anneal(from: f64, to: f64, fraction: f64) -> f64 {
+    if fraction <= 0.0 {
         from
-    } else if share >= 1.0 {
+    } else if fraction >= 1.0 {
         to
     } else {
-        to + (from - to) * 0.5 * (1.0 + (PI * share).cos())
+        to + (from - to) * 0.5 * (1.0 + (PI * fraction).cos())
     }
 }
 
@@ -140,7 +139,7 @@ mod tests {
     const ONE_CYCLE: ScheduleShape =
         ScheduleShape::OneCycle { peak_at: 0.3, initial_divisor: 25.0, final_divisor: 1e4 };
 
-    fn of(rate: f64, warmup_epochs: f64, shape: ScheduleShape) -> Schedule {
+    fn new_schedule(rate: f64, warmup_epochs: f64, shape: ScheduleShape) -> Schedule {
         Schedule { rate, warmup_epochs, shape }
     }
 
@@ -149,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn step_is_that_of_the_decks() {
-        let schedule = of(0.003, 0.0, ScheduleShape::Step { step_epochs: 10, gamma: 0.3 });
+    fn step_multiplies_the_rate_every_step_epochs() {
+        let schedule = new_schedule(0.003, 0.0, ScheduleShape::Step { step_epochs: 10, gamma: 0.3 });
         for (epoch, rate) in [(0, 0.003), (9, 0.003), (10, 0.0009), (19, 0.0009), (20, 0.00027)] {
             close(schedule.learning_rate(epoch * 59, 59, 3000), rate);
             close(schedule.learning_rate(epoch * 59 + 58, 59, 3000), rate);
@@ -158,14 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn warmup_rises_to_the_rate_and_stays() {
-        let schedule = of(1.0, 0.5, ScheduleShape::Constant);
+    fn warmup_rises_linearly_to_the_rate() {
+        let schedule = new_schedule(1.0, 0.5, ScheduleShape::Constant);
         let rates: Vec<f64> = (0..7).map(|i| schedule.learning_rate(i, 8, 80)).collect();
         assert_eq!(rates, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0]);
     }
 
-    /// The rate rises to that with which the shape begins, and what follows is the shape of a shorter
-    /// training.
+    /// The rate rises to the initial rate of the shape; then follows the shape of a shorter training.
     #[test]
     fn every_shape_can_have_a_warmup() {
         for shape in [
@@ -174,11 +172,11 @@ mod tests {
             ScheduleShape::Poly { power: 0.9, final_rate: 0.1 },
             ONE_CYCLE,
         ] {
-            let (warmed, plain) = (of(1.0, 2.0, shape), of(1.0, 0.0, shape));
+            let (warmed, plain) = (new_schedule(1.0, 2.0, shape), new_schedule(1.0, 0.0, shape));
             let first = plain.learning_rate(0, 10, 80);
             for iteration in 0..20 {
-                let share = (iteration + 1) as f64 / 20.0;
-                close(warmed.learning_rate(iteration, 10, 100), first * share);
+                let fraction = (iteration + 1) as f64 / 20.0;
+                close(warmed.learning_rate(iteration, 10, 100), first * fraction);
             }
             for iteration in 0..80 {
                 let (warmed, plain) =
@@ -186,31 +184,31 @@ mod tests {
                 assert_eq!(warmed, plain, "{shape:?}, iteration {iteration}");
             }
         }
-        // Steps stay where they are.
-        let schedule = of(1.0, 2.0, ScheduleShape::Step { step_epochs: 5, gamma: 0.5 });
+        // A warm-up does not move steps.
+        let schedule = new_schedule(1.0, 2.0, ScheduleShape::Step { step_epochs: 5, gamma: 0.5 });
         let rates = [0, 19, 49, 50].map(|iteration| schedule.learning_rate(iteration, 10, 100));
         assert_eq!(rates, [0.05, 1.0, 1.0, 0.5]);
     }
 
     #[test]
     fn cosine_halves_in_the_middle() {
-        let schedule = of(1.0, 0.0, ScheduleShape::Cosine { final_rate: 0.2 });
+        let schedule = new_schedule(1.0, 0.0, ScheduleShape::Cosine { final_rate: 0.2 });
         close(schedule.learning_rate(0, 10, 100), 1.0);
         close(schedule.learning_rate(50, 10, 100), 0.6);
         close(schedule.learning_rate(100, 10, 100), 0.2);
     }
 
     #[test]
-    fn cosine_begins_to_fall_after_the_warmup() {
-        let schedule = of(1.0, 2.0, ScheduleShape::Cosine { final_rate: 0.0 });
+    fn cosine_falls_after_the_warmup() {
+        let schedule = new_schedule(1.0, 2.0, ScheduleShape::Cosine { final_rate: 0.0 });
         close(schedule.learning_rate(19, 10, 100), 1.0);
         close(schedule.learning_rate(60, 10, 100), 0.5);
     }
 
-    /// The rates of PyTorch's `PolynomialLR(total_iters=10, power=0.9)`, from a rate of 0.01.
+    /// Compared with the rates of PyTorch's `PolynomialLR(total_iters=10, power=0.9)`, from a rate of 0.01.
     #[test]
-    fn poly_is_that_of_deeplab() {
-        let schedule = of(0.01, 0.0, ScheduleShape::Poly { power: 0.9, final_rate: 0.0 });
+    fn poly_matches_pytorch() {
+        let schedule = new_schedule(0.01, 0.0, ScheduleShape::Poly { power: 0.9, final_rate: 0.0 });
         let rates = [
             0.01,
             0.009095325760829623,
@@ -227,7 +225,7 @@ mod tests {
         for (iteration, rate) in rates.into_iter().enumerate() {
             close(schedule.learning_rate(iteration as u64, 5, 10), rate);
         }
-        let line = of(1.0, 0.0, ScheduleShape::Poly { power: 1.0, final_rate: 0.5 });
+        let line = new_schedule(1.0, 0.0, ScheduleShape::Poly { power: 1.0, final_rate: 0.5 });
         assert_eq!([0, 5, 10].map(|iteration| line.learning_rate(iteration, 5, 10)), [1.0, 0.75, 0.5]);
     }
 
@@ -235,7 +233,7 @@ mod tests {
     /// 0.3 · 10 − 1 = 2, the fall at step 9.
     #[test]
     fn one_cycle_follows_the_published_shape() {
-        let schedule = of(1.0, 0.0, ONE_CYCLE);
+        let schedule = new_schedule(1.0, 0.0, ONE_CYCLE);
         let at = |iteration| schedule.learning_rate(iteration, 5, 10);
         let low = 0.04 / 1e4;
         close(at(0), 0.04);
@@ -246,8 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_too_short_for_a_shape_still_have_a_rate() {
-        let schedule = of(1.0, 0.0, ONE_CYCLE);
+    fn very_short_runs_have_a_positive_rate() {
+        let schedule = new_schedule(1.0, 0.0, ONE_CYCLE);
         for total in 0..4 {
             for iteration in 0..5 {
                 let rate = schedule.learning_rate(iteration, 0, total);
@@ -258,13 +256,14 @@ mod tests {
     }
 
     fn schedules() -> impl Strategy<Value = Schedule> {
-        let share = 0.0..1.0f64;
+        let fraction = 0.0..1.0f64;
         let shape = prop_oneof![
             Just(ScheduleShape::Constant),
             (1..20u64, 0.01..1.0f64)
                 .prop_map(|(step_epochs, gamma)| ScheduleShape::Step { step_epochs, gamma }),
-            share.clone().prop_map(|final_rate| ScheduleShape::Cosine { final_rate }),
-            (0.01..10.0f64, share).prop_map(|(power, final_rate)| ScheduleShape::Poly { power, final_rate }),
+            fraction.clone().prop_map(|final_rate| ScheduleShape::Cosine { final_rate }),
+            (0.01..10.0f64, fraction)
+                .prop_map(|(power, final_rate)| ScheduleShape::Poly { power, final_rate }),
             (0.0..0.99f64, 1.0..100.0f64, 1.0..1e6f64).prop_map(
                 |(peak_at, initial_divisor, final_divisor)| ScheduleShape::OneCycle {
                     peak_at,
@@ -288,9 +287,9 @@ mod tests {
     }
 
     proptest! {
-        /// The configured rate is the highest one, and no iteration is without a finite rate.
+        /// The configured rate is the highest, and every rate is finite.
         #[test]
-        fn rates_stay_between_nothing_and_the_configured_rate(
+        fn rates_stay_between_zero_and_the_configured_rate(
             schedule in schedules(), per_epoch in 0..500u64, total in 0..5000u64, iteration in 0..6000u64,
         ) {
             let rate = schedule.rate;
@@ -298,11 +297,11 @@ mod tests {
             prop_assert!((0.0..=rate * (1.0 + 1e-12)).contains(&now), "{now} of {rate}");
         }
 
-        /// One cycle rises, then falls: never up again after it went down.
+        /// A cycle never rises again after it has fallen.
         #[test]
         fn one_cycle_has_one_peak(peak_at in 0.0..0.99f64, total in 1..400u64) {
             let shape = ScheduleShape::OneCycle { peak_at, initial_divisor: 25.0, final_divisor: 1e4 };
-            let schedule = of(1.0, 0.0, shape);
+            let schedule = new_schedule(1.0, 0.0, shape);
             let rates: Vec<f64> = (0..total).map(|i| schedule.learning_rate(i, 10, total)).collect();
             let mut falling = false;
             for pair in rates.windows(2) {

@@ -1,4 +1,4 @@
-//! What can be wrong with a weights file, and what to do about it.
+//! Errors of weights files.
 
 use std::io;
 use std::path::Path;
@@ -8,68 +8,62 @@ use stratus_base::FileError;
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error about one weights file: which, what is wrong, what to do.
+/// The error of a weights file, with its path.
 pub type Error = FileError<Problem>;
 
-/// What is wrong with a weights file. The message ends with what to do.
+/// The problem of a weights file. The message ends with a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was attempted: "open", "read", ….
+        /// The failed action, such as "open" or "read".
         action: &'static str,
-        /// The system's answer.
+        /// The cause.
         source: io::Error,
     },
-    /// Another kind of file.
-    #[error("this is {what}; {remedy}")]
-    Kind {
-        /// What it is.
-        what: String,
-        /// What to do.
+    /// The file is of another kind.
+    #[error("this is {kind}; {remedy}")]
+    WrongKind {
+        /// The kind of the file.
+        kind: String,
+        /// The remedy.
         remedy: &'static str,
     },
     /// The bytes contradict the format.
     #[error("the file is damaged: {0}; download or save it again")]
     Damaged(String),
-    /// The file asks for a Python object that a state dict does not need.
+    /// The pickle refers to a Python object that is not on the closed list.
     #[error(
-        "the file would run `{0}` when Python opens it, which no state dict needs: refused, nothing was \
-         executed; save only the tensors, torch.save(model.state_dict(), path)"
+        "refused pickle global `{0}` (code execution); nothing was executed; save only the tensors: \
+         torch.save(model.state_dict(), path)"
     )]
-    Global(String),
-    /// The pickle uses an instruction, or an object, that a state dict does not need.
-    #[error(
-        "{0}, which no state dict needs: refused; save only the tensors, torch.save(model.state_dict(), \
-         path)"
-    )]
-    Refused(String),
-    /// Larger than any state dict.
-    #[error(
-        "there are more than {limit} {what}: refused; save only the tensors, torch.save(model.state_dict(), \
-         path)"
-    )]
+    ForbiddenGlobal(String),
+    /// The pickle uses an instruction or an object that is not supported.
+    #[error("unsupported pickle: {0}; save only the tensors: torch.save(model.state_dict(), path)")]
+    UnsupportedPickle(String),
+    /// The file exceeds a limit.
+    #[error("more than {limit} {items}; save only the tensors: torch.save(model.state_dict(), path)")]
     Limit {
-        /// What there is too much of.
-        what: &'static str,
-        /// How much is accepted.
+        /// The limited items, such as "bytes in the header".
+        items: &'static str,
+        /// The limit.
         limit: usize,
     },
-    /// One tensor cannot be used.
+    /// A tensor cannot be used.
     #[error("tensor {name}: {reason}; {remedy}")]
     Tensor {
-        /// Its name.
+        /// The name of the tensor.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
 }
 
-/// A result without the file's path yet.
+/// A result whose error has no path yet.
 pub(crate) type Parsed<T> = std::result::Result<T, Problem>;
 
 impl Problem {
@@ -81,7 +75,7 @@ impl Problem {
         Self::Damaged(reason.into())
     }
 
-    pub(crate) fn at(self, path: &Path) -> Error {
+    pub(crate) fn in_file(self, path: &Path) -> Error {
         FileError::new(path, self)
     }
 }

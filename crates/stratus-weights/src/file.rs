@@ -1,4 +1,4 @@
-//! A weights file: its tensors by name, their values on demand.
+//! Weights files: their tensors by name, values on demand.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -9,13 +9,13 @@ use half::{bf16, f16};
 use rawzip::FileReader;
 
 use crate::error::{Parsed, Problem, Result};
-use crate::source::{Source, reserve};
-use crate::{Matching, match_tensors, safetensors, torch};
+use crate::source::{Source, try_with_capacity};
+use crate::{MatchReport, match_tensors, safetensors, torch};
 
-/// Elements converted at a time.
-const PIECE: u64 = 1 << 18;
+/// The number of elements converted at a time.
+const CHUNK_ELEMENTS: u64 = 1 << 18;
 
-/// The type of a tensor's elements in its file.
+/// The element type of a tensor in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dtype {
@@ -35,16 +35,16 @@ pub enum Dtype {
     I16,
     /// 8-bit integers.
     I8,
-    /// 8-bit integers without sign.
+    /// Unsigned 8-bit integers.
     U8,
-    /// Truth values, a byte each.
+    /// Booleans of one byte.
     Bool,
-    /// A type whose values are not read.
+    /// A type whose values cannot be read.
     Other,
 }
 
 impl Dtype {
-    /// The bytes of an element; 0 for [`Dtype::Other`].
+    /// The size of an element in bytes; 0 for [`Dtype::Other`].
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -56,7 +56,7 @@ impl Dtype {
         }
     }
 
-    /// Whether it is a floating-point type whose values can be read: a weight.
+    /// Returns whether this is a floating-point type whose values can be read.
     #[must_use]
     pub fn is_float(self) -> bool {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16)
@@ -87,22 +87,22 @@ impl fmt::Display for Dtype {
 pub enum Format {
     /// safetensors.
     Safetensors,
-    /// What `torch.save` writes since PyTorch 1.6: a pickle and its storages in a zip archive.
+    /// The format of `torch.save` since PyTorch 1.6: a pickle and its storages in a zip archive.
     Torch,
 }
 
-/// A tensor of a weights file: what it is and where, without its values.
+/// The description of a tensor of a weights file, without its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedTensor {
     /// The name: `layer1.0.conv1.weight`.
     pub name: String,
-    /// The extents, outermost first; empty for a single value.
+    /// The dimensions, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
     /// The type in the file.
     pub dtype: Dtype,
-    /// The byte of the file where the first element lies.
+    /// The offset of the first element in the file, in bytes.
     pub(crate) offset: u64,
-    /// Elements from one index to the next, per extent; none where they lie row-major and dense.
+    /// The stride of each dimension in elements; `None` if the tensor is row-major and dense.
     pub(crate) strides: Option<Vec<u64>>,
 }
 
@@ -114,7 +114,7 @@ impl NamedTensor {
         self.shape.iter().product()
     }
 
-    /// The elements of the file from the first to the last of this tensor.
+    /// The number of elements in the file from the first to the last of this tensor.
     fn span(&self) -> u64 {
         match &self.strides {
             Some(_) if self.elements() == 0 => 0,
@@ -131,7 +131,7 @@ impl NamedTensor {
 /// ```no_run
 /// # fn main() -> Result<(), stratus_weights::Error> {
 /// let file = stratus_weights::WeightsFile::open("resnet50.pth")?;
-/// for tensor in file.floats() {
+/// for tensor in file.float_tensors() {
 ///     let values = file.read(tensor)?;
 ///     println!("{} {:?} {}", tensor.name, tensor.shape, values.len());
 /// }
@@ -143,94 +143,95 @@ pub struct WeightsFile {
     source: Source,
     contents: Contents,
     index: HashMap<String, usize>,
-    /// What was taken off every name.
+    /// The prefix that was stripped from every name.
     prefix: String,
 }
 
-/// What programs put before every name of a network that they wrap: `torch.nn.DataParallel` and its like,
-/// `torch.compile`, and Lightning.
-const WRAPPERS: [&str; 3] = ["module.", "_orig_mod.", "model."];
-/// What `torch.optim.swa_utils.AveragedModel` counts beside the network that it wraps.
-const AVERAGED: &str = "n_averaged";
+/// The prefixes that wrappers add to every name: `torch.nn.DataParallel` and the like, `torch.compile`, and
+/// Lightning.
+const WRAPPER_PREFIXES: [&str; 3] = ["module.", "_orig_mod.", "model."];
+/// The counter that `torch.optim.swa_utils.AveragedModel` adds to the network that it wraps.
+const SWA_COUNTER: &str = "n_averaged";
 
-/// Takes off what wrappers put before every name, however many there are; returns all of it.
-fn take_prefix(tensors: &mut [NamedTensor]) -> String {
+/// Strips the prefixes of all wrappers from every name. Returns the stripped prefix.
+fn strip_wrapper_prefixes(tensors: &mut [NamedTensor]) -> String {
     let mut prefix = String::new();
     let mut wrapped: Vec<&mut NamedTensor> =
-        tensors.iter_mut().filter(|tensor| tensor.name != AVERAGED).collect();
+        tensors.iter_mut().filter(|tensor| tensor.name != SWA_COUNTER).collect();
     let wraps = |wrapper: &str, wrapped: &[&mut NamedTensor]| {
         !wrapped.is_empty()
             && wrapped
                 .iter()
                 .all(|tensor| tensor.name.len() > wrapper.len() && tensor.name.starts_with(wrapper))
     };
-    while let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wraps(wrapper, &wrapped)) {
+    while let Some(wrapper) = WRAPPER_PREFIXES.iter().find(|wrapper| wraps(wrapper, &wrapped)) {
         wrapped.iter_mut().for_each(|tensor| drop(tensor.name.drain(..wrapper.len())));
         prefix.push_str(wrapper);
     }
     prefix
 }
 
-/// What a format's reader finds.
+/// The content of a file, as returned by the reader of its format.
 pub(crate) struct Contents {
     pub format: Format,
     pub tensors: Vec<NamedTensor>,
     pub metadata: BTreeMap<String, String>,
-    /// The key of the dict that was unwrapped.
-    pub unwrapped: Option<String>,
+    /// The key of the state dict in its wrapper, if there is one.
+    pub wrapper_key: Option<String>,
 }
 
 impl WeightsFile {
-    /// Opens a file and lists its tensors. The format is told by its content, not by its name.
+    /// Opens a file and lists its tensors. The format is detected from the content, not from the name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = || -> Parsed<Source> {
             let file = File::open(path).map_err(Problem::io("open"))?;
             let metadata = file.metadata().map_err(Problem::io("inspect"))?;
             if metadata.is_dir() {
-                return Err(Problem::Kind { what: "a folder".into(), remedy: "name a file in it" });
+                return Err(Problem::WrongKind { kind: "a folder".into(), remedy: "pass a file in it" });
             }
             Ok(Source::File(FileReader::from(file), metadata.len()))
         };
-        Self::new(path, source().map_err(|problem| problem.at(path))?)
+        Self::new(path, source().map_err(|problem| problem.in_file(path))?)
     }
 
-    /// The same of a file that is in memory already; `path` is what errors call it.
+    /// Lists the tensors of a file in memory. Errors refer to it as `path`.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
         Self::new(path.as_ref(), Source::Bytes(bytes))
     }
 
     fn new(path: &Path, source: Source) -> Result<Self> {
-        let mut contents = contents(&source).map_err(|problem| problem.at(path))?;
-        let prefix = take_prefix(&mut contents.tensors);
+        let mut contents = contents(&source).map_err(|problem| problem.in_file(path))?;
+        let prefix = strip_wrapper_prefixes(&mut contents.tensors);
         let index = contents.tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
         Ok(Self { path: path.to_path_buf(), source, contents, index, prefix })
     }
 
-    /// Its path.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its format.
+    /// The format of the file.
     #[must_use]
     pub fn format(&self) -> Format {
         self.contents.format
     }
 
-    /// All its tensors: of a PyTorch file in the order of the dict, of safetensors in the order of the file.
+    /// All tensors: of a PyTorch file in the order of the dict, of a safetensors file in the order of the
+    /// file.
     #[must_use]
     pub fn tensors(&self) -> &[NamedTensor] {
         &self.contents.tensors
     }
 
-    /// Its weights: the tensors of floating-point types. Counters such as `num_batches_tracked` are left out.
-    pub fn floats(&self) -> impl Iterator<Item = &NamedTensor> {
+    /// The tensors of floating-point types, which excludes counters such as `num_batches_tracked`.
+    pub fn float_tensors(&self) -> impl Iterator<Item = &NamedTensor> {
         self.contents.tensors.iter().filter(|tensor| tensor.dtype.is_float())
     }
 
-    /// The tensor of a name, with or without what was taken off every name ([`prefix`](Self::prefix)).
+    /// The tensor with a name, given with or without the stripped [`prefix`](Self::prefix).
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&NamedTensor> {
         let bare = || self.index.get(name.strip_prefix(&self.prefix)?);
@@ -243,36 +244,44 @@ impl WeightsFile {
         &self.contents.metadata
     }
 
-    /// The key that the state dict was found under, where the file wraps it: `state_dict`, `model`.
+    /// The key of the state dict, such as `state_dict` or `model`, if it is not the root of the file.
     #[must_use]
-    pub fn unwrapped(&self) -> Option<&str> {
-        self.contents.unwrapped.as_deref()
+    pub fn wrapper_key(&self) -> Option<&str> {
+        self.contents.wrapper_key.as_deref()
     }
 
-    /// What programs that wrap networks put before every name, which was taken off: `module.` of
-    /// `torch.nn.DataParallel`, `_orig_mod.` of `torch.compile`, `model.` of Lightning, or several.
+    /// The prefix that was stripped from every name: `module.` of `torch.nn.DataParallel`, `_orig_mod.` of
+    /// `torch.compile`, `model.` of Lightning, or several of them.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// How its weights fit the tensors that a network wants, see [`match_tensors`]. A network whose own names
-    /// all begin like that has them with it.
-    pub fn matching<'a>(&'a self, wanted: impl IntoIterator<Item = (&'a str, &'a [usize])>) -> Matching {
-        let wanted: Vec<_> = wanted.into_iter().collect();
-        let named = |prefix: &str| {
-            let floats =
-                self.floats().map(|tensor| (format!("{prefix}{}", tensor.name), tensor.shape.as_slice()));
+    /// Matches the tensors with the `expected` tensors of a network, see [`match_tensors`]. The stripped
+    /// prefix is restored if all names of the network start with it.
+    pub fn match_network<'a>(
+        &'a self,
+        expected: impl IntoIterator<Item = (&'a str, &'a [usize])>,
+    ) -> MatchReport {
+        let expected: Vec<_> = expected.into_iter().collect();
+        let match_with = |prefix: &str| {
+            let floats = self
+                .float_tensors()
+                .map(|tensor| (format!("{prefix}{}", tensor.name), tensor.shape.as_slice()));
             let floats: Vec<_> = floats.collect();
-            match_tensors(floats.iter().map(|(name, shape)| (name.as_str(), *shape)), wanted.iter().copied())
+            match_tensors(
+                floats.iter().map(|(name, shape)| (name.as_str(), *shape)),
+                expected.iter().copied(),
+            )
         };
-        let own = !self.prefix.is_empty() && wanted.iter().all(|(name, _)| name.starts_with(&self.prefix));
-        named(if own { &self.prefix } else { "" })
+        let restore =
+            !self.prefix.is_empty() && expected.iter().all(|(name, _)| name.starts_with(&self.prefix));
+        match_with(if restore { &self.prefix } else { "" })
     }
 
-    /// The values of one of its floating-point tensors as f32, row-major.
+    /// Reads the values of a floating-point tensor as f32, row-major.
     ///
-    /// float64 is rounded to the nearest; float16 and bfloat16 are exact.
+    /// float64 is rounded to nearest; float16 and bfloat16 are exact.
     pub fn read(&self, tensor: &NamedTensor) -> Result<Vec<f32>> {
         let values = match tensor.dtype {
             Dtype::F64 => self.elements(tensor, |b| f64::from_le_bytes(b) as f32),
@@ -281,42 +290,42 @@ impl WeightsFile {
             Dtype::Bf16 => self.elements(tensor, |b| bf16::from_le_bytes(b).to_f32()),
             other => Err(Problem::Tensor {
                 name: tensor.name.clone(),
-                reason: format!("it is of type {other}, which is no weight"),
-                remedy: "float64, float32, float16 and bfloat16 are read",
+                reason: format!("unsupported type {other}"),
+                remedy: "float64, float32, float16 and bfloat16 are supported",
             }),
         };
-        values.map_err(|problem| problem.at(&self.path))
+        values.map_err(|problem| problem.in_file(&self.path))
     }
 
-    /// The values of one of its int64 tensors, row-major.
+    /// Reads the values of an int64 tensor, row-major.
     pub fn read_i64(&self, tensor: &NamedTensor) -> Result<Vec<i64>> {
         let values = match tensor.dtype {
             Dtype::I64 => self.elements(tensor, i64::from_le_bytes),
             other => Err(Problem::Tensor {
                 name: tensor.name.clone(),
-                reason: format!("it is of type {other} and not int64"),
-                remedy: "read it as what it is",
+                reason: format!("expected type int64, found {other}"),
+                remedy: "read it as its own type",
             }),
         };
-        values.map_err(|problem| problem.at(&self.path))
+        values.map_err(|problem| problem.in_file(&self.path))
     }
 
     fn elements<T: Copy, const N: usize>(
         &self,
         tensor: &NamedTensor,
-        of: impl Fn([u8; N]) -> T,
+        convert: impl Fn([u8; N]) -> T,
     ) -> Parsed<Vec<T>> {
         let span = tensor.span();
         let bytes = span.checked_mul(N as u64).and_then(|bytes| tensor.offset.checked_add(bytes));
         if bytes.is_none_or(|end| end > self.source.len()) {
-            return Err(Problem::damaged(format!("tensor {} ends beyond the file", tensor.name)));
+            return Err(Problem::damaged(format!("tensor {} ends after the end of the file", tensor.name)));
         }
-        let mut values = reserve(span)?;
+        let mut values = try_with_capacity(span)?;
         let mut start = 0;
         while start < span {
-            let count = PIECE.min(span - start);
-            let piece = self.source.read(tensor.offset + start * N as u64, count * N as u64)?;
-            values.extend(piece.as_chunks().0.iter().map(|&bytes| of(bytes)));
+            let count = CHUNK_ELEMENTS.min(span - start);
+            let chunk = self.source.read(tensor.offset + start * N as u64, count * N as u64)?;
+            values.extend(chunk.as_chunks().0.iter().map(|&bytes| convert(bytes)));
             start += count;
         }
         match &tensor.strides {
@@ -336,10 +345,10 @@ impl fmt::Debug for WeightsFile {
     }
 }
 
-/// The elements of a strided tensor in row-major order.
+/// Returns the elements of a strided tensor in row-major order.
 fn gather<T: Copy>(values: &[T], shape: &[usize], strides: &[u64]) -> Parsed<Vec<T>> {
     let count = shape.iter().product::<usize>();
-    let mut out = reserve(count as u64)?;
+    let mut out = try_with_capacity(count as u64)?;
     let mut index = vec![0; shape.len()];
     let mut at = 0;
     for _ in 0..count {
@@ -357,47 +366,46 @@ fn gather<T: Copy>(values: &[T], shape: &[usize], strides: &[u64]) -> Parsed<Vec
     Ok(out)
 }
 
-/// The first bytes of files that are no weights file but are met in its place.
-const FOREIGN: [(&[u8], &str, &str); 9] = [
+/// The first bytes of other files that users often pass, with a description and a remedy.
+const OTHER_FORMATS: [(&[u8], &str, &str); 9] = [
     (
-        // Protocol 2 and the number that torch.save put first before it wrote zip archives.
+        // Protocol 2 and the magic number of torch.save before it wrote zip archives.
         b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
-        "a PyTorch file in the format from before version 1.6",
+        "a PyTorch file in the format before version 1.6",
         "save it again with a current PyTorch: torch.save(torch.load(path, map_location='cpu'), path)",
     ),
     (b"\x80", "a plain Python pickle", "save the tensors with torch.save or as safetensors"),
-    (b"\x89HDF\r\n", "an HDF5 file, such as Keras writes", "save the weights as safetensors"),
+    (b"\x89HDF\r\n", "an HDF5 file, as of Keras", "save the weights as safetensors"),
     (b"\x1f\x8b", "a gzip archive", "unpack it first"),
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"),
-    (b"<", "a web page: the download gave no weights", "download the file again and look at its address"),
-    (b"{", "JSON", "name a .safetensors or .pth file; of a file in several parts, each part"),
+    (b"<", "an HTML page instead of weights", "check the address and download the file again"),
+    (b"{", "a JSON file", "pass a .safetensors or .pth file; a file in several parts must be merged first"),
     (b"\x93NUMPY", "a NumPy array", "save the weights as safetensors"),
     (b"Rar!", "a RAR archive", "unpack it first"),
 ];
 
 fn contents(source: &Source) -> Parsed<Contents> {
-    const WANTED: &str =
-        "name a .safetensors file, or a .pth file with a state dict that torch.save has written";
+    const REMEDY: &str = "pass a .safetensors file, or a .pth file with a state dict written by torch.save";
     let start = source.read(0, source.len().min(265))?;
     if start.is_empty() {
-        return Err(Problem::Kind { what: "an empty file".into(), remedy: "download or save it again" });
+        return Err(Problem::WrongKind { kind: "an empty file".into(), remedy: "download or save it again" });
     }
     if start.starts_with(b"PK\x03\x04") {
         return torch::read(source);
     }
-    // The ninth byte of safetensors opens the header; told first, for the eight before are a number and may
-    // be any.
+    // The ninth byte of a safetensors file opens the header. Check it first, since the eight bytes before are
+    // an arbitrary number.
     if start.get(8) == Some(&b'{') {
         return safetensors::read(source);
     }
-    if let Some((_, what, remedy)) = FOREIGN.iter().find(|(magic, ..)| start.starts_with(magic)) {
-        return Err(Problem::Kind { what: (*what).into(), remedy });
+    if let Some((_, kind, remedy)) = OTHER_FORMATS.iter().find(|(magic, ..)| start.starts_with(magic)) {
+        return Err(Problem::WrongKind { kind: (*kind).into(), remedy });
     }
     if start.get(257..262) == Some(b"ustar") {
-        return Err(Problem::Kind {
-            what: "a tar archive, as PyTorch's first versions wrote and downloads are packed in".into(),
+        return Err(Problem::WrongKind {
+            kind: "a tar archive, as of a download or the first versions of PyTorch".into(),
             remedy: "unpack it, or save it again with a current PyTorch",
         });
     }
-    Err(Problem::Kind { what: "neither safetensors nor a PyTorch file".into(), remedy: WANTED })
+    Err(Problem::WrongKind { kind: "neither safetensors nor a PyTorch file".into(), remedy: REMEDY })
 }

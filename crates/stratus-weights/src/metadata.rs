@@ -1,54 +1,54 @@
-//! What travels beside weights: how a network wants its images, and what its classes are called.
+//! The metadata of a network: class names and image preprocessing.
 //!
-//! It stands in the `__metadata__` of a safetensors file and in the `metadata_props` of an ONNX model, both
-//! of which hold texts by keys. Lists are JSON:
+//! It is stored as strings by key in the `__metadata__` of a safetensors file or the `metadata_props` of an
+//! ONNX model. Lists are JSON:
 //!
 //! ```text
-//! class_names     ["sky","road"]              by the number of the class
-//! mean, std       [0.485,0.456,0.406]         of each channel; the network gets (value / 255 - mean) / std
+//! class_names     ["sky","road"]              by class index
+//! mean, std       [0.485,0.456,0.406]         per channel; the network receives (value / 255 - mean) / std
 //! input_shape     [3,360,480]                 channels, height, width
-//! resize          256                         the shorter side in pixels, before the crop; without it
-//!                                             the largest crop of the input's aspect ratio is resized
-//! crop            center                      how the input is cut from an image
+//! resize          256                         the shorter side in pixels before the crop; without it, the
+//!                                             largest crop with the input's aspect ratio is resized
+//! crop            center                      the position of the crop
 //! channel_order   RGB                         or `gray`
 //! ```
 
 use std::collections::BTreeMap;
 
-/// The most classes whose names are read.
-const MOST_CLASSES: usize = 100_000;
-/// The most channels of an image.
-const MOST_CHANNELS: usize = 1 << 16;
+/// The maximum number of class names.
+const MAX_CLASSES: usize = 100_000;
+/// The maximum number of channels.
+const MAX_CHANNELS: usize = 1 << 16;
 
-/// The keys, in the order of the fields.
+/// The keys of lists, in the order of the fields.
 const KEYS: [&str; 4] = ["class_names", "mean", "std", "input_shape"];
-/// The shorter side of an image, in pixels.
-const RESIZE: &str = "resize";
-/// How the input is cut from an image: always its centre.
+/// The key of the shorter side of the resized image.
+const RESIZE_KEY: &str = "resize";
+/// The key of the crop position and its only value.
 const CROP: [&str; 2] = ["crop", "center"];
-/// The key that follows from the channels.
-const ORDER: &str = "channel_order";
-/// The largest shorter side.
-const LARGEST_SIDE: usize = 1 << 16;
+/// The key of the channel order, which follows from the number of channels.
+const CHANNEL_ORDER_KEY: &str = "channel_order";
+/// The maximum of [`RESIZE_KEY`].
+const MAX_RESIZE_SIDE_PIXELS: usize = 1 << 16;
 
-/// How a network wants its images, and what its classes are called. What is not known is empty.
+/// The class names and the image preprocessing of a network. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkMetadata {
-    /// The names of the classes, by their number.
+    /// The class names, by class index.
     pub class_names: Vec<String>,
-    /// The mean of each channel, of values from 0 to 1.
+    /// The mean of each channel, for values from 0 to 1.
     pub mean: Vec<f64>,
-    /// The standard deviation of each channel, of values from 0 to 1.
+    /// The standard deviation of each channel, for values from 0 to 1.
     pub std: Vec<f64>,
     /// `[channels, height, width]` of the images.
     pub input_shape: Vec<usize>,
-    /// Pixels of the shorter side that an image is resized to before its centre is cropped; `None` where the
-    /// largest centre crop of the input's aspect ratio is resized.
+    /// The shorter side in pixels to which an image is resized before the centre crop. If `None`, the largest
+    /// centre crop with the input's aspect ratio is resized.
     pub resize: Option<usize>,
 }
 
 impl NetworkMetadata {
-    /// Texts by keys: see the module. What is empty has no key.
+    /// The metadata as strings by key. Empty fields have no key.
     #[must_use]
     pub fn entries(&self) -> BTreeMap<String, String> {
         let json = |list: serde_json::Value| (!list.as_array().is_some_and(Vec::is_empty)).then_some(list);
@@ -60,64 +60,65 @@ impl NetworkMetadata {
         ];
         let texts = KEYS.into_iter().zip(lists).filter_map(|(key, list)| Some((key, list?.to_string())));
         let order = match self.input_shape.first() {
-            Some(1) => Some((ORDER, "gray".to_owned())),
-            Some(3) => Some((ORDER, "RGB".to_owned())),
+            Some(1) => Some((CHANNEL_ORDER_KEY, "gray".to_owned())),
+            Some(3) => Some((CHANNEL_ORDER_KEY, "RGB".to_owned())),
             _ => None,
         };
-        let resize = self.resize.map(|side| (RESIZE, side.to_string()));
-        // Where nothing is known of how images are prepared, neither is this.
+        let resize = self.resize.map(|side| (RESIZE_KEY, side.to_string()));
+        // Without preprocessing, the crop is unknown too.
         let crop = (resize.is_some() || !self.mean.is_empty()).then_some((CROP[0], CROP[1].to_owned()));
         texts.chain(resize).chain(crop).chain(order).map(|(key, text)| (key.to_owned(), text)).collect()
     }
 
-    /// What texts by keys say. Other keys are passed over.
+    /// Parses strings by key. Other keys are ignored.
     ///
     /// # Errors
-    /// Where a value is not what its key asks for: the key, and why.
+    /// If a value is invalid; the message names its key.
     pub fn read<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, String> {
         let mut found = Self::default();
         for (key, text) in entries {
-            let refused = |why: &str| Err(format!("its `{key}` is {why}"));
+            let invalid = |expected: &str| Err(format!("`{key}` must be {expected}"));
             match key {
                 "class_names" => found.class_names = list(key, text)?,
                 "mean" => found.mean = list(key, text)?,
                 "std" => found.std = list(key, text)?,
                 "input_shape" => found.input_shape = list(key, text)?,
-                RESIZE => match text.parse() {
-                    Ok(side) if (1..=LARGEST_SIDE).contains(&side) => found.resize = Some(side),
-                    _ => return refused("no number of pixels"),
+                RESIZE_KEY => match text.parse() {
+                    Ok(side) if (1..=MAX_RESIZE_SIDE_PIXELS).contains(&side) => found.resize = Some(side),
+                    _ => return invalid("a number of pixels from 1 to 65536"),
                 },
                 key if key == CROP[0] && text != CROP[1] => {
-                    return refused("not `center`, and images are cropped there");
+                    return invalid("`center`");
                 }
-                ORDER if !["RGB", "gray"].contains(&text) => {
-                    return refused("neither RGB nor gray, and images are given as one of these");
+                CHANNEL_ORDER_KEY if !["RGB", "gray"].contains(&text) => {
+                    return invalid("`RGB` or `gray`");
                 }
                 _ => {}
             }
         }
-        let refused = |key: &str, why: &str| Err(format!("its `{key}` {why}"));
         let Self { class_names, mean, std, input_shape, .. } = &found;
-        if class_names.len() > MOST_CLASSES || mean.len() > MOST_CHANNELS {
-            return refused("class_names", "or `mean` is longer than any network needs");
+        if class_names.len() > MAX_CLASSES || mean.len() > MAX_CHANNELS {
+            return Err(format!(
+                "`class_names` or `mean` has more than {MAX_CLASSES} or {MAX_CHANNELS} entries"
+            ));
         }
         if mean.len() != std.len() {
-            return refused("mean", &format!("has {} numbers, its `std` {}", mean.len(), std.len()));
+            return Err(format!("`mean` has {} values, `std` {}", mean.len(), std.len()));
         }
-        // Wider than f32, a number would become infinite.
+        // A number beyond the range of f32 would become infinite.
         let is_number = |number: &f64| (*number as f32).is_finite();
         if !mean.iter().all(is_number) || !std.iter().all(|std| is_number(std) && *std as f32 > 0.0) {
-            return refused("mean", "or `std` holds a number that cannot be; deviations are more than 0");
+            return Err("`mean` and `std` must be finite, `std` positive".to_owned());
         }
         if !input_shape.is_empty() && (input_shape.len() != 3 || input_shape.contains(&0)) {
-            return refused("input_shape", "is not channels, height and width");
+            return Err("`input_shape` must be channels, height and width".to_owned());
         }
         Ok(found)
     }
 }
 
 fn list<T: serde::de::DeserializeOwned>(key: &str, text: &str) -> Result<Vec<T>, String> {
-    serde_json::from_str(text).map_err(|error| format!("its `{key}` is no such list: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("`{key}` is not a valid list: {error}"))
 }
 
 #[cfg(test)]
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_back() {
+    fn metadata_survives_a_round_trip() {
         let metadata = NetworkMetadata {
             class_names: vec!["sky".to_owned(), "a \"b\", c\nd é".to_owned()],
             mean: vec![0.1 + 0.2, 0.0, 1.0],
@@ -148,21 +149,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_key() {
+    fn rejects_invalid_values_by_key() {
         for (entries, words) in [
-            (&[("class_names", "sky, road")][..], "`class_names` is no such list"),
+            (&[("class_names", "sky, road")][..], "`class_names` is not a valid list"),
             (&[("class_names", "[1, 2]")], "`class_names`"),
-            (&[("mean", "[0.5]")], "has 1 numbers, its `std` 0"),
-            (&[("mean", "[0.5]"), ("std", "[0]")], "deviations are more than 0"),
-            (&[("mean", "[1e300]"), ("std", "[1]")], "cannot be"),
-            (&[("mean", "[0.5]"), ("std", "[-1]")], "cannot be"),
-            (&[("input_shape", "[3, 8]")], "`input_shape` is not channels"),
+            (&[("mean", "[0.5]")], "`mean` has 1 values, `std` 0"),
+            (&[("mean", "[0.5]"), ("std", "[0]")], "`mean` and `std` must be finite"),
+            (&[("mean", "[1e300]"), ("std", "[1]")], "must be finite"),
+            (&[("mean", "[0.5]"), ("std", "[-1]")], "`std` positive"),
+            (&[("input_shape", "[3, 8]")], "`input_shape` must be channels"),
             (&[("input_shape", "[3, 0, 8]")], "`input_shape`"),
-            (&[("input_shape", "[3, -1, 8]")], "`input_shape` is no such list"),
-            (&[("resize", "0")], "`resize` is no number of pixels"),
-            (&[("resize", "256,256")], "`resize` is no number of pixels"),
-            (&[("crop", "border")], "`crop` is not `center`"),
-            (&[("channel_order", "BGR")], "`channel_order` is neither RGB nor gray"),
+            (&[("input_shape", "[3, -1, 8]")], "`input_shape` is not a valid list"),
+            (&[("resize", "0")], "`resize` must be a number of pixels"),
+            (&[("resize", "256,256")], "`resize` must be a number of pixels"),
+            (&[("crop", "border")], "`crop` must be `center`"),
+            (&[("channel_order", "BGR")], "`channel_order` must be `RGB` or `gray`"),
         ] {
             let error = read(entries).unwrap_err();
             assert!(error.contains(words), "{entries:?}: {error}");

@@ -1,4 +1,4 @@
-//! Reading safetensors: a length, a JSON header, the values.
+//! The reader of safetensors files: a length, a JSON header, the values.
 //! <https://github.com/huggingface/safetensors#format>
 
 use ::safetensors::Dtype as Kind;
@@ -9,22 +9,22 @@ use crate::file::{Contents, Format};
 use crate::source::Source;
 use crate::{Dtype, NamedTensor};
 
-/// The longest header that is read: enough for 100,000 tensors.
-const HEADER_LIMIT: u64 = 32 << 20;
+/// The maximum size of the header, enough for 100,000 tensors.
+const MAX_HEADER_BYTES: u64 = 32 << 20;
 
 pub(crate) fn read(source: &Source) -> Parsed<Contents> {
     let length = source.read(0, 8)?;
     let length = length.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
-    if length > HEADER_LIMIT {
-        return Err(Problem::Limit { what: "bytes in the header", limit: HEADER_LIMIT as usize });
+    if length > MAX_HEADER_BYTES {
+        return Err(Problem::Limit { items: "bytes in the header", limit: MAX_HEADER_BYTES as usize });
     }
     let header = source.read(8, length)?;
-    let header: Metadata = serde_json::from_slice(&header)
-        .map_err(|e| Problem::damaged(format!("the header is not valid ({e})")))?;
+    let header: Metadata =
+        serde_json::from_slice(&header).map_err(|e| Problem::damaged(format!("invalid header ({e})")))?;
     let start = 8 + length;
     let end = start + header.data_len() as u64;
     if end != source.len() {
-        return Err(Problem::damaged(format!("its header tells of {end} bytes and it has {}", source.len())));
+        return Err(Problem::damaged(format!("expected {end} bytes by its header, found {}", source.len())));
     }
     let mut tensors = Vec::new();
     for name in header.offset_keys() {
@@ -38,7 +38,7 @@ pub(crate) fn read(source: &Source) -> Parsed<Contents> {
         });
     }
     let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-    Ok(Contents { format: Format::Safetensors, tensors, metadata, unwrapped: None })
+    Ok(Contents { format: Format::Safetensors, tensors, metadata, wrapper_key: None })
 }
 
 fn dtype(kind: Kind) -> Dtype {

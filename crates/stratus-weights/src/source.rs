@@ -1,4 +1,4 @@
-//! Where a file's bytes come from: the disk, or memory.
+//! The bytes of a file, on disk or in memory.
 
 use std::io::{self, Read};
 
@@ -20,15 +20,15 @@ impl Source {
         }
     }
 
-    /// `length` bytes from `offset`. The range is checked before memory is asked for.
+    /// Reads `length` bytes from `offset`. Checks the range before it allocates memory.
     pub fn read(&self, offset: u64, length: u64) -> Parsed<Vec<u8>> {
         if offset.checked_add(length).is_none_or(|end| end > self.len()) {
             return Err(Problem::damaged(format!(
-                "{length} bytes from byte {offset} are wanted and the file has {}",
+                "expected {length} bytes at byte {offset}, but the file has {}",
                 self.len()
             )));
         }
-        let mut bytes = reserve(length)?;
+        let mut bytes = try_with_capacity(length)?;
         rawzip::RangeReader::new(self, offset..offset + length)
             .read_to_end(&mut bytes)
             .map_err(Problem::io("read"))?;
@@ -53,13 +53,12 @@ impl ReaderAt for Source {
     }
 }
 
-/// An empty vector with room for `count` elements: a failed reservation is an error, not the end of the
-/// process.
-pub(crate) fn reserve<T>(count: u64) -> Parsed<Vec<T>> {
+/// Creates an empty vector with room for `count` elements. A failed allocation is an error, not an abort.
+pub(crate) fn try_with_capacity<T>(count: u64) -> Parsed<Vec<T>> {
     let mut values = Vec::new();
     usize::try_from(count)
         .ok()
         .and_then(|count| values.try_reserve_exact(count).ok())
-        .ok_or_else(|| Problem::io("find the memory to read it")(io::ErrorKind::OutOfMemory.into()))?;
+        .ok_or_else(|| Problem::io("allocate memory for it")(io::ErrorKind::OutOfMemory.into()))?;
     Ok(values)
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 pub struct Tensor {
     /// The name: `layer1.0.conv1.weight`.
     pub name: String,
-    /// The extents, outermost first; empty for a single value.
+    /// The dimensions, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
     /// The values.
     pub values: Values,
@@ -32,7 +32,7 @@ pub enum Values {
 pub struct TensorRef<'a> {
     /// The name: `layer1.0.conv1.weight`.
     pub name: &'a str,
-    /// The extents, outermost first; empty for a single value.
+    /// The dimensions, outermost first; empty for a scalar.
     pub shape: &'a [usize],
     /// The values.
     pub values: ValuesRef<'a>,
@@ -43,7 +43,7 @@ pub struct TensorRef<'a> {
 pub enum ValuesRef<'a> {
     /// 32-bit floating point.
     F32(&'a [f32]),
-    /// 32-bit floating point, in another form: converted while they are written, without a full copy.
+    /// 32-bit floating point in another form, converted while it is written, without a full copy.
     External(&'a dyn ExternalValues),
     /// 64-bit integers.
     I64(&'a [i64]),
@@ -51,19 +51,18 @@ pub enum ValuesRef<'a> {
 
 /// 32-bit floating point values in another form, such as device memory.
 pub trait ExternalValues: fmt::Debug {
-    /// How many there are.
+    /// The number of values.
     fn count(&self) -> usize;
 
-    /// Copies out as many as `out` holds, from `first` on, in row-major order; no more are asked for than
-    /// there are.
+    /// Fills `out` with the values from index `first`, in row-major order. The range is never out of bounds.
     ///
     /// # Errors
-    /// Where they cannot be had any more.
+    /// If the values are no longer available.
     fn read(&self, first: usize, out: &mut [f32]) -> io::Result<()>;
 }
 
 impl Tensor {
-    /// The same tensor, borrowed.
+    /// Borrows the tensor.
     #[must_use]
     pub fn as_ref(&self) -> TensorRef<'_> {
         let values = match &self.values {
@@ -75,13 +74,13 @@ impl Tensor {
 }
 
 impl<'a> TensorRef<'a> {
-    /// A tensor of 32-bit floating point values.
+    /// Creates a tensor of 32-bit floating point values.
     #[must_use]
     pub fn f32(name: &'a str, shape: &'a [usize], values: &'a [f32]) -> Self {
         Self { name, shape, values: ValuesRef::F32(values) }
     }
 
-    /// A tensor of 64-bit integers.
+    /// Creates a tensor of 64-bit integers.
     #[must_use]
     pub fn i64(name: &'a str, shape: &'a [usize], values: &'a [i64]) -> Self {
         Self { name, shape, values: ValuesRef::I64(values) }
@@ -106,7 +105,7 @@ impl ValuesRef<'_> {
         }
     }
 
-    /// How many bytes they are.
+    /// The size of the values in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -116,31 +115,31 @@ impl ValuesRef<'_> {
         }
     }
 
-    /// Hands the little-endian bytes to `sink`, in pieces.
+    /// Passes the little-endian bytes to `sink` in chunks.
     ///
     /// # Errors
-    /// The first that `sink` gives, or where values cannot be had.
-    pub fn for_each_piece<E: From<io::Error>>(
+    /// If `sink` fails, or values are no longer available.
+    pub fn for_each_chunk<E: From<io::Error>>(
         &self,
         mut sink: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         match self {
-            Self::F32(values) => pieces(values, f32::to_le_bytes, sink),
+            Self::F32(values) => chunks(values, f32::to_le_bytes, sink),
             Self::External(values) => {
                 let mut buffer = [0.0; 1 << 12];
                 let count = values.count();
                 (0..count).step_by(buffer.len()).try_for_each(|first| {
                     let part = &mut buffer[..(count - first).min(1 << 12)];
                     values.read(first, part)?;
-                    pieces(part, f32::to_le_bytes, &mut sink)
+                    chunks(part, f32::to_le_bytes, &mut sink)
                 })
             }
-            Self::I64(values) => pieces(values, i64::to_le_bytes, sink),
+            Self::I64(values) => chunks(values, i64::to_le_bytes, sink),
         }
     }
 }
 
-fn pieces<T: Copy, const N: usize, E>(
+fn chunks<T: Copy, const N: usize, E>(
     values: &[T],
     bytes: impl Fn(T) -> [u8; N],
     mut sink: impl FnMut(&[u8]) -> Result<(), E>,
@@ -155,21 +154,20 @@ fn pieces<T: Copy, const N: usize, E>(
     Ok(())
 }
 
-/// Writes tensors in the safetensors format, streaming: nothing of their size is held in memory.
+/// Writes tensors in the safetensors format, streaming their values.
 ///
-/// `metadata` is the file's `__metadata__`; `format` is set to `pt` where it is not given, as readers of
-/// PyTorch ask for it.
+/// `metadata` is the `__metadata__` of the file. Its `format` defaults to `pt`, which PyTorch requires.
 ///
 /// # Errors
-/// What `out` gives. Names that repeat, or a shape that does not give the number of values, are
+/// If `out` fails. Duplicate names and shapes that do not fit the number of values are
 /// [`io::ErrorKind::InvalidInput`].
 pub fn write_safetensors(
     out: &mut dyn Write,
     tensors: &[TensorRef<'_>],
     metadata: &BTreeMap<String, String>,
 ) -> io::Result<()> {
-    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    // Larger types first, so that every tensor is aligned to its type.
+    let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    // Larger types come first, so that every tensor is aligned to its type.
     let mut order: Vec<&TensorRef<'_>> = tensors.iter().collect();
     order.sort_by_key(|tensor| (!matches!(tensor.values, ValuesRef::I64(_)), tensor.name));
     let mut metadata = metadata.clone();
@@ -178,20 +176,20 @@ pub fn write_safetensors(
     let mut end = 0;
     for tensor in &order {
         let TensorRef { name, shape, values } = tensor;
-        let count = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+        let count = shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
         if count != Some(values.len()) {
-            return refuse(format!("the tensor {name} has {} values for the shape {shape:?}", values.len()));
+            return invalid(format!("tensor {name} has {} values for the shape {shape:?}", values.len()));
         }
         let start = end;
         end += values.bytes();
         let entry = json!({"dtype": values.dtype(), "shape": shape, "data_offsets": [start, end]});
         if header.insert(name, entry).is_some() {
-            return refuse(format!("the name {name} is taken already"));
+            return invalid(format!("duplicate tensor name {name}"));
         }
     }
     let mut header = serde_json::to_vec(&header).map_err(io::Error::other)?;
     header.resize(header.len().next_multiple_of(8), b' ');
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    order.iter().try_for_each(|tensor| tensor.values.for_each_piece(|piece| out.write_all(piece)))
+    order.iter().try_for_each(|tensor| tensor.values.for_each_chunk(|chunk| out.write_all(chunk)))
 }

@@ -9,9 +9,9 @@ use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use stratus_base::text::shell_word;
-use stratus_train::experiment::habits;
+use stratus_train::experiment::foreign_names;
 
-/// Trains convolutional networks and accounts for every millisecond of it.
+/// Train convolutional networks and see where every millisecond goes.
 #[derive(Debug, Parser)]
 #[command(
     name = "stratus",
@@ -19,36 +19,37 @@ use stratus_train::experiment::habits;
     max_term_width = 100,
     arg_required_else_help = true,
     disable_help_subcommand = true,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 75 interrupted but resumable."
+    after_help = "Exit codes: 0 success, 1 failure, 2 usage or configuration error, \
+                  75 interrupted, can be resumed."
 )]
 pub struct Arguments {
-    /// The flags that every command knows.
+    /// The flags of every command.
     #[command(flatten)]
     pub globals: Globals,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The flags that every command knows.
+/// The flags of every command.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
-    /// Print one JSON document on standard output instead of text
+    /// Print the result as one JSON document
     #[arg(long, global = true)]
     pub json: bool,
-    /// Override a configuration key; may be repeated (`stratus config keys` lists them)
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    /// Override a configuration key; repeatable (`stratus config keys` lists the keys)
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = parse_key_value)]
     pub set: Vec<(String, String)>,
-    /// Say nothing but results, warnings and errors
+    /// Print only results, warnings and errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
 
 impl Globals {
-    /// The keys that were set, but those in `without`, as flags to paste: ` --set KEY=VALUE` for each.
+    /// The keys that were set, except those in `without`, as flags to paste: ` --set KEY=VALUE` for each.
     #[must_use]
-    pub fn settings(&self, without: &[&str]) -> String {
+    pub fn as_set_flags(&self, without: &[&str]) -> String {
         let keys = self.set.iter().filter(|(key, _)| !without.contains(&key.as_str()));
         keys.map(|(key, value)| format!(" --set {}", shell_word(&format!("{key}={value}")))).collect()
     }
@@ -57,43 +58,43 @@ impl Globals {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a network, or continue a run
+    /// Train a network, or resume a run
     Train(train::TrainArguments),
-    /// Measure weights on images with known classes: the validation images, or others
+    /// Evaluate weights on labelled images
     #[command(alias = "test", alias = "val", alias = "validate", alias = "evaluate")]
     Eval(eval::EvalArguments),
-    /// Show a trained network images: their classes, or a mask of each
+    /// Run inference on images and videos
     #[command(alias = "predict")]
     Infer(infer::InferArguments),
-    /// Show what a training would do, without training: graph, program, plan
+    /// Show the plan and memory of a training run without running it
     Plan(plan::PlanArguments),
-    /// Forecast time, memory and price of a training, here or on machines that are not here
+    /// Estimate time, memory and cost of a training run on this or another machine
     Forecast(Box<forecast::ForecastArguments>),
-    /// Measure this machine, so that forecasts of networks that never ran hold for it: five minutes
+    /// Calibrate forecasts for this machine (about five minutes)
     Calibrate(calibrate::CalibrateArguments),
-    /// List the networks, show their layers, exchange them with ONNX
+    /// List and show networks, import and export ONNX
     Model(model::ModelArguments),
-    /// Measure kernels, and what measuring costs
+    /// Benchmark kernels, data loading, communication and forecasts
     Bench(bench::BenchArguments),
-    /// Fetch data sets and look at them
+    /// Download, check and inspect data sets
     Data(data::DataArguments),
-    /// Make tables out of run directories, also of those that are being written
+    /// Export tables from run directories, including running ones
     Collect(collect::CollectArguments),
-    /// Show runs as a page, as tables or as charts: where the time and the memory went, how runs compare
+    /// Report on runs as HTML, Markdown, CSV or SVG
     Report(report::ReportArguments),
-    /// List runs: how they stand, what came of them, in what they differ; remove some
+    /// List, filter and delete runs
     Runs(runs::RunsArguments),
-    /// Train an experiment for every combination of keys, repeated, and compare the runs
+    /// Train every combination of configuration values and compare the runs
     Sweep(sweep::SweepArguments),
-    /// Train on other machines: start there, watch, bring the runs back as they grow
+    /// Train on other machines and fetch the runs as they progress
     Launch(launch::LaunchArguments),
-    /// Show configurations and the keys they are made of
+    /// Show configurations and explain their keys
     Config(config::ConfigArguments),
-    /// Print what a shell completes the commands with: `source <(stratus completions bash)`
+    /// Print a shell completion script: `source <(stratus completions bash)`
     Completions(completions::CompletionsArguments),
-    /// Write the manual pages of the commands to a folder
+    /// Write the manual pages to a folder
     Man(man::ManArguments),
-    /// Report on this machine: processor, memory, libraries, measured peaks
+    /// Report on this machine: CPU, memory, libraries, measured peaks
     Doctor(doctor::DoctorArguments),
 }
 
@@ -101,7 +102,7 @@ impl Command {
     /// Runs the command.
     ///
     /// # Errors
-    /// What the command failed with, with its exit code.
+    /// The command's failure, with its exit code.
     pub fn run(&self, globals: &Globals, output: &Output) -> Result {
         match self {
             Command::Train(arguments) => train::run(arguments, globals, output),
@@ -114,46 +115,47 @@ impl Command {
             Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, globals, output),
             Command::Collect(arguments) => collect::run(arguments, output),
-            Command::Report(arguments) => report::run(arguments, output, &doctor::Probes::of_this_machine()),
+            Command::Report(arguments) => report::run(arguments, output, &doctor::LibraryProbes::detect()),
             Command::Runs(arguments) => runs::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Completions(arguments) => completions::run(arguments, output),
             Command::Man(arguments) => man::run(arguments, output),
-            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),
+            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::LibraryProbes::detect()),
         }
     }
 }
 
-/// A key and its value, as `--set` takes them.
+/// Parses `KEY=VALUE`, the argument of `--set`.
 ///
 /// # Errors
-/// Where it is no such pair.
-pub fn key_value(argument: &str) -> std::result::Result<(String, String), String> {
+/// If there is no `=`, or no key before it.
+pub fn parse_key_value(argument: &str) -> std::result::Result<(String, String), String> {
     match argument.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE, like train.epochs=3".to_owned()),
     }
 }
 
-/// What a flag that other programs have is called here; none where clap's own words are as good.
+/// The error for an unknown flag that other frameworks have, with its name in Stratus; `None` if clap's own
+/// message is as good.
 #[must_use]
-pub fn in_our_words(error: &clap::Error) -> Option<Failure> {
+pub fn explain_foreign_flag(error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let ContextValue::String(given) = error.get(ContextKind::InvalidArg)? else { return None };
     let name = given.trim_start_matches('-').split('=').next().unwrap_or_default();
     let hint = match name {
-        "gpu" | "gpus" | "cuda" | "ngpu" | "num-gpus" => "`--device gpu` has a GPU compute".to_owned(),
-        "cpu" | "no-cuda" => "`--device cpu` has the processors compute".to_owned(),
+        "gpu" | "gpus" | "cuda" | "ngpu" | "num-gpus" => "use `--device gpu`".to_owned(),
+        "cpu" | "no-cuda" => "use `--device cpu`".to_owned(),
         "resume" | "continue" | "checkpoint-dir" => {
-            "a run is continued by naming its directory: `stratus train RUN`".to_owned()
+            "to resume a run, name its directory: `stratus train RUN`".to_owned()
         }
-        _ => format!("the key is `{0}`: give it as `--set {0}=…`", habits::key_of(name)?),
+        _ => format!("set the key `{0}`: `--set {0}=…`", foreign_names::key_of(name)?),
     };
-    Some(Failure::usage(format!("`{given}` is no flag of this command")).hint(hint))
+    Some(Failure::usage(format!("unknown flag `{given}`")).with_hint(hint))
 }
 
 #[cfg(test)]
@@ -162,7 +164,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_arguments_are_consistent() {
+    fn arguments_are_consistent() {
         Arguments::command().debug_assert();
     }
 }

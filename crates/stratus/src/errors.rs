@@ -1,54 +1,54 @@
-//! What a command failed with, and the exit code that says so.
+//! The failure of a command, with its hint and exit code.
 
 use std::error::Error;
 use std::fmt::{self, Write};
 use stratus_engine::EngineError;
 use stratus_train::{ExperimentError, TrainError};
 
-/// Exit code: the command was used properly and failed.
+/// Exit code: the command was valid, but failed.
 pub const FAILED: u8 = 1;
-/// Exit code: wrong usage or configuration; nothing was begun.
+/// Exit code: invalid usage or configuration; nothing was started.
 pub const USAGE: u8 = 2;
-/// Exit code: interrupted, and can be continued.
+/// Exit code: interrupted, can be resumed.
 pub const INTERRUPTED: u8 = 75;
 
 /// The result of a command.
 pub type Result<T = ()> = std::result::Result<T, Failure>;
 
-/// What a command failed with.
+/// The failure of a command.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// What went wrong, where.
+    /// The error, with its causes.
     pub error: Box<dyn Error + Send + Sync>,
-    /// What to do about it.
+    /// Advice: the command, flag or key to use.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// The command was used properly and failed.
+    /// A failure that is not a usage error: exit code 1.
     pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Failure { code: FAILED, error: error.into(), hint: None }
     }
 
-    /// Wrong usage or configuration.
+    /// A usage or configuration error: exit code 2.
     pub fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Failure { code: USAGE, error: error.into(), hint: None }
     }
 
-    /// Interrupted after the state was saved in a run directory.
+    /// An interruption after which the run directory can be resumed: exit code 75.
     pub fn interrupted(run: &std::path::Path) -> Self {
         Failure {
             code: INTERRUPTED,
-            error: "interrupted; the run can be continued".into(),
-            hint: Some(format!("continue it with `stratus train {}`", run.display())),
+            error: "interrupted; the run can be resumed".into(),
+            hint: Some(format!("resume with `stratus train {}`", run.display())),
         }
     }
 
-    /// With what to do about it.
+    /// Adds a hint, which says what to type.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -64,11 +64,11 @@ impl From<ExperimentError> for Failure {
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         if matches!(error, TrainError::Engine(EngineError::Interrupted)) {
-            let hint = Some("nothing was trained yet: the same command begins again".to_owned());
+            let hint = Some("no iteration finished; run the same command again".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }
         if matches!(error, TrainError::Exchange(_)) {
-            let hint = Some("a run that has begun can be continued, with any number of workers".to_owned());
+            let hint = Some("resume the run, with any number of workers".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }
         let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
@@ -126,32 +126,32 @@ impl From<stratus_weights::Error> for Failure {
     }
 }
 
-/// The one rendering of errors: `error:`, a `cause:` for each error beneath, `hint:`.
+/// Renders `error:`, a `cause:` for each source of the error, and `hint:`.
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.error.to_string();
-        // Who interrupts a command has not made an error.
+        // An interruption is not an error.
         let kind = if self.code == INTERRUPTED { "" } else { "error: " };
-        write!(out, "{kind}{}", indented(&text))?;
+        write!(out, "{kind}{}", escape_and_indent(&text))?;
         let mut cause = self.error.source();
         while let Some(error) = cause {
             let next = error.to_string();
-            // Errors that already print their source would say it twice.
+            // Some errors already contain the text of their source.
             if !text.contains(&next) {
-                write!(out, "\ncause: {}", indented(&next))?;
+                write!(out, "\ncause: {}", escape_and_indent(&next))?;
             }
             text = next;
             cause = error.source();
         }
         if let Some(hint) = &self.hint {
-            write!(out, "\nhint: {}", indented(hint))?;
+            write!(out, "\nhint: {}", escape_and_indent(hint))?;
         }
         Ok(())
     }
 }
 
-/// Later lines are aligned under the first. Control characters, which may come from file names, are escaped.
-fn indented(text: &str) -> String {
+/// Indents the second and later lines, and escapes control characters, which file names may contain.
+fn escape_and_indent(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.trim_end().chars() {
         match c {
@@ -177,15 +177,15 @@ mod tests {
     struct Outer(#[source] std::io::Error);
 
     #[test]
-    fn the_chain_of_causes_is_shown() {
+    fn every_cause_is_shown_with_control_characters_escaped() {
         let failure =
-            Failure::failed(Outer(std::io::Error::other("disk\u{1b}[31m on\nfire"))).hint("put it out");
+            Failure::failed(Outer(std::io::Error::other("disk\u{1b}[31m on\nfire"))).with_hint("put it out");
         let text = failure.to_string();
         assert_eq!(text, "error: cannot read a.toml\ncause: disk\\u{1b}[31m on\n  fire\nhint: put it out");
     }
 
     #[test]
-    fn an_interruption_says_how_to_continue() {
+    fn interruption_shows_the_command_that_resumes() {
         let failure = Failure::interrupted(Path::new("runs/digits/3"));
         assert_eq!(failure.code, INTERRUPTED);
         assert!(failure.to_string().ends_with("`stratus train runs/digits/3`"));

@@ -1,6 +1,6 @@
 //! The command line: the only crate that prints, parses arguments and decides exit codes.
 //!
-//! Arguments ([`cli`]) → a command ([`commands`], a file each) → what it found, printed by [`output`].
+//! Arguments ([`cli`]) → a command ([`commands`], one file each) → its result, printed by [`output`].
 //! Results go to standard output, everything else to standard error.
 
 pub mod cli;
@@ -20,11 +20,11 @@ pub fn main() -> ExitCode {
     let arguments = match cli::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            if let Some(failure) = cli::in_our_words(&error) {
+            if let Some(failure) = cli::explain_foreign_flag(&error) {
                 output::Output::default().failure(&failure);
                 return ExitCode::from(failure.code);
             }
-            // Printing fails where nobody reads any more; the code says the same.
+            // Printing fails if the reader has closed the pipe; the exit code is the same.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(errors::USAGE));
         }

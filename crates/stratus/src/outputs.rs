@@ -1,5 +1,7 @@
-//! The files that a command writes where the user says. A file that is read is never replaced, and one that
-//! exists only if Stratus wrote it, or with `--overwrite`. Both are known before anything is computed.
+//! The files that a command writes to paths given by the user.
+//!
+//! An input is never replaced; an existing file is replaced only if Stratus wrote it, or with `--overwrite`.
+//! Both are checked before anything is computed.
 
 use crate::errors::{Failure, Result};
 use clap::Args;
@@ -12,47 +14,47 @@ use stratus_report::page;
 use stratus_run::{atomic, classes};
 use stratus_weights::WeightsFile;
 
-/// The option of the commands that write files.
+/// The flag of the commands that write files.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Overwrite {
-    /// Replace files that are there and were not written by Stratus
+    /// Replace existing files that Stratus did not write
     #[arg(long)]
     pub overwrite: bool,
 }
 
-/// How a file says that Stratus wrote it.
+/// The mark by which a file is recognised as written by Stratus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// It does not.
+    /// No mark.
     None,
-    /// A picture with a checksum of itself.
-    Picture,
+    /// An image that contains its own checksum.
+    Image,
     /// A page that names its generator.
     Page,
     /// A table that begins with this line.
     Table(&'static str),
-    /// Measures of classes, as `classes.csv` of a run has them.
+    /// Metrics of classes, in the format of a run's `classes.csv`.
     Classes,
     /// A confusion matrix.
     Confusion,
     /// An ONNX model that names its producer.
     Model,
-    /// A safetensors file whose metadata are those of an export.
+    /// A safetensors file with the metadata of an export.
     Weights,
-    /// It has a name that a run directory's own files have.
-    OfRun,
-    /// The command wrote it before, by a check of its own.
-    Same,
+    /// A file of a run directory, recognised by its name.
+    RunFile,
+    /// An earlier output of the same command with the same content, as the command has checked.
+    Identical,
 }
 
 /// The maximum size of a table that is inspected, in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 28;
 
 impl Mark {
-    /// Whether a file bears the mark.
+    /// Returns whether a file has the mark.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the file cannot be read.
     fn is_on(self, path: &Path) -> io::Result<bool> {
         let text = || {
             let mut bytes = Vec::new();
@@ -61,7 +63,7 @@ impl Mark {
         };
         Ok(match self {
             Self::None => false,
-            Self::Picture => png_mark::is_marked(path)?,
+            Self::Image => png_mark::is_marked(path)?,
             Self::Page => page::is_page(path)?,
             Self::Table(head) => {
                 let mut first = vec![0; head.len()];
@@ -69,18 +71,18 @@ impl Mark {
             }
             Self::Classes => classes::read_names(path).is_some(),
             Self::Confusion => classes::is_confusion(&text()?),
-            Self::Model => stratus_onnx::is_own(path)?,
+            Self::Model => stratus_onnx::is_exported_by_stratus(path)?,
             Self::Weights => WeightsFile::open(path)
-                .is_ok_and(|file| EXPORTED.iter().all(|key| file.metadata().contains_key(*key))),
-            Self::OfRun | Self::Same => true,
+                .is_ok_and(|file| EXPORT_METADATA_KEYS.iter().all(|key| file.metadata().contains_key(*key))),
+            Self::RunFile | Self::Identical => true,
         })
     }
 }
 
-/// The keys that the metadata of exported weights have beside those of images and classes.
-pub const EXPORTED: [&str; 2] = ["network", "weights_sha256"];
+/// The metadata keys of exported weights, besides the ones of images and classes.
+pub const EXPORT_METADATA_KEYS: [&str; 2] = ["network", "weights_sha256"];
 
-/// The files that a command reads and those that it is going to write.
+/// The files that a command reads, and those that it is going to write.
 #[derive(Debug, Default)]
 pub struct Outputs {
     overwrite: bool,
@@ -89,83 +91,81 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// No files yet.
+    /// An empty set of files.
     #[must_use]
     pub fn new(Overwrite { overwrite }: Overwrite) -> Self {
         Self { overwrite, ..Self::default() }
     }
 
-    /// A file that the command reads, which it never replaces; what is no file is passed over.
+    /// Protects a file that the command reads; a missing file is ignored.
     pub fn protect(&mut self, path: impl AsRef<Path>) {
         self.inputs.extend(path.as_ref().canonicalize());
     }
 
-    /// A file that the command is going to write; `what` it is, for messages, like `the sheet`.
+    /// Claims a file that the command is going to write; `label` is its name in messages, like `the sheet`.
     ///
     /// # Errors
-    /// Where that is an input, another output or a folder, or a file exists that may not be replaced.
-    pub fn claim(&mut self, path: &Path, what: &str, mark: Mark) -> Result {
+    /// If the path is an input, another output, a folder, or an existing file that may not be replaced.
+    pub fn claim(&mut self, path: &Path, label: &str, mark: Mark) -> Result {
         let shown = path.display();
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // A folder that is yet to be made has nothing that could be replaced.
-        let place = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        // A folder that does not exist yet has no files to replace.
+        let canonical = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let Some(name) = path.file_name() else {
-            return Err(Failure::usage(format!("{what} cannot be written to {shown}: it names no file")));
+            return Err(Failure::usage(format!("cannot write {label} to {shown}: not a file name")));
         };
-        let place = place.join(name);
-        if let Some(other) = self.claimed.insert(place, what.to_owned()) {
-            return Err(Failure::usage(format!("{other} and {what} would both be {shown}"))
-                .hint("give them different names"));
+        let canonical = canonical.join(name);
+        if let Some(other) = self.claimed.insert(canonical, label.to_owned()) {
+            return Err(Failure::usage(format!("{other} and {label} would both be {shown}"))
+                .with_hint("use different file names"));
         }
-        let Ok(about) = fs::symlink_metadata(path) else { return Ok(()) };
+        let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
         if path.canonicalize().is_ok_and(|target| self.inputs.contains(&target)) {
-            return Err(Failure::usage(format!("{what} would replace {shown}, which is an input"))
-                .hint("write to another file"));
+            return Err(Failure::usage(format!("{label} would replace {shown}, which is an input"))
+                .with_hint("write to another file"));
         }
         if path.is_dir() {
-            return Err(Failure::usage(format!("{shown} is a folder, and {what} is a file"))
-                .hint("name a file in it"));
+            return Err(Failure::usage(format!("cannot write {label} to {shown}: is a folder"))
+                .with_hint("name a file in it"));
         }
-        if !about.is_symlink() && !about.is_file() {
-            return Err(Failure::usage(format!(
-                "{what} cannot be written to {shown}: it is not a regular file"
-            )));
+        if !metadata.is_symlink() && !metadata.is_file() {
+            return Err(Failure::usage(format!("cannot write {label} to {shown}: not a regular file")));
         }
-        // A file that cannot be read is not known to be Stratus'.
+        // A file that cannot be read counts as not written by Stratus.
         if self.overwrite || mark.is_on(path).unwrap_or(false) {
             return Ok(());
         }
-        Err(exists(path, what))
+        Err(already_exists_error(path, label))
     }
 
-    /// Writes a file that was claimed.
+    /// Writes a claimed file.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If the file cannot be written.
     pub fn write(path: &Path, bytes: &[u8]) -> Result {
         atomic::write(path, bytes).map_err(Failure::failed)
     }
 }
 
-/// The error of a file that is there and may not be replaced.
-fn exists(path: &Path, what: &str) -> Failure {
-    Failure::usage(format!("{} exists, and {what} would replace it", path.display()))
-        .hint("name another file, or replace this one with --overwrite")
+/// The error for an existing file that may not be replaced.
+fn already_exists_error(path: &Path, label: &str) -> Failure {
+    Failure::usage(format!("{} exists, and {label} would replace it", path.display()))
+        .with_hint("name another file, or use --overwrite")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stratus_data::contact_sheet::Picture;
+    use stratus_data::contact_sheet::RgbImage;
 
     #[test]
-    fn replaces_no_input_and_no_unknown_file() {
+    fn replaces_neither_inputs_nor_foreign_files() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["input.png", "own.txt"] {
             fs::write(at(name), "mine").unwrap();
         }
-        let picture = Picture { pixels: vec![7; 18], height: 2, width: 3 }.to_png().unwrap();
+        let picture = RgbImage { pixels: vec![7; 18], height: 2, width: 3 }.to_png().unwrap();
         fs::write(at("ours.png"), &picture).unwrap();
         fs::write(at("page.html"), page::GENERATOR).unwrap();
         fs::write(at("table.csv"), "path,rank\n").unwrap();
@@ -181,16 +181,16 @@ mod tests {
             outputs.claim(&at(name), "the sheet", mark).map_err(|failure| failure.to_string())
         };
         for overwrite in [false, true] {
-            assert!(claims(overwrite, "input.png", Mark::OfRun).unwrap_err().contains("which is an input"));
+            assert!(claims(overwrite, "input.png", Mark::RunFile).unwrap_err().contains("which is an input"));
             assert!(claims(overwrite, "", Mark::None).is_err());
             assert!(claims(overwrite, "new", Mark::None).is_ok());
             assert!(claims(overwrite, "new/new", Mark::None).is_ok());
         }
-        let error = claims(false, "own.txt", Mark::Picture).unwrap_err();
+        let error = claims(false, "own.txt", Mark::Image).unwrap_err();
         assert!(error.contains("own.txt exists, and the sheet would replace it"), "{error}");
         assert!(error.contains("--overwrite"), "{error}");
         assert!(claims(true, "own.txt", Mark::None).is_ok());
-        assert!(claims(false, "ours.png", Mark::Picture).is_ok());
+        assert!(claims(false, "ours.png", Mark::Image).is_ok());
         assert!(claims(false, "ours.png", Mark::None).is_err());
         assert!(claims(false, "page.html", Mark::Page).is_ok());
         assert!(claims(false, "own.txt", Mark::Page).is_err());
@@ -216,7 +216,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn follows_links_to_inputs() {
+    fn protects_inputs_reached_through_symbolic_links() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("input"), "mine").unwrap();

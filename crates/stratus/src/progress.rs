@@ -1,4 +1,4 @@
-//! Progress of a training: a bar on a terminal, plain lines in a pipe, nothing with `--quiet`.
+//! Progress of a training run: a bar on a terminal, plain lines in a pipe, nothing with `--quiet`.
 
 use crate::output::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -7,46 +7,46 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stratus_engine::phases;
 use stratus_run::csv::Task;
-use stratus_train::{EpochResult, Observer, TrainingProgress, Validated};
+use stratus_train::{EpochResult, Observer, TrainingProgress, ValidationResult};
 
-/// Between two changes of the bar.
-const REDRAW: Duration = Duration::from_millis(200);
-/// Between two plain lines within an epoch.
-const LINE: Duration = Duration::from_secs(30);
+/// The time between two updates of the bar.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+/// The time between two plain lines within an epoch.
+const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shows progress on standard error.
 #[derive(Debug)]
 pub struct Progress {
     output: Output,
     bar: Option<ProgressBar>,
-    shown: Instant,
-    /// Whether the columns of epochs have their heading.
-    headed: bool,
+    last_shown_at: Instant,
+    /// True once the heading of the table of epochs was printed.
+    heading_shown: bool,
 }
 
 impl Progress {
-    /// Begins to show progress: until the first iteration, which phase of its start the backend is in.
+    /// Starts to show progress. Until the first iteration, the bar shows the start-up phase of the backend.
     pub fn new(output: Output) -> Self {
         let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{msg}  {wide_bar}") {
                 bar.set_style(style.progress_chars("━╸ "));
             }
-            let until_then = bar.clone();
-            phases::listen(Some(Arc::new(move |phase: &str| until_then.set_message(phase.to_owned()))));
+            let bar_clone = bar.clone();
+            phases::set_listener(Some(Arc::new(move |phase: &str| bar_clone.set_message(phase.to_owned()))));
             bar
         });
         let now = Instant::now();
-        Progress { output, bar, shown: now, headed: false }
+        Progress { output, bar, last_shown_at: now, heading_shown: false }
     }
 
-    /// After an iteration; cheap where it is not yet time to show anything.
+    /// Updates the bar or prints a line, at most once per interval.
     fn show(&mut self, progress: &TrainingProgress) {
-        let pause = if self.bar.is_some() { REDRAW } else { LINE };
-        if self.output.quiet() || self.shown.elapsed() < pause {
+        let interval = if self.bar.is_some() { REDRAW_INTERVAL } else { LINE_INTERVAL };
+        if self.output.quiet() || self.last_shown_at.elapsed() < interval {
             return;
         }
-        self.shown = Instant::now();
+        self.last_shown_at = Instant::now();
         let line = progress_line(progress);
         match &self.bar {
             Some(bar) => {
@@ -58,7 +58,7 @@ impl Progress {
         }
     }
 
-    fn tell(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         if self.output.quiet() {
             return;
         }
@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    fn caution(&self, text: &str) {
+    fn print_warning(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| self.output.warning(text)),
             None => self.output.warning(text),
@@ -81,45 +81,45 @@ impl Observer for Progress {
         self.show(progress);
     }
 
-    /// A line that stays: on a terminal a row of a table, elsewhere one that can be read by itself.
+    /// Prints a permanent line: on a terminal a row of a table, elsewhere a self-contained line.
     fn epoch(&mut self, result: &EpochResult) {
         if self.bar.is_none() {
-            self.tell(&epoch_line(result));
-            self.shown = Instant::now();
+            self.print_line(&epoch_line(result));
+            self.last_shown_at = Instant::now();
             return;
         }
-        if !self.headed {
-            self.tell(&epoch_heading(result.task));
-            self.headed = true;
+        if !self.heading_shown {
+            self.print_line(&epoch_heading(result.task));
+            self.heading_shown = true;
         }
-        self.tell(&epoch_row(result));
+        self.print_line(&epoch_row(result));
     }
 
-    fn say(&mut self, text: &str) {
-        self.tell(text);
+    fn info(&mut self, text: &str) {
+        self.print_line(text);
     }
 
-    /// Said even where quiet.
+    /// Warnings are printed even with `--quiet`.
     fn warn(&mut self, text: &str) {
-        self.caution(text);
+        self.print_warning(text);
     }
 }
 
 impl Drop for Progress {
-    /// The bar goes; what was said stays.
+    /// Removes the bar; printed lines stay.
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
-            phases::listen(None);
+            phases::set_listener(None);
             bar.finish_and_clear();
         }
     }
 }
 
 fn progress_line(progress: &TrainingProgress) -> String {
-    let left = progress.left_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let left = left.map_or_else(|| "?".to_owned(), clock);
+    let remaining = progress.remaining_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let remaining = remaining.map_or_else(|| "?".to_owned(), clock);
     format!(
-        "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {:.2} %  {left} left",
+        "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {:.2} %  {remaining} left",
         progress.epoch,
         progress.epochs,
         progress.iteration,
@@ -158,21 +158,21 @@ fn epoch_row(result: &EpochResult) -> String {
     let validation = result.validation;
     let miou = match result.task {
         Task::Classification => String::new(),
-        Task::Segmentation => format!("{:>10}", percent(validation.and_then(|measured| measured.miou))),
+        Task::Segmentation => format!("{:>10}", percent(validation.and_then(|validation| validation.miou))),
     };
     format!(
         "{:<9}{:>9}{:>10}{:>10}{:>10}{miou}{:>10}{:>10}",
         format!("{}/{}", result.epoch, result.epochs),
         loss(result.train_loss),
         percent(Some(result.train_accuracy)),
-        validation.map_or("–".to_owned(), |measured| loss(measured.loss)),
-        percent(validation.and_then(|measured| measured.accuracy)),
+        validation.map_or("–".to_owned(), |validation| loss(validation.loss)),
+        percent(validation.and_then(|validation| validation.accuracy)),
         rate(result.images_per_second),
         seconds(result.seconds)
     )
 }
 
-/// A loss, with a power of ten where it is out of hand.
+/// Formats a loss, in scientific notation from 10⁴ on.
 fn loss(loss: f64) -> String {
     if loss.abs() < 1e4 { format!("{loss:.4}") } else { format!("{loss:.2e}") }
 }
@@ -188,7 +188,7 @@ fn seconds(seconds: f64) -> String {
 fn epoch_line(result: &EpochResult) -> String {
     let accuracy = result.task.accuracy_name();
     let validation =
-        result.validation.map_or_else(String::new, |Validated { loss, accuracy: share, miou }| {
+        result.validation.map_or_else(String::new, |ValidationResult { loss, accuracy: share, miou }| {
             let percent = |share: Option<f64>| {
                 share.map_or("–".to_owned(), |share| format!("{:.2} %", share * 100.0))
             };
@@ -209,7 +209,7 @@ fn epoch_line(result: &EpochResult) -> String {
     )
 }
 
-/// Images per second, with a decimal where there are few.
+/// Formats images per second, with one decimal below 100.
 fn rate(images_per_second: f64) -> String {
     if images_per_second < 99.5 {
         format!("{images_per_second:.1}")
@@ -218,8 +218,7 @@ fn rate(images_per_second: f64) -> String {
     }
 }
 
-/// A duration as `m:ss` or `h:mm:ss`.
-/// Hours, minutes and seconds: `1:02:03`, `2:03`.
+/// Formats a duration as `m:ss` or `h:mm:ss`.
 pub(crate) fn clock(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -229,8 +228,8 @@ pub(crate) fn clock(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        EpochResult, Observer, Progress, Task, TrainingProgress, Validated, clock, epoch_heading, epoch_line,
-        epoch_row, progress_line,
+        EpochResult, Observer, Progress, Task, TrainingProgress, ValidationResult, clock, epoch_heading,
+        epoch_line, epoch_row, progress_line,
     };
     use crate::output::Output;
     use std::time::Duration;
@@ -241,14 +240,14 @@ mod tests {
         iteration: 60,
         iterations: 2950,
         images_per_second: 41_234.5,
-        left_s: Some(289.4),
+        remaining_s: Some(289.4),
         loss: 0.123_45,
         task: Task::Classification,
         accuracy: 0.965_4,
     };
 
     #[test]
-    fn a_line_tells_where_training_stands() {
+    fn progress_line_shows_epoch_speed_loss_and_time_left() {
         assert_eq!(
             progress_line(&PROGRESS),
             "epoch 2/50  60/2950  41234 img/s  loss 0.1235  top-1 96.54 %  4:49 left"
@@ -256,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_a_line() {
+    fn epoch_line_shows_training_and_validation() {
         let result = EpochResult {
             epoch: 1,
             epochs: 3,
             train_loss: 0.5,
             task: Task::Classification,
             train_accuracy: 0.9,
-            validation: Some(Validated { loss: 0.25, accuracy: Some(0.95), miou: None }),
+            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(0.95), miou: None }),
             images_per_second: 1000.0,
             seconds: 1.5,
         };
@@ -273,7 +272,7 @@ mod tests {
         );
         let without = EpochResult { validation: None, ..result };
         assert_eq!(epoch_line(&without), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
-        let pixels = Validated { loss: 0.25, accuracy: Some(0.875), miou: Some(0.5) };
+        let pixels = ValidationResult { loss: 0.25, accuracy: Some(0.875), miou: Some(0.5) };
         let result = EpochResult {
             task: Task::Segmentation,
             validation: Some(pixels),
@@ -288,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn on_a_terminal_epochs_are_rows_of_a_narrow_table() {
+    fn epoch_rows_align_with_their_heading_within_79_columns() {
         let result = EpochResult {
             epoch: 100,
             epochs: 150,
             train_loss: 158_713_371_290_386.2,
             task: Task::Segmentation,
             train_accuracy: 0.9,
-            validation: Some(Validated { loss: 0.25, accuracy: Some(1.0), miou: None }),
+            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(1.0), miou: None }),
             images_per_second: 41_234.5,
             seconds: 4000.0,
         };
@@ -317,12 +316,12 @@ mod tests {
     }
 
     #[test]
-    fn times_are_clocks() {
+    fn durations_are_minutes_and_seconds_or_hours() {
         assert_eq!([59, 61, 3661].map(|s| clock(Duration::from_secs(s))), ["0:59", "1:01", "1:01:01"]);
     }
 
     #[test]
-    fn numbers_that_are_none_do_not_panic() {
+    fn nan_and_infinity_do_not_panic() {
         let mut progress = Progress::new(Output::new(false, true));
         progress.iteration(&TrainingProgress {
             loss: f64::NAN,
@@ -330,7 +329,7 @@ mod tests {
             ..PROGRESS
         });
         for left_s in [None, Some(f64::NAN), Some(f64::INFINITY), Some(-1.0)] {
-            let line = progress_line(&TrainingProgress { loss: f64::NAN, left_s, ..PROGRESS });
+            let line = progress_line(&TrainingProgress { loss: f64::NAN, remaining_s: left_s, ..PROGRESS });
             assert!(line.contains("? left"), "{line}");
         }
     }

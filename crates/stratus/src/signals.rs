@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM set a flag; who trains looks at it between iterations, saves the state and stops.
+//! SIGINT and SIGTERM set a flag; the training loop checks it and stops with a checkpoint.
 
 use crate::errors::{Failure, INTERRUPTED, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,25 +7,25 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes SIGINT and SIGTERM set the returned flag. A second SIGINT ends the process at once with exit code
-/// 75: a run directory can be continued from wherever its writer stopped.
+/// Makes SIGINT and SIGTERM set the returned flag.
+///
+/// A second SIGINT ends the process at once with exit code 75; the run can be resumed all the same.
 ///
 /// # Errors
-/// Where the system refuses to register the handlers.
+/// If the system refuses to register the handlers.
 pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let refused =
-        |error: std::io::Error| Failure::failed(format!("cannot register signal handlers: {error}"));
-    // Handlers run in order of registration: the exiting one sees the flag that the previous signal set.
-    flag::register_conditional_shutdown(SIGINT, i32::from(INTERRUPTED), Arc::clone(&stop))
-        .map_err(refused)?;
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot register signal handlers: {error}"));
+    // Handlers run in order of registration. This one is registered first, so it exits only if an earlier
+    // signal has set the flag.
+    flag::register_conditional_shutdown(SIGINT, i32::from(INTERRUPTED), Arc::clone(&stop)).map_err(failed)?;
     for signal in [SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
+        flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
     }
     Ok(stop)
 }
 
-/// Sets the flag when standard input ends. What stands in it is passed over.
+/// Sets the flag when standard input ends. Its content is ignored.
 pub fn stop_with_stdin(stop: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let (mut input, mut buffer) = (std::io::stdin().lock(), [0; 512]);
@@ -40,7 +40,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_signal_sets_the_flag_and_nothing_else() {
+    fn signal_only_sets_the_flag() {
         let stop = stop_flag().unwrap();
         assert!(!stop.load(Ordering::SeqCst));
         signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();

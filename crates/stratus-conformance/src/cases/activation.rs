@@ -1,34 +1,34 @@
 //! Smooth activations. After a linear layer they read the master precision; gradients have the compute
 //! precision.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Kernel;
 use stratus_engine::ops::{ActivationBackward, ActivationForward};
 use stratus_graph::ops::{Gelu, HardSigmoid, HardSwish, Sigmoid, Silu};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 /// An activation with its kernels.
 struct Activation {
     name: &'static str,
-    /// Numbers out of the ordinary.
+    /// Extreme values.
     far: Fill,
     forward: Kernel,
     backward: Kernel,
 }
 
-/// A new activation is a line here.
+/// All activations; a new one is a line here.
 fn activations() -> Vec<Activation> {
     vec![
-        of("gelu", Gelu, FAR),
-        of("hard_sigmoid", HardSigmoid, STRAIGHT),
-        of("hard_swish", HardSwish, STRAIGHT),
-        of("sigmoid", Sigmoid, FAR),
-        of("silu", Silu, FAR),
+        activation_case("gelu", Gelu, TAILS),
+        activation_case("hard_sigmoid", HardSigmoid, PIECEWISE),
+        activation_case("hard_swish", HardSwish, PIECEWISE),
+        activation_case("sigmoid", Sigmoid, TAILS),
+        activation_case("silu", Silu, TAILS),
     ]
 }
 
-fn of<A: Copy>(name: &'static str, activation: A, far: Fill) -> Activation
+fn activation_case<A: Copy>(name: &'static str, activation: A, far: Fill) -> Activation
 where
     Kernel: From<ActivationForward<A>> + From<ActivationBackward<A>>,
 {
@@ -36,14 +36,15 @@ where
     Activation { name, far, forward, backward: ActivationBackward(activation).into() }
 }
 
-/// The bend, and the tails, where nearly nothing and nearly all is let through.
-const BEND: Fill = Fill::Uniform { low: -7.0, high: 5.0 };
-/// Where `exp(|x|)` is infinite in f32, and near enough to zero for differences of f64 to check derivatives.
-const FAR: Fill = Fill::Given([-200.0, -104.0, 89.0, 200.0]);
-/// On every piece of an activation of straight pieces that bend at -3 and 3, near to the bends.
-const STRAIGHT: Fill = Fill::Given([-200.0, -3.25, 2.75, 200.0]);
-/// On the middle piece.
-const SLOPE: Fill = Fill::Uniform { low: -2.0, high: 2.0 };
+/// The curved part, and the tails that are nearly constant or linear.
+const CURVED: Fill = Fill::Uniform { low: -7.0, high: 5.0 };
+/// Values where `exp(|x|)` is infinite in f32, but which are small enough for checking derivatives by f64
+/// differences.
+const TAILS: Fill = Fill::Exact([-200.0, -104.0, 89.0, 200.0]);
+/// Values on every piece of a piecewise-linear activation with bends at -3 and 3, near the bends.
+const PIECEWISE: Fill = Fill::Exact([-200.0, -3.25, 2.75, 200.0]);
+/// Values on the middle piece.
+const MIDDLE: Fill = Fill::Uniform { low: -2.0, high: 2.0 };
 
 fn tests() -> Vec<Case> {
     let shapes: [&[usize]; 7] =
@@ -51,35 +52,42 @@ fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
     for activation in activations() {
         for shape in shapes {
-            // A single element on a level piece would have no gradient to check.
+            // A single element on a constant piece would have no gradient to check.
             let single = shape.iter().product::<usize>() == 1;
-            let numbers = if single && activation.far == STRAIGHT { SLOPE } else { BEND };
-            cases.extend(activation.kernels(shape, Class::Compute, numbers, ""));
+            let numbers = if single && activation.far == PIECEWISE { MIDDLE } else { CURVED };
+            cases.extend(activation.kernels(shape, DTypeClass::Compute, numbers, ""));
             if shape.len() == 2 {
-                cases.extend(activation.kernels(shape, Class::Master, numbers, " of the master precision"));
+                cases.extend(activation.kernels(
+                    shape,
+                    DTypeClass::Master,
+                    numbers,
+                    " of the master precision",
+                ));
             }
         }
-        cases.extend(activation.kernels(&[1, 4], Class::Compute, activation.far, " far out"));
+        cases.extend(activation.kernels(&[1, 4], DTypeClass::Compute, activation.far, " far out"));
     }
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
-    let kernels = |activation: Activation| activation.kernels(&[16, 256, 56, 56], Class::Compute, BEND, "");
+    let kernels =
+        |activation: Activation| activation.kernels(&[16, 256, 56, 56], DTypeClass::Compute, CURVED, "");
     activations().into_iter().flat_map(kernels).collect()
 }
 
 impl Activation {
     /// Forward and backward with `x` of a class.
-    fn kernels(&self, shape: &[usize], class: Class, numbers: Fill, what: &str) -> [Case; 2] {
+    fn kernels(&self, shape: &[usize], class: DTypeClass, numbers: Fill, suffix: &str) -> [Case; 2] {
         let name = self.name;
-        let forward = Case::new(format!("{name} {}{what}", extents(shape)), self.forward.clone())
+        let forward = Case::new(format!("{name} {}{suffix}", extents(shape)), self.forward.clone())
             .filled("x", shape, class, numbers)
-            .output("y", shape, Class::Compute);
-        let backward = Case::new(format!("{name}_backward {}{what}", extents(shape)), self.backward.clone())
-            .filled("x", shape, class, numbers)
-            .input("dy", shape, Class::Compute)
-            .output("dx", shape, Class::Compute);
+            .output("y", shape, DTypeClass::Compute);
+        let backward =
+            Case::new(format!("{name}_backward {}{suffix}", extents(shape)), self.backward.clone())
+                .filled("x", shape, class, numbers)
+                .input("dy", shape, DTypeClass::Compute)
+                .output("dx", shape, DTypeClass::Compute);
         [forward, backward]
     }
 }

@@ -1,9 +1,9 @@
-//! Sums of two values, and of one with itself. Behind linear layers both have the master precision.
+//! Sums of two values, and of one with itself. After linear layers both have the master precision.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::AddForward;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes: [&[usize]; 8] = [
@@ -19,9 +19,9 @@ fn tests() -> Vec<Case> {
     let mut cases: Vec<Case> = shapes.iter().flat_map(|shape| kernels(shape)).collect();
     cases.push(
         Case::new("add 4x10 of the master precision".to_owned(), AddForward { relu: true })
-            .input("a", &[4, 10], Class::Master)
-            .input("b", &[4, 10], Class::Master)
-            .output("y", &[4, 10], Class::Compute),
+            .input("a", &[4, 10], DTypeClass::Master)
+            .input("b", &[4, 10], DTypeClass::Master)
+            .output("y", &[4, 10], DTypeClass::Compute),
     );
     cases
 }
@@ -30,16 +30,16 @@ fn benchmarks() -> Vec<Case> {
     kernels(&[16, 256, 56, 56])
 }
 
-/// With and without the rectifier, and a value with itself.
+/// With and without ReLU, and a value with itself.
 fn kernels(shape: &[usize]) -> Vec<Case> {
     let case = |kernel: &str, relu: bool| {
         Case::new(format!("{kernel} {}", extents(shape)), AddForward { relu }).input(
             "a",
             shape,
-            Class::Compute,
+            DTypeClass::Compute,
         )
     };
-    let both = |case: Case| case.input("b", shape, Class::Compute);
+    let both = |case: Case| case.input("b", shape, DTypeClass::Compute);
     let cases = [both(case("add", false)), both(case("add_relu", true)), case("add_twice", false)];
-    cases.into_iter().map(|case| case.output("y", shape, Class::Compute)).collect()
+    cases.into_iter().map(|case| case.output("y", shape, DTypeClass::Compute)).collect()
 }

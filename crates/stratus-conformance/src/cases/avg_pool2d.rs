@@ -1,22 +1,22 @@
-//! Average-pooling: windows that overlap, leave gaps, hang over the border; bins that share pixels, and
-//! more bins than pixels.
+//! Average pooling: windows that overlap, leave gaps or exceed the border; bins that share pixels, and more
+//! bins than pixels.
 
-use super::{Case, Class, Table, extents};
-use stratus_engine::ops::{Averages, AvgPoolBackward, AvgPoolForward};
+use super::{Case, CaseTable, DTypeClass, extents};
+use stratus_engine::ops::{AvgPoolBackward, AvgPoolForward, AvgPooling};
 use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
-fn bins(vertical: usize, horizontal: usize) -> Averages {
-    Averages::Bins(AdaptiveAvgPool2d { output: [vertical, horizontal] })
+fn bins(vertical: usize, horizontal: usize) -> AvgPooling {
+    AvgPooling::Bins(AdaptiveAvgPool2d { output: [vertical, horizontal] })
 }
 
-fn windows(kernel: usize, stride: usize, padding: usize) -> Averages {
-    Averages::Windows(AvgPool2d::new(kernel, stride, padding))
+fn windows(kernel: usize, stride: usize, padding: usize) -> AvgPooling {
+    AvgPooling::Windows(AvgPool2d::new(kernel, stride, padding))
 }
 
 fn tests() -> Vec<Case> {
-    let uncounted = |pool| Averages::Windows(AvgPool2d { count_include_pad: false, ..pool });
+    let uncounted = |pool| AvgPooling::Windows(AvgPool2d { count_include_pad: false, ..pool });
     let all = [
         windows(2, 2, 0),
         windows(3, 1, 1),
@@ -36,19 +36,19 @@ fn tests() -> Vec<Case> {
         [3, 17, 6, 4],
         [2, 5, 1, 1],
         [1, 33, 9, 3],
-        // Whole blocks of 16 channels, and more than fill them.
+        // Whole blocks of 16 channels, and incomplete ones.
         [1, 32, 4, 3],
         [2, 83, 7, 7],
     ];
     all.into_iter()
-        .flat_map(|averages| shapes.iter().flat_map(move |&shape| kernels(averages, shape)))
+        .flat_map(|pooling| shapes.iter().flat_map(move |&shape| kernels(pooling, shape)))
         .collect()
 }
 
 fn benchmarks() -> Vec<Case> {
     [
-        // ResNet's and GoogLeNet's ends, AlexNet's bins, GoogLeNet's auxiliary classifiers, Inception's
-        // branches.
+        // The last layers of ResNet and GoogLeNet, AlexNet's bins, GoogLeNet's auxiliary classifiers,
+        // Inception's branches.
         (bins(1, 1), [64, 2048, 7, 7]),
         (bins(1, 1), [64, 1024, 7, 7]),
         (bins(6, 6), [64, 256, 6, 6]),
@@ -56,28 +56,28 @@ fn benchmarks() -> Vec<Case> {
         (windows(3, 1, 1), [16, 192, 35, 35]),
     ]
     .into_iter()
-    .flat_map(|(averages, shape)| kernels(averages, shape))
+    .flat_map(|(pooling, shape)| kernels(pooling, shape))
     .collect()
 }
 
-/// Forward and backward, where the window fits.
-fn kernels(averages: Averages, shape: [usize; 4]) -> Vec<Case> {
-    let Ok([height, width]) = averages.output_size([shape[2], shape[3]]) else { return Vec::new() };
+/// Forward and backward, if the window fits.
+fn kernels(pooling: AvgPooling, shape: [usize; 4]) -> Vec<Case> {
+    let Ok([height, width]) = pooling.output_size([shape[2], shape[3]]) else { return Vec::new() };
     let y = [shape[0], shape[1], height, width];
-    let attributes = match averages {
-        Averages::Windows(pool) => {
+    let attributes = match pooling {
+        AvgPooling::Windows(pool) => {
             let uncounted = if pool.count_include_pad { "" } else { " not counted" };
             let AvgPool2d { kernel, stride, padding, .. } = pool;
             format!("window {kernel:?} stride {stride:?} padding {padding:?}{uncounted}")
         }
-        Averages::Bins(pool) => format!("to {}", extents(&pool.output)),
+        AvgPooling::Bins(pool) => format!("to {}", extents(&pool.output)),
     };
     let name = |kernel: &str| format!("{kernel} {} {attributes}", extents(&shape));
-    let forward = Case::new(name("avg_pool"), AvgPoolForward { averages })
-        .input("x", &shape, Class::Compute)
-        .output("y", &y, Class::Compute);
-    let backward = Case::new(name("avg_pool_backward"), AvgPoolBackward { averages })
-        .input("dy", &y, Class::Compute)
-        .output("dx", &shape, Class::Compute);
+    let forward = Case::new(name("avg_pool"), AvgPoolForward { pooling })
+        .input("x", &shape, DTypeClass::Compute)
+        .output("y", &y, DTypeClass::Compute);
+    let backward = Case::new(name("avg_pool_backward"), AvgPoolBackward { pooling })
+        .input("dy", &y, DTypeClass::Compute)
+        .output("dx", &shape, DTypeClass::Compute);
     vec![forward, backward]
 }

@@ -1,9 +1,9 @@
-//! A factor for each channel of a sample: odd channels, one pixel, maps of more pixels than a block sums.
+//! Per-sample channel factors: odd channels, one pixel, and maps of more pixels than a block sums.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes = [
@@ -28,12 +28,12 @@ fn kernels(shape: &[usize; 4]) -> [Case; 2] {
     let [n, c, ..] = *shape;
     let each = [n, c, 1, 1];
     let forward = Case::new(format!("channel_scale {}", extents(shape)), ChannelScale)
-        .input("x", shape, Class::Compute)
-        .input("factors", &each, Class::Compute)
-        .output("y", shape, Class::Compute);
+        .input("x", shape, DTypeClass::Compute)
+        .input("factors", &each, DTypeClass::Compute)
+        .output("y", shape, DTypeClass::Compute);
     let gradient = Case::new(format!("channel_scale_gradient {}", extents(shape)), ChannelScaleGradient)
-        .input("x", shape, Class::Compute)
-        .input("dy", shape, Class::Compute)
-        .output("gradient", &each, Class::Compute);
+        .input("x", shape, DTypeClass::Compute)
+        .input("dy", shape, DTypeClass::Compute)
+        .output("gradient", &each, DTypeClass::Compute);
     [forward, gradient]
 }

@@ -1,12 +1,12 @@
-//! Channels in another order, or some of them: of whole blocks of 16 and across their borders.
+//! Reordered and selected channels, in whole blocks of 16 and across their boundaries.
 
-use super::{Case, Class, Table, extents};
-use stratus_engine::ops::{PlaceChannels, SelectChannels};
+use super::{Case, CaseTable, DTypeClass, extents};
+use stratus_engine::ops::{ScatterChannels, SelectChannels};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
-    // Shapes, the channels that are taken, and groups in turn.
+    // Shapes, selected channels and interleaved groups.
     let selections = [
         ([2, 8, 12, 12], 0, 8, 2),
         ([1, 6, 1, 1], 0, 6, 3),
@@ -27,12 +27,12 @@ fn benchmarks() -> Vec<Case> {
 
 fn kernels(&([n, c, h, w], first, taken, groups): &([usize; 4], usize, usize, usize)) -> [Case; 2] {
     let (all, some) = ([n, c, h, w], [n, taken, h, w]);
-    let name = |what: &str| format!("{what} {taken} of {} from {first} in {groups}", extents(&all));
+    let name = |kernel: &str| format!("{kernel} {taken} of {} from {first} in {groups}", extents(&all));
     let forward = Case::new(name("select_channels"), SelectChannels { first, groups })
-        .input("x", &all, Class::Compute)
-        .output("y", &some, Class::Compute);
-    let backward = Case::new(name("place_channels"), PlaceChannels { first, groups })
-        .input("dy", &some, Class::Compute)
-        .output("dx", &all, Class::Compute);
+        .input("x", &all, DTypeClass::Compute)
+        .output("y", &some, DTypeClass::Compute);
+    let backward = Case::new(name("place_channels"), ScatterChannels { first, groups })
+        .input("dy", &some, DTypeClass::Compute)
+        .output("dx", &all, DTypeClass::Compute);
     [forward, backward]
 }

@@ -1,14 +1,14 @@
-//! Gradient clipping: sums of squares, begun and continued; norms above and below the limit, of a scaled loss
-//! too; gradients that are scaled down.
+//! Gradient clipping: sums of squares, started and continued; norms above and below the limit, also with a
+//! scaled loss; gradients that are scaled down.
 
 use super::loss_scale::numbers;
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
-use stratus_engine::ops::{ClipFactor, ClipGradient, GRADIENT_NORM, SumOfSquares};
+use stratus_engine::ops::{ClipFactor, ClipGradient, GRADIENT_NORM_FIELDS, SumOfSquares};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
-/// Squares and a factor.
+/// The sum of squares and a factor.
 const NORM: Fill = Fill::Uniform { low: 0.25, high: 0.75 };
 
 fn tests() -> Vec<Case> {
@@ -16,14 +16,14 @@ fn tests() -> Vec<Case> {
     for shape in [&[1][..], &[33], &[10, 1568], &[32, 16, 3, 3], &[33, 17, 1, 1], &[257, 129, 3, 3]] {
         cases.extend(kernels(shape));
     }
-    for (what, max_norm) in [("clips", 0.1), ("leaves", 10.0)] {
-        let case = |name: String, scaled| Case::new(name, ClipFactor { max_norm, scaled });
-        cases.push(case(format!("clip_factor {what}"), false).norm(NORM));
+    for (effect, max_norm) in [("clips", 0.1), ("leaves", 10.0)] {
+        let case = |name: String, scaled| Case::new(name, ClipFactor { max_norm, loss_scaled: scaled });
+        cases.push(case(format!("clip_factor {effect}"), false).norm(NORM));
         cases.push(
-            case(format!("clip_factor scaled {what}"), true)
+            case(format!("clip_factor scaled {effect}"), true)
                 .loss_scale(numbers(-16.0, 1.0, 0.0, 2.0))
                 .norm(NORM)
-                .scaled_only(),
+                .loss_scaled_only(),
         );
     }
     cases
@@ -34,28 +34,28 @@ fn benchmarks() -> Vec<Case> {
 }
 
 fn kernels(shape: &[usize]) -> Vec<Case> {
-    let of = extents(shape);
+    let size = extents(shape);
     let sum = |first| {
-        let what = if first { "begun" } else { "continued" };
-        Case::new(format!("sum_of_squares {what} {of}"), SumOfSquares { first }).input(
+        let state = if first { "begun" } else { "continued" };
+        Case::new(format!("sum_of_squares {state} {size}"), SumOfSquares { first }).input(
             "gradient",
             shape,
-            Class::Master,
+            DTypeClass::Master,
         )
     };
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     vec![
-        sum(true).output("norm", &[GRADIENT_NORM.len()], Class::Sums),
+        sum(true).output("norm", &[GRADIENT_NORM_FIELDS.len()], DTypeClass::Sums),
         sum(false).norm(NORM),
-        Case::new(format!("clip_gradient {of}"), ClipGradient)
-            .filled("norm", &[GRADIENT_NORM.len()], Class::Sums, NORM)
-            .update("gradient", shape, Role::Buffer, numbers, Class::Master),
+        Case::new(format!("clip_gradient {size}"), ClipGradient)
+            .filled("norm", &[GRADIENT_NORM_FIELDS.len()], DTypeClass::Sums, NORM)
+            .update("gradient", shape, Role::Buffer, numbers, DTypeClass::Master),
     ]
 }
 
 impl Case {
-    /// Adds the norm, changed.
+    /// Adds the norm as an update.
     fn norm(self, fill: Fill) -> Self {
-        self.update("norm", &[GRADIENT_NORM.len()], Role::Buffer, fill, Class::Sums)
+        self.update("norm", &[GRADIENT_NORM_FIELDS.len()], Role::Buffer, fill, DTypeClass::Sums)
     }
 }

@@ -1,10 +1,10 @@
-//! Feature maps one behind the other: borders between them on and off the borders of blocks of 16 channels,
-//! up to as many as a step can have.
+//! Concatenation of feature maps: boundaries aligned and not aligned to blocks of 16 channels, and up to the
+//! maximum number of inputs.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{ConcatBackward, ConcatForward};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 /// The names of the inputs, and of their gradients.
 const INPUTS: [&str; 14] =
@@ -28,13 +28,13 @@ fn tests() -> Vec<Case> {
 }
 
 fn benchmarks() -> Vec<Case> {
-    // An inception module of GoogLeNet, and one whose borders lie within blocks.
+    // An inception module of GoogLeNet, and one whose boundaries are within blocks.
     let mut cases = kernels(&[64, 128, 32, 32], [16, 28, 28]);
     cases.extend(kernels(&[24, 40, 20], [16, 28, 28]));
     cases
 }
 
-/// Forward, and backward to each input.
+/// Forward, and backward for each input.
 fn kernels(channels: &[usize], [batch, height, width]: [usize; 3]) -> Vec<Case> {
     let shape = |channels: usize| [batch, channels, height, width];
     let y = shape(channels.iter().sum());
@@ -43,17 +43,17 @@ fn kernels(channels: &[usize], [batch, height, width]: [usize; 3]) -> Vec<Case> 
     let mut cases = Vec::new();
     let mut first = 0;
     for (name, &count) in INPUTS.iter().zip(channels) {
-        forward = forward.input(name, &shape(count), Class::Compute);
+        forward = forward.input(name, &shape(count), DTypeClass::Compute);
         cases.push(
             Case::new(
                 format!("concat_backward {} of {list} from {first}", extents(&shape(count))),
                 ConcatBackward { first },
             )
-            .input("dy", &y, Class::Compute)
-            .output("dx", &shape(count), Class::Compute),
+            .input("dy", &y, DTypeClass::Compute)
+            .output("dx", &shape(count), DTypeClass::Compute),
         );
         first += count;
     }
-    cases.push(forward.output("y", &y, Class::Compute));
+    cases.push(forward.output("y", &y, DTypeClass::Compute));
     cases
 }

@@ -1,19 +1,19 @@
 //! Convolutions: every attribute, and channel counts around the widths of vector registers.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
-/// What is convolved: attributes, batch, height and width.
-type Geometry = (Conv2d, usize, [usize; 2]);
+/// The case of a convolution: attributes, batch, height and width.
+type ConvCase = (Conv2d, usize, [usize; 2]);
 
 fn tests() -> Vec<Case> {
     let dense = Conv2d::new;
     let bias = |conv| Conv2d { bias: true, ..conv };
     let grouped = |conv, groups| Conv2d { groups, ..conv };
-    let geometries: Vec<Geometry> = vec![
+    let geometries: Vec<ConvCase> = vec![
         // The digits network.
         (dense(1, 8, 3, 1, 1), 2, [28, 28]),
         (dense(8, 16, 3, 1, 1), 2, [14, 14]),
@@ -67,7 +67,7 @@ fn tests() -> Vec<Case> {
             1,
             [7, 12],
         ),
-        // Dense 3x3 of whole registers of channels, over edges of every kind.
+        // Dense 3x3 with whole registers of channels and all kinds of edges.
         (bias(dense(16, 48, 3, 1, 1)), 2, [7, 9]),
         (
             Conv2d { padding_before: [2, 0], padding_after: [0, 1], ..bias(dense(48, 16, 3, 1, 0)) },
@@ -81,18 +81,18 @@ fn tests() -> Vec<Case> {
         (grouped(bias(dense(33, 33, 3, 2, 1)), 33), 1, [6, 7]),
         (grouped(dense(3, 6, 3, 1, 1), 3), 1, [5, 5]),
         (grouped(Conv2d { dilation: [2, 2], ..dense(8, 8, 3, 1, 2) }, 8), 1, [6, 6]),
-        // Groups whose channels fill no block: of an odd number, of one pixel, of ResNeXt's few.
+        // Groups whose channels do not fill a block: an odd number, one pixel, and ResNeXt's few.
         (grouped(dense(10, 6, 3, 1, 1), 2), 1, [5, 4]),
         (grouped(bias(dense(6, 4, 1, 1, 0)), 2), 3, [1, 1]),
         (grouped(dense(64, 64, 3, 1, 1), 32), 1, [5, 5]),
         (grouped(dense(128, 128, 3, 2, 1), 32), 1, [4, 5]),
         (grouped(dense(34, 34, 5, 1, 2), 2), 1, [4, 4]),
         (grouped(dense(96, 64, 5, 1, 2), 2), 1, [5, 5]),
-        // Dense 3x3 of channels that do not fill their last register, either way.
+        // Dense 3x3 with input and output channels that do not fill their last register.
         (bias(dense(24, 40, 3, 1, 1)), 2, [7, 9]),
-        // So many pixels that sums over them are taken in parts.
+        // Enough pixels that sums over them are split.
         (dense(8, 16, 3, 1, 1), 3, [28, 28]),
-        // Dense 5x5 of whole registers of channels, over edges of every kind.
+        // Dense 5x5 with whole registers of channels and all kinds of edges.
         (bias(dense(32, 16, 5, 1, 2)), 2, [7, 9]),
         (
             Conv2d { padding_before: [4, 0], padding_after: [0, 3], ..bias(dense(16, 48, 5, 1, 0)) },
@@ -110,7 +110,7 @@ fn tests() -> Vec<Case> {
 
 fn benchmarks() -> Vec<Case> {
     let dense = Conv2d::new;
-    let geometries: Vec<Geometry> = vec![
+    let geometries: Vec<ConvCase> = vec![
         (dense(1, 8, 3, 1, 1), 64, [28, 28]),
         (dense(8, 16, 3, 1, 1), 64, [14, 14]),
         (dense(16, 32, 3, 1, 1), 64, [7, 7]),
@@ -125,8 +125,8 @@ fn benchmarks() -> Vec<Case> {
     geometries.into_iter().flat_map(|geometry| kernels(geometry, false)).collect()
 }
 
-/// The kernels of a convolution; the forward one also rectified where `relu`.
-fn kernels((conv, batch, size): Geometry, relu: bool) -> Vec<Case> {
+/// The kernels of a convolution; the forward kernel also with ReLU if `relu`.
+fn kernels((conv, batch, size): ConvCase, relu: bool) -> Vec<Case> {
     let Ok([height, width]) = conv.output_size(size) else { return Vec::new() };
     let x = [batch, conv.in_channels, size[0], size[1]];
     let y = [batch, conv.out_channels, height, width];
@@ -147,23 +147,23 @@ fn kernels((conv, batch, size): Geometry, relu: bool) -> Vec<Case> {
     let forward = |relu: bool| {
         let kernel = if relu { "conv2d_relu" } else { "conv2d" };
         let mut case = Case::new(name(kernel), Conv2dForward { conv, relu })
-            .input("x", &x, Class::Compute)
-            .parameter("weight", &weight, Class::Compute);
+            .input("x", &x, DTypeClass::Compute)
+            .parameter("weight", &weight, DTypeClass::Compute);
         if conv.bias {
-            case = case.parameter("bias", &[conv.out_channels], Class::Master);
+            case = case.parameter("bias", &[conv.out_channels], DTypeClass::Master);
         }
-        case.output("y", &y, Class::Compute)
+        case.output("y", &y, DTypeClass::Compute)
     };
     let data = Case::new(name("conv2d_backward_data"), Conv2dBackwardData { conv })
-        .input("dy", &y, Class::Compute)
-        .parameter("weight", &weight, Class::Compute)
-        .output("dx", &x, Class::Compute);
+        .input("dy", &y, DTypeClass::Compute)
+        .parameter("weight", &weight, DTypeClass::Compute)
+        .output("dx", &x, DTypeClass::Compute);
     let mut weights = Case::new(name("conv2d_backward_weights"), Conv2dBackwardWeights { conv })
-        .input("x", &x, Class::Compute)
-        .input("dy", &y, Class::Compute)
-        .output("dweight", &weight, Class::Master);
+        .input("x", &x, DTypeClass::Compute)
+        .input("dy", &y, DTypeClass::Compute)
+        .output("dweight", &weight, DTypeClass::Master);
     if conv.bias {
-        weights = weights.output("dbias", &[conv.out_channels], Class::Master);
+        weights = weights.output("dbias", &[conv.out_channels], DTypeClass::Master);
     }
     let mut cases = vec![forward(false)];
     cases.extend(relu.then(|| forward(true)));

@@ -1,19 +1,19 @@
-//! Transposed convolutions: the kernels of convolutions in their other places, and the bias by itself.
+//! Transposed convolutions, which reuse the kernels of convolutions, and the separate bias.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
 use stratus_engine::ops::{AddBias, BiasGradient, Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::Operation;
 use stratus_graph::ops::ConvTranspose2d;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
-/// What is convolved: attributes, batch, height and width of the input.
-type Geometry = (ConvTranspose2d, usize, [usize; 2]);
+/// The case of a transposed convolution: attributes, batch, height and width of the input.
+type ConvCase = (ConvTranspose2d, usize, [usize; 2]);
 
 fn tests() -> Vec<Case> {
     let new = ConvTranspose2d::new;
-    let geometries: Vec<Geometry> = vec![
+    let geometries: Vec<ConvCase> = vec![
         // ERFNet's decoder: upsampling, and the last layer to few classes.
         (new(16, 8, 3, 2, 1, 1), 2, [5, 7]),
         (new(64, 16, 3, 2, 1, 1), 1, [4, 6]),
@@ -49,7 +49,7 @@ fn tests() -> Vec<Case> {
 
 fn benchmarks() -> Vec<Case> {
     let new = ConvTranspose2d::new;
-    let geometries: Vec<Geometry> = vec![
+    let geometries: Vec<ConvCase> = vec![
         (new(128, 64, 3, 2, 1, 1), 6, [45, 60]),
         (new(64, 16, 3, 2, 1, 1), 6, [90, 120]),
         (new(16, 11, 2, 2, 0, 0), 6, [180, 240]),
@@ -59,7 +59,7 @@ fn benchmarks() -> Vec<Case> {
     cases
 }
 
-fn kernels((op, batch, size): Geometry) -> Vec<Case> {
+fn kernels((op, batch, size): ConvCase) -> Vec<Case> {
     let Ok([height, width]) = op.output_size(size) else { return Vec::new() };
     let conv = op.transposed();
     let x = [batch, op.in_channels, size[0], size[1]];
@@ -69,17 +69,17 @@ fn kernels((op, batch, size): Geometry) -> Vec<Case> {
     let name = |kernel: &str| format!("{kernel} {} * {} {attributes}", extents(&x), extents(&weight));
     vec![
         Case::new(name("conv_transpose2d"), Conv2dBackwardData { conv })
-            .input("x", &x, Class::Compute)
-            .parameter("weight", &weight, Class::Compute)
-            .output("y", &y, Class::Compute),
+            .input("x", &x, DTypeClass::Compute)
+            .parameter("weight", &weight, DTypeClass::Compute)
+            .output("y", &y, DTypeClass::Compute),
         Case::new(name("conv_transpose2d_backward_data"), Conv2dForward { conv, relu: false })
-            .input("dy", &y, Class::Compute)
-            .parameter("weight", &weight, Class::Compute)
-            .output("dx", &x, Class::Compute),
+            .input("dy", &y, DTypeClass::Compute)
+            .parameter("weight", &weight, DTypeClass::Compute)
+            .output("dx", &x, DTypeClass::Compute),
         Case::new(name("conv_transpose2d_backward_weights"), Conv2dBackwardWeights { conv })
-            .input("dy", &y, Class::Compute)
-            .input("x", &x, Class::Compute)
-            .output("dweight", &weight, Class::Master),
+            .input("dy", &y, DTypeClass::Compute)
+            .input("x", &x, DTypeClass::Compute)
+            .output("dweight", &weight, DTypeClass::Master),
     ]
 }
 
@@ -87,10 +87,10 @@ fn biases(shape: &[usize; 4]) -> [Case; 2] {
     let between = Fill::Uniform { low: -1.0, high: 1.0 };
     [
         Case::new(format!("add_bias to {}", extents(shape)), AddBias)
-            .parameter("bias", &shape[1..2], Class::Master)
-            .update("y", shape, Role::Buffer, between, Class::Compute),
+            .parameter("bias", &shape[1..2], DTypeClass::Master)
+            .update("y", shape, Role::Buffer, between, DTypeClass::Compute),
         Case::new(format!("bias_gradient of {}", extents(shape)), BiasGradient)
-            .input("dy", shape, Class::Compute)
-            .output("dbias", &shape[1..2], Class::Master),
+            .input("dy", shape, DTypeClass::Compute)
+            .output("dbias", &shape[1..2], DTypeClass::Master),
     ]
 }

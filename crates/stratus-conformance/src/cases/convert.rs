@@ -1,10 +1,10 @@
-//! Moving values.
+//! Conversions.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
 use stratus_engine::ops::{Accumulate, Convert, Flatten, Reorder};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes: [&[usize]; 6] =
@@ -14,13 +14,13 @@ fn tests() -> Vec<Case> {
     shapes.iter().flat_map(|shape| kernels(shape)).chain(flattened).collect()
 }
 
-/// A map as a matrix of logits, and the gradient of that as a map's.
+/// A map as a matrix of logits, and the gradient of the matrix as that of a map.
 fn flattening(map: [usize; 4]) -> [Case; 2] {
     let matrix = [map[0], map[1..].iter().product()];
     let case = |name: &str| Case::new(format!("{name} {}", extents(&map)), Flatten);
     [
-        case("flatten").input("x", &map, Class::Compute).output("y", &matrix, Class::Master),
-        case("unflatten").input("dy", &matrix, Class::Compute).output("dx", &map, Class::Compute),
+        case("flatten").input("x", &map, DTypeClass::Compute).output("y", &matrix, DTypeClass::Master),
+        case("unflatten").input("dy", &matrix, DTypeClass::Compute).output("dx", &map, DTypeClass::Compute),
     ]
 }
 
@@ -33,24 +33,24 @@ fn kernels(shape: &[usize]) -> Vec<Case> {
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     vec![
         Case::new(name("convert_to_compute"), Convert)
-            .input("x", shape, Class::Master)
-            .output("y", shape, Class::Compute)
-            .mixed_only(),
+            .input("x", shape, DTypeClass::Master)
+            .output("y", shape, DTypeClass::Compute)
+            .mixed_precision_only(),
         Case::new(name("convert_to_master"), Convert)
-            .input("x", shape, Class::Compute)
-            .output("y", shape, Class::Master)
-            .mixed_only(),
-        Case::new(name("reorder"), Reorder).input("x", shape, Class::Compute).output(
+            .input("x", shape, DTypeClass::Compute)
+            .output("y", shape, DTypeClass::Master)
+            .mixed_precision_only(),
+        Case::new(name("reorder"), Reorder).input("x", shape, DTypeClass::Compute).output(
             "y",
             shape,
-            Class::Compute,
+            DTypeClass::Compute,
         ),
-        Case::new(name("accumulate"), Accumulate).input("x", shape, Class::Compute).update(
+        Case::new(name("accumulate"), Accumulate).input("x", shape, DTypeClass::Compute).update(
             "sum",
             shape,
             Role::Buffer,
             numbers,
-            Class::Compute,
+            DTypeClass::Compute,
         ),
     ]
 }

@@ -1,16 +1,19 @@
-//! The labels of a batch, counted by class: few and many, of samples and pixels, mixed samples, one class.
+//! Label counts by class: few and many classes, samples, pixels and mixed samples, one class.
 
-use super::{Case, Class, Fill, Table, extents};
-use stratus_engine::ops::{CountLabels, MIXED};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
+use stratus_engine::ops::{CountLabels, MIXED_LABEL_LEN};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes: [(&[usize], usize); 5] =
         [(&[2], 10), (&[700], 3), (&[5], 1), (&[2, 5, 7], 11), (&[3, 90, 70], 21)];
-    let mixed = CountLabels { mixed: true };
+    let mixed = CountLabels { mixed_labels: true };
     let samples = shapes.map(|(shape, classes)| count(shape, classes, CountLabels::default()));
-    samples.into_iter().chain([count(&[64, MIXED], 7, mixed), count(&[1, MIXED], 2, mixed)]).collect()
+    samples
+        .into_iter()
+        .chain([count(&[64, MIXED_LABEL_LEN], 7, mixed), count(&[1, MIXED_LABEL_LEN], 2, mixed)])
+        .collect()
 }
 
 fn benchmarks() -> Vec<Case> {
@@ -19,11 +22,11 @@ fn benchmarks() -> Vec<Case> {
 
 fn count(shape: &[usize], classes: usize, kernel: CountLabels) -> Case {
     let classes_u32 = classes as u32;
-    let (fill, mixed) = match kernel.mixed {
+    let (fill, mixed) = match kernel.mixed_labels {
         true => (Fill::Mixed { classes: classes_u32 }, " mixed"),
         false => (Fill::Labels { classes: classes_u32 }, ""),
     };
     Case::new(format!("count_labels {} of {classes}{mixed}", extents(shape)), kernel)
-        .filled("labels", shape, Class::Label, fill)
-        .output("counts", &[classes], Class::Sums)
+        .filled("labels", shape, DTypeClass::Label, fill)
+        .output("counts", &[classes], DTypeClass::Sums)
 }

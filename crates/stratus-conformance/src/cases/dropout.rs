@@ -1,9 +1,9 @@
-//! Dropout: over feature maps and features, shares from none to nearly all, in different layers.
+//! Dropout of feature maps and features, with probabilities from zero to nearly one, in different layers.
 
-use super::{Case, Class, Fill, Table, extents};
-use stratus_engine::ops::{Dropout, HYPER};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
+use stratus_engine::ops::{Dropout, ITERATION_SCALAR_FIELDS};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes: [&[usize]; 10] = [
@@ -18,27 +18,34 @@ fn tests() -> Vec<Case> {
         &[1, 1],
         &[2, 3, 130, 131],
     ];
-    let mut cases: Vec<Case> =
-        shapes.iter().map(|shape| case(shape, Dropout { p: 0.5, layer: 3 }, Class::Compute, "")).collect();
+    let mut cases: Vec<Case> = shapes
+        .iter()
+        .map(|shape| case(shape, Dropout { p: 0.5, layer: 3 }, DTypeClass::Compute, ""))
+        .collect();
     for p in [0.0, 0.1, 0.999] {
-        cases.push(case(&[2, 20, 3, 5], Dropout { p, layer: 0 }, Class::Compute, ""));
-        cases.push(case(&[7, 129], Dropout { p, layer: u32::MAX }, Class::Compute, ""));
+        cases.push(case(&[2, 20, 3, 5], Dropout { p, layer: 0 }, DTypeClass::Compute, ""));
+        cases.push(case(&[7, 129], Dropout { p, layer: u32::MAX }, DTypeClass::Compute, ""));
     }
-    cases.push(case(&[7, 129], Dropout { p: 0.5, layer: 1 }, Class::Master, " of the master precision"));
+    cases.push(case(&[7, 129], Dropout { p: 0.5, layer: 1 }, DTypeClass::Master, " of the master precision"));
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
     [&[64, 4096][..], &[64, 256, 6, 6]]
         .into_iter()
-        .map(|shape| case(shape, Dropout { p: 0.5, layer: 1 }, Class::Compute, ""))
+        .map(|shape| case(shape, Dropout { p: 0.5, layer: 1 }, DTypeClass::Compute, ""))
         .collect()
 }
 
-fn case(shape: &[usize], dropout: Dropout, class: Class, what: &str) -> Case {
-    let name = format!("dropout {} of {}{what}", dropout.p, extents(shape));
+fn case(shape: &[usize], dropout: Dropout, class: DTypeClass, suffix: &str) -> Case {
+    let name = format!("dropout {} of {}{suffix}", dropout.p, extents(shape));
     Case::new(name, dropout)
         .input("x", shape, class)
-        .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
-        .output("y", shape, Class::Compute)
+        .filled(
+            "hyper",
+            &[ITERATION_SCALAR_FIELDS.len()],
+            DTypeClass::IterationScalars,
+            Fill::IterationScalars,
+        )
+        .output("y", shape, DTypeClass::Compute)
 }

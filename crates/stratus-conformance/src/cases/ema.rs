@@ -1,10 +1,10 @@
-//! The step of a moving average: of weights, and of vectors; early, with a short average, and late.
+//! Steps of a moving average of weights and vectors, early, with a short average, and late.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
-use stratus_engine::ops::{EmaUpdate, HYPER};
+use stratus_engine::ops::{EmaUpdate, ITERATION_SCALAR_FIELDS};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -12,7 +12,7 @@ fn tests() -> Vec<Case> {
     {
         cases.push(ema(shape, 0.25));
     }
-    // The iteration's number is less than the decay allows.
+    // The iteration is so early that the decay is limited by it.
     cases.push(ema(&[17, 5], 0.999));
     cases.push(ema(&[17, 5], 0.0));
     cases
@@ -25,7 +25,12 @@ fn benchmarks() -> Vec<Case> {
 fn ema(shape: &[usize], decay: f64) -> Case {
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     Case::new(format!("ema {} decay {decay}", extents(shape)), EmaUpdate { decay })
-        .parameter("value", shape, Class::Master)
-        .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
-        .update("average", shape, Role::Average, numbers, Class::Master)
+        .parameter("value", shape, DTypeClass::Master)
+        .filled(
+            "hyper",
+            &[ITERATION_SCALAR_FIELDS.len()],
+            DTypeClass::IterationScalars,
+            Fill::IterationScalars,
+        )
+        .update("average", shape, Role::Average, numbers, DTypeClass::Master)
 }

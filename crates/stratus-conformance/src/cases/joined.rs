@@ -1,9 +1,9 @@
-//! Weights of several convolutions one behind the other.
+//! Concatenation of the weights of several convolutions.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{JoinWeights, SplitGradient};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 /// The names of the weights.
 const WEIGHTS: [&str; 4] = ["weight0", "weight1", "weight2", "weight3"];
@@ -24,7 +24,7 @@ fn benchmarks() -> Vec<Case> {
     kernels(&[384, 192, 48], [832, 1, 1])
 }
 
-/// Putting them together, and taking the gradient of each out.
+/// Concatenation, and extraction of each gradient.
 fn kernels(filters: &[usize], [channels, height, width]: [usize; 3]) -> Vec<Case> {
     let shape = |filters: usize| [filters, channels, height, width];
     let all = shape(filters.iter().sum());
@@ -33,17 +33,17 @@ fn kernels(filters: &[usize], [channels, height, width]: [usize; 3]) -> Vec<Case
     let mut cases = Vec::new();
     let mut first = 0;
     for (name, &count) in WEIGHTS.iter().zip(filters) {
-        join = join.parameter(name, &shape(count), Class::Compute);
+        join = join.parameter(name, &shape(count), DTypeClass::Compute);
         cases.push(
             Case::new(
                 format!("split_gradient {} of {list} from {first}", extents(&shape(count))),
                 SplitGradient { first },
             )
-            .input("joined", &all, Class::Master)
-            .output("own", &shape(count), Class::Master),
+            .input("joined", &all, DTypeClass::Master)
+            .output("own", &shape(count), DTypeClass::Master),
         );
         first += count;
     }
-    cases.push(join.output("joined", &all, Class::Compute));
+    cases.push(join.output("joined", &all, DTypeClass::Compute));
     cases
 }

@@ -1,12 +1,12 @@
-//! Layer normalisation over channels: one channel, which has no variance, channels that fill no vector, more
-//! than a warp has lanes, one pixel, and pixels far from zero, whose variance must not be a difference of
-//! squares.
+//! Layer normalisation over channels: one channel, which has no variance; channels that do not fill a vector;
+//! more than a warp has lanes; one pixel; and pixels far from zero, whose variance must not be computed as a
+//! difference of squares.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::ops::{LayerNormBackward, LayerNormForward, LayerNormGradients};
 use stratus_graph::ops::LayerNorm2d;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 const UNIFORM: Fill = Fill::Uniform { low: -1.0, high: 1.5 };
 
@@ -36,21 +36,21 @@ fn kernels(shape: &[usize; 4], epsilon: f32, fill: Fill) -> [Case; 3] {
     let channels = [shape[1]];
     let norm = LayerNorm2d { channels: shape[1], epsilon };
     let far = if fill == UNIFORM { "" } else { " far from zero" };
-    let name = |what: &str| format!("{what} {} epsilon {epsilon}{far}", extents(shape));
+    let name = |kernel: &str| format!("{kernel} {} epsilon {epsilon}{far}", extents(shape));
     let forward = Case::new(name("layer_norm"), LayerNormForward { norm })
-        .filled("x", shape, Class::Compute, fill)
-        .parameter("weight", &channels, Class::Master)
-        .parameter("bias", &channels, Class::Master)
-        .output("y", shape, Class::Compute);
+        .filled("x", shape, DTypeClass::Compute, fill)
+        .parameter("weight", &channels, DTypeClass::Master)
+        .parameter("bias", &channels, DTypeClass::Master)
+        .output("y", shape, DTypeClass::Compute);
     let backward = Case::new(name("layer_norm_backward"), LayerNormBackward { norm })
-        .filled("x", shape, Class::Compute, fill)
-        .input("dy", shape, Class::Compute)
-        .parameter("weight", &channels, Class::Master)
-        .output("dx", shape, Class::Compute);
+        .filled("x", shape, DTypeClass::Compute, fill)
+        .input("dy", shape, DTypeClass::Compute)
+        .parameter("weight", &channels, DTypeClass::Master)
+        .output("dx", shape, DTypeClass::Compute);
     let gradients = Case::new(name("layer_norm_gradients"), LayerNormGradients { norm })
-        .filled("x", shape, Class::Compute, fill)
-        .input("dy", shape, Class::Compute)
-        .output("dweight", &channels, Class::Master)
-        .output("dbias", &channels, Class::Master);
+        .filled("x", shape, DTypeClass::Compute, fill)
+        .input("dy", shape, DTypeClass::Compute)
+        .output("dweight", &channels, DTypeClass::Master)
+        .output("dbias", &channels, DTypeClass::Master);
     [forward, backward, gradients]
 }

@@ -1,9 +1,9 @@
-//! A trained factor for each channel: odd channels, one pixel, more pixels than are summed at a time.
+//! Trained channel factors: odd channels, one pixel, more pixels than are summed at a time.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{LayerScale, LayerScaleGradient};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let shapes = [
@@ -26,12 +26,12 @@ fn benchmarks() -> Vec<Case> {
 fn kernels(shape: &[usize; 4]) -> [Case; 2] {
     let factors = [shape[1], 1, 1];
     let forward = Case::new(format!("layer_scale {}", extents(shape)), LayerScale)
-        .input("x", shape, Class::Compute)
-        .parameter("factors", &factors, Class::Master)
-        .output("y", shape, Class::Compute);
+        .input("x", shape, DTypeClass::Compute)
+        .parameter("factors", &factors, DTypeClass::Master)
+        .output("y", shape, DTypeClass::Compute);
     let gradient = Case::new(format!("layer_scale_gradient {}", extents(shape)), LayerScaleGradient)
-        .input("x", shape, Class::Compute)
-        .input("dy", shape, Class::Compute)
-        .output("gradient", &factors, Class::Master);
+        .input("x", shape, DTypeClass::Compute)
+        .input("dy", shape, DTypeClass::Compute)
+        .output("gradient", &factors, DTypeClass::Master);
     [forward, gradient]
 }

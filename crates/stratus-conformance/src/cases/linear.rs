@@ -1,13 +1,14 @@
-//! Linear layers over vectors and over feature maps as they lie, and their update.
+//! Linear layers on vectors and on feature maps in their layout, and their update.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
 use stratus_engine::ops::{
-    HYPER, LinearBackwardData, LinearBackwardWeights, LinearForward, LinearUpdate, SgdUpdate,
+    ITERATION_SCALAR_FIELDS, LinearBackwardData, LinearBackwardWeights, LinearForward, LinearUpdate,
+    SgdUpdate,
 };
 use stratus_graph::ops::Linear;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -43,27 +44,33 @@ fn kernels(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
         format!("{kernel} {} to {out_features}{bias}", extents(x))
     };
     let mut forward = Case::new(name("linear"), LinearForward { linear })
-        .input("x", x, Class::Compute)
-        .parameter("weight", &weight, Class::Compute);
+        .input("x", x, DTypeClass::Compute)
+        .parameter("weight", &weight, DTypeClass::Compute);
     let data = Case::new(name("linear_backward_data"), LinearBackwardData { linear })
-        .input("dy", &y, Class::Compute)
-        .parameter("weight", &weight, Class::Compute)
-        .output("dx", x, Class::Compute);
+        .input("dy", &y, DTypeClass::Compute)
+        .parameter("weight", &weight, DTypeClass::Compute)
+        .output("dx", x, DTypeClass::Compute);
     let mut weights = Case::new(name("linear_backward_weights"), LinearBackwardWeights { linear })
-        .input("x", x, Class::Compute)
-        .input("dy", &y, Class::Compute)
-        .output("dweight", &weight, Class::Master);
+        .input("x", x, DTypeClass::Compute)
+        .input("dy", &y, DTypeClass::Compute)
+        .output("dweight", &weight, DTypeClass::Master);
     if bias {
-        forward = forward.parameter("bias", &[out_features], Class::Master);
-        weights = weights.output("dbias", &[out_features], Class::Master);
+        forward = forward.parameter("bias", &[out_features], DTypeClass::Master);
+        weights = weights.output("dbias", &[out_features], DTypeClass::Master);
     }
-    vec![forward.output("y", &y, Class::Master), data, weights]
+    vec![forward.output("y", &y, DTypeClass::Master), data, weights]
 }
 
 /// The gradient with the optimiser's step, with and without a copy in the compute precision.
 fn updates(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
     let linear = Linear { in_features: x[1..].iter().product(), out_features, bias };
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
+    let sgd = SgdUpdate {
+        momentum: 0.9,
+        weight_decay: 1e-4,
+        nesterov: false,
+        rate_factor: 1.0,
+        loss_scaled: false,
+    };
     let (y, weight) = ([x[0], out_features], [out_features, linear.in_features]);
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     let case = |copied: bool| {
@@ -71,13 +78,19 @@ fn updates(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
         let bias = if bias { " bias" } else { "" };
         let name = format!("linear_update {} to {out_features}{bias}{copy}", extents(x));
         Case::new(name, LinearUpdate { linear, sgd })
-            .input("x", x, Class::Compute)
-            .input("dy", &y, Class::Compute)
-            .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
-            .update("parameter", &weight, Role::Parameter, numbers, Class::Master)
-            .update("velocity", &weight, Role::Momentum, numbers, Class::Master)
+            .input("x", x, DTypeClass::Compute)
+            .input("dy", &y, DTypeClass::Compute)
+            .filled(
+                "hyper",
+                &[ITERATION_SCALAR_FIELDS.len()],
+                DTypeClass::IterationScalars,
+                Fill::IterationScalars,
+            )
+            .update("parameter", &weight, Role::Parameter, numbers, DTypeClass::Master)
+            .update("velocity", &weight, Role::OptimiserState, numbers, DTypeClass::Master)
     };
-    let biased = |case: Case| if bias { case.output("dbias", &[out_features], Class::Master) } else { case };
-    let copied = case(true).output("copy", &weight, Class::Compute).mixed_only();
+    let biased =
+        |case: Case| if bias { case.output("dbias", &[out_features], DTypeClass::Master) } else { case };
+    let copied = case(true).output("copy", &weight, DTypeClass::Compute).mixed_precision_only();
     vec![biased(case(false)), biased(copied)]
 }

@@ -1,12 +1,12 @@
-//! Local response normalisation: odd and even windows, wider than the channels, and every exponent that has
-//! a way of its own. The weight of the squares is larger than in any network: with a small one a wrong sum
-//! would not show.
+//! Local response normalisation: odd and even windows, windows wider than the channels, and every exponent
+//! with a separate implementation. Squares have a larger weight than in any network, so that a wrong sum is
+//! detected.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{LrnBackward, LrnForward};
 use stratus_graph::ops::LocalResponseNorm;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let norm = |size, alpha, beta, k| LocalResponseNorm { size, alpha, beta, k };
@@ -34,11 +34,11 @@ fn kernels(norm: LocalResponseNorm, shape: [usize; 4]) -> Vec<Case> {
         format!("{kernel} {} size {size} alpha {alpha} beta {beta} k {k}", extents(&shape))
     };
     let forward = Case::new(name("local_response_norm"), LrnForward { norm })
-        .input("x", &shape, Class::Compute)
-        .output("y", &shape, Class::Compute);
+        .input("x", &shape, DTypeClass::Compute)
+        .output("y", &shape, DTypeClass::Compute);
     let backward = Case::new(name("local_response_norm_backward"), LrnBackward { norm })
-        .input("x", &shape, Class::Compute)
-        .input("dy", &shape, Class::Compute)
-        .output("dx", &shape, Class::Compute);
+        .input("x", &shape, DTypeClass::Compute)
+        .input("dy", &shape, DTypeClass::Compute)
+        .output("dx", &shape, DTypeClass::Compute);
     vec![forward, backward]
 }

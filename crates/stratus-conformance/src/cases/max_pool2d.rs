@@ -1,10 +1,10 @@
-//! Max-pooling: windows that overlap, leave gaps, hang over the border.
+//! Max pooling: windows that overlap, leave gaps or exceed the border.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::ops::{MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -1.0, high: 1.0 };
@@ -32,12 +32,12 @@ fn tests() -> Vec<Case> {
     for pool in pools {
         cases.extend(shapes.iter().flat_map(|&shape| kernels(pool, shape, uniform, false)));
     }
-    // Few different numbers: the first of several winners counts.
-    cases.extend(kernels(MaxPool2d::new(3, 2, 1), [2, 4, 9, 9], Fill::Whole { low: -1, high: 1 }, false));
-    // Windows of zeros, as behind a rectifier, and of less.
+    // Few distinct values: the first of several maxima counts.
+    cases.extend(kernels(MaxPool2d::new(3, 2, 1), [2, 4, 9, 9], Fill::Integers { low: -1, high: 1 }, false));
+    // Windows of zeros, as after ReLU, and of negative values.
     for pool in [pools[0], pools[1], pools[2], pools[6], pools[8]] {
         for shape in shapes {
-            for fill in [Fill::Whole { low: 0, high: 1 }, Fill::Uniform { low: -1.0, high: 0.1 }] {
+            for fill in [Fill::Integers { low: 0, high: 1 }, Fill::Uniform { low: -1.0, high: 0.1 }] {
                 cases.extend(kernels(pool, shape, fill, true));
             }
         }
@@ -53,18 +53,18 @@ fn benchmarks() -> Vec<Case> {
         .collect()
 }
 
-/// Forward with and without index, and backward, where the window fits; with index and backward alone where
-/// winners are `cut` off.
-fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill, cut: bool) -> Vec<Case> {
+/// Forward with and without index, and backward, if the window fits; with `mask_relu` only forward with index
+/// and backward.
+fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill, mask_relu: bool) -> Vec<Case> {
     let size = [shape[2], shape[3]];
     let Ok([height, width]) = pool.output_size(size) else { return Vec::new() };
     let y = [shape[0], shape[1], height, width];
     let name = |kernel: &str| {
         let ceil = if pool.ceil_mode { " ceil" } else { "" };
-        let whole = if matches!(fill, Fill::Whole { .. }) { " ties" } else { "" };
-        let cut = if cut { " cut" } else { "" };
+        let ties = if matches!(fill, Fill::Integers { .. }) { " ties" } else { "" };
+        let cut = if mask_relu { " cut" } else { "" };
         format!(
-            "{kernel} {} window {:?} stride {:?} padding {:?}{ceil}{whole}{cut}",
+            "{kernel} {} window {:?} stride {:?} padding {:?}{ceil}{ties}{cut}",
             extents(&shape),
             pool.kernel,
             pool.stride,
@@ -72,15 +72,15 @@ fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill, cut: bool) -> Vec<Cas
         )
     };
     let forward = |kernel| {
-        Case::new(name(kernel), MaxPoolForward { pool, cut })
-            .filled("x", &shape, Class::Compute, fill)
-            .output("y", &y, Class::Compute)
+        Case::new(name(kernel), MaxPoolForward { pool, mask_relu })
+            .filled("x", &shape, DTypeClass::Compute, fill)
+            .output("y", &y, DTypeClass::Compute)
     };
-    let indices = Fill::Window { pool, size, cut };
+    let indices = Fill::PoolIndices { pool, size, mask_relu };
     let backward = Case::new(name("max_pool_backward"), MaxPoolBackward { pool })
-        .input("dy", &y, Class::Compute)
-        .filled("index", &y, Class::Index, indices)
-        .output("dx", &shape, Class::Compute);
-    let indexed = forward("max_pool_indexed").output("index", &y, Class::Index);
-    if cut { vec![indexed, backward] } else { vec![forward("max_pool"), indexed, backward] }
+        .input("dy", &y, DTypeClass::Compute)
+        .filled("index", &y, DTypeClass::Index, indices)
+        .output("dx", &shape, DTypeClass::Compute);
+    let indexed = forward("max_pool_indexed").output("index", &y, DTypeClass::Index);
+    if mask_relu { vec![indexed, backward] } else { vec![forward("max_pool"), indexed, backward] }
 }

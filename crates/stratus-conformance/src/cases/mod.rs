@@ -1,4 +1,4 @@
-//! The cases, a table per operation: small ones of every kind for tests, those of real networks for
+//! The cases, one table per operation: small ones of every kind for tests, and those of real networks for
 //! benchmarks. A new operation is a file here and a line in `TABLES`.
 
 mod activation;
@@ -34,16 +34,16 @@ mod scale;
 mod sgd;
 mod stem;
 
-use crate::{Case, Class, Fill, Operand};
+use crate::{Case, DTypeClass, Fill, Operand};
 use stratus_engine::Precision;
 
 /// An operation's cases: small ones of every kind for tests, real ones for benchmarks.
-struct Table {
+struct CaseTable {
     tests: fn() -> Vec<Case>,
     benchmarks: fn() -> Vec<Case>,
 }
 
-const TABLES: &[Table] = &[
+const TABLES: &[CaseTable] = &[
     activation::TABLE,
     adaptive::TABLE,
     add::TABLE,
@@ -78,7 +78,7 @@ const TABLES: &[Table] = &[
     stem::TABLE,
 ];
 
-/// Every test case. Not all run in every precision: see [`Case::precisions`] and [`of`].
+/// Every test case. Not all run in every precision: see [`Case::precisions`] and [`for_precision`].
 #[must_use]
 pub fn all() -> Vec<Case> {
     TABLES.iter().flat_map(|table| (table.tests)()).collect()
@@ -86,7 +86,7 @@ pub fn all() -> Vec<Case> {
 
 /// Every test case of a precision.
 #[must_use]
-pub fn of(precision: Precision) -> Vec<Case> {
+pub fn for_precision(precision: Precision) -> Vec<Case> {
     all().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
 }
 
@@ -97,7 +97,7 @@ pub fn benchmarks(precision: Precision) -> Vec<Case> {
     cases.filter(|case| case.precisions.contains(&precision)).collect()
 }
 
-/// `4x3x5x5` of a shape, for names.
+/// The text of a shape for names, such as `4x3x5x5`.
 fn extents(shape: &[usize]) -> String {
     shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }

@@ -1,13 +1,12 @@
-//! Pixels as bytes to normalised numbers: every number of channels, images that vectors fit and such that
-//! they do not.
+//! Normalisation of pixels: every number of channels, images that do and do not fill vectors.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::ops::NormalisePixels;
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
-/// Those of ImageNet's three channels as torchvision has them, and another.
-const LINES: [[f32; 2]; 4] = [
+/// Torchvision's values for ImageNet's three channels, and another.
+const SCALE_SHIFT: [[f32; 2]; 4] = [
     [0.017_124_753, -2.117_904],
     [0.017_507_004, -2.035_714_4],
     [0.017_429_193, -1.804_444_4],
@@ -37,7 +36,7 @@ fn benchmarks() -> Vec<Case> {
 }
 
 fn kernel(shape: &[usize]) -> Case {
-    Case::new(format!("normalise_pixels {}", extents(shape)), NormalisePixels { scale_shift: LINES })
-        .filled("images", shape, Class::Pixel, Fill::Whole { low: 0, high: 255 })
-        .output("y", shape, Class::Compute)
+    Case::new(format!("normalise_pixels {}", extents(shape)), NormalisePixels { scale_shift: SCALE_SHIFT })
+        .filled("images", shape, DTypeClass::Pixel, Fill::Integers { low: 0, high: 255 })
+        .output("y", shape, DTypeClass::Compute)
 }

@@ -1,10 +1,10 @@
-//! Bilinear resizing: up and down, by whole and fractional factors and to odd sizes, between edges and
-//! between corners; one pixel that fills a map, and a map that becomes one pixel.
+//! Bilinear resizing: up and down, by integer and fractional factors and to odd sizes, with aligned edges and
+//! corners; one pixel that fills a map, and a map that becomes one pixel.
 
-use super::{Case, Class, Table, extents};
+use super::{Case, CaseTable, DTypeClass, extents};
 use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let to = [
@@ -13,7 +13,7 @@ fn tests() -> Vec<Case> {
         ([4, 6], [9, 13]),
         ([9, 8], [4, 3]),
         ([12, 8], [6, 4]),
-        // From and to one pixel, along both axes or one of them; nothing changes.
+        // From and to one pixel, along both axes or one of them, and to the same size.
         ([1, 1], [6, 5]),
         ([5, 6], [1, 1]),
         ([1, 7], [4, 3]),
@@ -31,7 +31,7 @@ fn tests() -> Vec<Case> {
             })
         })
         .collect();
-    // Factors: outputs lie as far apart as they say.
+    // Scales, which determine the distance between outputs.
     for (scale, from, to) in [
         ([2.0, 4.0], [3, 4], [6, 16]),
         ([1.5, 2.7], [5, 4], [7, 10]),
@@ -44,15 +44,15 @@ fn tests() -> Vec<Case> {
             }
         }
     }
-    // More rows than threads have caches for, and rows longer than a vector many times over.
+    // More rows than fit the caches of threads, and rows many times longer than a vector.
     cases.extend(kernels(Bilinear { align_corners: false, scale: None }, [2, 11], [23, 30], [90, 120]));
-    // Logits have the master precision, and may be made of maps that have not.
-    for (map, class) in [([2, 11], Class::Master), ([1, 32], Class::Compute)] {
+    // Logits have the master precision, and may be computed from maps in the compute precision.
+    for (map, class) in [([2, 11], DTypeClass::Master), ([1, 32], DTypeClass::Compute)] {
         let bilinear = Bilinear { align_corners: false, scale: None };
         let ([x, y], name) = shapes(bilinear, map, [3, 4], [7, 9]);
         let forward =
             Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { bilinear });
-        cases.push(forward.input("x", &x, class).output("y", &y, Class::Master));
+        cases.push(forward.input("x", &x, class).output("y", &y, DTypeClass::Master));
     }
     cases
 }
@@ -72,7 +72,7 @@ fn benchmarks() -> Vec<Case> {
     .collect()
 }
 
-/// The shapes of both maps, and what a kernel's case is called.
+/// The shapes of both maps, and the name of a kernel's case.
 fn shapes(
     bilinear: Bilinear,
     [batch, channels]: [usize; 2],
@@ -91,10 +91,10 @@ fn shapes(
 fn kernels(bilinear: Bilinear, map: [usize; 2], from: [usize; 2], to: [usize; 2]) -> Vec<Case> {
     let ([x, y], name) = shapes(bilinear, map, from, to);
     let forward = Case::new(name("resize"), ResizeForward { bilinear })
-        .input("x", &x, Class::Compute)
-        .output("y", &y, Class::Compute);
+        .input("x", &x, DTypeClass::Compute)
+        .output("y", &y, DTypeClass::Compute);
     let backward = Case::new(name("resize_backward"), ResizeBackward { bilinear })
-        .input("dy", &y, Class::Compute)
-        .output("dx", &x, Class::Compute);
+        .input("dy", &y, DTypeClass::Compute)
+        .output("dx", &x, DTypeClass::Compute);
     vec![forward, backward]
 }

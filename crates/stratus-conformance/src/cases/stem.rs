@@ -1,11 +1,11 @@
 //! Stems: images and kernels of odd sizes, several channels, and outputs that no pooling window covers.
 
-use super::{Case, Class, Fill, Table, extents};
+use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
 use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 use stratus_graph::ops::{BatchNorm2d, Conv2d, MaxPool2d};
 
-pub(super) const TABLE: Table = Table { tests, benchmarks };
+pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 fn tests() -> Vec<Case> {
     let dense = |channels, filters, kernel, padding| Conv2d::new(channels, filters, kernel, 1, padding);
@@ -47,41 +47,46 @@ fn kernels(conv: Conv2d, relu: bool, batch: usize, size: [usize; 2]) -> Vec<Case
     };
     let between = |low, high| Fill::Uniform { low, high };
     let around = |case: Case| {
-        case.input("images", &images, Class::Compute).parameter("weight", &weight, Class::Compute)
+        case.input("images", &images, DTypeClass::Compute).parameter("weight", &weight, DTypeClass::Compute)
     };
     let statistics = around(Case::new(name("stem_statistics"), StemStatistics { stem }))
-        .update("running_mean", &channels, Role::Buffer, between(-1.0, 1.0), Class::Master)
-        .update("running_var", &channels, Role::Buffer, between(0.5, 2.0), Class::Master)
-        .output("mean", &channels, Class::Master)
-        .output("inverse_deviation", &channels, Class::Master)
-        .output("correlation", &[taps + 1, taps], Class::Sums);
+        .update("running_mean", &channels, Role::Buffer, between(-1.0, 1.0), DTypeClass::Master)
+        .update("running_var", &channels, Role::Buffer, between(0.5, 2.0), DTypeClass::Master)
+        .output("mean", &channels, DTypeClass::Master)
+        .output("inverse_deviation", &channels, DTypeClass::Master)
+        .output("correlation", &[taps + 1, taps], DTypeClass::Sums);
     let normalised = |case: Case, mean, deviation| {
         around(case)
-            .parameter("norm_weight", &channels, Class::Master)
-            .filled("norm_bias", &channels, Class::Master, between(-0.4, 1.0))
-            .filled(mean, &channels, Class::Master, between(-0.2, 0.2))
-            .filled(deviation, &channels, Class::Master, between(0.8, 1.5))
+            .parameter("norm_weight", &channels, DTypeClass::Master)
+            .filled("norm_bias", &channels, DTypeClass::Master, between(-0.4, 1.0))
+            .filled(mean, &channels, DTypeClass::Master, between(-0.2, 0.2))
+            .filled(deviation, &channels, DTypeClass::Master, between(0.8, 1.5))
     };
     let apply = normalised(Case::new(name("stem_apply"), StemApply { stem }), "mean", "inverse_deviation")
-        .output("y", &y, Class::Compute)
-        .output("index", &y, Class::Index);
+        .output("y", &y, DTypeClass::Compute)
+        .output("index", &y, DTypeClass::Index);
     let inference =
         normalised(Case::new(name("stem_inference"), StemInference { stem }), "running_mean", "running_var")
-            .output("y", &y, Class::Compute);
+            .output("y", &y, DTypeClass::Compute);
     let window = Stem::POOL.window;
     let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0], ceil_mode: false };
     let gradients = around(Case::new(name("stem_gradients"), StemGradients { stem }))
-        .input("dy", &y, Class::Compute)
-        .parameter("norm_weight", &channels, Class::Master)
-        .filled("mean", &channels, Class::Master, between(-0.2, 0.2))
-        .filled("inverse_deviation", &channels, Class::Master, between(0.8, 1.5))
-        .filled("correlation", &[taps + 1, taps], Class::Sums, between(-20.0, 20.0))
-        .filled("index", &y, Class::Index, Fill::Window { pool, size: [height, width], cut: relu })
-        .output("dweight", &weight, Class::Master)
-        .output("dnorm_weight", &channels, Class::Master)
-        .output("dnorm_bias", &channels, Class::Master)
-        .output("sums", &[conv.out_channels, taps + 1], Class::Sums);
-    // Statistics are the same whatever comes behind.
+        .input("dy", &y, DTypeClass::Compute)
+        .parameter("norm_weight", &channels, DTypeClass::Master)
+        .filled("mean", &channels, DTypeClass::Master, between(-0.2, 0.2))
+        .filled("inverse_deviation", &channels, DTypeClass::Master, between(0.8, 1.5))
+        .filled("correlation", &[taps + 1, taps], DTypeClass::Sums, between(-20.0, 20.0))
+        .filled(
+            "index",
+            &y,
+            DTypeClass::Index,
+            Fill::PoolIndices { pool, size: [height, width], mask_relu: relu },
+        )
+        .output("dweight", &weight, DTypeClass::Master)
+        .output("dnorm_weight", &channels, DTypeClass::Master)
+        .output("dnorm_bias", &channels, DTypeClass::Master)
+        .output("sums", &[conv.out_channels, taps + 1], DTypeClass::Sums);
+    // Statistics do not depend on ReLU.
     let mut cases = if relu { Vec::new() } else { vec![statistics] };
     cases.extend([apply, inference, gradients]);
     cases

@@ -1,28 +1,28 @@
-//! The case harness finds what it is there to find: a backend that is wrong in one way at a time.
+//! The suite detects faults: a backend that is wrong in one way at a time.
 
 use stratus_conformance::{Case, Fill, cases};
-use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, Prepared};
+use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, PreparedProgram};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{
     Backend, Choices, DType, EngineError, Layout, Operands, Precision, Program, StepKernel,
 };
 
-/// What a backend does wrong.
+/// The fault of a backend.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Nothing; but its output lies in blocks of 16 channels, with zeros between.
+    /// None, but the output has a layout with blocks of 16 channels, padded with zeros.
     None,
-    /// The last element of the output is left out.
+    /// The last element of the output is not written.
     Unwritten,
     /// The last element of the output is a hundredth off.
     Inexact,
-    /// The first input is changed.
+    /// The first input is modified.
     Input,
-    /// What pads the output to whole blocks is left as it was.
+    /// The padding of the output is not written.
     Padding,
 }
 
-/// A rectifier in single precision over one sample of one pixel, with one fault.
+/// ReLU in single precision on one sample of one pixel, with one fault.
 struct Faulty(Fault);
 
 struct FaultyRelu(Fault);
@@ -35,7 +35,7 @@ impl Backend for Faulty {
     }
 
     fn describe(&self) -> String {
-        "wrong on purpose".to_owned()
+        "deliberately wrong".to_owned()
     }
 
     fn revision(&self) -> &'static str {
@@ -50,7 +50,7 @@ impl Backend for Faulty {
         ReferenceBackend.precisions()
     }
 
-    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {
         let mut prepared = ReferenceBackend.prepare(program, request)?;
         prepared.steps[0].kernel = Box::new(FaultyRelu(self.0));
         let y = program.steps[0].outputs[0].0;
@@ -84,9 +84,10 @@ impl StepKernel for FaultyRelu {
     }
 }
 
-/// The case of a rectifier over `[1, CHANNELS]`.
+/// The case of ReLU on `[1, CHANNELS]`.
 fn case() -> Case {
-    let mut case = cases::of(Precision::F32).into_iter().find(|case| case.name.starts_with("relu ")).unwrap();
+    let mut case =
+        cases::for_precision(Precision::F32).into_iter().find(|case| case.name.starts_with("relu ")).unwrap();
     case.name = "relu 1x10".to_owned();
     case.inputs[0].shape = vec![1, CHANNELS];
     case.outputs[0].shape = vec![1, CHANNELS];
@@ -100,16 +101,16 @@ fn verdict(fault: Fault) -> Result<(), String> {
 }
 
 #[test]
-fn every_fault_is_found() {
+fn every_fault_is_detected() {
     assert_eq!(verdict(Fault::None), Ok(()));
     let message = |fault| verdict(fault).unwrap_err();
     insta::assert_snapshot!(
         message(Fault::Input),
-        @"relu_forward of layer `relu 1x10` failed: it changed `x`, which it may not"
+        @"relu_forward of layer `relu 1x10` failed: modified the input `x`"
     );
     insta::assert_snapshot!(
         message(Fault::Padding),
-        @"relu_forward of layer `relu 1x10` failed: it left NaN in the padding of `y`"
+        @"relu_forward of layer `relu 1x10` failed: left NaN in the padding of `y`"
     );
     assert!(message(Fault::Unwritten).starts_with("case `relu 1x10` f32, `y`: element 9 is NaN"));
     assert!(
@@ -118,19 +119,19 @@ fn every_fault_is_found() {
 }
 
 #[test]
-fn every_case_verifies_and_draws_what_its_operands_can_hold() {
+fn every_case_verifies_and_its_inputs_are_representable() {
     for precision in [Precision::F32, Precision::Bf16, Precision::F16, Precision::F64] {
-        for case in cases::of(precision).iter().chain(&cases::benchmarks(precision)) {
+        for case in cases::for_precision(precision).iter().chain(&cases::benchmarks(precision)) {
             let program = case.program(precision).unwrap();
             assert!(program.steps[0].operands().count() < MAX_OPERANDS);
         }
     }
     for case in cases::all() {
-        for (operand, contents) in case.inputs.iter().chain(&case.updates).zip(case.draw()) {
+        for (operand, contents) in case.inputs.iter().chain(&case.updates).zip(case.generate_inputs()) {
             assert_eq!(contents.len(), operand.shape.iter().product::<usize>(), "{}", case.name);
             for value in contents {
-                let whole = matches!(operand.class.dtype(Precision::F64), DType::U8 | DType::I32);
-                let may_overflow = operand.fill == Fill::Overflow;
+                let whole = matches!(operand.dtype_class.dtype(Precision::F64), DType::U8 | DType::I32);
+                let may_overflow = operand.fill == Fill::WithInfinity;
                 assert!(
                     (may_overflow || value.is_finite()) && (!whole || value.fract() == 0.0),
                     "{}: {value}",
@@ -142,5 +143,5 @@ fn every_case_verifies_and_draws_what_its_operands_can_hold() {
     assert!(case().program(Precision::F64).is_ok());
     let error = case().clone();
     let error = Case { precisions: vec![], ..error }.program(Precision::F32).unwrap_err();
-    insta::assert_snapshot!(error, @"case `relu 1x10` is not one of f32");
+    insta::assert_snapshot!(error, @"case `relu 1x10` does not support f32");
 }

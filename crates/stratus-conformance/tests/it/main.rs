@@ -1,4 +1,4 @@
-//! The suite's own tests.
+//! Tests of the suite itself.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

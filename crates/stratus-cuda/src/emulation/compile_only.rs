@@ -1,9 +1,9 @@
-//! A processor without a GPU that only compiles: to see that NVRTC accepts every kernel, and to have machine
-//! code ready for another machine.
+//! A processor without a GPU that only compiles, to check that NVRTC accepts every kernel, and to prepare
+//! machine code for another machine.
 
 use crate::gpu::Compiler;
 use crate::processor::{Function, Processor, Shape, Source};
-use crate::step_clock::Stamps;
+use crate::step_clock::TimestampSlots;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,21 +12,21 @@ pub(crate) struct CompileOnly {
     compiler: Compiler,
     multiprocessors: u32,
     compiled: Mutex<HashSet<Source>>,
-    stamps: Stamps,
+    timestamps: TimestampSlots,
 }
 
 impl CompileOnly {
     /// A processor that plans as for a GPU with this many multiprocessors.
     pub fn new(compiler: Compiler, multiprocessors: u32) -> Self {
-        Self { compiler, multiprocessors, compiled: Mutex::default(), stamps: Stamps::default() }
+        Self { compiler, multiprocessors, compiled: Mutex::default(), timestamps: TimestampSlots::default() }
     }
 }
 
 impl Processor for CompileOnly {
-    fn compile_ahead(&self, mut sources: Vec<Source>) {
+    fn precompile(&self, mut sources: Vec<Source>) {
         let compiled = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|source| !compiled().contains(source));
-        crate::sources::compile_side_by_side(sources, |source| {
+        crate::sources::compile_in_parallel(sources, |source| {
             if self.compiler.code(source).is_ok() {
                 compiled().insert(source.clone());
             }
@@ -40,17 +40,17 @@ impl Processor for CompileOnly {
             compiled.insert(source.clone());
         }
         if !source.text().contains(&format!("EXPORT({name})")) {
-            return Err(format!("there is no kernel `{name}`"));
+            return Err(format!("kernel `{name}` not found"));
         }
         Ok(Function(0))
     }
 
     fn launch(&self, _function: Function, _shape: Shape, _arguments: &mut [u64]) -> Result<(), String> {
-        Err("there is no GPU to run it on".to_owned())
+        Err("no GPU to run kernels on".to_owned())
     }
 
-    fn stamps(&self) -> &Stamps {
-        &self.stamps
+    fn timestamps(&self) -> &TimestampSlots {
+        &self.timestamps
     }
 
     fn capability(&self) -> u32 {

@@ -1,14 +1,14 @@
-//! A processor that runs and compiles nothing: to count what would be put into a GPU's queue.
+//! A processor that runs and compiles nothing, to count the entries that a GPU's queue would have.
 
 use crate::Cuda;
 use crate::processor::{Call, Function, HOPPER, Implementation, Processor, Shape, Source};
-use crate::step_clock::{Stamps, StepClock};
+use crate::step_clock::{StepClock, TimestampSlots};
 use stratus_engine::backend::Operands;
-use stratus_engine::{Prepared, Tile};
+use stratus_engine::{PreparedProgram, Tile};
 
 /// Accepts every kernel and every launch.
 #[derive(Default)]
-pub(crate) struct Counting(Stamps);
+pub(crate) struct Counting(TimestampSlots);
 
 impl Processor for Counting {
     fn function(&self, _source: &Source, _name: &str) -> Result<Function, String> {
@@ -19,7 +19,7 @@ impl Processor for Counting {
         Ok(())
     }
 
-    fn stamps(&self) -> &Stamps {
+    fn timestamps(&self) -> &TimestampSlots {
         &self.0
     }
 
@@ -27,13 +27,13 @@ impl Processor for Counting {
         HOPPER
     }
 
-    /// Those of an H100.
+    /// As on an H100.
     fn multiprocessors(&self) -> u32 {
         132
     }
 }
 
-/// What a library would be called for.
+/// A stand-in for a library call.
 struct AssumedLibraryCall;
 
 impl Call for AssumedLibraryCall {
@@ -42,7 +42,8 @@ impl Call for AssumedLibraryCall {
     }
 }
 
-/// An implementation as on a GPU: the plain kernels, which stand in for the libraries, are calls of these.
+/// Adapts an implementation as on a GPU: plain kernels, which stand in for the libraries, become library
+/// calls.
 pub(crate) fn by_libraries(mut implementation: Implementation) -> Implementation {
     if implementation.name == "stratus:plain"
         && let Some(plain) = implementation.calls.first_mut()
@@ -53,24 +54,24 @@ pub(crate) fn by_libraries(mut implementation: Implementation) -> Implementation
 }
 
 impl Cuda {
-    /// The marks that taking the times of steps has in a recording, and how many of them are kernels that do
-    /// nothing else, where this is the backend of [`Cuda::counting`].
+    /// The numbers of step ends and of marker kernels for timing the steps of a recording, if this is the
+    /// backend of [`Cuda::counting`].
     ///
     /// # Errors
-    /// Where a step cannot be enqueued.
-    pub fn count_marks(&self, prepared: &mut Prepared) -> Result<[usize; 2], String> {
+    /// If a step cannot be enqueued.
+    pub fn count_markers(&self, prepared: &mut PreparedProgram) -> Result<[usize; 2], String> {
         let steps = prepared.steps.len();
         let mut ends = Vec::new();
         let mut count = [0; 2];
-        // As on a GPU, the second time is recorded.
+        // As on a GPU, the second run is recorded.
         for _ in 0..2 {
             self.clock.begin(StepClock::words(steps) as u64, steps, ends);
             for (slot, step) in prepared.steps.iter_mut().enumerate() {
                 step.kernel.run(&mut Operands::new(Tile::WHOLE))?;
-                self.clock.mark(slot);
+                self.clock.end_step(slot);
             }
             let enqueued = self.clock.end()?;
-            count = [enqueued.steps(), enqueued.marks];
+            count = [enqueued.steps(), enqueued.markers];
             ends = enqueued.ends;
         }
         Ok(count)

@@ -1,12 +1,12 @@
-//! The device of the emulation: its memory is the process's, and work runs at once where a GPU would enqueue
-//! it. Its clock counts how often it was read; the times of steps are what their kernels note of it.
+//! The device of the emulation: its memory is the process's, and work runs at once instead of being enqueued.
+//! Its clock counts how often it was read; step times are those recorded by the kernels.
 
-use crate::step_clock::{Enqueued, StepClock};
+use crate::step_clock::{RecordedSteps, StepClock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_engine::EngineError;
-use stratus_engine::device::{Device, DeviceTime, Marks, Run};
+use stratus_engine::device::{Device, ProgramRun, RunTimes, StepTimer};
 
 /// Alignment of allocations in bytes.
 const ALIGNMENT: usize = 256;
@@ -15,12 +15,13 @@ const ALIGNMENT: usize = 256;
 pub(crate) struct EmulatedDevice {
     clock: Arc<StepClock>,
     allocations: Vec<Allocation>,
-    /// Nanoseconds of the last run's copies.
+    /// The nanoseconds of the last run's copies.
     copies: u64,
-    /// What was enqueued last of each program with its buffer.
-    enqueued: HashMap<[usize; 2], Enqueued>,
-    /// The last run, if its steps were timed, and the words that its kernels wrote.
+    /// The steps last recorded for each program and buffer.
+    enqueued: HashMap<[usize; 2], RecordedSteps>,
+    /// The last run, if its steps were timed.
     timed: Option<[usize; 2]>,
+    /// The timestamps that the kernels of the last run wrote.
     words: Vec<u64>,
 }
 
@@ -39,7 +40,7 @@ impl Allocation {
         self.memory[self.start..].as_ptr().expose_provenance() as u64
     }
 
-    /// The index in `memory` of a range of addresses, if that is in this allocation.
+    /// The index in `memory` of a range of addresses, if this allocation contains it.
     fn position(&self, address: u64, bytes: usize) -> Option<usize> {
         let inside = usize::try_from(address.checked_sub(self.address())?).ok()?;
         (inside.checked_add(bytes)? <= self.bytes).then_some(self.start + inside)
@@ -47,7 +48,7 @@ impl Allocation {
 }
 
 impl EmulatedDevice {
-    /// A device without memory yet.
+    /// Creates a device without memory.
     pub fn new(clock: &Arc<StepClock>) -> Self {
         Self {
             clock: Arc::clone(clock),
@@ -74,8 +75,8 @@ impl EmulatedDevice {
 }
 
 impl Device for EmulatedDevice {
-    fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError> {
-        let out_of_memory = || EngineError::OutOfMemory { what: what.to_owned(), bytes, free: None };
+    fn allocate(&mut self, bytes: usize, purpose: &'static str) -> Result<u64, EngineError> {
+        let out_of_memory = || EngineError::OutOfMemory { purpose: purpose.to_owned(), bytes, free: None };
         let padded = bytes.checked_add(ALIGNMENT).ok_or_else(out_of_memory)?;
         let memory = vec![0_u8; padded];
         let start = memory.as_ptr().align_offset(ALIGNMENT);
@@ -101,20 +102,20 @@ impl Device for EmulatedDevice {
         inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))
     }
 
-    fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError> {
+    fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError> {
         let begin = Instant::now();
         run.inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))?;
         self.copies = nanoseconds(begin);
         let key = [run.program, run.buffer];
         self.timed = None;
         if !run.timed {
-            return (run.enqueue)(&mut Untimed);
+            return (run.enqueue)(&mut UntimedSteps);
         }
-        self.words = vec![0; StepClock::words(run.marks)];
+        self.words = vec![0; StepClock::words(run.steps)];
         let address = self.words.as_mut_ptr().expose_provenance() as u64;
         let ends = self.enqueued.get(&key).map(|before| before.ends.clone()).unwrap_or_default();
-        self.clock.begin(address, run.marks, ends);
-        if let Err(error) = (run.enqueue)(&mut Noted(&self.clock)) {
+        self.clock.begin(address, run.steps, ends);
+        if let Err(error) = (run.enqueue)(&mut TimedSteps(&self.clock)) {
             self.clock.cancel();
             return Err(error);
         }
@@ -123,18 +124,18 @@ impl Device for EmulatedDevice {
         Ok(())
     }
 
-    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError> {
         if let Some(enqueued) = self.timed.take().and_then(|key| self.enqueued.get(&key)) {
             enqueued.times(std::hint::black_box(&self.words), time);
         }
-        Ok(DeviceTime { copies: self.copies })
+        Ok(RunTimes { copy_nanos: self.copies })
     }
 
-    fn marks(&self, program: usize) -> Option<[usize; 2]> {
-        let of_program = |(key, enqueued): (&[usize; 2], &Enqueued)| {
-            (key[0] == program).then(|| [enqueued.steps(), enqueued.marks])
+    fn timing_overhead(&self, program: usize) -> Option<[usize; 2]> {
+        let overhead = |(key, enqueued): (&[usize; 2], &RecordedSteps)| {
+            (key[0] == program).then(|| [enqueued.steps(), enqueued.markers])
         };
-        self.enqueued.iter().find_map(of_program)
+        self.enqueued.iter().find_map(overhead)
     }
 
     fn wait(&self) -> Result<(), EngineError> {
@@ -146,21 +147,21 @@ fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Steps end.
-struct Noted<'a>(&'a StepClock);
+/// Times the ends of steps.
+struct TimedSteps<'a>(&'a StepClock);
 
-impl Marks for Noted<'_> {
-    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
-        self.0.mark(slot);
+impl StepTimer for TimedSteps<'_> {
+    fn end_step(&mut self, slot: usize) -> Result<(), EngineError> {
+        self.0.end_step(slot);
         Ok(())
     }
 }
 
-/// Nobody asks when.
-struct Untimed;
+/// Ignores the ends of steps.
+struct UntimedSteps;
 
-impl Marks for Untimed {
-    fn mark(&mut self, _slot: usize) -> Result<(), EngineError> {
+impl StepTimer for UntimedSteps {
+    fn end_step(&mut self, _slot: usize) -> Result<(), EngineError> {
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! Compiles a source to a shared library, and calls its kernels.
-#![allow(unsafe_code)] // Calls into what the C++ compiler made; each block says why it is sound.
+#![allow(unsafe_code)] // Calls into code of the C++ compiler; each block says why it is sound.
 
 use crate::processor::{Shape, Source};
 use libloading::Library;
@@ -14,8 +14,8 @@ use stratus_base::checksum::hex;
 /// The prelude of every source.
 const EMULATE: &str = include_str!("../source/emulate.h");
 
-/// Options of the compiler. `-fsanitize` calls functions of emulate.h instead of the compiler's library.
-/// Fibers switch stacks, which a fortified `longjmp` would forbid.
+/// Compiler options. `-fsanitize` calls functions of emulate.h instead of the compiler's library. Fibers
+/// switch stacks, which a fortified `longjmp` would forbid.
 const FLAGS: &[&str] = &[
     "-O1",
     "-std=c++17",
@@ -30,22 +30,24 @@ const FLAGS: &[&str] = &[
     "-w",
 ];
 
-/// Libraries that are linked.
+/// The libraries to link.
 const LIBRARIES: &[&str] = &["-lm", "-lc", "-lgcc"];
 
-/// Bytes of a thread's stack, as in emulate.h; the most threads of a block; bytes of shared memory.
+/// The stack size of a thread, as in emulate.h.
 const STACK_BYTES: usize = 64 << 10;
+/// The maximum number of threads of a block.
 const STACKS: usize = 1024;
+/// The shared memory of a block.
 const SHARED_BYTES: usize = 256 << 10;
 
-/// The most lines of the compiler's messages in an error.
+/// The maximum number of compiler messages in an error.
 const MESSAGE_LINES: usize = 12;
 
-/// Stacks and shared memory that no launch uses at the moment.
+/// Stacks and shared memory that no launch uses at present.
 static IDLE_MEMORY: Mutex<Vec<LaunchMemory>> = Mutex::new(Vec::new());
 
-/// A lock for each library. Shared variables of kernels are static in it, so that it runs one launch at a
-/// time; launches of different libraries run side by side.
+/// A lock per library. Shared variables of kernels are static in it, so it runs one launch at a time;
+/// launches of different libraries run in parallel.
 static LIBRARY_LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// The result of compiling a library.
@@ -64,13 +66,13 @@ struct LaunchMemory {
     shared: Vec<AlignedLine>,
 }
 
-/// The same as `emulated::Launch` in emulate.h.
+/// The counterpart of `emulated::Launch` in emulate.h.
 #[repr(C)]
 struct Launch {
     grid: [u32; 3],
     block: [u32; 3],
     shared_bytes: u32,
-    backwards: u32,
+    reverse_order: u32,
     words: *const u64,
     count: u64,
     stacks: *mut u8,
@@ -78,7 +80,7 @@ struct Launch {
     clock: *mut u64,
 }
 
-/// A kernel's launcher. It returns null, or an error message.
+/// The launcher of a kernel; returns null, or an error message.
 type Launcher = unsafe extern "C" fn(*const Launch) -> *const c_char;
 
 /// A loaded kernel.
@@ -93,37 +95,43 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Compiles a source, unless that was done before, and looks up a kernel.
+    /// Compiles a source, unless already compiled, and looks up a kernel.
     ///
     /// # Errors
     /// The compiler's messages.
     pub fn load(source: &Source, name: &str) -> Result<Self, String> {
-        Self::of_text(source, &source.text(), name)
+        Self::from_text(source, &source.text(), name)
     }
 
-    /// The same for a text in place of the source's own.
-    fn of_text(source: &Source, text: &str, name: &str) -> Result<Self, String> {
+    /// [`Self::load`] with a text in place of the source's own.
+    fn from_text(source: &Source, text: &str, name: &str) -> Result<Self, String> {
         let path = compiled(source, text)?;
         let failed = |error: libloading::Error| format!("{}: {error}", path.display());
         // SAFETY: the library was compiled from our sources, which have no initialisers.
         let library = unsafe { Library::new(&path) }.map_err(failed)?;
         let symbol = format!("emulated_{name}\0");
-        // SAFETY: EXPORT of emulate.h defines functions of this type under such names; `_library` keeps them
+        // SAFETY: EXPORT in emulate.h defines functions of this type under such names; `_library` keeps them
         // loaded.
         let launcher = *unsafe { library.get::<Launcher>(symbol.as_bytes()) }
-            .map_err(|_| format!("`{}` exports no `{name}`", source.file))?;
+            .map_err(|_| format!("`{}` does not export `{name}`", source.file))?;
         let mut locks = LIBRARY_LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         let lock = Arc::clone(locks.entry(path).or_default());
         Ok(Self { file: source.file, name: name.to_owned(), launcher, lock, _library: library })
     }
 
     /// Runs a launch to its end. Addresses among `words` must be those of live memory, as on a GPU. `clock`
-    /// is how often the device's clock was read.
+    /// counts the reads of the device's clock.
     ///
     /// # Errors
-    /// What the emulation found: misaligned addresses, indices out of bounds, barriers that not all
+    /// If the emulation detects a misaligned address, an index out of bounds, or a barrier that not all
     /// threads reach.
-    pub fn run(&self, shape: Shape, words: &[u64], backwards: bool, clock: &mut u64) -> Result<(), String> {
+    pub fn run(
+        &self,
+        shape: Shape,
+        words: &[u64],
+        reverse_order: bool,
+        clock: &mut u64,
+    ) -> Result<(), String> {
         let _running = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = IDLE_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut memory = idle.unwrap_or_else(|| LaunchMemory {
@@ -134,16 +142,16 @@ impl Kernel {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: shape.shared,
-            backwards: u32::from(backwards),
+            reverse_order: u32::from(reverse_order),
             words: words.as_ptr(),
             count: words.len() as u64,
             stacks: memory.stacks.as_mut_ptr(),
             shared: memory.shared.as_mut_ptr().cast(),
             clock,
         };
-        // SAFETY: `launch` and what it points to outlive the call, nobody else has the memory, and the lock
-        // allows no other launch of this library. As on
-        // a GPU, nothing guarantees the addresses among the words: to check them is what these tests are for.
+        // SAFETY: `launch` and its pointers outlive the call, nothing else uses the memory, and the lock
+        // excludes other launches of this library. As on a GPU, nothing guarantees the addresses among the
+        // words: checking them is the purpose of these tests.
         let error = unsafe { (self.launcher)(&raw const launch) };
         IDLE_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
         if error.is_null() {
@@ -162,13 +170,13 @@ fn compiler() -> OsString {
 /// Checks that there is a C++ compiler.
 ///
 /// # Errors
-/// What happened when it was called.
+/// The error of running it.
 pub(super) fn check_compiler() -> Result<(), String> {
     static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
     let find = || match Command::new(compiler()).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("the C++ compiler {:?} ends with {}", compiler(), output.status)),
-        Err(error) => Err(format!("the C++ compiler {:?}: {error}", compiler())),
+        Ok(output) => Err(format!("the C++ compiler {:?} failed with {}", compiler(), output.status)),
+        Err(error) => Err(format!("cannot run the C++ compiler {:?}: {error}", compiler())),
     };
     FOUND.get_or_init(find).clone()
 }
@@ -193,7 +201,7 @@ fn compiled(source: &Source, text: &str) -> Result<PathBuf, String> {
     entry.get_or_init(compile).clone()
 }
 
-/// The folder of compiled libraries: next to the running program, within cargo's build folder.
+/// The folder of compiled libraries: next to the running program, in cargo's build folder.
 fn folder() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = program.parent().unwrap_or(Path::new(".")).join("emulation");
@@ -207,7 +215,7 @@ fn compile(source: &Source, text: &str, name: &str) -> Result<PathBuf, String> {
     if library.exists() {
         return Ok(library);
     }
-    // Other processes may compile the same source, and must never see half a library.
+    // Other processes may compile the same source, and must never see an incomplete library.
     let unfinished = format!("{}-{name}.{}", source.file, std::process::id());
     let (code, compiled) =
         (folder.join(format!("{unfinished}.cpp")), folder.join(format!("{unfinished}.so")));
@@ -231,21 +239,21 @@ mod tests {
     use half::f16;
     use stratus_engine::DType;
 
-    /// Runs a kernel `k` on a grid of one block.
-    fn run(text: &str, threads: u32, words: &[u64], backwards: bool) -> Result<(), String> {
-        let source = Source::of("common", DType::F32, 1);
+    /// Runs kernel `k` on a grid of one block.
+    fn run(text: &str, threads: u32, words: &[u64], reverse_order: bool) -> Result<(), String> {
+        let source = Source::new("common", DType::F32, 1);
         let text = format!("{}extern \"C\" __global__ void k{text}\nEXPORT(k)\n", source.text());
-        // The text contains common.cu twice, as the file is common.cu itself: one copy is removed.
+        // The file is common.cu itself, so the text contains it twice: remove one copy.
         let text = text.replacen(crate::source::text("common").unwrap_or_default(), "", 1);
         let shape = Shape { grid: [1, 1, 1], block: [threads, 1, 1], shared: 1024 };
-        Kernel::of_text(&source, &text, "k")?.run(shape, words, backwards, &mut 0)
+        Kernel::from_text(&source, &text, "k")?.run(shape, words, reverse_order, &mut 0)
     }
 
-    /// Runs a kernel that writes numbers, in both orders, which must give the same.
+    /// Runs a kernel that writes numbers, in both orders, which must give the same result.
     fn written<const N: usize>(text: &str, threads: u32) -> [i32; N] {
-        let [forwards, backwards] = [false, true].map(|backwards| {
+        let [forwards, backwards] = [false, true].map(|reverse_order| {
             let mut numbers = [-7; N];
-            run(text, threads, &[numbers.as_mut_ptr().expose_provenance() as u64], backwards).unwrap();
+            run(text, threads, &[numbers.as_mut_ptr().expose_provenance() as u64], reverse_order).unwrap();
             std::hint::black_box(numbers)
         });
         assert_eq!(forwards, backwards);
@@ -253,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_wait_for_each_other() {
+    fn threads_wait_at_barriers() {
         let sum = "(int *to) { float sum = block_sum((float)threadIdx.x); to[threadIdx.x] = (int)sum; }";
         assert_eq!(written::<96>(sum, 96), [95 * 96 / 2; 96]);
         let turn = "(int *to) {
@@ -293,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_f16_is_widened_to_what_it_is() {
+    fn every_f16_is_widened_exactly() {
         let halves: Vec<u16> = (0..=u16::MAX).collect();
         let widen = "(const f16 *from, float *to, i64 count) {
             for (i64 i = threadIdx.x; i < count; i += blockDim.x) to[i] = widen(from[i]);
@@ -306,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_f16_is_stored() {
+    fn f16_stores_round_to_nearest() {
         // Every finite f16, the midpoint to the next one, and the f32 neighbours of both.
         const INFINITY: u16 = 0x7c00;
         let mut sizes: Vec<f32> = Vec::new();
@@ -345,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_kernels_are_reported() {
+    fn errors_in_kernels_are_reported() {
         let mut numbers = [0_u64; 8];
         let address = numbers.as_mut_ptr().expose_provenance() as u64;
         let error = |text: &str, words: &[u64]| run(text, 64, words, false).unwrap_err();
@@ -354,7 +362,7 @@ mod tests {
         assert!(error("(int *to) { to[0] = 1; }", &[address, 1]).contains("1 parameters"));
         assert!(error("(int n) { __shared__ int x[4]; x[n] = 1; }", &[4]).contains("bounds"));
         let divergent = "(int n) { if (threadIdx.x < n) __syncthreads(); else __syncwarp(); }";
-        assert!(error(divergent, &[16]).contains("never come"));
+        assert!(error(divergent, &[16]).contains("deadlock"));
         assert!(error("(int n) { no }", &[1]).contains("error"));
         assert_eq!(run(divergent, 64, &[32], false), Ok(()));
     }

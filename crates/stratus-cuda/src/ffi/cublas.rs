@@ -1,6 +1,6 @@
 //! cuBLAS: matrix products.
 
-use super::driver::{Gpu, Memory};
+use super::driver::{DeviceMemory, Gpu};
 use cudarc::cublas::sys::{
     self, cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasMath_t, cublasOperation_t,
     cublasStatus_t, cudaDataType_t,
@@ -9,15 +9,14 @@ use std::ptr;
 use std::sync::Arc;
 use stratus_engine::DType;
 
-/// Bytes of workspace. With a workspace of ours, the library allocates nothing while a stream is being
-/// captured, and results have the same bits every time.
-const WORKSPACE: usize = 32 << 20;
+/// With its own workspace, cuBLAS allocates nothing during a stream capture, and results are deterministic.
+const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// A handle of cuBLAS on a GPU's stream.
+/// A cuBLAS handle on a GPU's stream.
 pub(crate) struct Cublas {
     gpu: Arc<Gpu>,
     handle: cublasHandle_t,
-    _workspace: Memory,
+    _workspace: DeviceMemory,
 }
 
 // SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a
@@ -33,26 +32,26 @@ pub(crate) struct Product {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
-    /// Whether A is stored as `[depth, rows]`.
+    /// True if A is stored as `[depth, rows]`.
     pub a_transposed: bool,
-    /// Whether B is stored as `[columns, depth]`.
+    /// True if B is stored as `[columns, depth]`.
     pub b_transposed: bool,
     /// The types of A and B, and of C.
     pub types: [DType; 2],
-    /// Whether f32 may be rounded to TF32.
+    /// True if f32 factors may be rounded to TF32.
     pub tf32: bool,
 }
 
 impl Cublas {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
-        gpu.adopt()?;
-        let workspace = Memory::zeroed(gpu, WORKSPACE)?;
+        gpu.make_current()?;
+        let workspace = DeviceMemory::zeroed(gpu, WORKSPACE_BYTES)?;
         let mut handle = ptr::null_mut();
         // SAFETY: the pointer is to a handle; stream and workspace live as long as the handle.
         unsafe {
             check(sys::cublasCreate_v2(&raw mut handle))?;
             check(sys::cublasSetStream_v2(handle, gpu.stream().cast()))?;
-            check(sys::cublasSetWorkspace_v2(handle, workspace.address() as *mut _, WORKSPACE))?;
+            check(sys::cublasSetWorkspace_v2(handle, workspace.address() as *mut _, WORKSPACE_BYTES))?;
         }
         Ok(Self { gpu: Arc::clone(gpu), handle, _workspace: workspace })
     }
@@ -68,12 +67,12 @@ impl Cublas {
     /// Enqueues a product of the matrices at these addresses.
     ///
     /// # Errors
-    /// For types that are not multiplied, extents above 2^31, or with the library's message.
+    /// For unsupported types or extents above 2^31, or cuBLAS's error message.
     pub fn multiply(&self, product: &Product, a: u64, b: u64, c: u64) -> Result<(), String> {
-        self.gpu.adopt()?;
+        self.gpu.make_current()?;
         let Product { rows, columns, depth, a_transposed, b_transposed, types, tf32 } = *product;
         let int =
-            |extent: usize| i32::try_from(extent).map_err(|_| format!("a matrix has an extent of {extent}"));
+            |extent: usize| i32::try_from(extent).map_err(|_| format!("matrix extent {extent} is too large"));
         let operation = |transposed| {
             if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
         };
@@ -81,7 +80,7 @@ impl Cublas {
             DType::F32 => Ok(cudaDataType_t::CUDA_R_32F),
             DType::Bf16 => Ok(cudaDataType_t::CUDA_R_16BF),
             DType::F16 => Ok(cudaDataType_t::CUDA_R_16F),
-            other => Err(format!("matrices of {other} are not multiplied")),
+            other => Err(format!("matrix products of {other} are not supported")),
         };
         let compute = match types[0] {
             DType::F32 if !tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
@@ -96,12 +95,12 @@ impl Cublas {
         // SAFETY: the handle lives.
         check(unsafe { sys::cublasSetMathMode(self.handle, math) })?;
         let (one, zero) = (1.0_f32, 0.0_f32);
-        // The library is column-major: it sees a row-major matrix as its transpose, so it computes Cᵀ = Bᵀ
+        // cuBLAS is column-major: it sees a row-major matrix as its transpose, and therefore computes Cᵀ = Bᵀ
         // Aᵀ.
         let lda = int(if a_transposed { rows } else { depth })?;
         let ldb = int(if b_transposed { depth } else { columns })?;
-        // SAFETY: the operands of a step are on this GPU and as large as its shapes say; the scalars are read
-        // before the call returns.
+        // SAFETY: the operands of a step are on this GPU and have the size of their shapes; the scalars are
+        // read before the call returns.
         check(unsafe {
             sys::cublasGemmEx(
                 self.handle,
@@ -131,7 +130,7 @@ impl Cublas {
 impl Drop for Cublas {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {
-            // SAFETY: it was created and is destroyed once, when no work of the stream uses it.
+            // SAFETY: created and destroyed once, when no work in the stream uses it.
             let _ = unsafe { sys::cublasDestroy_v2(self.handle) };
         }
     }
@@ -141,6 +140,6 @@ fn check(status: cublasStatus_t) -> Result<(), String> {
     if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
         Ok(())
     } else {
-        Err(format!("cuBLAS said {status:?}"))
+        Err(format!("cuBLAS error {status:?}"))
     }
 }

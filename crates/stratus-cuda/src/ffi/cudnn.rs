@@ -1,7 +1,7 @@
-//! cuDNN: convolutions by its graph API, which has more kernels than the older functions.
+//! cuDNN: convolutions through its graph API, which has more kernels than the older functions.
 //!
-//! A convolution is a graph of one operation. The library's heuristics name configurations of engines that
-//! can run it, the best by estimate first. Each becomes a plan, which is executed on addresses.
+//! A convolution is a graph of one operation. cuDNN's heuristics list engine configurations that can run it,
+//! the best by estimate first. Each becomes a plan, which is executed on addresses.
 
 use super::driver::Gpu;
 use cudarc::cudnn::sys::{
@@ -30,7 +30,7 @@ mod note {
     pub const WINOGRAD: u32 = 5;
 }
 
-/// A handle of cuDNN on a GPU's stream.
+/// A cuDNN handle on a GPU's stream.
 pub(crate) struct Cudnn {
     gpu: Arc<Gpu>,
     handle: cudnnHandle_t,
@@ -50,7 +50,7 @@ pub(crate) enum Pass {
     BackwardWeights,
 }
 
-/// A convolution of maps that are laid out channels last.
+/// A convolution of channels-last maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Problem {
     pub pass: Pass,
@@ -66,13 +66,13 @@ pub(crate) struct Problem {
     pub dilation: [usize; 2],
     /// The types of x, weight and y, or of their gradients.
     pub types: [DType; 3],
-    /// Whether f32 may be rounded to TF32.
+    /// True if f32 factors may be rounded to TF32.
     pub tf32: bool,
 }
 
 impl Problem {
-    /// Whether it is a gradient of weights that native kernels compute on tensor cores, from Ampere on: bf16
-    /// or f16 maps, one group. cuDNN has no engine that shares its sum out.
+    /// Returns whether it is a weight gradient that native kernels compute on tensor cores (from Ampere):
+    /// bf16 or f16 maps, one group. cuDNN has no engine that splits its sum.
     pub fn has_fast_native(&self) -> bool {
         let [x, weight, y] = self.types;
         let is_half = matches!(x, DType::Bf16 | DType::F16) && x == y && weight == DType::F32;
@@ -88,7 +88,7 @@ const UIDS: [i64; 3] = [1, 2, 3];
 
 impl Cudnn {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
-        gpu.adopt()?;
+        gpu.make_current()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the pointer is to a handle; the stream lives as long as the handle.
         unsafe {
@@ -98,39 +98,39 @@ impl Cudnn {
         Ok(Self { gpu: Arc::clone(gpu), handle })
     }
 
-    /// The plans of a convolution, the best by the library's estimate first: at most `most`, all
+    /// The plans of a convolution, the best by cuDNN's estimate first: at most `max_plans`, all
     /// deterministic, none that rounds more than `problem` allows or needs more than `workspace` bytes. With
     /// `only`, just the plan of that name.
     ///
     /// # Errors
-    /// Why there is none.
+    /// If there is none.
     pub fn plans(
         self: &Arc<Self>,
         problem: &Problem,
-        most: usize,
+        max_plans: usize,
         workspace: usize,
         only: Option<&str>,
     ) -> Result<Vec<ConvolutionPlan>, String> {
         if only.is_some_and(|name| !name.starts_with(PREFIX)) {
             return Ok(Vec::new());
         }
-        self.gpu.adopt()?;
+        self.gpu.make_current()?;
         let graph = self.graph(problem)?;
         let mut plans: Vec<ConvolutionPlan> = Vec::new();
-        let mut reason = "the library names no engine".to_owned();
+        let mut reason = "cuDNN has no engine for it".to_owned();
         for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
             for config in configurations(&graph, mode)? {
-                if plans.len() >= most || (only.is_some() && !plans.is_empty()) {
+                if plans.len() >= max_plans || (only.is_some() && !plans.is_empty()) {
                     return Ok(plans);
                 }
                 match self.plan(&config, problem, only) {
                     Ok(Some(plan)) if plan.workspace > workspace => {
-                        reason = format!("it needs {} bytes of workspace", plan.workspace);
+                        reason = format!("cuDNN needs {} bytes of workspace", plan.workspace);
                     }
                     Ok(Some(plan)) if plans.iter().any(|other| other.name == plan.name) => {}
                     Ok(Some(plan)) => plans.push(plan),
                     Ok(None) => {
-                        "its engines round more, or not the same way every time".clone_into(&mut reason);
+                        "cuDNN's engines are too inexact or not deterministic".clone_into(&mut reason);
                     }
                     Err(error) => reason = error,
                 }
@@ -139,7 +139,7 @@ impl Cudnn {
         if plans.is_empty() { Err(reason) } else { Ok(plans) }
     }
 
-    /// A configuration as a plan, where its engine is one that may be used.
+    /// The plan of a configuration, if its engine is acceptable.
     fn plan(
         self: &Arc<Self>,
         config: &Descriptor,
@@ -254,7 +254,7 @@ impl Cudnn {
 impl Drop for Cudnn {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {
-            // SAFETY: it was created and is destroyed once, when no work of the stream uses it.
+            // SAFETY: created and destroyed once, when no work in the stream uses it.
             let _ = unsafe { sys::cudnnDestroy(self.handle) };
         }
     }
@@ -262,28 +262,28 @@ impl Drop for Cudnn {
 
 /// `major.minor.patch`.
 pub(crate) fn version() -> String {
-    // SAFETY: it takes and touches nothing.
+    // SAFETY: a query without arguments.
     let version = unsafe { sys::cudnnGetVersion() };
     format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100)
 }
 
-/// A configuration of an engine, ready to run. It runs by the handle that it was made with.
+/// An executable engine configuration, bound to the handle it was created with.
 pub(crate) struct ConvolutionPlan {
     cudnn: Arc<Cudnn>,
     plan: Descriptor,
     /// The engine and its knobs.
     pub name: String,
-    /// Bytes of workspace.
+    /// The workspace in bytes.
     pub workspace: usize,
 }
 
-// SAFETY: a finished plan is only read. It is executed by the thread that has the session, as the handle is.
+// SAFETY: a finished plan is only read. The thread that has the session executes it, like the handle.
 unsafe impl Sync for ConvolutionPlan {}
 
 impl ConvolutionPlan {
-    /// Enqueues it on the addresses of x, weight and y (or of their gradients) and of its workspace.
+    /// Enqueues the plan on the addresses of x, weight and y (or of their gradients) and of its workspace.
     pub fn enqueue(&self, addresses: [u64; 3], workspace: u64) -> Result<(), String> {
-        self.cudnn.gpu.adopt()?;
+        self.cudnn.gpu.make_current()?;
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
         let pointers = addresses.map(|address| address as *mut c_void);
         pack.set_numbers(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?;
@@ -291,18 +291,18 @@ impl ConvolutionPlan {
         let workspace = [workspace as *mut c_void];
         pack.set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, Type::CUDNN_TYPE_VOID_PTR, &workspace)?;
         pack.finish()?;
-        // SAFETY: plan and pack are finished; the operands of a step are on this GPU and as large as its
-        // shapes say, and the workspace is as large as the plan asked for.
+        // SAFETY: plan and pack are finished; the operands of a step are on this GPU and have the size of
+        // their shapes, and the workspace has the required size.
         check(unsafe { sys::cudnnBackendExecute(self.cudnn.handle, self.plan.0, pack.0) })
     }
 }
 
-/// The configurations that the library's heuristics suggest for a graph.
+/// The configurations that cuDNN's heuristics suggest for a graph.
 fn configurations(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, String> {
     let heuristics = Descriptor::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
     heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE, &[mode])?;
-    // Finishing fails where the mode has no engine at all.
+    // Finishing fails if the mode has no engine at all.
     if heuristics.finish().is_err() {
         return Ok(Vec::new());
     }
@@ -321,13 +321,13 @@ fn knobs(config: &Descriptor) -> Result<Vec<[i64; 2]>, String> {
     choices.iter().map(read).collect()
 }
 
-/// A tensor `[N, C, H, W]` that is laid out channels last.
+/// A channels-last tensor `[N, C, H, W]`.
 fn tensor(uid: i64, [n, c, h, w]: [usize; 4], dtype: DType) -> Result<Descriptor, String> {
     let dtype = match dtype {
         DType::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
         DType::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
         DType::F16 => cudnnDataType_t::CUDNN_DATA_HALF,
-        other => return Err(format!("cuDNN convolves no {other} here")),
+        other => return Err(format!("cuDNN convolutions of {other} are not supported")),
     };
     let numbers = |extents: [usize; 4]| extents.map(|extent| extent as i64);
     let tensor = Descriptor::new(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
@@ -335,7 +335,7 @@ fn tensor(uid: i64, [n, c, h, w]: [usize; 4], dtype: DType) -> Result<Descriptor
     tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &numbers([n, c, h, w]))?;
     tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_STRIDES, &numbers([h * w * c, 1, w * c, c]))?;
     tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[uid])?;
-    // Values begin at multiples of 64 bytes.
+    // Values start at multiples of 64 bytes.
     tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[16])?;
     tensor.finish()?;
     Ok(tensor)
@@ -344,23 +344,23 @@ fn tensor(uid: i64, [n, c, h, w]: [usize; 4], dtype: DType) -> Result<Descriptor
 /// A descriptor of the graph API.
 struct Descriptor(cudnnBackendDescriptor_t);
 
-// SAFETY: a descriptor belongs to no thread; it is used by one at a time, that of the plan that holds it.
+// SAFETY: a descriptor belongs to no thread; the thread of the plan that holds it uses it.
 unsafe impl Send for Descriptor {}
 
 impl Descriptor {
     fn new(kind: Kind) -> Result<Self, String> {
         let mut descriptor = ptr::null_mut();
-        // SAFETY: the pointer is to a descriptor.
+        // SAFETY: a valid out-pointer.
         check(unsafe { sys::cudnnBackendCreateDescriptor(kind, &raw mut descriptor) })?;
         Ok(Self(descriptor))
     }
 
-    /// Sets an attribute; `E` is the C type of `of`.
-    fn set<E: Copy>(&self, name: Name, of: Type, values: &[E]) -> Result<(), String> {
+    /// Sets an attribute; `E` is the C type of `value_type`.
+    fn set<E: Copy>(&self, name: Name, value_type: Type, values: &[E]) -> Result<(), String> {
         let count = values.len() as i64;
         // SAFETY: `values` holds `count` values of the attribute's type; the library copies them.
         let status =
-            unsafe { sys::cudnnBackendSetAttribute(self.0, name, of, count, values.as_ptr().cast()) };
+            unsafe { sys::cudnnBackendSetAttribute(self.0, name, value_type, count, values.as_ptr().cast()) };
         check(status).map_err(|reason| format!("{name:?}: {reason}"))
     }
 
@@ -378,13 +378,14 @@ impl Descriptor {
         check(unsafe { sys::cudnnBackendFinalize(self.0) })
     }
 
-    /// Reads an attribute into `values`; returns how many there are, or were written.
-    fn get<E: Copy>(&self, name: Name, of: Type, values: &mut [E]) -> Result<usize, String> {
+    /// Reads an attribute into `values`; returns the number of values available, or written.
+    fn get<E: Copy>(&self, name: Name, value_type: Type, values: &mut [E]) -> Result<usize, String> {
         let mut count = 0_i64;
         let capacity = values.len() as i64;
         let to: *mut c_void = if values.is_empty() { ptr::null_mut() } else { values.as_mut_ptr().cast() };
         // SAFETY: `values` has room for `capacity` values of the attribute's type.
-        let status = unsafe { sys::cudnnBackendGetAttribute(self.0, name, of, capacity, &raw mut count, to) };
+        let status =
+            unsafe { sys::cudnnBackendGetAttribute(self.0, name, value_type, capacity, &raw mut count, to) };
         check(status).map_err(|reason| format!("{name:?}: {reason}"))?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
@@ -396,13 +397,13 @@ impl Descriptor {
     }
 
     /// Values of an enumeration, by their codes.
-    fn get_codes(&self, name: Name, of: Type) -> Result<Vec<u32>, String> {
+    fn get_codes(&self, name: Name, value_type: Type) -> Result<Vec<u32>, String> {
         let mut values = [0_u32; 32];
-        let count = self.get(name, of, &mut values)?;
+        let count = self.get(name, value_type, &mut values)?;
         Ok(values[..count.min(values.len())].to_vec())
     }
 
-    /// Fills descriptors that were made before.
+    /// Fills existing descriptors.
     fn get_descriptors(&self, name: Name, into: &[&Self]) -> Result<usize, String> {
         let mut pointers: Vec<cudnnBackendDescriptor_t> = into.iter().map(|value| value.0).collect();
         self.get(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut pointers)
@@ -421,7 +422,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: it was created and is destroyed once.
+        // SAFETY: created and destroyed once.
         let _ = unsafe { sys::cudnnBackendDestroyDescriptor(self.0) };
     }
 }
@@ -431,11 +432,11 @@ fn check(status: cudnnStatus_t) -> Result<(), String> {
         return Ok(());
     }
     let mut text: [c_char; 256] = [0; 256];
-    // SAFETY: the buffer has this many bytes; the library ends the text with a zero byte.
+    // SAFETY: the buffer has this many bytes; the library terminates the text with a zero byte.
     let text = unsafe {
         sys::cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
         text[text.len() - 1] = 0;
         CStr::from_ptr(text.as_ptr())
     };
-    Err(format!("cuDNN said {status:?} ({})", text.to_string_lossy().trim()))
+    Err(format!("cuDNN error {status:?} ({})", text.to_string_lossy().trim()))
 }

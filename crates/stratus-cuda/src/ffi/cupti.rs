@@ -1,8 +1,8 @@
-//! CUPTI: the start and end of each kernel as NVIDIA's own tools see them. Training does not need it; `bench
-//! trace` compares our times with it.
+//! CUPTI: the start and end of each kernel as NVIDIA's tools measure them. Training does not need it; `bench
+//! trace` compares Stratus's times with it.
 //!
-//! The library asks for buffers and returns them with records, on a thread of its own. Once it has recorded,
-//! the driver calls into it until the process ends, so it is never unloaded.
+//! CUPTI requests buffers and returns them with records, on its own thread. Once it has recorded, the driver
+//! calls into it until the process ends, so it is never unloaded.
 
 use super::driver::Gpu;
 use libloading::Library;
@@ -11,39 +11,42 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use stratus_engine::device::{KernelSpan, Tracer};
 
-type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-type Complete = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
-type Register = unsafe extern "C" fn(Request, Complete) -> i32;
-type Switch = unsafe extern "C" fn(u32) -> i32;
-type Next = unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> i32;
-type Dropped = unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> i32;
-type Version = unsafe extern "C" fn(*mut u32) -> i32;
-type Timestamp = unsafe extern "C" fn(*mut u64) -> i32;
+type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+type RegisterCallbacksFn = unsafe extern "C" fn(BufferRequestedFn, BufferCompletedFn) -> i32;
+type EnableFn = unsafe extern "C" fn(u32) -> i32;
+type GetNextRecordFn = unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> i32;
+type GetDroppedRecordsFn = unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> i32;
+type GetVersionFn = unsafe extern "C" fn(*mut u32) -> i32;
+type GetTimestampFn = unsafe extern "C" fn(*mut u64) -> i32;
 
 /// `CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL`.
-const KERNELS: u32 = 10;
-/// Offsets of start and end, in nanoseconds, in the record of a kernel. They are the same in
-/// `CUpti_ActivityKernel3` (CUDA 7) to `CUpti_ActivityKernel13` (CUDA 13.5): later versions have more fields
-/// at the end.
-const START: usize = 16;
-const END: usize = 24;
-/// The versions whose records are known: those of CUDA 11.6 (17) to 12.9 (28), and from 13.0 on
-/// `major * 10000 + minor * 100 + update`.
-const OLDEST: u32 = 17;
-const NEWEST: u32 = 139_999;
-/// How far the tool's clock and the times of its records may be apart, in nanoseconds.
-const CLOCKS_APART: u64 = 1_000_000_000;
-const BUFFER: usize = 8 << 20;
+const KIND_CONCURRENT_KERNEL: u32 = 10;
+/// The offset of the start, in nanoseconds, in the record of a kernel. It is the same from
+/// `CUpti_ActivityKernel3` (CUDA 7) to `CUpti_ActivityKernel13` (CUDA 13.5): later versions append fields.
+const START_OFFSET: usize = 16;
+/// The offset of the end, in nanoseconds, in the record of a kernel.
+const END_OFFSET: usize = 24;
+/// The oldest version with known records: that of CUDA 11.6. CUDA 12.9 has 28, and later versions have `major
+/// * 10000 + minor * 100 + update`.
+const MIN_API_VERSION: u32 = 17;
+/// The newest version with known records: all of CUDA 13.
+const MAX_API_VERSION: u32 = 139_999;
+/// The maximum difference between the tool's clock and the times of its records, in nanoseconds.
+const MAX_CLOCK_SKEW_NS: u64 = 1_000_000_000;
+/// The size of a buffer of records.
+const BUFFER_BYTES: usize = 8 << 20;
+/// The alignment of a buffer of records.
 const ALIGNMENT: usize = 8;
 
-/// What was recorded. Static, as the library's callbacks take no context.
+/// The recorded data. Static, because the library's callbacks have no context.
 static RECORDED: Mutex<Recorded> = Mutex::new(Recorded { functions: None, spans: Vec::new(), lost: 0 });
 
 struct Recorded {
-    /// Iterates over the records of a buffer; counts those that found no buffer.
-    functions: Option<(Next, Dropped)>,
+    /// The functions that iterate over the records of a buffer, and count dropped records.
+    functions: Option<(GetNextRecordFn, GetDroppedRecordsFn)>,
     spans: Vec<KernelSpan>,
-    /// Kernels that the library had no buffer for.
+    /// Kernels without a record, because there was no buffer.
     lost: usize,
 }
 
@@ -52,15 +55,15 @@ fn recorded() -> std::sync::MutexGuard<'static, Recorded> {
 }
 
 fn buffer_layout() -> Option<Layout> {
-    Layout::from_size_align(BUFFER, ALIGNMENT).ok()
+    Layout::from_size_align(BUFFER_BYTES, ALIGNMENT).ok()
 }
 
 unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, records: *mut usize) {
-    // SAFETY: the library gives pointers to write to; the layout has a size.
+    // SAFETY: the library passes valid out-pointers; the layout has a size.
     unsafe {
         let memory = buffer_layout().map_or(std::ptr::null_mut(), |layout| alloc(layout));
         *buffer = memory;
-        *size = if memory.is_null() { 0 } else { BUFFER };
+        *size = if memory.is_null() { 0 } else { BUFFER_BYTES };
         *records = 0;
     }
 }
@@ -69,13 +72,13 @@ unsafe extern "C" fn complete(context: *mut c_void, stream: u32, buffer: *mut u8
     let mut recorded = recorded();
     let mut record = std::ptr::null_mut();
     // SAFETY: the buffer is one of ours with `valid` bytes of records, over which the library iterates. Each
-    // begins with its kind; that of a kernel has its times at the offsets above.
+    // starts with its kind; that of a kernel has its times at the offsets above.
     unsafe {
         if let Some((next, dropped)) = recorded.functions {
             while !buffer.is_null() && next(buffer, valid, &raw mut record) == 0 {
-                if record.cast::<u32>().read_unaligned() == KERNELS {
+                if record.cast::<u32>().read_unaligned() == KIND_CONCURRENT_KERNEL {
                     let number = |offset: usize| record.add(offset).cast::<u64>().read_unaligned();
-                    recorded.spans.push(KernelSpan { start: number(START), end: number(END) });
+                    recorded.spans.push(KernelSpan { start: number(START_OFFSET), end: number(END_OFFSET) });
                 }
             }
             let mut lost = 0;
@@ -89,55 +92,55 @@ unsafe extern "C" fn complete(context: *mut c_void, stream: u32, buffer: *mut u8
     }
 }
 
-/// The library, opened once.
+/// The CUPTI library, opened once.
 fn library() -> Result<&'static Library, String> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let open = || super::libraries::open(&["libcupti.so.13", "libcupti.so.12", "libcupti.so"]);
-    LIBRARY.get_or_init(open).as_ref().ok_or_else(|| "CUPTI cannot be loaded".to_owned())
+    LIBRARY.get_or_init(open).as_ref().ok_or_else(|| "cannot load CUPTI".to_owned())
 }
 
-/// The library, while it records.
+/// The CUPTI library while it records.
 struct Recording {
     library: &'static Library,
-    /// As `13.0`.
+    /// The version, as `13.0`.
     version: String,
-    /// By the tool's clock.
-    begun: u64,
+    /// The start, by the tool's clock.
+    started_at: u64,
 }
 
 impl Recording {
-    /// Begins to record.
+    /// Starts recording.
     fn start(library: &'static Library) -> Result<Self, String> {
-        let mut recording = Self { library, version: String::new(), begun: 0 };
+        let mut recording = Self { library, version: String::new(), started_at: 0 };
         let mut version = 0;
-        // SAFETY: the functions have these types in every version of the library that is accepted; the
-        // callbacks are functions of the program, which outlives the library's use.
+        // SAFETY: the functions have these types in every accepted version of the library; the callbacks are
+        // functions of the program, which outlives their use.
         unsafe {
-            check(recording.find::<Version>(b"cuptiGetVersion\0")?(&raw mut version))?;
+            check(recording.find::<GetVersionFn>(b"cuptiGetVersion\0")?(&raw mut version))?;
             recording.version = known_version(version)?;
-            let next: Next = *recording.find(b"cuptiActivityGetNextRecord\0")?;
-            let dropped: Dropped = *recording.find(b"cuptiActivityGetNumDroppedRecords\0")?;
+            let next: GetNextRecordFn = *recording.find(b"cuptiActivityGetNextRecord\0")?;
+            let dropped: GetDroppedRecordsFn = *recording.find(b"cuptiActivityGetNumDroppedRecords\0")?;
             *recorded() = Recorded { functions: Some((next, dropped)), spans: Vec::new(), lost: 0 };
-            let register: Register = *recording.find(b"cuptiActivityRegisterCallbacks\0")?;
-            let enable: Switch = *recording.find(b"cuptiActivityEnable\0")?;
+            let register: RegisterCallbacksFn = *recording.find(b"cuptiActivityRegisterCallbacks\0")?;
+            let enable: EnableFn = *recording.find(b"cuptiActivityEnable\0")?;
             check(register(request, complete))?;
-            check(enable(KERNELS))?;
+            check(enable(KIND_CONCURRENT_KERNEL))?;
         }
-        recording.begun = recording.now()?;
+        recording.started_at = recording.now()?;
         Ok(recording)
     }
 
     fn now(&self) -> Result<u64, String> {
         let mut now = 0;
         // SAFETY: the function has this type; the pointer is to a number.
-        check(unsafe { self.find::<Timestamp>(b"cuptiGetTimestamp\0")?(&raw mut now) })?;
+        check(unsafe { self.find::<GetTimestampFn>(b"cuptiGetTimestamp\0")?(&raw mut now) })?;
         Ok(now)
     }
 
-    /// The kernels that ended since it began, or since they were taken before.
+    /// The kernels that ended since the start, or since the last call.
     fn take(&self) -> Result<Vec<KernelSpan>, String> {
-        // SAFETY: the function has this type; 1 asks for buffers that are not full, too.
-        unsafe { check(self.find::<Switch>(b"cuptiActivityFlushAll\0")?(1))? };
+        // SAFETY: the function has this type; 1 also flushes buffers that are not full.
+        unsafe { check(self.find::<EnableFn>(b"cuptiActivityFlushAll\0")?(1))? };
         let now = self.now()?;
         let (mut spans, lost) = {
             let mut recorded = recorded();
@@ -146,15 +149,16 @@ impl Recording {
         if lost > 0 {
             return Err(format!("CUPTI {} lost the records of {lost} kernels", self.version));
         }
-        let possible = self.begun.saturating_sub(CLOCKS_APART)..=now.saturating_add(CLOCKS_APART);
+        let possible =
+            self.started_at.saturating_sub(MAX_CLOCK_SKEW_NS)..=now.saturating_add(MAX_CLOCK_SKEW_NS);
         let is_possible = |span: &&KernelSpan| {
             span.start <= span.end && [span.start, span.end].iter().all(|time| possible.contains(time))
         };
         if let Some(span) = spans.iter().find(|span| !is_possible(span)) {
             return Err(format!(
-                "CUPTI {} gives a kernel the times {} to {} ns, outside of what was traced ({} to {now} ns): \
-                 it could not time it, or has records that are not known here",
-                self.version, span.start, span.end, self.begun
+                "CUPTI {} reported kernel times {} to {} ns, outside of the traced period ({} to {now} ns): \
+                 timing failed, or the record layout is unknown",
+                self.version, span.start, span.end, self.started_at
             ));
         }
         spans.sort_unstable_by_key(|span| span.start);
@@ -162,22 +166,23 @@ impl Recording {
     }
 
     /// # Safety
-    /// The symbol must have the type that is asked for.
+    /// The symbol must have the requested type.
     unsafe fn find<T>(&self, name: &[u8]) -> Result<libloading::Symbol<'static, T>, String> {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { self.library.get(name) }.map_err(|error| error.to_string())
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // SAFETY: the functions have this type. Nothing can be done where they fail. What is flushed here is
-        // not returned later, while the process ends.
+        // SAFETY: the functions have this type. Errors cannot be handled here. Data flushed here is not
+        // returned later, while the process exits.
         unsafe {
-            for (name, argument) in
-                [(b"cuptiActivityDisable\0".as_slice(), KERNELS), (b"cuptiActivityFlushAll\0", 1)]
-            {
-                if let Ok(function) = self.find::<Switch>(name) {
+            for (name, argument) in [
+                (b"cuptiActivityDisable\0".as_slice(), KIND_CONCURRENT_KERNEL),
+                (b"cuptiActivityFlushAll\0", 1),
+            ] {
+                if let Ok(function) = self.find::<EnableFn>(name) {
                     let _ = function(argument);
                 }
             }
@@ -185,30 +190,28 @@ impl Drop for Recording {
     }
 }
 
-/// A version as `13.0`, where its records are known.
+/// Formats a version as `13.0`, if its records are known.
 fn known_version(version: u32) -> Result<String, String> {
     let text = match version {
         10_000.. => format!("{}.{}", version / 10_000, version / 100 % 100),
         _ => format!("with API {version}"),
     };
-    if (OLDEST..=NEWEST).contains(&version) {
+    if (MIN_API_VERSION..=MAX_API_VERSION).contains(&version) {
         return Ok(text);
     }
-    Err(format!(
-        "CUPTI {text} may have other records than the known ones, which are those of CUDA 11.6 to 13"
-    ))
+    Err(format!("unsupported CUPTI {text}: the record layout is known for CUDA 11.6 to 13 only"))
 }
 
-/// CUPTI, while it records what runs on a GPU.
+/// CUPTI while it records the work of a GPU.
 pub(crate) struct Cupti {
     gpu: Arc<Gpu>,
     recording: Recording,
 }
 
 impl Cupti {
-    /// Begins to record.
+    /// Starts recording.
     pub fn start(gpu: &Arc<Gpu>) -> Result<Self, String> {
-        gpu.adopt()?;
+        gpu.make_current()?;
         Ok(Self { gpu: Arc::clone(gpu), recording: Recording::start(library()?)? })
     }
 }
@@ -222,13 +225,13 @@ impl Tracer for Cupti {
 
 impl Drop for Cupti {
     fn drop(&mut self) {
-        // What is under way is still recorded.
+        // Work in progress is still recorded.
         let _ = self.gpu.wait();
     }
 }
 
 fn check(code: i32) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("CUPTI said {code}")) }
+    if code == 0 { Ok(()) } else { Err(format!("CUPTI error {code}")) }
 }
 
 #[cfg(test)]
@@ -282,7 +285,7 @@ mod tests {
         }
     "#;
 
-    /// Held while a fake library records: what is recorded is static.
+    /// Held while a fake library records, because the recorded data is static.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn fake(name: &str, definitions: &[&str]) -> &'static Library {
@@ -303,9 +306,9 @@ mod tests {
         Box::leak(Box::new(unsafe { Library::new(&path) }.unwrap()))
     }
 
-    /// Records of `CUpti_ActivityKernel9`, `…10` and `…13`, which are of different sizes.
+    /// Records of `CUpti_ActivityKernel9`, `…10` and `…13`, which differ in size.
     #[test]
-    fn kernels_are_read_from_records_of_every_size() {
+    fn reads_kernel_records_of_every_size() {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, record, version) in [("a", 208, 28), ("b", 216, 130_001), ("c", 256, 130_500)] {
             let definitions = [format!("-DRECORD={record}"), format!("-DVERSION={version}")];
@@ -325,16 +328,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn refuses_unreadable_records() {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let error = |name: &str, definition: &str| {
             let recording = Recording::start(fake(name, &[definition]));
             recording.and_then(|recording| recording.take()).unwrap_err()
         };
-        assert!(error("newer", "-DVERSION=140000").contains("CUPTI 14.0 may have other records"));
+        assert!(error("newer", "-DVERSION=140000").contains("unsupported CUPTI 14.0"));
         assert!(error("older", "-DVERSION=12").contains("API 12"));
         assert!(error("lost", "-DLOST=3").contains("lost the records of 3 kernels"));
-        assert!(error("late", "-DWRONG=2000000000").contains("13.0 gives a kernel the times"));
-        assert!(error("backwards", "-DWRONG=-60").contains("outside of what was traced"));
+        assert!(error("late", "-DWRONG=2000000000").contains("13.0 reported kernel times"));
+        assert!(error("backwards", "-DWRONG=-60").contains("outside of the traced period"));
     }
 }

@@ -1,13 +1,13 @@
-//! Finding the libraries.
+//! Finding NVIDIA's libraries.
 //!
 //! cudarc only uses the system's search path. Many machines have the libraries elsewhere, most often in a
 //! Python environment: these are loaded first, after which the dynamic loader finds them by name.
 
 use std::path::{Path, PathBuf};
-use stratus_base::library::below_ancestors;
+use stratus_base::library::find_in_ancestors;
 
-/// The environment variable that names folders with the libraries, separated as in `PATH`. It replaces the
-/// folders that are searched by default; the system's search path comes after them.
+/// The environment variable with the folders of the libraries, separated as in `PATH`. It replaces the
+/// default folders; the system's search path follows.
 pub const ENVIRONMENT: &str = "STRATUS_CUDA";
 
 /// A library that is loaded at run time.
@@ -24,7 +24,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// All of them, in the order in which they are looked for.
+    /// All libraries, in the order of loading.
     pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::Cublas, Self::Cudnn];
 
     /// Its common name.
@@ -38,7 +38,7 @@ impl Library {
         }
     }
 
-    /// How its files' names begin, newest first; its own dependencies come before it.
+    /// The prefixes of its file names, newest first, after those of its dependencies.
     fn files(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Driver => &[],
@@ -51,9 +51,9 @@ impl Library {
         }
     }
 
-    /// Whether it can be loaded.
+    /// Returns whether the library can be loaded.
     #[must_use]
-    pub fn is_there(self) -> bool {
+    pub fn is_loadable(self) -> bool {
         preload();
         // SAFETY: the functions only open the library; its initialisers are those that any use of it would
         // run.
@@ -68,7 +68,7 @@ impl Library {
     }
 }
 
-/// The folders that are searched before the system's search path. Where [`ENVIRONMENT`] is set, only its
+/// The folders that are searched before the system's search path. If [`ENVIRONMENT`] is set, only its
 /// folders; else CUDA's own, those of conda and of the active Python environment, and `.deps/nvrtc/lib` in
 /// the ancestors of the program and of the working folder.
 #[must_use]
@@ -89,8 +89,9 @@ pub fn folders() -> Vec<PathBuf> {
             folders.extend(packages.map(|package| package.join("lib")).filter(|folder| folder.is_dir()));
         }
     }
-    // Where `make deps` puts NVRTC comes last: one that came with the driver's CUDA knows the GPU better.
-    folders.extend(below_ancestors(Path::new(".deps/nvrtc/lib")));
+    // The folder where `make deps` installs NVRTC is last: a version installed with the driver's CUDA knows
+    // the GPU better.
+    folders.extend(find_in_ancestors(Path::new(".deps/nvrtc/lib")));
     folders
 }
 
@@ -104,11 +105,11 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     paths.into_iter()
 }
 
-fn names(path: &Path, beginning: &str) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
+fn names(path: &Path, prefix: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// Loads what is found in [`folders`], once.
+/// Loads the libraries in [`folders`], once.
 #[cfg(unix)]
 fn preload() {
     use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
@@ -120,8 +121,8 @@ fn preload() {
                 folders.iter().flat_map(move |folder| entries(folder).filter(move |path| names(path, name)))
             });
             for path in paths.filter(|path| path.is_file()) {
-                // SAFETY: the initialisers of NVIDIA's libraries are what any use of them would run. The
-                // handle is forgotten, so the library is never unloaded.
+                // SAFETY: the initialisers of NVIDIA's libraries are those that any use of them would run.
+                // The handle is forgotten, so the library is never unloaded.
                 if let Ok(library) = unsafe { Opened::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) } {
                     std::mem::forget(library);
                     break;
@@ -135,11 +136,11 @@ fn preload() {
 #[cfg(not(unix))]
 fn preload() {}
 
-/// The first library of these names that is in one of the [`folders`], or else on the system's search path.
+/// Opens the first library of these names in one of the [`folders`], or else on the system's search path.
 pub(super) fn open(names: &[&str]) -> Option<libloading::Library> {
     let folders = folders();
     let paths = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
     let paths = paths.filter(|path| path.is_file()).chain(names.iter().map(PathBuf::from));
-    // SAFETY: the initialisers of NVIDIA's libraries are what any use of them would run.
+    // SAFETY: the initialisers of NVIDIA's libraries are those that any use of them would run.
     paths.into_iter().find_map(|path| unsafe { libloading::Library::new(path) }.ok())
 }

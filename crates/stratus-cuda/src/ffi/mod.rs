@@ -1,8 +1,8 @@
 //! The CUDA driver, NVRTC, cuDNN and cuBLAS, loaded at run time through cudarc's declarations: none of them
 //! is needed to build.
 //!
-//! Each handle is wrapped in a type that releases it and keeps alive what it needs. All work of a GPU goes
-//! into one stream, but for the copies of inputs, which have a second one.
+//! Each handle is wrapped in a type that releases it and keeps alive what it needs. All work of a GPU is
+//! enqueued in one stream, except copies of inputs, which have a second one.
 #![allow(unsafe_code)] // Calls into the libraries; each block says why it is sound.
 
 pub(crate) mod cublas;

@@ -1,19 +1,19 @@
-//! NVML, which comes with NVIDIA's driver: how busy a GPU is, its memory in use and its power, as
-//! `nvidia-smi` shows them. Training does not need it.
+//! NVML, a part of NVIDIA's driver: the utilisation, memory use and power of a GPU, as shown by `nvidia-smi`.
+//! Training does not need it.
 //!
-//! Source: NVML API Reference Guide. The functions and structures have been these since driver 331; NVML is
-//! safe to call from several threads.
+//! Source: NVML API Reference Guide. The functions and structures are the same since driver 331; NVML may be
+//! called from several threads.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
 use stratus_engine::device::{DeviceMeter, DeviceUsage};
 
 type Handle = *mut c_void;
-type Plain = unsafe extern "C" fn() -> i32;
-type ByBusId = unsafe extern "C" fn(*const c_char, *mut Handle) -> i32;
-type Rates = unsafe extern "C" fn(Handle, *mut Utilization) -> i32;
-type MemoryOf = unsafe extern "C" fn(Handle, *mut MemoryInfo) -> i32;
-type Milliwatts = unsafe extern "C" fn(Handle, *mut u32) -> i32;
+type InitFn = unsafe extern "C" fn() -> i32;
+type GetHandleByBusIdFn = unsafe extern "C" fn(*const c_char, *mut Handle) -> i32;
+type GetUtilizationFn = unsafe extern "C" fn(Handle, *mut Utilization) -> i32;
+type GetMemoryInfoFn = unsafe extern "C" fn(Handle, *mut MemoryInfo) -> i32;
+type GetPowerUsageFn = unsafe extern "C" fn(Handle, *mut u32) -> i32;
 
 /// `nvmlUtilization_t`: percent of the last sample period in which a kernel ran, and in which memory was read
 /// or written.
@@ -33,36 +33,36 @@ struct MemoryInfo {
     used: u64,
 }
 
-/// A GPU as NVML sees it.
+/// A GPU, as seen by NVML.
 pub(crate) struct Nvml {
     device: Handle,
-    rates: Rates,
-    memory: MemoryOf,
-    power: Milliwatts,
-    shutdown: Plain,
-    /// What the functions are of.
+    rates: GetUtilizationFn,
+    memory: GetMemoryInfoFn,
+    power: GetPowerUsageFn,
+    shutdown: InitFn,
+    /// Keeps the functions' library loaded.
     _library: Library,
 }
 
-// SAFETY: the handle is one of a library that may be called from any thread.
+// SAFETY: the handle's library may be called from any thread.
 unsafe impl Send for Nvml {}
 
 impl Nvml {
-    /// The GPU at a place of the PCI bus; none where the library is missing or does not know it.
-    pub fn of(bus_id: &CStr) -> Option<Self> {
+    /// Finds the GPU with a PCI bus ID; `None` if the library is missing or does not know it.
+    pub fn find(bus_id: &CStr) -> Option<Self> {
         Self::within(super::libraries::open(&["libnvidia-ml.so.1"])?, bus_id)
     }
 
     fn within(library: Library, bus_id: &CStr) -> Option<Self> {
-        // SAFETY: the functions have these types in every version of the library. NVML is started before
-        // any other is called; `device` is a place for a handle.
+        // SAFETY: the functions have these types in every version of the library. NVML is initialised before
+        // any other call; `device` receives a handle.
         unsafe {
-            let start = *library.get::<Plain>(b"nvmlInit_v2\0").ok()?;
-            let shutdown = *library.get::<Plain>(b"nvmlShutdown\0").ok()?;
-            let find = *library.get::<ByBusId>(b"nvmlDeviceGetHandleByPciBusId_v2\0").ok()?;
-            let rates = *library.get::<Rates>(b"nvmlDeviceGetUtilizationRates\0").ok()?;
-            let memory = *library.get::<MemoryOf>(b"nvmlDeviceGetMemoryInfo\0").ok()?;
-            let power = *library.get::<Milliwatts>(b"nvmlDeviceGetPowerUsage\0").ok()?;
+            let start = *library.get::<InitFn>(b"nvmlInit_v2\0").ok()?;
+            let shutdown = *library.get::<InitFn>(b"nvmlShutdown\0").ok()?;
+            let find = *library.get::<GetHandleByBusIdFn>(b"nvmlDeviceGetHandleByPciBusId_v2\0").ok()?;
+            let rates = *library.get::<GetUtilizationFn>(b"nvmlDeviceGetUtilizationRates\0").ok()?;
+            let memory = *library.get::<GetMemoryInfoFn>(b"nvmlDeviceGetMemoryInfo\0").ok()?;
+            let power = *library.get::<GetPowerUsageFn>(b"nvmlDeviceGetPowerUsage\0").ok()?;
             if start() != 0 {
                 return None;
             }
@@ -79,8 +79,8 @@ impl Nvml {
 impl DeviceMeter for Nvml {
     fn usage(&mut self) -> DeviceUsage {
         let (mut rates, mut memory, mut milliwatts) = (Utilization::default(), MemoryInfo::default(), 0);
-        // SAFETY: the handle is the library's, which is open as long as `self` is; each pointer is to a value
-        // of the type that the function writes.
+        // SAFETY: the handle belongs to the library, which is open as long as `self` is; each pointer is to a
+        // value of the type that the function writes.
         let found = unsafe {
             [
                 (self.rates)(self.device, &raw mut rates),
@@ -88,19 +88,19 @@ impl DeviceMeter for Nvml {
                 (self.power)(self.device, &raw mut milliwatts),
             ]
         };
-        // Some GPUs do not know their power, parts of a GPU not how busy they are.
-        let [rates_known, memory_known, power_known] = found.map(|result| result == 0);
+        // Some GPUs do not report their power, and parts of a GPU not their utilisation.
+        let [has_rates, has_memory, has_power] = found.map(|result| result == 0);
         DeviceUsage {
-            busy_percent: rates_known.then_some(f64::from(rates.gpu)),
-            memory_bytes: memory_known.then_some(memory.used),
-            watts: power_known.then_some(f64::from(milliwatts) / 1e3),
+            busy_percent: has_rates.then_some(f64::from(rates.gpu)),
+            memory_bytes: has_memory.then_some(memory.used),
+            watts: has_power.then_some(f64::from(milliwatts) / 1e3),
         }
     }
 }
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // SAFETY: NVML was started once for `self`, and is counted.
+        // SAFETY: NVML was initialised once for `self`, and counts initialisations.
         unsafe { (self.shutdown)() };
     }
 }
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A library with NVML's functions, by its header: it knows one GPU, whose power it does not know.
-    const STAND_IN: &str = r#"
+    /// A library with NVML's functions, by its header: it knows one GPU, but not its power.
+    const FAKE_NVML: &str = r#"
 #include <string.h>
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
@@ -138,27 +138,27 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts) {
 "#;
 
     #[test]
-    fn a_gpu_is_found_by_its_place_and_asked() {
+    fn finds_a_gpu_by_bus_id_and_reads_its_usage() {
         let folder = tempfile::tempdir().unwrap();
         let (source, library) = (folder.path().join("nvml.c"), folder.path().join("libnvidia-ml.so.1"));
-        std::fs::write(&source, STAND_IN).unwrap();
+        std::fs::write(&source, FAKE_NVML).unwrap();
         let compiled =
             Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
         if !compiled.is_ok_and(|status| status.success()) {
-            eprintln!("SKIPPED: there is no C compiler to make a stand-in for NVML");
+            eprintln!("SKIPPED: no C compiler for a stand-in for NVML");
             return;
         }
         // SAFETY: the library has no initialisers.
         let open = || unsafe { Library::new(&library) }.unwrap();
-        assert!(Nvml::within(open(), c"0000:66:00.0").is_none(), "there is no such GPU");
+        assert!(Nvml::within(open(), c"0000:66:00.0").is_none(), "no such GPU");
         let mut gpu = Nvml::within(open(), c"0000:65:00.0").unwrap();
         let expected = DeviceUsage { busy_percent: Some(87.0), memory_bytes: Some(50_000), watts: None };
         assert_eq!(gpu.usage(), expected);
-        // What is no NVML has not its functions.
+        // A library without NVML's functions is rejected.
         std::fs::write(&source, "int other(void) { return 0; }").unwrap();
         let other = folder.path().join("other.so");
-        let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&other).arg(&source).status();
-        assert!(made.unwrap().success());
+        let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&other).arg(&source).status();
+        assert!(compiled.unwrap().success());
         // SAFETY: as above.
         assert!(Nvml::within(unsafe { Library::new(&other) }.unwrap(), c"0000:65:00.0").is_none());
     }

@@ -4,10 +4,10 @@ use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 use std::ffi::{CString, c_char};
 use std::ptr;
 
-/// `major.minor`.
+/// The version, as `major.minor`.
 ///
 /// # Errors
-/// The library's message.
+/// NVRTC's error message.
 pub(crate) fn version() -> Result<String, String> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both point to ints.
@@ -19,12 +19,12 @@ struct Program(nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: it was created and is destroyed once. A failure leaks memory, no more.
+        // SAFETY: created and destroyed once. A failure only leaks memory.
         let _ = unsafe { sys::nvrtcDestroyProgram(&raw mut self.0) };
     }
 }
 
-/// Compiles a text for an architecture, as `sm_90`, to machine code (a cubin). `name` stands in messages.
+/// Compiles a text for an architecture, as `sm_90`, to machine code (a cubin). `name` is used in messages.
 ///
 /// # Errors
 /// The compiler's messages.
@@ -39,7 +39,7 @@ pub(crate) fn compile(text: &str, name: &str, architecture: &str) -> Result<Vec<
     let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
     let options = options.iter().map(|option| c_string(option)).collect::<Result<Vec<_>, _>>()?;
     let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-    // SAFETY: the program was created; there are as many options as are said, each ending with a zero byte.
+    // SAFETY: the program was created; the number of options is right, and each ends with a zero byte.
     let compiled = unsafe { sys::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
     if compiled != nvrtcResult::NVRTC_SUCCESS {
         return Err(format!("{name}: {}", log(&program).unwrap_or_else(|reason| reason)));
@@ -48,7 +48,7 @@ pub(crate) fn compile(text: &str, name: &str, architecture: &str) -> Result<Vec<
     // SAFETY: the program was compiled, and `size` is one number.
     check(unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
     let mut code = vec![0_u8; size];
-    // SAFETY: the buffer has the size that was just asked for.
+    // SAFETY: the buffer has the size returned above.
     check(unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) })?;
     Ok(code)
 }
@@ -58,15 +58,15 @@ fn log(program: &Program) -> Result<String, String> {
     // SAFETY: the program exists, and `size` is one number.
     check(unsafe { sys::nvrtcGetProgramLogSize(program.0, &raw mut size) })?;
     let mut log = vec![0_u8; size];
-    // SAFETY: the buffer has the size that was just asked for.
+    // SAFETY: the buffer has the size returned above.
     check(unsafe { sys::nvrtcGetProgramLog(program.0, log.as_mut_ptr().cast()) })?;
     Ok(String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned())
 }
 
 fn c_string(text: &str) -> Result<CString, String> {
-    CString::new(text).map_err(|_| "a text for the compiler holds a zero byte".to_owned())
+    CString::new(text).map_err(|_| "source text contains a zero byte".to_owned())
 }
 
 fn check(result: nvrtcResult) -> Result<(), String> {
-    if result == nvrtcResult::NVRTC_SUCCESS { Ok(()) } else { Err(format!("NVRTC said {result:?}")) }
+    if result == nvrtcResult::NVRTC_SUCCESS { Ok(()) } else { Err(format!("NVRTC error {result:?}")) }
 }

@@ -8,29 +8,29 @@ use stratus_base::checksum::hex;
 
 /// Compiles native kernels for one compute capability.
 pub(crate) struct Compiler {
-    /// As 90 for 9.0.
+    /// The compute capability, as 90 for 9.0.
     capability: u32,
     /// NVRTC's version, which the machine code depends on.
     version: String,
-    /// The folder of `FILE-HASH.cubin` files, where code is cached.
+    /// The cache folder of `FILE-HASH.cubin` files.
     cache: Option<PathBuf>,
 }
 
 impl Compiler {
-    /// A compiler for a compute capability, as 90 for 9.0.
+    /// Creates a compiler for a compute capability, as 90 for 9.0.
     ///
     /// # Errors
-    /// NVRTC's message.
+    /// NVRTC's error message.
     pub fn new(capability: u32, cache: Option<PathBuf>) -> Result<Self, String> {
         Ok(Self { capability, version: nvrtc::version()?, cache })
     }
 
-    /// The compute capability that it compiles for.
+    /// The compute capability of the compiled code.
     pub fn capability(&self) -> u32 {
         self.capability
     }
 
-    /// The machine code of a source, and whether it comes from the cache, where it may be damaged.
+    /// The machine code of a source, and whether it was cached, in which case it may be damaged.
     ///
     /// # Errors
     /// The compiler's messages.
@@ -42,7 +42,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles a source without a look into the cache, and caches the result.
+    /// Compiles a source without reading the cache, and caches the result.
     ///
     /// # Errors
     /// The compiler's messages.
@@ -53,7 +53,7 @@ impl Compiler {
     fn compile_text(&self, source: &Source, text: &str) -> Result<Vec<u8>, String> {
         let code = nvrtc::compile(text, source.file, &source.architecture(self.capability))?;
         if let Some(path) = self.file(source, text) {
-            // Where nothing can be cached, the next process compiles again.
+            // If caching fails, the next process compiles again.
             let _ = write_atomically(&path, &code);
         }
         Ok(code)
@@ -66,7 +66,7 @@ impl Compiler {
     }
 }
 
-/// Writes a file so that a reader never sees half of it.
+/// Writes a file so that a reader never sees it incomplete.
 pub(crate) fn write_atomically(path: &Path, code: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;

@@ -1,4 +1,4 @@
-//! The memory of a session on a GPU, and the running of its programs.
+//! The memory of a session on a GPU, and the execution of its programs.
 //!
 //! ```text
 //! run 1   enqueues the steps one by one, so that the libraries load their kernels
@@ -6,75 +6,74 @@
 //! run 3…  launches the graph as a whole, so that the host's time per step no longer counts
 //! ```
 //!
-//! Kernels note the times of steps themselves (`step_clock.rs`). These are copied to the process behind the
-//! last step.
+//! Kernels record the times of steps (`step_clock.rs`), which are copied to the process after the last step.
 //!
-//! Initialisation inside a library may not be captured. Where a capture fails, that run enqueues its steps
-//! one by one, which completes more of the initialisation, and the next run captures again.
+//! Initialisation inside a library may not be capturable. If a capture fails, that run enqueues its steps one
+//! by one, which completes more of the initialisation, and the next run captures again.
 
-use crate::ffi::driver::{CapturedGraph, Event, Gpu, Memory, Pinned};
-use crate::step_clock::{Enqueued, StepClock};
+use crate::ffi::driver::{CapturedGraph, DeviceMemory, Event, Gpu, PinnedBuffer};
+use crate::step_clock::{RecordedSteps, StepClock};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stratus_engine::device::{DeviceTime, Marks, Run};
+use stratus_engine::device::{ProgramRun, RunTimes, StepTimer};
 use stratus_engine::{Device, EngineError};
 
 /// The GPU that a session runs on.
 pub(crate) struct GpuDevice {
     gpu: Arc<Gpu>,
     clock: Arc<StepClock>,
-    memory: Vec<Memory>,
+    memory: Vec<DeviceMemory>,
     programs: HashMap<GraphKey, ProgramState>,
-    /// Before and after the copies of the inputs, or the wait for them.
+    /// Events before and after the copies of the inputs, or the wait for them.
     copies: [Event; 2],
-    /// Page-locked memory that inputs are copied through: `[buffer][images, labels]`.
-    pinned: [[Option<Pinned>; 2]; 2],
-    /// The run that was launched last.
+    /// Page-locked staging memory for inputs: `[buffer][images, labels]`.
+    pinned: [[Option<PinnedBuffer>; 2]; 2],
+    /// The run launched last.
     launched: Option<GraphKey>,
 }
 
-/// What a CUDA graph is captured for.
+/// The key of a captured CUDA graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct GraphKey {
     program: usize,
-    /// The buffer that it reads its inputs from.
+    /// The buffer with its inputs.
     buffer: usize,
-    /// Whether its steps are timed.
+    /// True if its steps are timed.
     timed: bool,
 }
 
-/// The state of a program that was run before.
+/// The state of a program that has run before.
 #[derive(Default)]
 struct ProgramState {
     graph: Option<CapturedGraph>,
-    /// Where its kernels note times, if steps are timed, and page-locked memory that these are copied to.
+    /// The timestamps of its kernels, if steps are timed.
     times: Option<Times>,
-    enqueued: Enqueued,
-    /// Captures that failed.
+    enqueued: RecordedSteps,
+    /// The number of failed captures.
     failed_captures: u32,
 }
 
-/// The words that kernels note times in, and page-locked memory that they are copied to.
+/// The timestamps of kernels in GPU memory, and page-locked memory to which they are copied.
 struct Times {
-    words: Memory,
-    copy: Pinned,
+    words: DeviceMemory,
+    copy: PinnedBuffer,
 }
 
 impl Times {
-    fn new(gpu: &Arc<Gpu>, marks: usize) -> Result<Self, String> {
-        let bytes = StepClock::words(marks) * size_of::<u64>();
-        Ok(Self { words: Memory::zeroed(gpu, bytes)?, copy: Pinned::new(gpu, bytes)? })
+    fn new(gpu: &Arc<Gpu>, steps: usize) -> Result<Self, String> {
+        let bytes = StepClock::words(steps) * size_of::<u64>();
+        Ok(Self { words: DeviceMemory::zeroed(gpu, bytes)?, copy: PinnedBuffer::new(gpu, bytes)? })
     }
 }
 
-/// Failed captures of a program before the next failure is an error.
-const MOST_FAILED_CAPTURES: u32 = 3;
+/// The number of failed captures of a program after which the next failure is an error.
+const MAX_FAILED_CAPTURES: u32 = 3;
 
 impl GpuDevice {
-    /// A device without memory yet.
+    /// Creates a device without memory.
     ///
     /// # Errors
-    /// The driver's message.
+    /// The driver's error message.
     pub fn new(gpu: &Arc<Gpu>, clock: &Arc<StepClock>) -> Result<Self, String> {
         let copies = [Event::new(gpu)?, Event::new(gpu)?];
         Ok(Self {
@@ -92,12 +91,12 @@ impl GpuDevice {
         EngineError::Device { device: self.gpu.name.clone(), reason }
     }
 
-    /// Begins to copy bytes to the device, in the copy stream.
+    /// Starts copying bytes to the device, in the copy stream.
     fn send(&mut self, buffer: usize, slot: usize, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
         let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
         let pinned = &mut self.pinned[buffer][slot];
         if pinned.as_ref().is_none_or(|pinned| pinned.bytes() < bytes.len()) {
-            *pinned = Some(Pinned::new(&self.gpu, bytes.len()).map_err(failed)?);
+            *pinned = Some(PinnedBuffer::new(&self.gpu, bytes.len()).map_err(failed)?);
         }
         let Some(pinned) = pinned else { return Ok(()) };
         let memory = containing(&self.memory, address).map_err(failed)?;
@@ -106,35 +105,35 @@ impl GpuDevice {
 }
 
 /// The allocation that contains an address.
-fn containing(memory: &[Memory], address: u64) -> Result<&Memory, String> {
+fn containing(memory: &[DeviceMemory], address: u64) -> Result<&DeviceMemory, String> {
     let found = memory.iter().find(|memory| memory.contains(address));
-    found.ok_or_else(|| "an address is in no allocation of the session".to_owned())
+    found.ok_or_else(|| "address outside of the session's allocations".to_owned())
 }
 
-/// Notes the ends of steps, where they are timed.
-struct StepEnds<'a>(Option<&'a StepClock>);
+/// Records the ends of steps, if they are timed.
+struct GpuStepTimer<'a>(Option<&'a StepClock>);
 
-impl Marks for StepEnds<'_> {
-    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
+impl StepTimer for GpuStepTimer<'_> {
+    fn end_step(&mut self, slot: usize) -> Result<(), EngineError> {
         if let Some(clock) = self.0 {
-            clock.mark(slot);
+            clock.end_step(slot);
         }
         Ok(())
     }
 }
 
 impl ProgramState {
-    /// Enqueues its steps, `marks` of them, with what takes their times where `clock` is given.
+    /// Enqueues `steps` steps, timed if `clock` is given.
     fn enqueue(
         &mut self,
         clock: Option<&StepClock>,
-        marks: usize,
-        enqueue: &mut dyn FnMut(&mut dyn Marks) -> Result<(), EngineError>,
+        steps: usize,
+        enqueue: &mut dyn FnMut(&mut dyn StepTimer) -> Result<(), EngineError>,
     ) -> Result<(), CaptureError> {
         if let (Some(clock), Some(times)) = (clock, &self.times) {
-            clock.begin(times.words.address(), marks, self.enqueued.ends.clone());
+            clock.begin(times.words.address(), steps, self.enqueued.ends.clone());
         }
-        let enqueued = enqueue(&mut StepEnds(clock)).map_err(CaptureError);
+        let enqueued = enqueue(&mut GpuStepTimer(clock)).map_err(CaptureError);
         if let Some(clock) = clock {
             match enqueued {
                 Ok(()) => self.enqueued = clock.end()?,
@@ -155,9 +154,9 @@ impl From<String> for CaptureError {
 }
 
 impl Device for GpuDevice {
-    fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError> {
-        let memory = Memory::zeroed(&self.gpu, bytes).map_err(|_| EngineError::OutOfMemory {
-            what: format!("{what} on {}", self.gpu.name),
+    fn allocate(&mut self, bytes: usize, purpose: &'static str) -> Result<u64, EngineError> {
+        let memory = DeviceMemory::zeroed(&self.gpu, bytes).map_err(|_| EngineError::OutOfMemory {
+            purpose: format!("{purpose} on {}", self.gpu.name),
             bytes,
             free: self.gpu.free_bytes().ok(),
         })?;
@@ -193,8 +192,8 @@ impl Device for GpuDevice {
         Ok(())
     }
 
-    fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError> {
-        let Run { program, buffer, is_staged, inputs, timed, marks, enqueue } = run;
+    fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError> {
+        let ProgramRun { program, buffer, is_staged, inputs, timed, steps, enqueue } = run;
         let gpu = Arc::clone(&self.gpu);
         let failed = |reason: String| EngineError::Device { device: gpu.name.clone(), reason };
         if timed {
@@ -215,14 +214,14 @@ impl Device for GpuDevice {
         let state = self.programs.entry(key).or_default();
         let clock = timed.then_some(&*self.clock);
         if timed && state.times.is_none() {
-            state.times = Some(Times::new(&gpu, marks).map_err(failed)?);
+            state.times = Some(Times::new(&gpu, steps).map_err(failed)?);
         }
         if state.graph.is_none() {
             let graph = match first {
                 true => None,
-                false => match CapturedGraph::of(&gpu, || state.enqueue(clock, marks, enqueue)) {
+                false => match CapturedGraph::capture(&gpu, || state.enqueue(clock, steps, enqueue)) {
                     Ok(graph) => Some(graph),
-                    Err(CaptureError(error)) if state.failed_captures == MOST_FAILED_CAPTURES => {
+                    Err(CaptureError(error)) if state.failed_captures == MAX_FAILED_CAPTURES => {
                         return Err(error);
                     }
                     Err(_) => {
@@ -233,7 +232,7 @@ impl Device for GpuDevice {
             };
             match graph {
                 Some(graph) => state.graph = Some(graph),
-                None => state.enqueue(clock, marks, enqueue).map_err(|CaptureError(error)| error)?,
+                None => state.enqueue(clock, steps, enqueue).map_err(|CaptureError(error)| error)?,
             }
         }
         if let Some(graph) = &state.graph {
@@ -246,25 +245,25 @@ impl Device for GpuDevice {
         Ok(())
     }
 
-    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError> {
         let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
         self.gpu.wait().map_err(failed)?;
         let Some(key) = self.launched.take().filter(|key| key.timed) else {
-            return Ok(DeviceTime::default());
+            return Ok(RunTimes::default());
         };
-        let Some(state) = self.programs.get(&key) else { return Ok(DeviceTime::default()) };
+        let Some(state) = self.programs.get(&key) else { return Ok(RunTimes::default()) };
         if let Some(times) = &state.times {
             state.enqueued.times(times.copy.received().map_err(failed)?, time);
         }
-        Ok(DeviceTime { copies: self.copies[1].since(&self.copies[0]).map_err(failed)? })
+        Ok(RunTimes { copy_nanos: self.copies[1].since(&self.copies[0]).map_err(failed)? })
     }
 
-    fn marks(&self, program: usize) -> Option<[usize; 2]> {
-        let of_program = |(key, state): (&GraphKey, &ProgramState)| {
+    fn timing_overhead(&self, program: usize) -> Option<[usize; 2]> {
+        let overhead = |(key, state): (&GraphKey, &ProgramState)| {
             let is_recorded = key.program == program && key.timed && state.graph.is_some();
-            is_recorded.then(|| [state.enqueued.steps(), state.enqueued.marks])
+            is_recorded.then(|| [state.enqueued.steps(), state.enqueued.markers])
         };
-        self.programs.iter().find_map(of_program)
+        self.programs.iter().find_map(overhead)
     }
 
     fn wait(&self) -> Result<(), EngineError> {

@@ -1,5 +1,4 @@
-//! A GPU as the processor that compiles and launches native kernels, and as the device that a session runs
-//! on.
+//! A GPU as the processor that compiles and launches native kernels, and as the device of a session.
 
 mod code;
 mod device;

@@ -3,7 +3,7 @@
 use super::code::Compiler;
 use crate::ffi::driver::{Gpu, Module};
 use crate::processor::{Function, Processor, Shape, Source};
-use crate::step_clock::Stamps;
+use crate::step_clock::TimestampSlots;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,21 +13,26 @@ pub(crate) struct GpuProcessor {
     gpu: Arc<Gpu>,
     compiler: Compiler,
     modules: Mutex<HashMap<Source, Module>>,
-    stamps: Stamps,
+    timestamps: TimestampSlots,
 }
 
 impl GpuProcessor {
-    /// A processor for a GPU; compiled kernels are cached in the folder `cache`.
+    /// Creates a processor for a GPU; compiled kernels are cached in the folder `cache`.
     ///
     /// # Errors
-    /// NVRTC's message.
+    /// NVRTC's error message.
     pub fn new(gpu: &Arc<Gpu>, cache: Option<PathBuf>) -> Result<Self, String> {
         let [major, minor] = gpu.capability;
         let compiler = Compiler::new(10 * major + minor, cache)?;
-        Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default(), stamps: Stamps::default() })
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            compiler,
+            modules: Mutex::default(),
+            timestamps: TimestampSlots::default(),
+        })
     }
 
-    /// Loads the module of a source. One from the cache that does not load is compiled anew.
+    /// Loads the module of a source. A cached one that does not load is recompiled.
     fn load(&self, source: &Source) -> Result<Module, String> {
         let (code, cached) = self.compiler.code(source)?;
         match Module::load(&self.gpu, &code) {
@@ -38,10 +43,10 @@ impl GpuProcessor {
 }
 
 impl Processor for GpuProcessor {
-    fn compile_ahead(&self, mut sources: Vec<Source>) {
+    fn precompile(&self, mut sources: Vec<Source>) {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|source| !modules().contains_key(source));
-        crate::sources::compile_side_by_side(sources, |source| {
+        crate::sources::compile_in_parallel(sources, |source| {
             if let Ok(module) = self.load(source) {
                 modules().insert(source.clone(), module);
             }
@@ -66,8 +71,8 @@ impl Processor for GpuProcessor {
         self.gpu.launch(function.0, shape, arguments)
     }
 
-    fn stamps(&self) -> &Stamps {
-        &self.stamps
+    fn timestamps(&self) -> &TimestampSlots {
+        &self.timestamps
     }
 
     fn capability(&self) -> u32 {

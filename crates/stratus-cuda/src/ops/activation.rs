@@ -1,11 +1,11 @@
-//! Smooth activations. The kernels of `elementwise.cu` are called as those of the program.
+//! Smooth activations. The kernels of `elementwise.cu` are named like those of the program.
 
 use super::convert::map;
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::Implementation;
 use stratus_engine::ops::{Activation, ActivationBackward, ActivationForward};
 
-impl<A: Activation> OnGpu for ActivationForward<A> {
+impl<A: Activation> GpuOp for ActivationForward<A> {
     fn build(
         &self,
         operands: &[Operand],
@@ -16,14 +16,14 @@ impl<A: Activation> OnGpu for ActivationForward<A> {
     }
 }
 
-impl<A: Activation> OnGpu for ActivationBackward<A> {
+impl<A: Activation> GpuOp for ActivationBackward<A> {
     fn build(
         &self,
         operands: &[Operand],
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        // The kernel's order of addresses is that of the operands: `x`, `dy`, `dx`.
+        // The kernel's addresses are in the order of the operands: `x`, `dy`, `dx`.
         map(A::BACKWARD, operands, builder, [])
     }
 }

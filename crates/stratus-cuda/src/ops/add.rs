@@ -1,11 +1,11 @@
-//! The sum of two values, where it could not be fused.
+//! The sum of two values that is not fused.
 
 use super::convert::{check_types, common_element_count, elementwise};
-use super::{KernelBuilder, OnGpu, Operand, long};
+use super::{GpuOp, KernelBuilder, Operand, long};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::AddForward;
 
-impl OnGpu for AddForward {
+impl GpuOp for AddForward {
     fn build(
         &self,
         operands: &[Operand],

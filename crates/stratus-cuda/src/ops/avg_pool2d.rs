@@ -1,38 +1,38 @@
-//! Average-pooling, over windows and to a given size (adaptive).
+//! Average pooling, over windows and to a given size (adaptive).
 
 use super::max_pool2d::{Sizes, Windows};
-use super::{KernelBuilder, OnGpu, Operand, int};
+use super::{GpuOp, KernelBuilder, Operand, int};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
-use stratus_engine::ops::{Averages, AvgPoolBackward, AvgPoolForward};
+use stratus_engine::ops::{AvgPoolBackward, AvgPoolForward, AvgPooling};
 use stratus_graph::ops::AdaptiveAvgPool2d;
 
-/// Threads of a block that averages whole maps: along the vectors of channels and along the pixels.
+/// The threads of a block that averages whole maps: along the vectors of channels and along the pixels.
 const WHOLE_MAP_THREADS: [u32; 2] = [32, 8];
 
 /// The windows; whether they are bins of adaptive pooling, and whether padding counts.
-fn windows(averages: &Averages) -> (Windows, Option<[bool; 2]>) {
+fn windows(averages: &AvgPooling) -> (Windows, Option<[bool; 2]>) {
     match averages {
-        Averages::Windows(pool) => (
+        AvgPooling::Windows(pool) => (
             Windows { kernel: pool.kernel, stride: pool.stride, padding: pool.padding },
             Some([false, pool.count_include_pad]),
         ),
         // The kernel computes bins from the sizes.
-        Averages::Bins(_) => {
+        AvgPooling::Bins(_) => {
             (Windows { kernel: [1; 2], stride: [1; 2], padding: [0; 2] }, Some([true, false]))
         }
     }
 }
 
-/// The divisor of the sum over a whole map, where one output averages all of it.
-fn whole_map_divisor(averages: &Averages, sizes: &Sizes) -> Option<usize> {
-    let [vertical, horizontal] = [0, 1].map(|axis| averages.stretch(axis, 0, sizes.image[axis]));
+/// The divisor of the sum over a whole map, if a single output averages all of it.
+fn whole_map_divisor(averages: &AvgPooling, sizes: &Sizes) -> Option<usize> {
+    let [vertical, horizontal] = [0, 1].map(|axis| averages.range(axis, 0, sizes.image[axis]));
     let is_whole = sizes.pooled == [1, 1]
         && vertical.pixels == (0..sizes.image[0])
         && horizontal.pixels == (0..sizes.image[1]);
     is_whole.then_some(vertical.count * horizontal.count)
 }
 
-/// The sum over each channel of `x`, divided by `divisor`, into the one pixel of `y`.
+/// Writes the sum over each channel of `x`, divided by `divisor`, to the single pixel of `y`.
 fn whole_maps(
     sizes: &Sizes,
     source: &Source,
@@ -49,21 +49,21 @@ fn whole_maps(
     builder.launch(source, "avg_pool_whole", shape, arguments)
 }
 
-/// The sum over each channel of the first operand, `x`, divided by `divisor`, into the one pixel of the
-/// second, `y`, of the same type.
+/// Writes the sum over each channel of the first operand, `x`, divided by `divisor`, to the single pixel of
+/// the second, `y`, of the same type.
 pub(super) fn sum_whole_maps(
     x: &Operand,
     y: &Operand,
     divisor: usize,
     builder: &KernelBuilder<'_>,
 ) -> Result<Launch, String> {
-    let sizes = Sizes::of(x, y)?;
-    let (windows, kind) = windows(&Averages::Bins(AdaptiveAvgPool2d::GLOBAL));
+    let sizes = Sizes::new(x, y)?;
+    let (windows, kind) = windows(&AvgPooling::Bins(AdaptiveAvgPool2d::GLOBAL));
     let (_, source) = sizes.items(sizes.pooled, x, windows, kind);
     whole_maps(&sizes, &source, divisor, builder)
 }
 
-impl OnGpu for AvgPoolForward {
+impl GpuOp for AvgPoolForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -71,11 +71,11 @@ impl OnGpu for AvgPoolForward {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (x, y) = (&operands[0], &operands[1]);
-        let sizes = Sizes::of(x, y)?;
-        let (windows, kind) = windows(&self.averages);
+        let sizes = Sizes::new(x, y)?;
+        let (windows, kind) = windows(&self.pooling);
         let (items, source) = sizes.items(sizes.pooled, x, windows, kind);
         let pixels: usize = sizes.image.iter().product();
-        let launch = if let Some(divisor) = whole_map_divisor(&self.averages, &sizes).filter(|_| pixels > 1) {
+        let launch = if let Some(divisor) = whole_map_divisor(&self.pooling, &sizes).filter(|_| pixels > 1) {
             whole_maps(&sizes, &source, divisor, builder)?
         } else {
             let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
@@ -86,7 +86,7 @@ impl OnGpu for AvgPoolForward {
     }
 }
 
-impl OnGpu for AvgPoolBackward {
+impl GpuOp for AvgPoolBackward {
     fn build(
         &self,
         operands: &[Operand],
@@ -94,8 +94,8 @@ impl OnGpu for AvgPoolBackward {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (dy, dx) = (&operands[0], &operands[1]);
-        let sizes = Sizes::of(dx, dy)?;
-        let (windows, kind) = windows(&self.averages);
+        let sizes = Sizes::new(dx, dy)?;
+        let (windows, kind) = windows(&self.pooling);
         let (items, source) = sizes.items(sizes.image, dx, windows, kind);
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
         arguments.extend(sizes.arguments(items)?);

@@ -1,29 +1,29 @@
-//! Batch normalisation, alone or fused with the ReLU and the max-pooling after it.
+//! Batch normalisation, unfused or fused with the following ReLU and max-pooling.
 //!
-//! Kernels are bound by memory: each reads its maps once. A sum over the batch takes two launches, see
+//! Memory-bound: each kernel reads its maps once. A sum over the batch takes two launches, see
 //! `source/batch_norm_sums.cu`.
 
 mod maps;
 
 pub(super) use maps::{Maps, PartialSums};
 
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation, Launch, Source};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, KernelSpec, Parts,
+    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool, KernelSpec,
 };
 use stratus_graph::ops::BatchNorm2d;
 
-/// The epsilon that tells kernels that they get inverse deviations, not variances.
+/// The epsilon that marks inverse deviations in place of variances.
 pub(super) const INVERSE_DEVIATION_GIVEN: Argument = Argument::Float(-1.0);
 
-/// The addresses of `count` operands from `first` on.
+/// The addresses of `count` operands, starting with `first`.
 pub(super) fn addresses(first: usize, count: usize) -> impl Iterator<Item = Argument> {
     (first..first + count).map(Argument::Operand)
 }
 
-/// Adds up the partial sums of the parameters' gradients; `results` is the position of the first of these
+/// Adds the partial sums of the parameters' gradients; `results` is the position of the first of these
 /// gradients.
 pub(super) fn reduce_gradients(
     source: &Source,
@@ -35,12 +35,12 @@ pub(super) fn reduce_gradients(
     let mut arguments = partial_sums.arguments.to_vec();
     arguments.extend([Argument::Operand(inverse_deviation), Argument::IsFirstTile, Argument::IsLastTile]);
     arguments.extend(addresses(results, 3));
-    builder.launch(source, "batch_norm_settle_gradients", partial_sums.shape, arguments)
+    builder.launch(source, "batch_norm_finish_gradients", partial_sums.shape, arguments)
 }
 
 /// Writes a normalised map: `(x, weight, bias, mean, variance or inverse deviation) -> y, index?`.
 fn apply(
-    (relu, pool, parts): (bool, Option<FusedPool>, Parts),
+    (relu, pool, parts): (bool, Option<FusedPool>, ChannelOffsets),
     channels: usize,
     epsilon: Argument,
     operands: &[Operand],
@@ -60,7 +60,7 @@ fn apply(
     builder.launch(&source, "batch_norm_pool_apply", maps.pass(rows, builder), arguments)
 }
 
-impl OnGpu for BatchNormStatistics {
+impl GpuOp for BatchNormStatistics {
     fn build(
         &self,
         operands: &[Operand],
@@ -68,7 +68,7 @@ impl OnGpu for BatchNormStatistics {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let BatchNorm2d { channels, epsilon, momentum } = self.norm;
-        let parts = Parts { x: self.part, y: self.part };
+        let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = Maps::new(channels, parts, &operands[0], &operands[0])?;
         let (source, rows) = (maps.source("batch_norm_sums", false), maps.pixels_of_x());
         let [count, width, stride, _] = maps.extents()?;
@@ -79,46 +79,46 @@ impl OnGpu for BatchNormStatistics {
         let mut arguments = partial_sums.arguments.to_vec();
         arguments.extend([Argument::Double(rows as f64), Argument::IsFirstTile, Argument::IsLastTile]);
         arguments.extend(numbers.into_iter().chain(addresses(1, 5)));
-        let reduce = builder.launch(&source, "batch_norm_settle", partial_sums.shape, arguments)?;
+        let reduce = builder.launch(&source, "batch_norm_finish", partial_sums.shape, arguments)?;
         Ok(Implementation::native(self.name(), vec![launch, reduce], partial_sums.bytes))
     }
 }
 
-impl OnGpu for BatchNormApply {
+impl GpuOp for BatchNormApply {
     fn build(
         &self,
         operands: &[Operand],
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let fused = (self.relu, self.pool, self.parts);
+        let fused = (self.relu, self.pool, self.offsets);
         let launch = apply(fused, self.norm.channels, INVERSE_DEVIATION_GIVEN, operands, builder)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }
 
-impl OnGpu for BatchNormInference {
+impl GpuOp for BatchNormInference {
     fn build(
         &self,
         operands: &[Operand],
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let fused = (self.relu, self.pool, self.parts);
+        let fused = (self.relu, self.pool, self.offsets);
         let epsilon = Argument::Float(self.norm.epsilon);
         let launch = apply(fused, self.norm.channels, epsilon, operands, builder)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }
 
-impl OnGpu for BatchNormGradients {
+impl GpuOp for BatchNormGradients {
     fn build(
         &self,
         operands: &[Operand],
         counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
+        let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
         let source = maps.source("batch_norm_sums", self.relu);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
         let (launch, partial_sums) = if let Some(pool) = self.pool {
@@ -141,14 +141,14 @@ impl OnGpu for BatchNormGradients {
     }
 }
 
-impl OnGpu for BatchNormBackwardData {
+impl GpuOp for BatchNormBackwardData {
     fn build(
         &self,
         operands: &[Operand],
         counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
+        let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
         let (rows, dx) = (maps.pixels_of_x(), counts[0]);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
         let (source, name, extents) = if let Some(pool) = self.pool {
@@ -166,14 +166,14 @@ impl OnGpu for BatchNormBackwardData {
     }
 }
 
-impl OnGpu for BatchNormInferenceBackward {
+impl GpuOp for BatchNormInferenceBackward {
     fn build(
         &self,
         operands: &[Operand],
         counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
+        let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
         let (rows, dx) = (maps.pixels_of_x(), gradient_at(&maps, counts[0], operands)?);
         let channels = addresses(2, 4).chain([Argument::Float(self.norm.epsilon)]);
         let shape = maps.pass(rows, builder);
@@ -192,7 +192,7 @@ impl OnGpu for BatchNormInferenceBackward {
     }
 }
 
-/// The gradient of `x`, with the layout of `x` and the type of the result's gradient.
+/// The gradient of `x`, with the layout of `x` and the type of the output's gradient.
 fn gradient_at(maps: &Maps, position: usize, operands: &[Operand]) -> Result<Argument, String> {
     let (dx, dy) = (&operands[position], &operands[1]);
     if dx.dtype() != dy.dtype() {

@@ -1,9 +1,9 @@
-//! Batch normalisation fused with the addition of a residual block after it, and the ReLU after that.
+//! Batch normalisation fused with the following residual addition and ReLU.
 
 use super::batch_norm::{INVERSE_DEVIATION_GIVEN, Maps, addresses, reduce_gradients};
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation};
-use stratus_engine::ops::{BatchNormAddApply, BatchNormAddReluGradients, KernelSpec, Parts};
+use stratus_engine::ops::{BatchNormAddApply, BatchNormAddReluGradients, ChannelOffsets, KernelSpec};
 
 /// Checks that maps have the same type.
 fn expect_same_type(operands: &[&Operand]) -> Result<(), String> {
@@ -14,7 +14,7 @@ fn expect_same_type(operands: &[&Operand]) -> Result<(), String> {
     }
 }
 
-impl OnGpu for BatchNormAddApply {
+impl GpuOp for BatchNormAddApply {
     fn build(
         &self,
         operands: &[Operand],
@@ -22,7 +22,7 @@ impl OnGpu for BatchNormAddApply {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         expect_same_type(&[&operands[5], &operands[6]])?;
-        let maps = Maps::new(self.norm.channels, Parts::default(), &operands[0], &operands[6])?;
+        let maps = Maps::new(self.norm.channels, ChannelOffsets::default(), &operands[0], &operands[6])?;
         let mut arguments = [0, 5, 6].map(Argument::Operand).to_vec();
         arguments.extend(addresses(1, 4).chain([INVERSE_DEVIATION_GIVEN]).chain(maps.extents()?));
         let (source, shape) = (maps.source("batch_norm", self.relu), maps.pass(maps.pixels_of_x(), builder));
@@ -31,7 +31,7 @@ impl OnGpu for BatchNormAddApply {
     }
 }
 
-impl OnGpu for BatchNormAddReluGradients {
+impl GpuOp for BatchNormAddReluGradients {
     fn build(
         &self,
         operands: &[Operand],
@@ -42,13 +42,14 @@ impl OnGpu for BatchNormAddReluGradients {
         let part = (counts[0] == 5).then_some(4);
         let maps_of_y: Vec<&Operand> = [1, dy].into_iter().chain(part).map(|at| &operands[at]).collect();
         expect_same_type(&maps_of_y)?;
-        let maps = Maps::new(self.norm.channels, Parts::default(), &operands[0], &operands[1])?;
-        // The mask of the ReLU is read from the result.
+        let maps = Maps::new(self.norm.channels, ChannelOffsets::default(), &operands[0], &operands[1])?;
+        // The ReLU mask is derived from the output.
         let source = maps.source("batch_norm_sums", false);
         let positions = [0, 1].into_iter().chain(part).chain([dy, 2]);
         let [rows, width, ..] = maps.extents()?;
         let arguments = positions.map(Argument::Operand).chain([rows, width]).collect();
-        let name = if part.is_some() { "batch_norm_add_cut_gradients" } else { "batch_norm_cut_gradients" };
+        let name =
+            if part.is_some() { "batch_norm_add_masked_gradients" } else { "batch_norm_masked_gradients" };
         let (launch, partial_sums) = maps.sums((&source, name), maps.pixels_of_x(), arguments, builder)?;
         let reduce = reduce_gradients(&source, &partial_sums, 3, dy + 1, builder)?;
         Ok(Implementation::native(self.name(), vec![launch, reduce], partial_sums.bytes))

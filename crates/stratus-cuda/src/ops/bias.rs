@@ -1,13 +1,13 @@
-//! A bias for each channel, by itself.
+//! Per-channel bias that is not fused.
 
 use super::conv2d::add_bias;
 use super::linear::sum_rows;
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::ops::convert::check_types;
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::{AddBias, BiasGradient};
 
-impl OnGpu for AddBias {
+impl GpuOp for AddBias {
     fn build(
         &self,
         operands: &[Operand],
@@ -21,7 +21,7 @@ impl OnGpu for AddBias {
     }
 }
 
-impl OnGpu for BiasGradient {
+impl GpuOp for BiasGradient {
     fn build(
         &self,
         operands: &[Operand],

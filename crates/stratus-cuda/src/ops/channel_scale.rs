@@ -1,25 +1,25 @@
-//! A factor for each channel of a sample.
+//! A factor per sample and channel.
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
 
-/// Threads of a block that sums pixels: along the vectors of channels and along the pixels.
-const SUMMING_THREADS: [u32; 2] = [32, 8];
+/// The threads of a block that sums pixels: along the vectors of channels and along the pixels.
+const SUM_THREADS: [u32; 2] = [32, 8];
 
-/// `[N, C, H, W]` of maps that are laid out channels last, of one type.
+/// The shape `[N, C, H, W]` of channels-last maps of one type.
 pub(super) fn maps_of_one_type(operands: &[&Operand]) -> Result<[usize; 4], String> {
     check_types(operands.iter().copied())?;
     operands.iter().try_for_each(|operand| channels_last(operand).map(|_| ()))?;
     if operands.windows(2).any(|pair| pair[0].dtype() != pair[1].dtype()) {
-        return Err("it has maps of several types".to_owned());
+        return Err("maps have different types".to_owned());
     }
     operands[0].image()
 }
 
-impl OnGpu for ChannelScale {
+impl GpuOp for ChannelScale {
     fn build(
         &self,
         operands: &[Operand],
@@ -32,13 +32,13 @@ impl OnGpu for ChannelScale {
         let items = n * h * w * (c / vector);
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
         arguments.extend([long(items), int(c / vector)?, int(h * w)?]);
-        let source = Source::of("channel_scale", dtype, vector);
+        let source = Source::new("channel_scale", dtype, vector);
         let launch = builder.grid_stride(&source, "channel_scale", items, arguments)?;
         Ok(Implementation::native("channel_scale", vec![launch], 0))
     }
 }
 
-impl OnGpu for ChannelScaleGradient {
+impl GpuOp for ChannelScaleGradient {
     fn build(
         &self,
         operands: &[Operand],
@@ -49,13 +49,13 @@ impl OnGpu for ChannelScaleGradient {
         let dtype = operands[0].dtype();
         let vector = vector(&[dtype], &[c]);
         let groups = c / vector;
-        let [across, down] = SUMMING_THREADS;
+        let [across, down] = SUM_THREADS;
         let chunks = groups.div_ceil(across as usize);
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
         arguments.extend([int(groups)?, int(chunks)?, int(h * w)?]);
         let grid = u32::try_from(n * chunks).map_err(|error| error.to_string())?;
         let shape = Shape { grid: [grid, 1, 1], block: [across, down, 1], shared: 0 };
-        let source = Source::of("channel_scale", dtype, vector);
+        let source = Source::new("channel_scale", dtype, vector);
         let launch = builder.launch(&source, "channel_scale_gradient", shape, arguments)?;
         Ok(Implementation::native("channel_scale_gradient", vec![launch], 0))
     }

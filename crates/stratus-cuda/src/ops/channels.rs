@@ -1,10 +1,10 @@
-//! Channels in another order, or some of them.
+//! Channel shuffle and slices.
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand, int, long};
+use super::{GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Source};
-use stratus_engine::ops::{KernelSpec, PlaceChannels, SelectChannels};
+use stratus_engine::ops::{KernelSpec, ScatterChannels, SelectChannels};
 
 /// The launch of a kernel that copies `taken` of `channels` channels.
 fn copy(
@@ -16,7 +16,7 @@ fn copy(
     check_types(operands)?;
     let dtype = operands[0].dtype();
     if operands[1].dtype() != dtype {
-        return Err(format!("it changes {dtype} into {}", operands[1].dtype()));
+        return Err(format!("cannot convert {dtype} to {}", operands[1].dtype()));
     }
     let items = operands[1].elements();
     let arguments = vec![
@@ -28,11 +28,11 @@ fn copy(
         int(taken)?,
         int(groups)?,
     ];
-    let launch = builder.grid_stride(&Source::of("channels", dtype, 1), name, items, arguments)?;
+    let launch = builder.grid_stride(&Source::new("channels", dtype, 1), name, items, arguments)?;
     Ok(Implementation::native(name, vec![launch], 0))
 }
 
-impl OnGpu for SelectChannels {
+impl GpuOp for SelectChannels {
     fn build(
         &self,
         operands: &[Operand],
@@ -45,7 +45,7 @@ impl OnGpu for SelectChannels {
     }
 }
 
-impl OnGpu for PlaceChannels {
+impl GpuOp for ScatterChannels {
     fn build(
         &self,
         operands: &[Operand],

@@ -1,22 +1,22 @@
 //! Concatenation of feature maps along the channels: of matrices `[N · H · W, C_i]` along their columns.
 
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand, THREADS, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::Layout;
 use stratus_engine::ops::{ConcatBackward, ConcatForward};
 
-/// The most inputs that a step can have beside its output and its scratch.
+/// The maximum number of inputs of a step, in addition to its output and scratch.
 const MAX_INPUTS: usize = 14;
 
-/// The shape `[N, C, H, W]` of a value that is laid out channels last.
+/// The shape `[N, C, H, W]` of a channels-last value.
 ///
 /// # Errors
-/// Where it has another layout.
+/// If it has another layout.
 pub(super) fn channels_last(operand: &Operand) -> Result<[usize; 4], String> {
     let shape = operand.image()?;
     if !operand.layout.same_bytes(&Layout::channels_last(&shape)) {
-        return Err(format!("`{}` is not laid out channels last", operand.value.name));
+        return Err(format!("`{}` is not channels last", operand.value.name));
     }
     Ok(shape)
 }
@@ -31,7 +31,7 @@ pub(super) fn join(
 ) -> Result<Implementation, String> {
     let (dtype, output) = (operands[0].dtype(), operands.len() - 1);
     if output > MAX_INPUTS || operands.iter().any(|operand| operand.dtype() != dtype) {
-        return Err("it has too many inputs, or inputs of several types".to_owned());
+        return Err("too many inputs, or inputs of different types".to_owned());
     }
     let vector = vector(&[dtype], widths);
     let mut arguments = vec![Argument::Operand(output), long(widths.iter().sum()), long(rows)];
@@ -39,17 +39,17 @@ pub(super) fn join(
     for i in 0..MAX_INPUTS {
         arguments.push(int(widths.get(i).map_or(0, |width| width / vector))?);
     }
-    let most = rows * widths.iter().max().copied().unwrap_or(0) / vector;
-    let blocks = most
+    let vectors = rows * widths.iter().max().copied().unwrap_or(0) / vector;
+    let blocks = vectors
         .div_ceil(THREADS as usize)
         .clamp(1, (16 * builder.processor.multiprocessors() as usize).div_ceil(output).max(1));
     let shape = Shape { grid: [blocks as u32, output as u32, 1], block: [THREADS, 1, 1], shared: 0 };
-    let launch = builder.launch(&Source::of("concat", dtype, vector), "join_rows", shape, arguments)?;
+    let launch = builder.launch(&Source::new("concat", dtype, vector), "join_rows", shape, arguments)?;
     Ok(Implementation::native(name, vec![launch], 0))
 }
 
-/// Copies columns of the first operand, `[rows, widths[0]]`, from column `first` on, into the second, `[rows,
-/// widths[1]]`.
+/// Copies columns of the first operand, `[rows, widths[0]]`, starting with column `first`, to the second,
+/// `[rows, widths[1]]`.
 pub(super) fn take_columns(
     name: &str,
     operands: &[Operand],
@@ -60,10 +60,10 @@ pub(super) fn take_columns(
 ) -> Result<Implementation, String> {
     let dtype = operands[0].dtype();
     if operands[1].dtype() != dtype {
-        return Err(format!("it changes {dtype} into {}", operands[1].dtype()));
+        return Err(format!("cannot convert {dtype} to {}", operands[1].dtype()));
     }
     let mut lengths = vec![first, widths[1]];
-    // A single row needs no aligned second one.
+    // With a single row, the alignment of a second one does not matter.
     lengths.extend((rows > 1).then_some(widths[0]));
     let vector = vector(&[dtype], &lengths);
     let arguments = vec![
@@ -74,12 +74,12 @@ pub(super) fn take_columns(
         long(rows),
         int(widths[1] / vector)?,
     ];
-    let source = Source::of("concat", dtype, vector);
+    let source = Source::new("concat", dtype, vector);
     let launch = builder.grid_stride(&source, "copy_rows", rows * widths[1] / vector, arguments)?;
     Ok(Implementation::native(name, vec![launch], 0))
 }
 
-impl OnGpu for ConcatForward {
+impl GpuOp for ConcatForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -94,7 +94,7 @@ impl OnGpu for ConcatForward {
     }
 }
 
-impl OnGpu for ConcatBackward {
+impl GpuOp for ConcatBackward {
     fn build(
         &self,
         operands: &[Operand],

@@ -1,14 +1,14 @@
-//! Convolutions. The candidates, of which the fastest is found by measuring, bias and ReLU included:
+//! Convolutions. The fastest of these candidates, including bias and ReLU, is determined by measuring:
 //!
-//! | implementation | where |
+//! | implementation | applies to |
 //! |---|---|
-//! | cuDNN | everywhere: its best configurations that are deterministic and precise enough |
+//! | cuDNN | all convolutions: its best configurations that are deterministic and precise enough |
 //! | `cublas` | 1×1 convolutions, as matrix products |
 //! | `stratus:f32:…` (`f32.rs`) | f32 without TF32, sums more exact than cuDNN's |
 //! | `stratus:depthwise` (`depthwise.rs`) | one filter per channel |
 //! | `stratus:first:…` (`first_layer.rs`, `first_layer_gradient.rs`) | at most four channels, bf16 or f16 |
 //! | `stratus:tensor:…`, `stratus:wgmma:…` (`weight_gradient.rs`) | f32 weight gradients, bf16 or f16 maps |
-//! | `stratus:plain` | where nothing else applies, and in the emulation |
+//! | `stratus:plain` | all other convolutions, and all in the emulation |
 
 mod depthwise;
 mod f32;
@@ -20,7 +20,7 @@ use self::depthwise::Depthwise;
 use self::first_layer::FirstLayer;
 use super::convert::check_types;
 use super::linear::sum_rows;
-use super::{KernelBuilder, OnGpu, Operand, THREADS, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::gpu_libraries::{ConvolutionCall, MatmulCall};
@@ -28,7 +28,7 @@ use crate::processor::{AMPERE, Argument, Call, Implementation, Launch, Source};
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
-/// The name of the native kernel that computes any convolution, a thread per output element.
+/// The native kernel for any convolution, with a thread per output element.
 const PLAIN: &str = "stratus:plain";
 
 /// One pass of a convolution, with its operands: input, weight, output, or the gradient of one of them.
@@ -37,8 +37,9 @@ struct Convolution<'a> {
     pass: Pass,
     operands: [&'a Operand; 3],
     arguments: [Argument; 3],
-    /// Bias and ReLU, which only the forward pass has.
+    /// The bias, which only the forward pass has.
     bias: Option<(Argument, &'a Operand)>,
+    /// True if ReLU follows, in the forward pass only.
     relu: bool,
 }
 
@@ -46,7 +47,7 @@ impl Convolution<'_> {
     fn problem(&self, tf32: bool) -> Result<Problem, String> {
         let [x, weight, y] = self.operands;
         let shape = |operand: &Operand| {
-            operand.value.shape.as_slice().try_into().map_err(|_| "a map has four dimensions")
+            operand.value.shape.as_slice().try_into().map_err(|_| "maps must have four dimensions")
         };
         let Conv2d { padding_before, padding_after, stride, dilation, .. } = *self.conv;
         Ok(Problem {
@@ -103,7 +104,7 @@ impl Convolution<'_> {
             Pass::BackwardData => ("conv_backward_data", [2, 1, 0], self.operands[0].elements()),
             Pass::BackwardWeights => ("conv_backward_weights", [0, 2, 1], self.operands[1].elements()),
         };
-        let source = Source::of("conv", self.operands[first].dtype(), 1).with("RELU", 0);
+        let source = Source::new("conv", self.operands[first].dtype(), 1).with("RELU", 0);
         let mut arguments = [first, second, result].map(|operand| self.arguments[operand]).to_vec();
         arguments.push(long(count));
         if self.pass == Pass::BackwardWeights {
@@ -119,14 +120,14 @@ impl Convolution<'_> {
         Ok(Implementation { name: PLAIN.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
     }
 
-    /// The depthwise kernel, where this is a depthwise convolution that it computes.
+    /// The depthwise kernel, if it supports this convolution.
     fn depthwise(&self, builder: &KernelBuilder<'_>) -> Option<Result<Implementation, String>> {
         let problem = self.problem(false).ok()?;
-        let depthwise = Depthwise::of(self.conv, problem, self.operands)?;
+        let depthwise = Depthwise::new(self.conv, problem, self.operands)?;
         Some(depthwise.candidate(self.arguments, builder))
     }
 
-    /// Appends bias and ReLU to a candidate, where there are any.
+    /// Appends bias and ReLU to a candidate, if there are any.
     fn with_bias_and_relu(
         &self,
         mut candidate: Implementation,
@@ -167,7 +168,7 @@ impl Convolution<'_> {
         if builder.processor.capability() < AMPERE {
             return Ok(candidates);
         }
-        if let Some(first) = FirstLayer::of(self.conv, problem, self.operands) {
+        if let Some(first) = FirstLayer::new(self.conv, problem, self.operands) {
             let bias = self.bias.map(|(bias, _)| bias);
             candidates.extend(match self.pass {
                 Pass::Forward => first.candidates(self.arguments, bias, self.relu, builder)?,
@@ -192,7 +193,7 @@ impl Convolution<'_> {
         let mut candidates = self.f32_candidates(&problem, builder)?;
         let special = self.special_candidates(&problem, builder)?;
         let Some(libraries) = builder.libraries else {
-            let requested = |candidate: &Implementation| builder.wants(&candidate.name);
+            let requested = |candidate: &Implementation| builder.allows(&candidate.name);
             return candidates.into_iter().chain(special).find(requested).map_or_else(plain, Ok);
         };
         if builder.requested == Some(PLAIN) {
@@ -206,7 +207,7 @@ impl Convolution<'_> {
         }
         candidates.extend(special);
         let name = libraries.chosen_name(&problem, builder.choice());
-        // Where cuDNN has no plan, a native kernel computes it: its error would help nobody.
+        // If cuDNN has no plan, a native kernel is used: cuDNN's error would not help.
         let plans = libraries.plans(&problem, name.as_deref());
         for plan in plans {
             let candidate = Implementation {
@@ -228,14 +229,14 @@ impl Convolution<'_> {
             (position, operand.layout.bytes(operand.dtype()))
         });
         match libraries.choose(&problem, candidates, sizes, builder.choice()) {
-            // Where no candidate runs, the plain kernel does; but a request by name fails.
+            // If no candidate runs, the plain kernel is used, except if one was requested by name.
             Err(_) if builder.requested.is_none() => plain(),
             chosen => chosen,
         }
     }
 }
 
-/// Adds a bias `[C]` to the map or matrix `y` in place, with the ReLU where `relu`. `y` comes with its
+/// Adds a bias `[C]` to the map or matrix `y` in place, with ReLU if `relu`. `y` is the operand with its
 /// argument.
 pub(super) fn add_bias(
     bias: Argument,
@@ -247,21 +248,21 @@ pub(super) fn add_bias(
     let columns = y.value.shape.get(1).copied().unwrap_or(1);
     let count = y.elements();
     let vector = vector(&[y.dtype()], &[columns]);
-    let source = Source::of("conv", y.dtype(), vector).with("RELU", u8::from(relu));
+    let source = Source::new("conv", y.dtype(), vector).with("RELU", u8::from(relu));
     builder.grid_stride(&source, "add_bias", count / vector, vec![bias, argument, long(count), int(columns)?])
 }
 
-/// The ReLU after a convolution without bias, in place.
+/// Applies the ReLU after a convolution without bias, in place.
 fn apply_relu(y: (Argument, &Operand), builder: &KernelBuilder<'_>) -> Result<Launch, String> {
     let (argument, y) = y;
     let count = y.elements();
     let vector = vector(&[y.dtype()], &[count]);
-    let source = Source::of("elementwise", y.dtype(), vector);
+    let source = Source::new("elementwise", y.dtype(), vector);
     let arguments = vec![argument, argument, long(count), Argument::Float(f32::NAN)];
     builder.grid_stride(&source, "relu_forward", count / vector, arguments)
 }
 
-impl OnGpu for Conv2dForward {
+impl GpuOp for Conv2dForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -281,7 +282,7 @@ impl OnGpu for Conv2dForward {
     }
 }
 
-impl OnGpu for Conv2dBackwardData {
+impl GpuOp for Conv2dBackwardData {
     fn build(
         &self,
         operands: &[Operand],
@@ -300,7 +301,7 @@ impl OnGpu for Conv2dBackwardData {
     }
 }
 
-impl OnGpu for Conv2dBackwardWeights {
+impl GpuOp for Conv2dBackwardWeights {
     fn build(
         &self,
         operands: &[Operand],
@@ -325,7 +326,7 @@ impl OnGpu for Conv2dBackwardWeights {
     }
 }
 
-/// Blocks of a kernel with a thread for each of `count` items.
+/// The number of blocks of a kernel with a thread for each of `count` items.
 pub(super) fn blocks(count: usize) -> u32 {
     u32::try_from(count.div_ceil(THREADS as usize)).unwrap_or(u32::MAX)
 }

@@ -1,11 +1,11 @@
-//! Conversions of types and layouts, and what all elementwise kernels share.
+//! Conversions of types and layouts, and helpers of all elementwise kernels.
 
-use super::{KernelBuilder, OnGpu, Operand, check_type, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, check_type, long, vector};
 use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 use stratus_engine::{DType, Layout};
 
-/// Checks that kernels can compute with the types of these operands.
+/// Checks that kernels support the types of these operands.
 ///
 /// # Errors
 /// For f64.
@@ -14,15 +14,15 @@ pub(super) fn check_types<'a>(operands: impl IntoIterator<Item = &'a Operand>) -
 }
 
 /// The number of elements of operands with one layout and no padding, which an elementwise kernel may process
-/// in the order of memory.
+/// in memory order.
 ///
 /// # Errors
-/// Where layouts differ or have padding.
+/// If layouts differ or have padding.
 pub(super) fn common_element_count<'a>(
     operands: impl IntoIterator<Item = &'a Operand>,
 ) -> Result<usize, String> {
     let mut operands = operands.into_iter();
-    let first = operands.next().ok_or("it has no operands")?;
+    let first = operands.next().ok_or("no operands")?;
     let count = first.layout.shape.iter().product();
     if first.elements() != count {
         return Err(format!("`{}` has padding", first.value.name));
@@ -39,8 +39,8 @@ pub(super) fn common_element_count<'a>(
 /// a thread loads at once, which divide `count`.
 pub(super) fn elementwise(first: DType, second: DType, output: DType, count: usize) -> (Source, usize) {
     let vector = vector(&[first, second, output], &[count]);
-    let mut source = Source::of("elementwise", first, vector);
-    // Only what differs is defined: equal sources are compiled once.
+    let mut source = Source::new("elementwise", first, vector);
+    // Only differences are defined: equal sources are compiled once.
     for (name, dtype) in [("T_OTHER", second), ("T_OUT", output)] {
         if dtype != first {
             source = source.with(name, type_name(dtype));
@@ -67,7 +67,7 @@ pub(super) fn map(
     Ok(Implementation::native(name, vec![builder.grid_stride(&source, name, count / vector, arguments)?], 0))
 }
 
-impl OnGpu for Accumulate {
+impl GpuOp for Accumulate {
     fn build(
         &self,
         operands: &[Operand],
@@ -78,7 +78,7 @@ impl OnGpu for Accumulate {
     }
 }
 
-impl OnGpu for AddTiles {
+impl GpuOp for AddTiles {
     fn build(
         &self,
         operands: &[Operand],
@@ -87,17 +87,17 @@ impl OnGpu for AddTiles {
     ) -> Result<Implementation, String> {
         let (count, dtype) = (common_element_count(operands)?, operands[0].dtype());
         if operands[1].dtype() != dtype {
-            return Err(format!("parts are {dtype}, their sum is {}", operands[1].dtype()));
+            return Err(format!("parts have type {dtype}, but their sum {}", operands[1].dtype()));
         }
         let vector = vector(&[dtype], &[count]);
-        let source = Source::of("elementwise", dtype, vector);
+        let source = Source::new("elementwise", dtype, vector);
         let arguments = vec![Argument::Operand(0), Argument::Operand(1), long(count), Argument::IsFirstOfAll];
         let launch = builder.grid_stride(&source, "add_tiles", count / vector, arguments)?;
         Ok(Implementation::native("add_tiles", vec![launch], 0))
     }
 }
 
-impl OnGpu for Convert {
+impl GpuOp for Convert {
     fn build(
         &self,
         operands: &[Operand],
@@ -108,7 +108,7 @@ impl OnGpu for Convert {
     }
 }
 
-impl OnGpu for Reorder {
+impl GpuOp for Reorder {
     fn build(
         &self,
         operands: &[Operand],
@@ -123,18 +123,18 @@ impl OnGpu for Reorder {
         let y = viewed_as(&operands[1].layout, &x);
         let count: usize = y.shape.iter().product();
         if x.shape != y.shape || x.shape.len() > 4 || !x.blocks.is_empty() || !y.blocks.is_empty() {
-            return Err(format!("it cannot change {} into {}", x.tag, y.tag));
+            return Err(format!("cannot convert layout {} to {}", x.tag, y.tag));
         }
         if x.elements() != count || y.elements() != count {
-            return Err("it has padding".to_owned());
+            return Err("padding is not supported".to_owned());
         }
         // Dimensions in the order of `y`, outermost first, so that neighbouring threads write contiguous
         // elements.
         let mut order: Vec<usize> = (0..y.shape.len()).collect();
         order.sort_by_key(|&dimension| std::cmp::Reverse(y.strides[dimension]));
-        let nested = |of: &[usize], outer: usize| -> Vec<Argument> {
+        let nested = |values: &[usize], outer: usize| -> Vec<Argument> {
             let missing = std::iter::repeat_n(outer, 4 - order.len());
-            missing.chain(order.iter().map(|&dimension| of[dimension])).map(long).collect()
+            missing.chain(order.iter().map(|&dimension| values[dimension])).map(long).collect()
         };
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1), long(count)];
         arguments.extend(nested(&y.shape, 1).into_iter().skip(1));
@@ -149,7 +149,7 @@ impl OnGpu for Reorder {
     }
 }
 
-impl OnGpu for Flatten {
+impl GpuOp for Flatten {
     fn build(
         &self,
         operands: &[Operand],
@@ -160,7 +160,7 @@ impl OnGpu for Flatten {
     }
 }
 
-/// A layout over the dimensions of another: a matrix in row-major order may be viewed as four-dimensional.
+/// A layout over the dimensions of another: a row-major matrix may be viewed with four dimensions.
 fn viewed_as(layout: &Layout, other: &Layout) -> Layout {
     if layout.shape != other.shape && layout.is_row_major() {
         return Layout::plain(&other.shape);
@@ -172,13 +172,13 @@ fn viewed_as(layout: &Layout, other: &Layout) -> Layout {
 pub(super) mod tests {
     use super::*;
     use crate::emulation::Emulation;
-    use crate::ops::OnGpu;
+    use crate::ops::GpuOp;
     use crate::processor::Processor;
     use std::sync::Arc;
     use stratus_engine::backend::{Operands, Tile};
     use stratus_engine::{Role, Value};
 
-    /// An operand of a layout.
+    /// An operand with a layout.
     pub fn operand(dtype: DType, shape: &[usize], layout: Layout) -> Operand {
         let (name, shape) = ("operand".to_owned(), shape.to_vec());
         Operand {
@@ -188,7 +188,7 @@ pub(super) mod tests {
     }
 
     /// Runs a kernel on a tile of the batch, with its operands at these addresses.
-    pub fn run(kernel: &dyn OnGpu, operands: &[Operand], counts: [usize; 3], addresses: &[u64], tile: Tile) {
+    pub fn run(kernel: &dyn GpuOp, operands: &[Operand], counts: [usize; 3], addresses: &[u64], tile: Tile) {
         let processor: Arc<dyn Processor> = Arc::new(Emulation::with(4, false).unwrap());
         let builder = KernelBuilder::without_libraries(&processor);
         let implementation = kernel.build(operands, counts, &builder).unwrap();
@@ -213,28 +213,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn tiles_are_added_in_their_own_precision() {
-        let second = Tile { index: 1, place: 1, count: 2, ..Tile::WHOLE };
+    fn tiles_are_summed_in_their_own_precision() {
+        let second = Tile { run_index: 1, position: 1, count: 2, ..Tile::WHOLE };
         for count in [7, 12] {
-            let of = |dtype| vec![operand(dtype, &[count], Layout::plain(&[count])); 2];
+            let operands_of = |dtype| vec![operand(dtype, &[count], Layout::plain(&[count])); 2];
             let (mut part, mut sum) = (numbers(count), vec![f64::NAN; count]);
             let addresses = [address(&mut part), address(&mut sum)];
-            run(&AddTiles, &of(DType::F64), [1, 0, 1], &addresses, Tile { count: 2, ..Tile::WHOLE });
+            run(&AddTiles, &operands_of(DType::F64), [1, 0, 1], &addresses, Tile { count: 2, ..Tile::WHOLE });
             assert_eq!(sum, part);
-            run(&AddTiles, &of(DType::F64), [1, 0, 1], &addresses, second);
+            run(&AddTiles, &operands_of(DType::F64), [1, 0, 1], &addresses, second);
             assert_eq!(sum, part.iter().map(|x| x + x).collect::<Vec<_>>());
 
             let mut part: Vec<f32> = part.iter().map(|&x| x as f32).collect();
             let mut sum = vec![f32::NAN; count];
             let addresses = [address(&mut part), address(&mut sum)];
-            run(&AddTiles, &of(DType::F32), [1, 0, 1], &addresses, Tile::WHOLE);
-            run(&AddTiles, &of(DType::F32), [1, 0, 1], &addresses, second);
+            run(&AddTiles, &operands_of(DType::F32), [1, 0, 1], &addresses, Tile::WHOLE);
+            run(&AddTiles, &operands_of(DType::F32), [1, 0, 1], &addresses, second);
             assert_eq!(sum, part.iter().map(|x| x + x).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn layouts_are_changed_into_each_other() {
+    fn layouts_are_converted_into_each_other() {
         let shape = [2, 3, 4, 5];
         let (plain, last) = (Layout::plain(&shape), Layout::channels_last(&shape));
         let matrix = Layout::plain(&[2, 60]);

@@ -1,6 +1,6 @@
-//! The labels of a batch, counted by class.
+//! Counts the labels of a batch by class.
 
-use super::{KernelBuilder, OnGpu, Operand, int, long};
+use super::{GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{CountLabels, KernelSpec};
@@ -8,22 +8,22 @@ use stratus_engine::ops::{CountLabels, KernelSpec};
 /// The number of threads that count a class.
 const THREADS: u32 = 512;
 
-impl OnGpu for CountLabels {
+impl GpuOp for CountLabels {
     fn build(
         &self,
         operands: &[Operand],
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        let [labels, counts] = operands else { return Err("it takes labels and their counts".to_owned()) };
+        let [labels, counts] = operands else { return Err("expected labels and their counts".to_owned()) };
         if !labels.layout.is_row_major() {
-            return Err("labels are not in row-major order".to_owned());
+            return Err("labels must be row-major".to_owned());
         }
         let classes = u32::try_from(counts.elements()).map_err(|error| error.to_string())?;
         let shape = Shape { grid: [classes, 1, 1], block: [THREADS, 1, 1], shared: 0 };
         let samples = labels.elements() / self.stride();
         let arguments = vec![Argument::Operand(0), Argument::Operand(1), long(samples), int(self.stride())?];
-        let source = Source::of("label_counts", DType::F32, 1);
+        let source = Source::new("label_counts", DType::F32, 1);
         let launch = builder.launch(&source, "label_counts", shape, arguments)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
     }

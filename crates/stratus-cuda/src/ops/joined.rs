@@ -3,17 +3,17 @@
 
 use super::concat::{channels_last, join, take_columns};
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::Implementation;
 use stratus_engine::ops::{JoinWeights, SplitGradient};
 
-/// The number of elements of each weight; all are laid out channels last.
+/// The number of elements of each weight; all are channels last.
 fn elements(operands: &[Operand]) -> Result<Vec<usize>, String> {
     check_types(operands)?;
     operands.iter().map(|operand| Ok(channels_last(operand)?.iter().product())).collect()
 }
 
-impl OnGpu for JoinWeights {
+impl GpuOp for JoinWeights {
     fn build(
         &self,
         operands: &[Operand],
@@ -25,7 +25,7 @@ impl OnGpu for JoinWeights {
     }
 }
 
-impl OnGpu for SplitGradient {
+impl GpuOp for SplitGradient {
     fn build(
         &self,
         operands: &[Operand],

@@ -2,21 +2,21 @@
 
 use super::channel_scale::maps_of_one_type;
 use super::linear::sum_parts;
-use super::{KernelBuilder, OnGpu, Operand, THREADS, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{KernelSpec, LayerNormBackward, LayerNormForward, LayerNormGradients};
 
-/// Threads of a warp.
+/// The threads of a warp.
 const WARP: usize = 32;
-/// Threads that divide the pixels of a block that sums them.
-const DOWN: usize = 8;
+/// The number of pixels that a block sums in parallel.
+const ROWS_PER_BLOCK: usize = 8;
 
-/// Maps that are laid out channels last, of one type.
+/// Channels-last maps of one type.
 pub(super) struct Maps {
-    /// Pixels of the batch, and channels.
+    /// The pixels of the batch, and the channels.
     pub extents: [usize; 2],
-    /// The type of their elements.
+    /// The type of the elements.
     pub dtype: DType,
     /// Channels that a thread loads at once.
     pub vector: usize,
@@ -24,16 +24,16 @@ pub(super) struct Maps {
     pub source: Source,
 }
 
-/// What kernels need of a step's maps.
+/// The maps of a step, as the kernels need them.
 pub(super) fn maps(operands: &[&Operand]) -> Result<Maps, String> {
     let [n, channels, h, w] = maps_of_one_type(operands)?;
     let dtype = operands[0].dtype();
     let vector = vector(&[dtype], &[channels]);
-    let source = Source::of("layer_norm", dtype, vector);
+    let source = Source::new("layer_norm", dtype, vector);
     Ok(Maps { extents: [n * h * w, channels], dtype, vector, source })
 }
 
-/// The launch of a kernel whose warps have a pixel each.
+/// The launch of a kernel with one pixel per warp.
 fn by_warps(
     name: &str,
     maps: &Maps,
@@ -43,15 +43,15 @@ fn by_warps(
 ) -> Result<Launch, String> {
     let [rows, channels] = maps.extents;
     arguments.extend([long(rows), int(channels)?, Argument::Float(epsilon)]);
-    let most = 16 * builder.processor.multiprocessors() as usize;
-    let blocks = rows.div_ceil(THREADS as usize / WARP).clamp(1, most);
+    let max_blocks = 16 * builder.processor.multiprocessors() as usize;
+    let blocks = rows.div_ceil(THREADS as usize / WARP).clamp(1, max_blocks);
     let shape = Shape { grid: [blocks as u32, 1, 1], block: [THREADS, 1, 1], shared: 0 };
     builder.launch(&maps.source, name, shape, arguments)
 }
 
-/// Sums over all pixels of `dy` times `x`, or times what `moments` normalise `x` to: of operands 1 and 0.
-/// Their results are the operands `to`: products, and plain sums of `dy` where there are two. The scratch
-/// before `offset` is left alone; returns its bytes with the launches.
+/// The launches that sum `dy` times `x`, or times `x` normalised by `moments`, over all pixels (operands 1
+/// and 0). Results are the operands `to`: products, and plain sums of `dy` if there are two. The scratch
+/// before `offset` is not used; returns its end.
 pub(super) fn sums(
     maps: &Maps,
     moments: Argument,
@@ -61,26 +61,29 @@ pub(super) fn sums(
 ) -> Result<(Vec<Launch>, usize), String> {
     let [rows, channels] = maps.extents;
     let across = channels.div_ceil(WARP * maps.vector);
-    let wanted = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
-    let parts = rows.div_ceil(4 * DOWN).clamp(1, wanted);
+    let target_blocks = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
+    let parts = rows.div_ceil(4 * ROWS_PER_BLOCK).clamp(1, target_blocks);
     let offset = offset.next_multiple_of(256);
     let bytes = parts * channels * size_of::<f64>();
-    let place = |position: usize| offset + position * bytes;
-    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks are too many"));
-    let shape =
-        Shape { grid: [extent(across)?, extent(parts)?, 1], block: [WARP as u32, DOWN as u32, 1], shared: 0 };
-    let plain = if to.len() > 1 { Argument::Scratch(place(1)) } else { Argument::Null };
+    let offset_of = |position: usize| offset + position * bytes;
+    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks exceed the grid"));
+    let shape = Shape {
+        grid: [extent(across)?, extent(parts)?, 1],
+        block: [WARP as u32, ROWS_PER_BLOCK as u32, 1],
+        shared: 0,
+    };
+    let plain = if to.len() > 1 { Argument::Scratch(offset_of(1)) } else { Argument::Null };
     let arguments = [Argument::Operand(0), Argument::Operand(1), moments, Argument::Scratch(offset), plain];
     let arguments = arguments.into_iter().chain([long(rows), int(channels)?]).collect();
     let mut launches = vec![builder.launch(&maps.source, "channel_sums", shape, arguments)?];
-    let adding = Source::of("conv", maps.dtype, maps.vector).with("RELU", 0);
+    let adding = Source::new("conv", maps.dtype, maps.vector).with("RELU", 0);
     for (position, &to) in to.iter().enumerate() {
-        launches.push(sum_parts(&adding, place(position), to, [parts, channels], builder)?);
+        launches.push(sum_parts(&adding, offset_of(position), to, [parts, channels], builder)?);
     }
-    Ok((launches, place(to.len())))
+    Ok((launches, offset_of(to.len())))
 }
 
-impl OnGpu for LayerNormForward {
+impl GpuOp for LayerNormForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -94,7 +97,7 @@ impl OnGpu for LayerNormForward {
     }
 }
 
-impl OnGpu for LayerNormBackward {
+impl GpuOp for LayerNormBackward {
     fn build(
         &self,
         operands: &[Operand],
@@ -108,7 +111,7 @@ impl OnGpu for LayerNormBackward {
     }
 }
 
-impl OnGpu for LayerNormGradients {
+impl GpuOp for LayerNormGradients {
     fn build(
         &self,
         operands: &[Operand],
@@ -118,8 +121,8 @@ impl OnGpu for LayerNormGradients {
         let maps = maps(&[&operands[0], &operands[1]])?;
         let arguments = vec![Argument::Operand(0), Argument::Scratch(0)];
         let moments = by_warps("layer_norm_moments", &maps, self.norm.epsilon, arguments, builder)?;
-        let of_moments = 2 * maps.extents[0] * size_of::<f32>();
-        let (launches, bytes) = sums(&maps, Argument::Scratch(0), &[2, 3], of_moments, builder)?;
+        let moment_bytes = 2 * maps.extents[0] * size_of::<f32>();
+        let (launches, bytes) = sums(&maps, Argument::Scratch(0), &[2, 3], moment_bytes, builder)?;
         let launches = [moments].into_iter().chain(launches).collect();
         Ok(Implementation::native(self.name(), launches, bytes))
     }

@@ -1,11 +1,11 @@
-//! A trained factor for each channel.
+//! A trained factor per channel.
 
 use super::layer_norm::{maps, sums};
-use super::{KernelBuilder, OnGpu, Operand, int, long};
+use super::{GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::{KernelSpec, LayerScale, LayerScaleGradient};
 
-impl OnGpu for LayerScale {
+impl GpuOp for LayerScale {
     fn build(
         &self,
         operands: &[Operand],
@@ -21,7 +21,7 @@ impl OnGpu for LayerScale {
     }
 }
 
-impl OnGpu for LayerScaleGradient {
+impl GpuOp for LayerScaleGradient {
     fn build(
         &self,
         operands: &[Operand],

@@ -1,14 +1,14 @@
 //! The fully connected layer: matrix products by cuBLAS, or in the emulation by a plain native kernel.
 
 use super::conv2d::{add_bias, blocks};
-use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, THREADS, check_type, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::gpu_libraries::MatmulCall;
 use crate::processor::{Argument, Call, Implementation, Launch, Shape, Source, type_name};
 use stratus_engine::DType;
 use stratus_engine::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 
-/// A matrix product; `operands` are A, B and the result.
+/// The call of a matrix product; `operands` are A, B and the result.
 pub(super) fn multiply(
     product: Product,
     operands: [Argument; 3],
@@ -22,7 +22,7 @@ pub(super) fn multiply(
         return Ok(Implementation { name: "cublas".to_owned(), calls, scratch_bytes: 0 });
     }
     let Product { rows, columns, depth, a_transposed, b_transposed, types, .. } = product;
-    let source = Source::of("linear", types[0], 1)
+    let source = Source::new("linear", types[0], 1)
         .with("RESULT", type_name(types[1]))
         .with("A_TRANSPOSED", u8::from(a_transposed))
         .with("B_TRANSPOSED", u8::from(b_transposed));
@@ -31,8 +31,8 @@ pub(super) fn multiply(
     Ok(Implementation { name: "stratus:plain".to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
 }
 
-/// The sum of the rows of a matrix `[N, C]`, or over `N, H, W` of a map `[N, C, H, W]`: of operand `from`,
-/// into the f32 operand `to` of shape `[C]`. The first `scratch` bytes of the scratch are left alone.
+/// The launches that sum the rows of a matrix `[N, C]`, or a map `[N, C, H, W]` over `N, H, W`: of operand
+/// `from`, to the f32 operand `to` of shape `[C]`. The first `scratch` bytes of the scratch are not used.
 pub(super) fn sum_rows(
     x: &Operand,
     [from, to]: [usize; 2],
@@ -44,13 +44,13 @@ pub(super) fn sum_rows(
     let [n, columns, h, w] = x.image()?;
     let rows = n * h * w;
     let vector = vector(&[x.dtype()], &[columns]);
-    let source = Source::of("conv", x.dtype(), vector).with("RELU", 0);
+    let source = Source::new("conv", x.dtype(), vector).with("RELU", 0);
     let across = columns.div_ceil(WIDTH * vector);
     // A few blocks per multiprocessor, none with fewer rows than its threads load at once.
-    let wanted = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
-    let parts = rows.div_ceil(4 * HEIGHT).clamp(1, wanted);
+    let target_blocks = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
+    let parts = rows.div_ceil(4 * HEIGHT).clamp(1, target_blocks);
     let offset = scratch.next_multiple_of(256);
-    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks are too many"));
+    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks exceed the grid"));
     let shape = Shape {
         grid: [extent(across)?, extent(parts)?, 1],
         block: [WIDTH as u32, HEIGHT as u32, 1],
@@ -66,8 +66,8 @@ pub(super) fn sum_rows(
     })
 }
 
-/// Adds up partial sums `[parts, columns]`, f64 from `offset` on in the scratch, into the f32 operand `to`.
-/// `source` is one of the file `conv`.
+/// The launch that adds partial sums `[parts, columns]`, f64 from `offset` in the scratch, to the f32 operand
+/// `to`. `source` is a variant of the file `conv`.
 pub(super) fn sum_parts(
     source: &Source,
     offset: usize,
@@ -80,7 +80,7 @@ pub(super) fn sum_parts(
     builder.launch(source, "sum_parts", shape, arguments)
 }
 
-impl OnGpu for LinearForward {
+impl GpuOp for LinearForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -106,7 +106,7 @@ impl OnGpu for LinearForward {
     }
 }
 
-impl OnGpu for LinearBackwardData {
+impl GpuOp for LinearBackwardData {
     fn build(
         &self,
         operands: &[Operand],
@@ -139,7 +139,7 @@ pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, weight_
     }
 }
 
-impl OnGpu for LinearBackwardWeights {
+impl GpuOp for LinearBackwardWeights {
     fn build(
         &self,
         operands: &[Operand],

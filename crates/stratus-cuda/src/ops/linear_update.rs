@@ -1,27 +1,25 @@
-//! The weight gradient of a large fully connected layer and the update of the weight: a matrix product into
-//! the scratch, and the optimiser's kernel that reads it there.
+//! The weight gradient of a large fully connected layer and the update of the weight: a matrix product to the
+//! scratch, and the optimiser's kernel that reads it there.
 
 use super::linear::{gradient, multiply, sum_rows};
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation, NestedCall};
 use stratus_engine::DType;
 use stratus_engine::ops::LinearUpdate;
 
-impl OnGpu for LinearUpdate {
+impl GpuOp for LinearUpdate {
     fn build(
         &self,
         operands: &[Operand],
         counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        // x, dy, hyper, parameter, velocity, copy?, dbias?
-        let [x, dy, hyper, parameter, velocity, outputs @ ..] = operands else {
-            return Err("it lacks operands".to_owned());
+        // x, dy, scalars, parameter, velocity, copy?, dbias?
+        let [x, dy, scalars, parameter, velocity, outputs @ ..] = operands else {
+            return Err("missing operands".to_owned());
         };
-        if self.sgd.scaled {
-            return Err(
-                "it updates weights before all gradients of the iteration are known to be finite".to_owned()
-            );
+        if self.sgd.loss_scaled {
+            return Err("loss scaling must check all gradients before an update".to_owned());
         }
         let product = gradient(&self.linear, x, DType::F32);
         let mut implementation =
@@ -29,12 +27,13 @@ impl OnGpu for LinearUpdate {
         implementation.scratch_bytes =
             implementation.scratch_bytes.max(parameter.elements() * size_of::<f32>());
         let copies = counts[2] - usize::from(self.linear.bias);
-        // The optimiser's operands: gradient, hyper, parameter, velocity, copy?
-        let mut update_operands = vec![parameter.clone(), hyper.clone(), parameter.clone(), velocity.clone()];
+        // The optimiser's operands: gradient, scalars, parameter, velocity, copy?
+        let mut update_operands =
+            vec![parameter.clone(), scalars.clone(), parameter.clone(), velocity.clone()];
         update_operands.extend(outputs[..copies].iter().cloned());
         let update = self.sgd.build(&update_operands, [2, 2, copies], builder)?;
         if update.scratch_bytes > 0 {
-            return Err("its optimiser needs scratch of its own".to_owned());
+            return Err("the fused optimiser must not need scratch".to_owned());
         }
         let arguments: Vec<Argument> =
             [Argument::Scratch(0)].into_iter().chain((2..5 + copies).map(Argument::Operand)).collect();

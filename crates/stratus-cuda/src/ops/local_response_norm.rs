@@ -1,21 +1,21 @@
 //! Local response normalisation across channels.
 
-use super::{KernelBuilder, OnGpu, Operand, check_type, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, check_type, int, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{LrnBackward, LrnForward};
 use stratus_graph::ops::LocalResponseNorm;
 
-/// The most elements of a map that a thread holds in registers; more would spill.
-const MOST_HELD: usize = 40;
+/// The maximum number of a map's elements that a thread holds in registers; more would spill.
+const MAX_REGISTER_ELEMENTS: usize = 40;
 
-/// The source for a map whose windows reach `reach` channels to either side of a vector, and the number of
+/// The source for a map whose windows extend `reach` channels to either side of a vector, and the number of
 /// work items.
 fn source(norm: &LocalResponseNorm, x: &Operand, reach: usize) -> Result<(Source, usize), String> {
     let (dtype, [_, channels, ..]) = (x.dtype(), x.image()?);
     check_type(dtype)?;
-    let held = |vector: usize| 2 * reach.div_ceil(vector) * vector + vector;
+    let register_elements = |vector: usize| 2 * reach.div_ceil(vector) * vector + vector;
     let vector = vector(&[dtype], &[channels]);
-    let exceeds_registers = held(vector) > MOST_HELD;
+    let exceeds_registers = register_elements(vector) > MAX_REGISTER_ELEMENTS;
     let vector = if exceeds_registers { 1 } else { vector };
     let power = if norm.beta == 0.75 {
         1
@@ -31,7 +31,7 @@ fn source(norm: &LocalResponseNorm, x: &Operand, reach: usize) -> Result<(Source
     let index = if items < 1 << 30 { "u32" } else { "i64" };
     // Windows end at the last channel anyway; the sum of both sides must fit an int.
     let sides = [norm.size / 2, (norm.size - 1) / 2].map(|side| side.min(channels));
-    let source = Source::of("local_response_norm", dtype, vector)
+    let source = Source::new("local_response_norm", dtype, vector)
         .with("BEFORE", sides[0])
         .with("AFTER", sides[1])
         .with("WIDE", u8::from(exceeds_registers))
@@ -48,7 +48,7 @@ fn numbers(norm: &LocalResponseNorm, x: &Operand) -> Result<[Argument; 5], Strin
     Ok([long(x.elements()), int(channels)?, floats[0], floats[1], floats[2]])
 }
 
-impl OnGpu for LrnForward {
+impl GpuOp for LrnForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -62,7 +62,7 @@ impl OnGpu for LrnForward {
     }
 }
 
-impl OnGpu for LrnBackward {
+impl GpuOp for LrnBackward {
     fn build(
         &self,
         operands: &[Operand],

@@ -1,19 +1,19 @@
 //! Loss scaling for gradients in f16: the search for infinities and NaN, and the scale of the next iteration.
 
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::DType;
-use stratus_engine::ops::{AdjustLossScale, FIRST_SCALE, FindOverflow, KernelSpec, MOST_STEPS};
+use stratus_engine::ops::{AdjustLossScale, FindOverflow, INITIAL_SCALE, KernelSpec, MAX_EXPONENT};
 
 /// Vectors that a thread of the search loads at once, as in `loss_scale.cu`.
-const AT_A_TIME: usize = 4;
+const LOADS_IN_FLIGHT: usize = 4;
 
-/// Checks that a loss scale is f32, as kernels read it.
+/// Checks that a loss scale is f32, as the kernels require.
 fn expect_f32(scale: &Operand) -> Result<(), String> {
     match scale.dtype() {
         DType::F32 => Ok(()),
-        other => Err(format!("`{}` is {other}; it should be f32", scale.value.name)),
+        other => Err(format!("`{}`: expected f32, got {other}", scale.value.name)),
     }
 }
 
@@ -29,11 +29,11 @@ pub(super) fn scaled(
         return Ok((source, Argument::Null));
     }
     expect_f32(&operands[inputs])?;
-    let source = source.with("SCALED", 1).with("FIRST_EXPONENT", FIRST_SCALE.log2() as i32);
+    let source = source.with("SCALED", 1).with("FIRST_EXPONENT", INITIAL_SCALE.log2() as i32);
     Ok((source, Argument::Operand(inputs)))
 }
 
-impl OnGpu for FindOverflow {
+impl GpuOp for FindOverflow {
     fn build(
         &self,
         operands: &[Operand],
@@ -46,9 +46,9 @@ impl OnGpu for FindOverflow {
         // Padding is zero, so it may be searched too.
         let count = gradient.elements();
         let vector = vector(&[gradient.dtype()], &[count]);
-        let source = Source::of("loss_scale", gradient.dtype(), vector);
+        let source = Source::new("loss_scale", gradient.dtype(), vector);
         let arguments = vec![Argument::Operand(0), Argument::Operand(1), long(count)];
-        let items = (count / vector).div_ceil(AT_A_TIME);
+        let items = (count / vector).div_ceil(LOADS_IN_FLIGHT);
         Ok(Implementation::native(
             self.name(),
             vec![builder.grid_stride(&source, "find_overflow", items, arguments)?],
@@ -57,7 +57,7 @@ impl OnGpu for FindOverflow {
     }
 }
 
-impl OnGpu for AdjustLossScale {
+impl GpuOp for AdjustLossScale {
     fn build(
         &self,
         operands: &[Operand],
@@ -65,11 +65,11 @@ impl OnGpu for AdjustLossScale {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         expect_f32(&operands[0])?;
-        let numbers = [self.grows_after.into(), MOST_STEPS.into()].map(Argument::Double);
+        let numbers = [self.growth_interval.into(), MAX_EXPONENT.into()].map(Argument::Double);
         let arguments = [Argument::Operand(0)].into_iter().chain(numbers).collect();
         let shape = Shape { grid: [1; 3], block: [1; 3], shared: 0 };
-        // The same source as of the search with whole vectors: compiled once.
-        let source = Source::of("loss_scale", DType::F32, vector(&[DType::F32], &[]));
+        // The source of the search with whole vectors, so that it is compiled once.
+        let source = Source::new("loss_scale", DType::F32, vector(&[DType::F32], &[]));
         Ok(Implementation::native(
             self.name(),
             vec![builder.launch(&source, "adjust_loss_scale", shape, arguments)?],

@@ -1,8 +1,8 @@
-//! Max-pooling, and what it shares with average-pooling.
+//! Max-pooling, and helpers shared with average pooling.
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
@@ -26,11 +26,11 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Of a map and its pooled map, both laid out channels last.
-    pub fn of(x: &Operand, y: &Operand) -> Result<Self, String> {
+    /// The sizes of a map and its pooled map, both channels last.
+    pub fn new(x: &Operand, y: &Operand) -> Result<Self, String> {
         check_types([x, y])?;
         if x.dtype() != y.dtype() {
-            return Err(format!("it changes {} into {}", x.dtype(), y.dtype()));
+            return Err(format!("cannot convert {} to {}", x.dtype(), y.dtype()));
         }
         let ([batch, channels, h, w], [_, _, height, width]) = (channels_last(x)?, channels_last(y)?);
         // Kernels index within a sample by `int`.
@@ -39,12 +39,12 @@ impl Sizes {
         Ok(Self { batch, channels, image: [h, w], pooled: [height, width], vector })
     }
 
-    /// Vectors of channels.
+    /// The vectors of channels.
     pub fn groups(&self) -> usize {
         self.channels / self.vector
     }
 
-    /// The work items of a result of `[height, width]`, a vector each, and the source for as many.
+    /// The work items of a result of `[height, width]`, a vector each, and the source for that count.
     pub fn items(
         &self,
         [height, width]: [usize; 2],
@@ -56,7 +56,7 @@ impl Sizes {
         // Grid-stride loops count beyond the items, which must not overflow.
         let index = if items < 1 << 31 { "u32" } else { "u64" };
         let [bins, counts_padding] = averages.unwrap_or_default().map(u8::from);
-        let mut source = Source::of("pool", x.dtype(), self.vector)
+        let mut source = Source::new("pool", x.dtype(), self.vector)
             .with("INDEX", index)
             .with("BINS", bins)
             .with("COUNT_PADDING", counts_padding);
@@ -82,7 +82,7 @@ fn windows(pool: &MaxPool2d) -> Windows {
     Windows { kernel: pool.kernel, stride: pool.stride, padding: pool.padding }
 }
 
-impl OnGpu for MaxPoolForward {
+impl GpuOp for MaxPoolForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -90,10 +90,10 @@ impl OnGpu for MaxPoolForward {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (x, y, index) = (&operands[0], &operands[1], operands.get(2));
-        let sizes = Sizes::of(x, y)?;
+        let sizes = Sizes::new(x, y)?;
         index.map(channels_last).transpose()?;
         let (items, source) = sizes.items(sizes.pooled, x, windows(&self.pool), None);
-        let source = source.with("CUT", u8::from(self.cut));
+        let source = source.with("MASK_RELU", u8::from(self.mask_relu));
         let index = index.map_or(Argument::Null, |_| Argument::Operand(2));
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1), index];
         arguments.extend(sizes.arguments(items)?);
@@ -105,7 +105,7 @@ impl OnGpu for MaxPoolForward {
     }
 }
 
-impl OnGpu for MaxPoolBackward {
+impl GpuOp for MaxPoolBackward {
     fn build(
         &self,
         operands: &[Operand],
@@ -113,7 +113,7 @@ impl OnGpu for MaxPoolBackward {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (dy, dx) = (&operands[0], &operands[2]);
-        let sizes = Sizes::of(dx, dy)?;
+        let sizes = Sizes::new(dx, dy)?;
         channels_last(&operands[1])?;
         let (items, source) = sizes.items(sizes.image, dx, windows(&self.pool), None);
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();

@@ -1,5 +1,5 @@
-//! What each step enqueues: a file per operation, named as in `stratus-engine/src/ops`. Implementations of
-//! convolutions are in `conv2d/`.
+//! The calls that each step enqueues: a file per operation, named as in `stratus-engine/src/ops`.
+//! Implementations of convolutions are in `conv2d/`.
 //!
 //! Operands are a step's inputs, updates and outputs, in this order, with their layouts.
 
@@ -38,22 +38,25 @@ mod scale;
 mod sgd;
 mod stem;
 
-use crate::gpu_libraries::{Asked, GpuLibraries, ImplementationChoice};
+use crate::gpu_libraries::{GpuLibraries, ImplementationChoice, PlanRequest};
 use crate::processor::{Argument, Implementation, Launch, Processor, Shape, Source};
 use std::cell::RefCell;
 use std::sync::Arc;
 use stratus_engine::{DType, Kernel, Layout, Value};
 
-/// Threads of a block, unless a kernel says otherwise.
+/// The threads of a block, unless a kernel says otherwise.
 pub(crate) const THREADS: u32 = 256;
 
-/// The most bytes of scratch that the partial sums of a gradient may take.
-pub(crate) const MOST_BYTES_OF_SUMS: usize = 256 << 20;
+/// The maximum scratch of a gradient's partial sums, in bytes.
+pub(crate) const MAX_PARTIAL_SUM_BYTES: usize = 256 << 20;
 
-/// The most blocks of a grid in its y and z dimensions.
-pub(crate) const MOST_BLOCKS: usize = 65_535;
+/// The maximum number of blocks of a grid in its y and z dimensions.
+pub(crate) const MAX_GRID_YZ: usize = 65_535;
 
-/// A value as a step sees it: the samples of one tile, where the step runs in tiles.
+/// The bound of all counts of kernels that use `int`.
+pub(crate) const MAX_INT_COUNT: usize = 1 << 30;
+
+/// A value as seen by a step: the samples of one tile, if the step is tiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand {
     pub value: Value,
@@ -65,20 +68,22 @@ impl Operand {
         self.value.dtype
     }
 
-    /// Elements of memory, padding included.
+    /// The elements in memory, including padding.
     pub fn elements(&self) -> usize {
         self.layout.elements()
     }
 
-    /// `[N, C, H, W]`; a matrix `[N, C]` counts as maps of one pixel.
+    /// The shape `[N, C, H, W]`; a matrix `[N, C]` counts as a map of one pixel.
     ///
     /// # Errors
-    /// Where the value has another rank.
+    /// If the value has another rank.
     pub fn image(&self) -> Result<[usize; 4], String> {
         match self.value.shape[..] {
             [n, c, h, w] => Ok([n, c, h, w]),
             [n, c] => Ok([n, c, 1, 1]),
-            _ => Err(format!("`{}` is {:?}: no feature map", self.value.name, self.value.shape)),
+            _ => {
+                Err(format!("`{}` has shape {:?}, expected a feature map", self.value.name, self.value.shape))
+            }
         }
     }
 }
@@ -88,19 +93,19 @@ pub(crate) struct KernelBuilder<'a> {
     pub processor: &'a Arc<dyn Processor>,
     /// cuDNN and cuBLAS; the emulation has none.
     pub libraries: Option<&'a GpuLibraries>,
-    /// The name of the implementation that the request asks for.
+    /// The name of the implementation requested for the step.
     pub requested: Option<&'a str>,
-    /// Whether implementations may be measured.
+    /// True if implementations may be measured.
     pub measure: bool,
-    /// Whether factors in f32 may be rounded to TF32.
+    /// True if f32 factors may be rounded to TF32.
     pub tf32: bool,
-    /// Where convolutions are noted, each with the name of the implementation that is asked for.
-    pub convolutions: Option<&'a RefCell<Vec<Asked>>>,
+    /// The list that collects the convolutions, each with the name of the requested implementation.
+    pub convolutions: Option<&'a RefCell<Vec<PlanRequest>>>,
 }
 
 #[cfg(test)]
 impl<'a> KernelBuilder<'a> {
-    /// One that asks for nothing.
+    /// A builder without libraries and requests.
     pub fn without_libraries(processor: &'a Arc<dyn Processor>) -> Self {
         let (libraries, requested, convolutions) = (None, None, None);
         Self { processor, libraries, requested, measure: false, tf32: false, convolutions }
@@ -108,12 +113,12 @@ impl<'a> KernelBuilder<'a> {
 }
 
 impl KernelBuilder<'_> {
-    /// Whether an implementation of this name may be taken.
-    pub fn wants(&self, name: &str) -> bool {
+    /// Returns whether an implementation of this name may be used.
+    pub fn allows(&self, name: &str) -> bool {
         self.requested.is_none_or(|requested| requested == name)
     }
 
-    /// How to choose among several implementations.
+    /// The choice among several implementations.
     pub fn choice(&self) -> ImplementationChoice<'_> {
         match (self.requested, self.measure) {
             (Some(name), _) => ImplementationChoice::Named(name),
@@ -122,10 +127,10 @@ impl KernelBuilder<'_> {
         }
     }
 
-    /// Compiles a kernel and makes a launch of it with this shape.
+    /// Compiles a kernel and returns its launch with this shape.
     ///
     /// # Errors
-    /// The compiler's message.
+    /// The compiler's error message.
     pub fn launch(
         &self,
         source: &Source,
@@ -136,11 +141,11 @@ impl KernelBuilder<'_> {
         Launch::new(self.processor, source, name, shape, arguments)
     }
 
-    /// A launch of a kernel that processes `items` in a grid-stride loop: as many blocks as the items need,
+    /// The launch of a kernel that processes `items` in a grid-stride loop: the blocks that the items need,
     /// but at most 16 per multiprocessor.
     ///
     /// # Errors
-    /// The compiler's message.
+    /// The compiler's error message.
     pub fn grid_stride(
         &self,
         source: &Source,
@@ -155,7 +160,7 @@ impl KernelBuilder<'_> {
     }
 }
 
-/// Elements that a thread loads at once: 16 bytes of the widest of `types` where all of `lengths` are
+/// The elements that a thread loads at once: 16 bytes of the widest of `types` if all of `lengths` are
 /// multiples of that number, else 1.
 pub(crate) fn vector(types: &[DType], lengths: &[usize]) -> usize {
     let widest = types.iter().map(|dtype| dtype.bytes()).max().unwrap_or(4);
@@ -163,18 +168,18 @@ pub(crate) fn vector(types: &[DType], lengths: &[usize]) -> usize {
     if lengths.iter().all(|length| length.is_multiple_of(vector)) { vector } else { 1 }
 }
 
-/// The error of other precisions.
-pub(crate) const PRECISIONS: &str = "GPUs train in f32, bf16 and f16";
+/// The error for other precisions.
+pub(crate) const UNSUPPORTED_PRECISION: &str = "GPUs support f32, bf16 and f16";
 
-/// Checks that kernels can compute with elements of a type.
+/// Checks that kernels support elements of a type.
 ///
 /// # Errors
 /// For f64.
 pub(crate) fn check_type(dtype: DType) -> Result<(), String> {
-    if dtype == DType::F64 { Err(PRECISIONS.to_owned()) } else { Ok(()) }
+    if dtype == DType::F64 { Err(UNSUPPORTED_PRECISION.to_owned()) } else { Ok(()) }
 }
 
-/// Whether tensor cores multiply elements of a type and accumulate in f32.
+/// Returns whether tensor cores multiply elements of a type and accumulate in f32.
 pub(crate) fn is_for_tensor_cores(dtype: DType) -> bool {
     matches!(dtype, DType::Bf16 | DType::F16)
 }
@@ -187,19 +192,19 @@ pub(crate) fn long(count: usize) -> Argument {
 /// A count as a parameter of type `int`.
 ///
 /// # Errors
-/// From 2^31 on.
+/// For counts of 2^31 and more.
 pub(crate) fn int(count: usize) -> Result<Argument, String> {
-    i32::try_from(count).map(Argument::Int).map_err(|_| format!("{count} is more than a kernel can count"))
+    i32::try_from(count).map(Argument::Int).map_err(|_| format!("{count} exceeds the range of `int`"))
 }
 
-/// A kernel of the program that runs on a GPU.
-pub(crate) trait OnGpu {
+/// The GPU implementation of an engine kernel.
+pub(crate) trait GpuOp {
     /// Builds the calls that a step of this kernel enqueues. `operands` are inputs, updates and outputs in
-    /// this order, `counts` how many of each; their shapes were checked by
+    /// this order, `counts` their numbers; their shapes were checked by
     /// [`KernelSpec::check`](stratus_engine::ops::KernelSpec::check).
     ///
     /// # Errors
-    /// Why it cannot run on a GPU.
+    /// If it cannot run on a GPU.
     fn build(
         &self,
         operands: &[Operand],
@@ -209,9 +214,9 @@ pub(crate) trait OnGpu {
 }
 
 macro_rules! dispatch {
-    ($($name:ident),* $(,)?) => {
-        /// The GPU side of a kernel.
-        pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn OnGpu {
+    ($($name:ident $(= $written:literal)?),* $(,)?) => {
+        /// The GPU implementation of a kernel.
+        pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn GpuOp {
             match kernel {
                 $(Kernel::$name(kernel) => kernel,)*
             }

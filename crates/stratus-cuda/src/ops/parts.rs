@@ -1,15 +1,15 @@
-//! Sums over the parts of a batch. Workers exchange through the process's memory, which a GPU's does not go
-//! through yet.
+//! Sums over the parts of a batch. Workers communicate through the process's memory, which is not implemented
+//! for GPU memory.
 
 use super::convert::common_element_count;
-use super::{KernelBuilder, OnGpu, Operand, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source};
-use stratus_engine::ops::{AddParts, ExchangeSums, Transfer};
+use stratus_engine::ops::{AllReduceBucket, StageTransfer, TreeSum};
 
-/// The most levels that the kernel takes.
-const MOST_LEVELS: usize = 6;
+/// The maximum number of levels that the kernel supports.
+const MAX_TREE_LEVELS: usize = 6;
 
-impl OnGpu for AddParts {
+impl GpuOp for TreeSum {
     fn build(
         &self,
         operands: &[Operand],
@@ -17,15 +17,19 @@ impl OnGpu for AddParts {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (count, dtype, levels) = (common_element_count(operands)?, operands[0].dtype(), self.levels());
-        if levels > MOST_LEVELS {
-            return Err(format!("it adds at most {} parts, not {}", 2 << MOST_LEVELS, self.parts));
+        if levels > MAX_TREE_LEVELS {
+            return Err(format!(
+                "at most {} batch parts are supported, got {}",
+                2 << MAX_TREE_LEVELS,
+                self.parts
+            ));
         }
         let vector = vector(&[dtype], &[count]);
-        let source = Source::of("elementwise", dtype, vector);
+        let source = Source::new("elementwise", dtype, vector);
         let level = |level| if level < levels { Argument::Operand(2 + level) } else { Argument::Null };
         let arguments = [Argument::Operand(0), Argument::Operand(1)]
             .into_iter()
-            .chain((0..MOST_LEVELS).map(level))
+            .chain((0..MAX_TREE_LEVELS).map(level))
             .chain([long(count), Argument::MicroBatch(self.parts), Argument::Int(levels as i32)])
             .collect();
         let launch = builder.grid_stride(&source, "add_parts", count / vector, arguments)?;
@@ -33,27 +37,28 @@ impl OnGpu for AddParts {
     }
 }
 
-const REFUSAL: &str = "workers do not exchange what lies on a GPU: train with one worker";
+const UNSUPPORTED_MULTI_WORKER: &str =
+    "training with several workers is not supported on GPUs; hint: use one worker";
 
-impl OnGpu for ExchangeSums {
+impl GpuOp for AllReduceBucket {
     fn build(
         &self,
         _operands: &[Operand],
         _counts: [usize; 3],
         _builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        Err(REFUSAL.to_owned())
+        Err(UNSUPPORTED_MULTI_WORKER.to_owned())
     }
 }
 
-impl OnGpu for Transfer {
+impl GpuOp for StageTransfer {
     fn build(
         &self,
         _operands: &[Operand],
         _counts: [usize; 3],
         _builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        Err(REFUSAL.to_owned())
+        Err(UNSUPPORTED_MULTI_WORKER.to_owned())
     }
 }
 
@@ -65,11 +70,11 @@ mod tests {
     use stratus_engine::ops::KernelSpec;
     use stratus_engine::{DType, Layout};
 
-    /// The same bits as the tree that its definition draws.
+    /// The same bits as the tree in its definition.
     #[test]
-    fn parts_are_added_along_the_tree() {
+    fn parts_are_summed_along_the_tree() {
         for (parts, count) in [(2, 7), (4, 12), (8, 13)] {
-            let add = AddParts { parts };
+            let add = TreeSum { parts };
             let operands = vec![operand(DType::F32, &[count], Layout::plain(&[count])); 2 + add.levels()];
             let shares: Vec<Vec<f32>> = (0..parts)
                 .map(|part| (0..count).map(|i| 0.1 + (7 * part + i) as f32 / 3.0).collect())
@@ -79,8 +84,12 @@ mod tests {
                 let mut share = share.clone();
                 let mut addresses = vec![address(&mut share)];
                 addresses.extend(memory.iter_mut().map(|values| address(values)));
-                let tile =
-                    Tile { micro_batch: parts + part, micro_batches: 2 * parts, apart: true, ..Tile::WHOLE };
+                let tile = Tile {
+                    micro_batch: parts + part,
+                    micro_batches: 2 * parts,
+                    separate_sums: true,
+                    ..Tile::WHOLE
+                };
                 run(&add, &operands, [1, 0, 1 + add.levels()], &addresses, tile);
             }
             let mut tree = shares;

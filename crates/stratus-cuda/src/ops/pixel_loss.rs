@@ -1,22 +1,22 @@
-//! The loss per pixel in three launches: class weights of the labels, pixels, sums.
+//! The per-pixel loss in three launches: class weights of the labels, pixels, sums.
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
-use super::{KernelBuilder, OnGpu, Operand, int, long};
+use super::{GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::Layout;
 use stratus_engine::ops::PixelCrossEntropy;
 
-/// Threads of a block.
+/// The threads of a block.
 const THREADS: u32 = 256;
 
-/// Blocks per multiprocessor, each of which makes a part of the sums.
-const BLOCKS: usize = 4;
+/// Blocks per multiprocessor, each with a partial sum.
+const BLOCKS_PER_SM: usize = 4;
 
-/// Bytes of a part in the scratch: weight and loss (f64), counted pixels and hits (int).
-const PART: [usize; 4] = [8, 8, 4, 4];
+/// The bytes of a partial sum in the scratch: weight and loss (f64), counted pixels and hits (int).
+const PARTIAL_SUM_BYTES: [usize; 4] = [8, 8, 4, 4];
 
-impl OnGpu for PixelCrossEntropy {
+impl GpuOp for PixelCrossEntropy {
     fn build(
         &self,
         operands: &[Operand],
@@ -30,26 +30,26 @@ impl OnGpu for PixelCrossEntropy {
         let last =
             |operand: &Operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape));
         if ![Some(logits), gradient].into_iter().flatten().all(last) {
-            return Err("logits or their gradient are not channels last".to_owned());
+            return Err("logits and their gradient must be channels last".to_owned());
         }
         let pixels = batch * height * width;
-        let most = BLOCKS * builder.processor.multiprocessors() as usize;
-        let parts = pixels.div_ceil(THREADS as usize).clamp(1, most);
-        let source = Source::of("pixel_loss", logits.dtype(), 1)
+        let max_parts = BLOCKS_PER_SM * builder.processor.multiprocessors() as usize;
+        let parts = pixels.div_ceil(THREADS as usize).clamp(1, max_parts);
+        let source = Source::new("pixel_loss", logits.dtype(), 1)
             .with("T_OUT", type_name(gradient.unwrap_or(logits).dtype()));
-        let (source, scale) = scaled(source, operands, at_scale, self.scaled)?;
-        // Weights and losses first: doubles.
+        let (source, scale) = scaled(source, operands, at_scale, self.loss_scaled)?;
+        // Weights and losses, which are doubles, are first.
         let mut end = 0;
-        let [weights, losses, counts, hits] = PART.map(|bytes| {
+        let [weights, losses, counts, hits] = PARTIAL_SUM_BYTES.map(|bytes| {
             end += parts * bytes;
             Argument::Scratch(end - parts * bytes)
         });
         let scratch = end;
-        let operand = |is_there: bool, position| match is_there {
+        let operand = |is_present: bool, position| match is_present {
             true => Argument::Operand(position),
             false => Argument::Null,
         };
-        let class_weights = operand(self.weighted, at_weights);
+        let class_weights = operand(self.class_weighted, at_weights);
         let label_counts = operand(self.partial, at_counts);
         let auxiliary = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
         let grid =

@@ -1,16 +1,16 @@
-//! The ReLU, where it could not be fused.
+//! ReLU that is not fused.
 
 use super::convert::{check_types, common_element_count, elementwise};
-use super::{KernelBuilder, OnGpu, Operand, long};
+use super::{GpuOp, KernelBuilder, Operand, long};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::{ReluBackward, ReluForward};
 
-/// The ceiling as a parameter: NaN, which no number reaches, where there is none.
+/// The ceiling as a parameter; NaN, which no number reaches, if there is none.
 fn ceiling(ceiling: Option<f32>) -> Argument {
     Argument::Float(ceiling.unwrap_or(f32::NAN))
 }
 
-impl OnGpu for ReluForward {
+impl GpuOp for ReluForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -27,7 +27,7 @@ impl OnGpu for ReluForward {
     }
 }
 
-impl OnGpu for ReluBackward {
+impl GpuOp for ReluBackward {
     fn build(
         &self,
         operands: &[Operand],

@@ -3,12 +3,12 @@
 use super::avg_pool2d::sum_whole_maps;
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{KernelBuilder, OnGpu, Operand, int, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Source, type_name};
 use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
 
-/// A launch of `kernel`, which reads the first operand and writes the second. `input` and `output` are which
-/// of them the forward pass reads and writes.
+/// The launch of `kernel`, which reads the first operand and writes the second. `input` and `output` are
+/// those that the forward pass reads and writes.
 fn launch(
     kernel: &str,
     bilinear: &Bilinear,
@@ -28,7 +28,7 @@ fn launch(
     let items = n * written[2] * written[3] * groups;
     // Grid-stride loops count beyond the items, which must not overflow.
     let index = if items < 1 << 31 { "u32" } else { "u64" };
-    let mut source = Source::of("resize", from, vector).with("INDEX", index);
+    let mut source = Source::new("resize", from, vector).with("INDEX", index);
     if from != to {
         source = source.with("T_OUT", type_name(to));
     }
@@ -46,7 +46,7 @@ fn launch(
     builder.grid_stride(&source, kernel, items, arguments)
 }
 
-impl OnGpu for ResizeForward {
+impl GpuOp for ResizeForward {
     fn build(
         &self,
         operands: &[Operand],
@@ -58,7 +58,7 @@ impl OnGpu for ResizeForward {
     }
 }
 
-impl OnGpu for ResizeBackward {
+impl GpuOp for ResizeBackward {
     fn build(
         &self,
         operands: &[Operand],
@@ -66,7 +66,8 @@ impl OnGpu for ResizeBackward {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (dy, dx) = (&operands[0], &operands[1]);
-        // A pixel that filled a map gets its sum. A thread for each would be too few.
+        // The gradient of a single pixel is the sum of the map, for which one thread per pixel would be too
+        // few.
         let launch = if dx.image()?[2..] == [1, 1] && dy.dtype() == dx.dtype() {
             sum_whole_maps(dy, dx, 1, builder)?
         } else {

@@ -1,11 +1,11 @@
 //! Multiplication by a fixed number.
 
 use super::convert::map;
-use super::{KernelBuilder, OnGpu, Operand};
+use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::Scale;
 
-impl OnGpu for Scale {
+impl GpuOp for Scale {
     fn build(
         &self,
         operands: &[Operand],

@@ -2,26 +2,27 @@
 
 use super::convert::{check_types, common_element_count};
 use super::loss_scale::scaled;
-use super::{KernelBuilder, OnGpu, Operand, long, vector};
+use super::{GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::SgdUpdate;
 
-/// What the updates of all optimisers share.
+/// The parts that the updates of all optimisers share.
 pub(super) struct Update {
     pub source: Source,
-    /// Elements, and how many a thread loads at once.
+    /// The number of elements.
     pub count: usize,
+    /// The number of elements that a thread loads at once.
     pub vector: usize,
-    /// Gradient, hyperparameters of the iteration, parameter, two states and copy; null where there is none.
+    /// The addresses of gradient, iteration scalars, parameter, two states and copy; null if absent.
     pub addresses: [Argument; 6],
     /// The loss scale, or null.
     pub scale: Argument,
 }
 
 impl Update {
-    /// An update with one or two states. Operands: gradient, hyperparameters of the iteration, loss scale
-    /// where gradients are scaled, parameter, states, and optionally the copy.
-    pub fn of(
+    /// An update with one or two states. Operands: gradient, iteration scalars, loss scale if gradients are
+    /// scaled, parameter, states, and optionally the copy.
+    pub fn new(
         file: &'static str,
         operands: &[Operand],
         states: usize,
@@ -33,14 +34,14 @@ impl Update {
         check_types(elements())?;
         let (count, dtype) = (common_element_count(elements())?, operands[0].dtype());
         if operands[parameter..copy].iter().any(|operand| operand.dtype() != dtype) {
-            return Err("gradient, parameter and states have several types".to_owned());
+            return Err("gradient, parameter and states must have the same type".to_owned());
         }
         let copy_dtype = operands.get(copy).map_or(dtype, Operand::dtype);
         let vector = vector(&[dtype, copy_dtype], &[count]);
-        let source = Source::of(file, dtype, vector).with("T_OUT", type_name(copy_dtype));
+        let source = Source::new(file, dtype, vector).with("T_OUT", type_name(copy_dtype));
         let (source, scale) = scaled(source, operands, 2, is_scaled)?;
-        let at = |position: usize, is_there: bool| {
-            if is_there { Argument::Operand(position) } else { Argument::Null }
+        let at = |position: usize, is_present: bool| {
+            if is_present { Argument::Operand(position) } else { Argument::Null }
         };
         let addresses = [
             at(0, true),
@@ -54,7 +55,7 @@ impl Update {
     }
 }
 
-impl OnGpu for SgdUpdate {
+impl GpuOp for SgdUpdate {
     fn build(
         &self,
         operands: &[Operand],
@@ -62,16 +63,16 @@ impl OnGpu for SgdUpdate {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let Update { source, count, vector, addresses, scale } =
-            Update::of("update", operands, 1, self.scaled)?;
-        let [gradient, hyper, parameter, velocity, _, copy] = addresses;
+            Update::new("update", operands, 1, self.loss_scaled)?;
+        let [gradient, scalars, parameter, velocity, _, copy] = addresses;
         let arguments = vec![
             gradient,
-            hyper,
+            scalars,
             parameter,
             velocity,
             copy,
             long(count),
-            Argument::Double(f64::from(self.rate)),
+            Argument::Double(f64::from(self.rate_factor)),
             Argument::Float(self.momentum),
             Argument::Float(self.weight_decay),
             Argument::Int(i32::from(self.nesterov)),

@@ -1,18 +1,18 @@
-//! The stem. Programs for GPUs have none, as GPU memory is fast enough to store the convolution's output.
-//! These simple kernels run plans that were made for another backend.
+//! The stem. Programs for GPUs do not fuse it, because GPU memory is fast enough to store the convolution's
+//! output. These simple kernels run plans made for another backend.
 
-use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long};
+use super::{GpuOp, KernelBuilder, Operand, THREADS, check_type, int, long};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
-/// The fewest output pixels of a block that sums over them.
-const PIXELS_OF_BLOCK: usize = 64;
+/// The minimum number of output pixels of a block that sums over them.
+const MIN_PIXELS_PER_BLOCK: usize = 64;
 
 /// The source of a stem, for the type of its images.
 fn source(stem: &Stem, images: &Operand) -> Result<Source, String> {
     check_type(images.dtype())?;
     let [pad_h, pad_w] = stem.conv.padding_before;
-    Ok(Source::of("stem", images.dtype(), 1)
+    Ok(Source::new("stem", images.dtype(), 1)
         .with("IN", stem.conv.in_channels)
         .with("KH", stem.conv.kernel[0])
         .with("KW", stem.conv.kernel[1])
@@ -28,11 +28,12 @@ struct Sizes {
     images: [Argument; 2],
     /// Height and width of the convolution's output.
     rows_columns: [Argument; 2],
+    /// The pixels of the convolution's output in the batch.
     pixels: usize,
 }
 
 impl Sizes {
-    fn of(stem: &Stem, images: &Operand) -> Result<Self, String> {
+    fn new(stem: &Stem, images: &Operand) -> Result<Self, String> {
         let [batch, _, height, width] = images.image()?;
         let [rows, columns] = stem.conv.output_size([height, width]).map_err(|error| error.to_string())?;
         Ok(Self {
@@ -44,22 +45,23 @@ impl Sizes {
     }
 }
 
-/// Blocks of a sum over `pixels` pixels of the batch.
+/// The number of blocks of a sum over `pixels` pixels of the batch.
 fn blocks(pixels: usize, builder: &KernelBuilder<'_>) -> Result<u32, String> {
-    let most = 4 * builder.processor.multiprocessors() as usize;
-    u32::try_from(pixels.div_ceil(PIXELS_OF_BLOCK).clamp(1, most)).map_err(|error| error.to_string())
+    let max_blocks = 4 * builder.processor.multiprocessors() as usize;
+    u32::try_from(pixels.div_ceil(MIN_PIXELS_PER_BLOCK).clamp(1, max_blocks))
+        .map_err(|error| error.to_string())
 }
 
 fn one_dimensional(blocks: u32) -> Shape {
     Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared: 0 }
 }
 
-/// A thread per item.
+/// A launch with one thread per item.
 fn thread_per_item(items: usize) -> Result<Shape, String> {
     u32::try_from(items.div_ceil(THREADS as usize)).map(one_dimensional).map_err(|error| error.to_string())
 }
 
-/// Adds the partial sums of blocks, which are in the scratch, to the operand `to`.
+/// The launch that adds the partial sums of blocks in the scratch to the operand `to`.
 fn add(
     source: &Source,
     to: usize,
@@ -77,15 +79,15 @@ fn add(
     builder.launch(source, "stem_add", thread_per_item(entries)?, arguments)
 }
 
-/// Writes the pooled map, and the argmax indices where there is an operand for them. A negative epsilon says
-/// that the operand holds inverse deviations instead of variances.
+/// The launch that writes the pooled map, and the argmax indices if there is an operand for them. A negative
+/// epsilon marks inverse deviations in place of variances.
 fn apply(
     stem: &Stem,
     operands: &[Operand],
     epsilon: f32,
     builder: &KernelBuilder<'_>,
 ) -> Result<Launch, String> {
-    let (source, sizes) = (source(stem, &operands[0])?, Sizes::of(stem, &operands[0])?);
+    let (source, sizes) = (source(stem, &operands[0])?, Sizes::new(stem, &operands[0])?);
     let (y, index) = (&operands[6], operands.len() > 7);
     let [.., out_height, out_width] = y.image()?;
     let index = if index { Argument::Operand(7) } else { Argument::Null };
@@ -95,7 +97,7 @@ fn apply(
     builder.grid_stride(&source, "stem_apply", y.elements(), arguments)
 }
 
-impl OnGpu for StemApply {
+impl GpuOp for StemApply {
     fn build(
         &self,
         operands: &[Operand],
@@ -106,7 +108,7 @@ impl OnGpu for StemApply {
     }
 }
 
-impl OnGpu for StemInference {
+impl GpuOp for StemInference {
     fn build(
         &self,
         operands: &[Operand],
@@ -118,7 +120,7 @@ impl OnGpu for StemInference {
     }
 }
 
-impl OnGpu for StemStatistics {
+impl GpuOp for StemStatistics {
     fn build(
         &self,
         operands: &[Operand],
@@ -126,7 +128,7 @@ impl OnGpu for StemStatistics {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (stem, taps) = (&self.stem, self.stem.taps());
-        let (source, sizes) = (source(stem, &operands[0])?, Sizes::of(stem, &operands[0])?);
+        let (source, sizes) = (source(stem, &operands[0])?, Sizes::new(stem, &operands[0])?);
         let (blocks, entries) = (blocks(sizes.pixels, builder)?, (taps + 1) * taps);
         let arguments = [Argument::Operand(0), Argument::Scratch(0), long(sizes.pixels)];
         let arguments = arguments.into_iter().chain(sizes.images).chain(sizes.rows_columns).collect();
@@ -141,13 +143,13 @@ impl OnGpu for StemStatistics {
             Argument::IsLastTile,
         ]);
         let shape = thread_per_item(stem.conv.out_channels)?;
-        let reduce = builder.launch(&source, "stem_settle", shape, arguments.collect())?;
+        let reduce = builder.launch(&source, "stem_finish_statistics", shape, arguments.collect())?;
         let scratch = blocks as usize * entries * size_of::<f64>();
         Ok(Implementation::native("stem_statistics", vec![correlate, add, reduce], scratch))
     }
 }
 
-impl OnGpu for StemGradients {
+impl GpuOp for StemGradients {
     fn build(
         &self,
         operands: &[Operand],
@@ -155,7 +157,7 @@ impl OnGpu for StemGradients {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let (stem, channels) = (&self.stem, self.stem.conv.out_channels);
-        let (source, sizes) = (source(stem, &operands[0])?, Sizes::of(stem, &operands[0])?);
+        let (source, sizes) = (source(stem, &operands[0])?, Sizes::new(stem, &operands[0])?);
         let [batch, _, out_height, out_width] = operands[2].image()?;
         let pooled = batch * out_height * out_width;
         let (blocks, entries) = (blocks(pooled, builder)?, channels * (stem.taps() + 1));

@@ -1,12 +1,12 @@
-// Batch normalisation, the elementwise passes: its application (with addition or ReLU after it), and the
+// Batch normalisation, the elementwise passes: its application (with optional addition and ReLU), and the
 // gradient of its input.
 //
 //   apply           y = relu(weight · (x - mean) · inverse_deviation + bias + a)
 //   backward data   dx = scale · dy + slope · (x - mean) + offset, see Correction
 //
-// Each reads its maps once, in rows as batch_norm_common.cu says.
+// Each reads its maps once, in rows as described in batch_norm_common.cu.
 
-// ROWS rows from `row` on, so that enough loads are in flight.
+// ROWS rows starting with `row`, for enough loads in flight.
 template <int ROWS, bool ADDS>
 __device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, const T *a, T *y, i64 row,
                                            i64 x_stride, i64 y_stride) {
@@ -23,8 +23,8 @@ __device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, con
         float values[VECTOR];
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            float value = affine.of(widen(inputs[r].at[i]) - affine.mean[i], i);
-            values[i] = rectified(ADDS ? value + widen(others[r].at[i]) : value);
+            float value = affine.normalise(widen(inputs[r].at[i]) - affine.mean[i], i);
+            values[i] = relu(ADDS ? value + widen(others[r].at[i]) : value);
         }
         store(y + (row + r * step) * y_stride, values);
     }
@@ -32,11 +32,11 @@ __device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, con
 
 template <bool ADDS>
 __device__ __forceinline__ void apply(const X *x, const T *a, T *y, const float *weight, const float *bias,
-                                      const float *mean, const float *spread, float epsilon, i64 rows,
-                                      int channels, i64 x_stride, i64 y_stride) {
+                                      const float *mean, const float *variance_or_inverse, float epsilon,
+                                      i64 rows, int channels, i64 x_stride, i64 y_stride) {
     int channel = CHANNEL;
     if (channel >= channels) return;
-    const Affine affine(weight, bias, mean, spread, epsilon, channel);
+    const Affine affine(weight, bias, mean, variance_or_inverse, epsilon, channel);
     constexpr int ROWS = ADDS ? 2 : 4;
     i64 row = FIRST_ROW, step = ROW_STEP;
     x += channel, y += channel;
@@ -47,19 +47,23 @@ __device__ __forceinline__ void apply(const X *x, const T *a, T *y, const float 
 }
 
 extern "C" __global__ void batch_norm_apply(const X *x, T *y, const float *weight, const float *bias,
-                                            const float *mean, const float *spread, float epsilon, i64 rows,
-                                            int channels, i64 x_stride, i64 y_stride, TIMED) {
-    NOTE_TIMES;
-    apply<false>(x, 0, y, weight, bias, mean, spread, epsilon, rows, channels, x_stride, y_stride);
+                                            const float *mean, const float *variance_or_inverse,
+                                            float epsilon, i64 rows,
+                                            int channels, i64 x_stride, i64 y_stride, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    apply<false>(x, 0, y, weight, bias, mean, variance_or_inverse, epsilon, rows, channels, x_stride,
+                 y_stride);
 }
 
 // `a` has the layout of `y`.
 extern "C" __global__ void batch_norm_add_apply(const X *x, const T *a, T *y, const float *weight,
-                                                const float *bias, const float *mean, const float *spread,
+                                                const float *bias, const float *mean,
+                                                const float *variance_or_inverse,
                                                 float epsilon, i64 rows, int channels, i64 x_stride,
-                                                i64 y_stride, TIMED) {
-    NOTE_TIMES;
-    apply<true>(x, a, y, weight, bias, mean, spread, epsilon, rows, channels, x_stride, y_stride);
+                                                i64 y_stride, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    apply<true>(x, a, y, weight, bias, mean, variance_or_inverse, epsilon, rows, channels, x_stride,
+                y_stride);
 }
 
 // `dx` has the layout of `x`. Without CORRECTS, mean and variance are constants.
@@ -81,7 +85,7 @@ __device__ __forceinline__ void backward_rows(const Affine &affine, const Correc
         for (int i = 0; i < VECTOR; i++) {
             float gradient = widen(gradients[r].at[i]), centred = 0.0f;
             if (CORRECTS || RELU) centred = widen(inputs[r].at[i]) - affine.mean[i];
-            if (RELU && affine.of(centred, i) <= 0.0f) gradient = 0.0f;
+            if (RELU && affine.normalise(centred, i) <= 0.0f) gradient = 0.0f;
             values[i] = CORRECTS ? fmaf(affine.scale[i], gradient,
                                         fmaf(centred, correction->slope[i], correction->offset[i]))
                                  : affine.scale[i] * gradient;
@@ -102,15 +106,15 @@ __device__ __forceinline__ void backward(const Affine &affine, const Correction 
         backward_rows<1, CORRECTS>(affine, correction, x, dy, dx, row, x_stride, y_stride);
 }
 
-// The sums are over all tiles of the batch.
+// The sums cover all tiles of the batch.
 extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *dx, const float *weight,
                                                     const float *bias, const float *mean,
                                                     const float *inverse_deviation, const float *dweight,
                                                     const float *dbias, int tiles, i64 rows, int channels,
-                                                    i64 x_stride, i64 y_stride, TIMED) {
+                                                    i64 x_stride, i64 y_stride, TIMESTAMP_PARAMS) {
     int channel = CHANNEL;
     if (channel >= channels) return;
-    NOTE_TIMES;
+    RECORD_TIMESTAMPS;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
     const Correction correction(affine, dweight, dbias, 1.0f / ((float)rows * tiles), channel);
     backward<true>(affine, &correction, x, dy, dx, rows, x_stride, y_stride);
@@ -119,10 +123,11 @@ extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *
 extern "C" __global__ void batch_norm_inference_backward(const X *x, const T *dy, T *dx, const float *weight,
                                                          const float *bias, const float *mean,
                                                          const float *variance, float epsilon, i64 rows,
-                                                         int channels, i64 x_stride, i64 y_stride, TIMED) {
+                                                         int channels, i64 x_stride, i64 y_stride,
+                                                         TIMESTAMP_PARAMS) {
     int channel = CHANNEL;
     if (channel >= channels) return;
-    NOTE_TIMES;
+    RECORD_TIMESTAMPS;
     const Affine affine(weight, bias, mean, variance, epsilon, channel);
     backward<false>(affine, 0, x, dy, dx, rows, x_stride, y_stride);
 }

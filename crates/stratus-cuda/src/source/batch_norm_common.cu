@@ -7,7 +7,7 @@
 //   grid     x: along the channels; y: along the rows, in a grid-stride loop
 //   thread   the same channels for all of its rows, so that their parameters stay in registers
 //
-// T is the type of results and gradients, X that of the map that is normalised; RELU: whether a ReLU follows.
+// T is the type of outputs and gradients, X that of the normalised map; RELU is set if a ReLU follows.
 
 #ifndef X
 #define X T
@@ -16,7 +16,7 @@
 #define RELU 0
 #endif
 
-// The most threads of a block.
+// The maximum number of threads of a block.
 #define THREADS 256
 
 typedef Vector<X, VECTOR> Inputs;
@@ -33,11 +33,11 @@ struct Affine {
     float scale[VECTOR];
     float bias[VECTOR];
 
-    // `spread` is the inverse deviation where epsilon is negative, else the variance.
+    // `variance_or_inverse` is the inverse deviation if epsilon is negative, else the variance.
     __device__ __forceinline__ Affine(const float *weight, const float *biases, const float *means,
-                                      const float *spread, float epsilon, int channel) {
+                                      const float *variance_or_inverse, float epsilon, int channel) {
         load(means + channel, mean);
-        load(spread + channel, inverse_deviation);
+        load(variance_or_inverse + channel, inverse_deviation);
         load(weight + channel, scale);
         load(biases + channel, bias);
 #pragma unroll
@@ -49,13 +49,12 @@ struct Affine {
 
     // The result for `centred` = x - mean. All kernels call it, so that the ReLU has the same mask forward
     // and backward.
-    __device__ __forceinline__ float of(float centred, int i) const {
+    __device__ __forceinline__ float normalise(float centred, int i) const {
         return fmaf(centred, scale[i], bias[i]);
     }
 };
 
-// The gradient of the input, with the sums Σ over all elements of a channel, and n of these (`share` = 1 /
-// n):
+// The gradient of the input, with the sums Σ over all n elements of a channel, and `inverse_count` = 1 / n:
 //
 //   dx = scale · (dy - Σ dy / n - x̂ · Σ (dy · x̂) / n) = scale · dy + slope · (x - mean) + offset
 struct Correction {
@@ -63,36 +62,36 @@ struct Correction {
     float offset[VECTOR];
 
     __device__ __forceinline__ Correction(const Affine &affine, const float *dweight, const float *dbias,
-                                          float share, int channel) {
+                                          float inverse_count, int channel) {
         load(dweight + channel, slope);
         load(dbias + channel, offset);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            slope[i] *= -share * affine.scale[i] * affine.inverse_deviation[i];
-            offset[i] *= -share * affine.scale[i];
+            slope[i] *= -inverse_count * affine.scale[i] * affine.inverse_deviation[i];
+            offset[i] *= -inverse_count * affine.scale[i];
         }
     }
 };
 
-// NaN passes, so that a diverged run shows.
-__device__ __forceinline__ float rectified(float value) { return RELU && value <= 0.0f ? 0.0f : value; }
+// NaN is propagated, so that a diverged run is noticed.
+__device__ __forceinline__ float relu(float value) { return RELU && value <= 0.0f ? 0.0f : value; }
 
 // Sums over the rows of a block, in a fixed order; the threads of the first row get the sums. Every thread of
 // the block calls it, once per launch.
-template <int COUNT, int MOST> __device__ __forceinline__ void sum_rows(double (&values)[COUNT]) {
-    __shared__ double shared[COUNT * MOST];
+template <int COUNT, int MAX_THREADS> __device__ __forceinline__ void sum_rows(double (&values)[COUNT]) {
+    __shared__ double shared[COUNT * MAX_THREADS];
     int row = threadIdx.y, own = row * blockDim.x + threadIdx.x;
     for (int rows = blockDim.y, half; rows > 1; rows = half) {
         half = (rows + 1) / 2;
-        // A level writes where no thread reads at another level: one barrier is enough.
+        // A level writes only entries that no thread reads at another level: one barrier is enough.
         if (row >= half && row < rows) {
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) shared[i * MOST + own] = values[i];
+            for (int i = 0; i < COUNT; i++) shared[i * MAX_THREADS + own] = values[i];
         }
         __syncthreads();
         if (row + half < rows) {
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) values[i] += shared[i * MOST + own + half * blockDim.x];
+            for (int i = 0; i < COUNT; i++) values[i] += shared[i * MAX_THREADS + own + half * blockDim.x];
         }
     }
 }
@@ -100,12 +99,12 @@ template <int COUNT, int MOST> __device__ __forceinline__ void sum_rows(double (
 // Two sums for each of a thread's channels: the first sums of all channels, then the second.
 typedef double Sums[2 * VECTOR];
 
-// Sums over the block, and writes its partial sums to `shares` [blocks along the rows, 2, channels].
-__device__ __forceinline__ void write_sums(Sums &sums, int channels, double *shares) {
+// Sums over the block, and writes its partial sums to `partial_sums` [blocks along the rows, 2, channels].
+__device__ __forceinline__ void write_sums(Sums &sums, int channels, double *partial_sums) {
     sum_rows<2 * VECTOR, THREADS>(sums);
     int channel = CHANNEL;
     if (threadIdx.y != 0 || channel >= channels) return;
-    double *to = shares + (i64)blockIdx.y * 2 * channels + channel;
+    double *to = partial_sums + (i64)blockIdx.y * 2 * channels + channel;
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         to[i] = sums[i];

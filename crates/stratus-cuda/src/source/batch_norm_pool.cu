@@ -1,24 +1,24 @@
-// Batch normalisation fused with the max-pooling after it. Neither the normalised map nor its gradient is
+// Batch normalisation fused with the following max-pooling. Neither the normalised map nor its gradient is
 // stored.
 //
-//   apply           y = maxpool(relu(norm(x))), index = the argmax in its window, row by row, or CUT
+//   apply           y = maxpool(relu(norm(x))), index = the argmax in its window, row by row, or RELU_MASKED
 //   gradients       dbias, dweight: sums over the argmax pixels
 //   backward data   dx, from the gradients of all windows whose argmax a pixel is
 //
 //   KERNEL, STRIDE, PADDING   of the windows, vertical _H and horizontal _W
-//   INSIDE                    no window reaches beyond the image
+//   INSIDE                    no window extends beyond the image
 //
 // Rows are pixels of the map that a kernel writes or, for sums, of the pooled map; there are fewer than 2^31.
 
-#define CUT 255
+#define RELU_MASKED 255
 
-// Loops over the pixels of a window are unrolled where there are few.
+// Loops over the pixels of small windows are unrolled.
 #define UNROLLED_H (KERNEL_H * KERNEL_W <= 25 ? KERNEL_H : 1)
 #define UNROLLED_W (KERNEL_H * KERNEL_W <= 25 ? KERNEL_W : 1)
 
 typedef Vector<u8, VECTOR> Indices;
 
-// Calls `visit(position, x)` for every pixel of a window that is inside the image.
+// Calls `visit(position, x)` for every pixel of a window inside the image.
 template <typename Visit>
 __device__ __forceinline__ void visit_window(const X *x, u32 output, int channels, int height, int width,
                                              int out_height, int out_width, Visit visit) {
@@ -39,37 +39,39 @@ __device__ __forceinline__ void visit_window(const X *x, u32 output, int channel
 }
 
 extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, const float *weight,
-                                                 const float *bias, const float *mean, const float *spread,
+                                                 const float *bias, const float *mean,
+                                                 const float *variance_or_inverse,
                                                  float epsilon, int rows, int channels, int height, int width,
-                                                 int out_height, int out_width, TIMED) {
-    NOTE_TIMES;
+                                                 int out_height, int out_width, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channel = CHANNEL;
     if (channel >= channels) return;
-    const Affine affine(weight, bias, mean, spread, epsilon, channel);
+    const Affine affine(weight, bias, mean, variance_or_inverse, epsilon, channel);
     for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
         float best[VECTOR];
-        int winner[VECTOR];
+        int argmax[VECTOR];
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) winner[i] = -1, best[i] = 0.0f;
+        for (int i = 0; i < VECTOR; i++) argmax[i] = -1, best[i] = 0.0f;
         visit_window(x + channel, (u32)row, channels, height, width, out_height, out_width,
                      [&](int position, const Inputs &inputs) {
 #pragma unroll
                          for (int i = 0; i < VECTOR; i++) {
-                             float value = affine.of(widen(inputs.at[i]) - affine.mean[i], i);
-                             // NaN wins, and nothing wins over it.
+                             float value = affine.normalise(widen(inputs.at[i]) - affine.mean[i], i);
+                             // NaN is taken, and nothing compares larger.
                              bool loses = value <= best[i] || best[i] != best[i];
-                             if (winner[i] < 0 || !loses) best[i] = value, winner[i] = position;
+                             if (argmax[i] < 0 || !loses) best[i] = value, argmax[i] = position;
                          }
                      });
         i64 to = row * channels + channel;
         if (index) {
             Indices indices;
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) indices.at[i] = (u8)(RELU && best[i] <= 0.0f ? CUT : winner[i]);
+            for (int i = 0; i < VECTOR; i++)
+                indices.at[i] = (u8)(RELU && best[i] <= 0.0f ? RELU_MASKED : argmax[i]);
             *(Indices *)(index + to) = indices;
         }
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) best[i] = rectified(best[i]);
+        for (int i = 0; i < VECTOR; i++) best[i] = relu(best[i]);
         store(y + to, best);
     }
 }
@@ -78,8 +80,8 @@ extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, co
 extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, const u8 *index,
                                                      const float *mean, int rows, int channels, int height,
                                                      int width, int out_height, int out_width,
-                                                     double *shares, TIMED) {
-    NOTE_TIMES;
+                                                     double *partial_sums, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -89,33 +91,33 @@ extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, co
             i64 at = row * channels + channel;
             const Results gradients = *(const Results *)(dy + at);
             const Indices indices = *(const Indices *)(index + at);
-            float winners[VECTOR];
+            float maxima[VECTOR];
             bool won[VECTOR];
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) winners[i] = 0.0f, won[i] = false;
+            for (int i = 0; i < VECTOR; i++) maxima[i] = 0.0f, won[i] = false;
             visit_window(x + channel, (u32)row, channels, height, width, out_height, out_width,
                          [&](int position, const Inputs &inputs) {
 #pragma unroll
                              for (int i = 0; i < VECTOR; i++)
                                  if (indices.at[i] == position)
-                                     winners[i] = widen(inputs.at[i]), won[i] = true;
+                                     maxima[i] = widen(inputs.at[i]), won[i] = true;
                          });
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
                 float gradient = won[i] ? widen(gradients.at[i]) : 0.0f;
                 sums[i] += gradient;
-                sums[VECTOR + i] += gradient * (winners[i] - means[i]);
+                sums[VECTOR + i] += gradient * (maxima[i] - means[i]);
             }
         }
     }
-    write_sums(sums, channels, shares);
+    write_sums(sums, channels, partial_sums);
 }
 
-// The most windows that a row or column of the image is in.
+// The maximum number of windows that contain a row or column of the image.
 #define WINDOWS_H ((KERNEL_H + STRIDE_H - 1) / STRIDE_H)
 #define WINDOWS_W ((KERNEL_W + STRIDE_W - 1) / STRIDE_W)
 
-// The gradient of a pixel of the normalised map: from all windows whose argmax it is.
+// The gradient of a pixel of the normalised map: the sum over all windows whose argmax it is.
 __device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const u8 *index, u32 pixel,
                                        int channels, int height, int width, int out_height, int out_width) {
     u32 line = pixel / (u32)width, image = line / (u32)height;
@@ -158,13 +160,14 @@ __device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy
     add_products<ROWS>(sums, inputs, gradients, mean);
 }
 
-// The same sums where windows overlap: every pixel of x is read once, instead of once per window. Rows are
-// pixels of x.
+// batch_norm_pool_gradients for overlapping windows: every pixel of x is read once, instead of once per
+// window. Rows are pixels of x.
 extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const T *dy, const u8 *index,
                                                               const float *mean, int rows, int channels,
                                                               int height, int width, int out_height,
-                                                              int out_width, double *shares, TIMED) {
-    NOTE_TIMES;
+                                                              int out_width, double *partial_sums,
+                                                              TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -179,17 +182,17 @@ extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const 
             add_gathered<1>(sums, x, dy, index, means, (u32)row, 0, channels, height, width, out_height,
                             out_width);
     }
-    write_sums(sums, channels, shares);
+    write_sums(sums, channels, partial_sums);
 }
 
-// The sums are over all tiles of the batch.
-// Three blocks of 256 threads fit a multiprocessor.
+// The sums cover all tiles of the batch. Three blocks of 256 threads fit a multiprocessor.
 extern "C" __global__ void __launch_bounds__(256, 3)
     batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx, const float *weight,
                                   const float *bias, const float *mean, const float *inverse_deviation,
                                   const float *dweight, const float *dbias, int tiles, int rows,
-                                  int channels, int height, int width, int out_height, int out_width, TIMED) {
-    NOTE_TIMES;
+                                  int channels, int height, int width, int out_height, int out_width,
+                                  TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
@@ -216,8 +219,8 @@ extern "C" __global__ void batch_norm_pool_inference_backward(const T *dy, const
                                                               const float *mean, const float *variance,
                                                               float epsilon, int rows, int channels,
                                                               int height, int width, int out_height,
-                                                              int out_width, TIMED) {
-    NOTE_TIMES;
+                                                              int out_width, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, variance, epsilon, channel);

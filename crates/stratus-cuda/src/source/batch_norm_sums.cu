@@ -4,11 +4,12 @@
 //   forward    mean = Σ x / n, variance = Σ (x - mean)² / n
 //   backward   dbias = Σ dy, dweight = Σ dy · (x - mean) · inverse_deviation
 //
-// Sums take two launches. In the first, a thread sums a few rows in f32 and these in f64, then the block its
-// rows; it writes `shares` [blocks, 2, channels]. The second sums these, channel by channel in a fixed order.
+// Sums take two launches. In the first, a thread sums a few rows in f32 and these in f64, then the block sums
+// its rows; it writes `partial_sums` [blocks, 2, channels]. The second sums these, channel by channel in a
+// fixed order.
 
-// ROWS rows with a stride of `stride`. Squares are taken around the mean of these rows: with a mean that is
-// large against the deviation, f32 would lose them otherwise.
+// ROWS rows with a stride of `stride`. Squares are taken around the mean of these rows: with a mean much
+// larger than the deviation, f32 would lose them otherwise.
 template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, const X *x, i64 stride) {
     Inputs inputs[ROWS];
 #pragma unroll
@@ -21,8 +22,8 @@ template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, cons
         float mean = sum * (1.0f / ROWS);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float apart = widen(inputs[r].at[i]) - mean;
-            squares = fmaf(apart, apart, squares);
+            float delta = widen(inputs[r].at[i]) - mean;
+            squares = fmaf(delta, delta, squares);
         }
         double exact = sum;
         sums[i] += exact;
@@ -33,8 +34,8 @@ template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, cons
 
 // Σ x and Σ x².
 extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int channels, i64 stride,
-                                                 double *shares, TIMED) {
-    NOTE_TIMES;
+                                                 double *partial_sums, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -44,43 +45,43 @@ extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int chann
         for (; row + step < rows; row += 2 * step) add_moments<2>(sums, x + row * stride, step * stride);
         if (row < rows) add_moments<1>(sums, x + row * stride, 0);
     }
-    write_sums(sums, channels, shares);
+    write_sums(sums, channels, partial_sums);
 }
 
-// The sums of the blocks' shares for a channel; the threads of the first row get them.
-__device__ __forceinline__ void add_shares(double (&sums)[2], const double *shares, int count, int channel,
-                                           int channels) {
+// The sums of the blocks' partial sums for a channel; the threads of the first row get them.
+__device__ __forceinline__ void add_partial_sums(double (&sums)[2], const double *partial_sums, int count,
+                                                 int channel, int channels) {
     sums[0] = sums[1] = 0.0;
     if (channel < channels) {
 #pragma unroll 4
-        for (int share = threadIdx.y; share < count; share += blockDim.y) {
-            sums[0] += shares[(i64)share * 2 * channels + channel];
-            sums[1] += shares[((i64)share * 2 + 1) * channels + channel];
+        for (int part_index = threadIdx.y; part_index < count; part_index += blockDim.y) {
+            sums[0] += partial_sums[(i64)part_index * 2 * channels + channel];
+            sums[1] += partial_sums[((i64)part_index * 2 + 1) * channels + channel];
         }
     }
     sum_rows<2, 1024>(sums);
 }
 
-// From sums to statistics; a thread of the first row of its block has a channel. Until the last tile of a
+// From sums to statistics; each thread of the first row of its block has a channel. Until the last tile of a
 // batch, `inverse_deviation` holds the number of tiles so far.
-extern "C" __global__ void batch_norm_settle(const double *shares, int count, int channels, double rows,
+extern "C" __global__ void batch_norm_finish(const double *partial_sums, int count, int channels, double rows,
                                              int is_first, int is_last, double epsilon, double momentum,
                                              float *running_mean, float *running_var, float *mean,
-                                             float *inverse_deviation, double *moments, TIMED) {
-    NOTE_TIMES;
+                                             float *inverse_deviation, double *moments, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     double sums[2];
-    add_shares(sums, shares, count, channel, channels);
+    add_partial_sums(sums, partial_sums, count, channel, channels);
     if (threadIdx.y != 0 || channel >= channels) return;
     double average = sums[0] / rows, squares = sums[1] - sums[0] * average, total = rows;
-    // Rounding may give a negative number. NaN stays.
+    // Rounding may give a negative number. NaN is propagated.
     if (squares < 0.0) squares = 0.0;
     if (!is_first) {
         double before = rows * inverse_deviation[channel];
         total += before;
-        double apart = average - moments[channel];
-        average = moments[channel] + apart * rows / total;
-        squares += moments[channels + channel] + apart * apart * before * rows / total;
+        double delta = average - moments[channel];
+        average = moments[channel] + delta * rows / total;
+        squares += moments[channels + channel] + delta * delta * before * rows / total;
     }
     moments[channel] = average;
     moments[channels + channel] = squares;
@@ -100,19 +101,19 @@ __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, 
                                               i64 row, i64 x_stride, i64 y_stride) {
     i64 step = ROW_STEP;
     Inputs inputs[ROWS];
-    Results of_y[ROWS];
+    Results y_value[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         inputs[r] = *(const Inputs *)(x + (row + r * step) * x_stride);
-        of_y[r] = *(const Results *)(dy + (row + r * step) * y_stride);
+        y_value[r] = *(const Results *)(dy + (row + r * step) * y_stride);
     }
     float gradients[ROWS][VECTOR];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            float value = affine.of(widen(inputs[r].at[i]) - affine.mean[i], i);
-            gradients[r][i] = RELU && value <= 0.0f ? 0.0f : widen(of_y[r].at[i]);
+            float value = affine.normalise(widen(inputs[r].at[i]) - affine.mean[i], i);
+            gradients[r][i] = RELU && value <= 0.0f ? 0.0f : widen(y_value[r].at[i]);
         }
     }
     add_products<ROWS>(sums, inputs, gradients, affine.mean);
@@ -121,8 +122,9 @@ __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, 
 extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const float *weight,
                                                 const float *bias, const float *mean,
                                                 const float *inverse_deviation, i64 rows, int channels,
-                                                i64 x_stride, i64 y_stride, double *shares, TIMED) {
-    NOTE_TIMES;
+                                                i64 x_stride, i64 y_stride, double *partial_sums,
+                                                TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -133,23 +135,23 @@ extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const f
             add_gradients<4>(sums, affine, x, dy, row, x_stride, y_stride);
         for (; row < rows; row += step) add_gradients<1>(sums, affine, x, dy, row, x_stride, y_stride);
     }
-    write_sums(sums, channels, shares);
+    write_sums(sums, channels, partial_sums);
 }
 
-// The gradient of relu(y) for a sum `y`, in place: adds `part` to `dy`, where there is one, and clears it
-// where y <= 0. The sums are of the rounded gradients that are stored, which later steps read.
+// The gradient of relu(y) for a sum `y`, in place: adds `part` to `dy`, if there is one, and clears it where
+// y <= 0. The sums are those of the rounded gradients as stored, which later steps read.
 template <int ROWS, bool ADDS>
-__device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR], const X *x, const T *y,
-                                         const T *part, T *dy, i64 row, i64 stride) {
+__device__ __forceinline__ void mask_rows(Sums &sums, const float (&mean)[VECTOR], const X *x, const T *y,
+                                          const T *part, T *dy, i64 row, i64 stride) {
     i64 step = ROW_STEP;
     Inputs inputs[ROWS];
-    Results of_y[ROWS], parts[ROWS], of_dy[ROWS];
+    Results y_value[ROWS], parts[ROWS], dy_value[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         i64 at = (row + r * step) * stride;
         inputs[r] = *(const Inputs *)(x + at);
-        of_y[r] = *(const Results *)(y + at);
-        of_dy[r] = *(const Results *)(dy + at);
+        y_value[r] = *(const Results *)(y + at);
+        dy_value[r] = *(const Results *)(dy + at);
         if (ADDS) parts[r] = *(const Results *)(part + at);
     }
     float gradients[ROWS][VECTOR];
@@ -157,21 +159,21 @@ __device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR]
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            float gradient = widen(of_dy[r].at[i]);
+            float gradient = widen(dy_value[r].at[i]);
             if (ADDS) gradient += widen(parts[r].at[i]);
-            // Nothing passes where y is NaN.
-            if (!(widen(of_y[r].at[i]) > 0.0f)) gradient = 0.0f;
-            narrow(gradient, of_dy[r].at[i]);
-            gradients[r][i] = widen(of_dy[r].at[i]);
+            // No gradient passes where y is NaN.
+            if (!(widen(y_value[r].at[i]) > 0.0f)) gradient = 0.0f;
+            narrow(gradient, dy_value[r].at[i]);
+            gradients[r][i] = widen(dy_value[r].at[i]);
         }
-        *(Results *)(dy + (row + r * step) * stride) = of_dy[r];
+        *(Results *)(dy + (row + r * step) * stride) = dy_value[r];
     }
     add_products<ROWS>(sums, inputs, gradients, mean);
 }
 
 template <bool ADDS>
-__device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy, const float *means,
-                                    i64 rows, int channels, double *shares) {
+__device__ __forceinline__ void mask(const X *x, const T *y, const T *part, T *dy, const float *means,
+                                     i64 rows, int channels, double *partial_sums) {
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -181,34 +183,35 @@ __device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy
         x += channel, y += channel, dy += channel;
         if (ADDS) part += channel;
         for (; row + step < rows; row += 2 * step)
-            cut_rows<2, ADDS>(sums, mean, x, y, part, dy, row, channels);
-        if (row < rows) cut_rows<1, ADDS>(sums, mean, x, y, part, dy, row, channels);
+            mask_rows<2, ADDS>(sums, mean, x, y, part, dy, row, channels);
+        if (row < rows) mask_rows<1, ADDS>(sums, mean, x, y, part, dy, row, channels);
     }
-    write_sums(sums, channels, shares);
+    write_sums(sums, channels, partial_sums);
 }
 
-extern "C" __global__ void batch_norm_cut_gradients(const X *x, const T *y, T *dy, const float *mean,
-                                                    i64 rows, int channels, double *shares, TIMED) {
-    NOTE_TIMES;
-    cut<false>(x, y, 0, dy, mean, rows, channels, shares);
+extern "C" __global__ void batch_norm_masked_gradients(const X *x, const T *y, T *dy, const float *mean,
+                                                       i64 rows, int channels, double *partial_sums,
+                                                       TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    mask<false>(x, y, 0, dy, mean, rows, channels, partial_sums);
 }
 
-extern "C" __global__ void batch_norm_add_cut_gradients(const X *x, const T *y, const T *part, T *dy,
-                                                        const float *mean, i64 rows, int channels,
-                                                        double *shares, TIMED) {
-    NOTE_TIMES;
-    cut<true>(x, y, part, dy, mean, rows, channels, shares);
+extern "C" __global__ void batch_norm_add_masked_gradients(const X *x, const T *y, const T *part, T *dy,
+                                                           const float *mean, i64 rows, int channels,
+                                                           double *partial_sums, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    mask<true>(x, y, part, dy, mean, rows, channels, partial_sums);
 }
 
-// From sums to the gradients of the parameters; a thread of the first row of its block has a channel.
-extern "C" __global__ void batch_norm_settle_gradients(const double *shares, int count, int channels,
+// From sums to the gradients of the parameters; each thread of the first row of its block has a channel.
+extern "C" __global__ void batch_norm_finish_gradients(const double *partial_sums, int count, int channels,
                                                        const float *inverse_deviation, int is_first,
                                                        int is_last, float *dweight, float *dbias,
-                                                       double *totals, TIMED) {
-    NOTE_TIMES;
+                                                       double *totals, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     double sums[2];
-    add_shares(sums, shares, count, channel, channels);
+    add_partial_sums(sums, partial_sums, count, channel, channels);
     if (threadIdx.y != 0 || channel >= channels) return;
     if (!is_first) {
         sums[0] += totals[channel];
@@ -222,8 +225,8 @@ extern "C" __global__ void batch_norm_settle_gradients(const double *shares, int
 }
 
 EXPORT(batch_norm_statistics)
-EXPORT(batch_norm_settle)
+EXPORT(batch_norm_finish)
 EXPORT(batch_norm_gradients)
-EXPORT(batch_norm_cut_gradients)
-EXPORT(batch_norm_add_cut_gradients)
-EXPORT(batch_norm_settle_gradients)
+EXPORT(batch_norm_masked_gradients)
+EXPORT(batch_norm_add_masked_gradients)
+EXPORT(batch_norm_finish_gradients)

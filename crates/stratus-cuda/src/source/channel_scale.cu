@@ -1,10 +1,10 @@
-// A factor for each channel of a sample, of channels-last maps [N][pixels][C] and factors [N][C]; the
-// gradient of the factors.
+// A factor per sample and channel, for channels-last maps [N][pixels][C] and factors [N][C]; the gradient of
+// the factors.
 
 // y = x s. An item is VECTOR channels of a pixel.
 extern "C" __global__ void channel_scale(const T *x, const T *factors, T *y, i64 items, int groups,
-                                         int pixels, TIMED) {
-    NOTE_TIMES;
+                                         int pixels, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     i64 step = (i64)gridDim.x * blockDim.x;
     for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {
         i64 n = item / groups / pixels, group = item % groups;
@@ -17,11 +17,11 @@ extern "C" __global__ void channel_scale(const T *x, const T *factors, T *y, i64
     }
 }
 
-// ds = Σ x dy over the pixels. A block has 32 vectors of channels of a sample, and eight threads for each,
-// which divide the pixels.
+// ds = Σ x dy over the pixels. A block has 32 vectors of channels of a sample, with eight threads each, which
+// divide the pixels.
 extern "C" __global__ void channel_scale_gradient(const T *x, const T *dy, T *gradient, int groups,
-                                                  int chunks, int pixels, TIMED) {
-    NOTE_TIMES;
+                                                  int chunks, int pixels, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     __shared__ float sums[8][VECTOR][32];
     int n = blockIdx.x / chunks, group = blockIdx.x % chunks * 32 + threadIdx.x;
     i64 channels = (i64)groups * VECTOR;

@@ -1,9 +1,9 @@
-// Channels in another order, or some of them, of channels-last maps: rows of channels, one of each pixel.
+// Channel shuffle and slices of channels-last maps: rows of channels, one per pixel.
 
-// y: the `taken` channels of x from the channel `first` on, of `each` channels a group, groups in turn.
+// y: the `taken` channels of x starting with `first`, interleaved over groups of `each` channels.
 extern "C" __global__ void select_channels(const T *x, T *y, i64 items, int channels, int first, int taken,
-                                           int groups, TIMED) {
-    NOTE_TIMES;
+                                           int groups, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int each = taken / groups;
     i64 step = (i64)gridDim.x * blockDim.x;
     for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {
@@ -13,10 +13,10 @@ extern "C" __global__ void select_channels(const T *x, T *y, i64 items, int chan
     }
 }
 
-// The other way round: dx has `channels`, of which those that were not taken are zero.
+// The inverse: dx has `channels` channels, of which those that were not taken are zero.
 extern "C" __global__ void place_channels(const T *dy, T *dx, i64 items, int channels, int first, int taken,
-                                          int groups, TIMED) {
-    NOTE_TIMES;
+                                          int groups, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int each = taken / groups;
     i64 step = (i64)gridDim.x * blockDim.x;
     for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {

@@ -1,16 +1,16 @@
-// Gradient clipping by the global norm. Two doubles: the sum of squares so far, and what gradients are
-// multiplied by. Sums are made by blocks whose number depends on the tensor and the GPU alone, and added in
-// their order.
+// Gradient clipping by the global norm. `norm` holds two doubles: the sum of squares so far, and the factor
+// of the gradients. The number of blocks of a sum depends only on the tensor and the GPU, and their sums are
+// added in order.
 
 __device__ __forceinline__ void add_to_norm(double *norm, double squares, int is_first) {
     norm[0] = is_first ? squares : norm[0] + squares;
     norm[1] = 1.0;
 }
 
-// `partial[block]` is the sum of the block's squares. A block alone adds it to the norm.
+// `partial[block]` is the sum of the block's squares. A single block adds it to the norm directly.
 extern "C" __global__ void sum_of_squares(const T *gradient, double *partial, double *norm, i64 count,
-                                          int is_first, TIMED) {
-    NOTE_TIMES;
+                                          int is_first, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;
     double squares = 0.0;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += step) {
@@ -28,24 +28,26 @@ extern "C" __global__ void sum_of_squares(const T *gradient, double *partial, do
 }
 
 // One block.
-extern "C" __global__ void add_squares(const double *partial, double *norm, int blocks, int is_first, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void add_squares(const double *partial, double *norm, int blocks, int is_first,
+                                       TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     double squares = 0.0;
     for (int block = threadIdx.x; block < blocks; block += blockDim.x) squares += partial[block];
     squares = block_sum(squares);
     if (threadIdx.x == 0) add_to_norm(norm, squares, is_first);
 }
 
-// One thread. NaN passes.
-extern "C" __global__ void clip_factor(double *norm, double max_norm, const float *loss_scale, TIMED) {
-    NOTE_TIMES;
+// One thread. NaN is propagated.
+extern "C" __global__ void clip_factor(double *norm, double max_norm, const float *loss_scale,
+                                       TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const double ratio = max_norm / (sqrt(norm[0]) * read_loss_scale(loss_scale).inverse + 1e-6);
     norm[1] = ratio >= 1.0 ? 1.0 : ratio;
 }
 
 // Grid-stride loop over the elements, VECTOR at a time.
-extern "C" __global__ void clip_gradient(const double *norm, T *gradient, i64 count, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void clip_gradient(const double *norm, T *gradient, i64 count, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const float factor = (float)norm[1];
     if (factor == 1.0f) return;
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;

@@ -1,12 +1,12 @@
-// Types, conversions, vectors and sums over a block: the beginning of every source.
+// Types, conversions, vectors and sums over a block: the prefix of every source.
 //
-// NVRTC compiles without headers. The emulation defines EMULATED and provides in emulate.h what CUDA C adds
-// to C++.
+// NVRTC compiles without headers. The emulation defines EMULATED and provides the language extensions of CUDA
+// C in emulate.h.
 //
 // Conventions
 //   kernels        `extern "C" __global__`, repeated as EXPORT(name) at the end of the file; their last
-//                  parameters are TIMED, their first statement NOTE_TIMES (behind the return of threads that
-//                  have nothing to do, where that saves registers: a block's first thread always has)
+//                  parameters are TIMESTAMP_PARAMS, their first statement RECORD_TIMESTAMPS (after the return
+//                  of idle threads, if that saves registers: a block's first thread is never idle)
 //   shared memory  of a size known at the launch: DYNAMIC_SHARED(type, name)
 //   T, VECTOR      the type of elements, and how many a thread loads at once (16 bytes, or 1 element)
 //   feature maps   channels last: [N, H, W, C] in memory; filters [K, KH, KW, C]
@@ -36,22 +36,22 @@ __device__ __forceinline__ u64 device_time() {
 #endif
 }
 
-// Where a kernel is asked to, it notes when its first block begins, and when its last one ends: the first
-// thread of each block, behind all that it does. The clock only goes forward, so that the largest time is
-// that of this run, whatever an earlier one has left.
-#define TIMED u64 *begun_at, u64 *ended_at
-#define NOTE_TIMES const NotedTimes noted_times(begun_at, ended_at)
+// If the pointers are set: block 0 stores its start, and the first thread of every block takes `atomicMax` of
+// its end, after all its work. The clock only advances, so the maximum is that of this run, whatever an
+// earlier one has stored.
+#define TIMESTAMP_PARAMS u64 *started_at, u64 *ended_at
+#define RECORD_TIMESTAMPS const KernelTimestamps kernel_timestamps(started_at, ended_at)
 
-struct NotedTimes {
+struct KernelTimestamps {
     u64 *ended_at;
     static __device__ __forceinline__ bool is_first_thread() {
         return (threadIdx.x | threadIdx.y | threadIdx.z) == 0;
     }
-    __device__ __forceinline__ NotedTimes(u64 *begun_at, u64 *to) : ended_at(to) {
-        if (begun_at && is_first_thread() && (blockIdx.x | blockIdx.y | blockIdx.z) == 0)
-            *begun_at = device_time();
+    __device__ __forceinline__ KernelTimestamps(u64 *started_at, u64 *to) : ended_at(to) {
+        if (started_at && is_first_thread() && (blockIdx.x | blockIdx.y | blockIdx.z) == 0)
+            *started_at = device_time();
     }
-    __device__ __forceinline__ ~NotedTimes() {
+    __device__ __forceinline__ ~KernelTimestamps() {
         if (ended_at && is_first_thread()) atomicMax(ended_at, device_time());
     }
 };
@@ -79,7 +79,7 @@ __device__ __forceinline__ float widen(f16 x) {
     if (size >= 0x0f800000u)
         size |= size == 0x0f800000u ? 0x7f800000u : 0x7fc00000u;
     else
-        // A float's exponents begin 112 lower. The product is exact for subnormal numbers too.
+        // The exponents of a float start 112 lower. The product is exact for subnormal numbers too.
         size = __float_as_uint(__uint_as_float(size) * 0x1p112f);
     return __uint_as_float(sign | size);
 #endif
@@ -87,7 +87,7 @@ __device__ __forceinline__ float widen(f16 x) {
 __device__ __forceinline__ double widen(double x) { return x; }
 
 #ifdef __CUDA_ARCH__
-// The lower and the upper of two elements in a word.
+// The lower and upper of two elements in a word.
 template <typename E> __device__ __forceinline__ float widen_lower(u32 word) { return widen(E{(u16)word}); }
 template <typename E> __device__ __forceinline__ float widen_upper(u32 word) {
     return widen(E{(u16)(word >> 16)});

@@ -1,8 +1,8 @@
 // Concatenation of matrices [rows, width] along their columns, and copies of ranges of columns. Feature maps
 // are matrices of pixels and channels.
 //
-// Grid-stride loops over the vectors of a matrix. The row and column of the next vector follow by additions,
-// without divisions.
+// Grid-stride loops over the vectors of a matrix. The row and column of the next vector are computed by
+// additions, without divisions.
 
 // Copies `width` vectors of every row; rows have strides of `from_row` and `to_row` elements.
 __device__ __forceinline__ void copy(const T *from, i64 from_row, T *to, i64 to_row, i64 rows, u32 width) {
@@ -24,8 +24,8 @@ __device__ __forceinline__ void copy(const T *from, i64 from_row, T *to, i64 to_
 }
 
 extern "C" __global__ void copy_rows(const T *from, i64 from_row, T *to, i64 to_row, i64 rows, int width,
-                                     TIMED) {
-    NOTE_TIMES;
+                                     TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     copy(from, from_row, to, to_row, rows, (u32)width);
 }
 
@@ -34,12 +34,13 @@ extern "C" __global__ void join_rows(T *to, i64 to_row, i64 rows, const T *x0, c
                                      const T *x3, const T *x4, const T *x5, const T *x6, const T *x7,
                                      const T *x8, const T *x9, const T *x10, const T *x11, const T *x12,
                                      const T *x13, int w0, int w1, int w2, int w3, int w4, int w5, int w6,
-                                     int w7, int w8, int w9, int w10, int w11, int w12, int w13, TIMED) {
-    NOTE_TIMES;
+                                     int w7, int w8, int w9, int w10, int w11, int w12, int w13,
+                                     TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const T *from = x0;
     int width = w0;
     i64 before = 0, sum = 0;
-// Without an array, which would be in local memory.
+// Not an array, which would be in local memory.
 #define CHOOSE(i)                \
     if (blockIdx.y == i) {       \
         from = x##i;             \

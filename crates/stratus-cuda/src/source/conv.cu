@@ -1,13 +1,12 @@
-// Plain convolutions of any geometry, for what cuDNN has no kernel for, and for tests: a thread per element
-// of the result, with a sum in f64. x [N, H, W, C], w [K, KH, KW, C / groups], y [N, OH, OW, K].
+// Plain convolutions of any geometry, for convolutions without a cuDNN kernel, and for tests: a thread per
+// element of the result, with a sum in f64. x [N, H, W, C], w [K, KH, KW, C / groups], y [N, OH, OW, K].
 //
 //   forward           y[n, p, q, k] = Σ_rsc x[n, p · stride - pad + r · dilation, …, c] · w[k, r, s, c]
 //   data gradient     dx[n, h, w, c] = Σ_rsk dy[n, p, q, k] · w[k, r, s, c] over the (p, q) that read (h, w)
 //                     by tap (r, s)
 //   weight gradient   dw[k, r, s, c] = Σ_npq dy[n, p, q, k] · x[n, p · stride - pad + r · dilation, …, c]
 //
-// Here too: bias and ReLU after a convolution in one pass, and the sums over rows that are gradients of
-// biases.
+// Also: bias and ReLU after a convolution in one pass, and the sums over rows for the gradients of biases.
 
 #define GEOMETRY_PARAMETERS                                                                             \
     int channels, int height, int width, int outputs, int out_height, int out_width, int kernel_h,      \
@@ -15,8 +14,8 @@
         int groups
 
 extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 count, GEOMETRY_PARAMETERS,
-                                        TIMED) {
-    NOTE_TIMES;
+                                        TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int o = at % outputs;
@@ -41,8 +40,8 @@ extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 c
 }
 
 extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *dx, i64 count,
-                                              GEOMETRY_PARAMETERS, TIMED) {
-    NOTE_TIMES;
+                                              GEOMETRY_PARAMETERS, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = at % channels;
@@ -71,8 +70,8 @@ extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *d
 }
 
 extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float *dweight, i64 count,
-                                                 i64 batch, GEOMETRY_PARAMETERS, TIMED) {
-    NOTE_TIMES;
+                                                 i64 batch, GEOMETRY_PARAMETERS, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = at % group_in;
@@ -96,9 +95,9 @@ extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float 
     }
 }
 
-// Adds a bias [columns] to rows of `columns` elements in place, with a ReLU if RELU. NaN passes.
-extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int columns, TIMED) {
-    NOTE_TIMES;
+// Adds a bias [columns] to rows of `columns` elements in place, with ReLU if RELU. NaN is propagated.
+extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int columns, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count;
          at += (i64)gridDim.x * blockDim.x * VECTOR) {
         int column = at % columns;
@@ -115,8 +114,8 @@ extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int colu
 
 // Sums over the rows of a matrix [rows, columns], in gridDim.y parts. A block has 32 threads along the
 // columns, VECTOR columns each, and 8 along the rows.
-extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int columns, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int columns, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     __shared__ double sums[8][32 * VECTOR];
     int column = (blockIdx.x * 32 + threadIdx.x) * VECTOR;
     i64 part = (rows + gridDim.y - 1) / gridDim.y;
@@ -126,7 +125,7 @@ extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int c
     for (int i = 0; i < VECTOR; i++) sum[i] = 0;
     if (column < columns) {
         for (i64 row = first + threadIdx.y; row < end; row += 32) {
-            // Four rows at a time, whose loads are in flight together.
+            // Four rows at a time, with concurrent loads.
             float v[4][VECTOR];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -155,8 +154,9 @@ extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int c
     }
 }
 
-extern "C" __global__ void sum_parts(const double *partial, float *sum, int parts, int columns, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void sum_parts(const double *partial, float *sum, int parts, int columns,
+                                     TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= columns) return;
     double whole = 0;

@@ -1,21 +1,21 @@
-// Convolutions of f32 maps on the GPU's ordinary units as implicit GEMM, for one group: all three passes.
+// Convolutions of f32 maps on the GPU's f32 units as implicit GEMM, for one group: all three passes.
 //
 //   PASS          rows              columns            depth
 //   0 forward     pixels of y       outputs            (tap, channel)
 //   1 data        pixels of x       channels           (tap, output)
 //   2 weights     outputs           (tap, channel)     pixels of y
 //
-// Sums are more exact than f32 additions one after the other, as in cuDNN: a thread adds up runs of RUN
-// products in f32, and adds runs to the total with compensation (Kahan), keeping the lost part in bf16. The
-// error is that of RUN additions, however long the sum is.
+// Sums are more exact than sequential f32 additions, as in cuDNN: a thread adds up runs of RUN products in
+// f32, and adds the runs to the total with compensation (Kahan), keeping the lost part in bf16. The error is
+// that of RUN additions, however long the sum is.
 //
 // PASS 1 takes one launch per phase, stride_h · stride_w of them: pixels of x with equal coordinates modulo
-// the stride meet the same taps. There `map`, which is gathered, is dy, and the result is dx.
+// the stride have the same taps. In it `map`, the gathered map, is dy, and the result is dx.
 //
 //   grid     tiles of rows x columns; z: parts of the depth (split-K, summed by add_exactly)
 //   block    TILE_M x TILE_N, over the depth TILE_K at a time; BLOCKS resident per multiprocessor
-//   thread   MICRO_M x MICRO_N: as many registers for runs, as many for totals, half as many for what was
-//            lost
+//   thread   MICRO_M x MICRO_N: equal numbers of registers for runs and totals, half that number for the
+//            lost parts
 //   shared   a pipeline of STAGES stages, TILE_K · (TILE_M + TILE_N) · 4 bytes each, all but one being
 //            copied; in PASS 0 and 1 a table of 16 bytes per row
 //
@@ -28,35 +28,38 @@ const int TILE_K = 16, RUN = 64;
 const int THREADS_M = TILE_M / MICRO_M, THREADS_N = TILE_N / MICRO_N, THREADS = THREADS_M * THREADS_N;
 const int STAGE_A = TILE_M * TILE_K * 4, STAGE_B = TILE_N * TILE_K * 4, STAGE = STAGE_A + STAGE_B;
 const bool DEEP_A = PASS != 2, DEEP_B = PASS == 0;
-// Of deep factors: threads that load a row, and rows loaded at once. Below, the same of factors that are not
-// deep.
-const int WIDE = VECTOR_A ? 4 : 16, HIGH = THREADS / WIDE;
+// For deep factors: threads that load a row, and rows loaded at once. The same follows for factors that are
+// not deep.
+const int THREADS_PER_ROW = VECTOR_A ? 4 : 16, ROWS_PER_PASS = THREADS / THREADS_PER_ROW;
 const int QUADS_M = TILE_M / 4, QUADS_N = TILE_N / 4, ROWS_A = THREADS / QUADS_M, ROWS_B = THREADS / QUADS_N;
 static_assert(MICRO_M % 4 == 0 && MICRO_N % 4 == 0 && THREADS_M % 4 == 0 && THREADS_N % 8 == 0,
               "warps are 4 x 8 threads");
 static_assert(TILE_K % ROWS_A == 0 && TILE_K % ROWS_B == 0, "threads load whole rows of a stage");
-static_assert(!DEEP_A || (TILE_M % HIGH == 0 && (!DEEP_B || TILE_N % HIGH == 0) && HIGH % 8 == 0),
-              "threads load as much as others");
+static_assert(!DEEP_A || (TILE_M % ROWS_PER_PASS == 0 && (!DEEP_B || TILE_N % ROWS_PER_PASS == 0) &&
+                          ROWS_PER_PASS % 8 == 0),
+              "all threads load the same amount");
 
 // A row outside of every map.
 const int NOWHERE = -(1 << 30);
 
 // The position of a chunk of a deep factor, in bytes.
-__device__ __forceinline__ int place(int row, int chunk) { return (row * 4 + (chunk ^ (row >> 1 & 3))) * 16; }
+__device__ __forceinline__ int swizzled_offset(int row, int chunk) {
+    return (row * 4 + (chunk ^ (row >> 1 & 3))) * 16;
+}
 
-// The position in a row `distance` after another, from that one's position: by exclusive or, so that one
+// The position in the row `distance` after another, computed from that position by exclusive or, so that one
 // register serves all chunks.
-__device__ __forceinline__ int place_from(int first, int distance, int chunk) {
+__device__ __forceinline__ int swizzled_offset_from(int first, int distance, int chunk) {
     return (first ^ (chunk ^ (distance >> 1 & 3)) * 16) + distance * 64;
 }
 
-// Row i of a thread's MICRO rows, of `threads` threads along that side: groups of four neighbouring rows,
-// `threads` groups from one group of a thread to its next.
+// Row i of a thread's MICRO rows, with `threads` threads along that side: groups of four neighbouring rows,
+// `threads` groups between two groups of a thread.
 __device__ __forceinline__ int member(int own, int i, int threads) {
     return (own + i / 4 * threads) * 4 + i % 4;
 }
 
-// The same for a row in shared memory of a deep factor, where neighbouring threads read neighbouring rows.
+// The row of a deep factor in shared memory, where neighbouring threads read neighbouring rows.
 __device__ __forceinline__ int member_at(int row, int threads) {
     return member(row % threads, row / threads, threads);
 }
@@ -74,21 +77,21 @@ struct Depth {
         : channel(at % channels), w(at / channels % taps_w), h(at / channels / taps_w) {}
 
     // Advances by this many taps and channels.
-    __device__ __forceinline__ void go_on(int by_h, int by_w, int by_channel, int channels, int taps_w) {
+    __device__ __forceinline__ void advance(int by_h, int by_w, int by_channel, int channels, int taps_w) {
         channel += by_channel, w += by_w, h += by_h;
         if (channel >= channels) channel -= channels, w++;
         if (w >= taps_w) w -= taps_w, h++;
     }
 };
 
-// The product of `count` stages. `fetch` begins to load the next stage into a slot.
+// The product of `count` stages. `fetch` starts loading the next stage into a slot.
 template <typename Fetch>
 __device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch fetch,
                                          float (&total)[MICRO_M][MICRO_N]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int own_m = warp % (THREADS_M / 4) * 4 + lane / 8, own_n = warp / (THREADS_M / 4) * 8 + lane % 8;
     float run[MICRO_M][MICRO_N];
-    // The lost parts of additions to the total: two bf16 in a word.
+    // The lost parts of additions to the total: two bf16 per word.
     u32 lost[MICRO_M][MICRO_N / 2];
 #pragma unroll
     for (int i = 0; i < MICRO_M; i++) {
@@ -103,14 +106,14 @@ __device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch
 #pragma unroll 1
     for (int stage = 0; stage < count; stage++) {
         // This thread's copies of the stage are complete, and after the barrier those of all threads. All
-        // have also read the stage that is overwritten next.
+        // threads have also read the stage that is overwritten next.
         wait_copies<STAGES - 2>();
         __syncthreads();
         if (stage + STAGES - 1 < count) fetch((stage + STAGES - 1) % STAGES);
         commit_copies();
         const int begin = stage % STAGES * STAGE;
-        const int a = begin + (DEEP_A ? place(own_m, 0) : own_m * 16),
-                  b = begin + STAGE_A + (DEEP_B ? place(own_n, 0) : own_n * 16);
+        const int a = begin + (DEEP_A ? swizzled_offset(own_m, 0) : own_m * 16),
+                  b = begin + STAGE_A + (DEEP_B ? swizzled_offset(own_n, 0) : own_n * 16);
 #pragma unroll
         for (int chunk = 0; chunk < TILE_K / 4; chunk++) {
             float right[4][MICRO_N];
@@ -118,7 +121,7 @@ __device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch
             for (int j = 0; j < MICRO_N; j++) {
                 float four[4];
                 if constexpr (DEEP_B) {
-                    read_four(shared + place_from(b, j * THREADS_N, chunk), four);
+                    read_four(shared + swizzled_offset_from(b, j * THREADS_N, chunk), four);
 #pragma unroll
                     for (int e = 0; e < 4; e++) right[e][j] = four[e];
                 } else {
@@ -131,7 +134,7 @@ __device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch
             for (int i = 0; i < MICRO_M; i++) {
                 float four[4];
                 if constexpr (DEEP_A) {
-                    read_four(shared + place_from(a, i * THREADS_M, chunk), four);
+                    read_four(shared + swizzled_offset_from(a, i * THREADS_M, chunk), four);
 #pragma unroll
                     for (int e = 0; e < 4; e++)
 #pragma unroll
@@ -167,7 +170,7 @@ __device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch
     }
 }
 
-// Writes a thread's results. `row_of` gives the row of the result, or below 0 where there is none.
+// Writes a thread's results. `row_of` returns the row of the result, or a negative number if there is none.
 template <typename RowOf>
 __device__ __forceinline__ void write(float *to, int first_column, int columns, RowOf row_of,
                                       const float (&total)[MICRO_M][MICRO_N]) {
@@ -195,8 +198,8 @@ __device__ __forceinline__ void write(float *to, int first_column, int columns, 
 }
 
 #if PASS < 2
-// Passes 0 and 1. `map` [N, height, width, channels] is gathered; pixel (h, w) of rows_h x rows_w pixels per
-// image
+// Passes 0 and 1. `map` [N, height, width, channels] is gathered. For each image, pixel (h, w) of
+// rows_h x rows_w
 //   reads tap (i, j) at row h · step_h + first_h + i · tap_h of `map`, and the column alike,
 //   is written to row h · result_step_h + result_first_h of the result, and the column alike.
 // Tap (i, j) of taps_h x taps_w is row first_tap_h + i · next_tap_h of the filter, and the column alike.
@@ -207,8 +210,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
              int taps_h, int taps_w, int result_height, int result_width, int result_step_h,
              int result_step_w, int result_first_h, int result_first_w, int kernel_h, int kernel_w,
              int first_tap_h, int first_tap_w, int next_tap_h, int next_tap_w, int move_ah, int move_aw,
-             int move_ac, int move_bh, int move_bw, int move_bc, TIMED) {
-    NOTE_TIMES;
+             int move_ac, int move_bh, int move_bw, int move_bc, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x;
@@ -216,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int first_column = blockIdx.x % across * TILE_N, first_row = blockIdx.x / across * TILE_M;
     const int begin = min((int)blockIdx.z * part, depth), end = min(begin + part, depth);
 
-    // Of each row in shared memory: row, column and offset of its first tap in `map`, and its row of the
+    // For each row in shared memory: row, column and offset of its first tap in `map`, and its row of the
     // result.
     int4 *table = (int4 *)(shared + STAGES * STAGE);
     for (int i = thread; i < TILE_M; i += THREADS) {
@@ -230,8 +233,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     __syncthreads();
 
-    // The thread's part of loading the gathered factor: a chunk, or an element, of every HIGH-th row.
-    const int row_a = thread / WIDE, depth_a = thread % WIDE * (16 / WIDE);
+    // The thread's part of loading the gathered factor: a chunk, or an element, of every ROWS_PER_PASS-th
+    // row.
+    const int row_a = thread / THREADS_PER_ROW, depth_a = thread % THREADS_PER_ROW * (16 / THREADS_PER_ROW);
     Depth a(begin + depth_a, channels, taps_w);
 #if PASS == 1
     const int quad_b = thread % QUADS_N, row_b = thread / QUADS_N;
@@ -239,15 +243,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
 
     auto fetch = [&](int slot) {
-        const int into = slot * STAGE + place(row_a, depth_a / 4) + depth_a % 4 * 4;
+        const int into = slot * STAGE + swizzled_offset(row_a, depth_a / 4) + depth_a % 4 * 4;
         const int h = a.h < taps_h ? a.h * tap_h : NOWHERE, w = a.w * tap_w;
         const int tap = (a.h * tap_h * width + w) * channels + a.channel;
 #pragma unroll
-        for (int pass = 0; pass < TILE_M / HIGH; pass++) {
-            const int4 of_row = table[row_a + pass * HIGH];
-            const bool inside = (u32)(of_row.x + h) < (u32)height && (u32)(of_row.y + w) < (u32)width;
-            const float *from = inside ? map + (of_row.z + tap) : map;
-            const int to = into + pass * HIGH * 64;
+        for (int pass = 0; pass < TILE_M / ROWS_PER_PASS; pass++) {
+            const int4 row_entry = table[row_a + pass * ROWS_PER_PASS];
+            const bool inside = (u32)(row_entry.x + h) < (u32)height && (u32)(row_entry.y + w) < (u32)width;
+            const float *from = inside ? map + (row_entry.z + tap) : map;
+            const int to = into + pass * ROWS_PER_PASS * 64;
 #if VECTOR_A
             copy_async<false>(stages + to, from, inside);
 #else
@@ -255,13 +259,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
         }
 #if PASS == 0
-        const int of_depth = (a.h * taps_w + a.w) * channels + a.channel;
+        const int depth_offset = (a.h * taps_w + a.w) * channels + a.channel;
 #pragma unroll
-        for (int pass = 0; pass < TILE_N / HIGH; pass++) {
-            const int column = first_column + member_at(row_a + pass * HIGH, THREADS_N);
+        for (int pass = 0; pass < TILE_N / ROWS_PER_PASS; pass++) {
+            const int column = first_column + member_at(row_a + pass * ROWS_PER_PASS, THREADS_N);
             const bool inside = column < columns && a.h < taps_h;
-            const float *from = inside ? weight + (column * depth + of_depth) : weight;
-            const int to = into + STAGE_A + pass * HIGH * 64;
+            const float *from = inside ? weight + (column * depth + depth_offset) : weight;
+            const int to = into + STAGE_A + pass * ROWS_PER_PASS * 64;
 #if VECTOR_B
             copy_async<false>(stages + to, from, inside);
 #else
@@ -286,10 +290,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 *(float *)(shared + to + column * 4) = inside ? __ldg(from + column) : 0.0f;
             }
 #endif
-            b.go_on(move_bh, move_bw, move_bc, channels, taps_w);
+            b.advance(move_bh, move_bw, move_bc, channels, taps_w);
         }
 #endif
-        a.go_on(move_ah, move_aw, move_ac, channels, taps_w);
+        a.advance(move_ah, move_aw, move_ac, channels, taps_w);
     };
 
     float total[MICRO_M][MICRO_N];
@@ -312,8 +316,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                      i64 elements, int outputs, int columns, int pixels, int part, int channels, int height,
                      int width, int out_height, int out_width, int kernel_w, int pad_h, int pad_w,
                      int stride_h, int stride_w, int dilation_h, int dilation_w, int move_n, int move_p,
-                     int move_q, TIMED) {
-    NOTE_TIMES;
+                     int move_q, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x;
@@ -332,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         column[e] = {at < columns ? h : NOWHERE, w, (h * width + w) * channels + of.channel};
     }
     int pixel_a = begin + row_a, pixel_b = begin + row_b;
-    // A pixel of y as a position: its column, row and image in the place of channel, tap column and tap row.
+    // A pixel of y as a position: its column, row and image in place of channel, tap column and tap row.
     Depth at(pixel_b, out_width, out_height);
 
     auto fetch = [&](int slot) {
@@ -372,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
             }
             pixel_b += ROWS_B;
-            at.go_on(move_n, move_p, move_q, out_width, out_height);
+            at.advance(move_n, move_p, move_q, out_width, out_height);
         }
     };
 
@@ -391,19 +395,19 @@ EXPORT(convolve_weights)
 // sums[i] = Σ_p partial[p][i] over `parts` parts of `count` sums, in f64 and in a fixed order. Threads of a
 // block with the same x divide the parts of a sum.
 extern "C" __global__ void __launch_bounds__(256)
-    add_exactly(const float *partial, float *sums, int parts, i64 count, TIMED) {
-    NOTE_TIMES;
-    __shared__ double shares[256];
+    add_exactly(const float *partial, float *sums, int parts, i64 count, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    __shared__ double partial_sums[256];
     const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;
     if (at < count) {
 #pragma unroll 4
         for (int i = threadIdx.y; i < parts; i += blockDim.y) sum += partial[i * count + at];
     }
-    shares[threadIdx.y * blockDim.x + threadIdx.x] = sum;
+    partial_sums[threadIdx.y * blockDim.x + threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && at < count) {
-        for (int i = 1; i < blockDim.y; i++) sum += shares[i * blockDim.x + threadIdx.x];
+        for (int i = 1; i < blockDim.y; i++) sum += partial_sums[i * blockDim.x + threadIdx.x];
         sums[at] = (float)sum;
     }
 }

@@ -12,9 +12,9 @@
 //              of the tile
 //
 // A step of the product is 16 columns of the first factor: four taps of four channels. The order of columns
-// is free as long as both factors agree, so a lane takes the four channels of one tap: for l = lane % 4,
-// columns 2l, 2l + 1, 2l + 8 and 2l + 9. Likewise, outputs are ordered within fragments so that a lane holds
-// neighbouring ones: 2 · GROUP of them, from GROUP fragments.
+// is free if both factors agree, so a lane takes the four channels of one tap: for l = lane % 4, columns 2l,
+// 2l + 1, 2l + 8 and 2l + 9. Likewise, outputs are ordered within fragments so that a lane holds neighbouring
+// ones: 2 · GROUP of them, from GROUP fragments.
 //
 //   OUTPUTS     fragments of 8 outputs
 //   STEPS       taps / 4, rounded up
@@ -26,7 +26,7 @@
 const int THREADS = WARPS * 32;
 const int PIXELS = WARPS * FRAGMENTS * 16;
 const int GROUP = OUTPUTS < 4 ? OUTPUTS : 4;
-// Fragments of the weights that a lane loads at once.
+// The fragments of the weights that a lane loads at once.
 const int PAIR = OUTPUTS < 2 ? 1 : 2;
 static_assert(OUTPUTS % GROUP == 0, "groups of fragments are whole");
 
@@ -40,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                T *__restrict__ y, int tiles, int outputs, int taps, int kernel_w, int dilation_h,
                int dilation_w, int height, int width, int out_height, int out_width, int stride_h,
                int stride_w, int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w,
-               TIMED) {
-    NOTE_TIMES;
+               TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     DYNAMIC_SHARED(unsigned char, shared);
     uint2 *weights = (uint2 *)shared;
     int *distance = (int *)(weights + STEPS * OUTPUTS * 32);
@@ -54,9 +54,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 #pragma unroll 4
     for (int at = thread; at < STEPS * OUTPUTS * 32; at += THREADS) {
-        const int of_lane = at / PAIR % 32;
+        const int lane_index = at / PAIR % 32;
         const int fragment = at / (PAIR * 32) % (OUTPUTS / PAIR) * PAIR + at % PAIR;
-        const int tap = at / (OUTPUTS * 32) * 4 + of_lane % 4, output = output_of(fragment, of_lane / 4);
+        const int tap = at / (OUTPUTS * 32) * 4 + lane_index % 4;
+        const int output = output_of(fragment, lane_index / 4);
         weights[at] = load_pixel(weight + (output * taps + tap) * CHANNELS, tap < taps && output < outputs);
     }
     // The distance of a tap from the first tap of a pixel, in pixels of the window.
@@ -95,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll 2
         for (int step = 0; step < STEPS; step++) {
             // Taps beyond the last are zero in both factors: an infinity times a zero weight would be NaN.
-            const bool there = step * 4 + lane % 4 < taps;
+            const bool valid = step * 4 + lane % 4 < taps;
             const uint2 *tap = window + distance[step * 4 + lane % 4];
             u32 a[FRAGMENTS][4];
 #pragma unroll
@@ -103,8 +104,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const uint2 pixel = tap[first[i][half]];
-                    a[i][half] = there ? pixel.x : 0;
-                    a[i][half + 2] = there ? pixel.y : 0;
+                    a[i][half] = valid ? pixel.x : 0;
+                    a[i][half + 2] = valid ? pixel.y : 0;
                 }
 #pragma unroll
             for (int j = 0; j < OUTPUTS; j += PAIR) {
@@ -130,7 +131,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = 0; i < FRAGMENTS; i++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int place = own[i * 16 + half * 8].y, row = place >> 16, column = place & 0xffff;
+                const int position = own[i * 16 + half * 8].y, row = position >> 16,
+                          column = position & 0xffff;
                 if (row >= tile_h || tile.row + row >= out_height || tile.column + column >= out_width)
                     continue;
                 T *to = y + (((i64)tile.n * out_height + tile.row + row) * out_width + tile.column + column) *
@@ -142,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
                     for (int e = 0; e < GROUP * 2; e++) {
                         v[e] = sum[i][group + e / 2][half * 2 + e % 2];
-                        // NaN passes.
+                        // NaN is propagated.
                         if (RELU && v[e] <= 0.0f) v[e] = 0.0f;
                     }
 #if VECTOR

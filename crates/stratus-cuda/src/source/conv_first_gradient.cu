@@ -4,22 +4,22 @@
 //   dw [K, KH·KW·C] = dyᵀ [K, P] · im2col(x) [P, KH·KW·C]        P = N·OH·OW pixels of the output
 //
 //   grid     parts of the tiles (split-K, summed by add_parts) x outputs, FRAGMENTS · 16 at a time
-//   block    one tile after the other, PIXELS pixels each: loads dy and window of a tile while it multiplies
+//   block    tiles in sequence, PIXELS pixels each: loads dy and window of a tile while it multiplies
 //            the last one
 //   warps    WARPS_N x WARPS_K: along the taps, eight each with all channels; and along the tile's pixels, 16
-//            at a time. Each of the WARPS_K has sums of its own, as a part of the split
+//            at a time. Each of the WARPS_K has separate sums, as a part of the split
 //   thread   FRAGMENTS · CHANNELS · 4 accumulators (registers)
 //   shared   two stages of dy (PIXELS · FRAGMENTS · 32 bytes each), a table of 8 bytes per pixel, two windows
 //
-// The order of the 16 pixels in a fragment is free as long as both factors agree. For l = lane % 4, a lane
-// takes pixels l, l + 4, l + 8 and l + 12, so that a warp reads neighbouring pixels of the window at once,
-// from different banks.
+// The order of the 16 pixels in a fragment is free if both factors agree. For l = lane % 4, a lane takes
+// pixels l, l + 4, l + 8 and l + 12, so that a warp reads neighbouring pixels of the window at once, from
+// different banks.
 //
 // In shared memory a pixel of dy is a row of 16-byte chunks (8 outputs), swizzled from row to row so that the
 // same chunk of 8 rows covers all banks.
 //
-// Other kernels gather im2col(x) element by element, as three channels are no aligned chunk; this one reads
-// each pixel of x once per tile.
+// Other kernels gather im2col(x) element by element, because three channels are not an aligned chunk; this
+// one reads each pixel of x once per tile.
 
 const int THREADS = WARPS_N * WARPS_K * 32;
 const int CHUNKS = FRAGMENTS * 2;
@@ -27,7 +27,7 @@ const int STAGE = PIXELS * CHUNKS * 16;
 static_assert((CHUNKS & (CHUNKS - 1)) == 0 && CHUNKS <= 8, "chunks are exchanged within a row");
 
 // The position of a chunk in a stage, in bytes.
-__device__ __forceinline__ int place_of(int row, int chunk) {
+__device__ __forceinline__ int swizzled_offset(int row, int chunk) {
     return (row * CHUNKS + (chunk ^ (row * CHUNKS / 8 & (CHUNKS - 1)))) * 16;
 }
 
@@ -40,15 +40,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         int tiles, int part, int outputs, int taps, int kernel_w, int dilation_h,
                         int dilation_w, int height, int width, int out_height, int out_width, int stride_h,
                         int stride_w, int pad_h, int pad_w, int tile_h, int tile_w, int window_h,
-                        int window_w, TIMED) {
-    NOTE_TIMES;
+                        int window_w, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
-    // `first`: the first tap of a pixel in the window, in the order of lanes. `place`: row and column in the
-    // tile.
+    // `first`: the first tap of a pixel in the window, in the order of lanes. `position`: row and column in
+    // the tile.
     int *first = (int *)(shared + 2 * STAGE);
-    int *place = first + PIXELS;
-    uint2 *windows = (uint2 *)(place + PIXELS);
+    int *position = first + PIXELS;
+    uint2 *windows = (uint2 *)(position + PIXELS);
     const Geometry geometry = {height, width, out_height, out_width, stride_h, stride_w,
                                pad_h,  pad_w, tile_h,     tile_w,    window_h, window_w};
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int row = pixel / tile_w, column = pixel % tile_w;
         first[pixel / 16 * 16 + pixel % 4 * 4 + pixel % 16 / 4] =
             row < tile_h ? row * stride_h * window_w + column * stride_w : 0;
-        place[pixel] = row << 16 | column;
+        position[pixel] = row << 16 | column;
     }
     __syncthreads();
 
@@ -71,11 +71,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll 4
         for (int i = thread; i < PIXELS * CHUNKS; i += THREADS) {
             const int pixel = i / CHUNKS, chunk = i % CHUNKS;
-            const int row = place[pixel] >> 16, column = place[pixel] & 0xffff;
+            const int row = position[pixel] >> 16, column = position[pixel] & 0xffff;
             const bool inside = row < tile_h && tile.row + row < out_height &&
                                 tile.column + column < out_width && first_output + chunk * 8 < outputs;
             const T *from = corner + (i64)(row * out_width + column) * outputs + chunk * 8;
-            copy_async<false>(stages + slot * STAGE + place_of(pixel, chunk), inside ? from : dy, inside);
+            copy_async<false>(stages + slot * STAGE + swizzled_offset(pixel, chunk), inside ? from : dy,
+                              inside);
         }
         commit_copies();
         load_window<THREADS>(windows + slot * size, x, tile, geometry);
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int from[FRAGMENTS];
 #pragma unroll
     for (int i = 0; i < FRAGMENTS; i++)
-        from[i] = place_of(lane % 8 / 2 + lane % 2 * 4 + lane / 16 * 8, 2 * i + lane / 8 % 2);
+        from[i] = swizzled_offset(lane % 8 / 2 + lane % 2 * 4 + lane / 16 * 8, 2 * i + lane / 8 % 2);
     // The distance of this lane's tap from the first tap of a pixel.
     const int own = warp_n * 8 + lane / 4;
     const int distance =
@@ -102,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (begin < end) load_stage(begin, 0);
     for (int at = begin; at < end; at++) {
         const int slot = (at - begin) & 1;
-        // This thread's copies are complete, and after the barrier those of all threads. All have also read
-        // the slot that is overwritten next.
+        // This thread's copies are complete, and after the barrier those of all threads. All threads have
+        // also read the slot that is overwritten next.
         wait_copies<0>();
         __syncthreads();
         if (at + 1 < end) load_stage(at + 1, slot ^ 1);

@@ -17,7 +17,7 @@
 //
 //   VECTOR_X, VECTOR_Y  chunks of x and of dy are aligned, and copied by cp.async; else gathered element by
 //                       element
-//   CACHED              x is cached in L1, as neighbouring taps read the same elements
+//   CACHED              x is cached in L1, because neighbouring taps read the same elements
 //
 // cuDNN has no fast kernel that accumulates and stores f32 gradients of bf16 or f16 maps.
 
@@ -28,10 +28,10 @@ const int CHUNKS_M = TILE_M / 8, CHUNKS_N = TILE_N / 8;
 const int STAGE_M = TILE_K * TILE_M * 2, STAGE_N = TILE_K * TILE_N * 2;
 static_assert(TILE_K % ROWS == 0 && TILE_K % 16 == 0, "threads load whole rows of a stage");
 static_assert(CHUNKS_M % 4 == 0 && CHUNKS_N % 8 == 0 && WARP_M % 16 == 0 && WARP_N % 16 == 0,
-              "tiles are of whole fragments");
+              "tiles consist of whole fragments");
 
 // The position of a chunk in a stage, in bytes.
-template <int CHUNKS> __device__ __forceinline__ int place(int row, int chunk) {
+template <int CHUNKS> __device__ __forceinline__ int swizzled_offset(int row, int chunk) {
     return (row * CHUNKS + (chunk ^ (CHUNKS % 8 == 0 ? row & 7 : row >> 1 & 3))) * 16;
 }
 
@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels,
                   int part, int columns, int channels, int height, int width, int outputs, int out_height,
                   int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
-                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n, TIMED) {
-    NOTE_TIMES;
+                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -73,16 +73,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int pass = 0; pass < TILE_K / ROWS; pass++) {
             const int r = row + pass * ROWS;
-            const bool there = pixel < end;
-            // Rows and pixels of all images are contiguous. Before the first one are only taps in the
-            // padding.
-            const int h = there ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
+            const bool valid = pixel < end;
+            // Rows and pixels of all images are contiguous. Only taps in the padding precede the first one.
+            const int h = valid ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
             const T *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
             const T *gradient = dy + (i64)pixel * outputs + first_output;
 #pragma unroll
             for (int i = 0; i < CHUNKS_N / 8; i++) {
                 const int chunk = side + 8 * i;
-                const int to = at_n + place<CHUNKS_N>(r, chunk);
+                const int to = at_n + swizzled_offset<CHUNKS_N>(r, chunk);
 #if VECTOR_X
                 const bool inside =
                     (u32)(h + column[i].h) < (u32)height && (u32)(w + column[i].w) < (u32)width;
@@ -103,23 +102,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int i = 0; i < (CHUNKS_M + 7) / 8; i++) {
                 const int chunk = side + 8 * i;
                 if (CHUNKS_M % 8 != 0 && chunk >= CHUNKS_M) continue;
-                const int to = at_m + place<CHUNKS_M>(r, chunk);
+                const int to = at_m + swizzled_offset<CHUNKS_M>(r, chunk);
 #if VECTOR_Y
-                const bool inside = there && first_output + chunk * 8 < outputs;
+                const bool inside = valid && first_output + chunk * 8 < outputs;
                 copy_async<false>(stages + to, inside ? gradient + chunk * 8 : dy, inside);
 #else
                 u32 bits[8];
 #pragma unroll
                 for (int e = 0; e < 8; e++) {
-                    const bool inside = there && first_output + chunk * 8 + e < outputs;
+                    const bool inside = valid && first_output + chunk * 8 + e < outputs;
                     bits[e] = inside ? __ldg((const u16 *)gradient + chunk * 8 + e) : 0;
                 }
                 *(uint4 *)(shared + to) = make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16,
                                                      bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
 #endif
             }
-            // To the thread's next pixel: ROWS pixels further, which is move_n images, move_p rows and move_q
-            // columns.
+            // Advances to the thread's next pixel, ROWS pixels later: by move_n images, move_p rows and
+            // move_q columns.
             pixel += ROWS;
             q += move_q;
             p += move_p;
@@ -143,10 +142,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int from_m[WARP_M / 16], from_n[WARP_N / 16];
 #pragma unroll
     for (int i = 0; i < WARP_M / 16; i++)
-        from_m[i] = place<CHUNKS_M>(lane % 8 + lane / 16 * 8, warp_m / 8 + 2 * i + lane / 8 % 2);
+        from_m[i] = swizzled_offset<CHUNKS_M>(lane % 8 + lane / 16 * 8, warp_m / 8 + 2 * i + lane / 8 % 2);
 #pragma unroll
     for (int j = 0; j < WARP_N / 16; j++)
-        from_n[j] = STAGE_M + place<CHUNKS_N>(lane % 8 + lane / 8 % 2 * 8, warp_n / 8 + 2 * j + lane / 16);
+        from_n[j] = STAGE_M + swizzled_offset<CHUNKS_N>(lane % 8 + lane / 8 % 2 * 8,
+                                                        warp_n / 8 + 2 * j + lane / 16);
 
     const int count = (end - begin + TILE_K - 1) / TILE_K;
 #pragma unroll
@@ -157,21 +157,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int slot = 0, next = STAGES - 1;
     for (int stage = 0; stage < count; stage++) {
         // This thread's copies of the stage are complete, and after the barrier those of all threads. All
-        // have also read the stage that is overwritten next.
+        // threads have also read the stage that is overwritten next.
         wait_copies<STAGES - 2>();
         __syncthreads();
         if (stage + STAGES - 1 < count) load_stage(next);
         commit_copies();
-        const SharedAddress of_stage = stages + slot * (STAGE_M + STAGE_N);
+        const SharedAddress stage_start = stages + slot * (STAGE_M + STAGE_N);
 #pragma unroll
         for (int k = 0; k < TILE_K; k += 16) {
             u32 a[WARP_M / 16][4], b[WARP_N / 16][4];
 #pragma unroll
             for (int i = 0; i < WARP_M / 16; i++)
-                load_transposed(of_stage + from_m[i] + k * TILE_M * 2, a[i]);
+                load_transposed(stage_start + from_m[i] + k * TILE_M * 2, a[i]);
 #pragma unroll
             for (int j = 0; j < WARP_N / 16; j++)
-                load_transposed(of_stage + from_n[j] + k * TILE_N * 2, b[j]);
+                load_transposed(stage_start + from_n[j] + k * TILE_N * 2, b[j]);
 #pragma unroll
             for (int i = 0; i < WARP_M / 16; i++)
 #pragma unroll

@@ -20,19 +20,19 @@ __device__ __forceinline__ Column column_of(int column, int columns, int channel
 // sums[i] = Σ_p partial[p][i] over `parts` parts of `count` sums, in f64 and in a fixed order. Threads of a
 // block with the same x divide the parts of a sum.
 extern "C" __global__ void __launch_bounds__(256)
-    add_parts(const float *partial, float *sums, int parts, int count, TIMED) {
-    NOTE_TIMES;
-    __shared__ double shares[256];
+    add_parts(const float *partial, float *sums, int parts, int count, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    __shared__ double partial_sums[256];
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;
     if (at < count) {
 #pragma unroll 4
         for (int i = threadIdx.y; i < parts; i += blockDim.y) sum += partial[(i64)i * count + at];
     }
-    shares[threadIdx.y * blockDim.x + threadIdx.x] = sum;
+    partial_sums[threadIdx.y * blockDim.x + threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && at < count) {
-        for (int i = 1; i < blockDim.y; i++) sum += shares[i * blockDim.x + threadIdx.x];
+        for (int i = 1; i < blockDim.y; i++) sum += partial_sums[i * blockDim.x + threadIdx.x];
         sums[at] = (float)sum;
     }
 }

@@ -11,19 +11,20 @@
 // Channels and outputs are multiples of 8, so that every chunk of 8 elements is an aligned copy of 16 bytes.
 // CACHED: x is cached in L1.
 //
-// Where channels are a multiple of 64, the columns of a tile are taps of the same 64 channels as far as
-// possible. These taps read nearly the same pixels of x, so most loads hit L1 and spare L2.
+// If channels are a multiple of 64, the columns of a tile are taps of the same 64 channels as far as
+// possible. These taps read nearly the same pixels of x, so most loads hit L1 instead of L2.
 
 const int WARPS_M = TILE_M / 64;
 const int THREADS = WARPS_M * (TILE_N / WARP_N) * 128;
 // Eight threads load neighbouring chunks of a pixel; ROWS pixels are loaded at once.
 const int ROWS = THREADS / 8;
-// Bytes of 64 outputs or columns of a stage; of all outputs; of a whole stage.
+// The bytes of 64 outputs or columns of a stage; of all outputs; of a whole stage.
 const int BLOCK = TILE_K * 128;
 const int STAGE_M = TILE_M / 64 * BLOCK, STAGE = STAGE_M + TILE_N / 64 * BLOCK;
 static_assert(TILE_K % ROWS == 0 && TILE_K % 16 == 0 && ROWS % 8 == 0,
-              "threads load whole rows of a stage, always the same of a pattern");
-static_assert(TILE_M % 64 == 0 && TILE_N % WARP_N == 0 && WARP_N % 64 == 0, "tiles are of whole patterns");
+              "threads load whole rows of a stage, always the same row of a pattern");
+static_assert(TILE_M % 64 == 0 && TILE_N % WARP_N == 0 && WARP_N % 64 == 0,
+              "tiles consist of whole patterns");
 static_assert(STAGES >= 3, "a stage is loaded while two are multiplied");
 
 // The first column of a group of 64 columns of a tile.
@@ -37,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels,
                   int part, int columns, int channels, int height, int width, int outputs, int out_height,
                   int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
-                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n, TIMED) {
-    NOTE_TIMES;
+                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = next_pattern(shared_address(shared));
     const int thread = threadIdx.x, lane = thread % 32;
@@ -54,22 +55,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = 0; i < TILE_N / 64; i++)
         column[i] = column_of(pattern_column(first_pattern + i, columns, channels) + side * 8, columns,
                               channels, width, kernel_w, dilation_h, dilation_w);
-    const SharedAddress place = stages + row * 128 + (side ^ (row & 7)) * 16;
+    const SharedAddress first_chunk = stages + row * 128 + (side ^ (row & 7)) * 16;
 
     auto load_stage = [&](int slot) {
 #pragma unroll
         for (int pass = 0; pass < TILE_K / ROWS; pass++) {
-            const SharedAddress to = place + slot * STAGE + pass * ROWS * 128;
-            const bool there = pixel < end;
-            // Rows and pixels of all images are contiguous. Before the first one are only taps in the
-            // padding.
-            const int h = there ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
+            const SharedAddress to = first_chunk + slot * STAGE + pass * ROWS * 128;
+            const bool valid = pixel < end;
+            // Rows and pixels of all images are contiguous. Only taps in the padding precede the first one.
+            const int h = valid ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
             const T *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
             const T *gradient = dy + (i64)pixel * outputs + first_output;
 #pragma unroll
             for (int i = 0; i < TILE_M / 64; i++) {
                 const int output = (side + 8 * i) * 8;
-                const bool inside = there && first_output + output < outputs;
+                const bool inside = valid && first_output + output < outputs;
                 copy_async<false>(to + i * BLOCK, inside ? gradient + output : dy, inside);
             }
 #pragma unroll
@@ -78,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     (u32)(h + column[i].h) < (u32)height && (u32)(w + column[i].w) < (u32)width;
                 copy_async<CACHED>(to + STAGE_M + i * BLOCK, inside ? tap + column[i].at : x, inside);
             }
-            // To the thread's next pixel: ROWS pixels further, which is move_n images, move_p rows and move_q
-            // columns.
+            // Advances to the thread's next pixel, ROWS pixels later: by move_n images, move_p rows and
+            // move_q columns.
             pixel += ROWS;
             q += move_q;
             p += move_p;
@@ -92,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     // The warpgroup's part of the tile. The shuffle tells the compiler that it is uniform across a warp.
     const int warpgroup = __shfl_sync(0xffffffffu, thread / 128, 0);
     const int warp_m = warpgroup % WARPS_M * 64, warp_n = warpgroup / WARPS_M * WARP_N;
-    const u64 of_dy = factor_at(stages + warp_m / 64 * BLOCK, BLOCK, PATTERN);
-    const u64 of_x = factor_at(stages + STAGE_M + warp_n / 64 * BLOCK, BLOCK, PATTERN);
+    const u64 of_dy = factor_at(stages + warp_m / 64 * BLOCK, BLOCK, SWIZZLE_BLOCK_BYTES);
+    const u64 of_x = factor_at(stages + STAGE_M + warp_n / 64 * BLOCK, BLOCK, SWIZZLE_BLOCK_BYTES);
     float sum[WARP_N / 2];
 #pragma unroll
     for (int i = 0; i < WARP_N / 2; i++) sum[i] = 0.0f;

@@ -9,18 +9,18 @@
 //   thread     VECTOR channels, PIXELS columns (a multiple of UP_W), and down `rows` rows (a multiple of
 //              UP_H)
 //   registers  TAPS · VECTOR weights and PIXELS · VECTOR sums; inputs that neighbouring outputs share are
-//              read once per row. Rows that outputs of several rows share come from the cache
+//              read once per row. Input rows shared by several output rows are cached
 //   shared     none
 //   grid       threads along the channels first, so that a warp reads contiguous bytes; RESIDENT blocks per
 //              multiprocessor
 //
-// The first rows and columns may be before the output, so that the first tap's index is an integer.
+// The first rows and columns may precede the output, so that the first tap's index is an integer.
 //
 // The kernel is bound by memory bandwidth, which cuDNN's depthwise kernels do not saturate.
 
 #define SPAN (((PIXELS - 1) * DOWN_W + (KERNEL_W - 1) * DILATION_W) / UP_W + 1)
 
-// Whether an output of the thread reads input k of the span.
+// Returns whether an output of the thread reads input k of the span.
 __device__ constexpr bool is_read(int k) {
     for (int j = 0; j < PIXELS; j++) {
         for (int s = 0; s < KERNEL_W; s++) {
@@ -30,12 +30,12 @@ __device__ constexpr bool is_read(int k) {
     return false;
 }
 
-// `first_h`, `first_w`: the first output; `begin_h`, `begin_w`: the input that its first tap reads.
+// `first_h`, `first_w`: the first output; `begin_h`, `begin_w`: the input of its first tap.
 extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     depthwise(const T *x, const T *weight, T *y, i64 count, int channels, int height, int width,
               int out_height, int out_width, int rows, int parts, int groups, int first_h, int begin_h,
-              int first_w, int begin_w, TIMED) {
-    NOTE_TIMES;
+              int first_w, int begin_w, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int vectors = channels / VECTOR;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int channel = (int)(at % vectors) * VECTOR;

@@ -6,13 +6,13 @@
 //   block    x: threads along the channels, VECTOR each; y: threads along the units
 //   thread   TAPS · VECTOR sums in registers (f32), which the block sums in f64 through two tables in shared
 //            memory
-//   grid     x: along the channels; y: along the units. A second launch sums the blocks' `shares` [blocks,
-//            TAPS, C] in a fixed order
+//   grid     x: along the channels; y: along the units. A second launch sums the blocks' `partial_sums`
+//            [blocks, TAPS, C] in a fixed order
 
 #define SPAN ((PIXELS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
-#define MOST_THREADS 128
+#define MAX_THREADS 128
 
-// Whether an output of the unit reads input k of the span.
+// Returns whether an output of the unit reads input k of the span.
 __device__ constexpr bool is_read(int k) {
     for (int j = 0; j < PIXELS; j++) {
         for (int s = 0; s < KERNEL_W; s++) {
@@ -22,10 +22,11 @@ __device__ constexpr bool is_read(int k) {
     return false;
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
-    depthwise_weights(const T *x, const T *dy, double *shares, int units, int share, int channels, int height,
-                      int width, int out_height, int out_width, int groups, int pad_h, int pad_w, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, RESIDENT)
+    depthwise_weights(const T *x, const T *dy, double *partial_sums, int units, int share, int channels,
+                      int height, int width, int out_height, int out_width, int groups, int pad_h, int pad_w,
+                      TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
     const u32 step = channels * sizeof(T);
     float sums[TAPS][VECTOR] = {};
@@ -39,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
             const int in_column = column * STRIDE_W - pad_w;
             const T *from = x + (i64)n * height * width * channels + channel;
             const u32 inside = columns_inside<SPAN>(in_column, width);
-            Pixel of_y[PIXELS];
-            read_row(of_y, dy + (i64)n * out_height * out_width * channels + channel, row, out_height,
+            Pixel y_value[PIXELS];
+            read_row(y_value, dy + (i64)n * out_height * out_width * channels + channel, row, out_height,
                      out_width * step, column * step, step, columns_inside<PIXELS>(column, out_width),
                      [](int) { return true; });
 #pragma unroll
@@ -56,15 +57,15 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
 #pragma unroll
                         for (int i = 0; i < VECTOR; i++) {
                             float &sum = sums[r * KERNEL_W + s][i];
-                            sum = fmaf(channel_of(at, i), channel_of(of_y[j], i), sum);
+                            sum = fmaf(channel_of(at, i), channel_of(y_value[j], i), sum);
                         }
                     }
                 }
             }
         }
     }
-    // Two tables in turn: one is written while the other may still be read.
-    __shared__ float tables[2][MOST_THREADS * VECTOR];
+    // Two alternating tables: one is written while the other may still be read.
+    __shared__ float tables[2][MAX_THREADS * VECTOR];
     const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y,
               across = blockDim.x * VECTOR;
 #pragma unroll
@@ -76,21 +77,22 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
         for (int i = thread; i < across && (int)blockIdx.x * across + i < channels; i += threads) {
             double sum = 0;
             for (int below = 0; below < blockDim.y; below++) sum += table[below * across + i];
-            shares[((i64)blockIdx.y * TAPS + t) * channels + blockIdx.x * across + i] = sum;
+            partial_sums[((i64)blockIdx.y * TAPS + t) * channels + blockIdx.x * across + i] = sum;
         }
     }
 }
 
-// Sums `count` shares. A block has 32 sums, with 16 threads each.
+// Sums `count` partial sums. A block has 32 sums, with 16 threads each.
 extern "C" __global__ void __launch_bounds__(512)
-    depthwise_weights_sum(const double *shares, float *dweight, int count, int channels, TIMED) {
-    NOTE_TIMES;
+    depthwise_weights_sum(const double *partial_sums, float *dweight, int count, int channels,
+                          TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     __shared__ double sums[16][32];
     const int taps = TAPS * channels, at = blockIdx.x * 32 + threadIdx.x;
     double sum = 0;
     if (at < taps) {
 #pragma unroll 4
-        for (int share = threadIdx.y; share < count; share += 16) sum += shares[(i64)share * taps + at];
+        for (int share = threadIdx.y; share < count; share += 16) sum += partial_sums[(i64)share * taps + at];
     }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();

@@ -1,10 +1,10 @@
-// Dropout: y = x · scale where a random word is at least `threshold`, else 0.
+// Dropout: y = x · scale if a random word is at least `threshold`, else 0.
 //
-// The word is a function of seed, iteration, layer and the element's index in row-major order in the whole
-// batch, so that masks equal those of the CPU. Philox makes blocks of four words, for four consecutive
-// elements. A thread makes whole blocks: of channels-last maps, for four pixels of its channels, so that
-// neighbouring threads read neighbouring channels. Spatial dropout draws once for a channel of an image,
-// whose index counts over the channels of the whole batch.
+// The word is a function of seed, iteration, layer and the element's row-major index in the whole batch, so
+// that masks equal those of the CPU. Philox computes blocks of four words, for four consecutive elements. A
+// thread computes whole blocks: for channels-last maps, for four pixels of its channels, so that neighbouring
+// threads read neighbouring channels. Spatial dropout draws once per image and channel, indexed over the
+// channels of the whole batch.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -31,9 +31,9 @@ __device__ __forceinline__ Words philox(Words counter, u32 key0, u32 key1) {
 struct Stream {
     u32 key0, key1, layer, low, high;
 
-    __device__ __forceinline__ Stream(const double *hyper, u32 layer) : layer(layer) {
+    __device__ __forceinline__ Stream(const double *scalars, u32 layer) : layer(layer) {
         const u32 dropout = 4;
-        u64 iteration = (u64)hyper[1], seed = (u64)hyper[2] | (u64)hyper[3] << 32;
+        u64 iteration = (u64)scalars[1], seed = (u64)scalars[2] | (u64)scalars[3] << 32;
         low = (u32)iteration;
         high = (u32)(iteration >> 32);
         Words mixed = philox({{(u32)seed, (u32)(seed >> 32), dropout, layer}}, 0x53545241u, 0x54555300u);
@@ -46,11 +46,11 @@ struct Stream {
     }
 };
 
-// Elements in row-major order; `first` elements of the batch come before them.
-extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *y, i64 count, i64 first,
-                                        i64 layer, i64 threshold, float scale, TIMED) {
-    NOTE_TIMES;
-    Stream stream(hyper, (u32)layer);
+// Elements in row-major order; `first` elements of the batch precede them.
+extern "C" __global__ void dropout_flat(const T *x, const double *scalars, T_OUT *y, i64 count, i64 first,
+                                        i64 layer, i64 threshold, float scale, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    Stream stream(scalars, (u32)layer);
     i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x, threads = (i64)gridDim.x * blockDim.x;
 #if VECTOR >= 4
     for (i64 at = thread * VECTOR; at < count; at += threads * VECTOR) {
@@ -65,7 +65,7 @@ extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *
         store(y + at, v);
     }
 #else
-    // The first and the last block may reach beyond the elements.
+    // The first and the last block may extend beyond the elements.
     for (i64 block = first / 4 + thread; block * 4 < first + count; block += threads) {
         Words words = stream.block(block);
 #pragma unroll
@@ -79,12 +79,12 @@ extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *
 }
 
 // Channels-last maps of `pixels` pixels. An item is VECTOR channels of four pixels, a block of random words
-// per channel; an image has `fours` of these. Only where VECTOR is 1 may a channel begin within a block.
-extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *y, int items, i64 first,
+// per channel; an image has `fours` of these. Only if VECTOR is 1 may a channel start within a block.
+extern "C" __global__ void dropout_maps(const T *x, const double *scalars, T_OUT *y, int items, i64 first,
                                         i64 layer, i64 threshold, float scale, int groups, int fours,
-                                        int pixels, TIMED) {
-    NOTE_TIMES;
-    Stream stream(hyper, (u32)layer);
+                                        int pixels, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    Stream stream(scalars, (u32)layer);
     i64 channels = (i64)groups * VECTOR;
     u32 step = gridDim.x * blockDim.x;
     for (u32 item = blockIdx.x * blockDim.x + threadIdx.x; item < (u32)items; item += step) {
@@ -111,15 +111,14 @@ extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *
 }
 
 #ifdef PIXELS
-// A factor for each channel of an image: channels-last maps of `pixels` pixels, `first` channels of the batch
-// come before them. An item is VECTOR channels of up to PIXELS pixels; an image has `runs` of these. WHOLE: a
-// factor for each image, of which `first` come before.
-// Neighbouring threads have neighbouring channels.
-extern "C" __global__ void dropout_channels(const T *x, const double *hyper, T *y, i64 items, i64 first,
+// A factor per image and channel: channels-last maps of `pixels` pixels; `first` channels of the batch
+// precede them. An item is VECTOR channels of up to PIXELS pixels; an image has `runs` of these. WHOLE: a
+// factor per image, `first` of which precede. Neighbouring threads have neighbouring channels.
+extern "C" __global__ void dropout_channels(const T *x, const double *scalars, T *y, i64 items, i64 first,
                                             i64 layer, i64 threshold, float scale, int groups, int runs,
-                                            int pixels, TIMED) {
-    NOTE_TIMES;
-    Stream stream(hyper, (u32)layer);
+                                            int pixels, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    Stream stream(scalars, (u32)layer);
     i64 channels = (i64)groups * VECTOR, step = (i64)gridDim.x * blockDim.x;
     for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {
         i64 rest = item / groups, n = rest / runs, channel = item % groups * VECTOR;

@@ -1,7 +1,7 @@
 // Elementwise kernels: conversions, sums, ReLU, smooth activations, changes of layout. Grid-stride loops,
 // VECTOR elements at a time.
 
-// The types of the second input and of the output, where they differ from that of the first input.
+// The types of the second input and of the output, if they differ from that of the first input.
 #ifndef T_OTHER
 #define T_OTHER T
 #endif
@@ -14,9 +14,9 @@
     for (i64 position = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; position < (count); \
          position += (i64)gridDim.x * blockDim.x * VECTOR)
 
-// NaN passes, so that a diverged run shows.
-extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling, TIMED) {
-    NOTE_TIMES;
+// NaN is propagated, so that a diverged run is noticed.
+extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
@@ -27,20 +27,21 @@ extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float c
 }
 
 extern "C" __global__ void relu_backward(const T *y, const T_OTHER *dy, T_OUT *dx, i64 count, float ceiling,
-                                         TIMED) {
-    NOTE_TIMES;
+                                         TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
-        float of_y[VECTOR], v[VECTOR];
-        load(y + at, of_y);
+        float y_value[VECTOR], v[VECTOR];
+        load(y + at, y_value);
         load(dy + at, v);
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) v[i] = of_y[i] > 0.0f && !(of_y[i] >= ceiling) ? v[i] : 0.0f;
+        for (int i = 0; i < VECTOR; i++) v[i] = y_value[i] > 0.0f && !(y_value[i] >= ceiling) ? v[i] : 0.0f;
         store(dx + at, v);
     }
 }
 
-extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count, int relu, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count, int relu,
+                               TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
         float v[VECTOR], w[VECTOR];
         load(a + at, v);
@@ -55,8 +56,8 @@ extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count
 }
 
 // sum += x
-extern "C" __global__ void accumulate(const T *x, T_OUT *sum, i64 count, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void accumulate(const T *x, T_OUT *sum, i64 count, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
         float v[VECTOR], w[VECTOR];
         load(x + at, v);
@@ -73,8 +74,8 @@ template <typename E> __device__ __forceinline__ void plus(E &sum, E part) {
 }
 
 // The first part initialises the sum.
-extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_first, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_first, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
         Vector<T, VECTOR> v = *(const Vector<T, VECTOR> *)(part + at);
         if (!is_first) {
@@ -100,10 +101,11 @@ __device__ __forceinline__ void add_to(Vector<T, VECTOR> &v, const T *level, i64
     }
 }
 
-// Part `number` of a binary tree: the levels below it that are complete are added to it.
+// Adds part `number` of a binary tree to the complete levels below it.
 extern "C" __global__ void add_parts(const T *part, T *sum, T *level0, T *level1, T *level2, T *level3,
-                                     T *level4, T *level5, i64 count, int number, int levels, TIMED) {
-    NOTE_TIMES;
+                                     T *level4, T *level5, i64 count, int number, int levels,
+                                     TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     T *level[6] = {level0, level1, level2, level3, level4, level5};
     FOR_EACH(at, count) {
         Vector<T, VECTOR> v = *(const Vector<T, VECTOR> *)(part + at);
@@ -126,8 +128,8 @@ extern "C" __global__ void add_parts(const T *part, T *sum, T *level0, T *level1
     }
 }
 
-extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
@@ -135,8 +137,8 @@ extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count, TIMED) {
     }
 }
 
-extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
@@ -146,7 +148,7 @@ extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor, 
     }
 }
 
-// The cumulative distribution function of the standard normal distribution; by erfc, to be exact in the tails
+// The cumulative distribution function of the standard normal distribution, by erfc to be exact in the tails
 // too.
 __device__ __forceinline__ float distribution(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
@@ -156,7 +158,7 @@ __device__ __forceinline__ float gelu_derivative(float x) {
     return distribution(x) + x * density;
 }
 
-// By exp(-|x|), which cannot overflow; NaN passes.
+// Computed from exp(-|x|), which cannot overflow; NaN is propagated.
 __device__ __forceinline__ float sigmoid(float x) {
     float e = expf(-fabsf(x)), s = 1.0f / (1.0f + e);
     return x < 0.0f ? e * s : s;
@@ -169,7 +171,7 @@ __device__ __forceinline__ float sigmoid_derivative(float x) {
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 __device__ __forceinline__ float silu_derivative(float x) { return sigmoid(x) + x * sigmoid_derivative(x); }
 
-// In three straight pieces, which meet at -3 and 3; NaN passes.
+// Three linear pieces, which meet at -3 and 3; NaN is propagated.
 __device__ __forceinline__ float hard_sigmoid(float x) {
     float y = x + 3.0f;
     y = y < 0.0f ? 0.0f : y;
@@ -209,12 +211,13 @@ __device__ __forceinline__ void activation_backward(const T *x, const T_OTHER *d
 }
 
 #define ACTIVATION(name)                                                                                     \
-    extern "C" __global__ void name##_forward(const T *x, T_OUT *y, i64 count, TIMED) {                      \
-        NOTE_TIMES;                                                                                          \
+    extern "C" __global__ void name##_forward(const T *x, T_OUT *y, i64 count, TIMESTAMP_PARAMS) {           \
+        RECORD_TIMESTAMPS;                                                                                   \
         activation<name>(x, y, count);                                                                       \
     }                                                                                                        \
-    extern "C" __global__ void name##_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count, TIMED) { \
-        NOTE_TIMES;                                                                                          \
+    extern "C" __global__ void name##_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count,          \
+                                               TIMESTAMP_PARAMS) {                                           \
+        RECORD_TIMESTAMPS;                                                                                   \
         activation_backward<name##_derivative>(x, dy, dx, count);                                            \
     }
 
@@ -227,8 +230,9 @@ ACTIVATION(silu)
 // A change of layout, and of type, element by element: extents and strides of four dimensions in the order of
 // `y`, outermost first.
 extern "C" __global__ void reorder(const T *x, T_OUT *y, i64 count, i64 extent1, i64 extent2, i64 extent3,
-                                   i64 x0, i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3, TIMED) {
-    NOTE_TIMES;
+                                   i64 x0, i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3,
+                                   TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         i64 i3 = at % extent3, rest = at / extent3;
         i64 i2 = rest % extent2;

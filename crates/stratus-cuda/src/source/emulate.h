@@ -1,5 +1,5 @@
-// What CUDA C adds to C++, to run kernels on the CPU: one block after the other, its threads as fibers of one
-// thread.
+// The extensions of CUDA C, to run kernels on the CPU: blocks run in sequence, and the threads of a block are
+// fibers of one thread.
 //
 // A thread runs until it ends or waits for others; only then another one runs. Kernels without barriers thus
 // never switch. The compiler's checks of alignment, null and array bounds call the functions below, which end
@@ -37,16 +37,16 @@ typedef unsigned long long Word;
 // The launch, from the caller.
 struct Launch {
     unsigned grid[3], block[3];
-    unsigned shared_bytes, backwards;
+    unsigned shared_bytes, reverse_order;
     const Word *words;
     Word count;
     // Memory for the stacks of threads and for shared memory.
     unsigned char *stacks, *shared;
-    // How often the device's clock was read.
+    // The number of reads of the device's clock.
     Word *clock;
 };
 
-const unsigned MOST_THREADS = 1024;
+const unsigned MAX_BLOCK_THREADS = 1024;
 const size_t STACK_BYTES = 64 << 10;
 
 enum State { UNBEGUN, READY, AT_WARP, AT_BLOCK, ENDED };
@@ -56,15 +56,15 @@ struct Thread {
     unsigned mask, parity;
     // Copies in flight, and the group of the next one.
     unsigned copies, group;
-    // Products in flight, the group of the next one, and whether tensor cores do not see finished copies yet:
-    // see hopper.cu.
+    // Products in flight, the group of the next one, and whether finished copies are not yet visible to
+    // tensor cores: see hopper.cu.
     unsigned products, product_group, unshown;
     jmp_buf at;
 };
 
-Thread threads[MOST_THREADS];
-Word slots[2][MOST_THREADS];
-unsigned current, next_thread, count, free_stacks[MOST_THREADS], free_count;
+Thread threads[MAX_BLOCK_THREADS];
+Word slots[2][MAX_BLOCK_THREADS];
+unsigned current, next_thread, count, free_stacks[MAX_BLOCK_THREADS], free_count;
 const Launch *launch;
 jmp_buf scheduler;
 void (*body)(const void *kernel, const Word *words);
@@ -73,7 +73,7 @@ char error[256];
 
 inline Word tick() { return ++*launch->clock; }
 
-inline unsigned ordered(unsigned turn, unsigned of) { return launch->backwards ? of - 1 - turn : turn; }
+inline unsigned ordered(unsigned turn, unsigned of) { return launch->reverse_order ? of - 1 - turn : turn; }
 
 void enter(unsigned thread) {
     current = thread;
@@ -87,7 +87,7 @@ __attribute__((noinline)) void fail(const char *what, const char *file, unsigned
     _longjmp(scheduler, 1);
 }
 
-// Starts threads of a block until all have begun: the next one starts on the stack of one that ended.
+// Starts threads of a block until all have started: each on the stack of one that ended.
 void work() {
     const unsigned stack = free_stacks[--free_count];
     while (next_thread < count) {
@@ -110,7 +110,7 @@ __attribute__((noinline)) void begin() {
     setcontext(&context);
 }
 
-__attribute__((noinline)) void go_on(unsigned thread) {
+__attribute__((noinline)) void resume(unsigned thread) {
     if (_setjmp(scheduler)) return;
     enter(thread);
     _longjmp(threads[thread].at, 1);
@@ -123,7 +123,8 @@ __attribute__((noinline)) void wait(State state, unsigned mask) {
     if (!_setjmp(threads[current].at)) _longjmp(scheduler, 1);
 }
 
-// Whether all threads of a warp in a mask that have not ended wait with that mask: then they become ready.
+// Returns whether all threads of a warp in a mask that have not ended wait with that mask, and if so makes
+// them ready.
 bool gather(unsigned first, unsigned mask) {
     for (unsigned lane = 0; lane < 32 && first + lane < count; lane++) {
         const Thread &thread = threads[first + lane];
@@ -136,7 +137,7 @@ bool gather(unsigned first, unsigned mask) {
 }
 
 // Runs a warp until its threads wait; returns whether any ran. A warp runs as far as it can before others do,
-// so that a missing barrier shows.
+// so that a missing barrier is noticed.
 bool advance(unsigned first) {
     const unsigned lanes = count - first < 32 ? count - first : 32;
     bool any = false;
@@ -146,7 +147,7 @@ bool advance(unsigned first) {
         const unsigned thread = first + ordered(turn, lanes);
         if (threads[thread].state != READY) continue;
         any = true;
-        go_on(thread);
+        resume(thread);
         if (error[0]) return true;
     }
     return any;
@@ -180,7 +181,7 @@ void run_block() {
         if (ended == count) return;
         if (any) continue;
         if (ended + at_block < count) {
-            snprintf(error, sizeof error, "threads wait for others that never come");
+            snprintf(error, sizeof error, "deadlock at a barrier");
             return;
         }
         for (unsigned i = 0; i < count; i++)
@@ -208,7 +209,7 @@ template <typename... P, unsigned... I> void call(void (*kernel)(P...), const Wo
 template <typename... P> const char *run(void (*function)(P...), const Launch *of) {
     error[0] = 0;
     if (of->count != sizeof...(P)) {
-        snprintf(error, sizeof error, "it has %u parameters and was given %llu", (unsigned)sizeof...(P),
+        snprintf(error, sizeof error, "the kernel has %u parameters, got %llu", (unsigned)sizeof...(P),
                  of->count);
         return error;
     }
@@ -222,7 +223,7 @@ template <typename... P> const char *run(void (*function)(P...), const Launch *o
     count = of->block[0] * of->block[1] * of->block[2];
     const Word blocks = (Word)of->grid[0] * of->grid[1] * of->grid[2];
     for (Word turn = 0; turn < blocks && !error[0]; turn++) {
-        Word block = of->backwards ? blocks - 1 - turn : turn;
+        Word block = of->reverse_order ? blocks - 1 - turn : turn;
         blockIdx = {(unsigned)(block % of->grid[0]), (unsigned)(block / of->grid[0] % of->grid[1]),
                     (unsigned)(block / of->grid[0] / of->grid[1])};
         run_block();
@@ -230,12 +231,12 @@ template <typename... P> const char *run(void (*function)(P...), const Launch *o
     return error[0] ? error : nullptr;
 }
 
-// The exchange of a warp: the value that another lane gave.
+// The exchange of a warp: the value of another lane.
 template <typename E> E exchange(unsigned mask, E value, unsigned lane) {
-    static_assert(sizeof(E) <= sizeof(Word), "a register is exchanged at a time");
+    static_assert(sizeof(E) <= sizeof(Word), "a single register is exchanged");
     const unsigned self = current, other = self / 32 * 32 + lane % 32;
     const bool whole = mask == 0xffffffffu;
-    // With all lanes, no lane is two exchanges ahead of another, so two slots suffice. Else all wait until
+    // With all lanes, no lane is two exchanges before another, so two slots suffice. Otherwise all wait until
     // all have read.
     const unsigned slot = whole ? threads[self].parity ^= 1 : 0;
     memcpy(&slots[slot][self], &value, sizeof value);
@@ -250,29 +251,29 @@ inline unsigned lane() { return current % 32; }
 // The values of all lanes of a whole warp, valid until the exchange after the next.
 template <typename E> const E *all_of(const E &value) {
     const unsigned self = current, slot = threads[self].parity ^= 1;
-    static E wide[2][MOST_THREADS];
+    static E wide[2][MAX_BLOCK_THREADS];
     wide[slot][self] = value;
     wait(AT_WARP, 0xffffffffu);
     return wide[slot] + self / 32 * 32;
 }
 
-// A copy is made when it is waited for. Until then its target is NaN, so that missing waits and late reads
-// show.
+// A copy is executed when it is waited for. Until then its target is NaN, so that missing waits and early
+// reads are noticed.
 struct Copy {
     unsigned char *to;
     const void *from;
-    bool there;
+    bool valid;
     unsigned group;
 };
 
-const unsigned MOST_COPIES = 128;
-Copy copies[MOST_THREADS][MOST_COPIES];
+const unsigned MAX_COPIES_IN_FLIGHT = 128;
+Copy copies[MAX_BLOCK_THREADS][MAX_COPIES_IN_FLIGHT];
 
-void begin_copy(unsigned char *to, const void *from, bool there) {
+void begin_copy(unsigned char *to, const void *from, bool valid) {
     Thread &self = threads[current];
-    if ((size_t)to % 16 || (size_t)from % 16) fail("a copy at a misaligned address", "kernel", 0);
-    if (self.copies == MOST_COPIES) fail("too many copies are on their way", "kernel", 0);
-    copies[current][self.copies++] = {to, from, there, self.group};
+    if ((size_t)to % 16 || (size_t)from % 16) fail("misaligned copy", "kernel", 0);
+    if (self.copies == MAX_COPIES_IN_FLIGHT) fail("too many copies in flight", "kernel", 0);
+    copies[current][self.copies++] = {to, from, valid, self.group};
     memset(to, 0xff, 16);
 }
 
@@ -283,7 +284,7 @@ void wait_copies(unsigned groups) {
         Copy &copy = copies[current][i];
         if (copy.group + groups >= self.group)
             copies[current][left++] = copy;
-        else if (copy.there)
+        else if (copy.valid)
             memcpy(copy.to, copy.from, 16);
         else
             memset(copy.to, 0, 16);
@@ -297,9 +298,9 @@ inline unsigned ballot(unsigned mask, bool vote) {
     for (unsigned other = 0; other < 32; other++)
         if (mask >> other & 1) {
             // A missing lane votes 0.
-            bool there =
+            bool valid =
                 current / 32 * 32 + other < count && threads[current / 32 * 32 + other].state != ENDED;
-            all |= (unsigned)(exchange(mask, (unsigned)vote, other) & (unsigned)there) << other;
+            all |= (unsigned)(exchange(mask, (unsigned)vote, other) & (unsigned)valid) << other;
         }
     return all;
 }
@@ -315,18 +316,18 @@ inline int votes(bool vote) {
 }
 
 // A source location of the compiler's checks.
-struct Place {
+struct SourceLocation {
     const char *file;
     unsigned line, column;
 };
 
 } // namespace emulated
 
-extern "C" void __ubsan_handle_type_mismatch_v1(emulated::Place *place, size_t address) {
-    emulated::fail(address == 0 ? "a null address" : "a misaligned address", place->file, place->line);
+extern "C" void __ubsan_handle_type_mismatch_v1(emulated::SourceLocation *location, size_t address) {
+    emulated::fail(address == 0 ? "a null address" : "a misaligned address", location->file, location->line);
 }
-extern "C" void __ubsan_handle_out_of_bounds(emulated::Place *place, size_t) {
-    emulated::fail("an index out of bounds", place->file, place->line);
+extern "C" void __ubsan_handle_out_of_bounds(emulated::SourceLocation *location, size_t) {
+    emulated::fail("an index out of bounds", location->file, location->line);
 }
 
 #define EXPORT(name)                                                               \
@@ -362,7 +363,7 @@ inline int __any_sync(unsigned mask, int vote) { return emulated::ballot(mask, v
 inline int __all_sync(unsigned mask, int vote) { return emulated::ballot(mask, !vote) == 0; }
 
 template <typename E, typename F> E __bits(F from) {
-    static_assert(sizeof(E) == sizeof(F), "of one size");
+    static_assert(sizeof(E) == sizeof(F), "sizes must be equal");
     E to;
     memcpy(&to, &from, sizeof to);
     return to;
@@ -466,7 +467,7 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     return result;
 }
 
-// Only of integers: sums of floats would depend on the order of threads.
+// Integers only: sums of floats would depend on the order of threads.
 #define EMULATED_ATOMICS(type)                     \
     inline type atomicAdd(type *at, type value) {  \
         type old = *at;                            \
@@ -507,14 +508,14 @@ EMULATED_VECTORS(unsigned char, uchar, 1)
 // The functions of tensor_cores.cu.
 typedef unsigned char *SharedAddress;
 inline SharedAddress shared_address(void *at) { return (SharedAddress)at; }
-template <bool KEPT> void copy_async(SharedAddress to, const void *from, bool there) {
-    emulated::begin_copy(to, from, there);
+template <bool KEPT> void copy_async(SharedAddress to, const void *from, bool valid) {
+    emulated::begin_copy(to, from, valid);
 }
 inline void commit_copies() { emulated::threads[emulated::current].group++; }
 template <int N> void wait_copies() { emulated::wait_copies(N); }
 
 inline void load_transposed(SharedAddress row, unsigned (&to)[4]) {
-    if ((size_t)row % 16) emulated::fail("a row of a matrix at a misaligned address", "kernel", 0);
+    if ((size_t)row % 16) emulated::fail("misaligned matrix row", "kernel", 0);
     const SharedAddress *rows = emulated::all_of(row);
     const unsigned column = emulated::lane() / 4, first = emulated::lane() % 4 * 2;
     for (unsigned matrix = 0; matrix < 4; matrix++) {

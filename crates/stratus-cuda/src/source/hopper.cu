@@ -1,5 +1,5 @@
 // Tensor cores of Hopper GPUs (compute capability 9.0, compiled for sm_90a): `wgmma`, products of matrices in
-// shared memory that a warpgroup of four warps begins together and completes asynchronously.
+// shared memory that a warpgroup of four warps starts together and completes asynchronously.
 //
 // Both factors are stored depth-major (k rows of M or N elements). 64 elements of one k are a row of 128
 // bytes:
@@ -11,16 +11,17 @@
 // In the PTX ISA this is the canonical layout ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)) of MN-major matrices with
 // a swizzle of 128 bytes.
 
-// The size and alignment of a swizzle block. Launches have this many bytes more, to align the first.
-const int PATTERN = 1024;
+// The size and alignment of a swizzle block. Launches reserve additional bytes of this size, to align the
+// first block.
+const int SWIZZLE_BLOCK_BYTES = 1024;
 
 #ifndef EMULATED
 __device__ __forceinline__ SharedAddress next_pattern(SharedAddress at) {
-    return (at + PATTERN - 1) / PATTERN * PATTERN;
+    return (at + SWIZZLE_BLOCK_BYTES - 1) / SWIZZLE_BLOCK_BYTES * SWIZZLE_BLOCK_BYTES;
 }
 
 // A matrix descriptor: address, `leading` and `stride` in units of 16 bytes, and the swizzle of 128 bytes. To
-// advance it by a multiple of PATTERN bytes, add their number / 16.
+// advance it by a multiple of SWIZZLE_BLOCK_BYTES, add the number of bytes / 16.
 __device__ __forceinline__ u64 factor_at(SharedAddress at, int leading, int stride) {
     return (u64)((at & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
 }
@@ -31,12 +32,12 @@ __device__ __forceinline__ void show_copies() { asm volatile("fence.proxy.async.
 // Required before the first product, and after accumulators were accessed.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Closes a group: the products begun since the last call.
+// Closes a group: the products started since the last call.
 __device__ __forceinline__ void commit_products() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits for all groups but the last N.
+// Waits for all groups except the last N.
 template <int N> __device__ __forceinline__ void wait_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
@@ -82,10 +83,11 @@ __device__ __forceinline__ void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a,
 MULTIPLY_TILES_OF(bf16)
 MULTIPLY_TILES_OF(f16)
 #else
-// The emulation reads factors by the layout of the PTX ISA, both when a product begins and when it is waited
+// The emulation reads factors by the layout of the PTX ISA, both when a product starts and when it is waited
 // for, and compares: a factor that changes in between is an error.
 inline SharedAddress next_pattern(SharedAddress at) {
-    return emulated::launch->shared + (at - emulated::launch->shared + PATTERN - 1) / PATTERN * PATTERN;
+    const SharedAddress start = emulated::launch->shared;
+    return start + (at - start + SWIZZLE_BLOCK_BYTES - 1) / SWIZZLE_BLOCK_BYTES * SWIZZLE_BLOCK_BYTES;
 }
 
 inline u64 factor_at(SharedAddress at, int leading, int stride) {
@@ -95,7 +97,7 @@ inline u64 factor_at(SharedAddress at, int leading, int stride) {
 
 namespace emulated {
 
-// A product in flight, and the thread that began it.
+// A product in flight, and the thread that started it.
 struct Product {
     u64 a, b, read;
     float *sum;
@@ -103,33 +105,33 @@ struct Product {
     u64 (*multiply)(const Product &product, bool add);
 };
 
-const unsigned MOST_PRODUCTS = 32;
-Product products[MOST_THREADS][MOST_PRODUCTS];
+const unsigned MAX_PRODUCTS_IN_FLIGHT = 32;
+Product products[MAX_BLOCK_THREADS][MAX_PRODUCTS_IN_FLIGHT];
 
 // An element of a factor, by its row or column and its depth.
-u16 element(u64 factor, unsigned place, unsigned depth) {
+u16 element(u64 factor, unsigned row, unsigned depth) {
     if (factor >> 62 != 1 || (factor >> 49 & 7) != 0)
         fail("a factor is not swizzled by 128 bytes", "kernel", 0);
     const u64 start = (factor & 0x3fff) << 4, leading = (factor >> 16 & 0x3fff) << 4,
               stride = (factor >> 32 & 0x3fff) << 4;
     if (start % 1024 || leading % 1024 || stride % 1024)
-        fail("a factor's pattern lies at no multiple of its size", "kernel", 0);
+        fail("misaligned pattern of a factor", "kernel", 0);
     const u64 unswizzled =
-        start + place / 64 * leading + depth / 8 * stride + depth % 8 * 128 + place % 64 * 2;
+        start + row / 64 * leading + depth / 8 * stride + depth % 8 * 128 + row % 64 * 2;
     // The swizzle: bits 7 to 9 of an address are added to bits 4 to 6 by exclusive or.
     const u64 address = unswizzled ^ (unswizzled >> 3 & 0x70);
-    if (address + 2 > launch->shared_bytes) fail("a factor lies outside shared memory", "kernel", 0);
+    if (address + 2 > launch->shared_bytes) fail("a factor outside of shared memory", "kernel", 0);
     u16 bits;
     memcpy(&bits, launch->shared + address, 2);
     return bits;
 }
 
-// Adds this thread's part of a product, if `add`, and returns a checksum of the bits that were read.
+// Adds this thread's part of a product, if `add`, and returns a checksum of the bits read.
 template <typename E> u64 multiply(const Product &product, bool add) {
     const unsigned warp = current / 32 % 4, lane = current % 32;
     u64 read = 0;
-    auto next = [&](u64 factor, unsigned place, unsigned depth) {
-        const u16 bits = element(factor, place, depth);
+    auto next = [&](u64 factor, unsigned row, unsigned depth) {
+        const u16 bits = element(factor, row, depth);
         read = (read ^ bits) * 0x100000001b3ull;
         return widen(E{bits});
     };
@@ -155,7 +157,7 @@ void wait_products(unsigned groups) {
         if (product.group + groups >= self.product_group)
             products[current][left++] = product;
         else if (product.multiply(product, true) != product.read)
-            fail("a factor was written before its product was made", "kernel", 0);
+            fail("a factor was overwritten before its product finished", "kernel", 0);
     }
     self.products = left;
 }
@@ -170,11 +172,11 @@ template <int N> void keep_sums(float (&)[N]) {}
 
 template <typename E, int COLUMNS> void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b) {
     using namespace emulated;
-    static_assert(COLUMNS % 8 == 0 && COLUMNS <= 256, "shapes that there are");
+    static_assert(COLUMNS % 8 == 0 && COLUMNS <= 256, "supported shapes");
     Thread &self = threads[current];
-    if (self.products == MOST_PRODUCTS) fail("too many products are on their way", "kernel", 0);
+    if (self.products == MAX_PRODUCTS_IN_FLIGHT) fail("too many products in flight", "kernel", 0);
     for (unsigned i = 0; i < count; i++)
-        if (threads[i].unshown) fail("copies are not shown to tensor cores", "kernel", 0);
+        if (threads[i].unshown) fail("copies not visible to tensor cores", "kernel", 0);
     Product product = {a, b, 0, sum, COLUMNS, self.product_group, multiply<E>};
     product.read = product.multiply(product, false);
     products[current][self.products++] = product;

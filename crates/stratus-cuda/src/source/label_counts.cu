@@ -1,7 +1,8 @@
-// The labels of a batch, counted by class: a block per class. `stride` numbers make a label, the first of
-// which is its class.
-extern "C" __global__ void label_counts(const int *labels, double *counts, i64 samples, int stride, TIMED) {
-    NOTE_TIMES;
+// Counts the labels of a batch by class: a block per class. A label has `stride` numbers, starting with its
+// class.
+extern "C" __global__ void label_counts(const int *labels, double *counts, i64 samples, int stride,
+                                        TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int count = 0;
     for (i64 n = threadIdx.x; n < samples; n += blockDim.x) count += labels[n * stride] == (int)blockIdx.x;
     count = block_sum(count);

@@ -1,10 +1,10 @@
-// Layer normalisation over the channels of each pixel, of channels-last maps; a trained factor for each
-// channel; and what both have for their parameters, sums over all pixels.
+// Layer normalisation over the channels of each pixel, of channels-last maps; a trained factor per channel;
+// and the sums over all pixels that both need for their parameters.
 //
 //   y = weight · (x - mean) · inverse + bias
 //   dx = (g - mean(g) - n · mean(g n)) · inverse       g = weight · dy, n = (x - mean) · inverse
 //
-// A warp has a pixel. It reads its channels more than once: after the first time they are in L1.
+// A warp processes a pixel. It reads the channels several times: after the first time they are in L1.
 
 #define LANE (int)(threadIdx.x % 32)
 #define FIRST_ROW ((i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32)
@@ -31,8 +31,8 @@ __device__ __forceinline__ void moments_of(const T *x, int channels, float epsil
 }
 
 extern "C" __global__ void layer_norm(const T *x, const float *weight, const float *bias, T *y, i64 rows,
-                                      int channels, float epsilon, TIMED) {
-    NOTE_TIMES;
+                                      int channels, float epsilon, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
         float mean, inverse;
         moments_of(x + row * channels, channels, epsilon, mean, inverse);
@@ -48,8 +48,8 @@ extern "C" __global__ void layer_norm(const T *x, const float *weight, const flo
 }
 
 extern "C" __global__ void layer_norm_backward(const T *x, const T *dy, const float *weight, T *dx, i64 rows,
-                                               int channels, float epsilon, TIMED) {
-    NOTE_TIMES;
+                                               int channels, float epsilon, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
         i64 first = row * channels;
         float mean, inverse, plain = 0.0f, along = 0.0f;
@@ -81,8 +81,8 @@ extern "C" __global__ void layer_norm_backward(const T *x, const T *dy, const fl
 
 // Mean and inverse deviation of each pixel, for the sums below.
 extern "C" __global__ void layer_norm_moments(const T *x, float *moments, i64 rows, int channels,
-                                              float epsilon, TIMED) {
-    NOTE_TIMES;
+                                              float epsilon, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
         float mean, inverse;
         moments_of(x + row * channels, channels, epsilon, mean, inverse);
@@ -93,11 +93,11 @@ extern "C" __global__ void layer_norm_moments(const T *x, float *moments, i64 ro
     }
 }
 
-// Partial sums over the pixels: of dy · n, or without moments of dy · x, and, where that is asked for, of dy.
-// A block has 32 vectors of channels, and eight threads for each, which divide its part of the pixels.
+// Partial sums over the pixels: of dy · n, or without moments of dy · x, and optionally of dy. A block has 32
+// vectors of channels, with eight threads each, which divide its part of the pixels.
 extern "C" __global__ void channel_sums(const T *x, const T *dy, const float *moments, double *products,
-                                        double *plain, i64 rows, int channels, TIMED) {
-    NOTE_TIMES;
+                                        double *plain, i64 rows, int channels, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     __shared__ double sums[2][8][32 * VECTOR];
     int channel = (blockIdx.x * 32 + threadIdx.x) * VECTOR;
     i64 part = (rows + gridDim.y - 1) / gridDim.y;
@@ -136,8 +136,9 @@ extern "C" __global__ void channel_sums(const T *x, const T *dy, const float *mo
 }
 
 // y = x · factors. An item is VECTOR channels of a pixel.
-extern "C" __global__ void layer_scale(const T *x, const float *factors, T *y, i64 items, int groups, TIMED) {
-    NOTE_TIMES;
+extern "C" __global__ void layer_scale(const T *x, const float *factors, T *y, i64 items, int groups,
+                                       TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     i64 step = (i64)gridDim.x * blockDim.x;
     for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {
         int channel = (int)(item % groups) * VECTOR;

@@ -5,16 +5,16 @@
 // A_TRANSPOSED: A is stored as [depth, rows]; B_TRANSPOSED: B is stored as [columns, depth].
 
 extern "C" __global__ void multiply(const T *a, const T *b, RESULT *c, i64 rows, i64 columns, i64 depth,
-                                    TIMED) {
-    NOTE_TIMES;
+                                    TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * columns;
          at += (i64)gridDim.x * blockDim.x) {
         i64 row = at / columns, column = at % columns;
         double sum = 0;
         for (i64 k = 0; k < depth; k++) {
-            T of_a = A_TRANSPOSED ? a[k * rows + row] : a[row * depth + k];
-            T of_b = B_TRANSPOSED ? b[column * depth + k] : b[k * columns + column];
-            sum += (double)widen(of_a) * widen(of_b);
+            T a_value = A_TRANSPOSED ? a[k * rows + row] : a[row * depth + k];
+            T b_value = B_TRANSPOSED ? b[column * depth + k] : b[k * columns + column];
+            sum += (double)widen(a_value) * widen(b_value);
         }
         narrow((float)sum, c[at]);
     }

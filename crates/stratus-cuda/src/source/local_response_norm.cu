@@ -6,10 +6,10 @@
 //
 // where o are the outputs whose window contains c, and slope = 2 · β · weight.
 //
-// A thread has VECTOR channels of a pixel. It also loads the channels around them that it needs, as whole
-// vectors; neighbouring threads load these too, so they come from L1. With WIDE, the window is too wide for
-// registers: a thread has one channel and slides its window in f64, as what leaves the sum takes its rounding
-// error along.
+// A thread has VECTOR channels of a pixel. It also loads the neighbouring channels that it needs, as whole
+// vectors; neighbouring threads load these too, so they are in L1. With WIDE, the window is too wide for
+// registers: a thread has one channel and slides its window in f64, because a sliding f32 sum accumulates
+// rounding errors.
 //
 //   BEFORE, AFTER  channels of a window on either side
 //   POWER          chooses a fast power for some β
@@ -59,8 +59,8 @@ struct Scales {
 };
 
 extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight,
-                                       float beta, TIMED) {
-    NOTE_TIMES;
+                                       float beta, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         Scales scales(x + (at - c), channels, c);
@@ -69,8 +69,8 @@ extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels
 }
 
 extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k,
-                                        float weight, float beta, float slope, TIMED) {
-    NOTE_TIMES;
+                                        float weight, float beta, float slope, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         const T *pixel = x + (at - c), *gradient = dy + (at - c);
@@ -90,7 +90,7 @@ extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 coun
 
 #else
 
-// Channels `first - REACH` to `first + VECTOR + REACH` of a pixel; zeros where there are none.
+// Channels `first - REACH` to `first + VECTOR + REACH` of a pixel; zeros outside of the map.
 template <int REACH>
 __device__ __forceinline__ void load_around(const T *at, int first, int channels,
                                             float (&to)[2 * REACH + VECTOR]) {
@@ -109,23 +109,23 @@ __device__ __forceinline__ void load_around(const T *at, int first, int channels
     }
 }
 
-// The scale of the channel at index `place` of an array of N channels.
+// The scale of the channel at index `at` of an array of N channels.
 template <int N>
-__device__ __forceinline__ float scale_of(const float (&x)[N], int place, float k, float weight) {
+__device__ __forceinline__ float scale_of(const float (&x)[N], int at, float k, float weight) {
     float squares = 0.0f;
 #pragma unroll
-    for (int i = -BEFORE; i <= AFTER; i++) squares += x[place + i] * x[place + i];
+    for (int i = -BEFORE; i <= AFTER; i++) squares += x[at + i] * x[at + i];
     return k + weight * squares;
 }
 
 extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight,
-                                       float beta, TIMED) {
-    NOTE_TIMES;
+                                       float beta, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int REACH = ROUNDED_UP(BEFORE);
-    const INDEX vectors = (INDEX)(count / VECTOR), of_pixel = (INDEX)(channels / VECTOR);
+    const INDEX vectors = (INDEX)(count / VECTOR), pixel_vectors = (INDEX)(channels / VECTOR);
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors;
          item += (INDEX)gridDim.x * blockDim.x) {
-        int first = (int)(item % of_pixel) * VECTOR;
+        int first = (int)(item % pixel_vectors) * VECTOR;
         i64 at = (i64)item * VECTOR;
         float around[2 * REACH + VECTOR], v[VECTOR];
         load_around<REACH>(x + at, first, channels, around);
@@ -138,13 +138,13 @@ extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels
 
 // Every output whose window contains the channel contributes to its gradient.
 extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k,
-                                        float weight, float beta, float slope, TIMED) {
-    NOTE_TIMES;
+                                        float weight, float beta, float slope, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const int REACH = ROUNDED_UP(BEFORE), FAR = ROUNDED_UP(BEFORE + AFTER);
-    const INDEX vectors = (INDEX)(count / VECTOR), of_pixel = (INDEX)(channels / VECTOR);
+    const INDEX vectors = (INDEX)(count / VECTOR), pixel_vectors = (INDEX)(channels / VECTOR);
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors;
          item += (INDEX)gridDim.x * blockDim.x) {
-        int first = (int)(item % of_pixel) * VECTOR;
+        int first = (int)(item % pixel_vectors) * VECTOR;
         i64 at = (i64)item * VECTOR;
         float around[2 * FAR + VECTOR], gradient[2 * REACH + VECTOR];
         load_around<FAR>(x + at, first, channels, around);
@@ -157,7 +157,7 @@ extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 coun
             float scale = scale_of(around, FAR + o, k, weight),
                   part = gradient[REACH + o] * decay(scale, beta);
             if (o >= 0 && o < VECTOR) own[o < 0 ? 0 : o] = part;
-            // Beyond the map there is no output: a scale of zero would give NaN.
+            // Outside of the map there is no output: a scale of zero would give NaN.
             bool is_output = first + o >= 0 && first + o < channels;
             passed[AFTER + o] = is_output ? part * around[FAR + o] / scale : 0.0f;
         }

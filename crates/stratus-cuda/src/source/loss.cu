@@ -3,16 +3,17 @@
 //   loss = log Σ exp(logit) - (1-s) · logit[label] - s · mean(logit)      s: label smoothing
 //   dlogit = (softmax - target) · weight / divisor                        divisor: samples with a label
 //
-// With class weights w, t = w · target, and the divisor is Σ w[label], of mixed samples still their number:
+// With class weights w, t = w · target, and the divisor is Σ w[label], or for mixed samples still their
+// number:
 //
 //   loss = Σ t · (log Σ exp(logit) - logit)            dlogit = (softmax · Σ t - t) · weight / divisor
 //
-// Of a part of a batch, the divisor follows from the label counts of the whole batch.
+// For a part of a batch, the divisor is computed from the label counts of the whole batch.
 //
 //   add_label_weights    one block: the divisor
 //   cross_entropy_rows   a block per sample, three passes over its row of logits: maximum and rank of the
 //                        label; sum of exponentials; gradient
-//   cross_entropy_sums   one block: adds up losses and hits in f64, in a fixed order
+//   cross_entropy_sums   one block: sums losses and hits in f64, in a fixed order
 //
 // LABELS is the numbers of a label: 1, or 3 (label, other label, share) of a mixed sample. WEIGHTED: classes
 // have weights, whose address is null otherwise. SCALED: the gradient is multiplied by the loss scale.
@@ -26,23 +27,23 @@ constexpr double WHOLE = 16777216.0;
 // The rank of a sample without a label.
 constexpr int NONE = -1;
 
-__device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
+__device__ __forceinline__ double quiet_nan() { return (double)__uint_as_float(0x7fc00000u); }
 
 // The weight of a label in the divisor.
 __device__ __forceinline__ double weight_of(const float *class_weights, int label) {
     return WEIGHTED && LABELS == 1 ? (double)class_weights[label] : 1.0;
 }
 
-// `label_counts` may be null. A label without a class makes the divisor NaN.
+// `label_counts` may be null. An out-of-range label makes the divisor NaN.
 extern "C" __global__ void add_label_weights(const int *labels, const float *class_weights,
                                              const double *label_counts, double *divisor, int batch,
-                                             int classes, TIMED) {
-    NOTE_TIMES;
+                                             int classes, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     double weight = 0.0;
     for (int n = threadIdx.x; n < batch; n += blockDim.x) {
         const int label = labels[(i64)n * LABELS];
         if (label < 0) continue;
-        weight += label < classes ? weight_of(class_weights, label) : not_a_number();
+        weight += label < classes ? weight_of(class_weights, label) : quiet_nan();
     }
     weight = block_sum(weight);
     if (label_counts && weight == weight) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ float block_max(float value) {
     return value;
 }
 
-// A share of 0 gives 0, even of an infinite logit.
+// 0 · ∞ counts as 0.
 __device__ __forceinline__ double part(double share, float logit) {
     return share > 0.0 ? share * (double)logit : 0.0;
 }
@@ -76,8 +77,8 @@ __device__ __forceinline__ double part(double share, float logit) {
 extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const float *class_weights,
                                               const double *divisor, double *losses, int *ranks,
                                               T_OUT *gradient, int classes, double smoothing, double weight,
-                                              const float *loss_scale, TIMED) {
-    NOTE_TIMES;
+                                              const float *loss_scale, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     i64 n = blockIdx.x;
     const LossScale scaling = read_loss_scale(loss_scale);
     const T *row = logits + n * classes;
@@ -87,8 +88,8 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     double share = LABELS == 3 ? labels[n * LABELS + LABELS - 1] / WHOLE : 0.0;
     bool is_known = own < classes && other >= 0 && other < classes && share >= 0.0 && share <= 1.0;
     if (own < 0 || !is_known) {
-        // A kernel cannot fail: a label without a class makes the loss NaN.
-        double value = own < 0 ? 0.0 : not_a_number();
+        // A kernel cannot fail: an out-of-range label makes the loss NaN.
+        double value = own < 0 ? 0.0 : quiet_nan();
         if (threadIdx.x == 0) {
             losses[n] = value;
             ranks[n] = own < 0 ? NONE : classes + 5;
@@ -96,27 +97,27 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
         for (int c = threadIdx.x; to && c < classes; c += blockDim.x) narrow((float)value, to[c]);
         return;
     }
-    // The label that counts as a hit.
+    // The label that counts as correct.
     int label = share > 0.5 ? other : own;
-    float of_label = widen(row[label]);
+    float label_logit = widen(row[label]);
     float largest = __uint_as_float(0xff800000u);
     int rank = 0;
     double mean = 0.0;
-    double all = smoothing / classes;
-    double for_own = (1.0 - smoothing) * (own == other ? 1.0 : 1.0 - share) + all;
-    double for_other = (1.0 - smoothing) * share + all;
-    // With class weights: Σ t, and Σ t · logit, of all classes but the label's.
+    double base_share = smoothing / classes;
+    double own_share = (1.0 - smoothing) * (own == other ? 1.0 : 1.0 - share) + base_share;
+    double other_share = (1.0 - smoothing) * share + base_share;
+    // With class weights: Σ t, and Σ t · logit, over all classes except the label's.
     double targets = 0.0, terms = 0.0;
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
         float logit = widen(row[c]);
         if (WEIGHTED && c != own) {
-            double target = (double)class_weights[c] * (LABELS == 3 && c == other ? for_other : all);
+            double target = (double)class_weights[c] * (LABELS == 3 && c == other ? other_share : base_share);
             targets += target;
             terms += part(target, logit);
         }
         largest = fmaxf(largest, logit);
         // Counts the classes that the label's logit does not exceed. NaN exceeds nothing.
-        bool is_ahead = of_label > logit || (of_label == logit && label < c);
+        bool is_ahead = label_logit > logit || (label_logit == logit && label < c);
         rank += c != label && !is_ahead;
         if (smoothing > 0.0) mean += (double)logit;
     }
@@ -124,25 +125,25 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     rank = block_sum(rank);
     if (smoothing > 0.0) mean = block_sum(mean) / classes;
     if (WEIGHTED) {
-        for_own *= (double)class_weights[own];
+        own_share *= (double)class_weights[own];
         targets = block_sum(targets);
         terms = block_sum(terms);
     }
-    // Without the label's class, whose probability may be so near to 1 that the difference would vanish.
-    float some = 0.0f;
+    // Without the label's class, whose probability may be so close to 1 that the difference would vanish.
+    float exponential = 0.0f;
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
-        if (c != own) some += expf(widen(row[c]) - largest);
+        if (c != own) exponential += expf(widen(row[c]) - largest);
     }
-    double others = block_sum((double)some), of_own = (double)expf(widen(row[own]) - largest),
-           sum = others + of_own;
+    double others = block_sum((double)exponential), own_exponential = (double)expf(widen(row[own]) - largest),
+           sum = others + own_exponential;
     if (threadIdx.x == 0) {
         double target = part(1.0 - share, widen(row[own])) + part(share, widen(row[other]));
         double loss = log(sum) + (double)largest - (1.0 - smoothing) * target;
         if (smoothing > 0.0) loss -= smoothing * mean;
         if (WEIGHTED) {
-            target = part(for_own, widen(row[own])) + terms;
-            // Nothing of a loss is nothing, also where that is infinite.
-            const double all_targets = for_own + targets;
+            target = part(own_share, widen(row[own])) + terms;
+            // 0 · ∞ counts as 0.
+            const double all_targets = own_share + targets;
             loss = all_targets > 0.0 ? all_targets * (log(sum) + (double)largest) - target : 0.0;
         }
         losses[n] = loss;
@@ -152,22 +153,22 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     double scale = *divisor == 0.0 ? 0.0 : weight / *divisor;
     if (SCALED) scale *= (double)scaling.scale;
     if (WEIGHTED) {
-        float own_gradient = (float)(scale * (targets * of_own - for_own * others) / sum);
-        float factor = (float)(scale * (for_own + targets) / sum);
+        float own_gradient = (float)(scale * (targets * own_exponential - own_share * others) / sum);
+        float factor = (float)(scale * (own_share + targets) / sum);
         for (int c = threadIdx.x; c < classes; c += blockDim.x) {
             float probability = factor * expf(widen(row[c]) - largest);
-            double target = (double)class_weights[c] * (LABELS == 3 && c == other ? for_other : all);
+            double target = (double)class_weights[c] * (LABELS == 3 && c == other ? other_share : base_share);
             float value = c == own ? own_gradient : probability - (float)(scale * target);
             narrow(scale == 0.0 ? 0.0f : value, to[c]);
         }
         return;
     }
-    float own_gradient = (float)(scale * ((1.0 - for_own) * of_own - for_own * others) / sum);
-    float factor = (float)(scale / sum), for_all = (float)(scale * all);
-    float of_other = (float)(scale * for_other);
+    float own_gradient = (float)(scale * ((1.0 - own_share) * own_exponential - own_share * others) / sum);
+    float factor = (float)(scale / sum), base_gradient = (float)(scale * base_share);
+    float other_gradient = (float)(scale * other_share);
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
         float probability = factor * expf(widen(row[c]) - largest);
-        float target = LABELS == 3 && c == other ? of_other : for_all;
+        float target = LABELS == 3 && c == other ? other_gradient : base_gradient;
         narrow(c == own ? own_gradient : probability - target, to[c]);
     }
 }
@@ -175,8 +176,9 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
 // One block.
 extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks,
                                               const double *divisor, double *metrics, int batch,
-                                              double weight, int is_auxiliary, int is_first, TIMED) {
-    NOTE_TIMES;
+                                              double weight, int is_auxiliary, int is_first,
+                                              TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     double loss = 0.0;
     int counted = 0, top1 = 0, top5 = 0;
     for (int n = threadIdx.x; n < batch; n += blockDim.x) {

@@ -1,6 +1,6 @@
 // The loss scale, four floats [exponent, iterations, overflow, skipped]: the scale is 2^(FIRST_EXPONENT +
 // exponent); `iterations` since it changed; whether a gradient of this iteration is not finite; iterations
-// that updated nothing. Scale and inverse are normal numbers, so that to multiply by them changes no digit.
+// without an update. Scale and inverse are normal numbers, so that multiplying by them is exact.
 
 // The positions of the four numbers.
 const int EXPONENT = 0, ITERATIONS = 1, OVERFLOW = 2, SKIPPED = 3;
@@ -15,7 +15,7 @@ struct LossScale {
     float skipped;
 };
 
-// Unless SCALED, the address is null.
+// The address is null unless SCALED.
 __device__ __forceinline__ LossScale read_loss_scale(const float *from) {
 #if SCALED
     float numbers[4];

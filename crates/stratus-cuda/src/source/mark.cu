@@ -1,4 +1,4 @@
-// A kernel that only notes the time: between steps that both are calls of libraries.
+// A marker kernel, which only records the time: between steps that are both library calls.
 
-extern "C" __global__ void mark(TIMED) { NOTE_TIMES; }
+extern "C" __global__ void mark(TIMESTAMP_PARAMS) { RECORD_TIMESTAMPS; }
 EXPORT(mark)

@@ -1,7 +1,7 @@
-//! The native kernels, in CUDA C. They are compiled when a plan needs them: by NVRTC for the GPU at hand, in
-//! tests by a C++ compiler.
+//! The native kernels, in CUDA C, compiled when a plan needs them: by NVRTC for the GPU, in tests by a C++
+//! compiler.
 
-/// The text of a file, by its name without its extension, with the files that it shares with others.
+/// The text of a file, by its name without its extension, with the files that it includes.
 #[must_use]
 pub(crate) fn text(file: &str) -> Option<&'static str> {
     let files = [
@@ -81,7 +81,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
     files.into_iter().find(|(name, _)| *name == file).map(|(_, text)| text)
 }
 
-/// Whether a file uses instructions that only GPUs of compute capability 9.0 have.
+/// Returns whether a file uses instructions that only GPUs of compute capability 9.0 have.
 #[must_use]
 pub(crate) fn is_for_hopper(file: &str) -> bool {
     file == "conv_gradient_hopper"

@@ -4,19 +4,19 @@
 //   loss   = Σ w(y) (log Σ exp(z) - z[y]) / Σ w(y)          over the pixels with a label
 //   dlogit = w(y) (softmax - onehot(y)) · weight / Σ w(y)
 //
-//   pixel_weights   counts the pixels with a label and adds up their class weights, a part per block
-//   pixel_rows      a thread per pixel: prediction, loss, gradient; a part of the loss per block
-//   pixel_sums      one block: adds up the parts in a fixed order
+//   pixel_weights   counts the pixels with a label and sums their class weights, a partial sum per block
+//   pixel_rows      a thread per pixel: prediction, loss, gradient; a partial sum of the loss per block
+//   pixel_sums      one block: adds the partial sums in a fixed order
 //
 // With smoothing s, w(y) is multiplied by 1-s, and s/classes · Σₖ w(k) (log Σ exp(z) - z[k]) is added.
-// Without class weights their address is null. Of a part of a batch, the label counts of the whole batch give
-// Σ w(y); else their address is null. SCALED: the gradient is multiplied by the loss scale.
+// Without class weights their address is null. For a part of a batch, the label counts of the whole batch
+// give Σ w(y); otherwise their address is null. SCALED: the gradient is multiplied by the loss scale.
 
 #ifndef T_OUT
 #define T_OUT T
 #endif
 
-__device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
+__device__ __forceinline__ double quiet_nan() { return (double)__uint_as_float(0x7fc00000u); }
 
 __device__ __forceinline__ float weight_of(const float *class_weights, int class_) {
     return class_weights ? class_weights[class_] : 1.0f;
@@ -29,8 +29,8 @@ __device__ double sum_of(const double *parts, u32 count) {
     return sum;
 }
 
-// The divisor of the loss: the weight of these labels, or where there are label counts, of the whole batch's.
-// A weight of NaN stays: a label has no class.
+// The divisor of the loss: the weight of these labels, or if there are label counts, of the whole batch's. A
+// weight of NaN, from an out-of-range label, is propagated.
 __device__ double divisor_of(double weight, const double *label_counts, const float *class_weights,
                              int classes) {
     if (!label_counts || weight != weight) return weight;
@@ -39,17 +39,17 @@ __device__ double divisor_of(double weight, const double *label_counts, const fl
     return sum;
 }
 
-// A label without a class: a kernel cannot fail, so it makes the weight, and with it the loss, NaN.
+// A kernel cannot fail: an out-of-range label makes the weight, and with it the loss, NaN.
 extern "C" __global__ void pixel_weights(const int *labels, const float *class_weights, double *weights,
-                                         int *counts, i64 pixels, int classes, TIMED) {
-    NOTE_TIMES;
+                                         int *counts, i64 pixels, int classes, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     double weight = 0.0;
     int count = 0;
     const i64 step = (i64)gridDim.x * blockDim.x;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += step) {
         int label = labels[at];
         if (label < 0) continue;
-        weight += label < classes ? (double)weight_of(class_weights, label) : not_a_number();
+        weight += label < classes ? (double)weight_of(class_weights, label) : quiet_nan();
         count++;
     }
     weight = block_sum(weight);
@@ -64,8 +64,8 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
                                       const double *weights, double *losses, int *hits, int *predictions,
                                       T_OUT *gradient, i64 pixels, int classes, double smoothing,
                                       double auxiliary, const double *label_counts, const float *loss_scale,
-                                      TIMED) {
-    NOTE_TIMES;
+                                      TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const LossScale scaling = read_loss_scale(loss_scale);
     __shared__ double shared_divisor;
     if (threadIdx.x == 0)
@@ -96,7 +96,7 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
         if (predictions) predictions[at] = best;
         const int label = labels[at];
         if (label < 0 || label >= classes) {
-            float value = label < 0 ? 0.0f : (float)not_a_number();
+            float value = label < 0 ? 0.0f : (float)quiet_nan();
             for (int c = 0; to && c < classes; c++) narrow(value, to[c]);
             continue;
         }
@@ -106,11 +106,11 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
         for (int c = 0; c < classes; c++) sum += expf(widen(row[c]) - largest);
         const double log_sum = log((double)sum) + (double)largest;
         const double share = (1.0 - smoothing) * (double)weight_of(class_weights, label);
-        // What weighs nothing adds nothing, also where it is infinite.
+        // 0 · ∞ counts as 0.
         if (share != 0.0) loss += share * (log_sum - (double)own);
         for (int c = 0; smoothing > 0.0 && c < classes; c++) {
-            double of_class = every * (double)weight_of(class_weights, c);
-            if (of_class != 0.0) loss += of_class * (log_sum - (double)widen(row[c]));
+            double class_share = every * (double)weight_of(class_weights, c);
+            if (class_share != 0.0) loss += class_share * (log_sum - (double)widen(row[c]));
         }
         if (!to) continue;
         const float slope = (float)(factor * (share + every * all_weights)) / sum;
@@ -128,12 +128,12 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
     hits[blockIdx.x] = right;
 }
 
-// One block of one warp; `parts` blocks made the sums.
+// One block of one warp, for the sums of `parts` blocks.
 extern "C" __global__ void pixel_sums(const double *weights, const double *losses, const int *counts,
                                       const int *hits, double *metrics, int parts, double auxiliary,
                                       const double *label_counts, const float *class_weights, int classes,
-                                      int is_auxiliary, int is_first, TIMED) {
-    NOTE_TIMES;
+                                      int is_auxiliary, int is_first, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     if (threadIdx.x > 0) return;
     const double weight = sum_of(weights, parts), loss = sum_of(losses, parts);
     i64 counted = 0, right = 0;

@@ -15,14 +15,14 @@ template <int N> __device__ __forceinline__ void load_bytes(const u8 *from, floa
 // Product and sum are both rounded, never fused: the same bits as on the CPU.
 extern "C" __global__ void normalise_pixels(const u8 *images, T *y, i64 count, float scale0, float offset0,
                                             float scale1, float offset1, float scale2, float offset2,
-                                            float scale3, float offset3, TIMED) {
-    NOTE_TIMES;
+                                            float scale3, float offset3, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     const float scales[4] = {scale0, scale1, scale2, scale3},
                 offsets[4] = {offset0, offset1, offset2, offset3};
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += step) {
-        // Scales and offsets from the first element's channel on. Chosen by comparisons, as a dynamic index
-        // would put the array into local memory.
+        // Scales and offsets, starting with the first element's channel. Chosen by comparisons, because a
+        // dynamic index would put the array into local memory.
         const u32 first = VECTOR % CHANNELS == 0 ? 0 : (u32)(at % CHANNELS);
         float scale[CHANNELS], offset[CHANNELS];
 #pragma unroll

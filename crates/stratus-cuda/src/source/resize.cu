@@ -2,7 +2,7 @@
 //
 //   item      VECTOR channels of a pixel of the result; grid-stride loop, neighbouring threads have
 //             neighbouring channels
-//   place     of output i of an axis, in pixels of the input: step * i where corners are aligned, else
+//   position  of output i of an axis, in pixels of the input: step * i if corners are aligned, else
 //             step * (i + 0.5) - 0.5, at least 0; rounded after each operation, as on the CPU
 //   backward  gathers: a pixel adds up the outputs less than a pixel away, so there are no atomic additions
 //   INDEX     an integer type that counts all items
@@ -11,14 +11,14 @@
 #define T_OUT T
 #endif
 
-struct Place {
+struct ItemPosition {
     INDEX n;
     int h, w, channel;
 };
 
 // The pixel and channel of an item, in maps of `height` x `width` pixels and `groups` · VECTOR channels.
-__device__ __forceinline__ Place place(INDEX item, int groups, int height, int width) {
-    Place at;
+__device__ __forceinline__ ItemPosition item_position(INDEX item, int groups, int height, int width) {
+    ItemPosition at;
     INDEX pixel = item / (INDEX)groups, row = pixel / (INDEX)width;
     at.channel = (int)(item - pixel * (INDEX)groups) * VECTOR;
     at.w = (int)(pixel - row * (INDEX)width);
@@ -27,14 +27,14 @@ __device__ __forceinline__ Place place(INDEX item, int groups, int height, int w
     return at;
 }
 
-// Where an output lies, along an axis of `inputs` pixels.
-__device__ __forceinline__ float place_of(int output, float step, int corners, int inputs) {
+// The position of an output in the input, along an axis of `inputs` pixels.
+__device__ __forceinline__ float source_position(int output, float step, int corners, int inputs) {
     float at = corners ? __fmul_rn(step, (float)output)
                        : __fadd_rn(__fmul_rn(step, __fadd_rn((float)output, 0.5f)), -0.5f);
     return fminf(fmaxf(at, 0.0f), (float)(inputs - 1));
 }
 
-// The outputs that an input may be a part of, and a few more.
+// The outputs that may use an input, and a few more.
 struct Range {
     int first, last;
 };
@@ -52,22 +52,22 @@ __device__ __forceinline__ Range readers(int input, float step, int corners, int
     return range;
 }
 
-// The weight of an input in an output at `at`; 0 where it is a pixel or more away.
+// The weight of an input in an output at `at`; 0 if it is a pixel or more away.
 __device__ __forceinline__ float weight_of(int input, float at) {
     return fmaxf(at >= (float)input ? 1.0f - (at - (float)input) : at - (float)(input - 1), 0.0f);
 }
 
 extern "C" __global__ void resize_forward(const T *x, T_OUT *y, i64 items, int groups, int height, int width,
                                           int out_height, int out_width, float down, float across,
-                                          int corners, TIMED) {
-    NOTE_TIMES;
+                                          int corners, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channels = groups * VECTOR;
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < (INDEX)items;
          item += (INDEX)gridDim.x * blockDim.x) {
-        Place at = place(item, groups, out_height, out_width);
+        ItemPosition at = item_position(item, groups, out_height, out_width);
         const T *image = x + (i64)at.n * height * width * channels + at.channel;
-        float vertical = place_of(at.h, down, corners, height),
-              horizontal = place_of(at.w, across, corners, width);
+        float vertical = source_position(at.h, down, corners, height),
+              horizontal = source_position(at.w, across, corners, width);
         int top = (int)vertical, left = (int)horizontal;
         int bottom = min(top + 1, height - 1), right = min(left + 1, width - 1);
         float below = vertical - (float)top, behind = horizontal - (float)left;
@@ -88,21 +88,21 @@ extern "C" __global__ void resize_forward(const T *x, T_OUT *y, i64 items, int g
 
 extern "C" __global__ void resize_backward(const T *dy, T_OUT *dx, i64 items, int groups, int height,
                                            int width, int out_height, int out_width, float down,
-                                           float across, int corners, TIMED) {
-    NOTE_TIMES;
+                                           float across, int corners, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     int channels = groups * VECTOR;
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < (INDEX)items;
          item += (INDEX)gridDim.x * blockDim.x) {
-        Place at = place(item, groups, height, width);
+        ItemPosition at = item_position(item, groups, height, width);
         const T *image = dy + (i64)at.n * out_height * out_width * channels + at.channel;
         Range rows = readers(at.h, down, corners, height, out_height),
               columns = readers(at.w, across, corners, width, out_width);
         float sum[VECTOR] = {};
         for (int row = rows.first; row <= rows.last; row++) {
-            float vertical = weight_of(at.h, place_of(row, down, corners, height));
+            float vertical = weight_of(at.h, source_position(row, down, corners, height));
             if (vertical == 0.0f) continue;
             for (int column = columns.first; column <= columns.last; column++) {
-                float weight = vertical * weight_of(at.w, place_of(column, across, corners, width));
+                float weight = vertical * weight_of(at.w, source_position(column, across, corners, width));
                 if (weight == 0.0f) continue;
                 float v[VECTOR];
                 load(image + (row * out_width + column) * channels, v);

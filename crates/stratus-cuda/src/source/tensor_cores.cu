@@ -1,5 +1,5 @@
-// Tensor cores from compute capability 8.0 on: asynchronous copies to shared memory (`cp.async`), fragments
-// of matrices (`ldmatrix`) and products of a warp (`mma.sync`). The emulation has the same functions in
+// Tensor cores from compute capability 8.0: asynchronous copies to shared memory (`cp.async`), fragments of
+// matrices (`ldmatrix`) and products of a warp (`mma.sync`). The emulation has the same functions in
 // emulate.h.
 
 #ifndef EMULATED
@@ -10,31 +10,31 @@ __device__ __forceinline__ SharedAddress shared_address(void *at) {
     return (u32)__cvta_generic_to_shared(at);
 }
 
-// Begins to copy 16 bytes, or to fill them with zeros unless `there`. Both addresses are multiples of 16.
+// Starts copying 16 bytes, or filling them with zeros unless `valid`. Both addresses are multiples of 16.
 // KEPT caches the source in L1, for data that other threads of the multiprocessor read too.
 template <bool KEPT>
-__device__ __forceinline__ void copy_async(SharedAddress to, const void *from, bool there) {
+__device__ __forceinline__ void copy_async(SharedAddress to, const void *from, bool valid) {
     if constexpr (KEPT) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-                     "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
+                     "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
                      : "memory");
     } else {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-                     "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
+                     "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
                      : "memory");
     }
 }
 
-// Closes a group: the copies that this thread began since the last call.
+// Closes a group: the copies that this thread started since the last call.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits for all groups of this thread but the last N.
+// Waits for all groups of this thread except the last N.
 template <int N> __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// Loads four matrices of 8x8 elements of two bytes, transposed. Lane l gives the address of row l % 8 of
-// matrix l / 8. Of each matrix it gets the elements in column l / 4, rows 2 (l % 4) and 2 (l % 4) + 1.
+// Loads four matrices of 8x8 elements of two bytes, transposed. Lane l provides the address of row l % 8 of
+// matrix l / 8. For each matrix it gets the elements in column l / 4, rows 2 (l % 4) and 2 (l % 4) + 1.
 __device__ __forceinline__ void load_transposed(SharedAddress row, u32 (&to)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

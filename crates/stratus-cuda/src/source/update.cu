@@ -1,17 +1,17 @@
 // Stochastic gradient descent with momentum: g = dw + λp; v = μv + g; p -= rate · (nesterov ? g + μv : v). It
-// also writes the parameter's copy in the compute precision, where there is one.
+// also writes the parameter's copy in the compute precision, if there is one.
 //
-// Grid-stride loop over the elements, VECTOR at a time. SCALED gradients are divided by the loss scale; where
+// Grid-stride loop over the elements, VECTOR at a time. SCALED gradients are divided by the loss scale; if
 // one of them overflowed, nothing is updated, and the copy is that of the unchanged parameter.
 
 #ifndef T_OUT
 #define T_OUT T
 #endif
 
-extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T *parameter, T *velocity,
+extern "C" __global__ void sgd_update(const T *gradient, const double *scalars, T *parameter, T *velocity,
                                       T_OUT *copy, i64 count, double rate, float momentum, float decay,
-                                      int nesterov, const float *loss_scale, TIMED) {
-    NOTE_TIMES;
+                                      int nesterov, const float *loss_scale, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
     i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR,
         step = (i64)gridDim.x * blockDim.x * VECTOR;
     if (at >= count) return;
@@ -21,7 +21,7 @@ extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T 
     load(gradient + at, g);
     load(parameter + at, p);
     load(velocity + at, v);
-    const float learning_rate = (float)(rate * hyper[0]);
+    const float learning_rate = (float)(rate * scalars[0]);
     const LossScale scaling = read_loss_scale(loss_scale);
     while (true) {
         if (!scaling.overflow) {

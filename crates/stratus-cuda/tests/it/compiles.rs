@@ -1,14 +1,14 @@
-//! NVRTC compiles every kernel of the case tables, for the GPUs that are supported. Needs the library, but no
+//! NVRTC compiles every kernel of the case tables, for the GPUs that are supported. They need NVRTC, but no
 //! GPU.
 
-use crate::common::tiles_for;
+use crate::common::{covering, tiles_for};
 use std::path::PathBuf;
 use stratus_conformance::{Case, cases};
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::{KernelSpec, SgdUpdate};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::fuse_as;
+use stratus_engine::passes::fuse::fuse_with;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan};
@@ -24,51 +24,53 @@ fn out() -> PathBuf {
 }
 
 // Separate tests, which run in parallel: one per precision, and one for convolutions in f32, which take as
-// long as all others.
+// long as all others. `make test` compiles a third of the cases in each precision, another third in each.
 #[test]
-fn every_convolution_in_f32_is_compiled_for_hopper() {
-    compile(90, 132, Precision::F32, is_convolution);
+fn convolutions_in_f32_are_compiled_for_hopper() {
+    compile(90, 132, Precision::F32, [3, 0], is_convolution);
 }
 
 #[test]
-fn every_other_case_in_f32_is_compiled_for_hopper() {
-    compile(90, 132, Precision::F32, |case| !is_convolution(case));
+fn other_cases_in_f32_are_compiled_for_hopper() {
+    compile(90, 132, Precision::F32, [3, 0], |case| !is_convolution(case));
 }
 
 #[test]
-fn every_case_in_bf16_is_compiled_for_hopper() {
-    compile(90, 132, Precision::Bf16, |_| true);
+fn cases_in_bf16_are_compiled_for_hopper() {
+    compile(90, 132, Precision::Bf16, [3, 1], |_| true);
 }
 
 #[test]
-fn every_case_in_f16_is_compiled_for_hopper() {
-    compile(90, 132, Precision::F16, |_| true);
+fn cases_in_f16_are_compiled_for_hopper() {
+    compile(90, 132, Precision::F16, [3, 2], |_| true);
 }
 
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_ampere() {
-    PRECISIONS.into_iter().for_each(|precision| compile(80, 108, precision, |_| true));
+    PRECISIONS.into_iter().for_each(|precision| compile(80, 108, precision, [1, 0], |_| true));
 }
 
 /// The oldest GPU that NVRTC compiles for. Its convolutions are cuDNN's, depthwise or plain.
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_turing() {
-    PRECISIONS.into_iter().for_each(|precision| compile(75, 40, precision, |_| true));
+    PRECISIONS.into_iter().for_each(|precision| compile(75, 40, precision, [1, 0], |_| true));
 }
 
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_blackwell() {
-    PRECISIONS.into_iter().for_each(|precision| compile(120, 170, precision, |_| true));
+    PRECISIONS.into_iter().for_each(|precision| compile(120, 170, precision, [1, 0], |_| true));
 }
 
-/// Some of these, which Ampere and Hopper have special kernels for.
+/// Convolutions for which Ampere and Hopper have special kernels.
 #[test]
 fn convolutions_are_compiled_for_turing() {
     let gradients = |case: &Case| case.kernel.name().starts_with("conv2d_backward_weights");
-    PRECISIONS.into_iter().for_each(|precision| compile(75, 40, precision, gradients));
+    for (offset, precision) in PRECISIONS.into_iter().enumerate() {
+        compile(75, 40, precision, [3, offset], gradients);
+    }
 }
 
 fn is_convolution(case: &Case) -> bool {
@@ -77,7 +79,14 @@ fn is_convolution(case: &Case) -> bool {
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
 
-fn compile(capability: u32, multiprocessors: u32, precision: Precision, wanted: impl Fn(&Case) -> bool) {
+/// Compiles the wanted cases, of which [`covering`] takes every `step`-th.
+fn compile(
+    capability: u32,
+    multiprocessors: u32,
+    precision: Precision,
+    [step, offset]: [usize; 2],
+    wanted: impl Fn(&Case) -> bool,
+) {
     let backend = match Cuda::compile_only(capability, multiprocessors, out()) {
         Ok(backend) => backend,
         Err(reason) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
@@ -85,9 +94,10 @@ fn compile(capability: u32, multiprocessors: u32, precision: Precision, wanted: 
         }
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
-    // Kernels that depend on sizes alone are the same in f16 and bf16.
+    // Kernels that depend only on sizes are the same in f16 and bf16.
     let sizes = if precision == Precision::F16 { Vec::new() } else { cases::benchmarks(precision) };
-    for case in cases::of(precision).into_iter().chain(sizes).filter(wanted) {
+    let cases = cases::for_precision(precision).into_iter().chain(sizes).filter(wanted);
+    for case in covering(cases, step, offset) {
         let program = case.program(precision).unwrap();
         let prepare = |choices| Plan::prepare(&backend, &program, choices, false, &mut Persistent::default());
         if let Err(error) = prepare(Choices::default()) {
@@ -123,10 +133,16 @@ fn whole_networks_are_compiled() {
         let network = zoo::find(name).unwrap();
         let graph = (network.build)(&(network.defaults)()).unwrap();
         let forward = lower(&graph, Mode::Train, precision, batch.parse().unwrap()).unwrap();
-        let backward = differentiate(&fuse_as(&forward, backend.fusions()).unwrap()).unwrap();
-        let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
+        let backward = differentiate(&fuse_with(&forward, backend.fusions()).unwrap()).unwrap();
+        let sgd = SgdUpdate {
+            momentum: 0.9,
+            weight_decay: 1e-4,
+            nesterov: false,
+            rate_factor: 1.0,
+            loss_scaled: false,
+        };
         let program = update(&backward, Optimiser::Sgd(sgd)).unwrap();
-        // As for measuring: every candidate is compiled.
+        // With measuring, every candidate is compiled.
         Plan::prepare(&backend, &program, Choices::default(), true, &mut Persistent::default()).unwrap();
     }
 }

@@ -1,5 +1,5 @@
 //! Depthwise convolutions beyond those of the case tables, on an emulated GPU: other kernels, strides and
-//! paddings, and maps so large that a thread has several rows.
+//! paddings, and maps large enough that a thread has several rows.
 
 use crate::common::kernels;
 use stratus_cuda::Cuda;
@@ -30,14 +30,14 @@ fn square(channels: usize, kernel: usize, stride: usize, padding: usize) -> Conv
 }
 
 #[test]
-fn threads_go_down_several_rows() {
+fn threads_with_several_rows_match_the_reference() {
     check(square(32, 3, 1, 1), 3, [37, 30], 1);
     check(square(32, 3, 2, 1), 3, [51, 46], 1);
     check(square(24, 3, 2, 0), 6, [50, 45], 1);
 }
 
 #[test]
-fn large_and_small_kernels() {
+fn large_and_small_kernels_match_the_reference() {
     check(square(8, 5, 1, 2), 2, [9, 11], 2);
     check(square(12, 5, 2, 2), 2, [12, 11], 2);
     check(square(6, 7, 1, 3), 1, [10, 9], 2);
@@ -46,7 +46,7 @@ fn large_and_small_kernels() {
 }
 
 #[test]
-fn strides_beyond_the_kernel_and_between_its_taps() {
+fn strides_larger_than_the_kernel_and_dilations_match_the_reference() {
     check(square(8, 2, 3, 0), 2, [11, 10], 2);
     check(square(8, 3, 4, 1), 2, [17, 14], 2);
     check(Conv2d { stride: [3, 1], ..square(4, 3, 1, 1) }, 2, [11, 10], 2);
@@ -55,7 +55,7 @@ fn strides_beyond_the_kernel_and_between_its_taps() {
 }
 
 #[test]
-fn uneven_padding() {
+fn uneven_padding_matches_the_reference() {
     check(Conv2d { padding_before: [0, 0], padding_after: [1, 1], ..square(8, 3, 2, 0) }, 2, [8, 10], 2);
     check(Conv2d { padding_before: [4, 5], padding_after: [3, 0], ..square(8, 3, 1, 0) }, 2, [5, 6], 2);
     let long = Conv2d { kernel: [1, 7], padding_before: [0, 3], padding_after: [0, 2], ..square(8, 1, 1, 0) };
@@ -64,7 +64,7 @@ fn uneven_padding() {
 }
 
 #[test]
-fn many_channels() {
+fn many_channels_match_the_reference() {
     check(square(160, 3, 1, 1), 2, [7, 7], 3);
     check(square(67, 3, 2, 1), 2, [7, 7], 3);
     check(square(1, 3, 1, 1), 3, [9, 9], 3);

@@ -1,4 +1,4 @@
-//! The CUDA backend, emulated and compiled; on a GPU where there is one.
+//! The CUDA backend, emulated and compiled; on a GPU if there is one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,6 +7,6 @@ mod compiles;
 mod depthwise;
 mod f32;
 mod first_layer;
-mod marks;
+mod markers;
 mod oracle;
 mod session;

@@ -3,26 +3,26 @@
 
 use half::f16;
 use stratus_cuda::Cuda;
-use stratus_engine::ops::{LOSS_SCALE_NAME, MOST_CHANNELS, NormalisePixels, SgdUpdate};
+use stratus_engine::ops::{LOSS_SCALE_NAME, MAX_IMAGE_CHANNELS, NormalisePixels, SgdUpdate};
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::fuse_as;
-use stratus_engine::passes::images::images_as_bytes;
-use stratus_engine::passes::lower::{lower, refresh};
+use stratus_engine::passes::fuse::fuse_with;
+use stratus_engine::passes::images::with_byte_images;
+use stratus_engine::passes::lower::{lower, refresh_copies};
 use stratus_engine::passes::update::{Optimiser, Optimisers, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::session::{DeviceSlot, Hyper};
+use stratus_engine::session::{DeviceSlot, IterationScalars};
 use stratus_engine::{Backend, Choices, Clock, DType, Precision, Program, Role, Session};
 use stratus_graph::Graph;
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo::{self, ModelConfig};
 
 const BATCH: usize = 4;
 const PIXELS: usize = 28 * 28;
 
 /// Scale and offset of each channel.
-type Lines = [[f32; 2]; MOST_CHANNELS];
+type ScaleShifts = [[f32; 2]; MAX_IMAGE_CHANNELS];
 
 fn digits() -> Graph {
     digits_of([1, 28, 28])
@@ -30,52 +30,58 @@ fn digits() -> Graph {
 
 /// The digits network for images of a shape.
 fn digits_of(input: [usize; 3]) -> Graph {
-    let hyper = Hyperparameters { input, classes: 10, width: None };
+    let hyper = ModelConfig { input, classes: 10, width: None };
     (zoo::find("digits").unwrap().build)(&hyper).unwrap()
 }
 
-/// Stochastic gradient descent on a differentiated program.
+/// Applies stochastic gradient descent to a differentiated program.
 fn updated(differentiated: &Program) -> Program {
     update(differentiated, sgd()).unwrap()
 }
 
 fn sgd() -> Optimiser {
-    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0, scaled: false })
+    Optimiser::Sgd(SgdUpdate {
+        momentum: 0.9,
+        weight_decay: 0.0,
+        nesterov: false,
+        rate_factor: 1.0,
+        loss_scaled: false,
+    })
 }
 
-/// The same with clipped gradients and averaged weights.
+/// [`updated`] with clipped gradients and averaged weights.
 fn updated_by_recipe(differentiated: &Program) -> Program {
     let optimisers = Optimisers { clip_norm: Some(0.5), ..sgd().into() };
     average(&update(differentiated, optimisers).unwrap(), 0.9).unwrap()
 }
 
-/// A training program, an evaluation program and the one that copies weights. Weights are functions of their
-/// index.
+/// A training program, an evaluation program and a program that copies weights. Weights are functions of
+/// their index.
 fn session(backend: &dyn Backend, precision: Precision) -> Session {
     session_of(backend, &digits(), precision, None, updated)
 }
 
-/// The same for a network; with `lines`, its images are bytes.
+/// [`session`] for a network; with `scale_shifts`, its images are bytes.
 fn session_of(
     backend: &dyn Backend,
     graph: &Graph,
     precision: Precision,
-    lines: Option<Lines>,
+    scale_shifts: Option<ScaleShifts>,
     updated: fn(&Program) -> Program,
 ) -> Session {
     let lowered = |mode| {
-        let program = fuse_as(&lower(graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
-        match lines {
-            Some(lines) => images_as_bytes(program, lines).unwrap(),
+        let program = fuse_with(&lower(graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
+        match scale_shifts {
+            Some(scale_shifts) => with_byte_images(program, scale_shifts).unwrap(),
             None => program,
         }
     };
     let train = updated(&differentiate(&lowered(Mode::Train)).unwrap());
-    let copies = refresh(&train).unwrap();
+    let copies = refresh_copies(&train).unwrap();
     let mut persistent = Persistent::default();
     let plans = [train, lowered(Mode::Evaluate), copies]
         .map(|program| Plan::prepare(backend, &program, Choices::default(), false, &mut persistent).unwrap());
-    let mut session = Session::of(backend, plans.into(), persistent).unwrap();
+    let mut session = Session::on_backend(backend, plans.into(), persistent).unwrap();
     for parameter in &graph.parameters {
         let values: Vec<f32> = match parameter.name.rsplit('.').next() {
             Some("running_var") => vec![1.0; parameter.elements()],
@@ -83,13 +89,13 @@ fn session_of(
         };
         session.write(&parameter.name, &values).unwrap();
     }
-    session.set_hyper(Hyper { learning_rate: 0.05, iteration: 0, seed: 1 }).unwrap();
+    session.set_iteration_scalars(IterationScalars { learning_rate: 0.05, iteration: 0, seed: 1 }).unwrap();
     let mut clock = Clock::disabled(session.slots(2));
     session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
     session
 }
 
-/// The images of a batch by its number.
+/// The images of batch `number`.
 fn images(number: usize) -> Vec<f32> {
     let pixel = |i: usize| ((i * 7919 + number * 104_729) % 255) as f32 / 127.0 - 1.0;
     (0..BATCH * PIXELS).map(pixel).collect()
@@ -108,7 +114,7 @@ fn weights(session: &Session) -> Vec<u32> {
 }
 
 #[test]
-fn a_staged_batch_is_the_next_run_s() {
+fn a_staged_batch_is_used_by_the_next_run() {
     let backend = Cuda::emulated().unwrap();
     let [mut plain, mut staging] = [(); 2].map(|()| session(&backend, Precision::F32));
     let mut clock = Clock::disabled(plain.slots(0));
@@ -125,30 +131,32 @@ fn a_staged_batch_is_the_next_run_s() {
         staging.stage(0, &images, &labels).unwrap();
         staging.finish(&mut clock, None).unwrap();
         losses[1].push(staging.metrics().loss);
-        // An evaluation in between; the staged batch stays.
+        // An evaluation in between does not affect the staged batch.
         let (mut others, mut theirs) = batch(40 + number);
         staging.run(1, &mut others, &mut theirs, &mut clock, 0).unwrap();
-        assert!(staging.stage(0, &images, &labels).unwrap_err().to_string().contains("staged already"));
+        assert!(staging.stage(0, &images, &labels).unwrap_err().to_string().contains("already staged"));
         staging.launch(0, &mut [], &mut [], &mut clock, 0).unwrap();
     }
     staging.finish(&mut clock, None).unwrap();
     losses[1].push(staging.metrics().loss);
     assert_eq!(losses[0], losses[1]);
     assert_eq!(weights(&plain), weights(&staging));
-    assert!(staging.stage(0, &[], &[]).unwrap_err().to_string().contains("the program takes"));
+    assert!(staging.stage(0, &[], &[]).unwrap_err().to_string().contains("bytes of images and labels"));
 }
 
 /// From a loss scale at which gradients overflow to one at which they do not: both runs skip the same
 /// iterations, and have the same weights.
 #[test]
-fn f16_is_trained_as_by_the_reference() {
+fn f16_training_matches_the_reference() {
     let backend = Cuda::emulated().unwrap();
     let mut sessions =
         [&backend as &dyn Backend, &ReferenceBackend].map(|backend| session(backend, Precision::F16));
     for session in &mut sessions {
         session.write(LOSS_SCALE_NAME, &[4.0, 0.0, 0.0, 0.0]).unwrap();
         // Small, so that rounding errors do not grow.
-        session.set_hyper(Hyper { learning_rate: 0.002, iteration: 0, seed: 1 }).unwrap();
+        session
+            .set_iteration_scalars(IterationScalars { learning_rate: 0.002, iteration: 0, seed: 1 })
+            .unwrap();
     }
     for number in 0..6 {
         let losses = sessions.each_mut().map(|session| {
@@ -168,10 +176,10 @@ fn f16_is_trained_as_by_the_reference() {
     assert!(iterations > 0.0 && skipped > 0.0, "{iterations} {skipped}");
 }
 
-/// Clipped gradients, of a scaled loss too, and averaged weights. These change places with the weights in the
-/// device's memory, to be measured, and back.
+/// Clipped gradients, including those of a scaled loss, and averaged weights. The averages are swapped with
+/// the weights in the device's memory for evaluation, and back.
 #[test]
-fn a_recipe_is_trained_as_by_the_reference() {
+fn clipping_and_averaging_match_the_reference() {
     let backend = Cuda::emulated().unwrap();
     for (precision, rounding) in [(Precision::F32, 1e-5), (Precision::F16, 1e-2)] {
         let mut sessions = [&backend as &dyn Backend, &ReferenceBackend]
@@ -185,8 +193,8 @@ fn a_recipe_is_trained_as_by_the_reference() {
             if precision == Precision::F16 {
                 session.write(LOSS_SCALE_NAME, &[-4.0, 0.0, 0.0, 0.0]).unwrap();
             }
-            for [of, average] in &averages {
-                let first = session.read(of).unwrap();
+            for [value, average] in &averages {
+                let first = session.read(value).unwrap();
                 session.write(average, &first).unwrap();
             }
             let mut run = |session: &mut Session, program: usize, number: usize| {
@@ -201,13 +209,19 @@ fn a_recipe_is_trained_as_by_the_reference() {
                 losses.push(session.metrics().loss);
             };
             for number in 0..4 {
-                session.set_hyper(Hyper { learning_rate: 0.05, iteration: number, seed: 1 }).unwrap();
+                session
+                    .set_iteration_scalars(IterationScalars {
+                        learning_rate: 0.05,
+                        iteration: number,
+                        seed: 1,
+                    })
+                    .unwrap();
                 run(session, 0, number as usize);
             }
             let before = weights(session);
             run(session, 1, 9);
             for turn in 0..2 {
-                averages.iter().for_each(|[of, average]| session.swap(of, average).unwrap());
+                averages.iter().for_each(|[value, average]| session.swap(value, average).unwrap());
                 let mut clock = Clock::disabled(session.slots(2));
                 session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
                 run(session, 1, 9);
@@ -218,7 +232,7 @@ fn a_recipe_is_trained_as_by_the_reference() {
         for (gpu, reference) in gpu.iter().zip(reference) {
             assert!((gpu - reference).abs() < rounding * reference, "{precision}: {losses:?}");
         }
-        // The averages are others than the weights, which are there again.
+        // The averages differ from the weights, which are restored afterwards.
         assert!(gpu[5] != gpu[4] && gpu[6] == gpu[4], "{gpu:?}");
     }
 }
@@ -227,10 +241,10 @@ fn a_recipe_is_trained_as_by_the_reference() {
 type Outcome = (Vec<u64>, Vec<u32>);
 
 /// Trains a few steps on channels-last pixels, staged and not, with an evaluation in between.
-fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) -> Outcome {
+fn trained(graph: &Graph, precision: Precision, scale_shifts: ScaleShifts, as_bytes: bool) -> Outcome {
     let backend = Cuda::emulated().unwrap();
-    assert!(backend.gains_from_bytes());
-    let mut session = session_of(&backend, graph, precision, as_bytes.then_some(lines), updated);
+    assert!(backend.prefers_byte_images());
+    let mut session = session_of(&backend, graph, precision, as_bytes.then_some(scale_shifts), updated);
     let place = session.plan(0).external(0).unwrap();
     assert_eq!(place.layout.tag, "nhwc");
     let dtype = session.plan(0).program.values.iter().find(|value| value.role == Role::Images).unwrap().dtype;
@@ -239,10 +253,11 @@ fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) ->
     assert_eq!(place.bytes, count * dtype.bytes());
     let batch = |number: usize| {
         let mut images = vec![0; count * dtype.bytes()];
-        let kernel = NormalisePixels { scale_shift: lines };
+        let kernel = NormalisePixels { scale_shift: scale_shifts };
         for at in 0..count {
             let pixel = ((at * 7919 + number * 104_729) % 256) as u8;
-            let number = if as_bytes { f64::from(pixel) } else { f64::from(kernel.of(at % channels, pixel)) };
+            let number =
+                if as_bytes { f64::from(pixel) } else { f64::from(kernel.normalise(at % channels, pixel)) };
             dtype.store(&mut images, at, number);
         }
         let labels: Vec<i32> = (0..BATCH).map(|i| ((i + 3 * number) % 10) as i32).collect();
@@ -265,15 +280,17 @@ fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) ->
     (losses, names.flat_map(|name| session.read(name).unwrap()).map(f32::to_bits).collect())
 }
 
-/// Images as bytes and the numbers that these are normalised to train to the same bits.
+/// Images as bytes and as the normalised values train to the same bits.
 #[test]
-fn bytes_train_to_the_same_bits() {
-    let lines = [[0.017_124_753, -2.117_904], [0.017_507, -2.035_714], [0.017_429, -1.804_444], [0.004, 0.1]];
+fn training_on_bytes_is_bitwise_equal() {
+    let scale_shifts =
+        [[0.017_124_753, -2.117_904], [0.017_507, -2.035_714], [0.017_429, -1.804_444], [0.004, 0.1]];
     // One shape has a number of pixels per batch that no vector of bf16 divides.
     for shape in [[1, 28, 28], [3, 21, 19], [4, 20, 24]] {
         let graph = digits_of(shape);
         for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-            let [bytes, numbers] = [true, false].map(|as_bytes| trained(&graph, precision, lines, as_bytes));
+            let [bytes, numbers] =
+                [true, false].map(|as_bytes| trained(&graph, precision, scale_shifts, as_bytes));
             assert!(bytes == numbers, "{shape:?} {precision}: {:?} {:?}", bytes.0, numbers.0);
             let losses: Vec<f64> = bytes.0.iter().map(|&bits| f64::from_bits(bits)).collect();
             assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
@@ -282,7 +299,7 @@ fn bytes_train_to_the_same_bits() {
 }
 
 #[test]
-fn all_the_time_of_a_run_is_given_to_slots() {
+fn the_whole_time_of_a_run_is_attributed_to_slots() {
     let backend = Cuda::emulated().unwrap();
     let mut session = session(&backend, Precision::F32);
     let steps = session.plan(0).program.steps.len();
@@ -299,27 +316,27 @@ fn all_the_time_of_a_run_is_given_to_slots() {
     assert!(session.device_bytes().unwrap() > session.arena_bytes());
 }
 
-/// By the emulated clock, which counts how often kernels read it: every step has its time, run after run, and
-/// from the second run on hardly any kernel only marks.
+/// By the emulated clock, which counts reads by kernels: every step has a time in every run, and from the
+/// second run hardly any marker kernels are needed.
 #[test]
-fn kernels_note_the_times_of_steps() {
+fn kernels_record_the_times_of_steps() {
     let backend = Cuda::emulated().unwrap();
     let mut session = session(&backend, Precision::F32);
     let steps = session.plan(0).program.steps.len();
     let mut clock = Clock::new(session.slots(0));
-    assert_eq!(session.device_marks(0), None);
-    let mut marks = Vec::new();
+    assert_eq!(session.timing_overhead(0), None);
+    let mut markers = Vec::new();
     for number in 0..3 {
         let (mut images, mut labels) = batch(number);
         clock.begin_iteration();
         session.run(0, &mut images, &mut labels, &mut clock, 0).unwrap();
-        // The clock is read once between two steps, and now and then at a kernel's end.
+        // The clock is read once between two steps, and occasionally at a kernel's end.
         assert!(clock.slots()[..steps].iter().all(|&reads| (1..100).contains(&reads)), "{:?}", clock.slots());
-        let [of_steps, mark] = session.device_marks(0).unwrap();
-        assert_eq!(of_steps, steps);
-        marks.push(mark);
+        let [step_ends, marker] = session.timing_overhead(0).unwrap();
+        assert_eq!(step_ends, steps);
+        markers.push(marker);
     }
-    // In the first run, before it is known that the last step's end is needed.
-    assert_eq!(marks, [1, 0, 0]);
+    // The first run needs a marker kernel, because it is not known yet that the last step's end is needed.
+    assert_eq!(markers, [1, 0, 0]);
     assert!(backend.launched().contains(&("mark", "mark".to_owned())));
 }

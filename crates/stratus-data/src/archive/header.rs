@@ -1,11 +1,11 @@
 //! The 512-byte header of an entry, and the records of the pax format.
 
-/// Archives are made of blocks of this many bytes.
+/// The block size of tar archives.
 pub(crate) const BLOCK: u64 = 512;
-/// The most bytes of a path.
+/// The maximum length of a path.
 pub(super) const MAX_PATH_BYTES: usize = 4096;
 
-/// A header. Fields are at the same places in the formats v7, ustar, pax and GNU.
+/// A header. Its fields have the same offsets in the formats v7, ustar, pax and GNU.
 pub(super) struct Header(pub [u8; BLOCK as usize]);
 
 impl Header {
@@ -17,9 +17,9 @@ impl Header {
         self.0.iter().all(|&byte| byte == 0)
     }
 
-    /// Whether the checksum is right. Some old programs add up signed bytes.
+    /// Returns whether the checksum is valid. Some old programs sum signed bytes.
     pub(super) fn is_valid(&self) -> bool {
-        let Some(stored) = number(&self.0[148..156]) else { return false };
+        let Some(stored) = parse_number(&self.0[148..156]) else { return false };
         let bytes = self.0.iter().enumerate();
         let bytes = bytes.map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte });
         let (mut unsigned, mut signed) = (0, 0);
@@ -34,17 +34,17 @@ impl Header {
         self.0[156]
     }
 
-    /// The bytes that stand behind the header.
+    /// The number of content bytes after the header.
     pub(super) fn size(&self) -> Option<u64> {
-        number(&self.0[124..136])
+        parse_number(&self.0[124..136])
     }
 
     pub(super) fn link(&self) -> &[u8] {
         text(&self.0[157..257])
     }
 
-    /// The name, behind the prefix where the format has one: the formats of GNU and of star have other fields
-    /// in its place.
+    /// The path: the name after the prefix, if the format has one. The formats of GNU and star have other
+    /// fields at its offset.
     pub(super) fn path(&self) -> Vec<u8> {
         let name = text(&self.0[..100]);
         let prefix = match &self.0[257..265] {
@@ -61,8 +61,8 @@ pub(super) fn text(field: &[u8]) -> &[u8] {
     field.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// The number in a field: octal digits, or in base 256 where the highest bit is set. An empty field is 0.
-pub(super) fn number(field: &[u8]) -> Option<u64> {
+/// Parses a numeric field: octal digits, or base 256 if the highest bit is set. An empty field is 0.
+pub(super) fn parse_number(field: &[u8]) -> Option<u64> {
     match field {
         [first, rest @ ..] if first & 0x80 != 0 => {
             // The bit after the marker is the sign.
@@ -81,8 +81,9 @@ pub(super) fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// The first of pax records, `LENGTH KEY=VALUE\n`, and the records behind it. Values may hold any byte.
-pub(super) fn next_record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+/// Splits off the first pax record, `LENGTH KEY=VALUE\n`: key, value, and remaining records. Values may
+/// contain any byte.
+pub(super) fn split_record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let digits = records.iter().position(|&byte| byte == b' ')?;
     let length: usize = std::str::from_utf8(&records[..digits]).ok()?.parse().ok()?;
     let (record, rest) = records.split_at_checked(length)?;
@@ -91,39 +92,38 @@ pub(super) fn next_record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((&record[..key], &record[key + 1..], rest))
 }
 
-/// A path as unpacking has it, without `.`, doubled or leading slashes; empty for the folder that is unpacked
-/// to.
+/// Normalises a path: without `.`, doubled or leading slashes; empty for the destination folder itself.
 ///
 /// # Errors
 ///
-/// A path with `..`, which programs refuse to unpack; one that is too long.
-pub(super) fn plain_path(path: &[u8]) -> Result<Vec<u8>, String> {
-    let mut plain = Vec::with_capacity(path.len());
+/// If the path contains `..`, which programs refuse to unpack, or is too long.
+pub(super) fn normalised_path(path: &[u8]) -> Result<Vec<u8>, String> {
+    let mut normalised = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/') {
         match part {
             b"" | b"." => continue,
             b".." => {
                 return Err(format!(
-                    "the archive holds `{}`, which leads out of the folder that it is unpacked to; pack it \
-                     again without `..` in names",
-                    shown(path)
+                    "archive member `{}` is outside the destination folder; pack again without `..` in \
+                     names",
+                    display_name(path)
                 ));
             }
             _ => {}
         }
-        if !plain.is_empty() {
-            plain.push(b'/');
+        if !normalised.is_empty() {
+            normalised.push(b'/');
         }
-        plain.extend_from_slice(part);
+        normalised.extend_from_slice(part);
     }
-    if plain.len() > MAX_PATH_BYTES {
-        return Err(format!("the archive holds a name that is longer than {MAX_PATH_BYTES} bytes"));
+    if normalised.len() > MAX_PATH_BYTES {
+        return Err(format!("an archive member's name is longer than {MAX_PATH_BYTES} bytes"));
     }
-    Ok(plain)
+    Ok(normalised)
 }
 
-/// A name in messages.
-pub(super) fn shown(name: &[u8]) -> String {
+/// Formats a name for messages: truncated, without control characters.
+pub(super) fn display_name(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(&name[..name.len().min(MAX_PATH_BYTES)]);
     // Control characters would be interpreted by a terminal.
     name.chars()
@@ -137,43 +137,44 @@ mod tests {
 
     #[test]
     fn reads_numbers_in_both_bases() {
-        assert_eq!(number(b"00000000017\0"), Some(15));
-        assert_eq!(number(b"    17 \0    "), Some(15));
-        assert_eq!(number(b"777777777777"), Some((1 << 36) - 1));
-        assert_eq!(number(b"\0\0\0\0"), Some(0));
-        assert_eq!(number(b"\x80\0\0\0\0\0\0\x02\0\0\0\x01"), Some((1 << 33) + 1));
-        assert_eq!(number(b"\x80\0\0\x01\0\0\0\0\0\0\0\0"), None);
-        assert_eq!(number(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfe"), None);
-        assert_eq!(number(b"0000009\0"), None);
-        assert_eq!(number(b"-0000001\0"), None);
+        assert_eq!(parse_number(b"00000000017\0"), Some(15));
+        assert_eq!(parse_number(b"    17 \0    "), Some(15));
+        assert_eq!(parse_number(b"777777777777"), Some((1 << 36) - 1));
+        assert_eq!(parse_number(b"\0\0\0\0"), Some(0));
+        assert_eq!(parse_number(b"\x80\0\0\0\0\0\0\x02\0\0\0\x01"), Some((1 << 33) + 1));
+        assert_eq!(parse_number(b"\x80\0\0\x01\0\0\0\0\0\0\0\0"), None);
+        assert_eq!(parse_number(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfe"), None);
+        assert_eq!(parse_number(b"0000009\0"), None);
+        assert_eq!(parse_number(b"-0000001\0"), None);
     }
 
     #[test]
     fn reads_pax_records_by_their_lengths() {
         let records = b"12 path=a\nb\n8 path=\n";
-        let (key, value, rest) = next_record(records).unwrap();
+        let (key, value, rest) = split_record(records).unwrap();
         assert_eq!((key, value), (&b"path"[..], &b"a\nb"[..]));
-        assert_eq!(next_record(rest), Some((&b"path"[..], &b""[..], &b""[..])));
-        for wrong in [&b"13 path=a\nb\n"[..], b"12 path=a.bc", b"x path=\n", b"1 =\n", b"6 path", b"99 a=b\n"]
+        assert_eq!(split_record(rest), Some((&b"path"[..], &b""[..], &b""[..])));
+        for invalid in
+            [&b"13 path=a\nb\n"[..], b"12 path=a.bc", b"x path=\n", b"1 =\n", b"6 path", b"99 a=b\n"]
         {
-            assert_eq!(next_record(wrong), None, "{wrong:?}");
+            assert_eq!(split_record(invalid), None, "{invalid:?}");
         }
     }
 
     #[test]
-    fn paths_are_those_of_unpacked_files() {
-        for (path, plain) in [
+    fn normalises_member_paths() {
+        for (path, normalised) in [
             ("./train//cat/./0.png", "train/cat/0.png"),
             ("/train/cat/", "train/cat"),
             ("./", ""),
             ("..a/b..", "..a/b.."),
             ("a\\b.png", "a\\b.png"),
         ] {
-            assert_eq!(plain_path(path.as_bytes()).unwrap(), plain.as_bytes(), "{path}");
+            assert_eq!(normalised_path(path.as_bytes()).unwrap(), normalised.as_bytes(), "{path}");
         }
         for path in ["..", "../a.png", "a/../b.png", "/.."] {
-            assert!(plain_path(path.as_bytes()).unwrap_err().contains(&format!("`{path}`")), "{path}");
+            assert!(normalised_path(path.as_bytes()).unwrap_err().contains(&format!("`{path}`")), "{path}");
         }
-        assert!(plain_path(&[b'a'; MAX_PATH_BYTES + 1]).is_err());
+        assert!(normalised_path(&[b'a'; MAX_PATH_BYTES + 1]).is_err());
     }
 }

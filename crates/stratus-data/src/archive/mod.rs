@@ -1,8 +1,8 @@
-//! The entries of a tar archive, header by header, without reading what they hold.
+//! The entries of a tar archive, header by header, without reading their content.
 //!
-//! An archive is read as the folder that `tar -xf` makes of it: in the formats v7, ustar, pax and GNU, with
-//! long names, links and files with holes. Nothing is allocated that a header alone asks for, and no name
-//! leads out of the folder.
+//! An archive is read as the folder that `tar -xf` would create: in the formats v7, ustar, pax and GNU, with
+//! long names, links and sparse files. Allocations are bounded independently of header fields, and names
+//! cannot leave the folder.
 //!
 //! The formats: POSIX.1-2017, "pax Interchange Format"; the GNU tar manual, "Tar Internals".
 
@@ -15,33 +15,33 @@ mod tests;
 
 use std::io;
 
-use self::header::{Header, next_record, number, plain_path, shown, text};
-use self::sparse::{MAX_MAP_BYTES, pairs_of, table_of};
+use self::header::{Header, display_name, normalised_path, parse_number, split_record, text};
+use self::sparse::{MAX_MAP_BYTES, parse_sparse_table, to_ranges};
 
 pub(crate) use self::header::BLOCK;
 pub(crate) use self::sparse::SparseMap;
 pub(crate) use self::tree::{FolderId, Found, Node, Tree};
 
-/// The most bytes of a long name, or of a header's extensions.
+/// The maximum size of a long name, or of a header's extensions.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
-/// The most bytes behind an archive's end in which another one is looked for.
+/// The number of bytes after the end of an archive that are searched for another one.
 const MAX_PADDING_BYTES: u64 = 64 << 20;
-/// The most blocks of headers before a file's content in which its name is looked for.
+/// The maximum number of header blocks before a file that are searched for its name.
 const MAX_HEADER_BLOCKS: u64 = 16;
 
-const NO_ARCHIVE: &str = "is not a tar archive: it does not begin with a header";
+const NOT_AN_ARCHIVE: &str = "not a tar archive: it does not begin with a header";
 
-/// Reads at an offset of an archive, exactly as much as there is room for.
+/// Reads at an offset of an archive, filling the buffer.
 pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
-/// Where a file's bytes are in an archive.
+/// The content of a file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
-    /// Bytes of the archive before those of the file; a whole number of blocks.
+    /// The offset in the archive; a multiple of the block size.
     pub offset: u64,
     /// The file's length.
     pub bytes: u64,
-    /// The ranges that are stored, where the file has holes.
+    /// The stored ranges, if the file is sparse.
     pub map: Option<SparseMap>,
 }
 
@@ -55,35 +55,35 @@ impl Content {
     }
 }
 
-/// The kind of file or folder that an entry unpacks to.
+/// The type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind<'a> {
     Folder,
     File(Content),
     /// A symbolic link to a path, relative to the link's folder.
     SymbolicLink(&'a [u8]),
-    /// The file that an earlier entry, of this path in the archive, has made.
+    /// A hard link to an earlier entry, by its path in the archive.
     HardLink(&'a [u8]),
-    /// Something without content, by its name in messages.
+    /// A special file without content, by its name for messages.
     Special(&'static str),
 }
 
 /// An entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// The path that it is unpacked to: its parts, joined by `/`. It is empty for the folder itself.
+    /// The normalised path, separated by `/`; empty for the destination folder itself.
     pub path: &'a [u8],
     pub kind: Kind<'a>,
 }
 
-/// The entries of an archive, in its order. An error ends them; those before it are whole.
+/// Iterates over the entries of an archive, up to the first error.
 pub(crate) struct Entries<'a> {
     read_at: ReadAt<'a>,
-    /// Where the next header is.
+    /// The offset of the next header.
     at: u64,
     /// The archive's length.
     length: u64,
-    /// The records of global headers, for all entries behind them.
+    /// The records of global headers, which apply to all later entries.
     global: Records,
     path: Vec<u8>,
     link: Vec<u8>,
@@ -95,21 +95,21 @@ struct Records {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
-    /// The name of a file with holes, whose path is made up.
+    /// The name of a sparse file, whose path field is artificial.
     sparse_name: Option<Vec<u8>>,
-    /// The length of a file with holes.
+    /// The length of a sparse file.
     sparse_size: Option<u64>,
     sparse_format: [Option<u64>; 2],
-    /// Offsets and lengths of the ranges of a file with holes.
+    /// Offsets and lengths of the ranges of a sparse file.
     sparse_ranges: Vec<u64>,
-    /// A file with holes in a format that is not read.
+    /// True if the entry is a sparse file in an unsupported format.
     is_unknown_sparse: bool,
 }
 
-/// The headers in front of an entry.
+/// The extension headers before an entry.
 #[derive(Default)]
 struct Extensions {
-    /// `None` until there is a header for this entry.
+    /// `None` without a pax header for this entry.
     records: Option<Records>,
     long_name: Option<Vec<u8>>,
     long_link: Option<Vec<u8>>,
@@ -120,13 +120,13 @@ impl Records {
     fn add(&mut self, mut records: &[u8]) -> Result<(), String> {
         let decimal = |value: &[u8]| {
             let number = std::str::from_utf8(value).ok().and_then(|value| value.trim().parse().ok());
-            number.ok_or_else(|| format!("`{}` where a number belongs", shown(value)))
+            number.ok_or_else(|| format!("`{}`, expected a number", display_name(value)))
         };
-        // The rest of the last block may be filled by zeros.
+        // The last block may be padded with zeros.
         while !text(records).is_empty() {
-            let (key, value, rest) = next_record(records).ok_or("an invalid pax record")?;
+            let (key, value, rest) = split_record(records).ok_or("an invalid pax record")?;
             records = rest;
-            // An empty value takes back the earlier one.
+            // An empty value removes the earlier one.
             let bytes = Some(value.to_vec()).filter(|value| !value.is_empty());
             let number = || if value.is_empty() { Ok(None) } else { decimal(value).map(Some) };
             match key {
@@ -143,7 +143,7 @@ impl Records {
                     let numbers = value.split(|&byte| byte == b',').filter(|number| !number.is_empty());
                     self.sparse_ranges = numbers.map(decimal).collect::<Result<_, _>>()?;
                 }
-                // Those of star.
+                // Records of star.
                 b"SCHILY.filetype" => self.is_unknown_sparse = value == b"sparse",
                 _ => {}
             }
@@ -153,17 +153,17 @@ impl Records {
 }
 
 impl<'a> Entries<'a> {
-    /// The entries of an archive of `length` bytes, from the header at `from` on.
+    /// Iterates over the entries of an archive of `length` bytes, starting with the header at `from`.
     pub(crate) fn new(read_at: ReadAt<'a>, from: u64, length: u64) -> Self {
         Self { read_at, at: from, length, global: Records::default(), path: Vec::new(), link: Vec::new() }
     }
 
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<(), String> {
         (self.read_at)(offset, out)
-            .map_err(|error| format!("the archive cannot be read at byte {offset}: {error}"))
+            .map_err(|error| format!("cannot read the archive at byte {offset}: {error}"))
     }
 
-    /// The header at an offset; `None` where there is none.
+    /// The header at an offset; `None` if there is none.
     fn header_at(&mut self, offset: u64) -> Result<Option<Header>, String> {
         if self.length.saturating_sub(offset) < BLOCK {
             return Ok(None);
@@ -173,7 +173,7 @@ impl<'a> Entries<'a> {
         Ok((!header.is_zero() && header.is_valid()).then_some(header))
     }
 
-    /// The next entry; `None` behind the last.
+    /// The next entry; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>, String> {
         let mut extensions = Extensions::default();
         let mut header = Header::new();
@@ -181,13 +181,13 @@ impl<'a> Entries<'a> {
             let (at, length) = (self.at, self.length);
             if length - at < BLOCK {
                 return Err(match at {
-                    0 => NO_ARCHIVE.to_owned(),
-                    _ => format!("the archive ends at byte {length}, within a header"),
+                    0 => NOT_AN_ARCHIVE.to_owned(),
+                    _ => format!("the archive ends at byte {length}, inside a header"),
                 });
             }
             self.read(at, &mut header.0)?;
             if header.is_zero() {
-                self.expect_end()?;
+                self.check_end()?;
                 self.at = length;
                 break;
             }
@@ -195,8 +195,8 @@ impl<'a> Entries<'a> {
             let Some(size) = size else {
                 let is_marked = &header.0[257..262] == b"ustar";
                 return Err(match at {
-                    0 if !is_marked => NO_ARCHIVE.to_owned(),
-                    _ => format!("the header at byte {at} is not a tar header, or is damaged"),
+                    0 if !is_marked => NOT_AN_ARCHIVE.to_owned(),
+                    _ => format!("invalid tar header at byte {at}"),
                 });
             };
             if matches!(header.kind(), b'x' | b'X' | b'g' | b'L' | b'K') {
@@ -204,66 +204,68 @@ impl<'a> Entries<'a> {
                 continue;
             }
             if header.kind() == b'V' {
-                self.at = self.skip(at + BLOCK, size, b"the label of the volume")?;
+                self.at = self.skip(at + BLOCK, size, b"the volume label")?;
                 continue;
             }
             return self.entry(&header, size, extensions).map(Some);
         }
         if extensions.records.is_some() || extensions.long_name.is_some() || extensions.long_link.is_some() {
             return Err(format!(
-                "the archive ends at byte {}, before the entry that its last header is for",
+                "the archive ends at byte {}, before the entry of the last header",
                 self.length
             ));
         }
         Ok(None)
     }
 
-    /// The offset of what stands behind `bytes` bytes, all of whose blocks must be there: programs that leave
-    /// out the mark of the end still fill the last block.
+    /// The offset after `bytes` bytes of padded content, which must be complete: programs that omit the end
+    /// marker still pad the last block.
     fn skip(&self, offset: u64, bytes: u64, path: &[u8]) -> Result<u64, String> {
         let end = offset.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(BLOCK));
         end.filter(|&end| end <= self.length)
-            .ok_or_else(|| format!("the archive ends at byte {}, within {}", self.length, shown(path)))
+            .ok_or_else(|| format!("the archive ends at byte {}, inside {}", self.length, display_name(path)))
     }
 
-    /// Reads a header that belongs to the entries behind it.
+    /// Reads a header that applies to later entries.
     fn extend(&mut self, header: &Header, size: u64, extensions: &mut Extensions) -> Result<(), String> {
         let at = self.at;
         if size > MAX_EXTENSION_BYTES {
-            return Err(format!("the header at byte {at} has {size} bytes of extensions"));
+            return Err(format!(
+                "the header at byte {at} has {size} bytes of extensions, maximum is {MAX_EXTENSION_BYTES}"
+            ));
         }
         let next = self.skip(at + BLOCK, size, b"a header's extensions")?;
         let mut content = vec![0; size as usize];
         self.read(at + BLOCK, &mut content)?;
-        let wrong = |problem: String| format!("the header at byte {at} has {problem}");
+        let invalid = |problem: String| format!("the header at byte {at} has {problem}");
         match header.kind() {
             b'L' => extensions.long_name = Some(text(&content).to_vec()),
             b'K' => extensions.long_link = Some(text(&content).to_vec()),
-            b'g' => self.global.add(&content).map_err(wrong)?,
+            b'g' => self.global.add(&content).map_err(invalid)?,
             _ => {
                 let records = extensions.records.get_or_insert_with(|| self.global.clone());
-                records.add(&content).map_err(wrong)?;
+                records.add(&content).map_err(invalid)?;
             }
         }
         self.at = next;
         Ok(())
     }
 
-    /// The entry of a header, behind which `size` bytes stand unless extensions say otherwise.
+    /// The entry of a header, with `size` bytes of content unless extensions override it.
     fn entry(&mut self, header: &Header, size: u64, extensions: Extensions) -> Result<Entry<'_>, String> {
         let at = self.at;
         let records = extensions.records.unwrap_or_else(|| self.global.clone());
         let (name, link, pax_path) = (extensions.long_name, extensions.long_link, records.path.clone());
         let path = records.sparse_name.clone().or(pax_path).or(name).unwrap_or_else(|| header.path());
-        self.path = plain_path(&path)?;
+        self.path = normalised_path(&path)?;
         self.link = records.link.clone().or(link).unwrap_or_else(|| header.link().to_vec());
         let size = records.size.unwrap_or(size);
         let (mut next, kind) = (at + BLOCK, header.kind());
         let kind = match kind {
             b'1' => {
-                self.link = plain_path(&self.link)?;
-                // A size stands there too where nothing follows: that of the file.
-                if size == 0 || at + BLOCK >= self.length || self.follows(at + BLOCK)? {
+                self.link = normalised_path(&self.link)?;
+                // The size may be that of the linked file although no content follows.
+                if size == 0 || at + BLOCK >= self.length || self.is_header_or_end(at + BLOCK)? {
                     Kind::HardLink(&[])
                 } else {
                     next = self.skip(next, size, &path)?;
@@ -280,12 +282,12 @@ impl<'a> Entries<'a> {
             }
             b'M' | b'N' => {
                 return Err(format!(
-                    "the header at byte {at} is of the kind `{}`, a part of an archive of several volumes or \
-                     of an old format; unpack it, and name the folder",
+                    "the header at byte {at} has the type `{}` of a multi-volume archive or an old format; \
+                     unpack it and pass the folder",
                     char::from(kind)
                 ));
             }
-            // Before there was a kind for folders, their names ended with a slash.
+            // Old formats mark folders only by a trailing slash.
             _ if path.ends_with(b"/") => Kind::Folder,
             _ => {
                 let content = self.content(header, size, &records, &path)?;
@@ -305,8 +307,8 @@ impl<'a> Entries<'a> {
         Ok(Entry { path: &self.path, kind })
     }
 
-    /// Whether a header or the archive's end stands at an offset.
-    fn follows(&mut self, offset: u64) -> Result<bool, String> {
+    /// Returns whether a header or the end of the archive is at an offset.
+    fn is_header_or_end(&mut self, offset: u64) -> Result<bool, String> {
         let mut header = Header::new();
         if self.length.saturating_sub(offset) < BLOCK {
             return Ok(false);
@@ -315,7 +317,7 @@ impl<'a> Entries<'a> {
         Ok(header.is_zero() || header.is_valid())
     }
 
-    /// A file's content, and where the next header is.
+    /// The content of a file, and the offset of the next header.
     fn content(
         &mut self,
         header: &Header,
@@ -324,31 +326,28 @@ impl<'a> Entries<'a> {
         path: &[u8],
     ) -> Result<(Content, u64), String> {
         let sparse = |problem: String| {
-            let path = shown(records.sparse_name.as_deref().unwrap_or(path));
-            format!(
-                "{path} is a file with holes that cannot be read: {problem}; pack it without (`tar` without \
-                 -S)"
-            )
+            let path = display_name(records.sparse_name.as_deref().unwrap_or(path));
+            format!("{path} is an unsupported sparse file: {problem}; pack it with `tar` without -S")
         };
         let mut offset = self.at + BLOCK;
         if records.is_unknown_sparse {
-            return Err(sparse("it is in the format of star".to_owned()));
+            return Err(sparse("star format".to_owned()));
         }
         let mut ranges = Vec::new();
         let mut bytes = records.sparse_size;
         let is_pax_sparse = bytes.is_some() || !records.sparse_ranges.is_empty();
         if header.kind() == b'S' {
-            bytes = bytes.or(number(&header.0[483..495]));
-            table_of(&header.0[386..482], &mut ranges).map_err(sparse)?;
+            bytes = bytes.or(parse_number(&header.0[483..495]));
+            parse_sparse_table(&header.0[386..482], &mut ranges).map_err(sparse)?;
             let mut is_extended = header.0[482] != 0;
             while is_extended {
                 let mut block = [0; BLOCK as usize];
                 let next = self.skip(offset, BLOCK, path)?;
                 if ranges.len() as u64 * 24 > MAX_MAP_BYTES {
-                    return Err(sparse(format!("its map has more than {MAX_MAP_BYTES} bytes")));
+                    return Err(sparse(format!("the map is larger than {MAX_MAP_BYTES} bytes")));
                 }
                 self.read(offset, &mut block)?;
-                table_of(&block[..504], &mut ranges).map_err(sparse)?;
+                parse_sparse_table(&block[..504], &mut ranges).map_err(sparse)?;
                 (is_extended, offset) = (block[504] != 0, next);
             }
         }
@@ -357,38 +356,38 @@ impl<'a> Entries<'a> {
         match records.sparse_format {
             [None | Some(0), _] => {
                 if is_pax_sparse && header.kind() != b'S' {
-                    ranges = pairs_of(&records.sparse_ranges).map_err(sparse)?;
+                    ranges = to_ranges(&records.sparse_ranges).map_err(sparse)?;
                 }
             }
             [Some(1), Some(0)] => {
-                let map_bytes = self.map_at(offset, size, &mut ranges).map_err(sparse)?;
+                let map_bytes = self.read_map(offset, size, &mut ranges).map_err(sparse)?;
                 (offset, stored) = (offset + map_bytes, size - map_bytes);
             }
             [major, minor] => {
                 let version = [major, minor].map(Option::unwrap_or_default);
-                return Err(sparse(format!("it is in the format {}.{}", version[0], version[1])));
+                return Err(sparse(format!("format {}.{}", version[0], version[1])));
             }
         }
         if !is_pax_sparse && header.kind() != b'S' && records.sparse_format[0].is_none() {
             return Ok((Content { offset, bytes: size, map: None }, next));
         }
-        let bytes = bytes.ok_or_else(|| sparse("its length is missing".to_owned()))?;
+        let bytes = bytes.ok_or_else(|| sparse("missing length".to_owned()))?;
         let map = SparseMap::new(&ranges, bytes, offset, stored).map_err(sparse)?;
-        // Without holes it is an ordinary file.
+        // Without holes it is a regular file.
         let map = Some(map).filter(|_| stored != bytes);
         Ok((Content { offset, bytes, map }, next))
     }
 
-    /// Reads the map in front of a file's ranges: the number of ranges, offsets and lengths, a line each.
-    /// Returns the bytes of its blocks.
-    fn map_at(&mut self, offset: u64, size: u64, ranges: &mut Vec<[u64; 2]>) -> Result<u64, String> {
-        let damaged = || "its map of holes is damaged".to_owned();
-        let (mut numbers, mut wanted, mut digits): (Vec<u64>, u64, Option<u64>) = (Vec::new(), 1, None);
+    /// Reads the map before the ranges of a file: the number of ranges, then offsets and lengths, one per
+    /// line. Returns the size of its blocks in bytes.
+    fn read_map(&mut self, offset: u64, size: u64, ranges: &mut Vec<[u64; 2]>) -> Result<u64, String> {
+        let invalid = || "invalid map".to_owned();
+        let (mut numbers, mut expected, mut digits): (Vec<u64>, u64, Option<u64>) = (Vec::new(), 1, None);
         let mut block = [0; BLOCK as usize];
         let mut done = 0;
         loop {
             if done + BLOCK > size.min(MAX_MAP_BYTES) {
-                return Err("its map of holes does not end".to_owned());
+                return Err("truncated map".to_owned());
             }
             self.read(offset + done, &mut block)?;
             done += BLOCK;
@@ -397,28 +396,27 @@ impl<'a> Entries<'a> {
                     b'0'..=b'9' => {
                         let number = digits.unwrap_or_default().checked_mul(10);
                         let number = number.and_then(|number| number.checked_add(u64::from(byte - b'0')));
-                        digits = Some(number.ok_or_else(damaged)?);
+                        digits = Some(number.ok_or_else(invalid)?);
                     }
                     b'\n' => {
-                        numbers.push(digits.take().ok_or_else(damaged)?);
+                        numbers.push(digits.take().ok_or_else(invalid)?);
                         if let [count] = numbers[..] {
                             let all = count.checked_mul(2).and_then(|numbers| numbers.checked_add(1));
-                            wanted = all.ok_or_else(damaged)?;
+                            expected = all.ok_or_else(invalid)?;
                         }
-                        if numbers.len() as u64 == wanted {
-                            *ranges = pairs_of(&numbers[1..])?;
+                        if numbers.len() as u64 == expected {
+                            *ranges = to_ranges(&numbers[1..])?;
                             return Ok(done);
                         }
                     }
-                    _ => return Err(damaged()),
+                    _ => return Err(invalid()),
                 }
             }
         }
     }
 
-    /// Checks that no other archive begins behind the end of this one: it is there for a reason, and programs
-    /// that unpack the first would pass it over.
-    fn expect_end(&mut self) -> Result<(), String> {
+    /// Checks that no other archive follows: programs that unpack the first would skip it.
+    fn check_end(&mut self) -> Result<(), String> {
         let end = self.length.min(self.at.saturating_add(MAX_PADDING_BYTES));
         let (mut at, mut chunk) = (self.at, Vec::new());
         while at < end {
@@ -428,9 +426,9 @@ impl<'a> Entries<'a> {
                 let block = at + found as u64 / BLOCK * BLOCK;
                 return match self.header_at(block)? {
                     Some(_) => Err(format!(
-                        "another archive begins at byte {block}, behind the end of the first, which is all \
-                         that `tar -xf` unpacks; join them with `tar --concatenate`, or unpack them with \
-                         `tar --ignore-zeros -xf` and name the folder"
+                        "another archive begins at byte {block}, after the end of the first one; join them \
+                         with `tar --concatenate`, or unpack them with `tar --ignore-zeros -xf` and pass \
+                         the folder"
                     )),
                     None => Ok(()),
                 };
@@ -441,12 +439,12 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// The path of the file whose content is at an offset of an archive; `None` where no header leads there.
-pub(crate) fn path_at(read_at: ReadAt<'_>, length: u64, offset: u64) -> Option<String> {
+/// The path of the file whose content is at an offset of an archive; `None` without a matching header.
+pub(crate) fn find_path(read_at: ReadAt<'_>, length: u64, offset: u64) -> Option<String> {
     let mut path = None;
     for blocks in 1..=MAX_HEADER_BLOCKS {
         let Some(from) = offset.checked_sub(blocks * BLOCK) else { break };
-        // The first of several headers has the whole name.
+        // The earliest of several headers has the full name.
         if let Ok(Some(Entry { path: found, kind: Kind::File(content) })) =
             Entries::new(read_at, from, length).next()
             && content.offset == offset

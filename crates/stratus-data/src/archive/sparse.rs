@@ -1,5 +1,5 @@
-//! Files with holes: an archive holds the ranges between the holes one after the other, and a map of where in
-//! the file they belong.
+//! Sparse files: an archive stores the ranges between the holes consecutively, and a map of their offsets in
+//! the file.
 
 use std::io;
 
@@ -10,51 +10,50 @@ use super::ReadAt;
 /// The maximum length of a map's text, in bytes.
 pub(super) const MAX_MAP_BYTES: u64 = 1 << 20;
 
-/// A range of a file that the archive holds.
+/// A stored range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Piece {
-    /// The range's offset in the file.
+    /// The offset in the file.
     pub at: u64,
-    /// Its offset in the archive.
+    /// The offset in the archive.
     pub offset: u64,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
 }
 
-/// The ranges of a file that are stored, ascending. The bytes between them are zero.
+/// The stored ranges of a file, ascending. The bytes between them are zero.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SparseMap(Box<[Piece]>);
 
 impl SparseMap {
-    /// The map of a file of `bytes` bytes whose ranges `[offset, length]` are stored from `offset` on, in
-    /// `stored` bytes.
+    /// Creates the map of a file of `bytes` bytes whose ranges `[offset, length]` are stored consecutively at
+    /// `offset`, in `stored` bytes.
     ///
     /// # Errors
     ///
-    /// Ranges that overlap or lie beyond the file's end; more or fewer bytes than are stored.
+    /// If ranges overlap or exceed the file, or their length differs from `stored`.
     pub(super) fn new(ranges: &[[u64; 2]], bytes: u64, offset: u64, stored: u64) -> Result<Self, String> {
         let mut pieces = Vec::with_capacity(ranges.len());
         let (mut end, mut done) = (0, 0u64);
         for &[at, length] in ranges {
             let range_end = at.checked_add(length).filter(|&end| end <= bytes);
             let (Some(range_end), true) = (range_end, at >= end) else {
-                return Err(format!("its map has {length} bytes at {at}, in a file of {bytes}"));
+                return Err(format!("the map has {length} bytes at {at} in a file of {bytes} bytes"));
             };
             end = range_end;
-            // Some programs mark the file's end by an empty range.
+            // Some programs mark the end of the file by an empty range.
             if length > 0 {
                 pieces.push(Piece { at, offset: offset.saturating_add(done), bytes: length });
             }
             done = done.saturating_add(length);
         }
         if done != stored {
-            return Err(format!("its map has {done} bytes, the archive {stored}"));
+            return Err(format!("the map has {done} bytes, but the archive {stored}"));
         }
         Ok(Self(pieces.into()))
     }
 
-    /// Whether the ranges, as read from elsewhere, ascend within a file of `bytes` bytes and an archive of
-    /// `length`.
+    /// Returns whether the ranges ascend within a file of `bytes` bytes and an archive of `length` bytes.
     pub(crate) fn is_within(&self, bytes: u64, length: u64) -> bool {
         let mut end = 0;
         self.0.iter().all(|piece| {
@@ -83,25 +82,25 @@ impl SparseMap {
     }
 }
 
-/// Adds the ranges of an old GNU header's table: offset and length in 12 bytes each, up to the first that is
-/// empty.
-pub(super) fn table_of(table: &[u8], ranges: &mut Vec<[u64; 2]>) -> Result<(), String> {
+/// Appends the ranges of the table in an old GNU header: offset and length in 12 bytes each, up to the first
+/// empty one.
+pub(super) fn parse_sparse_table(table: &[u8], ranges: &mut Vec<[u64; 2]>) -> Result<(), String> {
     for entry in table.chunks_exact(24) {
         if entry[0] == 0 {
             break;
         }
-        match (super::header::number(&entry[..12]), super::header::number(&entry[12..])) {
+        match (super::header::parse_number(&entry[..12]), super::header::parse_number(&entry[12..])) {
             (Some(at), Some(bytes)) => ranges.push([at, bytes]),
-            _ => return Err("its map of holes is damaged".to_owned()),
+            _ => return Err("invalid map".to_owned()),
         }
     }
     Ok(())
 }
 
-/// The ranges of a list of numbers.
-pub(super) fn pairs_of(numbers: &[u64]) -> Result<Vec<[u64; 2]>, String> {
+/// Groups a list of numbers into ranges.
+pub(super) fn to_ranges(numbers: &[u64]) -> Result<Vec<[u64; 2]>, String> {
     let (pairs, rest) = numbers.as_chunks();
-    if rest.is_empty() { Ok(pairs.to_vec()) } else { Err("its map of holes is damaged".to_owned()) }
+    if rest.is_empty() { Ok(pairs.to_vec()) } else { Err("invalid map".to_owned()) }
 }
 
 #[cfg(test)]
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_zero_and_ranges_come_from_their_places() {
+    fn reads_zeros_in_holes_and_ranges_at_their_offsets() {
         let map = SparseMap::new(&[[2, 3], [8, 2], [12, 0]], 12, 100, 5).unwrap();
         let archive: Vec<u8> = (0..=255).collect();
         let mut read_at = |offset: u64, out: &mut [u8]| {
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_maps_that_contradict_themselves() {
+    fn rejects_inconsistent_sparse_maps() {
         for (ranges, bytes, stored) in [
             (&[[2, 3], [4, 1]][..], 12, 4),
             (&[[8, 2], [2, 3]], 12, 5),

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A file's path, where it lies, and its length.
+/// A file's path, offset and length.
 type File = (String, u64, u64);
 
 fn read_at(archive: &[u8], offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -11,7 +11,7 @@ fn read_at(archive: &[u8], offset: u64, out: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The files of an archive, and how it ends.
+/// The files of an archive, and the final error.
 fn files(archive: &[u8]) -> (Vec<File>, Result<(), String>) {
     let mut found = Vec::new();
     let mut read = |offset: u64, out: &mut [u8]| read_at(archive, offset, out);
@@ -42,7 +42,7 @@ fn archive() -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// A header of some kind, of a file of this length.
+/// A header of this type, for a file of `bytes` bytes.
 fn header(path: &str, kind: u8, bytes: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -59,7 +59,7 @@ fn padded(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn finds_files_and_their_names_where_they_lie() {
+fn finds_files_and_names_at_their_offsets() {
     let archive = archive();
     let (found, outcome) = files(&archive);
     assert_eq!(outcome, Ok(()));
@@ -67,18 +67,18 @@ fn finds_files_and_their_names_where_they_lie() {
     assert_eq!(found[1], (format!("{}/b.cls", "long".repeat(60)), 3072, 1));
     assert_eq!(found[2], ("c.cls".to_owned(), 4096, 0));
     assert_eq!(archive[3072], b'3');
-    // An archive may end without its mark.
+    // An archive may lack the end marker.
     assert_eq!(files(&archive[..4096]), (found.clone(), Ok(())));
     for (path, offset, _) in found {
         let mut read = |at: u64, out: &mut [u8]| read_at(&archive, at, out);
-        assert_eq!(path_at(&mut read, archive.len() as u64, offset), Some(path));
+        assert_eq!(find_path(&mut read, archive.len() as u64, offset), Some(path));
     }
     let mut read = |at: u64, out: &mut [u8]| read_at(&archive, at, out);
-    assert_eq!(path_at(&mut read, archive.len() as u64, 1024), None);
+    assert_eq!(find_path(&mut read, archive.len() as u64, 1024), None);
 }
 
 #[test]
-fn applies_pax_records_to_one_entry_or_to_all() {
+fn applies_pax_records_to_one_or_all_entries() {
     let mut builder = tar::Builder::new(Vec::new());
     builder.append_pax_extensions([("path", b"deep/in\nside.png".as_slice()), ("size", b"5")]).unwrap();
     let mut archive = builder.into_inner().unwrap();
@@ -89,7 +89,7 @@ fn applies_pax_records_to_one_entry_or_to_all() {
     let expected = [("deep/in\nside.png".to_owned(), 1536, 5), ("next.png".to_owned(), 2560, 1)];
     assert_eq!((found, outcome), (expected.to_vec(), Ok(())));
 
-    // A record without a value takes a global one back.
+    // A record without a value removes a global one.
     let archive = [
         header("global", b'g', 9),
         padded(b"9 size=3\n"),
@@ -104,9 +104,9 @@ fn applies_pax_records_to_one_entry_or_to_all() {
     assert_eq!((found, outcome), (vec![("a".to_owned(), 1536, 3), ("b".to_owned(), 3584, 1)], Ok(())));
 }
 
-/// Some programs write the size of the file in the header of a hard link, some the file once more.
+/// Some programs write the size of the file in the header of a hard link, others repeat the file.
 #[test]
-fn hard_links_have_a_size_and_perhaps_content() {
+fn reads_hard_links_with_and_without_content() {
     let mut link = tar::Header::new_gnu();
     link.set_path("b").unwrap();
     link.set_link_name("a").unwrap();
@@ -122,38 +122,38 @@ fn hard_links_have_a_size_and_perhaps_content() {
 }
 
 #[test]
-fn refuses_what_ends_too_early_or_is_no_archive() {
+fn rejects_truncated_archives_and_other_files() {
     let archive = archive();
     for (end, before, problem) in [
-        (300, 0, NO_ARCHIVE),
-        (1000, 0, "the archive ends at byte 1000, within a.jpg"),
-        (1200, 0, "the archive ends at byte 1200, within a.jpg"),
-        (1700, 1, "the archive ends at byte 1700, within a header"),
-        (2100, 1, "the archive ends at byte 2100, within a header's extensions"),
-        (2560, 1, "the archive ends at byte 2560, before the entry that its last header is for"),
+        (300, 0, NOT_AN_ARCHIVE),
+        (1000, 0, "the archive ends at byte 1000, inside a.jpg"),
+        (1200, 0, "the archive ends at byte 1200, inside a.jpg"),
+        (1700, 1, "the archive ends at byte 1700, inside a header"),
+        (2100, 1, "the archive ends at byte 2100, inside a header's extensions"),
+        (2560, 1, "the archive ends at byte 2560, before the entry of the last header"),
     ] {
         let (found, outcome) = files(&archive[..end]);
         assert_eq!((found.len(), outcome), (before, Err(problem.to_owned())), "{end}");
     }
-    assert_eq!(files(&[b'x'; 2048]).1, Err(NO_ARCHIVE.to_owned()));
+    assert_eq!(files(&[b'x'; 2048]).1, Err(NOT_AN_ARCHIVE.to_owned()));
     for at in [0, 3584] {
         let mut damaged = archive.clone();
         damaged[at + 3] ^= 1;
-        let problem = format!("the header at byte {at} is not a tar header, or is damaged");
+        let problem = format!("invalid tar header at byte {at}");
         assert_eq!(files(&damaged).1, Err(problem));
     }
-    // A name that asks for more memory than any name needs.
+    // A name that requests more memory than any name needs.
     let hostile = [header("@", b'L', 2 << 20), vec![b'x'; 2 << 20]].concat();
     assert!(files(&hostile).1.unwrap_err().contains("bytes of extensions"));
-    assert!(files(&header("a", b'M', 0)).1.unwrap_err().contains("several volumes"));
+    assert!(files(&header("a", b'M', 0)).1.unwrap_err().contains("multi-volume"));
     let twice = [archive.clone(), archive].concat();
     let problem = files(&twice).1.unwrap_err();
     assert!(problem.starts_with("another archive begins at byte 5120"), "{problem}");
 }
 
-/// Headers whose bytes were added up as signed numbers, and names with bytes beyond ASCII.
+/// Headers with signed checksums, and names with bytes beyond ASCII.
 #[test]
-fn signed_checksums_are_right_too() {
+fn accepts_signed_checksums() {
     let mut signed = header("n\u{e4}", b'0', 0);
     signed[148..156].fill(b' ');
     let sum: i64 = signed.iter().map(|&byte| i64::from(byte.cast_signed())).sum();
@@ -162,7 +162,7 @@ fn signed_checksums_are_right_too() {
 }
 
 #[test]
-fn later_entries_replace_earlier_ones_and_hard_links_do_not_follow() {
+fn later_entries_replace_earlier_ones_but_not_their_hard_links() {
     let mut link = tar::Header::new_gnu();
     link.set_path("b").unwrap();
     link.set_link_name("a").unwrap();
@@ -183,18 +183,18 @@ fn later_entries_replace_earlier_ones_and_hard_links_do_not_follow() {
     let archive = [one, header("a/b", b'0', 0)].concat();
     let mut read = |offset: u64, out: &mut [u8]| read_at(&archive, offset, out);
     let problem = Tree::read(&mut read, archive.len() as u64).unwrap_err();
-    assert!(problem.starts_with("a is a folder in the archive, and a file"), "{problem}");
+    assert!(problem.starts_with("a is both a folder and a file or link in the archive"), "{problem}");
 }
 
-/// An archive that is a thousandth of what its maps and names ask for.
+/// Archives that are much smaller than their maps and names claim.
 #[test]
-fn memory_is_in_proportion_to_the_archive() {
+fn memory_is_proportional_to_the_archive() {
     let deep = "a/".repeat(129);
     let archive =
         [header("@", b'L', deep.len() as u64), padded(deep.as_bytes()), header("", b'0', 0)].concat();
     let mut read = |offset: u64, out: &mut [u8]| read_at(&archive, offset, out);
     let problem = Tree::read(&mut read, archive.len() as u64).unwrap_err();
-    assert!(problem.ends_with("lies in more than 128 folders"), "{problem}");
+    assert!(problem.ends_with("is nested in more than 128 folders"), "{problem}");
 
     let map = format!("{}\n", u64::MAX / 4);
     let records = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n26 GNU.sparse.realsize=99\n";
@@ -205,15 +205,15 @@ fn memory_is_in_proportion_to_the_archive() {
         padded(map.as_bytes()),
     ];
     let problem = files(&archive.concat()).1.unwrap_err();
-    assert!(problem.starts_with("s is a file with holes that cannot be read: its map of holes"), "{problem}");
+    assert!(problem.starts_with("s is an unsupported sparse file: "), "{problem}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Damaged archives, whose headers have right checksums all the same, are read to some end.
+    /// Reads damaged archives whose headers have valid checksums.
     #[test]
-    fn any_archive_has_an_end(
+    fn reading_any_archive_terminates(
         damage in prop::collection::vec((0..9 * 512_usize, any::<u8>()), 0..20),
         length in 0..=9 * 512_usize,
     ) {

@@ -1,12 +1,12 @@
-//! The folder that an archive unpacks to: later entries replace earlier ones, and links lead somewhere.
+//! The folder tree of an archive: later entries replace earlier ones, and links are resolved.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::header::shown;
+use super::header::display_name;
 use super::{Content, Entries, Entry, Kind, ReadAt, SparseMap};
 
-/// The most links that are followed one after the other, as on Linux.
+/// The maximum number of consecutive links, like on Linux.
 const MAX_LINKS: usize = 40;
 /// The maximum nesting depth of folders.
 const MAX_DEPTH: usize = 128;
@@ -16,13 +16,13 @@ const MAX_DEPTH: usize = 128;
 pub(crate) struct FolderId(u32);
 
 impl FolderId {
-    /// The folder's place among all of its tree.
+    /// The index of the folder in its tree.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// The entry of a folder in an archive.
+/// The type of a name in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Folder(FolderId),
@@ -31,15 +31,15 @@ pub(crate) enum Node {
         offset: u64,
         bytes: u64,
     },
-    /// A symbolic link, by its number.
+    /// A symbolic link, by its index in `targets`.
     SymbolicLink(u32),
-    /// A hard link, by its number, whose file is not in the archive before it.
+    /// A hard link whose file is not in the archive before it, by its index in `targets`.
     HardLink(u32),
-    /// Something without content, by its name in messages.
+    /// A special file without content, by its name for messages.
     Special(&'static str),
 }
 
-/// The file or folder that a path leads to.
+/// The file or folder at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Folder(FolderId),
@@ -53,7 +53,7 @@ struct Child {
     folder: FolderId,
     /// The name's range in `names`.
     name: (u32, u32),
-    /// The number of the entry that has made it.
+    /// The position of the entry in the archive.
     sequence: u32,
     node: Node,
 }
@@ -65,30 +65,30 @@ struct Folder {
     children: Range<u32>,
 }
 
-/// The folder that an archive unpacks to.
+/// The folder tree of an archive.
 #[derive(Debug)]
 pub(crate) struct Tree {
     names: Vec<u8>,
-    /// By folder, then by name.
+    /// Sorted by folder, then by name.
     children: Vec<Child>,
     folders: Vec<Folder>,
-    /// Folders by the number of the folder that they lie in, four bytes, and their name.
+    /// Folders by the index of their parent in four bytes, followed by their name.
     by_name: HashMap<Box<[u8]>, FolderId>,
-    /// Where links lead.
+    /// The targets of links.
     targets: Vec<Box<[u8]>>,
-    /// The maps of files with holes, by their offsets.
+    /// The maps of sparse files, by their offsets.
     maps: BTreeMap<u64, SparseMap>,
 }
 
 impl Tree {
-    /// The folder that is unpacked to.
+    /// The destination folder.
     pub(crate) const ROOT: FolderId = FolderId(0);
 
     /// Reads the headers of an archive of `length` bytes.
     ///
     /// # Errors
     ///
-    /// An archive that is damaged, or that programs would not unpack whole.
+    /// If the archive is damaged, or `tar` would not unpack it completely.
     pub(crate) fn read(read_at: ReadAt<'_>, length: u64) -> Result<Self, String> {
         let root = Folder { parent: Self::ROOT, name: Box::default(), children: 0..0 };
         let mut tree = Self {
@@ -118,7 +118,7 @@ impl Tree {
             let folder = tree.add_folder(folder)?;
             tree.add(folder, name, node)?;
         }
-        tree.settle()?;
+        tree.finish()?;
         Ok(tree)
     }
 
@@ -127,24 +127,24 @@ impl Tree {
         self.names.extend_from_slice(name);
         let numbers = [begin, self.names.len(), self.children.len()].map(u32::try_from);
         let [Ok(begin), Ok(end), Ok(sequence)] = numbers else {
-            return Err(format!("the archive has more entries, or longer names, than {}", u32::MAX));
+            return Err(format!("the archive has more than {} entries or bytes of names", u32::MAX));
         };
         self.children.push(Child { folder, name: (begin, end), sequence, node });
         Ok(())
     }
 
-    /// The folder of a path, which is made with those above it.
+    /// Adds the folder of a path, with its parents.
     fn add_folder(&mut self, path: &[u8]) -> Result<FolderId, String> {
         let (mut folder, mut key) = (Self::ROOT, Vec::new());
         for (depth, name) in parts(path).enumerate() {
             if depth == MAX_DEPTH {
-                return Err(format!("{} lies in more than {MAX_DEPTH} folders", shown(path)));
+                return Err(format!("{} is nested in more than {MAX_DEPTH} folders", display_name(path)));
             }
             self::key(folder, name, &mut key);
             folder = match self.by_name.get(&*key) {
                 Some(&known) => known,
                 None => {
-                    // There are no more folders than bytes of names.
+                    // Fits, because there are no more folders than bytes of names.
                     let new = FolderId(self.folders.len() as u32);
                     self.folders.push(Folder { parent: folder, name: name.into(), children: 0..0 });
                     self.by_name.insert(key.as_slice().into(), new);
@@ -158,30 +158,31 @@ impl Tree {
 
     fn add_target(&mut self, target: &[u8]) -> u32 {
         self.targets.push(target.into());
-        // There are no more links than entries.
+        // Fits, because there are no more links than entries.
         self.targets.len() as u32 - 1
     }
 
-    /// Sorts what was added, and leaves of each name what unpacking leaves.
-    fn settle(&mut self) -> Result<(), String> {
+    /// Sorts the entries, resolves hard links, and keeps the last entry of each name.
+    fn finish(&mut self) -> Result<(), String> {
         let Self { names, children, by_name, targets, .. } = self;
         let name = |child: &Child| &names[child.name.0 as usize..child.name.1 as usize];
-        let place = |child: &Child| (child.folder.0, name(child));
-        children.sort_unstable_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.sequence.cmp(&b.sequence)));
+        let location = |child: &Child| (child.folder.0, name(child));
+        children
+            .sort_unstable_by(|a, b| location(a).cmp(&location(b)).then_with(|| a.sequence.cmp(&b.sequence)));
         let mut hard_links: Vec<(u32, usize, u32)> = Vec::new();
         for (at, child) in children.iter().enumerate() {
             if let Node::HardLink(link) = child.node {
                 hard_links.push((child.sequence, at, link));
             }
         }
-        // A hard link is the file that its target was then, whatever replaces the target later.
+        // A hard link refers to the target at that time, even if it is replaced later.
         hard_links.sort_unstable();
         for (sequence, at, link) in hard_links {
             let (folder, target) = split(&targets[link as usize]);
-            let Some(folder) = folder_of(by_name, folder) else { continue };
-            let before = |child: &Child| (place(child), child.sequence) < ((folder.0, target), sequence);
+            let Some(folder) = find_folder(by_name, folder) else { continue };
+            let before = |child: &Child| (location(child), child.sequence) < ((folder.0, target), sequence);
             let found = children[..children.partition_point(before)].last();
-            if let Some(found) = found.filter(|found| place(found) == (folder.0, target))
+            if let Some(found) = found.filter(|found| location(found) == (folder.0, target))
                 && !matches!(found.node, Node::Folder(_))
             {
                 children[at].node = found.node;
@@ -190,7 +191,7 @@ impl Tree {
         let mut in_conflict = None;
         let is_folder = |child: &Child| matches!(child.node, Node::Folder(_));
         children.dedup_by(|later, earlier| {
-            let is_same = place(later) == place(earlier);
+            let is_same = location(later) == location(earlier);
             if is_same {
                 if is_folder(later) != is_folder(earlier) {
                     in_conflict.get_or_insert(*later);
@@ -201,8 +202,8 @@ impl Tree {
         });
         if let Some(child) = in_conflict {
             return Err(format!(
-                "{} is a folder in the archive, and a file or a link too; pack it again",
-                shown(&joined(&self.path(child.folder), self.name(&child)))
+                "{} is both a folder and a file or link in the archive; pack it again",
+                display_name(&joined(&self.path(child.folder), self.name(&child)))
             ));
         }
         self.children.shrink_to_fit();
@@ -227,12 +228,12 @@ impl Tree {
         path
     }
 
-    /// The number of folders. A folder lies in one of a smaller number.
+    /// All folders. Parents come before their children.
     pub(crate) fn folders(&self) -> impl DoubleEndedIterator<Item = FolderId> + ExactSizeIterator {
         (0..self.folders.len() as u32).map(FolderId)
     }
 
-    /// The names in a folder, sorted, and what they are.
+    /// The names in a folder, sorted, with their types.
     pub(crate) fn children(&self, folder: FolderId) -> impl Iterator<Item = (&[u8], Node)> {
         self.in_folder(folder).iter().map(|child| (self.name(child), child.node))
     }
@@ -246,27 +247,26 @@ impl Tree {
         &self.names[child.name.0 as usize..child.name.1 as usize]
     }
 
-    /// Follows a path from a folder, and links on the way; `None` where nothing is there.
+    /// Follows a path from a folder, including links; `None` if nothing is there.
     ///
     /// # Errors
     ///
-    /// A link that leads nowhere within the archive: where it leads, and why that is nothing.
+    /// If a link is broken within the archive: its target and the cause.
     pub(crate) fn find(&self, from: FolderId, path: &[u8]) -> Result<Option<Found>, String> {
         let mut folder = from;
         let mut parts: Vec<&[u8]> = path.rsplit(|&byte| byte == b'/').collect();
         let (mut links, mut first) = (0, None);
-        let dead = |first: Option<&[u8]>, why: &str| match first {
+        let broken = |first: Option<&[u8]>, why: &str| match first {
             None => Ok(None),
             Some(target) => Err(format!(
-                "is a link to {}, which cannot be followed in the archive ({why}); pack what it leads to in \
-                 its place (`tar -h`), or leave the link out",
-                shown(target)
+                "is a broken link to {} ({why}); pack the target instead (`tar -h`) or remove the link",
+                display_name(target)
             )),
         };
         while let Some(part) = parts.pop() {
             match part {
                 b"" | b"." => continue,
-                b".." if folder == Self::ROOT => return dead(first, "it leads out of it"),
+                b".." if folder == Self::ROOT => return broken(first, "outside the archive"),
                 b".." => {
                     folder = self.folders[folder.0 as usize].parent;
                     continue;
@@ -275,7 +275,7 @@ impl Tree {
             }
             let children = self.in_folder(folder);
             let Ok(at) = children.binary_search_by(|child| self.name(child).cmp(part)) else {
-                return dead(first, "nothing is there");
+                return broken(first, "not in the archive");
             };
             let is_last = parts.iter().all(|part| part.is_empty());
             match children[at].node {
@@ -285,23 +285,23 @@ impl Tree {
                     first = first.or(Some(target));
                     links += 1;
                     if links > MAX_LINKS {
-                        return dead(first, "there are too many links on the way");
+                        return broken(first, "too many links");
                     }
                     if target.starts_with(b"/") {
-                        return dead(first, "it leads out of it");
+                        return broken(first, "outside the archive");
                     }
                     parts.extend(target.rsplit(|&byte| byte == b'/'));
                 }
-                _ if !is_last => return dead(first, "there is a file on the way"),
+                _ if !is_last => return broken(first, "a parent is not a folder"),
                 Node::File { offset, bytes } => {
                     let map = self.maps.get(&offset).cloned();
                     return Ok(Some(Found::File(Content { offset, bytes, map })));
                 }
                 Node::HardLink(link) => {
                     return Err(format!(
-                        "is a hard link to {}, and the archive has no such file before it; pack the file in \
-                         its place (`tar --hard-dereference`), or leave the link out",
-                        shown(&self.targets[link as usize])
+                        "is a hard link to {}, but the archive has no such file before it; pack the file \
+                         instead (`tar --hard-dereference`) or remove the link",
+                        display_name(&self.targets[link as usize])
                     ));
                 }
                 Node::Special(name) => return Ok(Some(Found::Special(name))),
@@ -311,7 +311,7 @@ impl Tree {
     }
 }
 
-/// The folder of a path, and the name in it.
+/// Splits a path into its folder and the name in it.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -319,20 +319,20 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The parts of a path.
+/// The components of a path.
 fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
 }
 
-/// Sets `key` to the key of the folder `name` in a parent folder.
+/// Sets `key` to the key in `by_name` of the folder `name` below a parent `folder`.
 fn key(folder: FolderId, name: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.extend_from_slice(&folder.0.to_le_bytes());
     key.extend_from_slice(name);
 }
 
-/// The folder of a path, links not followed.
-fn folder_of(by_name: &HashMap<Box<[u8]>, FolderId>, path: &[u8]) -> Option<FolderId> {
+/// The folder of a path, without following links.
+fn find_folder(by_name: &HashMap<Box<[u8]>, FolderId>, path: &[u8]) -> Option<FolderId> {
     let mut buffer = Vec::new();
     parts(path).try_fold(Tree::ROOT, |folder, name| {
         key(folder, name, &mut buffer);
@@ -340,7 +340,7 @@ fn folder_of(by_name: &HashMap<Box<[u8]>, FolderId>, path: &[u8]) -> Option<Fold
     })
 }
 
-/// A path below another.
+/// Joins two paths.
 fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
     match [folder, name] {
         [b"", only] | [only, b""] => only.to_vec(),

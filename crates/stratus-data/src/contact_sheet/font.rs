@@ -1,24 +1,24 @@
-//! Letters of 5×8 pixels, as they are drawn in `font.txt`: 16 in a row, from the space to the tilde, and a
-//! box for all others.
+//! A bitmap font of 5×8 pixels, drawn in `font.txt`: 16 letters per row, from the space to the tilde, and a
+//! box for all other characters.
 
-/// From one letter to the next.
+/// The distance from one letter to the next, in pixels.
 pub(super) const ADVANCE: usize = 6;
-/// Of a line; the last row is that of descenders.
+/// The height of a line in pixels; descenders use the last row.
 pub(super) const HEIGHT: usize = 8;
 
-const PICTURE: &str = include_str!("font.txt");
+const FONT_BITMAP: &str = include_str!("font.txt");
 const LETTERS_IN_ROW: usize = 16;
-/// The place of the box.
-const OTHER: usize = 95;
+/// The position of the box.
+const FALLBACK_GLYPH: usize = 95;
 
-/// The pixels (row, column) of a letter.
+/// The set pixels (row, column) of a letter.
 pub(super) fn pixels_of(letter: char) -> impl Iterator<Item = (usize, usize)> {
-    let place = match letter {
+    let index = match letter {
         ' '..='~' => letter as usize - usize::from(b' '),
-        _ => OTHER,
+        _ => FALLBACK_GLYPH,
     };
-    let lines = PICTURE.lines().skip(place / LETTERS_IN_ROW * (HEIGHT + 1)).take(HEIGHT);
-    let first = place % LETTERS_IN_ROW * ADVANCE;
+    let lines = FONT_BITMAP.lines().skip(index / LETTERS_IN_ROW * (HEIGHT + 1)).take(HEIGHT);
+    let first = index % LETTERS_IN_ROW * ADVANCE;
     lines.enumerate().flat_map(move |(row, line)| {
         let pixels = line.bytes().skip(first).take(ADVANCE - 1).enumerate();
         pixels.filter(|(_, pixel)| *pixel == b'#').map(move |(column, _)| (row, column))
@@ -30,8 +30,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_picture_has_a_place_for_every_letter() {
-        let lines: Vec<&str> = PICTURE.lines().collect();
+    fn font_bitmap_has_a_cell_for_every_letter() {
+        let lines: Vec<&str> = FONT_BITMAP.lines().collect();
         assert_eq!(lines.len(), 6 * (HEIGHT + 1) - 1);
         for (at, line) in lines.iter().enumerate() {
             let width = if at % (HEIGHT + 1) == HEIGHT { 0 } else { LETTERS_IN_ROW * ADVANCE - 1 };
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_all_different() {
+    fn letters_are_distinct() {
         let mut seen = std::collections::HashSet::new();
         for letter in (' '..='~').chain(['ö']) {
             assert!(seen.insert(pixels_of(letter).collect::<Vec<_>>()), "{letter}");

@@ -4,30 +4,28 @@
 //! database", 2009. Its 32 classes are reduced to the 11 that V. Badrinarayanan, A. Kendall and R. Cipolla
 //! ("SegNet", 2017) and most others train on. Two layouts are read:
 //!
-//! - lists of pairs, `train.txt`, `val.txt`, `test.txt`, a line `train/x.png trainannot/x.png` each, with
-//!   label images of 0 to 10 and 11 for void. A path from the root of somebody's file system counts by its
-//!   last folder and file.
+//! - lists of pairs, `train.txt`, `val.txt`, `test.txt`, one line `train/x.png trainannot/x.png` per pair,
+//!   with label images of 0 to 10 and 11 for void. Of absolute paths, only the last folder and file are used.
 //! - the original files, `701_StillsRaw_full/x.png` and `LabeledApproved_full/x_L.png`, whose labels are 32
 //!   colours; without lists they are split 60/20/20.
 //!
-//! Label images of either layout may be of either kind: what a palette, or a grey image, means is told by
-//! `Coding`.
+//! Label images of either layout may use either encoding; `LabelEncoding` tells them apart.
 
 use std::borrow::Cow;
 use std::path::Path;
 
-use super::coding::{Coding, Form, values_of};
+use super::label_encoding::{EncodingKind, LabelEncoding, class_table_of_ids};
 use super::pairs::{Pair, PairedFiles};
-use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, SplitBy, files, split};
+use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, SplitMethod, files, split};
 use crate::error::DataError;
 
 const NAME: &str = "camvid";
 const IMAGES: &str = "701_StillsRaw_full";
 const LABELS: &str = "LabeledApproved_full";
-/// The seed of the split that the original files get.
+/// The seed that splits the original files.
 const SPLIT_SEED: u64 = 1;
 
-/// The registry's entry.
+/// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
     summary: "701 street scenes with a class for every pixel, 11 classes; list files or the original",
@@ -50,24 +48,23 @@ const CLASSES: [&str; 11] = [
     "bicyclist",
 ];
 
-/// What label images that lists name say.
-static LISTED: Coding<'static> = coding(Form::NumbersOrColours);
-/// What the original label images say.
-static ORIGINAL: Coding<'static> = coding(Form::Colours);
+/// Label encoding of the list-file layout.
+static LIST_ENCODING: LabelEncoding<'static> = label_encoding(EncodingKind::IndicesOrColours);
+/// Label encoding of the original files.
+static ORIGINAL_ENCODING: LabelEncoding<'static> = label_encoding(EncodingKind::Colours);
 
-const fn coding(form: Form) -> Coding<'static> {
-    Coding {
+const fn label_encoding(kind: EncodingKind) -> LabelEncoding<'static> {
+    LabelEncoding {
         classes: &CLASSES,
-        values: values_of([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 11),
-        values_text: "0 to 10, and 11 for void",
+        index_classes: class_table_of_ids([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 11),
+        index_text: "0 to 10, and 11 for void",
         colours: &COLOURS,
-        own: &[],
-        form,
+        index_colours: &[],
+        kind,
     }
 }
 
-/// The 32 colours of the original label images: the data set's own table, and the class that each is reduced
-/// to.
+/// The 32 published colours of the original label images, and the class that each is reduced to.
 const COLOURS: [([u8; 3], u8); 32] = [
     // Sky.
     ([128, 128, 128], 0),
@@ -123,33 +120,33 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
     };
     let list = lists.iter().map(|list| root.join(list)).find(|list| list.is_file());
     let listed = root.join("train.txt").is_file();
-    let pairs = match (&options.split_by, list) {
-        (SplitBy::Listed(_), _) => match options.split_by.list_of(split) {
+    let pairs = match (&options.split_method, list) {
+        (SplitMethod::Lists(_), _) => match options.split_method.list_of(split) {
             Some(list) => listed_pairs(list)?,
             None => Vec::new(),
         },
-        (SplitBy::Whole, _) => all_pairs(root)?,
-        (SplitBy::Seeded(seed), _) => part_of(&all_pairs(root)?, *seed, split),
-        (SplitBy::Given, Some(list)) => listed_pairs(&list)?,
-        (SplitBy::Given, None) if !listed && root.join(IMAGES).is_dir() => {
-            part_of(&original_pairs(root)?, SPLIT_SEED, split)
+        (SplitMethod::Unsplit, _) => all_pairs(root)?,
+        (SplitMethod::Seeded(seed), _) => split_pairs(&all_pairs(root)?, *seed, split),
+        (SplitMethod::Published, Some(list)) => listed_pairs(&list)?,
+        (SplitMethod::Published, None) if !listed && root.join(IMAGES).is_dir() => {
+            split_pairs(&original_pairs(root)?, SPLIT_SEED, split)
         }
-        (SplitBy::Given, None) => return Err(nothing_there(root, lists)),
+        (SplitMethod::Published, None) => return Err(missing_layout_error(root, lists)),
     };
     let original = pairs.iter().all(|pair| pair.labels.starts_with(LABELS));
-    let coding = if original { &ORIGINAL } else { &LISTED };
-    Ok(Box::new(PairedFiles::open(NAME, coding, root, split, pairs, options)?))
+    let encoding = if original { &ORIGINAL_ENCODING } else { &LIST_ENCODING };
+    Ok(Box::new(PairedFiles::open(NAME, encoding, root, split, pairs, options)?))
 }
 
-fn nothing_there(root: &Path, lists: &[&str]) -> DataError {
+fn missing_layout_error(root: &Path, lists: &[&str]) -> DataError {
     let problem = format!(
-        "holds neither {} nor {IMAGES}/; the layout is lists of pairs, or {IMAGES}/ and {LABELS}/",
+        "neither {} nor {IMAGES}/ found; expected lists of pairs, or {IMAGES}/ and {LABELS}/",
         lists.join(" nor ")
     );
-    DataError::Damaged { path: root.to_owned(), problem }
+    DataError::Invalid { path: root.to_owned(), problem }
 }
 
-/// Every pair that there is: of the original files, or else of all lists.
+/// All pairs: of the original files, or else of all lists.
 fn all_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
     if root.join(IMAGES).is_dir() {
         return original_pairs(root);
@@ -157,25 +154,25 @@ fn all_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
     let names = ["train.txt", "val.txt", "valid.txt", "validation.txt", "test.txt"];
     let lists: Vec<_> = names.iter().map(|list| root.join(list)).filter(|list| list.is_file()).collect();
     if lists.is_empty() {
-        return Err(nothing_there(root, &["train.txt", "val.txt", "test.txt"]));
+        return Err(missing_layout_error(root, &["train.txt", "val.txt", "test.txt"]));
     }
     let pairs: Vec<Vec<Pair>> = lists.iter().map(|list| listed_pairs(list)).collect::<Result<_, _>>()?;
     Ok(pairs.concat())
 }
 
-/// A part by the images' file names.
-fn part_of(pairs: &[Pair], seed: u64, split: Split) -> Vec<Pair> {
+/// The pairs of a split, assigned by the file names of the images.
+fn split_pairs(pairs: &[Pair], seed: u64, split: Split) -> Vec<Pair> {
     let name = |pair: &Pair| pair.image.rsplit('/').next().unwrap_or_default().to_owned();
-    let part = split::part_of(seed, split, pairs.iter().map(|pair| Cow::Owned(name(pair))));
+    let part = split::seeded_split(seed, split, pairs.iter().map(|pair| Cow::Owned(name(pair))));
     part.into_iter().map(|index| pairs[index as usize].clone()).collect()
 }
 
-/// The pairs of a list, a line each: image, label image.
+/// Reads the pairs of a list file: image and label image on each line.
 fn listed_pairs(list: &Path) -> Result<Vec<Pair>, DataError> {
     let text = files::read_list(list)?;
     let mut pairs = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        let wrong = |problem: String| DataError::Damaged {
+        let invalid = |problem: String| DataError::Invalid {
             path: list.to_owned(),
             problem: format!("line {}: {problem}", number + 1),
         };
@@ -185,15 +182,15 @@ fn listed_pairs(list: &Path) -> Result<Vec<Pair>, DataError> {
             [image, labels] => (image, labels),
             _ => {
                 let count = words.len();
-                return Err(wrong(format!("{count} words; a line is an image and its label image")));
+                return Err(invalid(format!("expected 2 fields (image, label image), found {count}")));
             }
         };
-        let below = |word: &str| {
-            listed_path(word)
+        let relative = |word: &str| {
+            path_below_root(word)
                 .map(Box::from)
-                .ok_or_else(|| wrong(format!("`{word}` leads out of the data set's folder")))
+                .ok_or_else(|| invalid(format!("path `{word}` is outside the data set folder")))
         };
-        pairs.push(Pair { image: below(image)?, labels: below(labels)? });
+        pairs.push(Pair { image: relative(image)?, labels: relative(labels)? });
     }
     if pairs.is_empty() {
         return Err(DataError::Empty { origin: list.display().to_string() });
@@ -201,34 +198,33 @@ fn listed_pairs(list: &Path) -> Result<Vec<Pair>, DataError> {
     Ok(pairs)
 }
 
-/// A listed path, below the data set's folder. One that begins at a root is that of the machine that the list
-/// was written on.
-fn listed_path(word: &str) -> Option<&str> {
+/// A listed path relative to the data set folder. Absolute paths are those of another machine.
+fn path_below_root(word: &str) -> Option<&str> {
     let path = if word.starts_with('/') {
         let (folders, _) = word.rsplit_once('/')?;
         &word[folders.rfind('/')? + 1..]
     } else {
         word.strip_prefix("./").unwrap_or(word)
     };
-    files::is_below(path).then_some(path)
+    files::is_relative_inside(path).then_some(path)
 }
 
-/// The pairs of the original files. Which label image is missing is found when it is to be read.
+/// The pairs of the original files. Missing label images are detected when they are read.
 fn original_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
-    let names = files::names_in(&root.join(IMAGES), |name| stem_of(name).is_some())?;
+    let names = files::visible_names(&root.join(IMAGES), |name| stem_of(name).is_some())?;
     let pair = |name: &String| {
         let stem = stem_of(name).unwrap_or(name);
-        // Endings are written in any case, and not always in the same.
-        let ending = &name[stem.len()..];
-        let labels = [ending, ".png", ".PNG"].map(|ending| format!("{LABELS}/{stem}_L{ending}"));
-        let there = labels.iter().find(|labels| root.join(labels).is_file());
-        let labels = there.unwrap_or(&labels[0]).as_str().into();
+        // The case of the file extension may differ between the two.
+        let extension = &name[stem.len()..];
+        let labels = [extension, ".png", ".PNG"].map(|extension| format!("{LABELS}/{stem}_L{extension}"));
+        let existing = labels.iter().find(|labels| root.join(labels).is_file());
+        let labels = existing.unwrap_or(&labels[0]).as_str().into();
         Pair { image: format!("{IMAGES}/{name}").into(), labels }
     };
     Ok(names.iter().map(pair).collect())
 }
 
-/// A PNG file's name without its ending.
+/// The name of a PNG file without its extension.
 fn stem_of(name: &str) -> Option<&str> {
     let stem = name.len().checked_sub(4)?;
     name.get(stem..)?.eq_ignore_ascii_case(".png").then_some(&name[..stem])
@@ -239,18 +235,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listed_paths_are_below_the_folder() {
-        assert_eq!(listed_path("train/a.png"), Some("train/a.png"));
-        assert_eq!(listed_path("./train/a.png"), Some("train/a.png"));
-        assert_eq!(listed_path("/SegNet/CamVid/train/a.png"), Some("train/a.png"));
-        assert_eq!(listed_path("/train/a.png"), Some("train/a.png"));
+    fn listed_paths_stay_below_the_folder() {
+        assert_eq!(path_below_root("train/a.png"), Some("train/a.png"));
+        assert_eq!(path_below_root("./train/a.png"), Some("train/a.png"));
+        assert_eq!(path_below_root("/SegNet/CamVid/train/a.png"), Some("train/a.png"));
+        assert_eq!(path_below_root("/train/a.png"), Some("train/a.png"));
         for path in ["../a.png", "a/../../b.png", "/a.png", "/x/../a.png", "/x/..", "/"] {
-            assert_eq!(listed_path(path), None, "{path}");
+            assert_eq!(path_below_root(path), None, "{path}");
         }
     }
 
     #[test]
-    fn the_colours_are_all_different_and_reach_every_class() {
+    fn colours_are_distinct_and_cover_every_class() {
         for (at, (colour, _)) in COLOURS.iter().enumerate() {
             assert!(COLOURS[..at].iter().all(|(other, _)| other != colour), "{colour:?}");
         }

@@ -1,13 +1,12 @@
-//! Cityscapes: street scenes of 50 cities with a class for every pixel, reduced to the 19 that are trained on
-//! and measured.
+//! Cityscapes: street scenes of 50 cities with a class for every pixel, reduced to the 19 evaluated classes.
 //!
 //! M. Cordts et al.: "The Cityscapes dataset for semantic urban scene understanding", 2016. The layout is
 //! that of its archives: `leftImg8bit/<split>/<city>/<id>_leftImg8bit.png` and
-//! `gtFine/<split>/<city>/<id>_gtFine_labelIds.png`. The test split's labels are not published.
+//! `gtFine/<split>/<city>/<id>_gtFine_labelIds.png`. The labels of the test split are not published.
 
 use std::path::Path;
 
-use super::coding::{Coding, Form, values_of};
+use super::label_encoding::{EncodingKind, LabelEncoding, class_table_of_ids};
 use super::pairs::{Pair, PairedFiles};
 use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, files};
 use crate::error::DataError;
@@ -16,7 +15,7 @@ const NAME: &str = "cityscapes";
 const IMAGES: &str = "leftImg8bit";
 const LABELS: &str = "gtFine";
 
-/// The registry's entry.
+/// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
     summary: "3,475 street scenes with a class for every pixel, 19 classes; leftImg8bit/ and gtFine/",
@@ -25,7 +24,7 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
     mirrors: &[],
 };
 
-static CODING: Coding<'static> = Coding {
+static ENCODING: LabelEncoding<'static> = LabelEncoding {
     classes: &[
         "road",
         "sidewalk",
@@ -47,15 +46,15 @@ static CODING: Coding<'static> = Coding {
         "motorcycle",
         "bicycle",
     ],
-    values: values_of(TRAINING_CLASSES, IGNORED_PIXEL),
-    values_text: "ids 0 to 33, and 255 for none",
+    index_classes: class_table_of_ids(TRAINING_CLASSES, IGNORED_PIXEL),
+    index_text: "ids 0 to 33, and 255 for ignored",
     colours: &[],
-    own: &COLOURS,
-    form: Form::Numbers,
+    index_colours: &COLOURS,
+    kind: EncodingKind::Indices,
 };
 
 const NONE: u8 = IGNORED_PIXEL;
-/// The training class of ids 0 to 33: `trainId` of the table that its authors publish (cityscapesScripts,
+/// The training class of ids 0 to 33: `trainId` of the table published by the authors (cityscapesScripts,
 /// `labels.py`).
 const TRAINING_CLASSES: [u8; 34] = [
     // unlabeled, ego vehicle, rectification border, out of roi, static, dynamic, ground
@@ -72,7 +71,7 @@ const TRAINING_CLASSES: [u8; 34] = [
     11, 12, 13, 14, 15, NONE, NONE, 16, 17, 18,
 ];
 
-/// The colours of ids 0 to 33, of the same table. Label images are numbers; a palette may have these colours.
+/// The colours of ids 0 to 33, from the same table. Label images hold ids; a palette may have these colours.
 const COLOURS: [[u8; 3]; 34] = [
     // unlabeled, ego vehicle, rectification border, out of roi, static, dynamic, ground
     [0, 0, 0],
@@ -121,7 +120,7 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
         Split::Train => "train",
         Split::Validation => "val",
         Split::Test => {
-            let problem = "the labels of its test images are not published; measure on the validation split";
+            let problem = "the labels of the test images are not published; use the validation split";
             return Err(DataError::Unlabelled {
                 dataset: NAME.to_owned(),
                 split,
@@ -131,10 +130,10 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
     };
     for needed in [IMAGES, LABELS] {
         if !root.join(needed).join(folder).is_dir() {
-            return Err(DataError::Damaged {
+            return Err(DataError::Invalid {
                 path: root.to_owned(),
                 problem: format!(
-                    "holds no folder `{needed}/{folder}`; the layout is {IMAGES}/{folder}/<city>/ and \
+                    "no folder `{needed}/{folder}`; expected {IMAGES}/{folder}/<city>/ and \
                      {LABELS}/{folder}/<city>/"
                 ),
             });
@@ -143,10 +142,10 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
     let mut pairs = Vec::new();
     let images = root.join(IMAGES).join(folder);
     let is_city = |name: &str| images.join(name).is_dir() || files::dead_link(&images.join(name)).is_some();
-    for city in files::names_in(&images, is_city)? {
-        files::expect_live(&images.join(&city))?;
+    for city in files::visible_names(&images, is_city)? {
+        files::reject_dead_link(&images.join(&city))?;
         let suffix = format!("_{IMAGES}.png");
-        for name in files::names_in(&images.join(&city), |name| name.ends_with(&suffix))? {
+        for name in files::visible_names(&images.join(&city), |name| name.ends_with(&suffix))? {
             let id = name.strip_suffix(&suffix).unwrap_or(&name);
             pairs.push(Pair {
                 image: format!("{IMAGES}/{folder}/{city}/{name}").into(),
@@ -154,7 +153,7 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
             });
         }
     }
-    Ok(Box::new(PairedFiles::open(NAME, &CODING, root, split, pairs, options)?))
+    Ok(Box::new(PairedFiles::open(NAME, &ENCODING, root, split, pairs, options)?))
 }
 
 #[cfg(test)]
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_training_class_has_one_id() {
+    fn every_training_class_has_exactly_one_id() {
         let mut classes: Vec<u8> = TRAINING_CLASSES.into_iter().filter(|&class| class != NONE).collect();
         classes.sort_unstable();
         assert_eq!(classes, (0..19).collect::<Vec<u8>>());

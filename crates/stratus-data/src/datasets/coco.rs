@@ -1,25 +1,22 @@
-//! COCO: photographs of everyday scenes whose objects are outlined; a class for every pixel is made of the
-//! outlines.
+//! COCO: photographs of everyday scenes with outlined objects, from which masks are made.
 //!
 //! T.-Y. Lin et al.: "Microsoft COCO: common objects in context", 2014. The layout is that of its archives:
-//! `annotations/instances_<part>.json` and the images in `<part>/` or `images/<part>/`; the parts are called
-//! `train…` and `val…` or `test…`, and of several (2014, 2017) the last by name is taken. Other data with
-//! annotations of this format are read too.
+//! `annotations/instances_<part>.json` and the images in `<part>/` or `images/<part>/`. The parts are named
+//! `train…` and `val…` or `test…`; if there are several (2014, 2017), the last by name is used. Other data
+//! with annotations in this format can be read too.
 //!
-//! Class 0 is the background, what no outline covers; the categories follow by their ids without gaps. Where
-//! outlines overlap, the smaller object is painted over the larger. Regions marked `iscrowd` are drawn
-//! roughly around many objects: neither is each pixel in them of the class nor of the background, so that
-//! losses and measures pass over what is left of them when the single objects are painted, as COCO's own
-//! evaluation does. A pixel belongs to a polygon where its middle is inside by the even-odd rule; the
-//! polygons of an annotation are joined.
+//! Class 0 is the background; the categories follow by id, without gaps. Smaller objects are painted over
+//! larger ones. `iscrowd` regions outline groups loosely. Losses and metrics ignore their pixels unless a
+//! single object is painted over them, like COCO's own evaluation. A pixel belongs to a polygon if its centre
+//! is inside by the even-odd rule; the polygons of an annotation are joined.
 //!
-//! Photographs with an EXIF orientation are turned upright. Annotations are taken as they are, in coordinates
-//! of the upright image, unless the size that they are for is the stored image's alone (`upright.rs`).
+//! Photographs with an EXIF orientation are turned upright. Annotations refer to the upright image, unless
+//! their size matches only the stored image (`upright.rs`).
 //!
-//! `coco_labels` is the same photographs with one class each, for networks that give one answer for an image:
-//! the category whose objects cover the largest part of it by the annotations' `area`, crowds left out; of
-//! two that cover as much, the first. Classes are the categories by their ids, from 0. An image without an
-//! object that counts has no class and is as one that is damaged.
+//! `coco_labels` gives the same photographs one class each, for image classification: the category whose
+//! objects cover the largest area by the annotations' `area`, without crowds; if areas are equal, the first
+//! category. Classes are the categories by id, from 0. An image without such an object has no class and
+//! counts as damaged.
 
 mod annotations;
 mod scalar;
@@ -29,11 +26,11 @@ use std::path::{Path, PathBuf};
 
 use sha2::Sha256;
 
-use self::annotations::{Annotations, Content, Target};
-use super::upright::{self, Assumed, Of};
+use self::annotations::{Annotations, TargetKind, Targets};
+use super::upright::{self, AssumedUpright, CoordinateSpace};
 use super::{
     Dataset, DatasetEntry, FileDetail, IGNORED, OpenOptions, RegionRequest, Sample, Scratch, Split,
-    StoredFile, files, refuse_damaged,
+    StoredFile, files, reject_damaged,
 };
 use crate::error::DataError;
 use crate::parallel;
@@ -41,22 +38,22 @@ use crate::transform::frame::Orientation;
 use crate::transform::pixels::Normalisation;
 
 const FOLDER: &str = "annotations";
-const NO_LABEL: &str = "it has no class: nothing in it is annotated but crowds";
+const NO_LABEL: &str = "no class: the image has no annotation except `iscrowd` regions";
 
-/// The registry's entries.
+/// The registry entry of COCO with masks.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: "coco",
     summary: "photographs with outlined objects, 80 classes and background; annotations/instances_*.json",
-    open: |root, split, options| Ok(Box::new(Coco::open(&ENTRY, Target::Mask, root, split, options)?)),
+    open: |root, split, options| Ok(Box::new(Coco::open(&ENTRY, TargetKind::Mask, root, split, options)?)),
     files: &[],
     mirrors: &[],
 };
 
-/// COCO with a class for each image.
+/// The registry entry of COCO with a class per image.
 pub static LABELS: DatasetEntry = DatasetEntry {
     name: "coco_labels",
     summary: "the photographs of coco, each with the class that covers most of it, 80 classes",
-    open: |root, split, options| Ok(Box::new(Coco::open(&LABELS, Target::Label, root, split, options)?)),
+    open: |root, split, options| Ok(Box::new(Coco::open(&LABELS, TargetKind::Class, root, split, options)?)),
     files: &[],
     mirrors: &[],
 };
@@ -70,158 +67,166 @@ struct Coco {
     folder: PathBuf,
     annotations: Annotations,
     damaged: Vec<(u32, String)>,
-    assumed: Assumed,
+    assumed: AssumedUpright,
 }
 
 impl Coco {
-    /// Opens a split. Every file's beginning and end, and the size of its image, are looked at, unless
-    /// `options.verify` is off.
+    /// Opens a split. Checks the beginning and end of every file and its image size, unless `options.verify`
+    /// is off.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: nothing of this layout is there; annotations that cannot be; images that are damaged or
-    /// have no class, all counted and the first listed.
+    /// [`DataError`]: missing files or folders, invalid annotations, or images that are damaged or have no
+    /// class, with their number and the first few.
     fn open(
         entry: &DatasetEntry,
-        target: Target,
+        target: TargetKind,
         root: &Path,
         split: Split,
         options: &OpenOptions,
     ) -> Result<Self, DataError> {
-        let part = part_of(root, split)?;
+        let part = split_file_stem(root, split)?;
         let folders = [root.join(&part), root.join("images").join(&part)];
-        folders.iter().try_for_each(|folder| files::expect_live(folder))?;
+        folders.iter().try_for_each(|folder| files::reject_dead_link(folder))?;
         let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
-            let problem = format!("holds no folder `{part}` or `images/{part}` with the images");
-            return Err(DataError::Damaged { path: root.to_owned(), problem });
+            let problem = format!("no folder `{part}` or `images/{part}` with the images");
+            return Err(DataError::Invalid { path: root.to_owned(), problem });
         };
         let annotations =
             Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")), target)?;
-        let assumed = Assumed::new(if target == Target::Mask { annotations.images.len() } else { 0 });
+        let assumed =
+            AssumedUpright::new(if target == TargetKind::Mask { annotations.images.len() } else { 0 });
         let (name, root, damaged) = (entry.name, root.to_owned(), Vec::new());
         let mut set = Self { name, root, folder, annotations, damaged, assumed };
         set.damaged = set.find_damaged(options.verify);
         if !options.skip_damaged {
-            refuse_damaged(&set, split)?;
+            reject_damaged(&set, split)?;
         }
         Ok(set)
     }
 
-    /// The images that cannot be used. With `verify` every file is looked at, on all cores.
+    /// The images that cannot be used. With `verify` every file is checked, on all cores.
     fn find_damaged(&self, verify: bool) -> Vec<(u32, String)> {
-        if !verify && matches!(self.annotations.content, Content::Masks(_)) {
+        if !verify && matches!(self.annotations.targets, Targets::Masks(_)) {
             return Vec::new();
         }
-        parallel::problems(self.len(), |scratch: &mut Scratch, index| {
-            if self.label_of(index) == Some(IGNORED) {
+        parallel::collect_problems(self.len(), |scratch: &mut Scratch, index| {
+            if self.class_label(index) == Some(IGNORED) {
                 return Err(NO_LABEL.to_owned());
             }
             if !verify {
                 return Ok(());
             }
             let Scratch { encoded, decoded, path, images, .. } = scratch;
-            files::below(path, &self.folder, &self.annotations.images[index].name);
+            files::set_path(path, &self.folder, &self.annotations.images[index].name);
             let found = files::probe(path, images, encoded, decoded)?;
-            let upright = self.place(index, found, Orientation::default());
+            let upright = self.resolve_space(index, found, Orientation::default());
             if upright.is_ok() {
                 return upright.map(drop);
             }
-            // The annotations may be of the image as it is shown.
-            let (found, orientation) = files::described(path, images, encoded, decoded)?;
-            self.place(index, found, orientation).map(drop)
+            // The annotations may refer to the upright image.
+            let (found, orientation) = files::stored_size_and_orientation(path, images, encoded, decoded)?;
+            self.resolve_space(index, found, orientation).map(drop)
         })
     }
 
-    /// The label of an image, [`IGNORED`] where it has none; `None` where images have masks.
-    fn label_of(&self, index: usize) -> Option<u32> {
-        match &self.annotations.content {
-            Content::Masks(_) => None,
-            Content::Labels(labels) => Some(labels[index]),
+    /// The label of an image, or [`IGNORED`] if it has none; `None` if images have masks.
+    fn class_label(&self, index: usize) -> Option<u32> {
+        match &self.annotations.targets {
+            Targets::Masks(_) => None,
+            Targets::Classes(labels) => Some(labels[index]),
         }
     }
 
-    /// What an image's annotations are of, which was found with this stored size and orientation.
-    fn place(&self, index: usize, found: [usize; 2], orientation: Orientation) -> Result<Of, String> {
+    /// The coordinate space of an image's annotations, from its stored size and orientation.
+    fn resolve_space(
+        &self,
+        index: usize,
+        found: [usize; 2],
+        orientation: Orientation,
+    ) -> Result<CoordinateSpace, String> {
         let annotated = self.annotations.images[index].size.map(|length| length as usize);
-        let of = match &self.annotations.content {
-            // Where nothing has coordinates, either size will do.
-            Content::Labels(_) if [annotated[1], annotated[0]] == found => Some(Of::Stored),
-            _ => upright::annotated(annotated, found, orientation),
+        let space = match &self.annotations.targets {
+            // Without coordinates, either size is accepted.
+            Targets::Classes(_) if [annotated[1], annotated[0]] == found => Some(CoordinateSpace::Stored),
+            _ => upright::resolve_space(annotated, found, orientation),
         };
-        of.ok_or_else(|| {
+        space.ok_or_else(|| {
             let ([height, width], [found_height, found_width]) = (annotated, found);
-            format!("its annotations are for {height}×{width}, but the image is {found_height}×{found_width}")
+            format!("annotations are for {height}×{width}, but the image is {found_height}×{found_width}")
         })
     }
 
-    /// The image, or of its pixels those that are `wanted`, and its label or mask.
-    fn sample<'a>(
+    /// Reads an image, or only the region that `region` returns, with its label or mask.
+    fn read_sample<'a>(
         &self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Option<RegionRequest<'_>>,
+        region: Option<RegionRequest<'_>>,
     ) -> Result<Sample<'a>, DataError> {
-        self.check(index)?;
-        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
+        self.check_index(index)?;
+        let bad_sample = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        files::set_path(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
         let annotate = |size: [usize; 2], orientation: Orientation, scratch: &mut Scratch| {
-            let of = self.place(index, size, orientation)?;
+            let space = self.resolve_space(index, size, orientation)?;
             let Scratch { encoded, mask, .. } = scratch;
-            let outlines = match &self.annotations.content {
-                Content::Labels(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
-                Content::Labels(labels) => return Ok(labels[index]),
-                Content::Masks(outlines) => outlines,
+            let regions = match &self.annotations.targets {
+                Targets::Classes(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
+                Targets::Classes(labels) => return Ok(labels[index]),
+                Targets::Masks(regions) => regions,
             };
-            self.assumed.note(index, of);
-            let painted = if of == Of::Stored { size } else { orientation.turned(size) };
+            self.assumed.record(index, space);
+            let painted =
+                if space == CoordinateSpace::Stored { size } else { orientation.apply_to_size(size) };
             mask.clear();
             mask.resize(size[0] * size[1], 0);
-            for (class, shape) in outlines.regions(index) {
-                // The file is decoded; its memory is free.
-                shapes::paint(shape, class, mask, painted, encoded);
+            for (class, shape) in regions.of_image(index) {
+                // The file is decoded, so its memory can be reused.
+                shapes::rasterise(shape, class, mask, painted, encoded);
             }
-            if of != Of::Stored {
-                upright::store(mask, size, orientation, encoded);
+            if space != CoordinateSpace::Stored {
+                upright::to_stored_layout(mask, size, orientation, encoded);
             }
             Ok(IGNORED)
         };
-        files::sample(scratch, wanted, annotate).map_err(bad)
+        files::decode_sample(scratch, region, annotate).map_err(bad_sample)
     }
 
-    fn check(&self, index: usize) -> Result<(), DataError> {
+    fn check_index(&self, index: usize) -> Result<(), DataError> {
         if index < self.len() {
             return Ok(());
         }
-        Err(DataError::NoSuchSample { dataset: self.name.to_owned(), index, len: self.len() })
+        Err(DataError::SampleOutOfRange { dataset: self.name.to_owned(), index, len: self.len() })
     }
 }
 
-/// The name of a split's part: what stands between `instances_` and `.json`.
-fn part_of(root: &Path, split: Split) -> Result<String, DataError> {
+/// The name of the part that belongs to a split: the text between `instances_` and `.json` in the name of
+/// its annotation file.
+fn split_file_stem(root: &Path, split: Split) -> Result<String, DataError> {
     let kinds: &[&str] = match split {
         Split::Train => &["train"],
         Split::Validation => &["val", "test"],
         Split::Test => &["test", "val"],
     };
-    let part_of = |name: &str| Some(name.strip_prefix("instances_")?.strip_suffix(".json")?.to_owned());
+    let stem_of = |name: &str| Some(name.strip_prefix("instances_")?.strip_suffix(".json")?.to_owned());
     let folder = root.join(FOLDER);
-    let parts =
-        if folder.is_dir() { files::names_in(&folder, |name| part_of(name).is_some())? } else { Vec::new() };
-    let part = |kind: &&str| {
+    let parts = if folder.is_dir() {
+        files::visible_names(&folder, |name| stem_of(name).is_some())?
+    } else {
+        Vec::new()
+    };
+    let last_part = |kind: &&str| {
         parts
             .iter()
-            .filter_map(|name| part_of(name))
+            .filter_map(|name| stem_of(name))
             .rfind(|part| part.to_ascii_lowercase().starts_with(*kind))
     };
-    kinds.iter().find_map(part).ok_or_else(|| {
+    kinds.iter().find_map(last_part).ok_or_else(|| {
         let files: Vec<String> =
             kinds.iter().map(|kind| format!("{FOLDER}/instances_{kind}*.json")).collect();
-        let problem = format!(
-            "holds no file {}; the images belong in folders named like the \
-                     split",
-            files.join(" or ")
-        );
-        DataError::Damaged { path: root.to_owned(), problem }
+        let problem =
+            format!("no file {}; the images must be in a folder named like the split", files.join(" or "));
+        DataError::Invalid { path: root.to_owned(), problem }
     })
 }
 
@@ -235,11 +240,11 @@ impl Dataset for Coco {
     }
 
     fn classes(&self) -> usize {
-        self.annotations.categories.len() + usize::from(self.masks())
+        self.annotations.categories.len() + usize::from(self.has_masks())
     }
 
     fn class_name(&self, class: usize) -> String {
-        match class.checked_sub(usize::from(self.masks())) {
+        match class.checked_sub(usize::from(self.has_masks())) {
             None => "background".to_owned(),
             Some(category) => {
                 self.annotations.categories.get(category).cloned().unwrap_or_else(|| class.to_string())
@@ -257,31 +262,31 @@ impl Dataset for Coco {
     }
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
-        self.check(index)?;
-        Ok(self.label_of(index).unwrap_or(IGNORED))
+        self.check_index(index)?;
+        Ok(self.class_label(index).unwrap_or(IGNORED))
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.sample(index, scratch, None)
+        self.read_sample(index, scratch, None)
     }
 
     fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: RegionRequest<'_>,
+        region: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
-        self.sample(index, scratch, Some(wanted))
+        self.read_sample(index, scratch, Some(region))
     }
 
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
-        self.check(index)?;
-        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        if self.label_of(index) == Some(IGNORED) {
-            return Err(bad(NO_LABEL.to_owned()));
+        self.check_index(index)?;
+        let bad_sample = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        if self.class_label(index) == Some(IGNORED) {
+            return Err(bad_sample(NO_LABEL.to_owned()));
         }
-        files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
-        files::encoded(scratch).map_err(bad)
+        files::set_path(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
+        files::read_encoded(scratch).map_err(bad_sample)
     }
 
     fn stored_files(
@@ -308,8 +313,8 @@ impl Dataset for Coco {
         self.assumed.count()
     }
 
-    fn masks(&self) -> bool {
-        matches!(self.annotations.content, Content::Masks(_))
+    fn has_masks(&self) -> bool {
+        matches!(self.annotations.targets, Targets::Masks(_))
     }
 
     fn normalisation(&self) -> Normalisation {
@@ -317,6 +322,6 @@ impl Dataset for Coco {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.annotations.bytes() + self.assumed.bytes()
+        self.annotations.memory_bytes() + self.assumed.memory_bytes()
     }
 }

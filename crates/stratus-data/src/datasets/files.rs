@@ -1,47 +1,47 @@
-//! Files of a data set on disk: read whole, or looked at from both ends.
+//! Files of a data set on disk: reading, probing, reporting.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
 use super::{FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile};
-use crate::decode::{ImageDecoder, LARGEST_FILE};
+use crate::decode::{ImageDecoder, MAX_IMAGE_FILE_BYTES};
 use crate::error::DataError;
 use crate::transform::frame::Orientation;
 use crate::transform::pixels::PixelOrder;
 
-/// The most bytes of a text that lists classes or samples.
-const LARGEST_LIST: u64 = 256 << 20;
+/// The maximum size of a text file that lists classes or samples.
+const MAX_LIST_FILE_BYTES: u64 = 256 << 20;
 
-/// The most bytes of a path, as Linux has it.
+/// The maximum length of a path on Linux.
 const MAX_PATH_BYTES: u64 = 4096;
 
-/// What is done with a file: reads at an offset, bytes of the file, where to.
-pub(super) type Reading<'a> = &'a mut dyn FnMut(
+/// Called with a function that reads at an offset, the file's length, and the output buffer.
+pub(super) type FileCallback<'a> = &'a mut dyn FnMut(
     &mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>,
     u64,
     &mut Vec<u8>,
 ) -> Result<(), String>;
 
-/// Calls with a way to read the file at any offset, its length, and where to put what is read.
-pub(super) fn with_file(path: &Path, out: &mut Vec<u8>, reading: Reading<'_>) -> Result<(), String> {
-    // To open a FIFO would wait for a program that writes to it.
-    let about = fs::metadata(path).map_err(|error| error.to_string())?;
-    if !about.is_file() {
+/// Calls `callback` with random access to the file.
+pub(super) fn with_file(path: &Path, out: &mut Vec<u8>, callback: FileCallback<'_>) -> Result<(), String> {
+    // Opening a FIFO would block until another program writes to it.
+    let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
         return Err("not a file".to_owned());
     }
     let mut file = File::open(path).map_err(|error| error.to_string())?;
-    let bytes = within_limit(about.len())?;
+    let bytes = within_limit(metadata.len())?;
     let mut at = 0;
     let mut read = |offset: u64, out: &mut [u8]| {
-        let moved = if offset == at { Ok(at) } else { file.seek(SeekFrom::Start(offset)) };
+        let seeked = if offset == at { Ok(at) } else { file.seek(SeekFrom::Start(offset)) };
         at = offset + out.len() as u64;
-        moved.and_then(|_| file.read_exact(out)).map_err(|error| error.to_string())
+        seeked.and_then(|_| file.read_exact(out)).map_err(|error| error.to_string())
     };
-    reading(&mut read, bytes, out)
+    callback(&mut read, bytes, out)
 }
 
-/// Reads a whole file; `out` is made as long as it is.
+/// Reads a whole file into `out`, which is resized.
 pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
     with_file(path, out, &mut |file, bytes, out| {
         out.resize(bytes as usize, 0);
@@ -49,8 +49,8 @@ pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
     })
 }
 
-/// Makes `path` that of a file below `root`.
-pub(super) fn below(path: &mut PathBuf, root: &Path, name: &str) {
+/// Sets `path` to a file below `root`.
+pub(super) fn set_path(path: &mut PathBuf, root: &Path, name: &str) {
     path.clear();
     path.push(root);
     path.push(name);
@@ -64,24 +64,23 @@ pub(super) fn report(
     detail: FileDetail,
     report: &mut dyn FnMut(StoredFile<'_>),
 ) {
-    below(&mut scratch.path, root, name);
-    let about = if detail == FileDetail::Path { None } else { fs::metadata(&scratch.path).ok() };
-    let bytes = about.filter(fs::Metadata::is_file).map(|about| about.len());
+    set_path(&mut scratch.path, root, name);
+    let metadata = if detail == FileDetail::Path { None } else { fs::metadata(&scratch.path).ok() };
+    let bytes = metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len());
     let is_read =
         detail == FileDetail::Content && bytes.is_some() && read(&scratch.path, &mut scratch.encoded).is_ok();
     report(StoredFile { path: name, bytes, content: is_read.then_some(scratch.encoded.as_slice()) });
 }
 
-/// The bytes of the file `scratch.path`.
-pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
+/// Reads the bytes of the file `scratch.path`.
+pub(super) fn read_encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
     read(&scratch.path, &mut scratch.encoded)?;
     Ok(Some(&scratch.encoded))
 }
 
-/// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is
-/// `annotate`'s: given the image's stored size and orientation, it returns a label, or [`IGNORED`] where it
-/// has made a mask in `scratch`.
-pub(crate) fn sample<'a>(
+/// Decodes `scratch.path`, or only `region`. `annotate` gets the image's stored size and orientation. It
+/// returns the label, or [`IGNORED`] after writing a mask to `scratch`.
+pub(crate) fn decode_sample<'a>(
     scratch: &'a mut Scratch,
     region: Option<RegionRequest<'_>>,
     annotate: impl FnOnce([usize; 2], Orientation, &mut Scratch) -> Result<u32, String>,
@@ -89,8 +88,8 @@ pub(crate) fn sample<'a>(
     read(&scratch.path, &mut scratch.encoded)?;
     let Scratch { images, encoded, decoded, .. } = &mut *scratch;
     let decoded = match region {
-        Some(wanted) => {
-            images.decode_region(encoded, decoded, &|image| wanted(image.shape, image.orientation))?
+        Some(region) => {
+            images.decode_region(encoded, decoded, &|image| region(image.shape, image.orientation))?
         }
         None => images.decode(encoded, decoded)?,
     };
@@ -98,7 +97,7 @@ pub(crate) fn sample<'a>(
     Ok(Sample {
         pixels: &scratch.decoded,
         shape: decoded.shape,
-        reduced: decoded.reduced,
+        dct_scaled: decoded.dct_scaled,
         order: PixelOrder::Interleaved,
         orientation: decoded.orientation,
         label,
@@ -106,7 +105,7 @@ pub(crate) fn sample<'a>(
     })
 }
 
-/// As [`ImageDecoder::probe`], for a file of this machine.
+/// Like [`ImageDecoder::probe`], for a file on disk.
 pub(crate) fn probe(
     path: &Path,
     images: &mut ImageDecoder,
@@ -121,8 +120,8 @@ pub(crate) fn probe(
     Ok(size)
 }
 
-/// The stored size and the orientation of an image in a file, which is decoded.
-pub(super) fn described(
+/// The stored size and the orientation of an image file, which is decoded.
+pub(super) fn stored_size_and_orientation(
     path: &Path,
     images: &mut ImageDecoder,
     encoded: &mut Vec<u8>,
@@ -133,95 +132,95 @@ pub(super) fn described(
 }
 
 pub(super) fn within_limit(bytes: u64) -> Result<u64, String> {
-    if bytes <= LARGEST_FILE {
+    if bytes <= MAX_IMAGE_FILE_BYTES {
         Ok(bytes)
     } else {
-        Err(format!("the file has {bytes} bytes, more than {LARGEST_FILE}"))
+        Err(format!("the file has {bytes} bytes, more than {MAX_IMAGE_FILE_BYTES}"))
     }
 }
 
-/// The text of a list.
+/// Reads a list file.
 pub(crate) fn read_list(path: &Path) -> Result<String, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
-    if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_LIST {
-        let problem = format!("is larger than {LARGEST_LIST} bytes, too large for a list");
-        return Err(DataError::Damaged { path: path.to_owned(), problem });
+    if fs::metadata(path).map_err(unreadable)?.len() > MAX_LIST_FILE_BYTES {
+        let problem = format!("is larger than {MAX_LIST_FILE_BYTES} bytes, too large for a list");
+        return Err(DataError::Invalid { path: path.to_owned(), problem });
     }
     fs::read_to_string(path).map_err(unreadable)
 }
 
-/// The path of a file below a data set's folder, as lists and indices name it: `/` between its parts, none of
-/// which leads elsewhere.
-pub(super) fn is_below(path: &str) -> bool {
+/// Returns whether `path`, as lists and indices give it, is relative, separated by `/` and stays inside its
+/// folder.
+pub(super) fn is_relative_inside(path: &str) -> bool {
     !path.is_empty()
         && !path.contains('\\')
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// What is wrong with a link that leads nowhere; `None` for anything else.
+/// The problem of a broken link; `None` for anything else.
 pub(crate) fn dead_link(path: &Path) -> Option<String> {
     let Ok(target) = fs::read_link(path) else { return link_as_text(path) };
     let cause = fs::metadata(path).err()?;
     Some(format!(
-        "is a link to {}, which cannot be followed ({cause}); bring back what it leads to, such as a disk \
-         that is not mounted, or remove the link",
+        "is a broken link to {} ({cause}); restore the target (disk not mounted?) or remove the link",
         target.display()
     ))
 }
 
-/// The problem of a text file that stands in for a link: it holds the link's target and nothing else.
-/// `None` for anything else.
+/// The problem of a text file that replaces a link: it holds only the link's target. `None` for anything
+/// else.
 fn link_as_text(path: &Path) -> Option<String> {
-    let about = fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= MAX_PATH_BYTES)?;
-    // Lists and notes have an ending in their names, or several words.
-    if path.extension().is_some() || about.len() == 0 {
+    let metadata =
+        fs::metadata(path).ok().filter(|metadata| metadata.is_file() && metadata.len() <= MAX_PATH_BYTES)?;
+    // Lists and notes have a file extension or several words.
+    if path.extension().is_some() || metadata.len() == 0 {
         return None;
     }
     let target = fs::read_to_string(path).ok()?;
-    let leads_away = ["/", "./", "../"].iter().any(|begin| target.starts_with(begin));
-    (leads_away && !target.contains(|letter: char| letter.is_whitespace() || letter.is_control())).then(|| {
-        format!(
-            "is a text that holds the path {target}, as a link becomes where links are not kept (git with \
-             core.symlinks=false, some archives and file systems); put what it led to in its place, or \
-             remove the file"
-        )
-    })
+    let looks_like_path = ["/", "./", "../"].iter().any(|begin| target.starts_with(begin));
+    (looks_like_path && !target.contains(|letter: char| letter.is_whitespace() || letter.is_control())).then(
+        || {
+            format!(
+                "is a text file with the path {target}, probably a link that was not preserved (git with \
+             core.symlinks=false, some archives and file systems); replace it with the target or remove it"
+            )
+        },
+    )
 }
 
-/// The same as an error.
+/// Rejects a broken link.
 ///
 /// # Errors
 ///
-/// [`DataError::Damaged`], where the path is such a link.
-pub(super) fn expect_live(path: &Path) -> Result<(), DataError> {
+/// [`DataError::Invalid`].
+pub(super) fn reject_dead_link(path: &Path) -> Result<(), DataError> {
     match dead_link(path) {
-        Some(problem) => Err(DataError::Damaged { path: path.to_owned(), problem }),
+        Some(problem) => Err(DataError::Invalid { path: path.to_owned(), problem }),
         None => Ok(()),
     }
 }
 
-/// Files and folders that file managers and archivers put beside others, and that do not begin with a dot.
-const BESIDE: [&[u8]; 3] = [b"Thumbs.db", b"desktop.ini", b"__MACOSX"];
+/// Files and folders without a leading dot that file managers and archivers create.
+const SYSTEM_FILES: [&[u8]; 3] = [b"Thumbs.db", b"desktop.ini", b"__MACOSX"];
 
-/// Whether a file or folder of this name is passed over where a folder is listed: it begins with a dot, as
-/// `.DS_Store` and `._a.jpg`, or a file manager or an archiver made it.
+/// Returns whether a file or folder of this name is skipped in listings: it begins with a dot, like
+/// `.DS_Store` and `._a.jpg`, or was created by a file manager or an archiver.
 pub(crate) fn is_hidden(name: impl AsRef<[u8]>) -> bool {
     let name = name.as_ref();
-    name.starts_with(b".") || BESIDE.iter().any(|known| name.eq_ignore_ascii_case(known))
+    name.starts_with(b".") || SYSTEM_FILES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as
-/// the link.
-pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, DataError> {
+/// The visible names in a folder for which `accept` returns true, sorted. Links are not followed.
+pub(super) fn visible_names(folder: &Path, accept: impl Fn(&str) -> bool) -> Result<Vec<String>, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: folder.to_owned(), cause };
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
-        let name = entry.file_name().into_string().map_err(|_| DataError::Damaged {
+        let name = entry.file_name().into_string().map_err(|_| DataError::Invalid {
             path: entry.path(),
-            problem: "its name is not UTF-8; rename it".to_owned(),
+            problem: "name is not UTF-8; rename it".to_owned(),
         })?;
-        if !is_hidden(&name) && wanted(&name) {
+        if !is_hidden(&name) && accept(&name) {
             names.push(name);
         }
     }
@@ -234,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hidden_names_are_those_of_systems_and_archivers() {
+    fn recognises_hidden_files_of_systems_and_archivers() {
         for name in [".DS_Store", "._a.jpg", ".git", "Thumbs.db", "thumbs.db", "Desktop.ini", "__MACOSX"] {
             assert!(is_hidden(name), "{name}");
         }
@@ -244,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_stays_below_its_folder() {
+    fn accepts_only_paths_below_their_folder() {
         for path in ["a.png", "train/a.png", "a/b/c", "train/./a.png", "..a/b.."] {
-            assert!(is_below(path), "{path}");
+            assert!(is_relative_inside(path), "{path}");
         }
         for path in ["", ".", "..", "../a", "a/../../b", "a/..", "/a", "./a", "a\\b"] {
-            assert!(!is_below(path), "{path}");
+            assert!(!is_relative_inside(path), "{path}");
         }
     }
 }

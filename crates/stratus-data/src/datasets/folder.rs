@@ -1,29 +1,28 @@
-//! Folders of image files, as ImageNet has them: `train/<class>/<image>` and `val/<class>/<image>` (or
+//! Folders of image files in ImageNet's layout: `train/<class>/<image>` and `val/<class>/<image>` (or
 //! `validation/`, `test/`), JPEG or PNG, on disk or in one tar archive, which is read in place.
 //!
-//! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded
-//! by the loader's threads. Classes are the training folders by name, or those that a list names, in its
-//! order; the other split has the same. A folder that is not divided, `<class>/<image>` or
-//! `train/<class>/<image>`, can be by lists or by a seed ([`SplitBy`]).
+//! Only the index is in memory: names, and byte ranges in the archive. Images are read and decoded by the
+//! loader's threads. Classes are the training folders by name, or those of a list, in its order; all splits
+//! share them. A folder without splits, `<class>/<image>` or `train/<class>/<image>`, can be split by lists
+//! or a seed ([`SplitMethod`]).
 
 mod index;
 mod packed;
-mod parts;
 mod split;
+mod split_folders;
 mod store;
 
 use std::path::{Component, Path, PathBuf};
 
 use stratus_base::{did_you_mean, nearest};
 
-use self::index::Index;
-use self::store::Store;
+use self::index::SampleIndex;
+use self::store::FolderStorage;
 use super::{
-    Dataset, DatasetEntry, FileDetail, LISTED, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy,
-    StoredFile, files, refuse_damaged,
+    Dataset, DatasetEntry, FileDetail, MAX_LISTED_SAMPLES, OpenOptions, RegionRequest, Sample, Scratch,
+    Split, SplitMethod, StoredFile, files, reject_damaged,
 };
 use crate::decode::Decoded;
-
 use crate::error::DataError;
 use crate::images::is_image;
 use crate::parallel;
@@ -31,35 +30,35 @@ use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "folder";
 
-/// Entries of a folder that are looked at to see whether it holds photographs.
-const LOOKED_AT: usize = 1000;
+/// The maximum number of folder entries that are probed for photographs.
+const MAX_PROBED_ENTRIES: usize = 1000;
 
-/// Whether a folder, or its part for training, holds folders of photographs: a guess for hints, made of their
-/// names. A tar archive counts as the folder that it holds.
+/// Guesses by file names whether a folder, or its training folder, holds folders of photographs. A tar
+/// archive counts as the folder in it.
 #[must_use]
-pub fn holds_classes(root: &Path) -> bool {
+pub fn looks_like_class_folder(root: &Path) -> bool {
     if root.is_file() {
-        return Store::open(root).is_ok_and(|store| store.holds_classes());
+        return FolderStorage::open(root).is_ok_and(|store| store.looks_like_class_folder());
     }
     let entries = |path: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().take(LOOKED_AT).flatten();
+        let entries = std::fs::read_dir(path).into_iter().flatten().take(MAX_PROBED_ENTRIES).flatten();
         entries.map(|entry| entry.path()).collect()
     };
     let has_images = |folder: &PathBuf| entries(folder).iter().any(|path| is_image(path));
     let inside = entries(root);
-    let parts = inside
-        .iter()
-        .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(parts::is_part));
-    inside.iter().any(has_images) || parts.flat_map(|part| entries(part)).any(|class| has_images(&class))
+    let splits = inside.iter().filter(|path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(split_folders::is_split_folder)
+    });
+    inside.iter().any(has_images) || splits.flat_map(|folder| entries(folder)).any(|class| has_images(&class))
 }
 
-/// Whether a folder, or the one in a tar archive, has a part for training.
+/// Returns whether a folder, or the one in a tar archive, has a training folder.
 #[must_use]
-pub fn holds_training_part(root: &Path) -> bool {
-    Store::open(root).and_then(|store| store.undivided_folder()).is_ok_and(|part| !part.is_empty())
+pub fn has_training_folder(root: &Path) -> bool {
+    FolderStorage::open(root).and_then(|store| store.unsplit_folder()).is_ok_and(|folder| !folder.is_empty())
 }
 
-/// The registry's entry.
+/// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
     summary: "your own JPEG and PNG files: train/<class>/<image>, val/<class>/<image>; a folder or a .tar",
@@ -71,25 +70,25 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
 /// One split of a folder of image files.
 #[derive(Debug)]
 pub struct Folder {
-    store: Store,
-    index: Index,
+    store: FolderStorage,
+    index: SampleIndex,
     damaged: Vec<(u32, String)>,
 }
 
 impl Folder {
-    /// Opens a split. Every file's beginning and end are looked at, unless `options.verify` is off.
+    /// Opens a split. Checks the beginning and end of every file, unless `options.verify` is off.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: nothing of this layout is there; a class without images; damaged images, all counted
-    /// and the first listed.
+    /// [`DataError`]: another layout; a class without images; damaged images, with their number and the first
+    /// few.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let mut store = Store::open(root)?;
-        let given = options.split_by == SplitBy::Given;
-        let (train, folder) = if given {
+        let mut store = FolderStorage::open(root)?;
+        let is_published = options.split_method == SplitMethod::Published;
+        let (train, folder) = if is_published {
             (store.split_folder(Split::Train)?, store.split_folder(split)?)
         } else {
-            let folder = store.undivided_folder()?;
+            let folder = store.unsplit_folder()?;
             (folder.clone(), folder)
         };
         let known = store.classes(&train)?;
@@ -102,72 +101,72 @@ impl Folder {
                 store.classes(&folder)?.into_iter().find(|class| classes.binary_search(class).is_err());
             if let Some(class) = unknown {
                 let problem = format!(
-                    "class `{class}` is in `{folder}` and not in `{train}`; name the classes to use with \
-                     data.classes"
+                    "class `{class}` is in `{folder}` but not in `{train}`; select classes with data.classes"
                 );
-                return Err(DataError::Damaged { path: root.to_owned(), problem });
+                return Err(DataError::Invalid { path: root.to_owned(), problem });
             }
         }
-        let most = if split == Split::Train { options.images_per_class } else { None };
-        let most = most.unwrap_or(usize::MAX);
-        let mut index = store.index(&folder, &classes, if given { most } else { usize::MAX })?;
-        let part = match &options.split_by {
-            SplitBy::Given => None,
-            SplitBy::Whole => Some((0..index.len() as u32).collect()),
-            SplitBy::Seeded(seed) => {
-                let part = split::seeded_part(&index, *seed, split);
-                split::expect_classes(root, &index, &part, split, options.skip_damaged)?;
-                Some(part)
+        let max_per_class = if split == Split::Train { options.images_per_class } else { None };
+        let max_per_class = max_per_class.unwrap_or(usize::MAX);
+        let mut index =
+            store.index(&folder, &classes, if is_published { max_per_class } else { usize::MAX })?;
+        let samples = match &options.split_method {
+            SplitMethod::Published => None,
+            SplitMethod::Unsplit => Some((0..index.len() as u32).collect()),
+            SplitMethod::Seeded(seed) => {
+                let samples = split::seeded_split(&index, *seed, split);
+                split::require_every_class(root, &index, &samples, split, options.skip_damaged)?;
+                Some(samples)
             }
-            SplitBy::Listed(_) => match options.split_by.list_of(split) {
-                Some(list) => Some(split::listed_part(&index, list, options.class_list.is_some())?),
+            SplitMethod::Lists(_) => match options.split_method.list_of(split) {
+                Some(list) => Some(split::listed_split(&index, list, options.class_list.is_some())?),
                 None => Some(Vec::new()),
             },
         };
-        if let Some(part) = part {
-            index = index.part(&part, most);
+        if let Some(samples) = samples {
+            index = index.subset(&samples, max_per_class);
         }
         let empty: Vec<&str> = index.empty_classes().collect();
         if !empty.is_empty() && !options.skip_damaged {
             return Err(DataError::EmptyClasses {
-                path: store.shown(&folder),
+                path: store.display_path(&folder),
                 count: empty.len(),
-                listed: empty.iter().take(LISTED).map(|&class| class.to_owned()).collect(),
+                listed: empty.iter().take(MAX_LISTED_SAMPLES).map(|&class| class.to_owned()).collect(),
             });
         }
         if index.len() == 0 {
-            return Err(DataError::Empty { origin: store.shown(&folder).display().to_string() });
+            return Err(DataError::Empty { origin: store.display_path(&folder).display().to_string() });
         }
         let mut set = Self { store, index, damaged: Vec::new() };
         if options.verify {
             set.damaged = set.find_damaged();
         }
         if !options.skip_damaged {
-            refuse_damaged(&set, split)?;
+            reject_damaged(&set, split)?;
         }
         Ok(set)
     }
 
-    /// Looks at every file, on all cores.
+    /// Checks every file, on all cores.
     fn find_damaged(&self) -> Vec<(u32, String)> {
-        parallel::problems(self.len(), |scratch, index| self.store.probe(&self.index, index, scratch))
+        parallel::collect_problems(self.len(), |scratch, index| self.store.probe(&self.index, index, scratch))
     }
 
     /// Reads a sample and decodes it.
-    fn sample<'a>(
+    fn read_sample<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
         decode: &dyn Fn(&mut Scratch) -> Result<Decoded, String>,
     ) -> Result<Sample<'a>, DataError> {
-        self.check(index)?;
+        self.check_index(index)?;
         let decoded = self.store.read(&self.index, index, scratch).and_then(|()| decode(scratch));
-        let Decoded { shape, reduced, orientation } =
+        let Decoded { shape, dct_scaled, orientation } =
             decoded.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
         Ok(Sample {
             pixels: &scratch.decoded,
             shape,
-            reduced,
+            dct_scaled,
             order: PixelOrder::Interleaved,
             orientation,
             label: self.index.class(index) as u32,
@@ -175,17 +174,17 @@ impl Folder {
         })
     }
 
-    fn check(&self, index: usize) -> Result<(), DataError> {
+    fn check_index(&self, index: usize) -> Result<(), DataError> {
         if index < self.len() {
             return Ok(());
         }
-        Err(DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.len() })
+        Err(DataError::SampleOutOfRange { dataset: NAME.to_owned(), index, len: self.len() })
     }
 }
 
-/// The classes that a file names, each of which must be there.
+/// Reads the classes of a list file. Each must exist.
 fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataError> {
-    let wrong = |problem| Err(DataError::Damaged { path: path.to_owned(), problem });
+    let invalid = |problem| Err(DataError::Invalid { path: path.to_owned(), problem });
     let text = files::read_list(path)?;
     let mut classes: Vec<String> = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -196,21 +195,21 @@ fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataErro
         }
         if known.binary_search_by(|known| known.as_str().cmp(class)).is_err() {
             let hint = did_you_mean(nearest(class, known.iter().map(String::as_str)));
-            return wrong(format!("line {}: there is no class `{class}` to train on{hint}", number + 1));
+            return invalid(format!("line {}: unknown class `{class}`{hint}", number + 1));
         }
         if !seen.insert(class) {
-            return wrong(format!("line {}: class `{class}` is named twice", number + 1));
+            return invalid(format!("line {}: duplicate class `{class}`", number + 1));
         }
         classes.push(class.to_owned());
     }
     if classes.is_empty() {
-        return wrong("names no class; write one a line".to_owned());
+        return invalid("no class names; expected one per line".to_owned());
     }
     Ok(classes)
 }
 
-/// Whether a name is that of one file or folder, and leads nowhere else.
-fn is_plain(name: &str) -> bool {
+/// Returns whether a name is a single path component.
+fn is_single_component(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
 }
@@ -241,12 +240,12 @@ impl Dataset for Folder {
     }
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
-        self.check(index)?;
+        self.check_index(index)?;
         Ok(self.index.class(index) as u32)
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {
+        self.read_sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {
             images.decode(encoded, decoded)
         })
     }
@@ -255,16 +254,16 @@ impl Dataset for Folder {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: RegionRequest<'_>,
+        region: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
-        let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
-        self.sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {
-            images.decode_region(encoded, decoded, &wanted)
+        let region = |image: &Decoded| region(image.shape, image.orientation);
+        self.read_sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {
+            images.decode_region(encoded, decoded, &region)
         })
     }
 
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
-        self.check(index)?;
+        self.check_index(index)?;
         let read = self.store.read(&self.index, index, scratch);
         read.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
         Ok(Some(&scratch.encoded))
@@ -291,6 +290,6 @@ impl Dataset for Folder {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.index.bytes() + self.store.resident_bytes()
+        self.index.memory_bytes() + self.store.resident_bytes()
     }
 }

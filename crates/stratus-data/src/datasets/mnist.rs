@@ -1,4 +1,4 @@
-//! MNIST: 60,000 + 10,000 handwritten digits of 28×28 grey pixels, kept in memory as they are stored.
+//! MNIST: 60,000 + 10,000 handwritten digits of 28×28 grey pixels, kept in memory as stored.
 //!
 //! Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: "Gradient-based learning applied to document recognition",
 //! 1998. With `data.verify = false`, other data in the same four files and format are read too, of any image
@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
 use crate::error::DataError;
-use crate::idx::{self, Expectation, Idx, IdxElement};
+use crate::idx::{self, ExpectedFormat, Idx, IdxElement};
 use crate::transform::frame::Orientation;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "mnist";
 const CLASSES: usize = 10;
 
-/// The registry's entry.
+/// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
     summary: "70,000 handwritten digits, 28×28×1, 10 classes",
@@ -82,7 +82,7 @@ const TEST_LABELS: UnpackedFile<'static> = UnpackedFile {
     sha256: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 };
 
-/// One part of MNIST in memory.
+/// One split of MNIST in memory.
 #[derive(Clone, Debug)]
 pub struct Mnist {
     /// (N, 1, H, W).
@@ -91,7 +91,7 @@ pub struct Mnist {
     labels: Vec<u8>,
     height: usize,
     width: usize,
-    /// The published checksum of the images, where they have it.
+    /// The published checksum of the images, if it was verified.
     verified: Option<&'static str>,
 }
 
@@ -99,7 +99,7 @@ impl Mnist {
     /// Opens the training files or, for both other splits, the test files in `root`, each packed (`.gz`) or
     /// not.
     ///
-    /// The checksums are those of the unpacked content, so files that were packed anew pass.
+    /// The checksums are of the unpacked content, so repacked files pass.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Mnist {
             Split::Train => (TRAIN_IMAGES, TRAIN_LABELS),
             Split::Validation | Split::Test => (TEST_IMAGES, TEST_LABELS),
         };
-        // Both are looked for before either is read: unpacking the images takes a moment.
+        // Locate both files before reading either: unpacking the images takes a moment.
         let images_path = locate(root, split, &published)?;
         let labels_path = locate(root, split, &labels)?;
         let labels = read(&labels_path, 1, &labels, options)?;
@@ -145,12 +145,12 @@ impl Mnist {
         Ok(Self { images: images.data, labels: labels.data, height, width, verified: None })
     }
 
-    fn no_such_sample(&self, index: usize) -> DataError {
-        DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.labels.len() }
+    fn out_of_range(&self, index: usize) -> DataError {
+        DataError::SampleOutOfRange { dataset: NAME.to_owned(), index, len: self.labels.len() }
     }
 }
 
-/// The file, or its packed form.
+/// Finds a file, or its packed form.
 fn locate(root: &Path, split: Split, file: &UnpackedFile<'_>) -> Result<PathBuf, DataError> {
     [file.name.to_owned(), format!("{}.gz", file.name)]
         .into_iter()
@@ -170,7 +170,7 @@ fn read(
     file: &UnpackedFile<'_>,
     options: &OpenOptions,
 ) -> Result<Idx, DataError> {
-    let idx = idx::read(path, Expectation { element: IdxElement::U8, dimensions })?;
+    let idx = idx::read(path, ExpectedFormat { element: IdxElement::U8, dimensions })?;
     if options.verify {
         let found = idx.sha256();
         if found != file.sha256 {
@@ -203,18 +203,18 @@ impl Dataset for Mnist {
     }
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
-        self.labels.get(index).map(|&label| u32::from(label)).ok_or_else(|| self.no_such_sample(index))
+        self.labels.get(index).map(|&label| u32::from(label)).ok_or_else(|| self.out_of_range(index))
     }
 
     fn read<'a>(&'a self, index: usize, _: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         let label = self.label(index)?;
         let bytes = self.height * self.width;
         let pixels =
-            self.images.get(index * bytes..(index + 1) * bytes).ok_or_else(|| self.no_such_sample(index))?;
+            self.images.get(index * bytes..(index + 1) * bytes).ok_or_else(|| self.out_of_range(index))?;
         Ok(Sample {
             pixels,
             shape: [1, self.height, self.width],
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label,

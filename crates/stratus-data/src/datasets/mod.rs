@@ -6,10 +6,10 @@ pub mod camvid;
 pub mod cifar;
 pub mod cityscapes;
 pub mod coco;
-mod coding;
+pub mod concat;
 pub(crate) mod files;
 pub mod folder;
-pub mod joined;
+mod label_encoding;
 pub mod mnist;
 pub(crate) mod packed;
 mod pairs;
@@ -19,7 +19,7 @@ pub mod synthetic;
 mod upright;
 
 pub(crate) use self::files::{is_hidden, read_list};
-pub use self::split::{Split, SplitBy};
+pub use self::split::{Split, SplitMethod};
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,13 @@ use stratus_store::RetryPolicy;
 
 use crate::decode::ImageDecoder;
 use crate::error::DataError;
-use crate::transform::frame::{Orientation, Reduced, Reduction, Region};
+use crate::transform::frame::{DctScale, DctScaled, Orientation, Region};
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
-/// How many damaged samples a message lists.
-const LISTED: usize = 20;
-/// How many classes a message lists.
-const LISTED_CLASSES: usize = 4;
+/// The maximum number of damaged samples in a message.
+const MAX_LISTED_SAMPLES: usize = 20;
+/// The maximum number of classes in a message.
+const MAX_LISTED_CLASSES: usize = 4;
 
 /// Every data set, by name.
 pub static REGISTRY: &[&DatasetEntry] = &[
@@ -68,12 +68,12 @@ pub trait Dataset: Send + Sync {
     /// The number of samples; never 0.
     fn len(&self) -> usize;
 
-    /// Whether there are no samples.
+    /// Returns whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of classes: labels go from 0 to `classes() - 1`.
+    /// The number of classes: labels are below it.
     fn classes(&self) -> usize;
 
     /// The name of a class.
@@ -81,7 +81,7 @@ pub trait Dataset: Send + Sync {
         class.to_string()
     }
 
-    /// Channels, height, width of every stored sample; `None` where they differ.
+    /// Channels, height, width of every stored sample; `None` if they differ.
     fn sample_shape(&self) -> Option<[usize; 3]>;
 
     /// The name of a sample for messages: its file.
@@ -93,7 +93,7 @@ pub trait Dataset: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`DataError::NoSuchSample`], and what reading the label may give.
+    /// [`DataError::SampleOutOfRange`], or if the label cannot be read.
     fn label(&self, index: usize) -> Result<u32, DataError>;
 
     /// Reads sample `index`. Its pixels are in the data set or in `scratch`, which belongs to the calling
@@ -101,38 +101,38 @@ pub trait Dataset: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`DataError::NoSuchSample`], and what reading and decoding may give.
+    /// [`DataError::SampleOutOfRange`], or if the sample cannot be read or decoded.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
-    /// Like [`read`](Self::read), but may decode only the region that is `wanted`, and reduce the image as it
-    /// allows. Rows below the region may be missing, and pixels outside of it are undefined. Damage elsewhere
-    /// in the file may go unnoticed.
+    /// Like [`read`](Self::read), but may decode only the region that `region` returns, at a DCT scale that
+    /// it allows. Rows below the region may be missing, and pixels outside of it are undefined. Damage
+    /// elsewhere in the file may go unnoticed.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// Like [`read`](Self::read).
     fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: RegionRequest<'_>,
+        region: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
-        let _ = wanted;
+        let _ = region;
         self.read(index, scratch)
     }
 
-    /// Reads the stored file of a sample, JPEG or PNG, into `scratch`, without decoding it; `None` where
-    /// samples are not files. The file may be damaged.
+    /// Reads the stored file of a sample, JPEG or PNG, into `scratch`, without decoding it; `None` if samples
+    /// are not files. The file may be damaged.
     ///
     /// # Errors
     ///
-    /// [`DataError::NoSuchSample`], and what reading may give.
+    /// [`DataError::SampleOutOfRange`], or if the file cannot be read.
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
         let _ = (index, scratch);
         Ok(None)
     }
 
-    /// Reports each file of a sample, its image first. Samples that are parts of larger files, or made up,
+    /// Reports each file of a sample, its image first. Samples that are synthetic, or parts of larger files,
     /// have none.
     fn stored_files(
         &self,
@@ -145,80 +145,80 @@ pub trait Dataset: Send + Sync {
     }
 
     /// The files that hold several samples each, in order: path below the root, length in bytes, and SHA-256
-    /// where an index records it.
+    /// if an index records it.
     fn archives(&self) -> Vec<(String, u64, Option<String>)> {
         Vec::new()
     }
 
-    /// Hashes what is in memory of the samples beside their labels: pixels, outlines, positions in archives.
+    /// Hashes the sample data in memory other than labels: pixels, outlines, positions in archives.
     fn hash_memory(&self, hash: &mut Sha256) {
         let _ = hash;
     }
 
-    /// The groups in which samples are stored, where reading in arbitrary order would be slow; else `None`.
+    /// The groups in which samples are stored, if reading in arbitrary order is slow.
     fn groups(&self) -> Option<Groups<'_>> {
         None
     }
 
-    /// Announces the groups to be read: `now` in arbitrary order, then `next` in this order. All others will
-    /// not be read for a long time. Must return at once.
-    fn expect(&self, now: &[u32], next: &[u32]) {
+    /// Announces the groups to be read: `now` in arbitrary order, then `next` in this order. Other groups
+    /// will not be read soon. Must not block.
+    fn announce_groups(&self, now: &[u32], next: &[u32]) {
         let _ = (now, next);
     }
 
-    /// Damaged samples that were found when the data set was opened, which [`read`](Self::read) refuses:
-    /// index and reason, in order.
+    /// Damaged samples that were found when the data set was opened and that [`read`](Self::read) rejects:
+    /// index and cause, in order.
     fn damaged(&self) -> &[(u32, String)] {
         &[]
     }
 
-    /// Verifies files with known checksums that were not verified when the data set was opened. Returns those
-    /// that differ: file and problem.
+    /// Verifies files with known checksums that were not verified when the data set was opened. Returns the
+    /// files that differ, with the problem.
     ///
     /// # Errors
     ///
     /// [`DataError::Unreadable`].
-    fn damaged_files(&self) -> Result<Vec<(String, String)>, DataError> {
+    fn verify_files(&self) -> Result<Vec<(String, String)>, DataError> {
         Ok(Vec::new())
     }
 
-    /// Samples, of those that were read so far, that an EXIF orientation turns and whose annotations could be
-    /// of the stored image as well as of the upright one: they are taken as of the upright one.
+    /// The number of samples read so far that have an EXIF rotation and annotations whose coordinate space is
+    /// ambiguous. They are assumed to refer to the upright image.
     fn assumed_upright(&self) -> usize {
         0
     }
 
-    /// Whether samples have masks: a class for every pixel instead of one for the image.
-    fn masks(&self) -> bool {
+    /// Returns whether samples have masks: a class for every pixel instead of one for the image.
+    fn has_masks(&self) -> bool {
         false
     }
 
-    /// The usual mean and standard deviation for this data set.
+    /// The usual mean and standard deviation of this data set.
     fn normalisation(&self) -> Normalisation;
 
     /// Memory of the open data set, in bytes.
     fn resident_bytes(&self) -> u64;
 }
 
-/// How much of a file is reported.
+/// The detail in which a file is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileDetail {
-    /// Its path alone: nothing is read from the disk.
+    /// The path only: nothing is read from disk.
     Path,
-    /// Its length too.
+    /// Path and length.
     Length,
-    /// Its content too.
+    /// Path, length and content.
     Content,
 }
 
 /// A file of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredFile<'a> {
-    /// Its path below the data set's root, `/` between its parts.
+    /// Its path below the data set's root, separated by `/`.
     pub path: &'a str,
-    /// Its length in bytes; `None` where it was not asked for, or there is no such file.
+    /// Its length in bytes; `None` if it was not requested, or there is no such file.
     pub bytes: Option<u64>,
-    /// Its bytes, where they were asked for and can be read.
+    /// Its bytes, if they were requested and can be read.
     pub content: Option<&'a [u8]>,
 }
 
@@ -226,13 +226,13 @@ pub struct StoredFile<'a> {
 /// within each window of consecutive groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups<'a> {
-    /// The first sample of each group, in order, from 0; none is empty.
-    pub firsts: &'a [u32],
+    /// The first sample of each group, starting at 0; no group is empty.
+    pub starts: &'a [u32],
     /// Groups per window, at least 1.
     pub window: usize,
 }
 
-/// One sample, as it is stored.
+/// A sample, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
     /// Pixels 0 to 255, row-major, contiguous. From [`read_region`](Dataset::read_region) possibly the first
@@ -240,16 +240,16 @@ pub struct Sample<'a> {
     pub pixels: &'a [u8],
     /// Channels, height, width.
     pub shape: [usize; 3],
-    /// The stored image, where the pixels are a reduction of it; see [`Region::reduction`].
-    pub reduced: Option<Reduced>,
+    /// The size of the stored image, if the pixels are a scaled version; see [`Region::scale`].
+    pub dct_scaled: Option<DctScaled>,
     /// The order of the pixels.
     pub order: PixelOrder,
     /// The rotation and mirroring that make the image upright.
     pub orientation: Orientation,
-    /// The class; [`IGNORED`] for images with a mask.
+    /// The class, or [`IGNORED`] for images with a mask.
     pub label: u32,
-    /// For data sets with [`masks`](Dataset::masks): the class of every pixel, `[H, W]` of the stored image,
-    /// row-major. [`IGNORED_PIXEL`] marks pixels without a class.
+    /// For data sets with [masks](Dataset::has_masks): the class of every pixel, `[H, W]` of the stored
+    /// image, row-major. [`IGNORED_PIXEL`] marks pixels without a class.
     pub mask: Option<&'a [u8]>,
 }
 
@@ -259,27 +259,26 @@ pub const IGNORED: u32 = u32::MAX;
 pub const IGNORED_PIXEL: u8 = 255;
 
 impl Sample<'_> {
-    /// Height and width of the stored image, also where the pixels are a reduction of it.
+    /// Height and width of the stored image, even if the pixels are a scaled version.
     #[must_use]
     pub fn stored_size(&self) -> [usize; 2] {
         let [_, height, width] = self.shape;
-        self.reduced.map_or([height, width], |reduced| reduced.size)
+        self.dct_scaled.map_or([height, width], |reduced| reduced.original_size)
     }
 
-    /// By how much the image was reduced.
+    /// The DCT scale of the pixels.
     #[must_use]
-    pub fn reduction(&self) -> Reduction {
-        self.reduced.map_or(Reduction::Whole, |reduced| reduced.reduction)
+    pub fn dct_scale(&self) -> DctScale {
+        self.dct_scaled.map_or(DctScale::Full, |reduced| reduced.scale)
     }
 
     /// Height and width of the stored image when it is upright.
     #[must_use]
     pub fn upright_size(&self) -> [usize; 2] {
-        self.orientation.turned(self.stored_size())
+        self.orientation.apply_to_size(self.stored_size())
     }
 
-    /// Checks the number of pixels against the shape, and the shape against that of the data set, if it has
-    /// one.
+    /// Checks the number of pixels against the shape, and the shape against the declared one, if any.
     ///
     /// # Errors
     ///
@@ -296,14 +295,14 @@ impl Sample<'_> {
     pub fn check_rows(&self, dataset: &dyn Dataset, index: usize, rows: usize) -> Result<(), DataError> {
         let bytes = |shape: [usize; 3]| shape.iter().try_fold(1, |all: usize, &n| all.checked_mul(n));
         let [channels, height, width] = self.shape;
-        let declared = dataset.sample_shape().filter(|_| self.reduced.is_none()).unwrap_or(self.shape);
+        let declared = dataset.sample_shape().filter(|_| self.dct_scaled.is_none()).unwrap_or(self.shape);
         let (expected, found) = (bytes(declared), self.pixels.len());
-        let least = bytes([channels, rows.min(height), width]);
-        let part = self.order == PixelOrder::Interleaved
-            && least.is_some_and(|least| found >= least)
+        let min_bytes = bytes([channels, rows.min(height), width]);
+        let is_partial = self.order == PixelOrder::Interleaved
+            && min_bytes.is_some_and(|min_bytes| found >= min_bytes)
             && expected.is_some_and(|expected| found <= expected)
             && found.is_multiple_of((channels * width).max(1));
-        if (part || expected == Some(found)) && found > 0 && declared == self.shape {
+        if (is_partial || expected == Some(found)) && found > 0 && declared == self.shape {
             return Ok(());
         }
         let expected = expected.unwrap_or(usize::MAX);
@@ -311,14 +310,15 @@ impl Sample<'_> {
     }
 }
 
-/// Scratch memory of a reading thread, kept between samples: decoding allocates only while it grows.
+/// Scratch memory of a reading thread, kept between samples, so that decoding allocates only until it is
+/// large enough.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
-    /// The sample as stored: the bytes of a file.
+    /// The bytes of a file.
     pub encoded: Vec<u8>,
-    /// The sample as decoded: its pixels.
+    /// The decoded pixels.
     pub decoded: Vec<u8>,
-    /// The mask as decoded: a class for every pixel.
+    /// The decoded mask: a class for every pixel.
     pub mask: Vec<u8>,
     /// The path of a file.
     pub path: PathBuf,
@@ -326,51 +326,51 @@ pub struct Scratch {
     pub images: ImageDecoder,
 }
 
-/// Data sets that can be split otherwise than published.
-const DIVISIBLE: [&str; 2] = ["folder", "camvid"];
+/// Data sets that can be split by lists or a seed.
+const SPLITTABLE_DATASETS: [&str; 2] = ["folder", "camvid"];
 
-/// Data sets that need not be folders.
-const IN_ARCHIVES: [&str; 2] = ["folder", "synthetic"];
+/// Data sets whose root may be a file, such as a tar archive.
+const MAY_BE_FILES: [&str; 2] = ["folder", "synthetic"];
 
-/// Turns damaged samples into an error: all counted, the first listed.
-fn refuse_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
+/// Returns an error for damaged samples, with their number and the first few.
+fn reject_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
     let damaged = set.damaged();
     if damaged.is_empty() {
         return Ok(());
     }
-    let first = damaged.iter().take(LISTED);
+    let first = damaged.iter().take(MAX_LISTED_SAMPLES);
     let listed = first.map(|(index, problem)| (set.sample_name(*index as usize), problem.clone())).collect();
     Err(DataError::BadSamples { dataset: set.name().to_owned(), split, count: damaged.len(), listed })
 }
 
-/// Options for opening a data set. Each data set uses those that concern it.
+/// Options for opening a data set. Each data set uses the relevant ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether unpublished content, or samples whose first and last bytes are not those of an image, are an
-    /// error. Default: true.
+    /// True if content that differs from the published one, or files whose first and last bytes are not those
+    /// of an image, are an error. Default: true.
     pub verify: bool,
-    /// Whether damaged samples are listed in [`Dataset::damaged`] instead of being an error. Default: false.
+    /// True if damaged samples are listed in [`Dataset::damaged`] instead of being an error. Default: false.
     pub skip_damaged: bool,
     /// The shape (C, H, W) of synthetic images. Default: 3×224×224.
     pub shape: [usize; 3],
     /// The seed of synthetic data. Default: 1.
     pub seed: u64,
-    /// The size of synthetic data.
-    pub synthetic: synthetic::Size,
+    /// The number of synthetic images and classes.
+    pub synthetic: synthetic::SyntheticOptions,
     /// A file with the names of the classes to use, one per line; `None` uses all classes.
     pub class_list: Option<PathBuf>,
-    /// Shards that are shuffled together, at least 1. Default: 8.
+    /// The number of shards that are shuffled together, at least 1. Default: 8.
     pub shuffle_shards: usize,
     /// The cache folder for remote files.
     pub cache: Option<PathBuf>,
-    /// The most bytes of cached files. Default: 20 GiB.
+    /// The maximum size of the cache in bytes. Default: 20 GiB.
     pub cache_bytes: u64,
-    /// Give up on a store after this time without progress. Default: five minutes.
-    pub patience: Duration,
-    /// The most training images per class, the first by name; `None` uses all.
+    /// The time without progress after which a store is given up. Default: five minutes.
+    pub give_up_after: Duration,
+    /// The maximum number of training images per class, the first by name; `None` uses all.
     pub images_per_class: Option<usize>,
     /// How the data set is split. Default: as published.
-    pub split_by: SplitBy,
+    pub split_method: SplitMethod,
 }
 
 impl Default for OpenOptions {
@@ -380,14 +380,14 @@ impl Default for OpenOptions {
             skip_damaged: false,
             shape: [3, 224, 224],
             seed: 1,
-            synthetic: synthetic::Size::default(),
+            synthetic: synthetic::SyntheticOptions::default(),
             class_list: None,
             shuffle_shards: 8,
             cache: None,
             cache_bytes: 20 << 30,
-            patience: RetryPolicy::default().give_up_after,
+            give_up_after: RetryPolicy::default().give_up_after,
             images_per_class: None,
-            split_by: SplitBy::Given,
+            split_method: SplitMethod::Published,
         }
     }
 }
@@ -398,8 +398,8 @@ impl OpenOptions {
     pub fn retry_policy(&self) -> RetryPolicy {
         let default = RetryPolicy::default();
         RetryPolicy {
-            give_up_after: self.patience,
-            idle_timeout: default.idle_timeout.min(self.patience),
+            give_up_after: self.give_up_after,
+            idle_timeout: default.idle_timeout.min(self.give_up_after),
             ..default
         }
     }
@@ -414,13 +414,13 @@ pub type OpenFunction =
 pub struct DatasetEntry {
     /// The name in configurations and on the command line.
     pub name: &'static str,
-    /// One line for people.
+    /// A one-line description.
     pub summary: &'static str,
-    /// Opens it.
+    /// Opens a split.
     pub open: OpenFunction,
-    /// Its published files; empty where it cannot be downloaded.
+    /// The published files; empty if it cannot be downloaded.
     pub files: &'static [PublishedFile<'static>],
-    /// Base URLs of the files, the preferred one first.
+    /// The base URLs of the files, the preferred one first.
     pub mirrors: &'static [&'static str],
 }
 
@@ -433,17 +433,16 @@ pub struct PublishedFile<'a> {
     pub bytes: u64,
     /// Its SHA-256 in lower-case hexadecimal.
     pub sha256: &'a str,
-    /// The unpacked file of a gzip file, which may stand in its place.
+    /// The unpacked content of a gzip file, which is accepted instead of it.
     pub unpacked: Option<UnpackedFile<'a>>,
-    /// The members to extract from a gzipped tar archive; the archive itself is then not kept.
+    /// The members to extract from a gzipped tar archive. The archive itself is not kept.
     pub members: &'a [UnpackedFile<'a>],
 }
 
 /// The content of a published file once unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackedFile<'a> {
-    /// The name in the data set's directory; for a member of an archive the path there, `/` between its
-    /// parts.
+    /// The name in the data set's directory; for a member of an archive, its path separated by `/`.
     pub name: &'a str,
     /// Its length in bytes.
     pub bytes: u64,
@@ -451,7 +450,7 @@ pub struct UnpackedFile<'a> {
     pub sha256: &'a str,
 }
 
-/// The registry's entry for `name`.
+/// The registry entry for `name`.
 ///
 /// # Errors
 ///
@@ -468,8 +467,8 @@ pub fn entry(name: &str) -> Result<&'static DatasetEntry, DataError> {
 ///
 /// # Errors
 ///
-/// [`DataError`]: unknown name, missing or damaged files, and with `options.verify` content that is not the
-/// published one.
+/// [`DataError`]: unknown name, missing or damaged files, and with `options.verify` content that differs from
+/// the published one.
 pub fn open(
     name: &str,
     root: &Path,
@@ -477,19 +476,19 @@ pub fn open(
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
-    packed::expect_unpacked(root)?;
-    if !IN_ARCHIVES.contains(&name) && root.is_file() {
+    packed::reject_archive(root)?;
+    if !MAY_BE_FILES.contains(&name) && root.is_file() {
         return Err(packed::not_a_folder(name, root));
     }
-    let key = match &options.split_by {
-        SplitBy::Given | SplitBy::Whole => None,
-        SplitBy::Seeded(_) => Some("data.split_seed"),
-        SplitBy::Listed(_) => Some("data.lists"),
+    let key = match &options.split_method {
+        SplitMethod::Published | SplitMethod::Unsplit => None,
+        SplitMethod::Seeded(_) => Some("data.split_seed"),
+        SplitMethod::Lists(_) => Some("data.lists"),
     };
     match key {
-        Some(key) if !DIVISIBLE.contains(&name) => Err(DataError::Option {
+        Some(key) if !SPLITTABLE_DATASETS.contains(&name) => Err(DataError::InvalidOption {
             key,
-            problem: format!("`{name}` has splits of its own; leave the key out"),
+            problem: format!("`{name}` has published splits; remove this key"),
         }),
         _ => (entry.open)(root, split, options).map_err(|error| match error {
             DataError::Unreadable { path, cause }
@@ -507,17 +506,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_is_answered_with_the_nearest() {
+    fn suggests_the_nearest_name() {
         let message = entry("minst").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, \
+            "unknown data set `minst`, did you mean `mnist`?; available: mnist, cifar10, cifar100, \
              cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
         );
         let message = entry("zzz").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, \
+            "unknown data set `zzz`; available: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, \
              cityscapes, coco, coco_labels, shards, synthetic"
         );
         assert!(
@@ -528,12 +527,12 @@ mod tests {
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no split `trian`, did you mean `train`?; known: train, validation, test"
+            "unknown split `trian`, did you mean `train`?; available: train, validation, test"
         );
     }
 
     #[test]
-    fn entries_are_well_formed() {
+    fn registry_entries_are_well_formed() {
         for entry in REGISTRY {
             assert_eq!(REGISTRY.iter().filter(|other| other.name == entry.name).count(), 1);
             assert_eq!(entry.files.is_empty(), entry.mirrors.is_empty());

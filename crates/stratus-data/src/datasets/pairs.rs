@@ -1,14 +1,14 @@
-//! Image files, each with a label image of its size beside it: what CamVid and Cityscapes are made of.
+//! Pairs of an image file and a label image of the same size: the layout of CamVid and Cityscapes.
 //!
-//! In memory are the paths alone. Both files are read and decoded by the loader's threads; label images
-//! become masks by the tables of the data set ([`Coding`]).
+//! Only the paths are in memory. Both files are read and decoded by the loader's threads. Label images become
+//! masks by the [`LabelEncoding`] of the data set.
 
 use std::path::{Path, PathBuf};
 
-use super::coding::Coding;
-use super::upright::{self, Assumed, Of};
+use super::label_encoding::LabelEncoding;
+use super::upright::{self, AssumedUpright, CoordinateSpace};
 use super::{
-    Dataset, FileDetail, IGNORED, OpenOptions, Sample, Scratch, Split, StoredFile, files, refuse_damaged,
+    Dataset, FileDetail, IGNORED, OpenOptions, Sample, Scratch, Split, StoredFile, files, reject_damaged,
 };
 use crate::decode;
 use crate::error::DataError;
@@ -27,19 +27,19 @@ pub(super) struct Pair {
 #[derive(Debug)]
 pub(super) struct PairedFiles {
     name: &'static str,
-    coding: &'static Coding<'static>,
+    encoding: &'static LabelEncoding<'static>,
     root: PathBuf,
     pairs: Vec<Pair>,
     damaged: Vec<(u32, String)>,
-    assumed: Assumed,
+    assumed: AssumedUpright,
 }
 
 impl PairedFiles {
-    /// Opens the pairs. Unless `options.verify` is off, every image's beginning and end are looked at, and
-    /// every label image is decoded.
+    /// Opens the pairs. Unless `options.verify` is off, checks the beginning and end of every image, and
+    /// decodes every label image.
     pub(super) fn open(
         name: &'static str,
-        coding: &'static Coding<'static>,
+        encoding: &'static LabelEncoding<'static>,
         root: &Path,
         split: Split,
         pairs: Vec<Pair>,
@@ -48,42 +48,42 @@ impl PairedFiles {
         if pairs.is_empty() {
             return Err(DataError::Empty { origin: format!("{}, {split} split", root.display()) });
         }
-        let assumed = Assumed::new(pairs.len());
-        let mut set = Self { name, coding, root: root.to_owned(), pairs, damaged: Vec::new(), assumed };
+        let assumed = AssumedUpright::new(pairs.len());
+        let mut set = Self { name, encoding, root: root.to_owned(), pairs, damaged: Vec::new(), assumed };
         if options.verify {
             set.damaged = set.find_damaged();
         }
         if !options.skip_damaged {
-            refuse_damaged(&set, split)?;
+            reject_damaged(&set, split)?;
         }
         Ok(set)
     }
 
-    /// Looks at every pair, on all cores.
+    /// Checks every pair, on all cores.
     fn find_damaged(&self) -> Vec<(u32, String)> {
-        parallel::problems(self.len(), |scratch, index| self.probe(index, scratch))
+        parallel::collect_problems(self.len(), |scratch, index| self.probe(index, scratch))
     }
 
     fn probe(&self, index: usize, scratch: &mut Scratch) -> Result<(), String> {
         let image = &self.pairs[index].image;
-        files::below(&mut scratch.path, &self.root, image);
+        files::set_path(&mut scratch.path, &self.root, image);
         let Scratch { encoded, decoded, path, images, .. } = &mut *scratch;
         let size = files::probe(path, images, encoded, decoded)?;
         let upright = self.read_mask(index, size, Orientation::default(), scratch);
         if upright.is_ok() {
             return upright;
         }
-        // The label image may be of the image as it is shown.
-        files::below(&mut scratch.path, &self.root, image);
+        // The label image may refer to the upright image.
+        files::set_path(&mut scratch.path, &self.root, image);
         let Scratch { encoded, decoded, path, images, .. } = &mut *scratch;
-        let (size, orientation) = files::described(path, images, encoded, decoded)?;
+        let (size, orientation) = files::stored_size_and_orientation(path, images, encoded, decoded)?;
         if orientation == Orientation::default() {
             return upright;
         }
         self.read_mask(index, size, orientation, scratch)
     }
 
-    /// Reads the mask of an image of this stored size and orientation.
+    /// Reads the mask of an image with this stored size and orientation.
     fn read_mask(
         &self,
         index: usize,
@@ -93,25 +93,25 @@ impl PairedFiles {
     ) -> Result<(), String> {
         let pair = &self.pairs[index];
         let Scratch { encoded, mask, path, .. } = scratch;
-        files::below(path, &self.root, &pair.labels);
-        let named = |problem: String| format!("its label image {}: {problem}", pair.labels);
+        files::set_path(path, &self.root, &pair.labels);
+        let named = |problem: String| format!("label image {}: {problem}", pair.labels);
         files::read(path, encoded).map_err(named)?;
         let labels = decode::decode_labels(encoded, mask).map_err(named)?;
         let found = [labels.height, labels.width];
-        let Some(of) = upright::annotated(found, size, orientation) else {
+        let Some(space) = upright::resolve_space(found, size, orientation) else {
             let [height, width] = size;
             return Err(named(format!("is {}×{}, but the image is {height}×{width}", found[0], found[1])));
         };
-        self.coding.mask_of(&labels, mask).map_err(named)?;
-        self.assumed.note(index, of);
-        if let Of::Upright { .. } = of {
-            upright::store(mask, size, orientation, encoded);
+        self.encoding.decode_mask(&labels, mask).map_err(named)?;
+        self.assumed.record(index, space);
+        if let CoordinateSpace::Upright { .. } = space {
+            upright::to_stored_layout(mask, size, orientation, encoded);
         }
         Ok(())
     }
 
-    fn check(&self, index: usize) -> Result<&Pair, DataError> {
-        self.pairs.get(index).ok_or_else(|| DataError::NoSuchSample {
+    fn check_index(&self, index: usize) -> Result<&Pair, DataError> {
+        self.pairs.get(index).ok_or_else(|| DataError::SampleOutOfRange {
             dataset: self.name.to_owned(),
             index,
             len: self.len(),
@@ -129,11 +129,11 @@ impl Dataset for PairedFiles {
     }
 
     fn classes(&self) -> usize {
-        self.coding.classes.len()
+        self.encoding.classes.len()
     }
 
     fn class_name(&self, class: usize) -> String {
-        self.coding.classes.get(class).map_or_else(|| class.to_string(), |&name| name.to_owned())
+        self.encoding.classes.get(class).map_or_else(|| class.to_string(), |&name| name.to_owned())
     }
 
     fn sample_shape(&self) -> Option<[usize; 3]> {
@@ -146,24 +146,24 @@ impl Dataset for PairedFiles {
     }
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
-        self.check(index)?;
+        self.check_index(index)?;
         Ok(IGNORED)
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        let pair = self.check(index)?;
-        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        files::below(&mut scratch.path, &self.root, &pair.image);
+        let pair = self.check_index(index)?;
+        let bad_sample = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        files::set_path(&mut scratch.path, &self.root, &pair.image);
         let annotate = |size: [usize; 2], orientation, scratch: &mut Scratch| {
             self.read_mask(index, size, orientation, scratch).map(|()| IGNORED)
         };
-        files::sample(scratch, None, annotate).map_err(bad)
+        files::decode_sample(scratch, None, annotate).map_err(bad_sample)
     }
 
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
-        let pair = self.check(index)?;
-        files::below(&mut scratch.path, &self.root, &pair.image);
-        files::encoded(scratch)
+        let pair = self.check_index(index)?;
+        files::set_path(&mut scratch.path, &self.root, &pair.image);
+        files::read_encoded(scratch)
             .map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })
     }
 
@@ -188,7 +188,7 @@ impl Dataset for PairedFiles {
         self.assumed.count()
     }
 
-    fn masks(&self) -> bool {
+    fn has_masks(&self) -> bool {
         true
     }
 
@@ -198,6 +198,6 @@ impl Dataset for PairedFiles {
 
     fn resident_bytes(&self) -> u64 {
         let bytes = |pair: &Pair| size_of::<Pair>() + pair.image.len() + pair.labels.len();
-        self.pairs.iter().map(bytes).sum::<usize>() as u64 + self.assumed.bytes()
+        self.pairs.iter().map(bytes).sum::<usize>() as u64 + self.assumed.memory_bytes()
     }
 }

@@ -1,27 +1,29 @@
-//! Tar shards: see [`crate::shards`]. Samples are read from the shards in place, or where these lie elsewhere
-//! from their copies; only the index is in memory.
+//! Tar shards: see [`crate::shards`]. Samples are read in place, or from cached copies of remote shards; only
+//! the index is in memory.
 
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::coding::mask_of_numbers;
+use super::label_encoding::decode_index_mask;
 use super::{
     Dataset, DatasetEntry, FileDetail, Groups, OpenOptions, RegionRequest, Sample, Scratch, Split,
-    StoredFile, refuse_damaged,
+    StoredFile, reject_damaged,
 };
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
-use crate::shards::{self, INDEX_FILE, Index, MemberRange, Problem, Shard, ShardLocation, Source};
+use crate::shards::{
+    self, DamagedSample, INDEX_FILE, MemberRange, Shard, ShardIndex, ShardLocation, ShardSource,
+};
 use crate::transform::frame::Region;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "shards";
 
-/// The registry's entry.
+/// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
-    summary: "tar shards (WebDataset): what `stratus data shard` packs, or others: train-*.tar, val-*.tar",
+    summary: "tar shards (WebDataset), packed by `stratus data shard` or other tools: train-*.tar, val-*.tar",
     open: |root, split, options| Ok(Box::new(Shards::open(root, split, options)?)),
     files: &[],
     mirrors: &[],
@@ -30,33 +32,32 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
 /// One split of a data set in tar shards.
 #[derive(Debug)]
 pub struct Shards {
-    source: Source,
+    source: ShardSource,
     classes: Vec<String>,
     shape: Option<[usize; 3]>,
     normalisation: Normalisation,
     masks: bool,
     /// The first sample of each shard.
-    firsts: Vec<u32>,
+    starts: Vec<u32>,
     len: usize,
-    /// Shards whose samples are shuffled among each other.
+    /// The number of shards whose samples are shuffled together.
     window: usize,
     damaged: Vec<(u32, String)>,
-    /// What the damaged samples are called.
+    /// The names of the damaged samples.
     names: Vec<String>,
 }
 
 impl Shards {
-    /// Opens a split: by the index, with which the shards' lengths are compared, or where there is none by
-    /// all shards' headers. Every image's beginning and end are then looked at, unless `options.verify` is
-    /// off.
+    /// Opens a split: by the index, whose lengths are compared with the shards, or without one by the headers
+    /// of all shards. Then the beginning and end of every image are checked, unless `options.verify` is off.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: there are no shards of this split; shards that are not what the index says; damaged
-    /// samples, all counted and the first listed.
+    /// [`DataError`]: no shards of this split; shards that differ from the index; damaged samples, with their
+    /// number and the first few.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let location = ShardLocation::of(root, options.retry_policy())?;
-        let root = location.shown();
+        let location = ShardLocation::parse(root, options.retry_policy())?;
+        let root = location.display_path();
         let (index, problems) = match (location.index()?, &location) {
             (Some(index), _) => (index, None),
             (None, ShardLocation::Folder(folder)) => {
@@ -65,37 +66,37 @@ impl Shards {
             }
             (None, ShardLocation::Store(_)) => {
                 let problem = format!(
-                    "holds no `{INDEX_FILE}`, which shards in a store need; write it where they are, with \
+                    "no `{INDEX_FILE}`, which remote shards need; write it where the shards are with \
                      `stratus data shard --index-only`"
                 );
-                return Err(DataError::Damaged { path: root, problem });
+                return Err(DataError::Invalid { path: root, problem });
             }
         };
-        let Index { classes, shape, normalisation, masks, mut splits, .. } = index;
+        let ShardIndex { classes, shape, normalisation, masks, mut splits, .. } = index;
         let names = shards::split_names(split);
         let found = names.iter().find_map(|&name| splits.remove_entry(name));
         let Some((name, shards)) = found.filter(|(_, shards)| !shards.is_empty()) else {
             let names: Vec<String> = names.iter().map(|name| format!("{name}-*.tar")).collect();
-            let problem = format!("holds no shards {}", names.join(" or "));
-            return Err(DataError::Damaged { path: root, problem });
+            let problem = format!("no shards named {}", names.join(" or "));
+            return Err(DataError::Invalid { path: root, problem });
         };
         let mut len = 0;
-        let mut firsts = Vec::with_capacity(shards.len());
+        let mut starts = Vec::with_capacity(shards.len());
         for shard in &shards {
-            firsts.push(len as u32);
+            starts.push(len as u32);
             len += shard.samples();
         }
         if u32::try_from(len).is_err() {
-            let problem = format!("its `{name}` shards have {len} samples, more than {}", u32::MAX);
-            return Err(DataError::Damaged { path: root, problem });
+            let problem = format!("the `{name}` shards have {len} samples, more than {}", u32::MAX);
+            return Err(DataError::Invalid { path: root, problem });
         }
         let mut set = Self {
-            source: Source::new(location, shards, split, options.shuffle_shards.max(1), options)?,
+            source: ShardSource::new(location, shards, split, options.shuffle_shards.max(1), options)?,
             classes,
             shape,
             normalisation,
             masks,
-            firsts,
+            starts,
             len,
             window: options.shuffle_shards.max(1),
             damaged: Vec::new(),
@@ -105,69 +106,69 @@ impl Shards {
             Some(mut problems) => problems.remove(&name).unwrap_or_default(),
             None => set.compare_lengths(&root, options)?,
         };
-        for Problem { sample, name, problem } in problems {
+        for DamagedSample { sample, name, problem } in problems {
             set.damaged.push((sample, problem));
             set.names.push(name);
         }
         if !options.skip_damaged {
-            refuse_damaged(&set, split)?;
+            reject_damaged(&set, split)?;
         }
         Ok(set)
     }
 
-    /// Compares the shards' lengths with the index; where damaged samples are skipped, gives those that lie
-    /// beyond a shard's end.
-    fn compare_lengths(&self, root: &Path, options: &OpenOptions) -> Result<Vec<Problem>, DataError> {
-        let (mut wrong, mut beyond) = (Vec::new(), Vec::new());
+    /// Compares the lengths of the shards with the index. If damaged samples are skipped, returns the samples
+    /// beyond the end of a shard.
+    fn compare_lengths(&self, root: &Path, options: &OpenOptions) -> Result<Vec<DamagedSample>, DataError> {
+        let (mut mismatches, mut beyond) = (Vec::new(), Vec::new());
         let lengths = self.source.lengths()?.unwrap_or_default();
         for ((number, shard), length) in self.source.shards().iter().enumerate().zip(lengths) {
             if length == shard.bytes {
                 continue;
             }
-            let problem = format!("has {length} bytes, {} in the index", shard.bytes);
+            let problem = format!("has {length} bytes, but {} in the index", shard.bytes);
             for (at, image) in shard.images.iter().enumerate() {
                 let mask = shard.masks.get(at).copied().unwrap_or_default();
                 if ![*image, mask].iter().all(|range| shard.is_within(*range, length)) {
-                    let sample = self.firsts[number] + at as u32;
+                    let sample = self.starts[number] + at as u32;
                     let name = self.sample_name(sample as usize);
-                    beyond.push(Problem { sample, name, problem: format!("the shard {problem}") });
+                    beyond.push(DamagedSample { sample, name, problem: format!("the shard {problem}") });
                 }
             }
-            wrong.push((self.source.name(shard), problem));
+            mismatches.push((self.source.name(shard), problem));
         }
-        // Where shards are fetched, one that is not whole never arrives.
-        if wrong.is_empty() || options.skip_damaged && !self.source.is_remote() {
+        // Remote shards of the wrong length are never fetched.
+        if mismatches.is_empty() || options.skip_damaged && !self.source.is_remote() {
             return Ok(beyond);
         }
-        let count = wrong.len();
-        wrong.truncate(shards::LISTED);
-        Err(DataError::BadShards { path: root.to_owned(), count, listed: wrong })
+        let count = mismatches.len();
+        mismatches.truncate(shards::MAX_LISTED_PROBLEMS);
+        Err(DataError::BadShards { path: root.to_owned(), count, listed: mismatches })
     }
 
-    /// The number of the shard that holds a sample, the shard, and the sample's place in it.
+    /// The index of the shard that holds a sample, the shard, and the position of the sample in it.
     fn locate(&self, index: usize) -> Result<(usize, &Shard, usize), DataError> {
         if index >= self.len {
-            return Err(DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.len });
+            return Err(DataError::SampleOutOfRange { dataset: NAME.to_owned(), index, len: self.len });
         }
-        // The first shard begins with sample 0.
-        let number = self.firsts.partition_point(|&first| first as usize <= index) - 1;
-        Ok((number, &self.source.shards()[number], index - self.firsts[number] as usize))
+        // The first shard begins with sample 0, so the result is at least 1.
+        let number = self.starts.partition_point(|&first| first as usize <= index) - 1;
+        Ok((number, &self.source.shards()[number], index - self.starts[number] as usize))
     }
 
-    fn bad(&self, index: usize, problem: String) -> DataError {
+    fn bad_sample(&self, index: usize, problem: String) -> DataError {
         DataError::BadSample { sample: self.sample_name(index), problem }
     }
 
-    /// What is known to be wrong with a sample.
-    fn problem(&self, index: usize) -> Option<usize> {
+    /// The index in `damaged` of a sample, if it is damaged.
+    fn damaged_position(&self, index: usize) -> Option<usize> {
         self.damaged.binary_search_by_key(&index, |(sample, _)| *sample as usize).ok()
     }
 
     /// Reads a sample's image file.
     fn read_image(&self, index: usize, out: &mut Vec<u8>) -> Result<(usize, &Shard, usize), DataError> {
         let (number, shard, at) = self.locate(index)?;
-        if let Some(known) = self.problem(index) {
-            return Err(self.bad(index, self.damaged[known].1.clone()));
+        if let Some(known) = self.damaged_position(index) {
+            return Err(self.bad_sample(index, self.damaged[known].1.clone()));
         }
         self.source.read(number, shard.images[at], out)?;
         Ok((number, shard, at))
@@ -195,9 +196,9 @@ impl Dataset for Shards {
         self.shape
     }
 
-    /// The shard, and the name that the image has in it where that can be read.
+    /// The shard, and the member name of the image if it can be read.
     fn sample_name(&self, index: usize) -> String {
-        if let Some(known) = self.problem(index) {
+        if let Some(known) = self.damaged_position(index) {
             return self.names[known].clone();
         }
         let Ok((number, shard, at)) = self.locate(index) else { return format!("sample {index}") };
@@ -214,32 +215,34 @@ impl Dataset for Shards {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.read_region(index, scratch, &|shape, _| Region::of(shape))
+        self.read_region(index, scratch, &|shape, _| Region::whole(shape))
     }
 
     fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: RegionRequest<'_>,
+        region: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let Scratch { encoded, decoded, mask, images, .. } = scratch;
         let (number, shard, at) = self.read_image(index, encoded)?;
-        let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
-        let image =
-            images.decode_region(encoded, decoded, &wanted).map_err(|problem| self.bad(index, problem))?;
+        let region = |image: &Decoded| region(image.shape, image.orientation);
+        let image = images
+            .decode_region(encoded, decoded, &region)
+            .map_err(|problem| self.bad_sample(index, problem))?;
         let [height, width] = image.stored_size();
         let mask = match shard.masks.get(at) {
             Some(&range) => {
                 self.source.read(number, range, encoded)?;
-                let bad = |problem| self.bad(index, format!("its mask: {problem}"));
-                let labels = decode::decode_labels(encoded, mask).map_err(bad)?;
+                let bad_mask = |problem| self.bad_sample(index, format!("mask: {problem}"));
+                let labels = decode::decode_labels(encoded, mask).map_err(bad_mask)?;
                 let size = [labels.height, labels.width];
                 if size != [height, width] {
-                    let problem = format!("the mask is {}×{}, the image {height}×{width}", size[0], size[1]);
-                    return Err(self.bad(index, problem));
+                    let problem =
+                        format!("the mask is {}×{}, but the image is {height}×{width}", size[0], size[1]);
+                    return Err(self.bad_sample(index, problem));
                 }
-                mask_of_numbers(&labels, self.classes.len(), mask).map_err(bad)?;
+                decode_index_mask(&labels, self.classes.len(), mask).map_err(bad_mask)?;
                 Some(mask.as_slice())
             }
             None => None,
@@ -247,7 +250,7 @@ impl Dataset for Shards {
         Ok(Sample {
             pixels: decoded,
             shape: image.shape,
-            reduced: image.reduced,
+            dct_scaled: image.dct_scaled,
             order: PixelOrder::Interleaved,
             orientation: image.orientation,
             label: shard.labels.get(at).copied().unwrap_or(super::IGNORED),
@@ -261,14 +264,14 @@ impl Dataset for Shards {
     }
 
     fn groups(&self) -> Option<Groups<'_>> {
-        Some(Groups { firsts: &self.firsts, window: self.window })
+        Some(Groups { starts: &self.starts, window: self.window })
     }
 
-    fn expect(&self, now: &[u32], next: &[u32]) {
-        self.source.expect(now, next);
+    fn announce_groups(&self, now: &[u32], next: &[u32]) {
+        self.source.announce(now, next);
     }
 
-    /// Samples of shards whose content no index records.
+    /// Reports only samples of shards without a recorded checksum.
     fn stored_files(
         &self,
         index: usize,
@@ -308,14 +311,14 @@ impl Dataset for Shards {
         &self.damaged
     }
 
-    fn damaged_files(&self) -> Result<Vec<(String, String)>, DataError> {
+    fn verify_files(&self) -> Result<Vec<(String, String)>, DataError> {
         let mut damaged = Vec::new();
         let shards = self.source.shards().iter().enumerate();
         for (number, shard) in shards.filter(|(_, shard)| !shard.sha256.is_empty()) {
             let (bytes, sha256) = self.source.digest(number)?;
             if bytes != shard.bytes || !sha256.eq_ignore_ascii_case(&shard.sha256) {
                 let problem = format!(
-                    "has {bytes} bytes with the SHA-256 {sha256}; the index says {} with {}",
+                    "has {bytes} bytes and the SHA-256 {sha256}, but the index has {} bytes and {}",
                     shard.bytes, shard.sha256
                 );
                 damaged.push((self.source.name(shard), problem));
@@ -324,7 +327,7 @@ impl Dataset for Shards {
         Ok(damaged)
     }
 
-    fn masks(&self) -> bool {
+    fn has_masks(&self) -> bool {
         self.masks
     }
 
@@ -338,6 +341,6 @@ impl Dataset for Shards {
         let classes: u64 = self.classes.iter().map(text).sum();
         let damaged: u64 = self.damaged.iter().map(|(_, problem)| 4 + text(problem)).sum();
         let names: u64 = self.names.iter().map(text).sum();
-        shards + classes + damaged + names + 4 * self.firsts.capacity() as u64
+        shards + classes + damaged + names + 4 * self.starts.capacity() as u64
     }
 }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use stratus_base::nearest;
 
-pub(super) use self::seeded::part_of;
+pub(super) use self::seeded::seeded_split;
 use crate::error::DataError;
 
 /// A split of a data set.
@@ -18,9 +18,9 @@ use crate::error::DataError;
 pub enum Split {
     /// For training.
     Train,
-    /// For validation after each epoch. The second part of data sets that are published in two parts.
+    /// For validation after each epoch. If a data set is published in two splits, the second.
     Validation,
-    /// For the final test. The second part of data sets that are published in two parts.
+    /// For the final test. If a data set is published in two splits, the second.
     Test,
 }
 
@@ -58,9 +58,10 @@ impl FromStr for Split {
     }
 }
 
-/// The fewest images of a class of which [`SplitBy::Seeded`] gives each split one.
+/// The minimum number of images per class for which [`SplitMethod::Seeded`] assigns at least one to this
+/// split.
 #[must_use]
-pub(super) fn least_images(split: Split) -> usize {
+pub(super) fn min_images_per_class(split: Split) -> usize {
     match split {
         Split::Train => 1,
         Split::Validation => 3,
@@ -68,25 +69,25 @@ pub(super) fn least_images(split: Split) -> usize {
     }
 }
 
-/// How the samples of a data set of image files are assigned to splits.
+/// The method of assigning samples to splits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum SplitBy {
+pub enum SplitMethod {
     /// As published: by folders or lists.
     #[default]
-    Given,
-    /// 60 % training, 20 % validation and 20 % test, separately in the folder of each class. A function of
-    /// this seed and the file names.
+    Published,
+    /// 60 % training, 20 % validation and 20 % test, for each class separately: a function of this seed and
+    /// the file names.
     Seeded(u64),
-    /// By list files: training, validation, and optionally test.
-    Listed(Vec<PathBuf>),
-    /// Not at all: each split is all that could be divided. Data sets that are published in parts have them.
-    Whole,
+    /// By list files: training, validation and optionally test.
+    Lists(Vec<PathBuf>),
+    /// None: every split holds all samples. Data sets with published splits keep theirs.
+    Unsplit,
 }
 
-impl SplitBy {
-    /// The list file of a split, where there are lists.
+impl SplitMethod {
+    /// The list file of a split, if the method has lists.
     pub(super) fn list_of(&self, split: Split) -> Option<&Path> {
-        let Self::Listed(lists) = self else { return None };
+        let Self::Lists(lists) = self else { return None };
         let list = match split {
             Split::Train => lists.first(),
             Split::Validation => lists.get(1),

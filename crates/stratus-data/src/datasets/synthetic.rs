@@ -1,9 +1,8 @@
-//! Made-up images of any shape: every network can be trained and measured without files, at the same small
-//! cost for every image.
+//! Synthetic images of any shape: every network can be trained and measured without files, at the same small
+//! cost per image.
 //!
-//! A pixel is a pattern that belongs to its class, at a strength that differs from image to image, and noise;
-//! a function of (seed, sample) alone. The pattern is coarse, so that it survives pooling, and a network
-//! learns it.
+//! An image is the pattern of its class, with a strength that varies by image, plus noise: a function of
+//! (seed, sample) only. The pattern is coarse, so that it survives pooling and networks can learn it.
 
 use std::thread;
 use std::time::Duration;
@@ -16,15 +15,15 @@ use crate::transform::frame::{Orientation, shape_text};
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "synthetic";
-/// A pattern has so many cells along either side and each channel.
-const CELLS: usize = 4;
-/// Words of noise, which every image reads from another place: drawing it anew would cost more than small
-/// networks do.
-const NOISE: usize = 1 << 16;
-/// The most bytes of an image: what a batch's own limits would refuse later, refused here.
-const LARGEST: usize = 1 << 30;
+/// The number of cells of a pattern along either side, for each channel.
+const PATTERN_CELLS: usize = 4;
+/// The length of the shared noise table. Each image starts at a random offset: fresh noise would cost more
+/// than a small network.
+const NOISE_LEN: usize = 1 << 16;
+/// The maximum number of elements of an image.
+const MAX_IMAGE_ELEMENTS: usize = 1 << 30;
 
-/// The registry's entry.
+/// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
     summary: "synthetic images of any shape, size and number of classes; needs no files",
@@ -33,26 +32,26 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
     mirrors: &[],
 };
 
-/// How much is made up.
+/// The number of synthetic images and classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct SyntheticOptions {
     /// Training images, at least 1.
     pub images: usize,
     /// Images of each other split, at least 1.
     pub validation_images: usize,
     /// Classes, at least 1.
     pub classes: usize,
-    /// How long the reader of an image sleeps first.
+    /// The delay before each image is read.
     pub delay: Duration,
 }
 
-impl Default for Size {
+impl Default for SyntheticOptions {
     fn default() -> Self {
         Self { images: 1280, validation_images: 256, classes: 10, delay: Duration::ZERO }
     }
 }
 
-/// Made-up images.
+/// Synthetic images.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     images: usize,
@@ -60,20 +59,20 @@ pub struct Synthetic {
     shape: [usize; 3],
     seed: u64,
     delay: Duration,
-    /// The index of the first image among all of all splits.
+    /// The index of the first image, among the images of all splits.
     first: u64,
-    /// −31 to 32, used from any place and from the beginning again.
+    /// Values of −31 to 32, read cyclically from any offset.
     noise: Vec<i8>,
 }
 
 impl Synthetic {
-    /// A part of the data that the options describe. No two splits share an image.
+    /// Creates a split of the data set that the options describe. No two splits share an image.
     ///
     /// # Errors
     ///
-    /// [`DataError::Option`]: a shape or number that cannot be.
+    /// [`DataError::InvalidOption`]: an invalid shape or number.
     pub fn new(split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let Size { images, validation_images, classes, delay } = options.synthetic;
+        let SyntheticOptions { images, validation_images, classes, delay } = options.synthetic;
         let (key, images, part) = match split {
             Split::Train => ("data.synthetic.images", images, 0),
             Split::Validation => ("data.synthetic.validation_images", validation_images, 1),
@@ -81,34 +80,34 @@ impl Synthetic {
         };
         for (key, number) in [(key, images), ("data.synthetic.classes", classes)] {
             if u32::try_from(number).is_err() || number == 0 {
-                let problem = format!("is {number}, but must be from 1 to {}", u32::MAX);
-                return Err(DataError::Option { key, problem });
+                let problem = format!("is {number}, expected 1 to {}", u32::MAX);
+                return Err(DataError::InvalidOption { key, problem });
             }
         }
         let bytes = options.shape.iter().try_fold(1usize, |bytes, &length| bytes.checked_mul(length));
-        if !bytes.is_some_and(|bytes| (1..=LARGEST).contains(&bytes)) {
+        if !bytes.is_some_and(|bytes| (1..=MAX_IMAGE_ELEMENTS).contains(&bytes)) {
             let problem = format!(
-                "is {}, but an image must have from 1 to {LARGEST} numbers",
+                "is {}, but an image must have 1 to {MAX_IMAGE_ELEMENTS} elements",
                 shape_text(options.shape)
             );
-            return Err(DataError::Option { key: "data.shape", problem });
+            return Err(DataError::InvalidOption { key: "data.shape", problem });
         }
         let mut stream = Stream::new(options.seed, Purpose::Synthetic, u64::MAX, 0);
-        let noise = (0..NOISE).map(|_| (stream.below(64) as i8) - 31).collect();
+        let noise = (0..NOISE_LEN).map(|_| (stream.below(64) as i8) - 31).collect();
         let (shape, seed) = (options.shape, options.seed);
         Ok(Self { images, classes, shape, seed, delay, first: part << 32, noise })
     }
 
-    /// Classes in turn, so that each has as many images as any other.
+    /// Classes alternate, so that all have equally many images.
     fn class_of(&self, index: usize) -> usize {
         index % self.classes
     }
 
-    fn check(&self, index: usize) -> Result<(), DataError> {
+    fn check_index(&self, index: usize) -> Result<(), DataError> {
         if index < self.images {
             return Ok(());
         }
-        Err(DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.images })
+        Err(DataError::SampleOutOfRange { dataset: NAME.to_owned(), index, len: self.images })
     }
 }
 
@@ -130,39 +129,41 @@ impl Dataset for Synthetic {
     }
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
-        self.check(index)?;
+        self.check_index(index)?;
         Ok(self.class_of(index) as u32)
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.check(index)?;
+        self.check_index(index)?;
         if !self.delay.is_zero() {
             thread::sleep(self.delay);
         }
         let [channels, height, width] = self.shape;
         let class = self.class_of(index);
         let mut image = Stream::new(self.seed, Purpose::Synthetic, self.first + index as u64, 1);
-        // Half to whole strength.
+        // Half to full strength.
         let strength = 128 + image.below(129) as i32;
-        let mut at = image.below(NOISE as u32) as usize;
+        let mut at = image.below(NOISE_LEN as u32) as usize;
         let pixels = &mut scratch.decoded;
         pixels.clear();
         pixels.reserve(channels * height * width);
         for channel in 0..channels {
             for row in 0..height {
-                let cell_row = row * CELLS / height;
-                for cell in 0..CELLS {
-                    let place = ((channel * CELLS + cell_row) * CELLS + cell) as u32;
-                    let pattern = Stream::new(self.seed, Purpose::Synthetic, class as u64, 2).block(place)[0];
+                let cell_row = row * PATTERN_CELLS / height;
+                for cell in 0..PATTERN_CELLS {
+                    let cell_index = ((channel * PATTERN_CELLS + cell_row) * PATTERN_CELLS + cell) as u32;
+                    let pattern =
+                        Stream::new(self.seed, Purpose::Synthetic, class as u64, 2).block(cell_index)[0];
                     let level = (128 + ((((pattern >> 26) as i32 - 32) * strength) >> 8)) as i16;
-                    // The columns x whose cell, x × CELLS / width, is this one.
-                    let columns = (cell * width).div_ceil(CELLS)..((cell + 1) * width).div_ceil(CELLS);
+                    // The columns x whose cell, x × `PATTERN_CELLS` / width, is this one.
+                    let columns =
+                        (cell * width).div_ceil(PATTERN_CELLS)..((cell + 1) * width).div_ceil(PATTERN_CELLS);
                     let mut left = columns.len();
                     while left > 0 {
-                        let noise = &self.noise[at..NOISE.min(at + left)];
+                        let noise = &self.noise[at..NOISE_LEN.min(at + left)];
                         pixels.extend(noise.iter().map(|&noise| (level + i16::from(noise)) as u8));
                         left -= noise.len();
-                        at = (at + noise.len()) % NOISE;
+                        at = (at + noise.len()) % NOISE_LEN;
                     }
                 }
             }
@@ -170,7 +171,7 @@ impl Dataset for Synthetic {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: self.shape,
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: class as u32,
@@ -193,7 +194,8 @@ mod tests {
     use crate::stats;
 
     fn options(shape: [usize; 3]) -> OpenOptions {
-        let synthetic = Size { images: 40, validation_images: 20, classes: 4, ..Size::default() };
+        let synthetic =
+            SyntheticOptions { images: 40, validation_images: 20, classes: 4, ..SyntheticOptions::default() };
         OpenOptions { shape, synthetic, ..OpenOptions::default() }
     }
 
@@ -208,7 +210,7 @@ mod tests {
     fn pixels_are_a_function_of_seed_split_and_index() {
         let set = Synthetic::new(Split::Train, &options([3, 9, 7])).unwrap();
         assert_eq!((set.len(), set.classes(), set.sample_shape()), (40, 4, Some([3, 9, 7])));
-        assert_eq!(stats::survey(&set, 2).unwrap().samples_per_class, [10; 4]);
+        assert_eq!(stats::compute_stats(&set, 2).unwrap().samples_per_class, [10; 4]);
         let again = Synthetic::new(Split::Train, &options([3, 9, 7])).unwrap();
         let mut seen = std::collections::HashSet::new();
         for index in 0..40 {
@@ -223,19 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_has_its_pixels_and_none_wraps_around() {
+    fn fills_every_shape_without_wrapping_values() {
         for shape in [[1, 1, 1], [3, 2, 3], [1, 28, 28], [4, 33, 65], [3, 300, 400]] {
             let set = Synthetic::new(Split::Train, &options(shape)).unwrap();
-            let measured = stats::survey(&set, 2).unwrap().channels.unwrap();
+            let measured = stats::compute_stats(&set, 2).unwrap().channels.unwrap();
             assert_eq!(pixels(&set, 39).len(), shape.iter().product::<usize>());
             assert!(pixels(&set, 3).iter().all(|pixel| (64..=192).contains(pixel)), "{shape:?}");
             assert!(measured.mean.iter().all(|mean| (0.35..0.65).contains(mean)), "{measured:?}");
         }
     }
 
-    /// The mean image of a class tells a new image's class.
+    /// The nearest class mean predicts the class of new images.
     #[test]
-    fn classes_can_be_told_apart() {
+    fn classes_are_learnable() {
         let set = Synthetic::new(Split::Train, &options([3, 16, 16])).unwrap();
         let mut means = vec![vec![0f64; 3 * 256]; 4];
         for index in 0..40 {
@@ -256,16 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_key() {
-        let refuse = |options: OpenOptions| Synthetic::new(Split::Train, &options).unwrap_err().to_string();
-        let none = Size { images: 0, ..Size::default() };
+    fn rejects_invalid_options_by_key() {
+        let error = |options: OpenOptions| Synthetic::new(Split::Train, &options).unwrap_err().to_string();
+        let none = SyntheticOptions { images: 0, ..SyntheticOptions::default() };
         assert_eq!(
-            refuse(OpenOptions { synthetic: none, ..OpenOptions::default() }),
-            "data.synthetic.images: is 0, but must be from 1 to 4294967295"
+            error(OpenOptions { synthetic: none, ..OpenOptions::default() }),
+            "data.synthetic.images: is 0, expected 1 to 4294967295"
         );
         assert_eq!(
-            refuse(OpenOptions { shape: [3, usize::MAX, 2], ..OpenOptions::default() }),
-            format!("data.shape: is 3×{}×2, but an image must have from 1 to 1073741824 numbers", usize::MAX)
+            error(OpenOptions { shape: [3, usize::MAX, 2], ..OpenOptions::default() }),
+            format!("data.shape: is 3×{}×2, but an image must have 1 to 1073741824 elements", usize::MAX)
         );
     }
 }

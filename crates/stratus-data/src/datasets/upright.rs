@@ -1,76 +1,85 @@
-//! Annotations of images whose EXIF orientation turns them: of the image as it is shown, or as it is stored.
+//! The coordinate space of annotations of images with an EXIF orientation: the upright or the stored image.
 //!
-//! Programs that people annotate with show an image upright, and what they write is in coordinates of that.
-//! Loaders of the field (OpenCV's, Pillow's `exif_transpose`) turn the image and take annotations as they
-//! are: so does this one. Where the size that the annotations are for is the stored image's alone, they are
-//! of the stored image, and are turned with it. A size that is both (a half turn, a mirror image, a square)
-//! says nothing: then the field's rule holds.
+//! Annotation programs show an image upright and write coordinates of the upright image. Common loaders
+//! (OpenCV, Pillow's `exif_transpose`) turn the image upright and use annotations as they are; so does this
+//! one. If the size given by the annotations matches only the stored image, they refer to it and are rotated
+//! with it. If it matches both (a half turn, a mirror image, a square), the upright image is assumed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::transform::frame::{Orientation, PixelIndex};
 
-/// Which image annotations are of.
+/// The image that annotations refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
-    /// The image as it is stored.
+pub(super) enum CoordinateSpace {
+    /// The stored image.
     Stored,
-    /// The image as it is shown.
+    /// The upright image.
     Upright {
-        /// Whether their size says so; else the rule does.
+        /// True if the annotations' size proves it; false if it is assumed.
         certain: bool,
     },
 }
 
-/// Which image annotations of a size are of, both as height and width; `None` where they are of neither.
-pub(super) fn annotated(size: [usize; 2], stored: [usize; 2], orientation: Orientation) -> Option<Of> {
+/// The coordinate space of annotations for an image of `size` (H, W); `None` if it is neither the stored nor
+/// the upright image's size.
+pub(super) fn resolve_space(
+    size: [usize; 2],
+    stored: [usize; 2],
+    orientation: Orientation,
+) -> Option<CoordinateSpace> {
     if orientation == Orientation::default() {
-        return (size == stored).then_some(Of::Stored);
+        return (size == stored).then_some(CoordinateSpace::Stored);
     }
-    match (size == orientation.turned(stored), size == stored) {
-        (true, certain) => Some(Of::Upright { certain: !certain }),
-        (false, true) => Some(Of::Stored),
+    match (size == orientation.apply_to_size(stored), size == stored) {
+        (true, fits_stored) => Some(CoordinateSpace::Upright { certain: !fits_stored }),
+        (false, true) => Some(CoordinateSpace::Stored),
         (false, false) => None,
     }
 }
 
-/// Lays a mask of the upright image out as the stored image of this size is. `spare` is scratch memory.
-pub(super) fn store(mask: &mut [u8], stored: [usize; 2], orientation: Orientation, spare: &mut Vec<u8>) {
-    spare.clear();
-    spare.extend_from_slice(mask);
+/// Converts a mask of the upright image to the layout of the stored image.
+pub(super) fn to_stored_layout(
+    mask: &mut [u8],
+    stored: [usize; 2],
+    orientation: Orientation,
+    scratch: &mut Vec<u8>,
+) {
+    scratch.clear();
+    scratch.extend_from_slice(mask);
     let index = PixelIndex::new(orientation, stored);
-    let [_, width] = orientation.turned(stored);
-    for (row, classes) in spare.chunks_exact(width.max(1)).enumerate() {
+    let [_, width] = orientation.apply_to_size(stored);
+    for (row, classes) in scratch.chunks_exact(width.max(1)).enumerate() {
         for (column, class) in classes.iter().enumerate() {
-            mask[index.of(row, column)] = *class;
+            mask[index.at(row, column)] = *class;
         }
     }
 }
 
-/// The samples, of those that were read, whose annotations the rule has placed.
+/// The samples read so far whose annotations are only assumed to refer to the upright image.
 #[derive(Debug, Default)]
-pub(super) struct Assumed(Vec<AtomicBool>);
+pub(super) struct AssumedUpright(Vec<AtomicBool>);
 
-impl Assumed {
+impl AssumedUpright {
     pub(super) fn new(samples: usize) -> Self {
         Self((0..samples).map(|_| AtomicBool::new(false)).collect())
     }
 
-    /// Notes what a sample's annotations are of.
-    pub(super) fn note(&self, index: usize, of: Of) {
-        if of == (Of::Upright { certain: false })
-            && let Some(noted) = self.0.get(index)
+    /// Records the coordinate space of a sample.
+    pub(super) fn record(&self, index: usize, space: CoordinateSpace) {
+        if space == (CoordinateSpace::Upright { certain: false })
+            && let Some(assumed) = self.0.get(index)
         {
-            noted.store(true, Ordering::Relaxed);
+            assumed.store(true, Ordering::Relaxed);
         }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.0.iter().filter(|noted| noted.load(Ordering::Relaxed)).count()
+        self.0.iter().filter(|assumed| assumed.load(Ordering::Relaxed)).count()
     }
 
-    /// Bytes of memory.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Memory in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
         self.0.len() as u64
     }
 }
@@ -80,26 +89,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_say_which_image_is_meant_where_they_can() {
-        let of = |size, orientation| annotated(size, [32, 48], Orientation::from_exif(orientation));
-        assert_eq!(of([32, 48], 1), Some(Of::Stored));
-        assert_eq!(of([48, 32], 1), None);
+    fn resolves_the_coordinate_space_from_sizes() {
+        let resolve = |size, orientation| resolve_space(size, [32, 48], Orientation::from_exif(orientation));
+        assert_eq!(resolve([32, 48], 1), Some(CoordinateSpace::Stored));
+        assert_eq!(resolve([48, 32], 1), None);
         for orientation in 2..=4 {
-            assert_eq!(of([32, 48], orientation), Some(Of::Upright { certain: false }));
-            assert_eq!(of([48, 32], orientation), None);
+            assert_eq!(resolve([32, 48], orientation), Some(CoordinateSpace::Upright { certain: false }));
+            assert_eq!(resolve([48, 32], orientation), None);
         }
         for orientation in 5..=8 {
-            assert_eq!(of([32, 48], orientation), Some(Of::Stored));
-            assert_eq!(of([48, 32], orientation), Some(Of::Upright { certain: true }));
-            assert_eq!(of([48, 33], orientation), None);
-            let square = annotated([9, 9], [9, 9], Orientation::from_exif(orientation));
-            assert_eq!(square, Some(Of::Upright { certain: false }));
+            assert_eq!(resolve([32, 48], orientation), Some(CoordinateSpace::Stored));
+            assert_eq!(resolve([48, 32], orientation), Some(CoordinateSpace::Upright { certain: true }));
+            assert_eq!(resolve([48, 33], orientation), None);
+            let square = resolve_space([9, 9], [9, 9], Orientation::from_exif(orientation));
+            assert_eq!(square, Some(CoordinateSpace::Upright { certain: false }));
         }
     }
 
-    /// The upper left pixel of the upright image, and its neighbours, in the stored one.
+    /// The position of the upright image's pixels in the stored one.
     #[test]
-    fn masks_are_laid_out_as_images_are() {
+    fn lays_masks_out_like_stored_images() {
         let upright = [1, 2, 3, 4, 5, 6];
         for (orientation, expected) in [
             (1, [1, 2, 3, 4, 5, 6]),
@@ -113,22 +122,22 @@ mod tests {
         ] {
             let orientation = Orientation::from_exif(orientation);
             let mut mask = upright.to_vec();
-            store(&mut mask, orientation.turned([2, 3]), orientation, &mut Vec::new());
+            to_stored_layout(&mut mask, orientation.apply_to_size([2, 3]), orientation, &mut Vec::new());
             assert_eq!(mask, expected, "{orientation:?}");
         }
     }
 
     #[test]
-    fn samples_are_counted_once() {
-        let assumed = Assumed::new(3);
-        for (index, of) in [
-            (0, Of::Stored),
-            (1, Of::Upright { certain: true }),
-            (2, Of::Upright { certain: false }),
-            (2, Of::Upright { certain: false }),
-            (9, Of::Upright { certain: false }),
+    fn counts_each_sample_once() {
+        let assumed = AssumedUpright::new(3);
+        for (index, space) in [
+            (0, CoordinateSpace::Stored),
+            (1, CoordinateSpace::Upright { certain: true }),
+            (2, CoordinateSpace::Upright { certain: false }),
+            (2, CoordinateSpace::Upright { certain: false }),
+            (9, CoordinateSpace::Upright { certain: false }),
         ] {
-            assumed.note(index, of);
+            assumed.record(index, space);
         }
         assert_eq!(assumed.count(), 1);
     }

@@ -4,14 +4,15 @@ use crate::transform::frame::Orientation;
 
 const ORIENTATION: u16 = 0x0112;
 
-/// The orientation in an EXIF block; upright where there is none or the block is damaged: metadata should not
-/// make a photograph unusable.
+/// The orientation in an EXIF block; upright if there is none or the block is damaged, because metadata
+/// should not make a photograph unusable.
 pub(super) fn orientation(exif: &[u8]) -> Orientation {
     Orientation::from_exif(value(exif).unwrap_or(1))
 }
 
-/// The orientation's number. It should be a SHORT, once; cameras and programs write integers of other widths
-/// and other counts too, of which the first is taken. Where the tag is there twice, the last counts.
+/// The value of the orientation tag. It should be a single SHORT, but cameras and programs also write
+/// integers of other widths and counts, of which the first is used. If the tag occurs several times, the last
+/// counts.
 fn value(exif: &[u8]) -> Option<u16> {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let little = match exif.get(..4)? {
@@ -29,7 +30,7 @@ fn value(exif: &[u8]) -> Option<u16> {
     (0..entries)
         .map_while(|entry| {
             let at = directory.checked_add(2 + entry * 12)?;
-            // A cut entry ends the directory.
+            // A truncated entry ends the directory.
             exif.get(at..at.checked_add(12)?)?;
             Some(at)
         })
@@ -37,17 +38,17 @@ fn value(exif: &[u8]) -> Option<u16> {
         .filter_map(|at| {
             let width = width_of(number(at + 2, 2)?)?;
             let bytes = number(at + 4, 4)?.checked_mul(width as u64)?;
-            // Values of more than four bytes are elsewhere, where the entry says.
-            let place = if bytes > 4 { usize::try_from(number(at + 8, 4)?).ok()? } else { at + 8 };
-            // All of them must be there, and there must be some: else it is the entry that is damaged.
-            exif.get(place..place.checked_add(usize::try_from(bytes).ok()?)?)
+            // Values of more than four bytes are stored at the offset in the entry.
+            let offset = if bytes > 4 { usize::try_from(number(at + 8, 4)?).ok()? } else { at + 8 };
+            // All values must be present, and at least one: else the entry is damaged.
+            exif.get(offset..offset.checked_add(usize::try_from(bytes).ok()?)?)
                 .filter(|all| !all.is_empty())?;
-            u16::try_from(number(place, width)?).ok()
+            u16::try_from(number(offset, width)?).ok()
         })
         .last()
 }
 
-/// The bytes of an integer of a type (TIFF 6.0, section 2; LONG8 as in BigTIFF).
+/// The width in bytes of an integer type (TIFF 6.0, section 2; LONG8 as in BigTIFF).
 fn width_of(kind: u64) -> Option<usize> {
     match kind {
         // BYTE, SBYTE, UNDEFINED.
@@ -68,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn both_byte_orders_are_read() {
+    fn reads_both_byte_orders() {
         let little = b"II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x01\0\0\0abcd\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
         let big = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0";
         assert_eq!(orientation(little), Orientation::from_exif(6));
@@ -80,7 +81,7 @@ mod tests {
 
     /// An integer of any width, in both byte orders, in place or elsewhere.
     #[test]
-    fn the_orientation_may_be_an_integer_of_any_width() {
+    fn reads_integers_of_any_width() {
         for little in [true, false] {
             let number = |value: u64, width: usize| {
                 let bytes = value.to_be_bytes()[8 - width..].to_vec();
@@ -89,13 +90,13 @@ mod tests {
             let file = |kind: u64, width: usize, count: u64| {
                 let value = number(6, width);
                 let many = value.iter().copied().cycle().take(width * count.clamp(1, 9) as usize).collect();
-                let (inline, behind): (Vec<u8>, Vec<u8>) =
+                let (inline, external): (Vec<u8>, Vec<u8>) =
                     if width as u64 * count.max(1) > 4 { (number(26, 4), many) } else { (many, Vec::new()) };
                 let mut inline = inline;
                 inline.resize(4, 0);
                 let magic = if little { b"II*\0" } else { b"MM\0*" };
                 let parts = [number(8, 4), number(1, 2), number(0x112, 2), number(kind, 2), number(count, 4)];
-                [magic.to_vec(), parts.concat(), inline, number(0, 4), behind].concat()
+                [magic.to_vec(), parts.concat(), inline, number(0, 4), external].concat()
             };
             for (kind, width) in [(1, 1), (6, 1), (7, 1), (3, 2), (8, 2), (4, 4), (9, 4), (16, 8), (17, 8)] {
                 for count in [0, 1, 2, 3, 9] {
@@ -113,7 +114,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..80), big in any::<bool>()) {
+        fn arbitrary_bytes_never_panic(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..80),
+            big in any::<bool>(),
+        ) {
             let _ = orientation(&bytes);
             let magic = if big { b"MM\0*" } else { b"II*\0" };
             bytes.splice(..0, magic.iter().copied());

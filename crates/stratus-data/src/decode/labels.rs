@@ -1,10 +1,10 @@
-//! Label images: PNG files whose pixels are class numbers or colours. Samples are returned as stored, with
-//! what the file says of them: palettes are not resolved, and few bits are not scaled to eight. What they
-//! mean is the data set's to say (`datasets/coding.rs`).
+//! Label images: PNG files whose pixels are class indices or colours. Samples are returned as stored, with
+//! the type of the file: palettes are not resolved, and samples of fewer than 8 bits are not scaled. Their
+//! meaning depends on the data set (`datasets/label_encoding.rs`).
 
 use png::{BitDepth, ColorType, Transformations};
 
-use super::{Format, LONGEST_SIDE, pixel_bytes, png::finish, png::open};
+use super::{Format, MAX_SIDE_PIXELS, pixel_bytes, png::finish, png::open};
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,28 +14,30 @@ pub(crate) struct LabelImage {
     pub width: usize,
 }
 
-/// By the file's type. Transparency is dropped.
+/// The pixels by the type of the file. Transparency is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LabelPixels {
     /// One grey sample per pixel, of 1, 2, 4 or 8 bits.
     Grey { bits: u8 },
-    /// One place in the palette per pixel, and the palette: red, green and blue of each place.
+    /// One palette index per pixel, and the colours of the palette.
     Palette(Vec<[u8; 3]>),
     /// Three bytes per pixel: RGB.
     Colours,
 }
 
-/// Decodes a label image into `out`, which is resized. Samples of 16 bits become 8 where none is lost:
-/// numbers below 256, or 8 bits that were scaled to 16.
+/// Decodes a label image into `out`, which is resized. Samples of 16 bits become 8 if nothing is lost:
+/// indices below 256, or 8 bits that were scaled to 16.
 pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage, String> {
-    if Format::of(file)? == Format::Jpeg {
-        return Err("a JPEG file, whose pixels are not exact; label images are PNG files".to_owned());
+    if Format::detect(file)? == Format::Jpeg {
+        return Err("label images must be PNG; JPEG is lossy".to_owned());
     }
     let mut reader = open(file, Transformations::IDENTITY)?;
-    let failed = |error| format!("the PNG cannot be decoded: {error}");
+    let failed = |error| format!("cannot decode the PNG: {error}");
     let (height, width) = (reader.info().height as usize, reader.info().width as usize);
-    if height.max(width) > LONGEST_SIDE {
-        return Err(format!("the image is {height}×{width}: longer than {LONGEST_SIDE} pixels"));
+    if height.max(width) > MAX_SIDE_PIXELS {
+        return Err(format!(
+            "the image is {height}×{width}, but the maximum side is {MAX_SIDE_PIXELS} pixels"
+        ));
     }
     let (colour, depth) = reader.output_color_type();
     let (stored, channels) = match colour {
@@ -67,25 +69,25 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     }
     let kept = channels * bytes;
     if stored > kept {
-        // Drops transparency in place, from the front: reads never fall behind writes.
+        // Drops transparency in place, from the front, so that reads stay ahead of writes.
         for pixel in 0..height * width {
             out.copy_within(pixel * stored..pixel * stored + kept, pixel * kept);
         }
         out.truncate(height * width * kept);
     }
     if bits == 16 {
-        halve(out, pixels != LabelPixels::Colours)?;
+        narrow_to_8_bits(out, pixels != LabelPixels::Colours)?;
     }
     Ok(LabelImage { pixels, height, width })
 }
 
-/// Makes samples of 8 bits of samples of 16, in place: the high bytes where each is the low byte too, which
-/// is how 8 bits are scaled to 16 (PNG, third edition, 12.4); the low bytes of `numbers` below 256.
-fn halve(samples: &mut Vec<u8>, numbers: bool) -> Result<(), String> {
+/// Narrows 16-bit samples to 8 bits in place: to the high bytes if each equals the low byte, which is how 8
+/// bits are scaled to 16 (PNG, third edition, 12.4); to the low bytes of `indices` below 256.
+fn narrow_to_8_bits(samples: &mut Vec<u8>, indices: bool) -> Result<(), String> {
     let (pairs, _) = samples.as_chunks::<2>();
     let scaled = pairs.iter().all(|[high, low]| high == low);
-    if !(scaled || numbers && pairs.iter().all(|[high, _]| *high == 0)) {
-        return Err("a PNG with 16 bits a channel; label images have 8 or fewer".to_owned());
+    if !(scaled || indices && pairs.iter().all(|[high, _]| *high == 0)) {
+        return Err("PNG with 16 bits per channel, expected 8 or fewer".to_owned());
     }
     for at in 0..samples.len() / 2 {
         samples[at] = samples[2 * at + 1];
@@ -95,7 +97,7 @@ fn halve(samples: &mut Vec<u8>, numbers: bool) -> Result<(), String> {
 }
 
 /// Expands pixels of 1, 2 or 4 bits to bytes, highest bits first, rows padded to whole bytes. In place, from
-/// the back: reads never fall behind writes.
+/// the back, so that reads stay ahead of writes.
 fn unpack(pixels: &mut [u8], height: usize, width: usize, bits: usize) {
     let row_bytes = (width * bits).div_ceil(8);
     for y in (0..height).rev() {
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_is_stored_whatever_the_depth_or_palette() {
+    fn returns_stored_values_at_every_depth_and_palette() {
         for (depth, bits) in
             [(BitDepth::One, 1), (BitDepth::Two, 2), (BitDepth::Four, 4), (BitDepth::Eight, 8)]
         {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn transparency_is_dropped() {
+    fn drops_transparency() {
         let (image, pixels) =
             decoded(&png(ColorType::Rgba, BitDepth::Eight, [1, 2], &[1, 2, 3, 255, 4, 5, 6, 0]));
         assert_eq!((image.pixels, pixels), (LabelPixels::Colours, vec![1, 2, 3, 4, 5, 6]));
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_bits_become_eight_where_none_is_lost() {
+    fn narrows_16_bits_only_without_loss() {
         let deep = |colour, data: &[u8]| {
             let pixel = colour_channels(colour) * 2;
             let mut out = Vec::new();
@@ -203,16 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_exact_is_refused() {
-        let refused = |file: &[u8]| decode_labels(file, &mut Vec::new()).unwrap_err();
+    fn rejects_lossy_label_images() {
+        let error = |file: &[u8]| decode_labels(file, &mut Vec::new()).unwrap_err();
         assert_eq!(
-            refused(&png(ColorType::Grayscale, BitDepth::Sixteen, [1, 1], &[1, 2])),
-            "a PNG with 16 bits a channel; label images have 8 or fewer"
+            error(&png(ColorType::Grayscale, BitDepth::Sixteen, [1, 1], &[1, 2])),
+            "PNG with 16 bits per channel, expected 8 or fewer"
         );
-        assert_eq!(
-            refused(&[0xff, 0xd8, 0xff, 0xe0]),
-            "a JPEG file, whose pixels are not exact; label images are PNG files"
-        );
+        assert_eq!(error(&[0xff, 0xd8, 0xff, 0xe0]), "label images must be PNG; JPEG is lossy");
         let whole = png(ColorType::Grayscale, BitDepth::Eight, [9, 9], &[3; 81]);
         for end in 0..whole.len() {
             assert!(decode_labels(&whole[..end], &mut Vec::new()).is_err(), "{end}");

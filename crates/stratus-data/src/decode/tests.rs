@@ -1,11 +1,11 @@
-//! Image files of every kind against what Pillow decodes from them, and damaged ones.
+//! Compares image files of every kind with Pillow, and tests damaged ones.
 
 use super::*;
-use crate::transform::frame::Reduction;
+use crate::transform::frame::DctScale;
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
-use stratus_testing::jpeg::{Scans, Sketch};
+use stratus_testing::jpeg::{ScanOrder, SyntheticJpeg};
 
 const FILES: [&str; 11] = [
     "colour.jpg",
@@ -25,8 +25,8 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images").join(name)).unwrap()
 }
 
-/// With each library for JPEG files. Where libjpeg-turbo has a place in the repository it must be there:
-/// nothing is skipped in silence.
+/// A decoder for each JPEG library. On platforms for which the repository has libjpeg-turbo it must be
+/// present: nothing is skipped silently.
 fn decoders() -> Vec<ImageDecoder> {
     let mut libraries = vec![JpegLibrary::Zune];
     match stratus_jpeg::find() {
@@ -39,14 +39,14 @@ fn decoders() -> Vec<ImageDecoder> {
     libraries.iter().map(ImageDecoder::new).collect()
 }
 
-/// The pixels, upright.
+/// Decodes to upright pixels.
 fn upright(images: &mut ImageDecoder, file: &[u8]) -> (Vec<u8>, [usize; 3]) {
     let mut pixels = Vec::new();
     let Decoded { shape, orientation, .. } = images.decode(file, &mut pixels).unwrap();
     let sample = crate::datasets::Sample {
         pixels: &pixels,
         shape,
-        reduced: None,
+        dct_scaled: None,
         order: crate::transform::pixels::PixelOrder::Interleaved,
         orientation,
         label: 0,
@@ -55,14 +55,15 @@ fn upright(images: &mut ImageDecoder, file: &[u8]) -> (Vec<u8>, [usize; 3]) {
     let [height, width] = sample.upright_size();
     let window =
         crate::transform::frame::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };
-    let view = crate::transform::frame::View { window, turn: None };
-    let mut framer = crate::transform::frame::Framer::default();
-    let upright = framer.cut(&sample, view, [shape[0], height, width]).unwrap().pixels.to_vec();
+    let view = crate::transform::frame::CropView { window, rotation: None };
+    let mut crop_resizer = crate::transform::frame::CropResizer::default();
+    let upright =
+        crop_resizer.crop_and_resize(&sample, view, [shape[0], height, width]).unwrap().pixels.to_vec();
     (upright, [shape[0], height, width])
 }
 
 #[test]
-fn every_kind_of_file_has_the_pixels_that_pillow_finds() {
+fn decodes_every_kind_of_file_like_pillow() {
     for (name, mut images) in
         FILES.into_iter().flat_map(|name| decoders().into_iter().map(move |images| (name, images)))
     {
@@ -72,24 +73,25 @@ fn every_kind_of_file_has_the_pixels_that_pillow_finds() {
         let size = if name == "turned.jpg" { [24, 16] } else { [16, 24] };
         assert_eq!(shape, [channels, size[0], size[1]], "{name}");
         assert_eq!(pixels.len(), expected.len(), "{name}");
-        // The JPEG libraries round differently; PNG has one answer.
-        let most = if name.ends_with(".jpg") { 3 } else { 0 };
-        let worst = worst(&pixels, &expected);
-        assert!(worst <= most, "{name}: {worst} by {images:?}");
+        // The JPEG libraries round differently; PNG is exact.
+        let tolerance = if name.ends_with(".jpg") { 3 } else { 0 };
+        let worst = max_difference(&pixels, &expected);
+        assert!(worst <= tolerance, "{name}: {worst} by {images:?}");
     }
 }
 
-fn worst(some: &[u8], others: &[u8]) -> u8 {
-    some.iter().zip(others).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
+fn max_difference(one: &[u8], other: &[u8]) -> u8 {
+    one.iter().zip(other).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
 }
 
-/// Whatever a file says of its colours, the libraries understand the same.
+/// All libraries interpret the declared colours alike.
 #[test]
-fn the_libraries_differ_by_rounding() {
+fn jpeg_libraries_differ_by_rounding_only() {
     for (colours, adobe) in [(1, None), (3, None), (3, Some(0)), (3, Some(1)), (4, Some(0)), (4, Some(2))] {
-        for scans in [Scans::Together, Scans::Progressive] {
+        for scans in [ScanOrder::Interleaved, ScanOrder::Progressive] {
             let factors = vec![(1, 1); colours];
-            let file = Sketch { height: 61, width: 83, factors, scans, restart: 0, adobe, seed: 5 }.write();
+            let file =
+                SyntheticJpeg { height: 61, width: 83, factors, scans, restart: 0, adobe, seed: 5 }.write();
             let decoded = decoders().into_iter().map(|mut images| {
                 let mut pixels = Vec::new();
                 (images.decode(&file, &mut pixels).unwrap(), pixels)
@@ -97,16 +99,16 @@ fn the_libraries_differ_by_rounding() {
             let decoded: Vec<_> = decoded.collect();
             for (described, pixels) in &decoded {
                 assert_eq!(described.shape, [colours.min(3), 61, 83]);
-                let worst = worst(pixels, &decoded[0].1);
+                let worst = max_difference(pixels, &decoded[0].1);
                 assert!(worst <= 3, "{colours} colours, {adobe:?}: {worst}");
             }
         }
     }
 }
 
-/// What an orientation is for: without it the turned fixture is another image.
+/// Without its orientation, the rotated fixture is another image.
 #[test]
-fn orientation_is_passed_on() {
+fn returns_the_exif_orientation() {
     for mut images in decoders() {
         let mut pixels = Vec::new();
         let decoded = images.decode(&fixture("turned.jpg"), &mut pixels).unwrap();
@@ -116,14 +118,14 @@ fn orientation_is_passed_on() {
 }
 
 #[test]
-fn a_region_is_that_of_the_whole_image() {
+fn decoded_regions_match_the_whole_image() {
     for (name, unit) in [
         ("tall_444.jpg", 8),
         ("tall_422.jpg", 8),
         ("tall_420.jpg", 16),
         ("tall_420_optimised.jpg", 16),
         ("tall_grey.jpg", 8),
-        // Each scan has something of every row.
+        // Each scan contains data of every row.
         ("tall_progressive.jpg", 150),
     ] {
         for mut images in decoders() {
@@ -136,8 +138,7 @@ fn a_region_is_that_of_the_whole_image() {
             for end in [0, 1, unit - 1, unit, unit + 1, 50, 100, 149, 150, 1000] {
                 for columns in [0..40, 0..3, 17..19, 30..40] {
                     let first = end.min(height) / 2;
-                    let region =
-                        Region { rows: first..end, columns: columns.clone(), reduction: Reduction::Whole };
+                    let region = Region { rows: first..end, columns: columns.clone(), scale: DctScale::Full };
                     part.fill(0x5a);
                     assert_eq!(
                         images.decode_region(&mut file, &mut part, &|_| region.clone()).unwrap(),
@@ -150,9 +151,9 @@ fn a_region_is_that_of_the_whole_image() {
                         "{name}: {rows} for {end}"
                     );
                     for row in first..end.min(height) {
-                        let place =
+                        let range =
                             (row * width + columns.start) * channels..(row * width + columns.end) * channels;
-                        assert_eq!(part[place.clone()], whole[place], "{name}: row {row} of {region:?}");
+                        assert_eq!(part[range.clone()], whole[range], "{name}: row {row} of {region:?}");
                     }
                 }
             }
@@ -161,7 +162,7 @@ fn a_region_is_that_of_the_whole_image() {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_an_error() {
+fn rejects_files_truncated_anywhere() {
     for mut images in decoders() {
         for name in FILES {
             let file = fixture(name);
@@ -170,28 +171,28 @@ fn a_file_cut_anywhere_is_an_error() {
                 let cut = &file[..end];
                 assert!(images.decode(cut, &mut pixels).is_err(), "{name} cut at {end} of {}", file.len());
                 let mut cut = cut.to_vec();
-                let first = Region { rows: 0..1, columns: 0..1, reduction: Reduction::Whole };
+                let first = Region { rows: 0..1, columns: 0..1, scale: DctScale::Full };
                 assert!(
                     images.decode_region(&mut cut, &mut pixels, &|_| first.clone()).is_err(),
                     "{name} cut at {end}"
                 );
-                let looks = images.looks_whole(&cut, &cut, end);
-                assert!(!matches!(looks, Ok(Some(_))), "{name} cut at {end}");
+                let probed = images.probe_ends(&cut, &cut, end);
+                assert!(!matches!(probed, Ok(Some(_))), "{name} cut at {end}");
             }
             let [_, height, width] = images.decode(&file, &mut pixels).unwrap().shape;
-            assert_eq!(images.looks_whole(&file, &file, file.len()), Ok(Some([height, width])), "{name}");
+            assert_eq!(images.probe_ends(&file, &file, file.len()), Ok(Some([height, width])), "{name}");
         }
     }
 }
 
-/// Bytes between the segments of a header, which libjpeg passes over with a warning: the same pixels.
+/// Bytes between the segments of a header, which libjpeg skips with a warning: the pixels are the same.
 #[test]
-fn stray_bytes_between_segments_are_passed_over() {
+fn skips_stray_bytes_between_jpeg_segments() {
     for name in ["colour.jpg", "grey.jpg", "progressive.jpg", "turned.jpg", "tall_420.jpg"] {
         let file = fixture(name);
         let mut begins = Vec::new();
         let mut at = 2;
-        // Every segment up to the first scan, of a file that has none between them.
+        // All segments up to the first scan of a file without stray bytes.
         while file[at + 1] != 0xda {
             begins.push(at);
             at += 2 + usize::from(u16::from_be_bytes([file[at + 2], file[at + 3]]));
@@ -201,28 +202,28 @@ fn stray_bytes_between_segments_are_passed_over() {
             let mut expected = Vec::new();
             let described = images.decode(&file, &mut expected).unwrap();
             for stray in [&b"\0"[..], b"\0\0\0\0", b"abc", b"\xff\xff\xff", b"\x07\xff\0\x07"] {
-                // The first bytes of a file tell its format.
+                // The first bytes identify the format.
                 for &begin in &begins[1..] {
                     let mut damaged = [&file[..begin], stray, &file[begin..]].concat();
                     let mut pixels = Vec::new();
-                    let what = format!("{name}: {stray:?} at {begin} by {images:?}");
-                    assert_eq!(images.decode(&damaged, &mut pixels), Ok(described), "{what}");
-                    assert_eq!(pixels, expected, "{what}");
-                    let whole = Region::of(described.shape);
+                    let context = format!("{name}: {stray:?} at {begin} by {images:?}");
+                    assert_eq!(images.decode(&damaged, &mut pixels), Ok(described), "{context}");
+                    assert_eq!(pixels, expected, "{context}");
+                    let whole = Region::whole(described.shape);
                     let region = images.decode_region(&mut damaged, &mut pixels, &|_| whole.clone());
-                    assert_eq!((region, &pixels), (Ok(described), &expected), "{what}");
+                    assert_eq!((region, &pixels), (Ok(described), &expected), "{context}");
                     let [_, height, width] = described.shape;
-                    let looks = images.looks_whole(&damaged, &damaged, damaged.len());
-                    assert_eq!(looks, Ok(Some([height, width])), "{what}");
+                    let probed = images.probe_ends(&damaged, &damaged, damaged.len());
+                    assert_eq!(probed, Ok(Some([height, width])), "{context}");
                 }
             }
         }
     }
 }
 
-/// A PNG's last chunk with another sum, and chunks behind the image that cannot be: no pixel depends on them.
+/// A last chunk with another checksum, and invalid chunks after the image: no pixel depends on them.
 #[test]
-fn chunks_behind_the_image_do_not_matter_but_must_be_there() {
+fn requires_but_ignores_trailing_chunks() {
     let file = fixture("colour_png.png");
     let mut images = ImageDecoder::default();
     let (mut expected, mut pixels) = (Vec::new(), Vec::new());
@@ -232,7 +233,7 @@ fn chunks_behind_the_image_do_not_matter_but_must_be_there() {
     let with = |chunk: &[u8]| [&file[..end], chunk, &file[end..]].concat();
     let unknown = with(b"\0\0\0\x01qqqq\x07\0\0\0\0");
     let needed = images.decode(&with(b"\0\0\0\0QqQq\0\0\0\0"), &mut pixels).unwrap_err();
-    assert!(needed.contains("it needs the chunk QqQq"), "{needed}");
+    assert!(needed.contains("unsupported critical chunk QqQq"), "{needed}");
     for damaged in [wrong_sum, unknown] {
         assert_eq!(images.decode(&damaged, &mut pixels), Ok(described));
         assert_eq!(pixels, expected);
@@ -240,20 +241,19 @@ fn chunks_behind_the_image_do_not_matter_but_must_be_there() {
             assert!(images.decode(&damaged[..cut], &mut pixels).is_err(), "{cut}");
         }
     }
-    // The sum of the pixels, which is the last of the image's data, behind which are the chunk's sum and
-    // IEND.
-    let mut wrong = file.clone();
-    wrong[end - 5] ^= 1;
+    // The checksum of the pixels, which ends the image data, before the chunk's checksum and IEND.
+    let mut damaged = file.clone();
+    damaged[end - 5] ^= 1;
     let begin = file.windows(4).position(|kind| kind == b"IDAT").unwrap();
-    let sum = crc(&wrong[begin..end - 4]);
-    wrong[end - 4..end].copy_from_slice(&sum.to_be_bytes());
-    let message = images.decode(&wrong, &mut pixels).unwrap_err();
+    let sum = crc(&damaged[begin..end - 4]);
+    damaged[end - 4..end].copy_from_slice(&sum.to_be_bytes());
+    let message = images.decode(&damaged, &mut pixels).unwrap_err();
     assert!(message.contains("deflate"), "{message}");
 }
 
-/// Image data in two runs: the second is none, whether it is missed or not.
+/// Image data in two runs: the second is ignored, whether it is needed or not.
 #[test]
-fn image_data_end_at_another_chunk() {
+fn image_data_end_at_the_first_other_chunk() {
     let file = fixture("colour_png.png");
     let mut images = ImageDecoder::default();
     let (mut expected, mut pixels) = (Vec::new(), Vec::new());
@@ -276,29 +276,29 @@ fn image_data_end_at_another_chunk() {
     assert_eq!(pixels, expected);
 }
 
-/// A palette that no pixel refers to, and is none.
+/// An invalid palette that no pixel refers to.
 #[test]
-fn chunks_that_are_not_needed_are_passed_over() {
+fn ignores_damaged_unneeded_chunks() {
     let file = fixture("colour_png.png");
     let mut images = ImageDecoder::default();
     let (mut expected, mut pixels) = (Vec::new(), Vec::new());
     let described = images.decode(&file, &mut expected).unwrap();
     let empty = b"\0\0\0\0PLTE\x4b\xa8\x89\x55";
     assert_eq!(u32::from_be_bytes(empty[8..].try_into().unwrap()), crc(b"PLTE"));
-    // Behind the header, which takes 25 bytes.
+    // After the header, which takes 25 bytes.
     let with = [&file[..8 + 25], empty, &file[8 + 25..]].concat();
     assert_eq!(images.decode(&with, &mut pixels), Ok(described));
     assert_eq!(pixels, expected);
     let wrong_sum = [&file[..8 + 25], &empty[..11], &[7], &file[8 + 25..]].concat();
     assert!(images.decode(&wrong_sum, &mut pixels).is_err());
-    // Where pixels refer to it, it is needed.
+    // If pixels refer to the palette, it is needed.
     let indexed = fixture("palette.png");
     assert!(images.decode(&with_palette(&indexed, 0), &mut pixels).is_err());
 }
 
-/// Padding behind the end of the image.
+/// Padding after the end of the image.
 #[test]
-fn bytes_behind_the_end_are_passed_over() {
+fn ignores_bytes_after_the_end() {
     for name in ["colour.jpg", "grey.jpg", "colour_png.png"] {
         for mut images in decoders() {
             let (mut expected, mut pixels) = (Vec::new(), Vec::new());
@@ -325,13 +325,13 @@ fn bytes_behind_the_end_are_passed_over() {
 }
 
 #[test]
-fn what_is_no_image_is_told() {
+fn rejects_non_images() {
     let mut pixels = Vec::new();
     let mut problem = |file: &[u8]| ImageDecoder::default().decode(file, &mut pixels).unwrap_err();
     assert_eq!(problem(b""), "the file is empty");
     assert_eq!(problem(b"GIF89a"), "neither a JPEG nor a PNG file");
     let mut huge = fixture("colour_png.png");
-    // Width and height of the header, and its checksum.
+    // Sets width and height of the header, and its checksum.
     huge[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
     let sum = crc(&huge[12..29]);
     huge[29..33].copy_from_slice(&sum.to_be_bytes());
@@ -340,7 +340,7 @@ fn what_is_no_image_is_told() {
 }
 
 #[test]
-fn which_library_decoded_is_known_once_there_was_a_jpeg() {
+fn reports_the_jpeg_library_after_the_first_jpeg() {
     for mut images in decoders() {
         let mut pixels = Vec::new();
         images.decode(&fixture("colour_png.png"), &mut pixels).unwrap();
@@ -351,7 +351,7 @@ fn which_library_decoded_is_known_once_there_was_a_jpeg() {
     }
 }
 
-/// The checksum of PNG's chunks (ISO 3309), bit by bit.
+/// The checksum of PNG chunks (ISO 3309), bit by bit.
 fn crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 })
@@ -360,13 +360,13 @@ fn crc(bytes: &[u8]) -> u32 {
 
 proptest! {
     #[test]
-    fn damaged_files_do_not_panic(
-        which in 0..FILES.len(),
+    fn damaged_files_never_panic(
+        file_index in 0..FILES.len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
-        let mut file = fixture(FILES[which]);
-        for (place, byte) in changes {
-            let at = place.index(file.len());
+        let mut file = fixture(FILES[file_index]);
+        for (position, byte) in changes {
+            let at = position.index(file.len());
             file[at] = byte;
         }
         for mut images in decoders() {
@@ -374,12 +374,12 @@ proptest! {
             if let Ok(decoded) = images.decode(&file, &mut pixels) {
                 prop_assert_eq!(pixels.len(), decoded.shape.iter().product::<usize>());
             }
-            let _ = images.looks_whole(&file, &file, file.len());
+            let _ = images.probe_ends(&file, &file, file.len());
         }
     }
 }
 
-/// The PNG with a palette of so many bytes.
+/// The PNG with a palette of `bytes` bytes.
 fn with_palette(file: &[u8], bytes: usize) -> Vec<u8> {
     let at = file.windows(4).position(|kind| kind == b"PLTE").unwrap();
     let length = u32::from_be_bytes(file[at - 4..at].try_into().unwrap()) as usize;
@@ -390,7 +390,7 @@ fn with_palette(file: &[u8], bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_palette_has_whole_colours() {
+fn rejects_incomplete_palette_entries() {
     let file = fixture("palette.png");
     for bytes in 1..=50 {
         let damaged = with_palette(&file, bytes);

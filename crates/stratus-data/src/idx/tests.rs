@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const IMAGES: Expectation = Expectation { element: IdxElement::U8, dimensions: 3 };
+const IMAGES: ExpectedFormat = ExpectedFormat { element: IdxElement::U8, dimensions: 3 };
 
 fn image_file(dimensions: &[usize]) -> Vec<u8> {
     let mut bytes = header(IdxElement::U8, dimensions);
@@ -24,26 +24,26 @@ fn parse_images(bytes: &[u8]) -> Result<Idx, IdxError> {
 }
 
 #[test]
-fn plain_and_gzipped_give_the_same() {
+fn reads_plain_and_gzipped_files_alike() {
     let file = image_file(&[3, 2, 4]);
     let plain = parse_images(&file).unwrap();
     assert_eq!(plain.dimensions, [3, 2, 4]);
     assert_eq!(plain.data, file[16..]);
     assert_eq!(plain.sha256(), sha256_hex([file.as_slice()]));
     assert_eq!(parse_images(&gzip(&file)).unwrap(), plain);
-    // RFC 1952 lets a file consist of several members.
+    // A gzip file may consist of several members (RFC 1952).
     let halves = [gzip(&file[..11]), gzip(&file[11..])].concat();
     assert_eq!(parse_images(&halves).unwrap(), plain);
 }
 
 #[test]
-fn an_empty_file_of_images_is_well_formed() {
+fn accepts_zero_images() {
     assert_eq!(parse_images(&image_file(&[0, 28, 28])).unwrap().data.len(), 0);
 }
 
-/// Every defect, by its message.
+/// Checks the message of every defect.
 #[test]
-fn defects_are_told_apart() {
+fn reports_each_defect_by_its_own_error() {
     let file = image_file(&[3, 2, 4]);
     let with = |index: usize, value: u8| {
         let mut changed = file.clone();
@@ -71,40 +71,44 @@ fn defects_are_told_apart() {
             gzip(&file[..39]),
             "images: truncated: 39 bytes unpacked, expected 40; fetch it again",
         ),
-        ("longer", longer.clone(), "images: goes on after the 40 bytes its header declares; fetch it again"),
+        (
+            "longer",
+            longer.clone(),
+            "images: longer than the 40 bytes that its header declares; fetch it again",
+        ),
         (
             "longer in gzip",
             gzip(&longer),
-            "images: goes on after the 40 bytes its header declares; fetch it again",
+            "images: longer than the 40 bytes that its header declares; fetch it again",
         ),
         (
             "magic",
             with(0, 1),
-            "images: not an idx file: it begins with bytes [01, 00, 08, 03], expected 00 00 and an element \
+            "images: not an idx file: begins with bytes [01, 00, 08, 03], expected 00 00 and an element \
              type; check the path",
         ),
         (
             "unknown type",
             with(2, 10),
-            "images: not an idx file: it begins with bytes [00, 00, 0a, 03], expected 00 00 and an element \
+            "images: not an idx file: begins with bytes [00, 00, 0a, 03], expected 00 00 and an element \
              type; check the path",
         ),
         (
             "other type",
             with(2, 0x0d),
             "images: holds 32-bit floats (0x0d), expected unsigned bytes (0x08); check that images and \
-             labels are not exchanged",
+             labels are not swapped",
         ),
         (
             "dimensions",
             with(3, 1),
-            "images: has 1 dimensions, expected 3; check that images and labels are not exchanged",
+            "images: has 1 dimensions, expected 3; check that images and labels are not swapped",
         ),
         (
             "absurd size",
             header(IdxElement::U8, &[u32::MAX as usize; 3]),
-            "images: the header declares [4294967295, 4294967295, 4294967295] × 1 bytes, more than the 4 GiB \
-             that are accepted; the file is damaged",
+            "images: the header declares [4294967295, 4294967295, 4294967295] × 1 bytes, but the maximum is \
+             4 GiB; the file is damaged",
         ),
         (
             "declares 4 GB in 16 bytes",
@@ -122,25 +126,25 @@ fn defects_are_told_apart() {
     assert!(matches!(error, IdxError::Truncated { .. } | IdxError::Corrupt { .. }), "{error}");
 }
 
-/// A megabyte of zeros behind a header of 40 bytes: nothing beyond the declared size is unpacked.
+/// A megabyte of zeros after a header that declares 40 bytes: nothing beyond the declared size is unpacked.
 #[test]
-fn a_gzip_bomb_stops_at_the_declared_size() {
+fn stops_a_gzip_bomb_at_the_declared_size() {
     let bomb = gzip(&[image_file(&[3, 2, 4]), vec![0; 1 << 20]].concat());
     assert!(matches!(parse_images(&bomb), Err(IdxError::TrailingBytes { expected: 40, .. })));
 }
 
 #[test]
-fn a_directory_and_a_missing_file_are_unreadable() {
+fn rejects_directories_and_missing_files() {
     let directory = tempfile::tempdir().unwrap();
     assert!(matches!(read(directory.path(), IMAGES), Err(IdxError::Read { .. })));
     assert!(matches!(read(&directory.path().join("none"), IMAGES), Err(IdxError::Read { .. })));
 }
 
-/// Where bytes are accepted, they are exactly what the header says.
+/// Accepted bytes have exactly the declared size.
 fn check_any(bytes: &[u8]) {
     for element in IdxElement::ALL {
         for dimensions in 0..5 {
-            if let Ok(idx) = parse(bytes, Path::new("any"), Expectation { element, dimensions }) {
+            if let Ok(idx) = parse(bytes, Path::new("any"), ExpectedFormat { element, dimensions }) {
                 assert_eq!(idx.data.len(), idx.dimensions.iter().product::<usize>() * element.bytes());
             }
         }
@@ -175,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(dimensions in proptest::collection::vec(0usize..6, 3), packed: bool) {
+    fn reads_back_written_files(dimensions in proptest::collection::vec(0usize..6, 3), packed: bool) {
         let file = image_file(&dimensions);
         let read = parse_images(&if packed { gzip(&file) } else { file.clone() }).unwrap();
         prop_assert_eq!(read.dimensions, dimensions);

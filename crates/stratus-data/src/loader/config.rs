@@ -22,7 +22,7 @@ pub enum Order {
     Sequential,
 }
 
-/// What happens to samples that do not fill the last batch of an epoch.
+/// The handling of samples that do not fill the last batch of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastBatch {
@@ -37,16 +37,15 @@ pub enum LastBatch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decoding {
-    /// To the pixels that the whole image has.
+    /// At full size: the same pixels as the whole image.
     #[default]
     Exact,
-    /// To a half, a quarter or an eighth of the size, where the window of the image is at least that much
-    /// larger than a sample: by libjpeg-turbo alone. Images with masks, and those that are rotated or zoomed,
-    /// are decoded exactly.
+    /// At a half, a quarter or an eighth of the size if the crop is at least that much larger than a sample,
+    /// by libjpeg-turbo only. Images with masks, and rotated or zoomed images, are decoded exactly.
     Fast,
 }
 
-/// A position in the sequence of batches: recorded by checkpoints, where a resumed loader starts.
+/// A position in the sequence of batches, recorded in checkpoints so that a resumed loader starts there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The epoch, counted from 0.
@@ -55,27 +54,27 @@ pub struct Position {
     pub batch: u64,
 }
 
-/// The part of every batch that a loader delivers, where several workers share batches out. A batch is cut
-/// into `parts` equal parts, and samples are mixed with those of their own part alone: so each part has the
-/// same content whoever has it.
+/// The slice of every batch that a loader delivers if several workers share batches. A batch is divided into
+/// `parts` equal parts, and samples are only mixed within their part: so the content of a part does not
+/// depend on its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Into how many parts a batch is cut, at least 1.
+pub struct BatchSlice {
+    /// The number of parts of a batch, at least 1.
     pub parts: usize,
-    /// The first of this loader's.
+    /// The first part of this loader.
     pub first: usize,
-    /// How many it has.
+    /// The number of parts of this loader.
     pub count: usize,
 }
 
-impl Default for Share {
+impl Default for BatchSlice {
     fn default() -> Self {
         Self { parts: 1, first: 0, count: 1 }
     }
 }
 
-impl Share {
-    /// Its rows of a batch of `samples`.
+impl BatchSlice {
+    /// The rows of this slice in a batch of `samples`.
     #[must_use]
     pub fn rows(&self, samples: usize) -> std::ops::Range<usize> {
         let part = samples / self.parts.max(1);
@@ -84,69 +83,67 @@ impl Share {
     }
 }
 
-/// Which batches of an epoch a loader delivers, where several workers take turns: from the batch `first` on,
-/// every `of`-th. An epoch that ends within a round has batches for the first of them alone.
+/// The batches of an epoch that a loader delivers if workers take turns: every `step`-th, starting with batch
+/// `first`. If the number of batches is not a multiple of `step`, the first workers get one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct BatchStride {
     /// The first batch.
     pub first: u64,
-    /// How many take turns, at least 1.
-    pub of: u64,
+    /// The distance between batches, at least 1: the number of workers.
+    pub step: u64,
 }
 
-impl Default for Turn {
+impl Default for BatchStride {
     fn default() -> Self {
-        Self { first: 0, of: 1 }
+        Self { first: 0, step: 1 }
     }
 }
 
-/// How a data set is made into batches.
+/// The conversion of a data set to batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoaderConfig {
-    /// Samples in a batch, at least 1.
+    /// Samples per batch, at least 1.
     pub batch_size: usize,
-    /// Which of them are delivered; all by default.
-    pub share: Share,
-    /// Which batches are delivered; all by default.
-    pub turn: Turn,
-    /// Whether another process reads the samples: batches then have their place in the epoch and their
-    /// number of samples, no images, and [`IGNORED_LABEL`](crate::buffer::IGNORED_LABEL) for labels. Nothing
-    /// is read.
-    pub elsewhere: bool,
+    /// The part of each batch that is delivered; all by default.
+    pub slice: BatchSlice,
+    /// The batches that are delivered; all by default.
+    pub stride: BatchStride,
+    /// True if another process reads the samples. Then nothing is read, and batches have only their position
+    /// and number of samples, no images, and [`IGNORED_LABEL`](crate::buffer::IGNORED_LABEL) for labels.
+    pub positions_only: bool,
     /// The order of samples.
     pub order: Order,
     /// The seed of order and augmentation.
     pub seed: u64,
-    /// The shape (C, H, W) of images in a batch; `None` takes that of the stored images, which must then be
-    /// the same for all.
+    /// The shape (C, H, W) of images in a batch; `None` uses that of the stored images, which must then all
+    /// have the same.
     pub shape: Option<[usize; 3]>,
     /// The shorter side in pixels that a stored image is resized to before its centre is cropped; with `None`
     /// the largest centred crop of the right aspect ratio is resized.
     pub resize: Option<usize>,
-    /// Random changes; none by default.
+    /// Augmentation; none by default.
     pub augment: Augment,
-    /// Height and width of the masks in a batch, for networks that answer in coarser maps: each of their
-    /// pixels has the class of the image's pixel at its centre. `None`: those of the images.
+    /// Height and width of the masks in a batch, for networks with a coarser output: each mask pixel has the
+    /// class of the image pixel at its centre. `None`: the image size.
     pub mask_size: Option<[usize; 2]>,
-    /// How samples are mixed with each other; not by default.
+    /// Mixing of samples; off by default.
     pub mix: Mix,
-    /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the
-    /// loader.
-    pub skip_bad: bool,
+    /// True if samples that cannot be decoded become rows without a sample instead of an error.
+    pub skip_damaged: bool,
     /// How JPEG files are decoded.
     pub decoding: Decoding,
-    /// Per-channel mean and deviation; where `None`, the data set's own.
+    /// Mean and deviation per channel; `None` uses those of the data set.
     pub normalisation: Option<Normalisation>,
-    /// The type of the images' elements. As [`Element::U8`] they are not normalised, and rows without a
-    /// sample are zero bytes all the same.
+    /// The element type of images. [`Element::U8`] is not normalised; rows without a sample are zero bytes
+    /// for every type.
     pub element: Element,
     /// The layout of the images.
     pub layout: Layout,
-    /// What becomes of an incomplete last batch.
+    /// The handling of an incomplete last batch.
     pub last: LastBatch,
     /// Worker threads, at least 1.
     pub workers: usize,
-    /// Buffers, at least 1: those the consumer holds, those being filled and those ready.
+    /// The number of buffers, at least 1: held by the consumer, being filled, or ready.
     pub slots: usize,
     /// The position to start at.
     pub start: Position,
@@ -155,15 +152,15 @@ pub struct LoaderConfig {
 }
 
 impl LoaderConfig {
-    /// Batches of `batch_size` shuffled samples, `f32` and NCHW, without augmentation, from the start,
-    /// without end. One worker and three slots: one batch in use, one ready, one being filled.
+    /// The default configuration: shuffled samples, `f32`, NCHW, no augmentation, from the start, without
+    /// end. One worker and three slots: one batch in use, one ready, one being filled.
     #[must_use]
     pub fn new(batch_size: usize) -> Self {
         Self {
             batch_size,
-            share: Share::default(),
-            turn: Turn::default(),
-            elsewhere: false,
+            slice: BatchSlice::default(),
+            stride: BatchStride::default(),
+            positions_only: false,
             order: Order::default(),
             seed: 0,
             shape: None,
@@ -171,7 +168,7 @@ impl LoaderConfig {
             augment: Augment::default(),
             mask_size: None,
             mix: Mix::default(),
-            skip_bad: false,
+            skip_damaged: false,
             decoding: Decoding::default(),
             normalisation: None,
             element: Element::default(),
@@ -184,36 +181,35 @@ impl LoaderConfig {
         }
     }
 
-    /// The rows of a whole batch that are delivered.
+    /// The number of rows that are delivered of a complete batch.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.share.rows(self.batch_size).len()
+        self.slice.rows(self.batch_size).len()
     }
 
-    /// The normalisation for images of this many channels: the configured one, or that of the data set.
+    /// The normalisation for images of `channels` channels: the configured one, or that of the data set.
     #[must_use]
-    pub fn normalisation_of(&self, dataset: &dyn Dataset, channels: usize) -> Normalisation {
-        let own = || dataset.normalisation().for_channels(channels);
-        self.normalisation.clone().unwrap_or_else(own)
+    pub fn normalisation_for(&self, dataset: &dyn Dataset, channels: usize) -> Normalisation {
+        let default = || dataset.normalisation().for_channels(channels);
+        self.normalisation.clone().unwrap_or_else(default)
     }
 
-    /// Why images cannot be bytes ([`Element::U8`]), and the field that prevents it: it writes the mean, or
-    /// values between pixels. `None` where they can.
+    /// The reason why images cannot be bytes ([`Element::U8`]), if any: an option that writes the mean, or
+    /// fractional values.
     #[must_use]
-    pub fn needs_numbers(&self) -> Option<String> {
+    pub fn byte_images_problem(&self) -> Option<String> {
         if self.mix.is_on() {
-            return Some("mix works on normalised images, not on bytes; leave mix off".to_owned());
+            return Some("mix needs normalised images; turn mix off".to_owned());
         }
-        self.augment.blanks().map(|field| {
+        self.augment.blanking_option().map(|field| {
             format!(
-                "augment.{field} fills parts of an image with the mean, which is not a pixel value; \
-                     leave {field} off"
+                "augment.{field} blanks pixels with the mean, which bytes cannot represent; turn {field} off"
             )
         })
     }
 }
 
-/// Why a loader cannot be created or cannot deliver.
+/// An error of creating a loader or of delivering a batch.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoaderError {
@@ -222,34 +218,34 @@ pub enum LoaderError {
     Configuration {
         /// The field of [`LoaderConfig`].
         key: &'static str,
-        /// What is wrong, and what is possible.
+        /// The cause, and the valid values.
         problem: String,
     },
     /// A sample could not be read.
     #[error("batch {} of epoch {}: {cause}", .at.batch, .at.epoch)]
     Data {
-        /// The batch it belongs to.
+        /// The batch of the sample.
         at: Position,
-        /// Why.
+        /// The cause.
         cause: DataError,
     },
     /// A worker panicked.
     #[error(
-        "batch {} of epoch {}: a loader thread panicked: {message}; this is a defect of the program",
+        "batch {} of epoch {}: a loader thread panicked: {message}; this is a bug",
         .at.batch, .at.epoch
     )]
     Panicked {
-        /// The batch it was filling.
+        /// The batch that was being filled.
         at: Position,
-        /// The message of the panic.
+        /// The panic message.
         message: String,
     },
     /// The consumer holds every buffer, so none can be filled.
     #[error(
-        "all {slots} buffers of the loader are in use; recycle one before asking for the next, or set more \
-         slots"
+        "all {slots} buffers of the loader are in use; recycle one before requesting the next batch, or set \
+         more slots"
     )]
-    Withheld {
+    NoFreeBuffer {
         /// The number of buffers.
         slots: usize,
     },
@@ -257,42 +253,39 @@ pub enum LoaderError {
     #[error("the loader has stopped after an error")]
     Stopped,
     /// The consumer requested a batch after the last one.
-    #[error(
-        "the loader has delivered all {batches} batches of its epochs, and one more was asked for; this is a \
-         defect of the program"
-    )]
+    #[error("all {batches} batches were delivered, but another one was requested; this is a bug")]
     Exhausted {
         /// The number of batches.
         batches: u64,
     },
     /// There is not enough memory for the buffers.
     #[error(
-        "{slots} buffers of {batch_size} samples need {bytes} bytes of memory, which are not available; set \
-         fewer or smaller ones"
+        "cannot allocate {bytes} bytes for {slots} buffers of {batch_size} samples; use fewer or smaller \
+         buffers"
     )]
     Memory {
-        /// Bytes of all buffers.
+        /// The size of all buffers in bytes.
         bytes: u64,
-        /// Samples of a buffer.
+        /// Samples per buffer.
         batch_size: usize,
-        /// Buffers.
+        /// The number of buffers.
         slots: usize,
     },
-    /// The operating system refuses another thread.
-    #[error("a loader thread cannot be started: {cause}; set fewer workers")]
+    /// A worker thread cannot be started.
+    #[error("cannot start a loader thread: {cause}; set fewer workers")]
     Thread {
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
 }
 
-/// Why JPEG files cannot be decoded so by this library.
+/// The reason why this library does not support the decoding, if any.
 fn decoding_problem(decoding: Decoding, library: &JpegLibrary) -> Option<String> {
     let possible = decoding == Decoding::Exact || matches!(library, JpegLibrary::Turbo(_));
     (!possible).then(|| {
         format!(
-            "is fast, but {library} decodes JPEG files here, which cannot reduce them; set it to exact, or \
-             install libjpeg-turbo (`stratus doctor` says where it is looked for)"
+            "`fast` needs libjpeg-turbo, but {library} is in use; set it to exact, or install libjpeg-turbo \
+             (`stratus doctor` lists the searched locations)"
         )
     })
 }
@@ -305,7 +298,7 @@ pub(super) struct Plan {
     pub(super) sample_bytes: usize,
     /// Bytes of all images of a batch.
     pub(super) image_bytes: usize,
-    /// Labels per sample: 1; [`mix::LABELS`] where samples are mixed; one per pixel with masks.
+    /// Labels per sample: 1; [`mix::LABELS_PER_SAMPLE`] if samples are mixed; one per pixel with masks.
     pub(super) label_len: usize,
     /// Labels of a batch.
     pub(super) label_count: usize,
@@ -319,47 +312,47 @@ impl Plan {
         dataset: &dyn Dataset,
         config: &LoaderConfig,
     ) -> Result<(Self, Normalisation), LoaderError> {
-        let wrong = |key, problem| Err(LoaderError::Configuration { key, problem });
+        let invalid = |key, problem| Err(LoaderError::Configuration { key, problem });
         for (key, value) in
             [("batch_size", config.batch_size), ("workers", config.workers), ("slots", config.slots)]
         {
             if value == 0 {
-                return wrong(key, "is 0, but must be at least 1".to_owned());
+                return invalid(key, "is 0, expected at least 1".to_owned());
             }
         }
         let len = dataset.len();
         if len == 0 || u32::try_from(len).is_err() {
-            return wrong(
+            return invalid(
                 "dataset",
-                format!("`{}` has {len} samples; 1 to {} are possible", dataset.name(), u32::MAX),
+                format!("`{}` has {len} samples, expected 1 to {}", dataset.name(), u32::MAX),
             );
         }
         if config.last == LastBatch::Drop && config.batch_size > len {
             let problem = format!(
-                "is {}, but `{}` has only {len} samples, so that no batch would be whole; set at most {len}",
+                "is {}, but `{}` has only {len} samples; set at most {len}",
                 config.batch_size,
                 dataset.name()
             );
-            return wrong("batch_size", problem);
+            return invalid("batch_size", problem);
         }
-        let Share { parts, first, count } = config.share;
+        let BatchSlice { parts, first, count } = config.slice;
         if parts == 0 || count == 0 || first.checked_add(count).is_none_or(|end| end > parts) {
-            return wrong("share", format!("is {count} parts from {first} on, of {parts}"));
+            return invalid("slice", format!("is {count} parts starting at {first}, but there are {parts}"));
         }
         let last = if config.last == LastBatch::Keep { len % config.batch_size } else { 0 };
-        if let Some(odd) = [config.batch_size, last].into_iter().find(|size| !size.is_multiple_of(parts)) {
-            return wrong(
-                "share",
-                format!("cuts batches into {parts} equal parts, and one has {odd} samples"),
+        if let Some(size) = [config.batch_size, last].into_iter().find(|size| !size.is_multiple_of(parts)) {
+            return invalid(
+                "slice",
+                format!("a batch of {size} samples cannot be divided into {parts} equal parts"),
             );
         }
         let Some(shape) = config.shape.or(dataset.sample_shape()) else {
-            let problem = format!("is not set, but the images of `{}` have no common size", dataset.name());
-            return wrong("shape", problem);
+            let problem = format!("must be set, because the images of `{}` differ in size", dataset.name());
+            return invalid("shape", problem);
         };
         let [channels, height, width] = shape;
         if channels == 0 || height == 0 || width == 0 {
-            return wrong("shape", format!("is {}; each must be at least 1", shape_text(shape)));
+            return invalid("shape", format!("is {}, expected at least 1 each", shape_text(shape)));
         }
         let stored_channels = dataset.sample_shape().map(|[channels, ..]| channels);
         let possible = match stored_channels {
@@ -368,93 +361,94 @@ impl Plan {
         };
         if !possible {
             let problem = format!(
-                "is {}, but the images of `{}` cannot be given {channels} channels",
+                "is {}, but the images of `{}` cannot be converted to {channels} channels",
                 shape_text(shape),
                 dataset.name()
             );
-            return wrong("shape", problem);
+            return invalid("shape", problem);
         }
         if config.resize.is_some_and(|side| side < height.max(width)) {
             let problem = format!(
-                "is {} pixels, of which {height}×{width} cannot be cut out; set at least {}",
+                "is {}, smaller than the crop {height}×{width}; set at least {}",
                 config.resize.unwrap_or_default(),
                 height.max(width)
             );
-            return wrong("resize", problem);
+            return invalid("resize", problem);
         }
-        let normalisation = config.normalisation_of(dataset, channels);
+        let normalisation = config.normalisation_for(dataset, channels);
         if !normalisation.is_valid(channels) {
             let problem = format!(
-                "must have a mean and a deviation above 0 for each of the {channels} channels of `{}`",
+                "must have a mean and a positive deviation for each of the {channels} channels of `{}`",
                 dataset.name()
             );
-            return wrong("normalisation", problem);
+            return invalid("normalisation", problem);
         }
-        if let Some(problem) = decoding_problem(config.decoding, JpegLibrary::of_process()) {
-            return wrong("data.decode", problem);
+        if let Some(problem) = decoding_problem(config.decoding, JpegLibrary::for_process()) {
+            return invalid("data.decode", problem);
         }
-        if let Some(problem) = config.augment.problem([height, width]) {
-            return wrong("augment", problem);
+        if let Some(problem) = config.augment.validate([height, width]) {
+            return invalid("augment", problem);
         }
-        if let Some(problem) = config.mix.problem() {
-            return wrong("mix", problem);
+        if let Some(problem) = config.mix.validate() {
+            return invalid("mix", problem);
         }
-        if config.mix.is_on() && dataset.masks() {
+        if config.mix.is_on() && dataset.has_masks() {
             let problem = format!(
-                "is on, but `{}` has a class for every pixel; only samples of one class can be mixed",
+                "is on, but `{}` has masks; only samples with a single class can be mixed",
                 dataset.name()
             );
-            return wrong("mix", problem);
+            return invalid("mix", problem);
         }
         if config.mask_size.is_some_and(|size| size.contains(&0)) {
-            return wrong("mask_size", "is empty; it must be at least 1×1".to_owned());
+            return invalid("mask_size", "is empty, expected at least 1×1".to_owned());
         }
         if config.element == Element::U8
-            && let Some(reason) = config.needs_numbers()
+            && let Some(reason) = config.byte_images_problem()
         {
-            return wrong("element", format!("is u8, but {reason}, or set element to f32, bf16 or f16"));
+            return invalid("element", format!("is u8, but {reason}, or set element to f32, bf16 or f16"));
         }
-        let label_len = match (dataset.masks(), config.mix.is_on()) {
+        let label_len = match (dataset.has_masks(), config.mix.is_on()) {
             (true, _) => {
                 let [height, width] = config.mask_size.unwrap_or([height, width]);
                 height.checked_mul(width)
             }
-            (false, true) => Some(mix::LABELS),
+            (false, true) => Some(mix::LABELS_PER_SAMPLE),
             (false, false) => Some(1),
         };
-        let element_bytes = if config.elsewhere { 0 } else { config.element.bytes() };
+        let element_bytes = if config.positions_only { 0 } else { config.element.bytes() };
         let sample_bytes = [channels, height, width].into_iter().try_fold(element_bytes, usize::checked_mul);
-        // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than
-        // half of all addresses of it.
-        let of_batch = |each: Option<usize>, bytes: usize| {
-            let count = each?.checked_mul(config.rows())?;
+        // Elements per batch; `None` if all slots together exceed `isize::MAX / 2` bytes.
+        let batch_elements = |per_sample: Option<usize>, bytes: usize| {
+            let count = per_sample?.checked_mul(config.rows())?;
             let total = count.checked_mul(bytes)?.checked_mul(config.slots)?;
             (total <= isize::MAX as usize / 2).then_some(count)
         };
-        let (Some(sample_bytes), Some(image_bytes), Some(label_len), Some(label_count)) =
-            (sample_bytes, of_batch(sample_bytes, 1), label_len, of_batch(label_len, size_of::<i32>()))
-        else {
+        let (Some(sample_bytes), Some(image_bytes), Some(label_len), Some(label_count)) = (
+            sample_bytes,
+            batch_elements(sample_bytes, 1),
+            label_len,
+            batch_elements(label_len, size_of::<i32>()),
+        ) else {
             let problem =
                 format!("{} samples in {} slots exceed the address space", config.rows(), config.slots);
-            return wrong("batch_size", problem);
+            return invalid("batch_size", problem);
         };
         let batches_per_epoch = match config.last {
             LastBatch::Drop => len / config.batch_size,
             LastBatch::Keep => len.div_ceil(config.batch_size),
         } as u64;
-        let Turn { first, of } = config.turn;
-        if of == 0 || first >= of || of > 1 && config.start != Position::default() {
-            let from = "from the start of an epoch";
-            return wrong(
-                "turn",
-                format!("is number {first} of {of} that take turns; it is below {of}, {from}"),
+        let BatchStride { first, step } = config.stride;
+        if step == 0 || first >= step || step > 1 && config.start != Position::default() {
+            return invalid(
+                "stride",
+                format!("first batch {first} must be below the step {step}; start must be epoch 0, batch 0"),
             );
         }
-        let batches_per_epoch = batches_per_epoch.saturating_sub(first).div_ceil(of);
+        let batches_per_epoch = batches_per_epoch.saturating_sub(first).div_ceil(step);
         if config.start.batch > batches_per_epoch {
             let problem =
-                format!("is batch {} of an epoch, but an epoch has {batches_per_epoch}", config.start.batch);
-            return wrong("start", problem);
+                format!("is batch {} of an epoch of {batches_per_epoch} batches", config.start.batch);
+            return invalid("start", problem);
         }
         let epochs = u64::from(config.epochs.unwrap_or(u32::MAX).saturating_sub(config.start.epoch));
         // Both factors have 32 bits.
@@ -470,12 +464,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_reduce_images_is_not_asked_to() {
+    fn rejects_fast_decoding_without_libjpeg_turbo() {
         assert_eq!(decoding_problem(Decoding::Exact, &JpegLibrary::Zune), None);
         assert_eq!(
             decoding_problem(Decoding::Fast, &JpegLibrary::Zune).unwrap(),
-            "is fast, but zune-jpeg 0.5 decodes JPEG files here, which cannot reduce them; set it to exact, \
-             or install libjpeg-turbo (`stratus doctor` says where it is looked for)"
+            "`fast` needs libjpeg-turbo, but zune-jpeg 0.5 is in use; set it to exact, or install \
+             libjpeg-turbo (`stratus doctor` lists the searched locations)"
         );
     }
 }

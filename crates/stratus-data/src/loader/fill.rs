@@ -1,38 +1,37 @@
-//! Filling rows of a batch: samples are read, cut, changed and converted.
+//! Filling rows of a batch: samples are read, cropped, augmented and converted.
 
 use stratus_base::AlignedBytes;
 
-use super::ring::Part;
+use super::ring::RowChunk;
 use super::{Shared, lock};
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::{IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
 use crate::transform::augment::Augment;
-use crate::transform::colour::Picture;
-use crate::transform::frame::{Framed, Framer, Orientation, Region};
-use crate::transform::mask::{MaskWriter, StoredMask, greatest_class};
+use crate::transform::colour::PixelsMut;
+use crate::transform::frame::{CropResizer, CroppedPixels, Orientation, Region};
+use crate::transform::mask::{MaskWriter, StoredMask, max_class};
 use crate::transform::pixels::PixelOrder;
 
-/// Bytes of pixels that a worker gathers before it converts them: they fit the L1 cache.
-const STAGED_BYTES: usize = 16 << 10;
-/// Rows of samples that need no more than a copy are shared out in pieces of this size: less is not worth
-/// asking for.
-const WORTH_SHARING: usize = 256 << 10;
+/// Bytes of pixels that a worker gathers before converting them: they fit the L1 cache.
+const STAGING_BYTES: usize = 16 << 10;
+/// The minimum size of a chunk of samples that are only copied: smaller ones are not worth the locking.
+const MIN_CHUNK_BYTES: usize = 256 << 10;
 
 impl Shared {
-    /// The fewest rows that a worker takes at a time.
-    pub(super) fn least_rows(&self) -> usize {
-        if self.as_stored && !self.dataset.masks() {
-            WORTH_SHARING.div_ceil(self.sample_bytes.max(1))
+    /// The minimum number of rows that a worker takes at a time.
+    pub(super) fn min_chunk_rows(&self) -> usize {
+        if self.as_stored && !self.dataset.has_masks() {
+            MIN_CHUNK_BYTES.div_ceil(self.sample_bytes.max(1))
         } else {
             1
         }
     }
 
-    /// Fills the rows of a part with the samples `worker.indices`.
-    pub(super) fn fill(&self, part: &mut Part, worker: &mut WorkerState) -> Result<(), DataError> {
+    /// Fills the rows of a chunk with the samples `worker.indices`.
+    pub(super) fn fill(&self, chunk: &mut RowChunk, worker: &mut WorkerState) -> Result<(), DataError> {
         let indices = std::mem::take(&mut worker.indices);
-        let filled = self.fill_rows(part, &indices, worker);
+        let filled = self.fill_rows(chunk, &indices, worker);
         worker.indices = indices;
         if let (None, Some(library)) = (self.jpeg.get(), worker.scratch.images.jpeg_library()) {
             self.jpeg.get_or_init(|| library.clone());
@@ -40,11 +39,16 @@ impl Shared {
         filled
     }
 
-    fn fill_rows(&self, part: &mut Part, indices: &[u32], worker: &mut WorkerState) -> Result<(), DataError> {
-        let Part { images, labels, epoch, .. } = part;
+    fn fill_rows(
+        &self,
+        chunk: &mut RowChunk,
+        indices: &[u32],
+        worker: &mut WorkerState,
+    ) -> Result<(), DataError> {
+        let RowChunk { images, labels, epoch, .. } = chunk;
         let expected = self.shape.iter().product::<usize>();
-        let group = STAGED_BYTES / expected;
-        if self.as_stored && group > 1 && !self.dataset.masks() {
+        let group = STAGING_BYTES / expected;
+        if self.as_stored && group > 1 && !self.dataset.has_masks() {
             let images = images.chunks_mut(self.sample_bytes * group);
             for ((images, labels), indices) in images.zip(labels.chunks_mut(group)).zip(indices.chunks(group))
             {
@@ -63,8 +67,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Samples are scattered in memory. Copying a few at a time keeps many more cache misses in flight than
-    /// converting one by one.
+    /// Fills rows with samples that need no crop. They are scattered in memory: copying a few at a time
+    /// before converting them keeps many more cache misses in flight than converting one by one.
     fn fill_gathered(
         &self,
         images: &mut [u8],
@@ -80,14 +84,14 @@ impl Shared {
         worker.orders.clear();
         for (label, &index) in labels.iter_mut().zip(indices) {
             let read = self.dataset.read(index as usize, &mut worker.scratch);
-            let Some(sample) = self.unless_skipped(read, index)? else {
+            let Some(sample) = self.skip_if_damaged(read, index)? else {
                 *label = IGNORED_LABEL;
                 worker.orders.push(None);
                 worker.staged.resize(worker.staged.len() + expected, 0);
                 continue;
             };
             sample.check(self.dataset.as_ref(), index as usize)?;
-            *label = self.label_of(&sample, index)?;
+            *label = self.checked_label(&sample, index)?;
             worker.orders.push(Some(sample.order));
             worker.staged.extend_from_slice(sample.pixels);
         }
@@ -99,15 +103,15 @@ impl Shared {
                 continue;
             };
             if let Some(changes) = colour.changes(self.config.seed, epoch, index) {
-                Picture { pixels, order, shape: self.shape, shown: None }.apply(&changes);
+                PixelsMut { pixels, order, shape: self.shape, valid_columns: None }.apply(&changes);
             }
             let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
-            self.converter.write(image, Framed { pixels, order, shown: None }, &placement);
+            self.converter.write(image, CroppedPixels { pixels, order, valid_columns: None }, &placement);
         }
         Ok(())
     }
 
-    /// Reads, crops and writes one sample and its label or mask; false where it cannot be decoded and is
+    /// Reads, crops and writes one sample and its label or mask; returns false if it cannot be decoded and is
     /// skipped.
     fn fill_one(
         &self,
@@ -118,47 +122,47 @@ impl Shared {
         worker: &mut WorkerState,
     ) -> Result<bool, DataError> {
         let [_, height, width] = self.shape;
-        let region = |shape: [usize; 3], orientation| match self.dataset.masks() || self.as_stored {
-            true => Region::of(shape),
-            false => self.framing.region(shape, orientation, epoch, index),
+        let region = |shape: [usize; 3], orientation| match self.dataset.has_masks() || self.as_stored {
+            true => Region::whole(shape),
+            false => self.crop_sampler.region(shape, orientation, epoch, index),
         };
         let read = self.dataset.read_region(index as usize, &mut worker.scratch, &region);
-        let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
-        let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
+        let read = read.and_then(|sample| Ok((sample, self.checked_mask(&sample, index)?)));
+        let Some((sample, mask)) = self.skip_if_damaged(read, index)? else { return Ok(false) };
         let ([channels, ..], [stored_height, stored_width]) = (sample.shape, sample.stored_size());
         let rows = region([channels, stored_height, stored_width], sample.orientation).rows.end;
-        let rows = rows.div_ceil(sample.reduction().by());
+        let rows = rows.div_ceil(sample.dct_scale().denominator());
         sample.check_rows(self.dataset.as_ref(), index as usize, rows)?;
-        let view = self.framing.view(sample.upright_size(), epoch, index);
+        let view = self.crop_sampler.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         match mask {
             Some(mask) => {
-                let (size, wanted) = ([height, width], self.config.mask_size.unwrap_or([height, width]));
-                worker.mask_writer.write_coarse(labels, wanted, &mask, view, size, &placement);
+                let (size, mask_size) = ([height, width], self.config.mask_size.unwrap_or([height, width]));
+                worker.mask_writer.write_coarse(labels, mask_size, &mask, view, size, &placement);
             }
-            None => labels.fill(self.label_of(&sample, index)?),
+            None => labels.fill(self.checked_label(&sample, index)?),
         }
-        let mut cut = if self.as_stored && sample.orientation == Orientation::default() {
-            Framed { pixels: sample.pixels, order: sample.order, shown: None }
+        let mut cropped = if self.as_stored && sample.orientation == Orientation::default() {
+            CroppedPixels { pixels: sample.pixels, order: sample.order, valid_columns: None }
         } else {
-            worker.framer.cut(&sample, view, self.shape)?
+            worker.crop_resizer.crop_and_resize(&sample, view, self.shape)?
         };
         if let Some(changes) = self.config.augment.colour.changes(self.config.seed, epoch, index) {
-            let Framed { pixels, order, shown } = cut;
+            let CroppedPixels { pixels, order, valid_columns } = cropped;
             worker.staged.clear();
             worker.staged.extend_from_slice(pixels);
-            Picture { pixels: &mut worker.staged, order, shape: self.shape, shown }.apply(&changes);
-            cut.pixels = &worker.staged;
+            PixelsMut { pixels: &mut worker.staged, order, shape: self.shape, valid_columns }.apply(&changes);
+            cropped.pixels = &worker.staged;
         }
-        self.converter.write(image, cut, &placement);
+        self.converter.write(image, cropped, &placement);
         Ok(true)
     }
 
-    /// The sample, or `None` where it cannot be decoded and is skipped, which is recorded.
-    fn unless_skipped<T>(&self, read: Result<T, DataError>, index: u32) -> Result<Option<T>, DataError> {
+    /// Returns the sample, or `None` after recording that it cannot be decoded and is skipped.
+    fn skip_if_damaged<T>(&self, read: Result<T, DataError>, index: u32) -> Result<Option<T>, DataError> {
         match read {
             Ok(sample) => Ok(Some(sample)),
-            Err(DataError::BadSample { problem, .. }) if self.config.skip_bad => {
+            Err(DataError::BadSample { problem, .. }) if self.config.skip_damaged => {
                 lock(&self.skipped).entry(index).or_insert(problem);
                 Ok(None)
             }
@@ -166,30 +170,29 @@ impl Shared {
         }
     }
 
-    /// Checks the mask of a sample: its size is that of the image, and its classes exist.
-    fn mask_of<'a>(&self, sample: &Sample<'a>, index: u32) -> Result<Option<StoredMask<'a>>, DataError> {
-        if !self.dataset.masks() {
+    /// Checks the mask of a sample: it must have the size of the image and only existing classes.
+    fn checked_mask<'a>(&self, sample: &Sample<'a>, index: u32) -> Result<Option<StoredMask<'a>>, DataError> {
+        if !self.dataset.has_masks() {
             return Ok(None);
         }
-        let bad =
+        let bad_sample =
             |problem| Err(DataError::BadSample { sample: self.dataset.sample_name(index as usize), problem });
         let [_, height, width] = sample.shape;
-        let Some(classes) = sample.mask else { return bad("it has no mask".to_owned()) };
+        let Some(classes) = sample.mask else { return bad_sample("the mask is missing".to_owned()) };
         if Some(classes.len()) != height.checked_mul(width) {
-            let problem = format!("its mask has {} pixels, but its image {height}×{width}", classes.len());
-            return bad(problem);
+            let problem = format!("the mask has {} pixels, but the image is {height}×{width}", classes.len());
+            return bad_sample(problem);
         }
-        match greatest_class(classes) {
-            Some(class) if usize::from(class) >= self.dataset.classes() => bad(format!(
-                "a pixel of its mask has class {class}, but classes go from 0 to {}, and {IGNORED_PIXEL} is \
-                 for no class",
+        match max_class(classes) {
+            Some(class) if usize::from(class) >= self.dataset.classes() => bad_sample(format!(
+                "the mask has class {class}, but classes go from 0 to {}, and {IGNORED_PIXEL} is ignored",
                 self.dataset.classes().saturating_sub(1)
             )),
             _ => Ok(Some(StoredMask { classes, size: [height, width], orientation: sample.orientation })),
         }
     }
 
-    fn label_of(&self, sample: &Sample<'_>, index: u32) -> Result<i32, DataError> {
+    fn checked_label(&self, sample: &Sample<'_>, index: u32) -> Result<i32, DataError> {
         let classes = self.dataset.classes();
         let class = i32::try_from(sample.label).ok().filter(|_| (sample.label as usize) < classes);
         class.ok_or_else(|| DataError::LabelOutOfRange {
@@ -201,18 +204,18 @@ impl Shared {
     }
 }
 
-/// A worker's scratch memory, kept between samples.
+/// The scratch memory of a worker, kept between samples.
 #[derive(Debug, Default)]
 pub(super) struct WorkerState {
-    /// The samples of the part at hand, as numbers of the data set.
+    /// The data set indices of the samples of the current chunk.
     pub(super) indices: Vec<u32>,
     scratch: Scratch,
-    framer: Framer,
+    crop_resizer: CropResizer,
     mask_writer: MaskWriter,
-    /// The staged pixels of a few samples, or of one whose colours change, and their pixel orders (`None`: no
-    /// sample).
+    /// The staged pixels of a few samples, or of one whose colours change.
     staged: Vec<u8>,
+    /// The pixel orders of the staged samples; `None` for skipped ones.
     orders: Vec<Option<PixelOrder>>,
-    /// An image before it was mixed.
+    /// An image before mixing.
     pub(super) last: AlignedBytes,
 }

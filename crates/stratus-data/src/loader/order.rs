@@ -1,17 +1,16 @@
-//! The order of samples in an epoch, and the hints about it that a data set gets.
+//! The order of samples in an epoch, and announcements of it to the data set.
 //!
-//! Data sets whose samples are stored in groups (shards; see [`Groups`]) are shuffled in two steps: the
-//! groups, then the samples within each window of consecutive groups. The order is a function of (seed,
-//! epoch, groups, window). The data set is told which groups the batches in progress read, and which come
-//! next.
+//! Data sets with groups such as shards (see [`Groups`]) are shuffled in two steps: the groups, then the
+//! samples within each window of consecutive groups. The order is a function of (seed, epoch, groups,
+//! window). The data set is notified of the groups that batches in progress read, and of the next ones.
 //!
 //! ```text
 //!   groups, shuffled:  [ 4 7 ][ 0 2 ][ 6 1 ] …     samples are shuffled within each [window]
 //! ```
 //!
 //! All groups of a window must be available before its first batch; those of the next window are fetched
-//! meanwhile. To start a run quickly, the first epoch begins with narrow windows, each as wide as all before
-//! it together. Where one window holds all groups, all samples are shuffled together.
+//! meanwhile. To start a run quickly, the first epoch begins with small windows that double in size. If one
+//! window holds all groups, all samples are shuffled together.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,38 +24,39 @@ use crate::datasets::{Dataset, Groups};
 pub(super) struct EpochOrder {
     kind: Order,
     seed: u64,
-    /// The most batches in progress at a time, including the newest.
+    /// The maximum number of batches in progress, including the newest.
     slots: u64,
     /// The epoch after the last.
     end: u32,
     epoch: Option<u32>,
     /// The permutation of the samples; empty for sequential order.
     order: Vec<u32>,
-    /// The order of the groups and their windows; empty without groups.
+    /// The order of the groups; empty without groups.
     groups: Vec<u32>,
-    windows: Vec<Window>,
+    /// The ends of the windows; empty without groups.
+    windows: Vec<ShuffleWindowEnd>,
     /// The windows of the batches in progress.
-    filling: VecDeque<ActiveWindow>,
+    filling: VecDeque<ActiveShuffleWindow>,
     /// The groups of these windows.
     now: Vec<u32>,
     /// The groups after them.
     next: Vec<u32>,
 }
 
-/// The end of a window in the epoch: groups and samples before it.
+/// The end of a window in the epoch: the numbers of groups and samples before it.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct ShuffleWindowEnd {
     groups: usize,
     samples: usize,
 }
 
-/// A window that batches in progress read.
-struct ActiveWindow {
+/// A window that is read by batches in progress.
+struct ActiveShuffleWindow {
     epoch: u32,
     window: usize,
     /// The number of its groups.
     groups: usize,
-    /// The last batch that reads it.
+    /// The newest batch that reads it.
     newest: u64,
 }
 
@@ -78,8 +78,8 @@ impl EpochOrder {
         }
     }
 
-    /// Appends the samples of batch `sequence`, at `positions` of the epoch, to `indices`.
-    pub(super) fn visit(
+    /// Appends the samples of batch `sequence`, which are at `positions` of the epoch, to `indices`.
+    pub(super) fn append_indices(
         &mut self,
         dataset: &dyn Dataset,
         sequence: u64,
@@ -112,20 +112,21 @@ impl EpochOrder {
             }
             return;
         };
-        permute(&mut self.groups, groups, self.kind, self.seed, epoch);
+        group_order(&mut self.groups, groups, self.kind, self.seed, epoch);
         let samples = |group: u32| {
-            let end = groups.firsts.get(group as usize + 1).copied().unwrap_or(len as u32);
-            groups.firsts[group as usize]..end
+            let end = groups.starts.get(group as usize + 1).copied().unwrap_or(len as u32);
+            groups.starts[group as usize]..end
         };
-        let mut end = Window { groups: 0, samples: 0 };
+        let mut end = ShuffleWindowEnd { groups: 0, samples: 0 };
         while end.groups < self.groups.len() {
             let begin = end;
-            end.groups = self.groups.len().min(begin.groups + width(groups, self.kind, epoch, begin.groups));
+            end.groups =
+                self.groups.len().min(begin.groups + window_width(groups, self.kind, epoch, begin.groups));
             let together = &self.groups[begin.groups..end.groups];
             end.samples += together.iter().map(|&group| samples(group).len()).sum::<usize>();
             if self.kind == Order::Shuffled {
                 together.iter().for_each(|&group| self.order.extend(samples(group)));
-                let number = FIRST_WINDOW + self.windows.len() as u32;
+                let number = FIRST_WINDOW_STREAM + self.windows.len() as u32;
                 let mut stream = Stream::new(self.seed, Purpose::Shuffle, u64::from(epoch), number);
                 stream.shuffle(&mut self.order[begin.samples..]);
             }
@@ -133,7 +134,7 @@ impl EpochOrder {
         }
     }
 
-    /// Tells the data set which groups batches read, when that has changed.
+    /// Notifies the data set of the groups that batches read, if they changed.
     fn announce(
         &mut self,
         dataset: &dyn Dataset,
@@ -152,7 +153,7 @@ impl EpochOrder {
                     let begin = window.checked_sub(1).map_or(0, |before| self.windows[before].groups);
                     let together = &self.groups[begin..self.windows[window].groups];
                     self.now.extend(together);
-                    self.filling.push_back(ActiveWindow {
+                    self.filling.push_back(ActiveShuffleWindow {
                         epoch,
                         window,
                         groups: together.len(),
@@ -170,45 +171,45 @@ impl EpochOrder {
         if !changed {
             return;
         }
-        let held: usize = self.filling.iter().map(|window| window.groups).sum();
-        self.now.drain(..self.now.len() - held);
+        let active: usize = self.filling.iter().map(|window| window.groups).sum();
+        self.now.drain(..self.now.len() - active);
         let visited = self.windows.get(last).map_or(self.groups.len(), |window| window.groups);
         self.next.clear();
         self.next.extend(&self.groups[visited..]);
         if let Some(following) = epoch.checked_add(1).filter(|&following| following < self.end) {
             let mut order = Vec::new();
-            permute(&mut order, groups, self.kind, self.seed, following);
+            group_order(&mut order, groups, self.kind, self.seed, following);
             self.next.extend(order);
         }
-        dataset.expect(&self.now, &self.next);
+        dataset.announce_groups(&self.now, &self.next);
     }
 
     /// The memory of the order, in bytes.
-    pub(super) fn bytes(dataset: &dyn Dataset, kind: Order) -> u64 {
+    pub(super) fn memory_bytes(dataset: &dyn Dataset, kind: Order) -> u64 {
         let samples = if kind == Order::Shuffled { dataset.len() } else { 0 };
-        let groups = dataset.groups().map_or(0, |groups| groups.firsts.len());
-        // Each group: in this epoch's order, in the hints for this and the next, and perhaps as a window.
-        (4 * samples + (16 + size_of::<Window>()) * groups) as u64
+        let groups = dataset.groups().map_or(0, |groups| groups.starts.len());
+        // Per group: its position in the order, in both announcements, and possibly a window.
+        (4 * samples + (16 + size_of::<ShuffleWindowEnd>()) * groups) as u64
     }
 }
 
-/// The random stream of the first window; stream 0 shuffles samples without groups, 1 groups.
-const FIRST_WINDOW: u32 = 2;
+/// The random stream of the first window; stream 0 shuffles samples without groups, stream 1 groups.
+const FIRST_WINDOW_STREAM: u32 = 2;
 
-/// The width of the window that begins after `before` groups. Sequential order reads one group at a time.
-fn width(groups: Groups<'_>, kind: Order, epoch: u32, before: usize) -> usize {
-    let widest = groups.window.max(1);
+/// The number of groups in the window after `before` groups. Sequential order reads one group at a time.
+fn window_width(groups: Groups<'_>, kind: Order, epoch: u32, before: usize) -> usize {
+    let max_width = groups.window.max(1);
     match kind {
         Order::Sequential => 1,
-        Order::Shuffled if epoch == 0 && widest < groups.firsts.len() => widest.min(before.max(1)),
-        Order::Shuffled => widest,
+        Order::Shuffled if epoch == 0 && max_width < groups.starts.len() => max_width.min(before.max(1)),
+        Order::Shuffled => max_width,
     }
 }
 
 /// The order of the groups in an epoch.
-fn permute(order: &mut Vec<u32>, groups: Groups<'_>, kind: Order, seed: u64, epoch: u32) {
+fn group_order(order: &mut Vec<u32>, groups: Groups<'_>, kind: Order, seed: u64, epoch: u32) {
     order.clear();
-    order.extend(0..groups.firsts.len() as u32);
+    order.extend(0..groups.starts.len() as u32);
     if kind == Order::Shuffled {
         Stream::new(seed, Purpose::Shuffle, u64::from(epoch), 1).shuffle(order);
     }

@@ -1,36 +1,36 @@
-//! The buffers of a loader, and what its workers do with them.
+//! The buffers of a loader, and the loop of its workers.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::fill::WorkerState;
 use super::order::EpochOrder;
-use super::{LoaderError, Position, Shared, lock, said, wait};
+use super::{LoaderError, Position, Shared, lock, panic_message, wait};
 use crate::buffer::{BatchBuffer, BatchMemory, IGNORED_LABEL};
 use crate::error::DataError;
 
-/// The buffers. Batches that are assigned and not delivered are at most `slots` consecutive ones.
-pub(super) struct Ring {
+/// The buffers of a loader. At most `slots` consecutive batches are assigned but not yet delivered.
+pub(super) struct BufferRing {
     pub(super) free: Vec<BatchBuffer>,
-    /// Batch `s` is at `s % slots`.
+    /// Ready batches; batch `s` is at `s % slots`.
     pub(super) ready: Vec<Option<BatchBuffer>>,
-    /// Batches of which rows are still to be filled, the oldest first.
+    /// Batches that are being filled, the oldest first.
     open: VecDeque<OpenBatch>,
-    /// Lists of parts that no batch uses.
-    spare: Vec<Vec<Part>>,
-    /// Buffers that are neither free nor ready nor lent.
+    /// Unused lists of chunks.
+    spare: Vec<Vec<RowChunk>>,
+    /// The number of buffers that are neither free, ready nor lent.
     pub(super) filling: usize,
-    /// Buffers that get a batch assigned.
+    /// The number of buffers that are being assigned a batch.
     opening: usize,
-    /// Parts that are being filled, and batches that are being put together.
+    /// The number of chunks being filled and of batches being assembled.
     busy: usize,
-    /// Workers that may take parts: those with lower numbers.
+    /// The number of active workers: those with lower numbers may take chunks.
     pub(super) active: usize,
-    /// Of those, the workers that wait for something to do.
+    /// The number of active workers that wait for work.
     waiting: usize,
-    /// Whether all batches were assigned.
+    /// True if all batches were assigned.
     ended: bool,
-    /// Tells the workers to end.
+    /// True if the workers must end.
     pub(super) stopped: bool,
     /// The earliest failure.
     failure: Option<Failure>,
@@ -42,7 +42,7 @@ pub(super) struct Sequencer {
     pub(super) order: EpochOrder,
 }
 
-/// What went wrong, where: in which batch, from which row on.
+/// An error with its position: batch and row.
 struct Failure {
     at: (u64, usize),
     error: LoaderError,
@@ -51,48 +51,49 @@ struct Failure {
 /// A batch that is being filled.
 struct OpenBatch {
     sequence: u64,
-    /// Its images and labels are the rows behind its samples.
+    /// Holds only the padding rows until the batch is assembled.
     buffer: BatchBuffer,
-    /// The rows that nobody has taken yet.
+    /// The rows that are not taken yet.
     images: BatchMemory<u8>,
     labels: BatchMemory<i32>,
     /// The number of rows taken.
     taken: usize,
-    /// The parts that are filled, in any order.
-    filled: Vec<Part>,
-    /// Their rows.
+    /// The filled chunks, in any order.
+    filled: Vec<RowChunk>,
+    /// The number of rows in them.
     done: usize,
 }
 
-/// Consecutive rows of a batch, which one worker fills.
-pub(super) struct Part {
+/// Consecutive rows of a batch that one worker fills.
+pub(super) struct RowChunk {
     sequence: u64,
     pub(super) epoch: u32,
-    /// Its first row and their number.
+    /// The first row.
     first: usize,
+    /// The number of rows.
     rows: usize,
     pub(super) images: BatchMemory<u8>,
     pub(super) labels: BatchMemory<i32>,
 }
 
-/// What a worker does next.
+/// The next task of a worker.
 enum Task {
     /// Assigns a batch to a buffer.
     Open(BatchBuffer),
-    Fill(Part),
+    Fill(RowChunk),
     Wait,
     End,
 }
 
-impl Ring {
-    /// A ring of free buffers. `parts` is the most parts of a batch.
-    pub(super) fn new(free: Vec<BatchBuffer>, parts: usize, active: usize) -> Self {
+impl BufferRing {
+    /// Creates a ring of free buffers. `max_chunks` is the maximum number of chunks per batch.
+    pub(super) fn new(free: Vec<BatchBuffer>, max_chunks: usize, active: usize) -> Self {
         let slots = free.len();
         Self {
             free,
             ready: (0..slots).map(|_| None).collect(),
             open: VecDeque::with_capacity(slots),
-            spare: (0..slots).map(|_| Vec::with_capacity(parts)).collect(),
+            spare: (0..slots).map(|_| Vec::with_capacity(max_chunks)).collect(),
             filling: 0,
             opening: 0,
             busy: 0,
@@ -104,16 +105,16 @@ impl Ring {
         }
     }
 
-    /// Rows that nobody has taken, of the oldest batch that has some; with a failure, only those before it.
-    fn untaken(&mut self) -> Option<&mut OpenBatch> {
+    /// The oldest batch with untaken rows; after a failure, only if they are before it.
+    fn next_open_batch(&mut self) -> Option<&mut OpenBatch> {
         let bound = self.failure.as_ref().map(|failure| failure.at);
         let open = self.open.iter_mut().find(|open| open.taken < open.buffer.samples)?;
         bound.is_none_or(|bound| (open.sequence, open.taken) < bound).then_some(open)
     }
 
-    /// The failure that the consumer gets: once everything before it is done.
+    /// Takes the failure for the consumer, once everything before it is done.
     pub(super) fn take_failure(&mut self) -> Option<LoaderError> {
-        if self.busy > 0 || self.opening > 0 || self.untaken().is_some() {
+        if self.busy > 0 || self.opening > 0 || self.next_open_batch().is_some() {
             return None;
         }
         let failure = self.failure.take()?;
@@ -129,16 +130,16 @@ impl Ring {
 }
 
 impl OpenBatch {
-    /// Splits off the next rows: a share of what is left, so that the parts become small towards the end and
-    /// all workers finish together.
-    fn take(&mut self, shared: &Shared, indices: &mut Vec<u32>) -> Part {
-        let left = self.buffer.samples - self.taken;
-        let rows = part_of(left, shared.config.workers, shared.least_rows());
+    /// Splits off the next rows: a share of the remaining ones, so that chunks shrink towards the end and all
+    /// workers finish together.
+    fn take(&mut self, shared: &Shared, indices: &mut Vec<u32>) -> RowChunk {
+        let remaining = self.buffer.samples - self.taken;
+        let rows = chunk_rows(remaining, shared.config.workers, shared.min_chunk_rows());
         let first = self.taken;
         self.taken += rows;
         indices.clear();
         indices.extend_from_slice(&self.buffer.indices[first..self.taken]);
-        Part {
+        RowChunk {
             sequence: self.sequence,
             epoch: self.buffer.epoch,
             first,
@@ -148,12 +149,12 @@ impl OpenBatch {
         }
     }
 
-    /// Puts the parts together; returns the buffer, and the empty list of parts.
-    fn whole(mut self) -> (BatchBuffer, Vec<Part>) {
-        self.filled.sort_unstable_by_key(|part| part.first);
-        for part in self.filled.drain(..) {
-            self.images.unsplit(part.images);
-            self.labels.unsplit(part.labels);
+    /// Joins the chunks. Returns the buffer, and the empty list of chunks for reuse.
+    fn assemble(mut self) -> (BatchBuffer, Vec<RowChunk>) {
+        self.filled.sort_unstable_by_key(|chunk| chunk.first);
+        for chunk in self.filled.drain(..) {
+            self.images.unsplit(chunk.images);
+            self.labels.unsplit(chunk.labels);
         }
         self.images.unsplit(std::mem::take(&mut self.buffer.images));
         self.labels.unsplit(std::mem::take(&mut self.buffer.labels));
@@ -161,18 +162,18 @@ impl OpenBatch {
     }
 }
 
-/// How many of `left` rows a worker takes.
-fn part_of(left: usize, workers: usize, least: usize) -> usize {
-    left.div_ceil(workers).max(least).min(left)
+/// The number of rows that a worker takes when `remaining` are left.
+fn chunk_rows(remaining: usize, workers: usize, min_rows: usize) -> usize {
+    remaining.div_ceil(workers).max(min_rows).min(remaining)
 }
 
-/// The number of parts of a batch.
-pub(super) fn parts(rows: usize, workers: usize, least: usize) -> usize {
-    let mut left = rows;
+/// The number of chunks of a batch.
+pub(super) fn chunk_count(rows: usize, workers: usize, min_rows: usize) -> usize {
+    let mut remaining = rows;
     std::iter::from_fn(|| {
-        let part = part_of(left, workers, least);
-        left -= part;
-        (part > 0).then_some(())
+        let rows = chunk_rows(remaining, workers, min_rows);
+        remaining -= rows;
+        (rows > 0).then_some(())
     })
     .count()
 }
@@ -181,54 +182,56 @@ impl Shared {
     /// The loop of worker `number`.
     pub(super) fn work(&self, number: usize) {
         let mut worker = WorkerState::default();
-        let most = part_of(self.config.rows(), self.config.workers, self.least_rows());
-        worker.indices.reserve(most);
+        let max_rows = chunk_rows(self.config.rows(), self.config.workers, self.min_chunk_rows());
+        worker.indices.reserve(max_rows);
         let mut ring = lock(&self.ring);
         loop {
             match self.next_task(&mut ring, number, &mut worker) {
                 Task::End => return,
                 Task::Wait if number < ring.active => {
                     ring.waiting += 1;
-                    ring = wait(&self.freed, ring);
+                    ring = wait(&self.work_available, ring);
                     ring.waiting -= 1;
                 }
-                Task::Wait => ring = wait(&self.wanted, ring),
+                Task::Wait => ring = wait(&self.workers_wanted, ring),
                 Task::Open(buffer) => {
                     drop(ring);
                     let opened = self.open(buffer);
                     ring = lock(&self.ring);
                     ring.opening -= 1;
-                    self.add(&mut ring, opened);
+                    self.register_opened(&mut ring, opened);
                 }
-                Task::Fill(mut part) => {
+                Task::Fill(mut chunk) => {
                     drop(ring);
-                    let outcome = catch_unwind(AssertUnwindSafe(|| self.fill(&mut part, &mut worker)));
+                    let outcome = catch_unwind(AssertUnwindSafe(|| self.fill(&mut chunk, &mut worker)));
                     let failure = match outcome {
                         Ok(Ok(())) => None,
-                        Ok(Err(cause)) => Some(LoaderError::Data { at: self.position(part.sequence), cause }),
-                        Err(payload) => Some(self.panicked(part.sequence, payload.as_ref())),
+                        Ok(Err(cause)) => {
+                            Some(LoaderError::Data { at: self.position(chunk.sequence), cause })
+                        }
+                        Err(payload) => Some(self.panicked(chunk.sequence, payload.as_ref())),
                     };
                     ring = lock(&self.ring);
                     let complete = match failure {
-                        None => self.put_back(&mut ring, part),
+                        None => self.complete_chunk(&mut ring, chunk),
                         Some(error) => {
-                            ring.fail((part.sequence, part.first), error);
+                            ring.fail((chunk.sequence, chunk.first), error);
                             None
                         }
                     };
                     if let Some(batch) = complete {
                         drop(ring);
                         let sequence = batch.sequence;
-                        let (mut buffer, parts) = batch.whole();
+                        let (mut buffer, chunks) = batch.assemble();
                         let mixed = catch_unwind(AssertUnwindSafe(|| self.mix(&mut buffer, &mut worker)));
                         ring = lock(&self.ring);
-                        ring.spare.push(parts);
+                        ring.spare.push(chunks);
                         match mixed {
                             Ok(()) => {
                                 let slot = (sequence % ring.ready.len() as u64) as usize;
                                 ring.filling -= 1;
                                 ring.ready[slot] = Some(buffer);
-                                self.filled.notify_all();
+                                self.batch_ready.notify_all();
                             }
                             Err(payload) => {
                                 let error = self.panicked(sequence, payload.as_ref());
@@ -238,29 +241,29 @@ impl Shared {
                     }
                     ring.busy -= 1;
                     if ring.failure.is_some() {
-                        self.filled.notify_all();
-                        self.freed.notify_all();
+                        self.batch_ready.notify_all();
+                        self.work_available.notify_all();
                     }
                 }
             }
         }
     }
 
-    /// Old batches come first; a new one is begun where no rows of them are left.
-    fn next_task(&self, ring: &mut Ring, number: usize, worker: &mut WorkerState) -> Task {
+    /// Chooses the next task. Old batches come first; a new one is opened if they have no rows left.
+    fn next_task(&self, ring: &mut BufferRing, number: usize, worker: &mut WorkerState) -> Task {
         if ring.stopped {
             return Task::End;
         }
         let over = ring.ended || ring.failure.is_some();
         let active = number < ring.active;
-        if active && let Some(open) = ring.untaken() {
-            let part = open.take(self, &mut worker.indices);
+        if active && let Some(open) = ring.next_open_batch() {
+            let chunk = open.take(self, &mut worker.indices);
             ring.busy += 1;
-            // Whoever was woken for something else to do took this: the other waits for another.
-            if ring.waiting > 0 && (ring.untaken().is_some() || !over && !ring.free.is_empty()) {
-                self.freed.notify_one();
+            // More work is pending: pass the wake-up on.
+            if ring.waiting > 0 && (ring.next_open_batch().is_some() || !over && !ring.free.is_empty()) {
+                self.work_available.notify_one();
             }
-            return Task::Fill(part);
+            return Task::Fill(chunk);
         }
         if over {
             return if ring.opening == 0 && active { Task::End } else { Task::Wait };
@@ -275,20 +278,20 @@ impl Shared {
         }
     }
 
-    /// Assigns the next batch to a buffer. The buffer comes back alone where there is none, or where it has
-    /// not the memory it had.
-    fn open(&self, mut buffer: BatchBuffer) -> Opened {
-        let Some(sequence) = self.assign(&mut buffer) else { return Opened::None(buffer) };
+    /// Assigns the next batch to a buffer. Returns the buffer if there are no more batches, and an error if
+    /// its memory was replaced.
+    fn open(&self, mut buffer: BatchBuffer) -> OpenOutcome {
+        let Some(sequence) = self.assign(&mut buffer) else { return OpenOutcome::None(buffer) };
         let image_bytes = self.sample_bytes * self.config.rows();
         if buffer.images.len() != image_bytes || buffer.labels.len() != self.label_len * self.config.rows() {
-            // The fields are public: the consumer may have replaced them.
-            let cause = DataError::Buffer { expected: image_bytes, found: buffer.images.len() };
-            return Opened::Failed(sequence, LoaderError::Data { at: self.position(sequence), cause });
+            // The fields are public, so the consumer may have replaced them.
+            let cause = DataError::ReplacedBuffer { expected: image_bytes, found: buffer.images.len() };
+            return OpenOutcome::Failed(sequence, LoaderError::Data { at: self.position(sequence), cause });
         }
         let samples = buffer.samples;
         buffer.images[samples * self.sample_bytes..].fill(0);
         buffer.labels[samples * self.label_len..].fill(IGNORED_LABEL);
-        Opened::Batch(OpenBatch {
+        OpenOutcome::Batch(OpenBatch {
             sequence,
             images: buffer.images.split_to(samples * self.sample_bytes),
             labels: buffer.labels.split_to(samples * self.stored_labels()),
@@ -309,74 +312,74 @@ impl Shared {
         sequencer.next += 1;
         let Position { epoch, batch } = self.position(sequence);
         let len = self.dataset.len();
-        // Below `len`, as there is such a batch.
+        // Below `len`, because this batch exists.
         let first = batch as usize * self.config.batch_size;
-        let rows = self.config.share.rows(self.config.batch_size.min(len - first));
+        let rows = self.config.slice.rows(self.config.batch_size.min(len - first));
         let samples = first + rows.start..first + rows.end;
         buffer.epoch = epoch;
         buffer.index = batch;
         buffer.samples = samples.len();
         buffer.indices.clear();
-        sequencer.order.visit(self.dataset.as_ref(), sequence, epoch, samples, &mut buffer.indices);
+        sequencer.order.append_indices(self.dataset.as_ref(), sequence, epoch, samples, &mut buffer.indices);
         Some(sequence)
     }
 
     /// Makes the rows of an opened batch available.
-    fn add(&self, ring: &mut Ring, opened: Opened) {
+    fn register_opened(&self, ring: &mut BufferRing, opened: OpenOutcome) {
         match opened {
-            Opened::Batch(mut batch) => {
+            OpenOutcome::Batch(mut batch) => {
                 batch.filled = ring.spare.pop().unwrap_or_default();
-                if ring.waiting > 0 && batch.buffer.samples > self.least_rows() {
-                    self.freed.notify_all();
+                if ring.waiting > 0 && batch.buffer.samples > self.min_chunk_rows() {
+                    self.work_available.notify_all();
                 }
-                let place = ring.open.partition_point(|open| open.sequence < batch.sequence);
-                ring.open.insert(place, batch);
+                let at = ring.open.partition_point(|open| open.sequence < batch.sequence);
+                ring.open.insert(at, batch);
             }
-            Opened::None(buffer) => {
+            OpenOutcome::None(buffer) => {
                 ring.filling -= 1;
                 ring.free.push(buffer);
                 ring.ended = true;
-                self.filled.notify_all();
-                self.freed.notify_all();
+                self.batch_ready.notify_all();
+                self.work_available.notify_all();
             }
-            Opened::Failed(sequence, error) => {
+            OpenOutcome::Failed(sequence, error) => {
                 ring.fail((sequence, 0), error);
-                self.filled.notify_all();
-                self.freed.notify_all();
+                self.batch_ready.notify_all();
+                self.work_available.notify_all();
             }
         }
     }
 
-    /// Takes back a filled part; returns its batch where that is complete.
-    fn put_back(&self, ring: &mut Ring, part: Part) -> Option<OpenBatch> {
-        let place = ring.open.iter().position(|open| open.sequence == part.sequence)?;
-        let open = &mut ring.open[place];
-        open.done += part.rows;
-        open.filled.push(part);
+    /// Takes back a filled chunk. Returns its batch if it is complete.
+    fn complete_chunk(&self, ring: &mut BufferRing, chunk: RowChunk) -> Option<OpenBatch> {
+        let at = ring.open.iter().position(|open| open.sequence == chunk.sequence)?;
+        let open = &mut ring.open[at];
+        open.done += chunk.rows;
+        open.filled.push(chunk);
         if open.done < open.buffer.samples {
             return None;
         }
-        ring.open.remove(place)
+        ring.open.remove(at)
     }
 
-    /// Mixes the samples of a batch, where that is wanted.
+    /// Mixes the samples of a batch, if enabled.
     fn mix(&self, buffer: &mut BatchBuffer, worker: &mut WorkerState) {
         let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
         if let Some(mixer) = &self.mixer {
             let images = &mut images[..*samples * self.sample_bytes];
-            let group = *samples / self.config.share.count.max(1);
+            let group = *samples / self.config.slice.count.max(1);
             let labels = &mut labels[..*samples * self.label_len];
             mixer.mix(images, labels, indices, (*epoch, group), &mut worker.last);
         }
     }
 
     fn panicked(&self, sequence: u64, payload: &(dyn std::any::Any + Send)) -> LoaderError {
-        LoaderError::Panicked { at: self.position(sequence), message: said(payload) }
+        LoaderError::Panicked { at: self.position(sequence), message: panic_message(payload) }
     }
 }
 
-/// What became of a free buffer.
-enum Opened {
+/// The outcome of assigning a batch to a buffer.
+enum OpenOutcome {
     Batch(OpenBatch),
     /// There are no more batches.
     None(BatchBuffer),
@@ -388,10 +391,10 @@ enum Opened {
 mod tests {
     use super::*;
 
-    /// The parts of a batch: large ones first, so that few are asked for, and small ones at last.
+    /// Large chunks come first, so that there are few; small ones last, so that workers finish together.
     #[test]
-    fn parts_become_small_towards_the_end_and_are_all_rows() {
-        for (rows, workers, least, expected) in [
+    fn chunks_shrink_towards_the_end_and_cover_all_rows() {
+        for (rows, workers, min_rows, expected) in [
             (128, 1, 1, &[128][..]),
             (10, 2, 1, &[5, 3, 1, 1]),
             (10, 2, 4, &[5, 4, 1]),
@@ -402,12 +405,12 @@ mod tests {
             let mut left = rows;
             let mut taken = Vec::new();
             while left > 0 {
-                taken.push(part_of(left, workers, least));
+                taken.push(chunk_rows(left, workers, min_rows));
                 left -= taken[taken.len() - 1];
             }
-            assert_eq!(taken, expected, "{rows} rows, {workers} workers, at least {least}");
-            assert_eq!(parts(rows, workers, least), expected.len());
+            assert_eq!(taken, expected, "{rows} rows, {workers} workers, at least {min_rows}");
+            assert_eq!(chunk_count(rows, workers, min_rows), expected.len());
         }
-        assert!(parts(256, 16, 1) < 80);
+        assert!(chunk_count(256, 16, 1) < 80);
     }
 }

@@ -8,13 +8,13 @@
 //! ```
 //!
 //! `labels` holds the class of each sample, in the order of the shard. `images` and `masks` hold the position
-//! of each file: 512-byte blocks before it, and its length in bytes. Data sets with masks have no labels.
-//! Where images were made smaller, `"resized": {"side": 256, "quality": 92, "images": 100, "bytes_before":
-//! 11300000, "bytes": 3200000}` says how, how many, and how much smaller they became.
+//! of each file: 512-byte blocks before it, and its length in bytes. Data sets with masks have no labels. If
+//! images were resized, `"resized": {"side": 256, "quality": 92, "images": 100, "bytes_before": 11300000,
+//! "bytes": 3200000}` holds the settings, the number of resized images, and the sizes before and after.
 //!
-//! Files with holes, which other programs may have packed, are listed in their shard's `sparse`:
-//! `[[1, [{"at": 0, "offset": 512, "bytes": 4096}]]]` has the blocks before a file, and the ranges that are
-//! stored: their offsets in the file and in the shard, and their lengths. The index's version is then 2.
+//! Sparse files, which other programs may have packed, are listed in their shard's `sparse`: `[[1, [{"at": 0,
+//! "offset": 512, "bytes": 4096}]]]` has the blocks before a file, and the ranges that are stored: their
+//! offsets in the file and in the shard, and their lengths. The index's version is then 2.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -24,38 +24,38 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::is_shard_name;
-use super::smaller::Resized;
+use super::resize::PackResizeReport;
 use crate::archive::{BLOCK, SparseMap};
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
 /// The index's file name.
 pub const INDEX_FILE: &str = "index.json";
-/// The largest index in bytes: some fifty million samples.
-pub(super) const LARGEST_INDEX: u64 = 1 << 30;
+/// The maximum size of an index: about fifty million samples.
+pub(super) const MAX_INDEX_BYTES: u64 = 1 << 30;
 const FORMAT: &str = "stratus-shards";
 const VERSION: u32 = 1;
-/// The version where shards hold files with holes, which programs that know the first would read wrong.
+/// The version of indices with sparse files, which readers of version 1 would read incorrectly.
 const SPARSE_VERSION: u32 = 2;
 
-/// What a folder of shards holds.
+/// The index of a folder of shards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Index {
+pub struct ShardIndex {
     format: String,
     version: u32,
     /// The data set that was packed, by its name in the registry.
     pub source: String,
-    /// The classes' names: label 0, 1, ….
+    /// The names of the classes: label 0, 1, ….
     pub classes: Vec<String>,
-    /// Channels, height, width of every image; `None` where they differ.
+    /// Channels, height, width of every image; `None` if they differ.
     pub shape: Option<[usize; 3]>,
     /// The mean and deviation commonly used with the data set.
     pub normalisation: Normalisation,
-    /// Whether samples have masks instead of labels.
+    /// True if samples have masks instead of labels.
     pub masks: bool,
-    /// How images were made smaller; not written where they were not.
+    /// The resizing of images; not written if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resized: Option<Resized>,
+    pub resized: Option<PackResizeReport>,
     /// The shards of each split, in order. Split names are the prefixes of shard names.
     pub splits: BTreeMap<String, Vec<Shard>>,
 }
@@ -63,19 +63,19 @@ pub struct Index {
 /// One archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
-    /// Its file's name in the folder.
+    /// The file name in the folder.
     pub name: String,
-    /// Its length.
+    /// The file's length.
     pub bytes: u64,
     /// SHA-256 of the file, hexadecimal.
     pub sha256: String,
-    /// The class of each sample; empty where samples have masks.
+    /// The class of each sample; empty if samples have masks.
     pub labels: Vec<u32>,
     /// The position of each image.
     pub images: Vec<MemberRange>,
     /// The position of each mask; empty without masks.
     pub masks: Vec<MemberRange>,
-    /// The maps of files with holes, by the blocks before the file, ascending.
+    /// The maps of sparse files, by the blocks before the file, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) sparse: Vec<(u32, SparseMap)>,
 }
@@ -91,26 +91,26 @@ impl MemberRange {
         u64::from(self.0) * BLOCK
     }
 
-    /// The position of `bytes` bytes at `offset`; `None` where the file exceeds 4 GiB or the shard 2 TiB.
+    /// The position of `bytes` bytes at `offset`; `None` if the file exceeds 4 GiB or the shard 2 TiB.
     pub(super) fn new(offset: u64, bytes: u64) -> Option<Self> {
         Some(Self(u32::try_from(offset / BLOCK).ok()?, u32::try_from(bytes).ok()?))
     }
 }
 
 impl Shard {
-    /// Samples in it.
+    /// The number of samples.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.images.len()
     }
 
-    /// The map of a file with holes.
+    /// The map of a sparse file.
     pub(crate) fn sparse_map(&self, range: MemberRange) -> Option<&SparseMap> {
         let at = self.sparse.binary_search_by_key(&range.0, |(block, _)| *block).ok()?;
         Some(&self.sparse[at].1)
     }
 
-    /// Whether a file ends within the first `length` bytes of the shard.
+    /// Returns whether a file ends within the first `length` bytes of the shard.
     pub(crate) fn is_within(&self, range: MemberRange, length: u64) -> bool {
         match self.sparse_map(range) {
             Some(map) => map.is_within(u64::from(range.1), length),
@@ -135,35 +135,38 @@ impl Shard {
 
     fn check(&self, classes: usize, masks: bool) -> Result<(), String> {
         if !is_shard_name(&self.name) {
-            return Err("its name is not that of a .tar file in the folder".to_owned());
+            return Err("the name is not that of a .tar file in the folder".to_owned());
         }
         if self.sha256.len() != 64 || !self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err("its sha256 is not 64 hexadecimal digits".to_owned());
+            return Err("`sha256` is not 64 hexadecimal digits".to_owned());
         }
         let samples = self.images.len();
         if samples == 0 {
-            return Err("it has no samples".to_owned());
+            return Err("no samples".to_owned());
         }
         let expected = if masks { (0, samples) } else { (samples, 0) };
         let found = (self.labels.len(), self.masks.len());
         if found != expected {
-            return Err(format!("it has {samples} images, {} labels and {} masks", found.0, found.1));
+            return Err(format!("{samples} images, but {} labels and {} masks", found.0, found.1));
         }
         if let Some(at) = self.labels.iter().position(|&label| label as usize >= classes) {
-            return Err(format!("sample {at} has label {} of {classes} classes", self.labels[at]));
+            return Err(format!(
+                "sample {at} has label {}, but there are {classes} classes",
+                self.labels[at]
+            ));
         }
         if !self.sparse.is_sorted_by_key(|(block, _)| *block) {
-            return Err("its files with holes are not in order".to_owned());
+            return Err("sparse files are not in order".to_owned());
         }
         let ends_after = |range: &MemberRange| !self.is_within(*range, self.bytes);
         match self.images.iter().chain(&self.masks).position(ends_after) {
-            Some(at) => Err(format!("sample {} lies beyond its end", at % samples)),
+            Some(at) => Err(format!("sample {} is beyond the end of the shard", at % samples)),
             None => Ok(()),
         }
     }
 }
 
-impl Index {
+impl ShardIndex {
     /// An index without shards.
     pub(super) fn new(
         source: &str,
@@ -177,11 +180,11 @@ impl Index {
         Self { format, version, source, classes, shape, normalisation, masks, resized: None, splits }
     }
 
-    /// Reads the index in a folder; `None` where there is none.
+    /// Reads the index of a folder; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: it cannot be read, or is not what an index can be.
+    /// [`DataError`]: an unreadable or invalid file.
     pub fn read(folder: &Path) -> Result<Option<Self>, DataError> {
         let path = folder.join(INDEX_FILE);
         let unreadable = |cause| DataError::Unreadable { path: path.clone(), cause };
@@ -191,23 +194,23 @@ impl Index {
             Err(error) => return Err(unreadable(error)),
         };
         let mut text = Vec::new();
-        file.take(LARGEST_INDEX + 1).read_to_end(&mut text).map_err(unreadable)?;
+        file.take(MAX_INDEX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
         Self::parse(&text, &path).map(Some)
     }
 
-    /// The index that a file holds.
+    /// Parses an index.
     ///
     /// # Errors
     ///
-    /// [`DataError::Damaged`]: it is not what an index can be.
+    /// [`DataError::Invalid`].
     pub(super) fn parse(text: &[u8], path: &Path) -> Result<Self, DataError> {
-        let damaged = |problem| DataError::Damaged { path: path.to_owned(), problem };
-        if text.len() as u64 > LARGEST_INDEX {
-            return Err(damaged(format!("is larger than {LARGEST_INDEX} bytes, too large for an index")));
+        let invalid = |problem| DataError::Invalid { path: path.to_owned(), problem };
+        if text.len() as u64 > MAX_INDEX_BYTES {
+            return Err(invalid(format!("larger than {MAX_INDEX_BYTES} bytes, too large for an index")));
         }
         let parsed: Result<Self, _> = serde_json::from_slice(text);
-        let mut index = parsed.map_err(|error| damaged(format!("is no index of shards: {error}")))?;
-        index.check().map_err(|problem| damaged(format!("is no index that can be: {problem}")))?;
+        let mut index = parsed.map_err(|error| invalid(format!("not an index of shards: {error}")))?;
+        index.check().map_err(|problem| invalid(format!("invalid index: {problem}")))?;
         index.splits.values_mut().flatten().for_each(Shard::shrink);
         Ok(index)
     }
@@ -216,14 +219,14 @@ impl Index {
         if self.format != FORMAT || !(VERSION..=SPARSE_VERSION).contains(&self.version) {
             let (format, version) = (&self.format, self.version);
             return Err(format!(
-                "its format is `{format}` {version}, not `{FORMAT}` {VERSION} or {SPARSE_VERSION}"
+                "format is `{format}` {version}, expected `{FORMAT}` {VERSION} or {SPARSE_VERSION}"
             ));
         }
         if self.classes.is_empty() {
-            return Err("it names no class".to_owned());
+            return Err("no classes".to_owned());
         }
         if !self.normalisation.is_valid(self.normalisation.mean.len()) || self.normalisation.mean.is_empty() {
-            return Err("its mean and deviation are none".to_owned());
+            return Err("invalid `normalisation`".to_owned());
         }
         let mut names = HashSet::new();
         for shard in self.splits.values().flatten() {
@@ -231,7 +234,7 @@ impl Index {
                 .check(self.classes.len(), self.masks)
                 .map_err(|problem| format!("shard `{}`: {problem}", shard.name))?;
             if !names.insert(shard.name.as_str()) {
-                return Err(format!("shard `{}` is there twice", shard.name));
+                return Err(format!("duplicate shard `{}`", shard.name));
             }
         }
         for (split, shards) in &self.splits {
@@ -251,7 +254,7 @@ impl Index {
         self.splits.entry(split.to_owned()).or_default().push(shard);
     }
 
-    /// Writes the index into a folder: it is there whole, or not at all.
+    /// Writes the index into a folder, atomically.
     pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
         let (path, part) = (folder.join(INDEX_FILE), folder.join(format!("{INDEX_FILE}.part")));
         let unwritable = |cause| DataError::Unwritable { path: path.clone(), cause };
@@ -265,7 +268,7 @@ impl Index {
         write().map_err(unwritable)
     }
 
-    /// The index as its file has it.
+    /// The serialised index.
     pub(super) fn text(&self) -> io::Result<Vec<u8>> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
@@ -289,75 +292,75 @@ mod tests {
         }
     }
 
-    fn index(shards: Vec<Shard>) -> Index {
+    fn index(shards: Vec<Shard>) -> ShardIndex {
         let classes = (0..3).map(|class| format!("class {class}")).collect();
-        let mut index = Index::new("folder", classes, None, Normalisation::unit(3), false);
+        let mut index = ShardIndex::new("folder", classes, None, Normalisation::unit(3), false);
         index.splits.insert("train".to_owned(), shards);
         index
     }
 
-    fn refused(change: impl FnOnce(&mut Index)) -> String {
+    fn error_after(change: impl FnOnce(&mut ShardIndex)) -> String {
         let mut index = index(vec![shard("train-000000.tar", 4), shard("train-000001.tar", 2)]);
         change(&mut index);
         let text = index.text().unwrap();
-        Index::parse(&text, Path::new("index.json")).unwrap_err().to_string()
+        ShardIndex::parse(&text, Path::new("index.json")).unwrap_err().to_string()
     }
 
-    fn first(index: &mut Index) -> &mut Shard {
+    fn first(index: &mut ShardIndex) -> &mut Shard {
         &mut index.splits.get_mut("train").unwrap()[0]
     }
 
     #[test]
-    fn an_index_comes_back() {
+    fn index_round_trips() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Index::read(folder.path()).unwrap(), None);
+        assert_eq!(ShardIndex::read(folder.path()).unwrap(), None);
         let index = index(vec![shard("train-000000.tar", 4), shard("train-000001.tar", 2)]);
         index.write(folder.path()).unwrap();
-        assert_eq!(Index::read(folder.path()).unwrap(), Some(index));
+        assert_eq!(ShardIndex::read(folder.path()).unwrap(), Some(index));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
-        let shown = [
-            refused(|index| index.version = 3),
-            refused(|index| index.classes.clear()),
-            refused(|index| first(index).name = "../train-000000.tar".to_owned()),
-            refused(|index| first(index).name = "train-000001.tar".to_owned()),
-            refused(|index| first(index).sha256.truncate(60)),
-            refused(|index| first(index).labels[2] = 3),
-            refused(|index| first(index).labels.truncate(3)),
-            refused(|index| first(index).images[3] = MemberRange(u32::MAX, u32::MAX)),
-            refused(|index| index.normalisation.std[0] = 0.0),
+    fn rejects_invalid_indices() {
+        let messages = [
+            error_after(|index| index.version = 3),
+            error_after(|index| index.classes.clear()),
+            error_after(|index| first(index).name = "../train-000000.tar".to_owned()),
+            error_after(|index| first(index).name = "train-000001.tar".to_owned()),
+            error_after(|index| first(index).sha256.truncate(60)),
+            error_after(|index| first(index).labels[2] = 3),
+            error_after(|index| first(index).labels.truncate(3)),
+            error_after(|index| first(index).images[3] = MemberRange(u32::MAX, u32::MAX)),
+            error_after(|index| index.normalisation.std[0] = 0.0),
         ];
         let expected = [
-            "its format is `stratus-shards` 3, not `stratus-shards` 1 or 2",
-            "it names no class",
-            "shard `../train-000000.tar`: its name is not that of a .tar file in the folder",
-            "shard `train-000001.tar` is there twice",
-            "shard `train-000000.tar`: its sha256 is not 64 hexadecimal digits",
-            "shard `train-000000.tar`: sample 2 has label 3 of 3 classes",
-            "shard `train-000000.tar`: it has 4 images, 3 labels and 0 masks",
-            "shard `train-000000.tar`: sample 3 lies beyond its end",
-            "its mean and deviation are none",
+            "format is `stratus-shards` 3, expected `stratus-shards` 1 or 2",
+            "no classes",
+            "shard `../train-000000.tar`: the name is not that of a .tar file in the folder",
+            "duplicate shard `train-000001.tar`",
+            "shard `train-000000.tar`: `sha256` is not 64 hexadecimal digits",
+            "shard `train-000000.tar`: sample 2 has label 3, but there are 3 classes",
+            "shard `train-000000.tar`: 4 images, but 3 labels and 0 masks",
+            "shard `train-000000.tar`: sample 3 is beyond the end of the shard",
+            "invalid `normalisation`",
         ];
-        for (shown, expected) in shown.iter().zip(expected) {
-            assert_eq!(shown, &format!("index.json: is no index that can be: {expected}"));
+        for (message, expected) in messages.iter().zip(expected) {
+            assert_eq!(message, &format!("index.json: invalid index: {expected}"));
         }
-        let shown = Index::parse(b"{\"format\": 1}", Path::new("index.json")).unwrap_err().to_string();
-        assert!(shown.starts_with("index.json: is no index of shards: invalid type"), "{shown}");
+        let message = ShardIndex::parse(b"{\"format\": 1}", Path::new("index.json")).unwrap_err().to_string();
+        assert!(message.starts_with("index.json: not an index of shards: invalid type"), "{message}");
     }
 
     /// ImageNet: 1.3 million samples in a thousand shards.
     #[test]
-    fn over_a_million_samples_fit_into_twenty_megabytes() {
+    fn a_million_samples_fit_in_twenty_megabytes() {
         let text =
             index((0..1000).map(|at| shard(&format!("train-{at:06}.tar"), 1300)).collect()).text().unwrap();
-        let begun = std::time::Instant::now();
-        let index = Index::parse(&text, Path::new("index.json")).unwrap();
-        println!("{} bytes opened in {:?}", text.len(), begun.elapsed());
+        let started = std::time::Instant::now();
+        let index = ShardIndex::parse(&text, Path::new("index.json")).unwrap();
+        println!("{} bytes opened in {:?}", text.len(), started.elapsed());
         let bytes: u64 = index.splits["train"].iter().map(Shard::resident_bytes).sum();
-        // 4 + 8 bytes a sample, and 300 a shard.
+        // 4 + 8 bytes per sample, and 300 per shard.
         assert!(bytes < 1_300_000 * 12 + 1000 * 300, "{bytes}");
         assert!(text.len() < 40 << 20, "{}", text.len());
     }

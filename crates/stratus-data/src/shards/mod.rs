@@ -10,39 +10,39 @@
 //!   000123.seg.png             a mask with the class of every pixel
 //! ```
 //!
-//! Shard names tell the splits apart: `train-000000.tar`, `val-000000.tar`.
+//! Shard names begin with their split: `train-000000.tar`, `val-000000.tar`.
 //!
-//! [`pack`] writes shards and beside them `index.json`: checksums, labels, and the position of each sample.
-//! So a data set of a million samples opens without reading any shard. Shards without an index are scanned
-//! once, header by header. The layout: <https://github.com/webdataset/webdataset>.
+//! [`pack`] writes shards and an `index.json` with checksums, labels and the position of each sample. So a
+//! data set of a million samples opens without reading any shard. Shards without an index are scanned once,
+//! header by header. The layout: <https://github.com/webdataset/webdataset>.
 
 mod index;
 mod png;
 mod remote;
+mod resize;
 mod scan;
-mod smaller;
 mod source;
 mod target;
 mod writer;
 
-pub use self::index::{INDEX_FILE, Index, MemberRange, Shard};
+pub use self::index::{INDEX_FILE, MemberRange, Shard, ShardIndex};
+pub use self::resize::{PackResize, PackResizeReport};
 pub use self::scan::index_folder;
-pub use self::smaller::{Resized, Smaller};
-pub use self::writer::{PackOptions, PackProgress, PackedPart, Part, open_parts, pack};
+pub use self::writer::{PackOptions, PackProgress, PackSplit, PackedSplit, open_splits, pack};
 
-pub(crate) use self::scan::{LISTED, Problem, scan};
-pub(crate) use self::source::{ShardLocation, Source};
+pub(crate) use self::scan::{DamagedSample, MAX_LISTED_PROBLEMS, scan};
+pub(crate) use self::source::{ShardLocation, ShardSource};
 
 use crate::datasets::{Split, files};
 
 /// The file name extension of shards.
 const EXTENSION: &str = ".tar";
 /// Marks a folder in which packing is unfinished: the shards in it are incomplete.
-const UNFINISHED: &str = "packing.unfinished";
-/// The most classes that can be inferred from labels without an index.
-const MOST_CLASSES: u32 = 1_000_000;
+const UNFINISHED_MARKER: &str = "packing.unfinished";
+/// The maximum number of classes that can be inferred from labels without an index.
+const MAX_CLASSES: u32 = 1_000_000;
 
-/// What a split's shards are called, best first: what is not called by its own name may be by another's.
+/// The names of a split's shards, preferred ones first, including those of a split that may replace it.
 pub(crate) fn split_names(split: Split) -> &'static [&'static str] {
     match split {
         Split::Train => &["train"],
@@ -51,20 +51,20 @@ pub(crate) fn split_names(split: Split) -> &'static [&'static str] {
     }
 }
 
-/// The split that a shard's name speaks of: the first of its words that is one, `train` of
+/// The split in a shard's name: the first word that is a split, such as `train` in
 /// `imagenet1k-train-0000.tar`.
-fn split_of(shard: &str) -> Option<&'static str> {
+fn split_in_name(shard: &str) -> Option<&'static str> {
     let words = shard.strip_suffix(EXTENSION)?.split(['-', '_', '.']);
     let known = ["train", "val", "valid", "validation", "test"];
     words.into_iter().find_map(|word| known.into_iter().find(|known| known.eq_ignore_ascii_case(word)))
 }
 
-/// Whether one of a name's words is a split, whatever the file is.
-fn speaks_of_a_split(name: &str) -> bool {
-    split_of(&format!("{name}{EXTENSION}")).is_some()
+/// Returns whether a word of a file name is the name of a split, for any file type.
+fn names_a_split(name: &str) -> bool {
+    split_in_name(&format!("{name}{EXTENSION}")).is_some()
 }
 
-/// Whether a name is that of a file in the shards' folder, and leads nowhere else.
+/// Returns whether a name is that of a shard directly in the folder.
 fn is_shard_name(name: &str) -> bool {
     name.len() > EXTENSION.len()
         && name.len() <= 255
@@ -78,12 +78,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_the_split_and_lead_nowhere() {
-        assert_eq!(split_of("train-000000.tar"), Some("train"));
-        assert_eq!(split_of("imagenet1k-validation-07.tar"), Some("validation"));
-        assert_eq!(split_of("test_3.tar"), Some("test"));
-        assert_eq!(split_of("training-000000.tar"), None);
-        assert_eq!(split_of("train-000000.tgz"), None);
+    fn shard_names_give_the_split_and_stay_in_the_folder() {
+        assert_eq!(split_in_name("train-000000.tar"), Some("train"));
+        assert_eq!(split_in_name("imagenet1k-validation-07.tar"), Some("validation"));
+        assert_eq!(split_in_name("test_3.tar"), Some("test"));
+        assert_eq!(split_in_name("training-000000.tar"), None);
+        assert_eq!(split_in_name("train-000000.tgz"), None);
         assert!(is_shard_name("train-000000.tar"));
         for name in
             ["", ".tar", "../train-0.tar", "a/train-0.tar", "C:train.tar", ".train.tar", "train-0.zip"]

@@ -1,9 +1,8 @@
-//! PNG files that shards are given: images that were not files before, and masks, whose grey values are the
-//! classes.
+//! PNG files in shards: images that were not files before, and masks, whose grey values are the classes.
 
 use ::png::{BitDepth, ColorType, Encoder};
 
-/// Writes pixels as a PNG: grey values, or red, green and blue side by side.
+/// Encodes grey or interleaved RGB pixels as a PNG.
 pub(super) fn encode(
     pixels: &[u8],
     channels: usize,
@@ -13,13 +12,13 @@ pub(super) fn encode(
     let colour = match channels {
         1 => ColorType::Grayscale,
         3 => ColorType::Rgb,
-        _ => return Err(format!("an image of {channels} channels is none that PNG files hold; 1 or 3 are")),
+        _ => return Err(format!("cannot write {channels} channels as PNG, only 1 or 3")),
     };
     let (Ok(w), Ok(h)) = (u32::try_from(width), u32::try_from(height)) else {
-        return Err(format!("an image of {height}×{width} is larger than PNG files can be"));
+        return Err(format!("{height}×{width} exceeds the size limit of PNG"));
     };
     to.clear();
-    let failed = |error| format!("the image cannot be written as a PNG: {error}");
+    let failed = |error| format!("cannot write the image as PNG: {error}");
     let mut encoder = Encoder::new(to, w, h);
     encoder.set_color(colour);
     encoder.set_depth(BitDepth::Eight);
@@ -34,7 +33,7 @@ mod tests {
     use crate::decode::{LabelPixels, decode_labels};
 
     #[test]
-    fn classes_come_back_and_other_channels_are_refused() {
+    fn masks_round_trip_and_other_channel_counts_are_rejected() {
         let classes: Vec<u8> = (0..35).chain([255]).collect();
         let (mut file, mut back) = (Vec::new(), Vec::new());
         encode(&classes, 1, [4, 9], &mut file).unwrap();

@@ -1,9 +1,9 @@
-//! Remote shards: fetched into a bounded cache before they are needed, and read there.
+//! Remote shards: fetched into a bounded cache before they are needed, and read from there.
 //!
-//! Two threads prefetch what [`expect`](Remote::expect) announced, in its order: first the shards that
-//! batches in progress read, then the next ones, up to one window, as far as the cache has room. A reader of
-//! a sample whose shard is missing waits for it. Copies in use are locked against eviction. The samples do
-//! not depend on the state of the cache.
+//! Two threads prefetch the shards that [`announce`](RemoteShards::announce) receives, in its order: first
+//! those that batches in progress read, then the next ones, up to one window, as far as the cache has room. A
+//! reader of a missing shard waits for it. Copies in use are locked against eviction. The samples do not
+//! depend on the state of the cache.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,11 +16,11 @@ use super::index::Shard;
 use crate::datasets::Split;
 use crate::error::DataError;
 
-/// Prefetching threads: two overlap latency and transfer.
-const FETCHERS: usize = 2;
+/// The number of prefetching threads: two overlap latency and transfer.
+const PREFETCH_THREADS: usize = 2;
 
-/// The most copies that are locked, not counting those in use.
-const MOST_HELD: usize = 64;
+/// The maximum number of locked copies, unless more are in use.
+const MAX_LOCKED_COPIES: usize = 64;
 
 /// The local copy of a shard. Readers share its file position, so one reads at a time.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl LocalCopy {
 
 /// The shards of a split, in a store. Dropping it ends prefetching after the current shard.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct RemoteShards {
     shared: Arc<Shared>,
 }
 
@@ -46,12 +46,12 @@ struct Shared {
     store: Store,
     cache: Cache,
     shards: Arc<[Shard]>,
-    /// The most bytes of copies for this split.
-    most_bytes: u64,
-    /// The most shards that are read at a time.
+    /// The maximum size of the copies of this split, in bytes.
+    max_bytes: u64,
+    /// The maximum number of shards that are read at a time.
     window: usize,
     state: Mutex<State>,
-    /// Signalled when shards are announced, fetched or failed, and at the end.
+    /// Signalled when shards were announced, fetched or failed, and at the end.
     changed: Condvar,
 }
 
@@ -60,25 +60,25 @@ struct State {
     now: Vec<u32>,
     next: Vec<u32>,
     /// Locked copies, the most recently used last.
-    held: Vec<(u32, Arc<LocalCopy>)>,
+    locked: Vec<(u32, Arc<LocalCopy>)>,
     /// Shards of `next` that are fetched but not locked: the cache may evict them.
     ready: HashSet<u32>,
     /// Shards that are being fetched.
-    under_way: HashSet<u32>,
-    /// Failures, for readers that wait for a shard that another thread fetched.
+    in_flight: HashSet<u32>,
+    /// Failures, for readers that wait for a shard that another thread fetches.
     failed: Vec<(u32, Arc<StoreError>)>,
     ended: bool,
 }
 
-impl Remote {
-    /// The shards of a split, in a cache of at most `cache_bytes`. While training, `window` of them are read
-    /// at a time.
+impl RemoteShards {
+    /// Opens the shards of a split with a cache of at most `cache_bytes`. While training, `window` of them
+    /// are read at a time.
     ///
     /// The training split gets three quarters of the cache, the others the rest: neither blocks the other.
     ///
     /// # Errors
     ///
-    /// [`DataError::Option`] where the cache cannot hold the shards that are read at a time.
+    /// [`DataError::InvalidOption`] if the cache cannot hold the shards that are read at a time.
     pub(super) fn new(
         store: Store,
         cache: Cache,
@@ -90,34 +90,34 @@ impl Remote {
         let (together, quarters) = if split == Split::Train { (window, 3) } else { (1, 1) };
         let mut sizes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
-        let most_bytes = cache_bytes / 4 * quarters;
-        let on_their_way = FETCHERS as u64 * sizes.first().copied().unwrap_or_default();
-        let needed = sizes.iter().take(together).sum::<u64>() + on_their_way;
-        if needed > most_bytes {
+        let max_bytes = cache_bytes / 4 * quarters;
+        let in_flight_bytes = PREFETCH_THREADS as u64 * sizes.first().copied().unwrap_or_default();
+        let needed = sizes.iter().take(together).sum::<u64>() + in_flight_bytes;
+        if needed > max_bytes {
             let together = together.min(sizes.len());
             let problem = format!(
-                "is {}, of which copies of {split} shards may take {quarters}/4; {together} that are read at \
-                 a time and those being fetched need {} MiB: set at least {}, or lower data.shuffle_shards",
+                "is {} MiB, {quarters}/4 of it for {split}; {together} open shards and the prefetched ones \
+                 need {} MiB: set at least {}, or lower data.shuffle_shards",
                 cache_bytes >> 20,
                 needed.div_ceil(1 << 20),
                 (needed * 4).div_ceil(quarters << 20),
             );
-            return Err(DataError::Option { key: "data.cache_mib", problem });
+            return Err(DataError::InvalidOption { key: "data.cache_mib", problem });
         }
         let shared = Arc::new(Shared {
             store,
             cache,
             shards,
-            most_bytes,
+            max_bytes,
             window: together,
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        for number in 0..FETCHERS {
+        for number in 0..PREFETCH_THREADS {
             let shared = Arc::clone(&shared);
             let spawned =
                 thread::Builder::new().name(format!("shards-{number}")).spawn(move || shared.fetch_ahead());
-            // Without the thread, readers fetch themselves.
+            // If a thread cannot be started, readers fetch shards themselves.
             drop(spawned);
         }
         Ok(Self { shared })
@@ -129,27 +129,27 @@ impl Remote {
     }
 
     /// Announces the shards that are read now, and the next ones.
-    pub(super) fn expect(&self, now: &[u32], next: &[u32]) {
+    pub(super) fn announce(&self, now: &[u32], next: &[u32]) {
         let mut state = lock(&self.shared.state);
-        let following = self.shared.window.max(FETCHERS);
+        let following = self.shared.window.max(PREFETCH_THREADS);
         let ahead = next.iter().filter(|shard| !now.contains(shard)).take(following);
         state.next.clear();
         state.next.extend(ahead);
         state.now.clear();
         state.now.extend(now);
-        let State { now, next, held, ready, .. } = &mut *state;
-        held.retain(|(shard, _)| now.contains(shard));
+        let State { now, next, locked, ready, .. } = &mut *state;
+        locked.retain(|(shard, _)| now.contains(shard));
         ready.retain(|shard| next.contains(shard));
         self.shared.changed.notify_all();
     }
 
-    /// The copy of a shard, if it is locked already.
-    pub(super) fn held(&self, shard: usize) -> Option<Arc<LocalCopy>> {
+    /// The copy of a shard, if it is locked.
+    pub(super) fn locked(&self, shard: usize) -> Option<Arc<LocalCopy>> {
         let state = lock(&self.shared.state);
-        state.held.iter().find(|(held, _)| *held as usize == shard).map(|(_, copy)| Arc::clone(copy))
+        state.locked.iter().find(|(locked, _)| *locked as usize == shard).map(|(_, copy)| Arc::clone(copy))
     }
 
-    /// The copy of a shard; waits while it is being fetched.
+    /// The copy of a shard; fetches it, or waits while it is being fetched.
     ///
     /// # Errors
     ///
@@ -160,27 +160,27 @@ impl Remote {
         let mut state = lock(&shared.state);
         let mut waited = false;
         loop {
-            if let Some(copy) = state.use_held(number) {
+            if let Some(copy) = state.use_locked(number) {
                 return Ok(copy);
             }
             if waited && let Some((_, cause)) = state.failed.iter().find(|(failed, _)| *failed == number) {
                 return Err(DataError::Store { cause: Arc::clone(cause) });
             }
-            if state.under_way.contains(&number) {
+            if state.in_flight.contains(&number) {
                 waited = true;
                 state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let (mut state, outcome) = shared.fetch(state, number);
             if let Ok(copy) = &outcome {
-                state.hold(number, copy);
+                state.lock_copy(number, copy);
             }
             return outcome.map_err(|cause| DataError::Store { cause });
         }
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteShards {
     fn drop(&mut self) {
         lock(&self.shared.state).ended = true;
         self.shared.changed.notify_all();
@@ -188,18 +188,18 @@ impl Drop for Remote {
 }
 
 impl State {
-    fn hold(&mut self, shard: u32, copy: &Arc<LocalCopy>) {
-        if self.held.iter().all(|(held, _)| *held != shard) {
-            self.held.push((shard, Arc::clone(copy)));
+    fn lock_copy(&mut self, shard: u32, copy: &Arc<LocalCopy>) {
+        if self.locked.iter().all(|(locked, _)| *locked != shard) {
+            self.locked.push((shard, Arc::clone(copy)));
         }
     }
 
-    /// A locked copy, which becomes the most recently used.
-    fn use_held(&mut self, shard: u32) -> Option<Arc<LocalCopy>> {
-        let at = self.held.iter().position(|(held, _)| *held == shard)?;
-        let entry = self.held.remove(at);
+    /// A locked copy, which becomes the most recently used one.
+    fn use_locked(&mut self, shard: u32) -> Option<Arc<LocalCopy>> {
+        let at = self.locked.iter().position(|(locked, _)| *locked == shard)?;
+        let entry = self.locked.remove(at);
         let copy = Arc::clone(&entry.1);
-        self.held.push(entry);
+        self.locked.push(entry);
         Some(copy)
     }
 }
@@ -209,7 +209,7 @@ impl Shared {
     fn fetch_ahead(&self) {
         let mut state = lock(&self.state);
         while !state.ended {
-            match self.choose(&state) {
+            match self.next_to_fetch(&state) {
                 Some(shard) => state = self.fetch(state, shard).0,
                 None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
@@ -217,24 +217,24 @@ impl Shared {
     }
 
     /// The shard to fetch next: the first missing one in use, else the first missing one of `next`, as long
-    /// as all before it fit too.
-    fn choose(&self, state: &State) -> Option<u32> {
+    /// as all before it also fit.
+    fn next_to_fetch(&self, state: &State) -> Option<u32> {
         let is_missing = |shard: &u32| {
-            !state.under_way.contains(shard)
+            !state.in_flight.contains(shard)
                 && !state.ready.contains(shard)
-                && state.held.iter().all(|(held, _)| held != shard)
+                && state.locked.iter().all(|(locked, _)| locked != shard)
                 // Its reader retries and reports the error.
                 && state.failed.iter().all(|(failed, _)| failed != shard)
         };
         if let Some(&shard) = state.now.iter().find(|shard| is_missing(shard)) {
-            // Where not all fit, those that a reader waits for come first: the reader fetches them itself.
-            let has_room = self.taken(state) + self.bytes(shard) <= self.most_bytes;
+            // If not all fit, those that a reader waits for have priority: the reader fetches them itself.
+            let has_room = self.locked_bytes(state) + self.shard_bytes(shard) <= self.max_bytes;
             return has_room.then_some(shard);
         }
-        let mut bytes: u64 = state.now.iter().map(|&shard| self.bytes(shard)).sum();
+        let mut bytes: u64 = state.now.iter().map(|&shard| self.shard_bytes(shard)).sum();
         for &shard in &state.next {
-            bytes += self.bytes(shard);
-            if bytes > self.most_bytes {
+            bytes += self.shard_bytes(shard);
+            if bytes > self.max_bytes {
                 return None;
             }
             if is_missing(&shard) {
@@ -244,29 +244,29 @@ impl Shared {
         None
     }
 
-    fn bytes(&self, shard: u32) -> u64 {
+    fn shard_bytes(&self, shard: u32) -> u64 {
         self.shards.get(shard as usize).map_or(0, |shard| shard.bytes)
     }
 
-    /// Fetches a shard that nobody else is fetching; locks its copy if it is in use.
+    /// Fetches a shard that no other thread is fetching; locks its copy if it is in use.
     fn fetch<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         number: u32,
     ) -> (MutexGuard<'a, State>, Result<Arc<LocalCopy>, Arc<StoreError>>) {
         let shard = &self.shards[number as usize];
-        state.under_way.insert(number);
+        state.in_flight.insert(number);
         state.failed.retain(|(failed, _)| *failed != number);
-        self.let_go(&mut state);
+        self.unlock_until_fits(&mut state);
         drop(state);
         let fetched = self.cache.fetch(&self.store, &shard.name, Some(shard.bytes), Some(&shard.sha256));
         let mut state = lock(&self.state);
-        state.under_way.remove(&number);
+        state.in_flight.remove(&number);
         let outcome = match fetched {
             Ok(file) => {
                 let copy = Arc::new(LocalCopy(Mutex::new(file)));
                 if state.now.contains(&number) {
-                    state.hold(number, &copy);
+                    state.lock_copy(number, &copy);
                 } else if state.next.contains(&number) {
                     state.ready.insert(number);
                 }
@@ -283,22 +283,24 @@ impl Shared {
     }
 
     /// Bytes of the copies that are locked or being fetched.
-    fn taken(&self, state: &State) -> u64 {
-        let held = state.held.iter().map(|(shard, _)| shard);
-        held.chain(&state.under_way).map(|&shard| self.bytes(shard)).sum()
+    fn locked_bytes(&self, state: &State) -> u64 {
+        let locked = state.locked.iter().map(|(shard, _)| shard);
+        locked.chain(&state.in_flight).map(|&shard| self.shard_bytes(shard)).sum()
     }
 
     /// Unlocks copies until those being fetched have room: unused ones first, then the least recently used.
-    fn let_go(&self, state: &mut State) {
-        let most = MOST_HELD.max(state.now.len());
-        while !state.held.is_empty() && (self.taken(state) > self.most_bytes || state.held.len() >= most) {
-            let unexpected = state.held.iter().position(|(shard, _)| !state.now.contains(shard));
-            state.held.remove(unexpected.unwrap_or(0));
+    fn unlock_until_fits(&self, state: &mut State) {
+        let max_copies = MAX_LOCKED_COPIES.max(state.now.len());
+        while !state.locked.is_empty()
+            && (self.locked_bytes(state) > self.max_bytes || state.locked.len() >= max_copies)
+        {
+            let unused = state.locked.iter().position(|(shard, _)| !state.now.contains(shard));
+            state.locked.remove(unused.unwrap_or(0));
         }
     }
 }
 
-/// A poisoned lock is taken all the same: every change of the state is a single step.
+/// Ignores poisoning: every change of the state is a single step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

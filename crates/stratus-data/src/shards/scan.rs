@@ -1,4 +1,4 @@
-//! Shards without an index: their headers are read through once.
+//! Shards without an index: all headers are read once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -9,37 +9,37 @@ use std::thread;
 
 use stratus_base::checksum::sha256_of_reader;
 
-use super::index::{INDEX_FILE, Index, MemberRange, Shard};
-use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, speaks_of_a_split, split_of};
+use super::index::{INDEX_FILE, MemberRange, Shard, ShardIndex};
+use super::{EXTENSION, MAX_CLASSES, UNFINISHED_MARKER, is_shard_name, names_a_split, split_in_name};
 use crate::archive::{Content, Entries, Entry, Found, Kind, ReadAt, SparseMap, Tree};
-use crate::datasets::packed::expect_unpacked_name;
+use crate::datasets::packed::reject_archive_name;
 use crate::datasets::{Scratch, is_hidden};
-use crate::decode::LARGEST_FILE;
+use crate::decode::MAX_IMAGE_FILE_BYTES;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
-/// The most bytes of a `.cls` file.
-const LARGEST_CLASS: u64 = 32;
-/// How many problems a message lists.
-pub(crate) const LISTED: usize = 20;
+/// The maximum size of a `.cls` file.
+const MAX_CLS_FILE_BYTES: u64 = 32;
+/// The maximum number of problems in a message.
+pub(crate) const MAX_LISTED_PROBLEMS: usize = 20;
 
 /// A sample that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct DamagedSample {
     /// Its index in the split.
     pub sample: u32,
-    /// What a person calls it.
+    /// Its name for messages.
     pub name: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
 /// The result of scanning a folder of shards.
 #[derive(Debug)]
 pub(crate) struct ScannedShards {
-    pub index: Index,
-    /// Unreadable samples of each split; the index has them without a position.
-    pub problems: BTreeMap<String, Vec<Problem>>,
+    pub index: ShardIndex,
+    /// Damaged samples of each split; the index has no position for them.
+    pub problems: BTreeMap<String, Vec<DamagedSample>>,
 }
 
 /// A shard, from its headers.
@@ -47,20 +47,20 @@ pub(crate) struct ScannedShards {
 struct ScannedShard {
     bytes: u64,
     samples: Vec<ScannedSample>,
-    /// The maps of files with holes, by the blocks before the file.
+    /// The maps of sparse files, by the blocks before the file.
     sparse: BTreeMap<u32, SparseMap>,
-    /// Where the classes of samples are written.
+    /// The samples with a class file, and its position.
     classes: Vec<(usize, MemberRange)>,
-    /// Members that are links: their sample, what they are of it, and their path.
+    /// Members that are links: their sample, role and path.
     links: Vec<(usize, Role, Vec<u8>)>,
 }
 
-/// The part that a member has in its sample.
+/// The role of a member in its sample.
 #[derive(Clone, Copy)]
 enum Role {
     Image,
     Mask,
-    /// A class, by its place in `classes`.
+    /// A class, by its index in `classes`.
     Class(usize),
 }
 
@@ -71,69 +71,70 @@ struct ScannedSample {
     label: Option<u32>,
     image: Option<MemberRange>,
     mask: Option<MemberRange>,
-    /// The first of its members, for messages.
+    /// The first member, for messages.
     first: MemberRange,
     problem: Option<String>,
 }
 
-/// Reads the headers of all shards in a folder. With `verify` every image's beginning and end are looked at.
+/// Reads the headers of all shards in a folder. With `verify` the beginning and end of every image are
+/// checked.
 ///
 /// # Errors
 ///
-/// [`DataError`]: there are no shards, or a file cannot be read; what is wrong with samples is no error here.
+/// [`DataError`]: no shards, or an unreadable file. Damaged samples are not errors.
 pub(crate) fn scan(folder: &Path, verify: bool) -> Result<ScannedShards, DataError> {
-    let damaged = |problem| DataError::Damaged { path: folder.to_owned(), problem };
-    if folder.join(UNFINISHED).exists() {
-        let problem = "packing these shards was interrupted; pack the data set again".to_owned();
-        return Err(damaged(problem));
+    let invalid = |problem| DataError::Invalid { path: folder.to_owned(), problem };
+    if folder.join(UNFINISHED_MARKER).exists() {
+        let problem = "packing was interrupted; pack the data set again".to_owned();
+        return Err(invalid(problem));
     }
     let names = shard_names(folder)?;
     if names.is_empty() {
         let problem = format!(
-            "holds neither `{INDEX_FILE}` nor shards named train-*{EXTENSION}, val-*{EXTENSION} or \
-             test-*{EXTENSION}"
+            "neither `{INDEX_FILE}` nor shards named train-*{EXTENSION}, val-*{EXTENSION} or \
+             test-*{EXTENSION} found"
         );
-        return Err(damaged(problem));
+        return Err(invalid(problem));
     }
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(names.len());
-    let look = |first: usize| {
-        let of_this = names.iter().skip(first).step_by(threads);
-        of_this.map(|name| scan_shard(&folder.join(name), verify)).collect::<Result<Vec<_>, _>>()
+    let scan_every = |first: usize| {
+        let assigned = names.iter().skip(first).step_by(threads);
+        assigned.map(|name| scan_shard(&folder.join(name), verify)).collect::<Result<Vec<_>, _>>()
     };
     let mut by_thread = thread::scope(|scope| {
-        let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || look(first))).collect();
-        let mut all = vec![look(0)?.into_iter()];
+        let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || scan_every(first))).collect();
+        let mut all = vec![scan_every(0)?.into_iter()];
         for worker in workers {
-            // A panic goes on in this thread.
+            // A panic is propagated.
             all.push(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?.into_iter());
         }
         Ok::<_, DataError>(all)
     })?;
-    // Shard n was thread n's, modulo their number.
+    // Thread t scanned the shards t, t + threads, ….
     let shards =
         names.iter().enumerate().filter_map(|(at, name)| Some((name, by_thread[at % threads].next()?)));
     let shards: Vec<(&String, ScannedShard)> = shards.collect();
 
-    let whole = || {
+    let intact = || {
         let samples = shards.iter().flat_map(|(_, shard)| &shard.samples);
         samples.filter(|sample| sample.problem.is_none())
     };
-    if whole().any(|sample| sample.mask.is_some() && sample.label.is_none()) {
-        let problem = "samples have masks, and without an index nothing says how many classes there are; \
+    if intact().any(|sample| sample.mask.is_some() && sample.label.is_none()) {
+        let problem = "samples have masks, but without an index the number of classes is unknown; \
                        pack the data set with `stratus data shard`";
-        return Err(damaged(problem.to_owned()));
+        return Err(invalid(problem.to_owned()));
     }
-    let classes = whole().filter_map(|sample| sample.label).max().map_or(1, |label| label + 1);
+    let classes = intact().filter_map(|sample| sample.label).max().map_or(1, |label| label + 1);
     let classes = (0..classes).map(|class| class.to_string()).collect();
-    // Those of ImageNet, as for folders.
+    // The values of ImageNet, like for folders.
     let normalisation = Normalisation { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] };
-    let mut index = Index::new("webdataset", classes, None, normalisation, false);
-    let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
+    let mut index = ShardIndex::new("webdataset", classes, None, normalisation, false);
+    let mut problems: BTreeMap<String, Vec<DamagedSample>> = BTreeMap::new();
     for (name, ScannedShard { bytes, samples, sparse, .. }) in shards {
         if samples.is_empty() {
             continue;
         }
-        let split = split_of(name).unwrap_or_default();
+        let split = split_in_name(name).unwrap_or_default();
         let before: usize = index.splits.get(split).into_iter().flatten().map(Shard::samples).sum();
         let mut shard = Shard {
             name: name.clone(),
@@ -149,9 +150,9 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<ScannedShards, DataErr
             shard.images.push(sample.image.filter(|_| sample.problem.is_none()).unwrap_or(sample.first));
             if let Some(problem) = sample.problem {
                 let sample_number = u32::try_from(before + at)
-                    .map_err(|_| damaged(format!("more than {} samples in `{split}`", u32::MAX)))?;
+                    .map_err(|_| invalid(format!("more than {} samples in `{split}`", u32::MAX)))?;
                 let name = format!("{}/{}", folder.join(name).display(), sample.key);
-                problems.entry(split.to_owned()).or_default().push(Problem {
+                problems.entry(split.to_owned()).or_default().push(DamagedSample {
                     sample: sample_number,
                     name: name.trim_end_matches('/').to_owned(),
                     problem,
@@ -163,14 +164,14 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<ScannedShards, DataErr
     Ok(ScannedShards { index, problems })
 }
 
-/// Writes the index of shards that have none: their headers, and the checksums of the files.
+/// Writes the index of shards without one: from their headers, with the checksums of the files.
 ///
 /// # Errors
 ///
-/// [`DataError`]: there are no shards; samples that cannot be read, the first listed.
-pub fn index_folder(folder: &Path) -> Result<Index, DataError> {
+/// [`DataError`]: no shards, or damaged samples, the first of them listed.
+pub fn index_folder(folder: &Path) -> Result<ShardIndex, DataError> {
     let ScannedShards { mut index, problems } = scan(folder, true)?;
-    let all: Vec<&Problem> = problems.values().flatten().collect();
+    let all: Vec<&DamagedSample> = problems.values().flatten().collect();
     if !all.is_empty() {
         return Err(DataError::BadShards {
             path: folder.to_owned(),
@@ -185,9 +186,12 @@ pub fn index_folder(folder: &Path) -> Result<Index, DataError> {
     Ok(index)
 }
 
-/// The first problems, as messages list them.
-fn listed<'a>(problems: impl Iterator<Item = &'a Problem>) -> Vec<(String, String)> {
-    problems.take(LISTED).map(|problem| (problem.name.clone(), problem.problem.clone())).collect()
+/// The first problems, for messages.
+fn listed<'a>(problems: impl Iterator<Item = &'a DamagedSample>) -> Vec<(String, String)> {
+    problems
+        .take(MAX_LISTED_PROBLEMS)
+        .map(|problem| (problem.name.clone(), problem.problem.clone()))
+        .collect()
 }
 
 /// Length and SHA-256 of a file.
@@ -203,18 +207,18 @@ pub(super) fn shard_names(folder: &Path) -> Result<Vec<String>, DataError> {
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name();
-        // Shards that are compressed would be passed over.
-        if name.to_str().is_some_and(speaks_of_a_split) {
-            expect_unpacked_name(&entry.path())?;
+        // Compressed shards would be skipped silently.
+        if name.to_str().is_some_and(names_a_split) {
+            reject_archive_name(&entry.path())?;
         }
-        let name = name.to_str().filter(|name| is_shard_name(name) && split_of(name).is_some());
+        let name = name.to_str().filter(|name| is_shard_name(name) && split_in_name(name).is_some());
         names.extend(name.map(str::to_owned));
     }
     names.sort_unstable();
     Ok(names)
 }
 
-/// The length of a shard and its samples, in order.
+/// Scans a shard: its length and its samples, in order.
 fn scan_shard(path: &Path, verify: bool) -> Result<ScannedShard, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
     let mut file = File::open(path).map_err(unreadable)?;
@@ -228,14 +232,14 @@ fn scan_shard(path: &Path, verify: bool) -> Result<ScannedShard, DataError> {
     let mut keys = HashSet::new();
     for sample in &mut shard.samples {
         if !keys.insert(sample.key.as_str()) {
-            sample.problem = Some("a sample of this name is in the shard twice".to_owned());
+            sample.problem = Some("duplicate sample name in the shard".to_owned());
         }
     }
     if !shard.links.is_empty() {
         let tree = Tree::read(&mut read_at, length);
         shard.follow_links(&tree);
     }
-    // Classes are read when all headers are.
+    // Classes are read after all headers.
     for (sample, range) in std::mem::take(&mut shard.classes) {
         let content = shard.content(range);
         let sample = &mut shard.samples[sample];
@@ -253,8 +257,8 @@ fn scan_shard(path: &Path, verify: bool) -> Result<ScannedShard, DataError> {
             continue;
         }
         let problem = match (sample.image, sample.label.is_some() || sample.mask.is_some()) {
-            (None, _) => Some("has no image: no .jpg, .jpeg or .png".to_owned()),
-            (_, false) => Some("has no label: no .cls".to_owned()),
+            (None, _) => Some("missing image: no .jpg, .jpeg or .png".to_owned()),
+            (_, false) => Some("missing label: no .cls".to_owned()),
             (Some(image), true) if verify => probe(&mut read_at, &shard.content(image), &mut scratch).err(),
             _ => None,
         };
@@ -267,7 +271,7 @@ fn scan_shard(path: &Path, verify: bool) -> Result<ScannedShard, DataError> {
 }
 
 impl ScannedShard {
-    /// Adds the entries of an archive. An error ends them; those before it are added.
+    /// Adds the entries of an archive, up to the first error.
     fn add_all(&mut self, mut entries: Entries<'_>) -> Result<(), String> {
         while let Some(entry) = entries.next()? {
             self.add(&entry)?;
@@ -275,7 +279,7 @@ impl ScannedShard {
         Ok(())
     }
 
-    /// Adds an entry to the sample that it belongs to.
+    /// Adds an entry to its sample.
     fn add(&mut self, entry: &Entry<'_>) -> Result<(), String> {
         if entry.kind == Kind::Folder || entry.path.split(|&byte| byte == b'/').any(is_hidden) {
             return Ok(());
@@ -285,7 +289,7 @@ impl ScannedShard {
         let file = path.rsplit('/').next().unwrap_or_default();
         let Some((_, extension)) = file.split_once('.') else { return Ok(()) };
         let key = &path[..path.len() - extension.len() - 1];
-        // The range of a link is found later.
+        // The ranges of links are resolved later.
         let range = match &entry.kind {
             Kind::File(content) => self.range(content, path)?,
             _ => MemberRange::default(),
@@ -299,18 +303,18 @@ impl ScannedShard {
         }
         let number = self.samples.len() - 1;
         let sample = &mut self.samples[number];
-        let (role, taken) = match extension.to_ascii_lowercase().as_str() {
+        let (role, is_duplicate) = match extension.to_ascii_lowercase().as_str() {
             "jpg" | "jpeg" | "png" => (Role::Image, sample.image.replace(range).is_some()),
             "seg.png" => (Role::Mask, sample.mask.replace(range).is_some()),
             "cls" => {
-                let taken = self.classes.last().is_some_and(|(last, _)| *last == number);
+                let is_duplicate = self.classes.last().is_some_and(|(last, _)| *last == number);
                 self.classes.push((number, range));
-                (Role::Class(self.classes.len() - 1), taken)
+                (Role::Class(self.classes.len() - 1), is_duplicate)
             }
             _ => return Ok(()),
         };
-        if taken {
-            sample.problem = Some(format!("has two members for one thing: .{extension}"));
+        if is_duplicate {
+            sample.problem = Some(format!("duplicate member .{extension}"));
         }
         match entry.kind {
             Kind::Special(name) => sample.problem = Some(format!("{path} is {name}, not a file")),
@@ -322,32 +326,32 @@ impl ScannedShard {
         Ok(())
     }
 
-    /// The range of a file.
+    /// Records a file and returns its range.
     fn range(&mut self, content: &Content, path: &str) -> Result<MemberRange, String> {
         let range = MemberRange::new(content.offset, content.bytes)
-            .ok_or_else(|| format!("{path} is too large, or lies too far behind"))?;
+            .ok_or_else(|| format!("{path} exceeds 4 GiB or is beyond 2 TiB"))?;
         if let Some(map) = &content.map {
             self.sparse.insert(range.0, map.clone());
         }
         Ok(range)
     }
 
-    /// Where the bytes of a range are.
+    /// The content of a range.
     fn content(&self, range: MemberRange) -> Content {
         Content { offset: range.offset(), bytes: u64::from(range.1), map: self.sparse.get(&range.0).cloned() }
     }
 
-    /// Finds the files that members are links to.
+    /// Resolves the members that are links.
     fn follow_links(&mut self, tree: &Result<Tree, String>) {
         for (number, role, path) in std::mem::take(&mut self.links) {
             let name = String::from_utf8_lossy(&path).into_owned();
             let found = match tree {
                 Ok(tree) => match tree.find(Tree::ROOT, &path) {
                     Ok(Some(Found::File(content))) => self.range(&content, &name),
-                    Ok(_) => Err(format!("{name} is a link, and not to a file")),
+                    Ok(_) => Err(format!("{name} is a link, but not to a file")),
                     Err(problem) => Err(format!("{name} {problem}")),
                 },
-                Err(problem) => Err(format!("{name} is a link, which is not followed: {problem}")),
+                Err(problem) => Err(format!("{name} is a link that cannot be followed: {problem}")),
             };
             let sample = &mut self.samples[number];
             match (found, role) {
@@ -361,33 +365,33 @@ impl ScannedShard {
 }
 
 fn read_class(read_at: ReadAt<'_>, content: &Content) -> Result<u32, String> {
-    if content.bytes > LARGEST_CLASS {
-        return Err(format!("its .cls has {} bytes, too many for a number", content.bytes));
+    if content.bytes > MAX_CLS_FILE_BYTES {
+        return Err(format!(".cls file has {} bytes, too many for a class", content.bytes));
     }
     let mut text = vec![0; content.bytes as usize];
     content.read_at(read_at, 0, &mut text).map_err(|error| error.to_string())?;
     let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let number = number.ok_or_else(|| {
         format!(
-            "its .cls holds `{}`, not the number of a class",
+            ".cls file contains `{}`, expected a class index",
             String::from_utf8_lossy(&text).escape_debug()
         )
     })?;
     u32::try_from(number)
         .ok()
-        .filter(|&label| label < MOST_CLASSES)
-        .ok_or_else(|| format!("its label is {number}; labels go from 0 to {}", MOST_CLASSES - 1))
+        .filter(|&label| label < MAX_CLASSES)
+        .ok_or_else(|| format!("label is {number}, expected 0 to {}", MAX_CLASSES - 1))
 }
 
-/// Whether an image looks whole by its beginning and its end; decodes it where they cannot tell.
+/// Checks the beginning and end of an image; decodes it if these are not sufficient.
 fn probe(read_at: ReadAt<'_>, content: &Content, scratch: &mut Scratch) -> Result<(), String> {
     let bytes = content.bytes;
-    if bytes > LARGEST_FILE {
-        return Err(format!("the file has {bytes} bytes, more than {LARGEST_FILE}"));
+    if bytes > MAX_IMAGE_FILE_BYTES {
+        return Err(format!("the file has {bytes} bytes, more than {MAX_IMAGE_FILE_BYTES}"));
     }
-    let mut within = |offset: u64, out: &mut [u8]| {
+    let mut read = |offset: u64, out: &mut [u8]| {
         content.read_at(read_at, offset, out).map_err(|error| error.to_string())
     };
     let Scratch { encoded, decoded, images, .. } = scratch;
-    images.probe(&mut within, bytes, encoded, decoded).map(|_| ())
+    images.probe(&mut read, bytes, encoded, decoded).map(|_| ())
 }

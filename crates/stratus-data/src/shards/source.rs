@@ -1,4 +1,4 @@
-//! Reading shards: from a folder, or from a store behind an address.
+//! Reading shards from a folder, or from a remote store.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stratus_store::{Cache, RetryPolicy, Store, StoreError, is_address};
 
-use super::index::{INDEX_FILE, Index, LARGEST_INDEX, MemberRange, Shard};
-use super::remote::Remote;
+use super::index::{INDEX_FILE, MAX_INDEX_BYTES, MemberRange, Shard, ShardIndex};
+use super::remote::RemoteShards;
 use super::scan::digest;
-use crate::archive::{ReadAt, path_at};
+use crate::archive::{ReadAt, find_path};
 use crate::datasets::{OpenOptions, Split};
-use crate::decode::LARGEST_FILE;
+use crate::decode::MAX_IMAGE_FILE_BYTES;
 use crate::error::DataError;
 
-/// The most open shards of a folder: a few windows of the loader.
-const MOST_OPEN: usize = 64;
+/// The maximum number of open shards of a folder: a few windows of the loader.
+const MAX_OPEN_SHARDS: usize = 64;
 
-/// A folder or a store that holds shards, or will.
+/// A folder or a store for shards.
 #[derive(Debug)]
 pub(crate) enum ShardLocation {
-    /// A folder of this machine.
+    /// A local folder.
     Folder(PathBuf),
     /// A remote store.
     Store(Store),
@@ -29,31 +29,31 @@ pub(crate) enum ShardLocation {
 
 impl ShardLocation {
     /// Parses a path or an address.
-    pub(crate) fn of(root: &Path, patience: RetryPolicy) -> Result<Self, DataError> {
+    pub(crate) fn parse(root: &Path, policy: RetryPolicy) -> Result<Self, DataError> {
         let Some(address) = root.to_str().filter(|text| is_address(text)) else {
             return Ok(Self::Folder(root.to_owned()));
         };
-        let store = Store::open_with(address, patience)?;
-        Ok(match store.is_local() {
+        let store = Store::open_with_policy(address, policy)?;
+        Ok(match store.local_root() {
             Some(folder) => Self::Folder(folder.to_owned()),
             None => Self::Store(store),
         })
     }
 
-    /// Its name for messages, without secrets.
-    pub(crate) fn shown(&self) -> PathBuf {
+    /// The path or address for messages, without secrets.
+    pub(crate) fn display_path(&self) -> PathBuf {
         match self {
             Self::Folder(folder) => folder.clone(),
             Self::Store(store) => PathBuf::from(store.address()),
         }
     }
 
-    /// The index; `None` where there is none.
-    pub(crate) fn index(&self) -> Result<Option<Index>, DataError> {
+    /// Reads the index; `None` if there is none.
+    pub(crate) fn index(&self) -> Result<Option<ShardIndex>, DataError> {
         match self {
-            Self::Folder(folder) => Index::read(folder),
-            Self::Store(store) => match store.read(INDEX_FILE, LARGEST_INDEX) {
-                Ok(text) => Index::parse(&text, &self.shown().join(INDEX_FILE)).map(Some),
+            Self::Folder(folder) => ShardIndex::read(folder),
+            Self::Store(store) => match store.read(INDEX_FILE, MAX_INDEX_BYTES) {
+                Ok(text) => ShardIndex::parse(&text, &self.display_path().join(INDEX_FILE)).map(Some),
                 Err(StoreError::NotFound { .. }) => Ok(None),
                 Err(error) => Err(error.into()),
             },
@@ -63,17 +63,17 @@ impl ShardLocation {
 
 /// The shards of a split.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct ShardSource {
     shards: Arc<[Shard]>,
-    files: Files,
+    files: ShardFiles,
 }
 
 #[derive(Debug)]
-enum Files {
-    /// On this machine.
+enum ShardFiles {
+    /// In a local folder.
     Folder(Folder),
     /// In a remote store.
-    Remote(Remote),
+    Remote(RemoteShards),
 }
 
 /// A folder of shards.
@@ -85,7 +85,7 @@ struct Folder {
 }
 
 impl Folder {
-    /// Reads at an offset of the shard of this number and name.
+    /// Reads at an offset of a shard.
     fn read_at(&self, number: usize, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let file = self.file(number, name)?;
         let mut file = lock(&file);
@@ -98,7 +98,7 @@ impl Folder {
         let entry = match open.iter().position(|(other, _)| *other == number) {
             Some(at) => open.remove(at),
             None => {
-                if open.len() == MOST_OPEN {
+                if open.len() == MAX_OPEN_SHARDS {
                     open.remove(0);
                 }
                 (number, Arc::new(Mutex::new(File::open(self.path.join(name))?)))
@@ -110,7 +110,7 @@ impl Folder {
     }
 }
 
-impl Source {
+impl ShardSource {
     /// The shards of a split. While training, `window` of them are read at a time.
     pub(crate) fn new(
         location: ShardLocation,
@@ -121,16 +121,23 @@ impl Source {
     ) -> Result<Self, DataError> {
         let shards: Arc<[Shard]> = shards.into();
         let files = match location {
-            ShardLocation::Folder(path) => Files::Folder(Folder { path, open: Mutex::new(Vec::new()) }),
+            ShardLocation::Folder(path) => ShardFiles::Folder(Folder { path, open: Mutex::new(Vec::new()) }),
             ShardLocation::Store(store) => {
                 let Some(folder) = &options.cache else {
-                    let problem = "is not set, and there is no default cache folder; name a folder for \
-                                   copies of shards";
-                    return Err(DataError::Option { key: "data.cache", problem: problem.to_owned() });
+                    let problem =
+                        "is not set, and there is no default cache folder; set a folder for copies of shards";
+                    return Err(DataError::InvalidOption { key: "data.cache", problem: problem.to_owned() });
                 };
                 let cache = Cache::new(folder, options.cache_bytes)?;
-                let most = options.cache_bytes;
-                Files::Remote(Remote::new(store, cache, most, Arc::clone(&shards), split, window)?)
+                let cache_bytes = options.cache_bytes;
+                ShardFiles::Remote(RemoteShards::new(
+                    store,
+                    cache,
+                    cache_bytes,
+                    Arc::clone(&shards),
+                    split,
+                    window,
+                )?)
             }
         };
         Ok(Self { shards, files })
@@ -142,9 +149,9 @@ impl Source {
     }
 
     /// Announces the shards that are read now, and the next ones.
-    pub(crate) fn expect(&self, now: &[u32], next: &[u32]) {
-        if let Files::Remote(remote) = &self.files {
-            remote.expect(now, next);
+    pub(crate) fn announce(&self, now: &[u32], next: &[u32]) {
+        if let ShardFiles::Remote(remote) = &self.files {
+            remote.announce(now, next);
         }
     }
 
@@ -155,28 +162,30 @@ impl Source {
 
     fn path(&self, shard: &Shard) -> PathBuf {
         match &self.files {
-            Files::Folder(folder) => folder.path.join(&shard.name),
-            Files::Remote(remote) => {
+            ShardFiles::Folder(folder) => folder.path.join(&shard.name),
+            ShardFiles::Remote(remote) => {
                 PathBuf::from(format!("{}/{}", remote.store().address().trim_end_matches('/'), shard.name))
             }
         }
     }
 
-    /// The file sizes of the shards, where they are known without reading them.
+    /// The file sizes of the shards, if they are known without reading them.
     pub(crate) fn lengths(&self) -> Result<Option<Vec<u64>>, DataError> {
         match &self.files {
-            Files::Folder(folder) => {
+            ShardFiles::Folder(folder) => {
                 let length = |shard: &Shard| {
                     let path = folder.path.join(&shard.name);
-                    let about = fs::metadata(&path);
-                    about.map(|about| about.len()).map_err(|cause| DataError::Unreadable { path, cause })
+                    let metadata = fs::metadata(&path);
+                    metadata
+                        .map(|metadata| metadata.len())
+                        .map_err(|cause| DataError::Unreadable { path, cause })
                 };
                 self.shards.iter().map(length).collect::<Result<_, _>>().map(Some)
             }
-            Files::Remote(remote) => {
+            ShardFiles::Remote(remote) => {
                 let entries = match remote.store().list("") {
                     Ok(entries) => entries,
-                    // The sizes are then checked while fetching.
+                    // The sizes are checked while fetching instead.
                     Err(StoreError::Unsupported { .. }) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 };
@@ -190,26 +199,26 @@ impl Source {
         }
     }
 
-    /// Whether the shards are remote, so that only verified copies are read.
+    /// Returns whether the shards are remote, so that only verified copies are read.
     pub(crate) fn is_remote(&self) -> bool {
-        matches!(self.files, Files::Remote(_))
+        matches!(self.files, ShardFiles::Remote(_))
     }
 
     /// Length and SHA-256 of a shard. Remote shards were verified when they were fetched.
     pub(crate) fn digest(&self, number: usize) -> Result<(u64, String), DataError> {
         let shard = &self.shards[number];
         match &self.files {
-            Files::Folder(folder) => digest(&folder.path.join(&shard.name)),
-            Files::Remote(remote) => remote.copy(number).map(|_| (shard.bytes, shard.sha256.clone())),
+            ShardFiles::Folder(folder) => digest(&folder.path.join(&shard.name)),
+            ShardFiles::Remote(remote) => remote.copy(number).map(|_| (shard.bytes, shard.sha256.clone())),
         }
     }
 
     /// Reads a file of shard `number` into `out`.
     pub(crate) fn read(&self, number: usize, range: MemberRange, out: &mut Vec<u8>) -> Result<(), DataError> {
         let path = || self.path(&self.shards[number]);
-        if u64::from(range.1) > LARGEST_FILE {
-            let problem = format!("a file in it has {} bytes, more than {LARGEST_FILE}", range.1);
-            return Err(DataError::Damaged { path: path(), problem });
+        if u64::from(range.1) > MAX_IMAGE_FILE_BYTES {
+            let problem = format!("a member has {} bytes, more than {MAX_IMAGE_FILE_BYTES}", range.1);
+            return Err(DataError::Invalid { path: path(), problem });
         }
         out.resize(range.1 as usize, 0);
         let shard = &self.shards[number];
@@ -218,10 +227,10 @@ impl Source {
             None => archive(range.offset(), out),
         };
         let read = match &self.files {
-            Files::Folder(folder) => {
+            ShardFiles::Folder(folder) => {
                 read(&mut |offset, out| folder.read_at(number, &shard.name, offset, out))
             }
-            Files::Remote(remote) => {
+            ShardFiles::Remote(remote) => {
                 let copy = remote.copy(number)?;
                 read(&mut |offset, out| copy.read_at(offset, out))
             }
@@ -229,23 +238,23 @@ impl Source {
         read.map_err(|cause| DataError::Unreadable { path: path(), cause })
     }
 
-    /// The name of a member of shard `number`, if it can be read at once.
+    /// The name of a member of shard `number`, if it can be read without fetching.
     pub(crate) fn member(&self, number: usize, range: MemberRange) -> Option<String> {
         let Shard { name, bytes, .. } = &self.shards[number];
         let offset = range.offset();
         match &self.files {
-            Files::Folder(folder) => {
-                path_at(&mut |at, out| folder.read_at(number, name, at, out), *bytes, offset)
+            ShardFiles::Folder(folder) => {
+                find_path(&mut |at, out| folder.read_at(number, name, at, out), *bytes, offset)
             }
-            Files::Remote(remote) => {
-                let copy = remote.held(number)?;
-                path_at(&mut |at, out| copy.read_at(at, out), *bytes, offset)
+            ShardFiles::Remote(remote) => {
+                let copy = remote.locked(number)?;
+                find_path(&mut |at, out| copy.read_at(at, out), *bytes, offset)
             }
         }
     }
 }
 
-/// A poisoned lock is taken all the same: every read seeks first.
+/// Ignores poisoning: every read seeks first.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

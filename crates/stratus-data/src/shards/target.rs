@@ -1,4 +1,4 @@
-//! Writing packed shards: to a folder, or to a store, to which each complete shard is uploaded.
+//! Writing packed shards to a folder, or to a store, to which each complete shard is uploaded.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,8 +7,8 @@ use std::process;
 
 use stratus_store::{RetryPolicy, Store};
 
-use super::UNFINISHED;
-use super::index::{INDEX_FILE, Index, Shard};
+use super::UNFINISHED_MARKER;
+use super::index::{INDEX_FILE, Shard, ShardIndex};
 use super::scan::shard_names;
 use super::source::ShardLocation;
 use super::writer::PackOptions;
@@ -35,15 +35,15 @@ impl Drop for Staging {
 impl PackTarget {
     /// Prepares the destination. In a folder, shards to be replaced are deleted, and the marker is created.
     pub(super) fn prepare(root: &Path, options: &PackOptions) -> Result<Self, DataError> {
-        match ShardLocation::of(root, RetryPolicy::default())? {
+        match ShardLocation::parse(root, RetryPolicy::default())? {
             ShardLocation::Folder(folder) => {
                 prepare_folder(&folder, options)?;
                 Ok(Self::Folder(folder))
             }
             ShardLocation::Store(store) => {
-                if !options.overwrite && store.bytes(INDEX_FILE)?.is_some() {
-                    let found = format!("there is an `{INDEX_FILE}` of shards already");
-                    return Err(DataError::Occupied { path: PathBuf::from(store.address()), found });
+                if !options.overwrite && store.size(INDEX_FILE)?.is_some() {
+                    let found = format!("already contains an `{INDEX_FILE}` of shards");
+                    return Err(DataError::DestinationInUse { path: PathBuf::from(store.address()), found });
                 }
                 let folder = options.staging.join(format!("packing-{}", process::id()));
                 fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
@@ -61,7 +61,7 @@ impl PackTarget {
     }
 
     /// Uploads a complete shard, if the destination is a store.
-    pub(super) fn keep(&self, shard: &Shard) -> Result<(), DataError> {
+    pub(super) fn upload_shard(&self, shard: &Shard) -> Result<(), DataError> {
         let Self::Store { store, staging } = self else { return Ok(()) };
         let path = staging.0.join(&shard.name);
         let mut file =
@@ -70,13 +70,13 @@ impl PackTarget {
         fs::remove_file(&path).map_err(unwritable(&path))
     }
 
-    /// Writes the index: packing is complete.
-    pub(super) fn finish(self, index: &Index) -> Result<(), DataError> {
+    /// Writes the index, which completes packing.
+    pub(super) fn finish(self, index: &ShardIndex) -> Result<(), DataError> {
         match &self {
             Self::Folder(folder) => {
                 index.write(folder)?;
-                let mark = folder.join(UNFINISHED);
-                fs::remove_file(&mark).map_err(unwritable(&mark))
+                let marker = folder.join(UNFINISHED_MARKER);
+                fs::remove_file(&marker).map_err(unwritable(&marker))
             }
             Self::Store { store, staging } => {
                 let text = index.text().map_err(unwritable(&staging.0))?;
@@ -92,20 +92,20 @@ fn unwritable(path: &Path) -> impl Fn(io::Error) -> DataError + '_ {
 
 fn prepare_folder(folder: &Path, options: &PackOptions) -> Result<(), DataError> {
     fs::create_dir_all(folder).map_err(unwritable(folder))?;
-    let (index, mark) = (folder.join(INDEX_FILE), folder.join(UNFINISHED));
+    let (index, marker) = (folder.join(INDEX_FILE), folder.join(UNFINISHED_MARKER));
     let old = shard_names(folder)?;
     if !options.overwrite {
-        let occupied = |found: String| Err(DataError::Occupied { path: folder.to_owned(), found });
+        let occupied = |found: String| Err(DataError::DestinationInUse { path: folder.to_owned(), found });
         if index.exists() {
-            return occupied(format!("there is an `{INDEX_FILE}` of shards already"));
+            return occupied(format!("already contains an `{INDEX_FILE}` of shards"));
         }
         // Shards of interrupted packing may be replaced.
-        if let Some(shard) = old.first().filter(|_| !mark.exists()) {
-            return occupied(format!("there are shards already, `{shard}`"));
+        if let Some(shard) = old.first().filter(|_| !marker.exists()) {
+            return occupied(format!("already contains shards such as `{shard}`"));
         }
     }
     let begin = || {
-        File::create(&mark)?.sync_all()?;
+        File::create(&marker)?.sync_all()?;
         if index.exists() {
             fs::remove_file(&index)?;
         }

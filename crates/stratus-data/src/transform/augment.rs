@@ -2,12 +2,11 @@
 //!
 //! An image is changed in three steps, always in this order:
 //!
-//! 1. The view: a [`Window`](crate::transform::frame::Window) selects the part of the stored image, with a
-//!    rotation about its centre where images are rotated or zoomed. Cropping, resizing, zooming and rotating
-//!    are one interpolation.
-//! 2. The colours of the sample's 8-bit pixels change ([`ColourJitter`]).
-//! 3. The [`Placement`]: the sample is mirrored, then shifted, then partly blanked while it is normalised and
-//!    written to the batch.
+//! 1. The view: a [`Window`](crate::transform::frame::Window) selects the crop of the stored image, possibly
+//!    rotated about its centre. Cropping, resizing, zooming and rotating are a single interpolation.
+//! 2. The colours of the sample's 8-bit pixels ([`ColourJitter`]).
+//! 3. The [`Placement`]: the sample is mirrored, then shifted, then partly blanked, while it is normalised
+//!    and written to the batch.
 //!
 //! View and placement are pure geometry, drawn once per sample: a mask gets the same two, without
 //! interpolation.
@@ -17,39 +16,38 @@ use stratus_random::{Purpose, Stream};
 
 use crate::transform::colour::ColourJitter;
 
-/// The largest zoom, in or out.
-const FURTHEST: f64 = 16.0;
+/// The maximum zoom factor, and the inverse of the minimum.
+const MAX_ZOOM: f64 = 16.0;
 
-/// Random changes in every epoch; none by default.
+/// Random augmentation in every epoch; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Augment {
-    /// Pad by this many pixels on every side, then crop the original size at a random place: a translation,
-    /// uniform over `-shift..=shift` along both axes; 0 is off.
+    /// Pad by this many pixels on every side, then crop the original size at a random position: a
+    /// translation, uniform over `-shift..=shift` along both axes; 0 is off.
     pub shift: u16,
-    /// What the padding shows.
+    /// The content of the padding.
     pub padding: Padding,
-    /// Mirror every other image, left to right.
+    /// Mirror images left to right with probability one half.
     pub flip: bool,
     /// With `flip`: one half of the images is mirrored in even epochs, the other in odd ones, so that two
     /// epochs show every image both ways (K. Jordan: "94% on CIFAR-10 in 3.29 seconds on a single GPU",
     /// 2024).
     pub alternate_flip: bool,
-    /// The side of the square that is blanked to the mean at a random place (DeVries and Taylor, 2017), in
-    /// pixels; 0 is off.
+    /// Cutout: the side in pixels of a square that is blanked to the mean at a random position (DeVries and
+    /// Taylor, 2017); 0 is off.
     pub cutout: u16,
-    /// Cut a random part out of the stored image and resize it.
+    /// Crop a random part of the stored image and resize it.
     pub resized_crop: Option<ResizedCrop>,
-    /// Cut the part out at a random place instead of the middle: every whole pixel of the resized image is
-    /// equally likely.
+    /// Crop at a random position instead of the centre, uniform over whole pixels of the resized image.
     pub random_crop: bool,
-    /// Rotate about the middle by an angle uniform over ± this many degrees; 0 is off. What the image does
-    /// not reach gets the mean.
+    /// Rotate about the centre by an angle, uniform over ± this many degrees; 0 is off. Pixels outside the
+    /// image get the mean.
     pub rotation: f64,
-    /// The least and the greatest factor to enlarge by, about the middle or with `random_crop` about a random
-    /// place; uniform between them. Below 1 more of the image is shown, and what it does not reach gets the
-    /// mean.
+    /// The minimum and maximum factor to enlarge by, uniform between them, about the centre or with
+    /// `random_crop` about a random position. Below 1 more of the image is visible, and pixels outside of it
+    /// get the mean.
     pub zoom: Option<[f64; 2]>,
-    /// Change the colours.
+    /// Colour changes.
     pub colour: ColourJitter,
 }
 
@@ -57,20 +55,20 @@ pub struct Augment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding {
-    /// Zero pixels; in a mask, no class.
+    /// Zero pixels; ignored in a mask.
     #[default]
     Zero,
     /// The image reflected at its outermost row and column, which are not repeated.
     Reflect,
 }
 
-/// A part of random area and aspect ratio at a random place (Szegedy et al., "Going deeper with
+/// A crop of random area and aspect ratio at a random position (Szegedy et al., "Going deeper with
 /// convolutions", 2015).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizedCrop {
-    /// The least and the greatest share of the image's area, 0 to 1.
+    /// The minimum and maximum share of the image's area, 0 to 1.
     pub scale: [f64; 2],
-    /// The least and the greatest width divided by height.
+    /// The minimum and maximum aspect ratio, width divided by height.
     pub ratio: [f64; 2],
 }
 
@@ -81,121 +79,118 @@ impl Default for ResizedCrop {
 }
 
 impl ResizedCrop {
-    /// Whether both ranges are in order and possible.
+    /// Returns whether both ranges are valid.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let Self { scale: [least, most], ratio: [narrowest, widest] } = *self;
-        0.0 < least && least <= most && most <= 1.0 && 0.0 < narrowest && narrowest <= widest && widest < 1e3
+        let Self { scale: [min, max], ratio: [min_ratio, max_ratio] } = *self;
+        0.0 < min && min <= max && max <= 1.0 && 0.0 < min_ratio && min_ratio <= max_ratio && max_ratio < 1e3
     }
 }
 
 impl Augment {
-    /// Whether a sample is cut out of its image at random, also where it has the wanted size.
+    /// Returns whether samples are random crops even if images have the requested size.
     #[must_use]
-    pub(crate) fn cuts(&self) -> bool {
+    pub(crate) fn crops_at_random(&self) -> bool {
         self.resized_crop.is_some() || self.rotation != 0.0 || self.zoom.is_some()
     }
 
-    /// The first option that blanks parts of an image. Blank pixels are 0 after normalisation: the mean,
-    /// which is not a pixel value.
+    /// The first option that blanks pixels. They are 0 after normalisation: the mean, which is not a pixel
+    /// value.
     #[must_use]
-    pub(crate) fn blanks(&self) -> Option<&'static str> {
+    pub(crate) fn blanking_option(&self) -> Option<&'static str> {
         let fields =
             [("cutout", self.cutout > 0), ("rotation", self.rotation != 0.0), ("zoom", self.zoom.is_some())];
         fields.into_iter().find_map(|(field, is_on)| is_on.then_some(field))
     }
 
-    /// What is wrong with it for images of `size` (H, W), and what to do.
-    pub(crate) fn problem(&self, [height, width]: [usize; 2]) -> Option<String> {
+    /// The first problem for images of `size` (H, W), with a hint.
+    pub(crate) fn validate(&self, [height, width]: [usize; 2]) -> Option<String> {
         let Self { shift, rotation, colour, .. } = *self;
         if usize::from(shift) >= height.min(width) {
             return Some(format!(
-                "is a shift of up to {shift} pixels, but an image has {height}×{width}; set less than {}",
+                "shift is {shift} pixels, but images are {height}×{width}; set less than {}",
                 height.min(width)
             ));
         }
         if self.padding == Padding::Reflect && 2 * usize::from(shift) >= height.min(width) {
             return Some(format!(
-                "is a shift of up to {shift} pixels that uncovers reflections, but an image has \
-                 {height}×{width}; set at most {}, or padding to \"zero\"",
+                "shift is {shift} pixels with reflected padding, but images are {height}×{width}; set at \
+                 most {}, or padding to \"zero\"",
                 (height.min(width) - 1) / 2
             ));
         }
         if let Some(ResizedCrop { scale, ratio }) = self.resized_crop.filter(|crop| !crop.is_valid()) {
             return Some(format!(
-                "has a random crop of scale {scale:?} and ratio {ratio:?}; both need a minimum and a \
-                 maximum, the scale above 0 and at most 1"
+                "resized_crop has scale {scale:?} and ratio {ratio:?}; expected a minimum and a maximum \
+                 each, the scale above 0 and at most 1"
             ));
         }
         if self.random_crop && self.resized_crop.is_some() {
-            return Some(
-                "has a random crop of the resized image and one that is resized; set one of the two"
-                    .to_owned(),
-            );
+            return Some("random_crop and resized_crop are mutually exclusive".to_owned());
         }
         if !(0.0..=180.0).contains(&rotation) {
-            return Some(format!("is a rotation by up to {rotation} degrees, but must be from 0 to 180"));
+            return Some(format!("rotation is {rotation} degrees, expected 0 to 180"));
         }
-        if let Some([least, most]) = self.zoom
-            && !(1.0 / FURTHEST <= least && least <= most && most <= FURTHEST)
+        if let Some([min, max]) = self.zoom
+            && !(1.0 / MAX_ZOOM <= min && min <= max && max <= MAX_ZOOM)
         {
             return Some(format!(
-                "is a zoom from {least} to {most}; set a smallest and a largest factor from {} to {FURTHEST}",
-                1.0 / FURTHEST
+                "zoom is [{min}, {max}]; expected a minimum and a maximum between {} and {MAX_ZOOM}",
+                1.0 / MAX_ZOOM
             ));
         }
         let ColourJitter { brightness, contrast, saturation, hue } = colour;
         (!colour.is_valid()).then(|| {
             format!(
-                "changes colours by brightness {brightness}, contrast {contrast}, saturation {saturation} \
-                 and hue {hue}; set the first three from 0 to 16, hue from 0 to 0.5"
+                "colour has brightness {brightness}, contrast {contrast}, saturation {saturation} and hue \
+                 {hue}; expected 0 to 16 for the first three, 0 to 0.5 for hue"
             )
         })
     }
 
-    /// The placement of `sample` in `epoch`; its size is (H, W).
+    /// Draws the placement of `sample` in `epoch`; its size is (H, W).
     #[must_use]
     pub fn placement(&self, seed: u64, epoch: u32, sample: u32, [height, width]: [usize; 2]) -> Placement {
         let stream = |purpose| Stream::new(seed, purpose, u64::from(sample), epoch);
         let mut placement = Placement::default();
         if self.shift > 0 {
-            let mut stream = stream(Purpose::Augment);
+            let mut stream = stream(Purpose::Shift);
             let mut draw = || stream.below(2 * u32::from(self.shift) + 1) as i32 - i32::from(self.shift);
             placement.shift = Shift { rows: draw(), columns: draw() };
             placement.padding = self.padding;
         }
         if self.flip {
-            let (drawn, turned) = if self.alternate_flip { (0, epoch % 2 == 1) } else { (epoch, false) };
+            let (drawn, inverted) = if self.alternate_flip { (0, epoch % 2 == 1) } else { (epoch, false) };
             let mut stream = Stream::new(seed, Purpose::Flip, u64::from(sample), drawn);
-            placement.flip = (stream.next_u32() >> 31 == 1) != turned;
+            placement.flip = (stream.next_u32() >> 31 == 1) != inverted;
         }
         if self.cutout > 0 {
             let mut stream = stream(Purpose::Cutout);
             let mut draw = |length: usize| {
                 // The centre of the square is anywhere in the image, so the square may extend beyond the
                 // edge.
-                let middle = i64::from(stream.below(length as u32));
-                let first = middle - i64::from(self.cutout / 2);
+                let centre = i64::from(stream.below(length as u32));
+                let first = centre - i64::from(self.cutout / 2);
                 let last = (first + i64::from(self.cutout)).min(length as i64);
                 [first.max(0) as usize, last.max(0) as usize]
             };
-            placement.blank = Some(Blank { rows: draw(height), columns: draw(width) });
+            placement.cutout = Some(PixelRect { rows: draw(height), columns: draw(width) });
         }
         placement
     }
 }
 
-/// The placement of a sample: where its pixels go.
+/// The placement of a sample in the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Mirrored left to right, before it is shifted.
+    /// True if the sample is mirrored left to right, before it is shifted.
     pub flip: bool,
-    /// Moved.
+    /// The shift.
     pub shift: Shift,
-    /// The content of what the shift uncovers. A reflection needs shifts below half of each axis.
+    /// The content of uncovered pixels. A reflection needs shifts below half of each axis.
     pub padding: Padding,
-    /// Blanked, after all else.
-    pub blank: Option<Blank>,
+    /// The blanked rectangle, applied last.
+    pub cutout: Option<PixelRect>,
 }
 
 /// A translation: output (y, x) is input (y + rows, x + columns), or padding outside of it.
@@ -207,9 +202,9 @@ pub struct Shift {
     pub columns: i32,
 }
 
-/// A rectangle of a sample: first and one past the last row and column.
+/// A rectangle of pixels: first and one past the last row and column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blank {
+pub struct PixelRect {
     /// Rows.
     pub rows: [usize; 2],
     /// Columns.
@@ -228,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shift_is_drawn_equally_often() {
+    fn shifts_are_uniform() {
         let augment = Augment { shift: 2, ..Augment::default() };
         let mut counts = [[0u32; 5]; 5];
         for sample in 0..25_000 {
@@ -239,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_images_are_mirrored() {
+    fn mirrors_half_of_the_images() {
         let augment = Augment { flip: true, ..Augment::default() };
         let mirrored = (0..10_000).filter(|&sample| augment.placement(7, 3, sample, SIZE).flip).count();
         assert!((4_800..5_200).contains(&mirrored), "{mirrored}");
     }
 
     #[test]
-    fn halves_of_the_images_are_mirrored_in_turn() {
+    fn alternate_flip_mirrors_each_half_in_turn() {
         let augment = Augment { flip: true, alternate_flip: true, ..Augment::default() };
         let mirrored = |epoch| {
             (0..10_000).map(|sample| augment.placement(7, epoch, sample, SIZE).flip).collect::<Vec<_>>()
@@ -265,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn the_blank_square_has_its_middle_anywhere_and_stays_inside() {
+    fn cutout_is_centred_anywhere_and_stays_inside() {
         let augment = Augment { cutout: 9, ..Augment::default() };
         let mut middles = [[false; 24]; 32];
         for sample in 0..20_000 {
-            let Some(Blank { rows, columns }) = augment.placement(7, 3, sample, SIZE).blank else {
-                panic!("nothing is blank");
+            let Some(PixelRect { rows, columns }) = augment.placement(7, 3, sample, SIZE).cutout else {
+                panic!("no cutout");
             };
             assert!(rows[0] < rows[1] && rows[1] <= 32 && columns[0] < columns[1] && columns[1] <= 24);
             assert!(rows[1] - rows[0] <= 9 && columns[1] - columns[0] <= 9);
@@ -281,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn placements_depend_on_seed_epoch_and_sample_and_not_on_each_other() {
+    fn placements_depend_on_seed_epoch_and_sample_only() {
         let augment = Augment { shift: 100, flip: true, cutout: 5, ..Augment::default() };
         let all = |augment: Augment, seed, epoch| {
             (0..8).map(|sample| augment.placement(seed, epoch, sample, SIZE)).collect::<Vec<_>>()

@@ -9,16 +9,16 @@ use stratus_random::{Purpose, Stream};
 
 use crate::transform::pixels::PixelOrder;
 
-/// The most that a factor may differ from 1.
-const MOST: f64 = 16.0;
+/// The maximum difference of a factor from 1.
+const MAX_FACTOR_CHANGE: f64 = 16.0;
 /// Fraction bits of a hue: the circle has 2^16 units.
-const BITS: u32 = 16;
-const ONE: i64 = 1 << BITS;
+const HUE_BITS: u32 = 16;
+const HUE_ONE: i64 = 1 << HUE_BITS;
 
 /// Random colour changes in every epoch; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ColourJitter {
-    /// Brightness: multiply pixels by a factor uniform in [max(0, 1 - x), 1 + x].
+    /// Brightness: multiply pixels by a factor, uniform in [max(0, 1 - x), 1 + x].
     pub brightness: f64,
     /// Contrast: scale the difference to the mean grey of the image by such a factor.
     pub contrast: f64,
@@ -29,45 +29,45 @@ pub struct ColourJitter {
 }
 
 impl ColourJitter {
-    /// Whether colours stay as they are.
+    /// Returns whether colours stay as they are.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether every number is possible.
+    /// Returns whether every value is in its range.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let Self { brightness, contrast, saturation, hue } = *self;
-        [brightness, contrast, saturation].iter().all(|most| (0.0..=MOST).contains(most))
+        [brightness, contrast, saturation].iter().all(|change| (0.0..=MAX_FACTOR_CHANGE).contains(change))
             && (0.0..=0.5).contains(&hue)
     }
 
-    /// The changes of `sample` in `epoch`, in order; empty where all are off.
-    pub(crate) fn changes(&self, seed: u64, epoch: u32, sample: u32) -> Option<[Change; 4]> {
+    /// Draws the operations for `sample` in `epoch`, in order; `None` if all are off.
+    pub(crate) fn changes(&self, seed: u64, epoch: u32, sample: u32) -> Option<[ColourOp; 4]> {
         if self.is_off() {
             return None;
         }
         let mut stream = Stream::new(seed, Purpose::Colour, u64::from(sample), epoch);
         let mut between = |low: f64, high: f64| low + (high - low) * f64::from(stream.uniform());
-        let mut factor = |most: f64| between((1.0 - most).max(0.0), 1.0 + most);
+        let mut factor = |change: f64| between((1.0 - change).max(0.0), 1.0 + change);
         let (brightness, contrast) = (factor(self.brightness), factor(self.contrast));
         let saturation = factor(self.saturation);
         let hue = between(-self.hue, self.hue);
         let mut changes = [
-            Change::Brightness(brightness),
-            Change::Contrast(contrast),
-            Change::Saturation(saturation),
-            Change::Hue(hue),
+            ColourOp::Brightness(brightness),
+            ColourOp::Contrast(contrast),
+            ColourOp::Saturation(saturation),
+            ColourOp::Hue(hue),
         ];
         stream.shuffle(&mut changes);
         Some(changes)
     }
 }
 
-/// One change, with its factor or fraction of the circle.
+/// An operation, with its factor or fraction of the circle.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum ColourOp {
     Brightness(f64),
     Contrast(f64),
     Saturation(f64),
@@ -75,47 +75,47 @@ pub(crate) enum Change {
 }
 
 /// The 8-bit pixels of an image.
-pub(crate) struct Picture<'a> {
+pub(crate) struct PixelsMut<'a> {
     pub pixels: &'a mut [u8],
     pub order: PixelOrder,
     /// Channels, height, width.
     pub shape: [usize; 3],
-    /// Where some pixels lie outside the image: for each row, the range of columns inside.
-    pub shown: Option<&'a [[usize; 2]]>,
+    /// If some pixels lie outside the image: the range of columns inside, for each row.
+    pub valid_columns: Option<&'a [[usize; 2]]>,
 }
 
-impl Picture<'_> {
-    pub(crate) fn apply(&mut self, changes: &[Change]) {
+impl PixelsMut<'_> {
+    pub(crate) fn apply(&mut self, changes: &[ColourOp]) {
         for change in changes {
             match *change {
-                Change::Brightness(factor) | Change::Contrast(factor) | Change::Saturation(factor)
+                ColourOp::Brightness(factor) | ColourOp::Contrast(factor) | ColourOp::Saturation(factor)
                     if factor == 1.0 => {}
-                Change::Brightness(factor) => self.look_up(|level| blend(level, 0.0, factor)),
-                Change::Contrast(factor) => {
+                ColourOp::Brightness(factor) => self.look_up(|level| blend(level, 0.0, factor)),
+                ColourOp::Contrast(factor) => {
                     let mean = self.mean_grey();
                     self.look_up(|level| blend(level, mean, factor));
                 }
-                Change::Saturation(factor) => self.each_colour(|colour| {
+                ColourOp::Saturation(factor) => self.each_colour(|colour| {
                     let grey = f32::from(grey(colour));
                     colour.map(|level| blend(level, grey, factor))
                 }),
-                Change::Hue(share) => {
-                    let share = (share * ONE as f64).round() as i64;
+                ColourOp::Hue(share) => {
+                    let share = (share * HUE_ONE as f64).round() as i64;
                     if share != 0 {
-                        self.each_colour(|colour| turned(colour, share));
+                        self.each_colour(|colour| rotate_hue(colour, share));
                     }
                 }
             }
         }
     }
 
-    /// Changes every level of every channel alike.
+    /// Applies a function to every level of every channel.
     fn look_up(&mut self, change: impl Fn(u8) -> u8) {
         let table: [u8; 256] = std::array::from_fn(|level| change(level as u8));
         self.pixels.iter_mut().for_each(|level| *level = table[usize::from(*level)]);
     }
 
-    /// Changes every pixel of red, green and blue; images of other channels have no colour.
+    /// Applies a function to every RGB pixel; images with other channels have no colour.
     fn each_colour(&mut self, change: impl Fn([u8; 3]) -> [u8; 3]) {
         let [channels, height, width] = self.shape;
         if channels != 3 {
@@ -145,7 +145,7 @@ impl Picture<'_> {
         };
         let (mut sum, mut count) = (0u64, 0u64);
         for row in 0..height {
-            let [first, end] = self.shown.map_or([0, width], |shown| shown[row]);
+            let [first, end] = self.valid_columns.map_or([0, width], |columns| columns[row]);
             for at in row * width + first..row * width + end {
                 sum += if channels == 3 {
                     u64::from(grey([level(at, 0), level(at, 1), level(at, 2)]))
@@ -159,9 +159,9 @@ impl Picture<'_> {
     }
 }
 
-/// torchvision's `_blend`: `factor` of a level and the rest of `other`.
+/// torchvision's `_blend`: `factor * level + (1 - factor) * other`.
 fn blend(level: u8, other: f32, factor: f64) -> u8 {
-    // Numbers below 0 become 0, those above 255 become 255.
+    // The cast clamps to 0 to 255.
     (factor as f32 * f32::from(level) + (1.0 - factor) as f32 * other) as u8
 }
 
@@ -171,39 +171,39 @@ fn grey(colour: [u8; 3]) -> u8 {
     (0.2989 * red + 0.587 * green + 0.114 * blue) as u8
 }
 
-/// torchvision's `adjust_hue`: saturation and value stay, the hue moves by a fraction of the circle, in units
-/// of 1/65536.
-fn turned(colour: [u8; 3], share: i64) -> [u8; 3] {
+/// torchvision's `adjust_hue`: rotates the hue by a fraction of the circle, in units of 1/65536; saturation
+/// and value stay.
+fn rotate_hue(colour: [u8; 3], share: i64) -> [u8; 3] {
     let [red, green, blue] = colour.map(i64::from);
-    let most = red.max(green).max(blue);
-    let least = red.min(green).min(blue);
-    let range = most - least;
+    let max = red.max(green).max(blue);
+    let min = red.min(green).min(blue);
+    let range = max - min;
     if range == 0 {
         return colour;
     }
     // The circle has six sixths: red, yellow, green, cyan, blue, magenta.
-    let (sixth, difference) = if most == red {
+    let (sixth, difference) = if max == red {
         (0, green - blue)
-    } else if most == green {
+    } else if max == green {
         (2, blue - red)
     } else {
         (4, red - green)
     };
-    let hue = sixth * ONE + (difference << BITS) / range + 6 * share;
-    let hue = hue.rem_euclid(6 * ONE);
-    let (sixth, within) = (hue >> BITS, hue & (ONE - 1));
+    let hue = sixth * HUE_ONE + (difference << HUE_BITS) / range + 6 * share;
+    let hue = hue.rem_euclid(6 * HUE_ONE);
+    let (sixth, within) = (hue >> HUE_BITS, hue & (HUE_ONE - 1));
     // Scaling by 255.999 / 255 before truncation, as torchvision converts to bytes.
-    let level = |level: i64| ((level * 255_999 / 255_000) >> BITS).min(255) as u8;
-    let falling = level((most << BITS) - range * within);
-    let rising = level((least << BITS) + range * within);
-    let (most, least) = (most as u8, least as u8);
+    let level = |level: i64| ((level * 255_999 / 255_000) >> HUE_BITS).min(255) as u8;
+    let falling = level((max << HUE_BITS) - range * within);
+    let rising = level((min << HUE_BITS) + range * within);
+    let (max, min) = (max as u8, min as u8);
     match sixth {
-        0 => [most, rising, least],
-        1 => [falling, most, least],
-        2 => [least, most, rising],
-        3 => [least, falling, most],
-        4 => [rising, least, most],
-        _ => [most, least, falling],
+        0 => [max, rising, min],
+        1 => [falling, max, min],
+        2 => [min, max, rising],
+        3 => [min, falling, max],
+        4 => [rising, min, max],
+        _ => [max, min, falling],
     }
 }
 

@@ -1,24 +1,25 @@
-//! Cropping and resizing: from a stored image of any size to a sample of the wanted shape, upright, with the
-//! wanted channels.
+//! Cropping and resizing: from a stored image of any size to an upright sample of the requested shape and
+//! channels.
 //!
 //! The crop is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized with an antialiased
-//! bilinear filter, as Pillow does. Rotation and zoom are combined with the window into one affine map
+//! bilinear filter, like in Pillow. Rotation and zoom are combined with the window into one affine map
 //! (`affine`).
 
 use std::ops::Range;
 
-pub use stratus_jpeg::Reduction;
+pub use stratus_jpeg::DctScale;
 use stratus_random::{Purpose, Stream};
-use stratus_resize::{Part, Resizer};
+use stratus_resize::{CropBox, Resizer};
 
 use crate::datasets::Sample;
 use crate::error::DataError;
-use crate::transform::affine::Turn;
+use crate::transform::affine::Rotation;
 use crate::transform::augment::{Augment, ResizedCrop};
 use crate::transform::pixels::PixelOrder;
 
-/// Attempts to draw a random crop before the centre is taken, for images so long that few crops fit.
-const TRIES: usize = 10;
+/// The maximum number of attempts to draw a random crop, before the centre is used: for elongated images in
+/// which few crops fit.
+const MAX_CROP_ATTEMPTS: usize = 10;
 
 /// The rotation and mirroring that make a stored image upright.
 ///
@@ -35,7 +36,7 @@ pub struct Orientation {
 }
 
 impl Orientation {
-    /// The orientation that EXIF's tag 0x0112 gives as 1 to 8; upright for any other number.
+    /// The orientation of a value 1 to 8 of EXIF's tag 0x0112; upright for any other value.
     #[must_use]
     pub fn from_exif(value: u16) -> Self {
         let (transpose, flip_rows, flip_columns) = match value {
@@ -52,12 +53,12 @@ impl Orientation {
     }
 
     /// Converts the stored size to the upright one, and back.
-    pub(crate) fn turned<T>(self, [height, width]: [T; 2]) -> [T; 2] {
+    pub(crate) fn apply_to_size<T>(self, [height, width]: [T; 2]) -> [T; 2] {
         if self.transpose { [width, height] } else { [height, width] }
     }
 }
 
-/// Index of the pixels of an upright image in the stored one: `first + y * down + x * right`.
+/// Maps pixels of an upright image to their index in the stored one: `first + y * down + x * right`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PixelIndex {
     first: usize,
@@ -66,20 +67,20 @@ pub(crate) struct PixelIndex {
 }
 
 impl PixelIndex {
-    /// In a stored image of `size`.
+    /// Creates the index for a stored image of `size`.
     pub(crate) fn new(orientation: Orientation, [height, width]: [usize; 2]) -> Self {
         let Orientation { flip_rows, flip_columns, .. } = orientation;
         let first_row = if flip_rows { height - 1 } else { 0 };
         let first_column = if flip_columns { width - 1 } else { 0 };
         let row = width as isize * if flip_rows { -1 } else { 1 };
         let column = if flip_columns { -1 } else { 1 };
-        let [down, right] = orientation.turned([row, column]);
+        let [down, right] = orientation.apply_to_size([row, column]);
         Self { first: first_row * width + first_column, down, right }
     }
 
     /// The index of a pixel of the upright image.
     #[inline(always)]
-    pub(crate) fn of(self, row: usize, column: usize) -> usize {
+    pub(crate) fn at(self, row: usize, column: usize) -> usize {
         self.first.wrapping_add_signed(row as isize * self.down + column as isize * self.right)
     }
 }
@@ -87,18 +88,18 @@ impl PixelIndex {
 /// A window of an upright image, in pixels, possibly fractional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// Rows above it.
+    /// The number of rows above it.
     pub top: f64,
-    /// Columns left of it.
+    /// The number of columns left of it.
     pub left: f64,
-    /// Rows.
+    /// The height.
     pub height: f64,
-    /// Columns.
+    /// The width.
     pub width: f64,
 }
 
 impl Window {
-    /// The window with the same centre that magnifies by `zoom`.
+    /// The window with the same centre, magnified by `zoom`.
     pub(crate) fn zoomed(self, zoom: f64) -> Self {
         let (height, width) = (self.height / zoom, self.width / zoom);
         let (top, left) = (self.top + (self.height - height) / 2.0, self.left + (self.width - width) / 2.0);
@@ -108,8 +109,8 @@ impl Window {
     /// The window of the upright image in coordinates of the stored one of `size`.
     pub(crate) fn stored(self, orientation: Orientation, size: [usize; 2]) -> Self {
         let Orientation { flip_rows, flip_columns, .. } = orientation;
-        let [top, left] = orientation.turned([self.top, self.left]);
-        let [height, width] = orientation.turned([self.height, self.width]);
+        let [top, left] = orientation.apply_to_size([self.top, self.left]);
+        let [height, width] = orientation.apply_to_size([self.height, self.width]);
         let [stored_height, stored_width] = size.map(|length| length as f64);
         let top = if flip_rows { stored_height - top - height } else { top }.max(0.0);
         let left = if flip_columns { stored_width - left - width } else { left }.max(0.0);
@@ -119,98 +120,98 @@ impl Window {
 }
 
 impl Window {
-    /// The window in pixels that are squares of `by` × `by`.
-    fn reduced(self, by: usize) -> Self {
-        let of = |length: f64| length / by as f64;
+    /// The window in units of `by` × `by` pixels.
+    fn scaled_down(self, by: usize) -> Self {
+        let scaled = |length: f64| length / by as f64;
         let Self { top, left, height, width } = self;
-        Self { top: of(top), left: of(left), height: of(height), width: of(width) }
+        Self { top: scaled(top), left: scaled(left), height: scaled(height), width: scaled(width) }
     }
 }
 
 /// A region of a stored image, in whole pixels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its rows.
+    /// The rows.
     pub rows: Range<usize>,
-    /// Its columns.
+    /// The columns.
     pub columns: Range<usize>,
-    /// By how much the image may be reduced while it is decoded.
-    pub reduction: Reduction,
+    /// The DCT scale at which the image may be decoded.
+    pub scale: DctScale,
 }
 
-/// A stored image of which a sample has a reduction.
+/// The stored image of a sample that was decoded at a DCT scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reduced {
-    /// Its height and width.
-    pub size: [usize; 2],
-    /// By how much it was reduced.
-    pub reduction: Reduction,
+pub struct DctScaled {
+    /// The height and width of the stored image.
+    pub original_size: [usize; 2],
+    /// The DCT scale.
+    pub scale: DctScale,
 }
 
 impl Region {
-    /// All of an image of `shape` (C, H, W), not reduced.
+    /// The whole image of `shape` (C, H, W) at full scale.
     #[must_use]
-    pub fn of([_, height, width]: [usize; 3]) -> Self {
-        Self { rows: 0..height, columns: 0..width, reduction: Reduction::Whole }
+    pub fn whole([_, height, width]: [usize; 3]) -> Self {
+        Self { rows: 0..height, columns: 0..width, scale: DctScale::Full }
     }
 }
 
 /// The view of an image that becomes a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct View {
+pub(crate) struct CropView {
     /// The window; within the image unless rotated.
     pub window: Window,
-    /// The rotation about the centre of the window, where images are rotated or zoomed.
-    pub turn: Option<Turn>,
+    /// The rotation about the centre of the window, if images are rotated or zoomed.
+    pub rotation: Option<Rotation>,
 }
 
-/// Chooses windows.
+/// Draws the crop of each sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Framing {
+pub(crate) struct CropSampler {
     /// Height and width of a sample.
-    pub wanted: [usize; 2],
+    pub output_size: [usize; 2],
     /// The shorter side that an image is resized to before its centre is cropped.
     pub resize: Option<usize>,
     /// The random crop.
     pub random: Option<ResizedCrop>,
-    /// Whether the crop is at a random position instead of the centre.
-    pub random_place: bool,
-    /// The largest rotation, in degrees, either way.
+    /// True if the crop is at a random position instead of the centre.
+    pub random_position: bool,
+    /// The maximum rotation in degrees, in both directions.
     pub rotation: f64,
-    /// The least and the greatest zoom factor.
+    /// The minimum and maximum zoom factor.
     pub zoom: Option<[f64; 2]>,
-    /// Whether images are reduced while they are decoded, where windows are larger than samples.
-    pub reduces: bool,
+    /// True if images may be decoded at a DCT scale when windows are larger than samples.
+    pub allow_dct_scaling: bool,
     pub seed: u64,
 }
 
-impl Framing {
-    pub(crate) fn new(wanted: [usize; 2], resize: Option<usize>, augment: &Augment, seed: u64) -> Self {
+impl CropSampler {
+    pub(crate) fn new(output_size: [usize; 2], resize: Option<usize>, augment: &Augment, seed: u64) -> Self {
         Self {
-            wanted,
+            output_size,
             resize,
             random: augment.resized_crop,
-            random_place: augment.random_crop,
+            random_position: augment.random_crop,
             rotation: augment.rotation,
             zoom: augment.zoom,
-            reduces: false,
+            allow_dct_scaling: false,
             seed,
         }
     }
 
     /// The view of an upright image of `size` (H, W) for `sample` in `epoch`.
-    pub(crate) fn view(&self, size: [usize; 2], epoch: u32, sample: u32) -> View {
+    pub(crate) fn view(&self, size: [usize; 2], epoch: u32, sample: u32) -> CropView {
         if self.rotation == 0.0 && self.zoom.is_none() {
-            return View { window: self.window(size, 1.0, epoch, sample), turn: None };
+            return CropView { window: self.window(size, 1.0, epoch, sample), rotation: None };
         }
         let mut stream = Stream::new(self.seed, Purpose::Affine, u64::from(sample), epoch);
         let mut between = |[low, high]: [f64; 2]| low + (high - low) * f64::from(stream.uniform());
-        let turn = Turn::new(between([-self.rotation, self.rotation]));
+        let rotation = Rotation::new(between([-self.rotation, self.rotation]));
         let zoom = between(self.zoom.unwrap_or([1.0; 2]));
-        View { window: self.window(size, zoom, epoch, sample), turn: Some(turn) }
+        CropView { window: self.window(size, zoom, epoch, sample), rotation: Some(rotation) }
     }
 
-    /// The region of a stored image of `shape` (C, H, W) that is read for `sample` in `epoch`.
+    /// The region to read of a stored image of `shape` (C, H, W) for `sample` in `epoch`.
     pub(crate) fn region(
         &self,
         shape: [usize; 3],
@@ -219,56 +220,58 @@ impl Framing {
         sample: u32,
     ) -> Region {
         let [_, height, width] = shape;
-        let View { window, turn } = self.view(orientation.turned([height, width]), epoch, sample);
-        if turn.is_some() {
-            return Region::of(shape);
+        let CropView { window, rotation } =
+            self.view(orientation.apply_to_size([height, width]), epoch, sample);
+        if rotation.is_some() {
+            return Region::whole(shape);
         }
         let part = window.stored(orientation, [height, width]);
-        let [rows, columns] = orientation.turned(self.wanted);
-        let fits = |reduction: &Reduction| {
-            part.height >= (rows * reduction.by()) as f64 && part.width >= (columns * reduction.by()) as f64
+        let [rows, columns] = orientation.apply_to_size(self.output_size);
+        let fits = |scale: &DctScale| {
+            let by = scale.denominator();
+            part.height >= (rows * by) as f64 && part.width >= (columns * by) as f64
         };
-        let reductions = if self.reduces { &Reduction::ALL[..] } else { &[] };
-        let reduction = reductions.iter().copied().find(fits).unwrap_or_default();
-        let along = |first: f64, length: f64, wanted: usize, all: usize| {
+        let scales = if self.allow_dct_scaling { &DctScale::ALL[..] } else { &[] };
+        let scale = scales.iter().copied().find(fits).unwrap_or_default();
+        let along = |first: f64, length: f64, output: usize, all: usize| {
             // The reach of the filter beyond the window, and one pixel for rounding.
-            let reach = (length / wanted as f64).max(1.0) + reduction.by() as f64;
-            // Casting clamps negative numbers to 0.
+            let reach = (length / output as f64).max(1.0) + scale.denominator() as f64;
+            // The cast clamps negative numbers to 0.
             let end = all.min((first + length + reach).ceil() as usize);
             ((first - reach).floor() as usize).min(end)..end
         };
         Region {
             rows: along(part.top, part.height, rows, height),
             columns: along(part.left, part.width, columns, width),
-            reduction,
+            scale,
         }
     }
 
     /// The window of an upright image of `size` (H, W) for `sample` in `epoch`, magnified by `zoom`.
     fn window(&self, size: [usize; 2], zoom: f64, epoch: u32, sample: u32) -> Window {
         if let Some(crop) = self.random
-            && let Some(window) = self.random_part(crop, size, epoch, sample)
+            && let Some(window) = self.random_window(crop, size, epoch, sample)
         {
             return if zoom == 1.0 { window } else { window.zoomed(zoom) };
         }
         let size @ [height, width] = size.map(|length| length as f64);
-        let wanted @ [wanted_height, wanted_width] = self.wanted.map(|length| length as f64);
+        let output @ [output_height, output_width] = self.output_size.map(|length| length as f64);
         // Pixels of the stored image per pixel of the sample.
         let scale = match self.resize {
             Some(side) => height.min(width) / side as f64,
-            None => (height / wanted_height).min(width / wanted_width),
+            None => (height / output_height).min(width / output_width),
         };
-        let part = [0, 1].map(|axis| (wanted[axis] * scale).min(size[axis]) / zoom);
+        let part = [0, 1].map(|axis| (output[axis] * scale).min(size[axis]) / zoom);
         let mut first = [0, 1].map(|axis| (size[axis] - part[axis]) / 2.0);
-        if self.random_place {
+        if self.random_position {
             let mut stream = Stream::new(self.seed, Purpose::Crop, u64::from(sample), epoch);
             for axis in [0, 1] {
                 // Whole pixels of the resized image, except for rounding.
-                let step = part[axis] / wanted[axis];
+                let step = part[axis] / output[axis];
                 let room = size[axis] - part[axis];
-                let places = (room / step + 1e-6).floor();
-                let drawn = stream.below((places.max(0.0) as u32).saturating_add(1));
-                if places >= 1.0 {
+                let positions = (room / step + 1e-6).floor();
+                let drawn = stream.below((positions.max(0.0) as u32).saturating_add(1));
+                if positions >= 1.0 {
                     first[axis] = (f64::from(drawn) * step).min(room);
                 }
             }
@@ -276,12 +279,12 @@ impl Framing {
         Window { top: first[0], left: first[1], height: part[0], width: part[1] }
     }
 
-    /// A random window of whole pixels; `None` where no attempt fits into the image.
-    fn random_part(&self, crop: ResizedCrop, size: [usize; 2], epoch: u32, sample: u32) -> Option<Window> {
+    /// Draws a random window of whole pixels; `None` if no attempt fits into the image.
+    fn random_window(&self, crop: ResizedCrop, size: [usize; 2], epoch: u32, sample: u32) -> Option<Window> {
         let mut stream = Stream::new(self.seed, Purpose::Crop, u64::from(sample), epoch);
         let [height, width] = size;
         let between = |[low, high]: [f64; 2], at: f32| low + (high - low) * f64::from(at);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_CROP_ATTEMPTS {
             let area = height as f64 * width as f64 * between(crop.scale, stream.uniform());
             let ratio = between(crop.ratio.map(f64::ln), stream.uniform()).exp();
             let part_width = (area * ratio).sqrt().round() as usize;
@@ -302,72 +305,72 @@ impl Framing {
     }
 }
 
-/// Crops and resizes images, and keeps its memory between them. The resizing library allocates two small
-/// tables of coefficients per image.
+/// Crops and resizes images, reusing its memory. The [`Resizer`] allocates two small tables of
+/// coefficients per image.
 #[derive(Debug, Default)]
-pub(crate) struct Framer {
+pub(crate) struct CropResizer {
     pub(crate) resizer: Resizer,
-    /// The rotated window, shrunk first, as stored.
+    /// The crop that is shrunk before rotation, as stored.
     pub(crate) shrunk: Vec<u8>,
-    /// The window at the wanted size, as stored; upright where it is rotated.
+    /// The window at the output size, in the stored orientation; upright if rotated.
     pub(crate) resized: Vec<u8>,
     /// For each row of a rotated window, the range of columns inside the image.
-    pub(crate) shown: Vec<[usize; 2]>,
-    /// The window at the wanted size, upright, where it is stored otherwise.
-    turned: Vec<u8>,
-    /// The same with the wanted channels, where they differ.
-    recoloured: Vec<u8>,
+    pub(crate) valid_columns: Vec<[usize; 2]>,
+    /// The upright window at the output size, if the image is stored in another orientation.
+    upright: Vec<u8>,
+    /// The upright window with converted channels, if they differ.
+    converted: Vec<u8>,
 }
 
-/// The pixels of a sample, of the wanted shape.
+/// The pixels of a sample, of the requested shape.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Framed<'a> {
+pub(crate) struct CroppedPixels<'a> {
     pub pixels: &'a [u8],
     pub order: PixelOrder,
-    /// Where some pixels lie outside the image: for each row, the range of columns inside.
-    pub shown: Option<&'a [[usize; 2]]>,
+    /// If some pixels lie outside the image: the range of columns inside, for each row.
+    pub valid_columns: Option<&'a [[usize; 2]]>,
 }
 
-impl Framer {
-    /// The pixels of the `view` of a sample, of `shape` (C, H, W).
-    pub(crate) fn cut<'a>(
+impl CropResizer {
+    /// Crops and resizes the `view` of a sample to `shape` (C, H, W).
+    pub(crate) fn crop_and_resize<'a>(
         &'a mut self,
         sample: &Sample<'a>,
-        view: View,
+        view: CropView,
         shape: [usize; 3],
-    ) -> Result<Framed<'a>, DataError> {
+    ) -> Result<CroppedPixels<'a>, DataError> {
         let [channels, height, width] = sample.shape;
-        let [wanted_channels, wanted_height, wanted_width] = shape;
-        let [rows, columns] = sample.orientation.turned([wanted_height, wanted_width]);
+        let [output_channels, output_height, output_width] = shape;
+        let [rows, columns] = sample.orientation.apply_to_size([output_height, output_width]);
         let (mut pixels, mut order) = (sample.pixels, sample.order);
-        let View { window, turn } = view;
-        let mut shown = None;
-        if let Some(turn) = turn {
-            self.warp(sample, window, turn, [wanted_height, wanted_width])?;
+        let CropView { window, rotation } = view;
+        let mut valid_columns = None;
+        if let Some(rotation) = rotation {
+            self.warp(sample, window, rotation, [output_height, output_width])?;
             pixels = &self.resized;
-            shown = Some(self.shown.as_slice());
+            valid_columns = Some(self.valid_columns.as_slice());
         } else {
-            let (stored, by) = (sample.stored_size(), sample.reduction().by());
-            let whole = window.top == 0.0
+            let (stored, denominator) = (sample.stored_size(), sample.dct_scale().denominator());
+            let is_whole = window.top == 0.0
                 && window.left == 0.0
                 && sample.upright_size().map(|length| length as f64) == [window.height, window.width]
-                && stored == [height * by, width * by];
-            if !(whole && [height, width] == [rows, columns]) {
-                let crop = window.stored(sample.orientation, stored).reduced(by);
+                && stored == [height * denominator, width * denominator];
+            if !(is_whole && [height, width] == [rows, columns]) {
+                let crop = window.stored(sample.orientation, stored).scaled_down(denominator);
                 resize_planes(&mut self.resizer, sample, crop, &mut self.resized, [rows, columns])?;
                 pixels = &self.resized;
             }
             if sample.orientation != Orientation::default() {
-                make_upright(pixels, order, channels, [rows, columns], sample.orientation, &mut self.turned);
-                pixels = &self.turned;
+                make_upright(pixels, order, channels, [rows, columns], sample.orientation, &mut self.upright);
+                pixels = &self.upright;
             }
         }
-        if channels != wanted_channels {
-            let plane = wanted_height * wanted_width;
-            recolour(pixels, order, [channels, wanted_channels], plane, &mut self.recoloured)?;
-            (pixels, order) = (&self.recoloured, PixelOrder::Planes);
+        if channels != output_channels {
+            let plane = output_height * output_width;
+            convert_channels(pixels, order, [channels, output_channels], plane, &mut self.converted)?;
+            (pixels, order) = (&self.converted, PixelOrder::Planes);
         }
-        Ok(Framed { pixels, order, shown })
+        Ok(CroppedPixels { pixels, order, valid_columns })
     }
 }
 
@@ -382,21 +385,21 @@ pub(crate) fn resize_planes(
 ) -> Result<(), DataError> {
     let [channels, _, width] = sample.shape;
     let planes = if sample.order == PixelOrder::Planes { channels } else { 1 };
-    let side_by_side = channels / planes;
+    let interleaved = channels / planes;
     out.resize(channels * rows * columns, 0);
     let Window { left, top, width: part_width, height: part_height } = crop;
-    let part = Part { left, top, width: part_width, height: part_height };
+    let part = CropBox { left, top, width: part_width, height: part_height };
     let sources = sample.pixels.chunks_exact(sample.pixels.len() / planes);
     for (source, out) in sources.zip(out.chunks_exact_mut(channels * rows * columns / planes)) {
-        let size = [source.len() / (side_by_side * width).max(1), width];
+        let size = [source.len() / (interleaved * width).max(1), width];
         resizer
-            .resize(side_by_side, source, size, part, out, [rows, columns])
+            .resize(interleaved, source, size, part, out, [rows, columns])
             .map_err(|problem| DataError::Resize { problem })?;
     }
     Ok(())
 }
 
-/// Turns a stored image of `size` upright.
+/// Rotates a stored image of `size` upright.
 fn make_upright(
     pixels: &[u8],
     order: PixelOrder,
@@ -405,33 +408,33 @@ fn make_upright(
     orientation: Orientation,
     out: &mut Vec<u8>,
 ) {
-    let [rows, columns] = orientation.turned(size);
+    let [rows, columns] = orientation.apply_to_size(size);
     let stored = PixelIndex::new(orientation, size);
     out.clear();
-    let places = (0..rows).flat_map(|y| (0..columns).map(move |x| stored.of(y, x)));
+    let pixels_upright = (0..rows).flat_map(|y| (0..columns).map(move |x| stored.at(y, x)));
     match order {
         PixelOrder::Planes => {
             for plane in pixels.chunks_exact(rows * columns) {
-                out.extend(places.clone().map(|at| plane[at]));
+                out.extend(pixels_upright.clone().map(|at| plane[at]));
             }
         }
         PixelOrder::Interleaved => {
-            places.for_each(|at| out.extend_from_slice(&pixels[at * channels..][..channels]));
+            pixels_upright.for_each(|at| out.extend_from_slice(&pixels[at * channels..][..channels]));
         }
     }
 }
 
 /// Converts channels: grey is repeated; RGB becomes luma (ITU-R BT.601).
-fn recolour(
+fn convert_channels(
     pixels: &[u8],
     order: PixelOrder,
-    [channels, wanted]: [usize; 2],
+    [channels, requested]: [usize; 2],
     plane: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), DataError> {
     out.clear();
-    match (channels, wanted) {
-        (1, _) => (0..wanted).for_each(|_| out.extend_from_slice(pixels)),
+    match (channels, requested) {
+        (1, _) => (0..requested).for_each(|_| out.extend_from_slice(pixels)),
         (3, 1) => {
             let luma = |red: u8, green: u8, blue: u8| {
                 ((299 * u32::from(red) + 587 * u32::from(green) + 114 * u32::from(blue) + 500) / 1000) as u8
@@ -445,7 +448,7 @@ fn recolour(
                 ),
             }
         }
-        _ => return Err(DataError::Channels { found: channels, wanted }),
+        _ => return Err(DataError::Channels { found: channels, requested }),
     }
     Ok(())
 }

@@ -1,15 +1,14 @@
-//! From a stored mask to the labels of a batch: the class of every pixel, with the same window and placement
-//! as its image.
+//! Converts a stored mask to the labels of a batch: the class of every pixel, with the same window and
+//! placement as its image.
 //!
-//! A pixel takes the class of the stored pixel that its centre falls into (nearest neighbour), so no new
-//! class appears. Pixels outside the stored image have no class. A blanked square (cutout) hides pixels of
-//! the image, not of its mask.
+//! A pixel gets the class of the stored pixel that contains its centre (nearest neighbour), so no new class
+//! appears. Pixels outside the stored image are ignored. Cutout blanks pixels of the image, not of its mask.
 
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::IGNORED_PIXEL;
 use crate::transform::affine::Affine;
 use crate::transform::augment::{Padding, Placement};
-use crate::transform::frame::{Orientation, PixelIndex, View, Window};
+use crate::transform::frame::{CropView, Orientation, PixelIndex, Window};
 
 /// A mask as it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -18,69 +17,71 @@ pub(crate) struct StoredMask<'a> {
     pub classes: &'a [u8],
     /// Height and width.
     pub size: [usize; 2],
-    /// How it is to be turned so that it is upright: as its image.
+    /// The rotation and mirroring that make it upright, like its image.
     pub orientation: Orientation,
 }
 
 /// Writes masks into batches; keeps its memory between them.
 #[derive(Debug, Default)]
 pub(crate) struct MaskWriter {
-    /// The rows and columns of the sample that those of the batch show, by the placement; none where they
-    /// show nothing.
+    /// The source row of each output row; `None` in the padding.
     rows: Vec<Option<usize>>,
+    /// The source column of each output column; `None` in the padding.
     columns: Vec<Option<usize>>,
-    /// A mask of the image's size, of which the batch gets some pixels.
+    /// A mask of the image's size, from which a coarser one is sampled.
     fine: Vec<i32>,
 }
 
 impl MaskWriter {
-    /// Writes every pixel of a coarser mask of `wanted` rows × columns: the class of the pixel at its centre
-    /// in the mask of `size`, which is that of the image in the batch.
+    /// Writes a coarser mask of `output_size` rows × columns: each pixel has the class of the pixel at its
+    /// centre in the mask of `size`, the size of the image in the batch.
     pub(crate) fn write_coarse(
         &mut self,
         out: &mut [i32],
-        wanted: [usize; 2],
+        output_size: [usize; 2],
         mask: &StoredMask<'_>,
-        view: View,
+        view: CropView,
         size: [usize; 2],
         placement: &Placement,
     ) {
-        if wanted == size {
+        if output_size == size {
             return self.write(out, mask, view, size, placement);
         }
         let mut fine = std::mem::take(&mut self.fine);
         fine.resize(size[0] * size[1], IGNORED_LABEL);
         self.write(&mut fine, mask, view, size, placement);
-        let centre = |at: usize, axis: usize| (2 * at + 1) * size[axis] / (2 * wanted[axis]);
-        for (row, out) in out.chunks_exact_mut(wanted[1]).enumerate() {
+        let centre = |at: usize, axis: usize| (2 * at + 1) * size[axis] / (2 * output_size[axis]);
+        for (row, out) in out.chunks_exact_mut(output_size[1]).enumerate() {
             let from = &fine[centre(row, 0) * size[1]..][..size[1]];
             out.iter_mut().enumerate().for_each(|(column, out)| *out = from[centre(column, 1)]);
         }
         self.fine = fine;
     }
 
-    /// Writes the classes of a `view` of the mask, placed as told, to `out`: rows × columns of `wanted`.
+    /// Writes the classes of a `view` of the mask, with its placement, to `out`: rows × columns of
+    /// `output_size`.
     pub(crate) fn write(
         &mut self,
         out: &mut [i32],
         mask: &StoredMask<'_>,
-        view: View,
-        wanted: [usize; 2],
+        view: CropView,
+        output_size: [usize; 2],
         placement: &Placement,
     ) {
-        let [height, width] = wanted;
+        let [height, width] = output_size;
         self.rows.clear();
-        self.rows.extend((0..height).map(|y| moved(y, placement.shift.rows, height, placement.padding)));
+        self.rows
+            .extend((0..height).map(|y| shifted_index(y, placement.shift.rows, height, placement.padding)));
         self.columns.clear();
         self.columns.extend((0..width).map(|x| {
-            let x = moved(x, placement.shift.columns, width, placement.padding)?;
+            let x = shifted_index(x, placement.shift.columns, width, placement.padding)?;
             Some(if placement.flip { width - 1 - x } else { x })
         }));
         let stored = PixelIndex::new(mask.orientation, mask.size);
-        let upright = mask.orientation.turned(mask.size);
-        let class = |[row, column]: [usize; 2]| label(mask.classes[stored.of(row, column)]);
-        if let Some(turn) = view.turn {
-            let affine = Affine::new(view.window, turn, wanted);
+        let upright = mask.orientation.apply_to_size(mask.size);
+        let class = |[row, column]: [usize; 2]| label(mask.classes[stored.at(row, column)]);
+        if let Some(rotation) = view.rotation {
+            let affine = Affine::new(view.window, rotation, output_size);
             self.each_pixel(out, |row, column| affine.pixel(row, column, upright).map(class));
         } else {
             let Window { top, left, height: part_height, width: part_width } = view.window;
@@ -92,12 +93,12 @@ impl MaskWriter {
         }
     }
 
-    /// Writes what `label` gives for the row and column of every pixel that shows something.
+    /// Writes the result of `label` for the source row and column of every pixel, or [`IGNORED_LABEL`].
     fn each_pixel(&self, out: &mut [i32], label: impl Fn(usize, usize) -> Option<i32>) {
         for (out, &row) in out.chunks_exact_mut(self.columns.len()).zip(&self.rows) {
             for (out, &column) in out.iter_mut().zip(&self.columns) {
-                let shown = row.zip(column).and_then(|(row, column)| label(row, column));
-                *out = shown.unwrap_or(IGNORED_LABEL);
+                let label = row.zip(column).and_then(|(row, column)| label(row, column));
+                *out = label.unwrap_or(IGNORED_LABEL);
             }
         }
     }
@@ -108,21 +109,22 @@ fn label(class: u8) -> i32 {
     if class == IGNORED_PIXEL { IGNORED_LABEL } else { i32::from(class) }
 }
 
-/// Position `at + by` within `length`; outside, `None` or the reflected position, by the padding.
-fn moved(at: usize, by: i32, length: usize, padding: Padding) -> Option<usize> {
-    let place = at as isize + by as isize;
-    let place = match padding {
-        Padding::Zero => place,
+/// The position `at + by` within `length`; outside of it `None` or the reflected position, depending on the
+/// padding.
+fn shifted_index(at: usize, by: i32, length: usize, padding: Padding) -> Option<usize> {
+    let position = at as isize + by as isize;
+    let position = match padding {
+        Padding::Zero => position,
         Padding::Reflect => {
             let last = length as isize - 1;
-            last - (last - place.abs()).abs()
+            last - (last - position.abs()).abs()
         }
     };
-    usize::try_from(place).ok().filter(|&place| place < length)
+    usize::try_from(position).ok().filter(|&position| position < length)
 }
 
-/// The stored pixel that the centre of pixel `at` of `count` falls into; the `count` pixels cover `length`
-/// stored pixels from `first` on.
+/// The stored pixel that contains the centre of pixel `at` of `count`, which cover `length` stored pixels
+/// starting at `first`.
 ///
 /// Like Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`, except that a centre between two pixels always
 /// belongs to the second.
@@ -131,9 +133,9 @@ fn nearest(at: usize, count: usize, first: f64, length: f64, stored: usize) -> u
     (centre as usize).min(stored - 1)
 }
 
-/// The greatest class of a mask; `None` where no pixel has one.
-pub(crate) fn greatest_class(classes: &[u8]) -> Option<u8> {
-    // Class + 1, and 0 for no class: a loop without branches.
+/// The maximum class of a mask; `None` if all pixels are ignored.
+pub(crate) fn max_class(classes: &[u8]) -> Option<u8> {
+    // Class + 1, and 0 for ignored pixels: a loop without branches.
     let above = classes.iter().fold(0, |above: u8, class| above.max(class.wrapping_add(1)));
     above.checked_sub(1)
 }
@@ -141,34 +143,34 @@ pub(crate) fn greatest_class(classes: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transform::augment::{Blank, Shift};
+    use crate::transform::augment::{PixelRect, Shift};
 
     const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 3.0, width: 4.0 };
-    /// Class 10 × row + column, but for the last, which has none.
+    /// Class 10 × row + column, except the last pixel, which is ignored.
     const CLASSES: [u8; 12] = [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 255];
 
     fn written(
         orientation: Orientation,
         window: Window,
-        wanted: [usize; 2],
+        output_size: [usize; 2],
         placement: Placement,
     ) -> Vec<i32> {
         let mask = StoredMask { classes: &CLASSES, size: [3, 4], orientation };
-        let view = View { window, turn: None };
-        let mut out = vec![77; wanted[0] * wanted[1]];
-        MaskWriter::default().write(&mut out, &mask, view, wanted, &placement);
+        let view = CropView { window, rotation: None };
+        let mut out = vec![77; output_size[0] * output_size[1]];
+        MaskWriter::default().write(&mut out, &mask, view, output_size, &placement);
         out
     }
 
     #[test]
-    fn a_whole_mask_is_its_classes_moved_and_mirrored_but_not_blanked() {
+    fn shifts_and_mirrors_masks_but_does_not_blank_them() {
         let upright = Orientation::default();
         let plain = written(upright, WHOLE, [3, 4], Placement::default());
         assert_eq!(plain, [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, -1]);
         let placement = Placement {
             flip: true,
             shift: Shift { rows: 1, columns: -1 },
-            blank: Some(Blank { rows: [0, 3], columns: [0, 4] }),
+            cutout: Some(PixelRect { rows: [0, 3], columns: [0, 4] }),
             padding: Padding::Zero,
         };
         let moved = written(upright, WHOLE, [3, 4], placement);
@@ -177,15 +179,15 @@ mod tests {
         assert_eq!(reflected, [12, 13, 12, 11, 22, -1, 22, 21, 12, 13, 12, 11]);
     }
 
-    /// A pixel of a coarser mask is the one at its centre, after the image was moved.
+    /// A pixel of a coarser mask is the one at its centre, after the image was shifted.
     #[test]
-    fn a_coarse_mask_has_the_pixels_at_the_centres() {
+    fn coarse_masks_take_the_pixels_at_the_centres() {
         let mask = StoredMask { classes: &CLASSES, size: [3, 4], orientation: Orientation::default() };
-        let view = View { window: WHOLE, turn: None };
+        let view = CropView { window: WHOLE, rotation: None };
         let mut writer = MaskWriter::default();
-        let mut coarse = |wanted: [usize; 2], placement: Placement| {
-            let mut out = vec![77; wanted[0] * wanted[1]];
-            writer.write_coarse(&mut out, wanted, &mask, view, [3, 4], &placement);
+        let mut coarse = |output_size: [usize; 2], placement: Placement| {
+            let mut out = vec![77; output_size[0] * output_size[1]];
+            writer.write_coarse(&mut out, output_size, &mask, view, [3, 4], &placement);
             out
         };
         assert_eq!(coarse([1, 2], Placement::default()), [11, 13]);
@@ -196,15 +198,15 @@ mod tests {
     }
 
     #[test]
-    fn turned_masks_are_turned() {
+    fn turns_masks_upright() {
         // Columns of the stored mask, its last first, are the rows of the upright one.
-        let wanted = Window { top: 0.0, left: 0.0, height: 4.0, width: 3.0 };
-        let turned = written(Orientation::from_exif(8), wanted, [4, 3], Placement::default());
-        assert_eq!(turned, [3, 13, -1, 2, 12, 22, 1, 11, 21, 0, 10, 20]);
+        let window = Window { top: 0.0, left: 0.0, height: 4.0, width: 3.0 };
+        let rotated = written(Orientation::from_exif(8), window, [4, 3], Placement::default());
+        assert_eq!(rotated, [3, 13, -1, 2, 12, 22, 1, 11, 21, 0, 10, 20]);
         let half = written(Orientation::from_exif(3), WHOLE, [3, 4], Placement::default());
         assert_eq!(half, [-1, 22, 21, 20, 13, 12, 11, 10, 3, 2, 1, 0]);
-        // The upper right quarter of what is upright by orientation 6: the stored mask's left columns of its
-        // upper rows.
+        // The upper right quarter of the upright mask of orientation 6: the left columns of the upper rows of
+        // the stored one.
         let window = Window { top: 0.0, left: 1.0, height: 2.0, width: 2.0 };
         let corner = written(Orientation::from_exif(6), window, [2, 2], Placement::default());
         assert_eq!(corner, [10, 0, 11, 1]);
@@ -212,7 +214,7 @@ mod tests {
 
     /// The centre decides: of four columns shrunk to three, 0.67, 2 and 3.33; to two, 1 and 3.
     #[test]
-    fn the_pixel_under_the_centre_is_taken() {
+    fn takes_the_pixel_under_the_centre() {
         let upright = Orientation::default();
         assert_eq!(written(upright, WHOLE, [1, 3], Placement::default()), [10, 12, 13]);
         assert_eq!(written(upright, WHOLE, [1, 2], Placement::default()), [11, 13]);
@@ -222,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_class_passes_over_what_has_none() {
-        assert_eq!(greatest_class(&CLASSES), Some(22));
-        assert_eq!(greatest_class(&[255, 0]), Some(0));
-        assert_eq!(greatest_class(&[255; 40]), None);
-        assert_eq!(greatest_class(&[254]), Some(254));
+    fn max_class_skips_ignored_pixels() {
+        assert_eq!(max_class(&CLASSES), Some(22));
+        assert_eq!(max_class(&[255, 0]), Some(0));
+        assert_eq!(max_class(&[255; 40]), None);
+        assert_eq!(max_class(&[254]), Some(254));
     }
 }

@@ -1,9 +1,9 @@
-//! Mixup and CutMix: images of a batch are blended, or a rectangle of one is pasted into another, and their
-//! labels are combined.
+//! Mixup and CutMix: blend two images of a batch, or paste a rectangle of one into the other, and combine
+//! their labels.
 //!
-//! A sample is mixed with its predecessor in the batch, the first with the last; shuffling makes that a
-//! random pair. Mixing comes last, on normalised and augmented images, and uses both images as they were
-//! before any mixing. How a sample is mixed is a function of (seed, epoch, sample); with which one, of (seed,
+//! A sample is mixed with its predecessor in the batch, the first with the last; shuffling makes these random
+//! pairs. Mixing comes last, on normalised and augmented images, and uses both images as they were before
+//! mixing. The mixing of a sample is a function of (seed, epoch, sample), its partner a function of (seed,
 //! epoch, batch).
 
 use bytemuck::Pod;
@@ -12,25 +12,25 @@ use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
 use crate::buffer::IGNORED_LABEL;
-use crate::transform::augment::Blank;
+use crate::transform::augment::PixelRect;
 use crate::transform::pixels::{BatchElement, Element, Layout};
 use stratus_base::AlignedBytes;
 
-/// Labels per sample where samples are mixed: its class, the other class, and the share of the other in units
-/// of 1/[`WHOLE`].
-pub const LABELS: usize = 3;
+/// Labels per mixed sample: its class, the other class, and the share of the other in units of
+/// 1/[`FULL_SHARE`].
+pub const LABELS_PER_SAMPLE: usize = 3;
 
 /// The share that means 100 %.
-pub const WHOLE: i32 = 1 << 24;
+pub const FULL_SHARE: i32 = 1 << 24;
 
-/// The largest parameter of a beta distribution: above it every share is one half.
-const LARGEST: f64 = 1e4;
+/// The maximum parameter of the beta distribution; above it every share is practically one half.
+const MAX_ALPHA: f64 = 1e4;
 
-/// How images are mixed; by default not at all. Where both kinds are on, each sample gets one of them with
-/// equal probability.
+/// The mixing of images; off by default. If both kinds are on, each sample gets one of them with equal
+/// probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Mixup: blend the images. The share is drawn from Beta(α, α), where α is this number (Zhang et al.,
+    /// Mixup: blend the images. The share is drawn from Beta(α, α), with this number as α (Zhang et al.,
     /// "mixup: beyond empirical risk minimization", 2018). 0 is off.
     pub mixup: f64,
     /// `CutMix`: paste a rectangle of the other image at the same position. Its area is drawn like the share
@@ -39,56 +39,57 @@ pub struct Mix {
     /// off.
     pub cutmix: f64,
     /// The probability that a sample is mixed.
-    pub of_samples: f64,
+    #[serde(rename = "of_samples")]
+    pub probability: f64,
 }
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { mixup: 0.0, cutmix: 0.0, of_samples: 1.0 }
+        Self { mixup: 0.0, cutmix: 0.0, probability: 1.0 }
     }
 }
 
 /// The mixing of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blend {
-    Alone,
-    /// Blend with this share of the other image, in units of 1/[`WHOLE`].
-    Faded(i32),
+    Unmixed,
+    /// Blend with this share of the other image, in units of 1/[`FULL_SHARE`].
+    Mixup(i32),
     /// Take this rectangle from the other image.
-    Pasted(Blank),
+    CutMix(PixelRect),
 }
 
 impl Mix {
-    /// Whether samples are mixed, so that each has [`LABELS`] labels.
+    /// Returns whether samples are mixed; each then has [`LABELS_PER_SAMPLE`] labels.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.mixup != 0.0 || self.cutmix != 0.0
     }
 
-    /// What is wrong with it, and what to do.
-    pub(crate) fn problem(&self) -> Option<String> {
-        let Self { mixup, cutmix, of_samples } = *self;
+    /// The first problem of the parameters, with a hint.
+    pub(crate) fn validate(&self) -> Option<String> {
+        let Self { mixup, cutmix, probability } = *self;
         for (name, parameter) in [("mixup", mixup), ("cutmix", cutmix)] {
-            if !(0.0..=LARGEST).contains(&parameter) {
-                return Some(format!("has {name} {parameter}; set 0 or a number above it, up to {LARGEST}"));
+            if !(0.0..=MAX_ALPHA).contains(&parameter) {
+                return Some(format!("{name} is {parameter}, expected 0 to {MAX_ALPHA}"));
             }
         }
-        (!(0.0..=1.0).contains(&of_samples))
-            .then(|| format!("is for a share of {of_samples} of the samples; set a number from 0 to 1"))
+        (!(0.0..=1.0).contains(&probability))
+            .then(|| format!("share of mixed samples is {probability}, expected 0 to 1"))
     }
 
-    /// What becomes of `sample` in `epoch`; its size is (H, W).
+    /// Draws the mixing of `sample` in `epoch`; its size is (H, W).
     fn blend(&self, seed: u64, epoch: u32, sample: u32, [height, width]: [usize; 2]) -> Blend {
         let mut stream = Stream::new(seed, Purpose::Mix, u64::from(sample), epoch);
-        if f64::from(stream.uniform()) >= self.of_samples {
-            return Blend::Alone;
+        if f64::from(stream.uniform()) >= self.probability {
+            return Blend::Unmixed;
         }
         let pastes = match (self.mixup > 0.0, self.cutmix > 0.0) {
             (true, true) => stream.below(2) == 1,
             (_, cutmix) => cutmix,
         };
         if !pastes {
-            return Blend::Faded((stream.beta(self.mixup) * f64::from(WHOLE)).round() as i32);
+            return Blend::Mixup((stream.beta(self.mixup) * f64::from(FULL_SHARE)).round() as i32);
         }
         let side = stream.beta(self.cutmix).sqrt();
         let mut range = |length: usize| {
@@ -97,7 +98,7 @@ impl Mix {
             let inside = |end: i64| end.clamp(0, length as i64) as usize;
             [inside(first), inside(first + part)]
         };
-        Blend::Pasted(Blank { rows: range(height), columns: range(width) })
+        Blend::CutMix(PixelRect { rows: range(height), columns: range(width) })
     }
 }
 
@@ -113,9 +114,9 @@ pub(crate) struct Mixer {
 }
 
 impl Mixer {
-    /// Mixes the samples of a batch, within groups of `group`. `labels` has [`LABELS`] numbers per sample; on
-    /// entry the first N are the classes, and the rest is ignored. Samples without a class are neither mixed
-    /// nor used. `last` is memory for one image.
+    /// Mixes the samples of a batch, within groups of `group`. `labels` has [`LABELS_PER_SAMPLE`] elements
+    /// per sample; on entry the first N are the classes, and the rest is ignored. Samples without a class are
+    /// neither mixed nor used. `last` is scratch memory for one image.
     pub(crate) fn mix(
         &self,
         images: &mut [u8],
@@ -130,55 +131,56 @@ impl Mixer {
         }
         let bytes = images.len() / samples;
         if last.len() != bytes {
-            // Its size is that of an image in the batch.
+            // The allocation has the size of an image in the batch.
             *last = AlignedBytes::zeroed(bytes, "the last image").unwrap_or_default();
         }
         let mut last_class = IGNORED_LABEL;
-        // From the last to the first, so that the predecessor is still unmixed: its image, and its class,
-        // which is stored before the labels that are written.
+        // From the last to the first, so that the predecessor is still unmixed, and its class is still stored
+        // in front of the written labels.
         for (sample, &index) in indices.iter().enumerate().rev() {
             if sample + 1 == samples || (sample + 1).is_multiple_of(group) {
                 last.copy_from_slice(&images[sample * bytes..][..bytes]);
                 last_class = labels[sample];
             }
-            let (before, from) = images.split_at_mut(sample * bytes);
+            let (previous, rest) = images.split_at_mut(sample * bytes);
             let (other_image, other_class) = match sample.checked_sub(1) {
-                Some(other) if !sample.is_multiple_of(group) => (&before[other * bytes..], labels[other]),
+                Some(other) if !sample.is_multiple_of(group) => (&previous[other * bytes..], labels[other]),
                 _ => (&**last, last_class),
             };
             let class = labels[sample];
-            let countable = group > 1 && class != IGNORED_LABEL && other_class != IGNORED_LABEL;
-            let share = if countable {
+            let is_mixable = group > 1 && class != IGNORED_LABEL && other_class != IGNORED_LABEL;
+            let share = if is_mixable {
                 let [_, height, width] = self.shape;
                 let blend = self.mix.blend(self.seed, epoch, index, [height, width]);
-                self.apply(blend, &mut from[..bytes], other_image)
+                self.apply(blend, &mut rest[..bytes], other_image)
             } else {
                 0
             };
             let second = if share > 0 { other_class } else { class };
-            labels[sample * LABELS..][..LABELS].copy_from_slice(&[class, second, share]);
+            labels[sample * LABELS_PER_SAMPLE..][..LABELS_PER_SAMPLE]
+                .copy_from_slice(&[class, second, share]);
         }
     }
 
-    /// Mixes an image; returns the share of the other.
+    /// Mixes an image; returns the share of the other one.
     fn apply(&self, blend: Blend, image: &mut [u8], other: &[u8]) -> i32 {
         match blend {
-            Blend::Alone => 0,
-            Blend::Faded(share) => {
+            Blend::Unmixed => 0,
+            Blend::Mixup(share) => {
                 match self.element {
-                    Element::F32 => fade::<f32>(image, other, share),
-                    Element::Bf16 => fade::<bf16>(image, other, share),
-                    Element::F16 => fade::<f16>(image, other, share),
-                    // The loader refuses this: mixed bytes would be rounded to pixel values.
-                    Element::U8 => fade::<u8>(image, other, share),
+                    Element::F32 => mixup::<f32>(image, other, share),
+                    Element::Bf16 => mixup::<bf16>(image, other, share),
+                    Element::F16 => mixup::<f16>(image, other, share),
+                    // The loader rejects this: mixed bytes would be rounded to pixel values.
+                    Element::U8 => mixup::<u8>(image, other, share),
                 }
                 share
             }
-            Blend::Pasted(part) => self.paste(part, image, other),
+            Blend::CutMix(part) => self.paste(part, image, other),
         }
     }
 
-    fn paste(&self, Blank { rows, columns }: Blank, image: &mut [u8], other: &[u8]) -> i32 {
+    fn paste(&self, PixelRect { rows, columns }: PixelRect, image: &mut [u8], other: &[u8]) -> i32 {
         let [channels, height, width] = self.shape;
         let (planes, pixel) = match self.layout {
             Layout::Nchw => (channels, self.element.bytes()),
@@ -189,17 +191,17 @@ impl Mixer {
             image[part.clone()].copy_from_slice(&other[part]);
         }
         let (area, whole) = ((rows[1] - rows[0]) * (columns[1] - columns[0]), height * width);
-        (area as f64 / whole as f64 * f64::from(WHOLE)).round() as i32
+        (area as f64 / whole as f64 * f64::from(FULL_SHARE)).round() as i32
     }
 }
 
 /// Blends each element with that of the other image.
-fn fade<T: BatchElement + Pod + Into<f32>>(image: &mut [u8], other: &[u8], share: i32) {
-    let share = share as f32 / WHOLE as f32;
+fn mixup<T: BatchElement + Pod + Into<f32>>(image: &mut [u8], other: &[u8], share: i32) {
+    let share = share as f32 / FULL_SHARE as f32;
     let other: &[T] = bytemuck::pod_align_to(other).1;
-    for (own, &other) in bytemuck::pod_align_to_mut::<_, T>(image).1.iter_mut().zip(other) {
-        let (from, to): (f32, f32) = ((*own).into(), other.into());
-        *own = T::store(from * (1.0 - share) + to * share);
+    for (element, &other) in bytemuck::pod_align_to_mut::<_, T>(image).1.iter_mut().zip(other) {
+        let (from, to): (f32, f32) = ((*element).into(), other.into());
+        *element = T::store(from * (1.0 - share) + to * share);
     }
 }
 
@@ -215,41 +217,41 @@ mod tests {
 
     fn share(blend: Blend) -> f64 {
         match blend {
-            Blend::Alone => 0.0,
-            Blend::Faded(share) => f64::from(share) / f64::from(WHOLE),
-            Blend::Pasted(Blank { rows, columns }) => {
+            Blend::Unmixed => 0.0,
+            Blend::Mixup(share) => f64::from(share) / f64::from(FULL_SHARE),
+            Blend::CutMix(PixelRect { rows, columns }) => {
                 ((rows[1] - rows[0]) * (columns[1] - columns[0])) as f64 / (32.0 * 24.0)
             }
         }
     }
 
     #[test]
-    fn so_many_samples_are_mixed_and_half_of_them_each_way() {
-        let mix = Mix { mixup: 0.2, cutmix: 1.0, of_samples: 0.5 };
+    fn mixes_the_configured_fraction_half_of_it_each_way() {
+        let mix = Mix { mixup: 0.2, cutmix: 1.0, probability: 0.5 };
         let blends = blends(mix, 3);
         let count = |kind: fn(&Blend) -> bool| blends.iter().filter(|blend| kind(blend)).count();
-        assert!((9_700..10_300).contains(&count(|blend| *blend == Blend::Alone)));
-        assert!((4_800..5_200).contains(&count(|blend| matches!(blend, Blend::Faded(_)))));
+        assert!((9_700..10_300).contains(&count(|blend| *blend == Blend::Unmixed)));
+        assert!((4_800..5_200).contains(&count(|blend| matches!(blend, Blend::Mixup(_)))));
     }
 
     #[test]
-    fn one_kind_alone_is_always_it() {
+    fn uses_the_only_enabled_kind() {
         let mixup = blends(Mix { mixup: 0.2, ..Mix::default() }, 0);
-        assert!(mixup.iter().all(|blend| matches!(blend, Blend::Faded(0..=WHOLE))));
+        assert!(mixup.iter().all(|blend| matches!(blend, Blend::Mixup(0..=FULL_SHARE))));
         let cutmix = blends(Mix { cutmix: 0.2, ..Mix::default() }, 0);
-        assert!(cutmix.iter().all(|blend| matches!(blend, Blend::Pasted(_))));
+        assert!(cutmix.iter().all(|blend| matches!(blend, Blend::CutMix(_))));
     }
 
-    /// Of shares from the uniform distribution the mean is a half; rectangles are cut by the image's edges.
+    /// The mean of uniform shares is a half; rectangles are clipped at the edges of the image.
     #[test]
-    fn shares_have_their_mean() {
+    fn shares_have_the_expected_mean() {
         let mean = |mix: Mix| {
             let blends = blends(mix, 1);
             blends.iter().map(|&blend| share(blend)).sum::<f64>() / blends.len() as f64
         };
         let mixup = mean(Mix { mixup: 1.0, ..Mix::default() });
         assert!((mixup - 0.5).abs() < 0.01, "{mixup}");
-        // Of a side of so many pixels, the mean of what lies inside over all middles.
+        // The mean clipped length of a side over all centres.
         let inside = |length: i64, side: f64| {
             let part = (length as f64 * side) as i64;
             let of_middle = |middle: i64| {
@@ -265,10 +267,10 @@ mod tests {
     }
 
     #[test]
-    fn rectangles_stay_inside_and_reach_every_corner() {
+    fn cutmix_rectangles_stay_inside_and_reach_every_corner() {
         let mut corners = [false; 4];
         for blend in blends(Mix { cutmix: 1.0, ..Mix::default() }, 2) {
-            let Blend::Pasted(Blank { rows, columns }) = blend else { panic!("{blend:?}") };
+            let Blend::CutMix(PixelRect { rows, columns }) = blend else { panic!("{blend:?}") };
             assert!(rows[0] <= rows[1] && rows[1] <= 32 && columns[0] <= columns[1] && columns[1] <= 24);
             if rows[0] < rows[1] && columns[0] < columns[1] {
                 corners[0] |= rows[0] == 0 && columns[0] == 0;
@@ -281,25 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_and_sample_has_its_own() {
+    fn draws_differ_by_epoch_and_sample() {
         let mix = Mix { mixup: 1.0, ..Mix::default() };
         assert_eq!(blends(mix, 1), blends(mix, 1));
         assert_ne!(blends(mix, 1), blends(mix, 2));
-        let some = blends(mix, 1);
-        assert!(some.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5);
+        let drawn = blends(mix, 1);
+        assert!(drawn.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5);
     }
 
     fn mixer(mix: Mix, element: Element, layout: Layout) -> Mixer {
         Mixer { mix, seed: 5, element, layout, shape: [2, 4, 3] }
     }
 
-    /// Images of one value each, 0, 1, 2, and so on; sample 2 has no class.
+    /// Images with one value each, 0, 1, 2, and so on; sample 2 has no class.
     fn mixed<T: BatchElement + Pod + Into<f32>>(mixer: &Mixer, samples: usize) -> (Vec<f32>, Vec<i32>) {
         let mut images = AlignedBytes::zeroed(samples * 24 * size_of::<T>(), "a test").unwrap();
         for (at, value) in images.elements_mut::<T>().iter_mut().enumerate() {
             *value = T::store((at / 24) as f32);
         }
-        let mut labels = vec![99; samples * LABELS];
+        let mut labels = vec![99; samples * LABELS_PER_SAMPLE];
         (0..samples).for_each(|sample| labels[sample] = if sample == 2 { -1 } else { 10 + sample as i32 });
         let indices: Vec<u32> = (0..samples as u32).map(|sample| 50 - sample).collect();
         mixer.mix(&mut images, &mut labels, &indices, (4, indices.len()), &mut AlignedBytes::default());
@@ -310,7 +312,9 @@ mod tests {
         let mut shares = 0.0;
         for sample in 0..samples {
             let before = (sample + samples - 1) % samples;
-            let [class, other, share] = labels[sample * LABELS..][..LABELS] else { unreachable!() };
+            let [class, other, share] = labels[sample * LABELS_PER_SAMPLE..][..LABELS_PER_SAMPLE] else {
+                unreachable!()
+            };
             let image = &images[sample * 24..][..24];
             let expected_class = if sample == 2 { -1 } else { 10 + sample as i32 };
             assert_eq!(class, expected_class);
@@ -320,7 +324,7 @@ mod tests {
                 continue;
             }
             assert_eq!(other, 10 + before as i32);
-            let share = share as f32 / WHOLE as f32;
+            let share = share as f32 / FULL_SHARE as f32;
             let expected = sample as f32 * (1.0 - share) + before as f32 * share;
             let mean = image.iter().sum::<f32>() / 24.0;
             assert!((mean - expected).abs() < tolerance, "{sample}: {mean}, not {expected}");
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_before_has_its_share_of_pixels_and_label_whatever_the_form() {
+    fn mixes_the_previous_image_and_label_in_every_layout_and_type() {
         let (mixup, cutmix) = (Mix { mixup: 1.0, ..Mix::default() }, Mix { cutmix: 1.0, ..Mix::default() });
         for (mix, layout) in
             [(mixup, Layout::Nchw), (mixup, Layout::Nhwc), (cutmix, Layout::Nchw), (cutmix, Layout::Nhwc)]
@@ -348,7 +352,7 @@ mod tests {
 
     /// The same pixels of both channels, in either layout.
     #[test]
-    fn a_pasted_part_is_a_rectangle() {
+    fn cutmix_pastes_a_rectangle() {
         let mix = Mix { cutmix: 1.0, ..Mix::default() };
         let (planes, labels) = mixed::<f32>(&mixer(mix, Element::F32, Layout::Nchw), 8);
         let (pixels, same) = mixed::<f32>(&mixer(mix, Element::F32, Layout::Nhwc), 8);
@@ -367,15 +371,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_to_mix_by_is_refused() {
-        assert_eq!(Mix::default().problem(), None);
+    fn rejects_invalid_alphas() {
+        assert_eq!(Mix::default().validate(), None);
         for mix in [
             Mix { mixup: -0.1, ..Mix::default() },
             Mix { cutmix: f64::NAN, ..Mix::default() },
             Mix { mixup: 1e5, ..Mix::default() },
-            Mix { of_samples: 1.1, ..Mix::default() },
+            Mix { probability: 1.1, ..Mix::default() },
         ] {
-            assert!(mix.problem().is_some(), "{mix:?}");
+            assert!(mix.validate().is_some(), "{mix:?}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! From a stored image to a sample of a batch: crop and resize, rotate and zoom, change colours, mirror and
-//! shift, normalise, mix.
+//! Transforms from a stored image to a sample of a batch: crop and resize, rotate and zoom, change colours,
+//! mirror and shift, normalise, mix.
 //!
 //! ```text
 //!   stored image ──frame, affine──▶ 8-bit sample ──colour──▶ ──pixels──▶ batch ──mix──▶ batch
 //!   stored mask  ──mask─────────────────────────────────────────────────▶ labels
 //! ```
 //!
-//! [`augment`] draws what is random about each step. `view` changes whole batches, for evaluation on
-//! several views.
+//! [`augment`] draws the random parameters of each step. `view` transforms whole batches, for test-time
+//! augmentation.
 
 pub(crate) mod affine;
 pub mod augment;

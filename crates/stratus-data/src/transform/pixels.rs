@@ -1,4 +1,4 @@
-//! From stored pixels to the input of the network: element type, layout, normalisation.
+//! Conversion of stored pixels to the input of the network: element type, layout, normalisation.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,9 @@ pub enum Element {
     Bf16,
     /// IEEE 754 half precision, rounded to nearest even.
     F16,
-    /// The pixel itself, from 0 to 255; the reader normalises it by [`Normalisation::scale_shifts`]. The mean
-    /// of blank pixels has no such value: see
-    /// [`LoaderConfig::needs_numbers`](crate::LoaderConfig::needs_numbers).
+    /// The pixel itself, from 0 to 255; the consumer normalises it by [`Normalisation::scale_shifts`]. Blank
+    /// pixels, which have the mean, are not supported: see
+    /// [`LoaderConfig::byte_images_problem`](crate::LoaderConfig::byte_images_problem).
     U8,
 }
 
@@ -61,7 +61,7 @@ pub enum PixelOrder {
     Interleaved,
 }
 
-/// Normalisation per channel: `(x / 255 - mean) / std`, computed as `x * scale + shift` in `f32`.
+/// Normalisation per channel: `(x / 255 - mean) / std`, computed as `x * scale + offset` in `f32`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     /// One mean per channel.
@@ -71,7 +71,7 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// Scaling to 0…1 only.
+    /// Scales pixels to 0…1, without normalisation.
     #[must_use]
     pub fn unit(channels: usize) -> Self {
         Self { mean: vec![0.0; channels], std: vec![1.0; channels] }
@@ -83,7 +83,7 @@ impl Normalisation {
         Self { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
     }
 
-    /// Adapts to another number of channels: one channel is repeated; several are averaged into one.
+    /// Adapts to another number of channels: one channel is repeated, several are averaged.
     #[must_use]
     pub fn for_channels(&self, channels: usize) -> Self {
         let spread = |numbers: &[f32]| {
@@ -96,7 +96,7 @@ impl Normalisation {
         Self { mean: spread(&self.mean), std: spread(&self.std) }
     }
 
-    /// Whether there is one finite mean and one finite, positive deviation per channel.
+    /// Returns whether there is one finite mean and one finite, positive deviation per channel.
     #[must_use]
     pub fn is_valid(&self, channels: usize) -> bool {
         self.mean.len() == channels
@@ -105,7 +105,7 @@ impl Normalisation {
             && self.std.iter().all(|std| std.is_finite() && *std > 0.0)
     }
 
-    /// The scale and shift of each channel, `pixel * scale + shift`, with both constants rounded once.
+    /// The scale and offset of each channel, `pixel * scale + offset`, with both constants rounded once.
     #[must_use]
     pub fn scale_shifts(&self) -> Vec<ScaleShift> {
         let scale_shift = |(mean, std): (&f32, &f32)| {
@@ -116,7 +116,7 @@ impl Normalisation {
     }
 }
 
-/// The normalisation of one channel: `pixel * scale + shift`.
+/// The normalisation of one channel: `pixel * scale + offset`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleShift {
     /// The factor.
@@ -126,10 +126,11 @@ pub struct ScaleShift {
 }
 
 impl ScaleShift {
-    /// Multiplication and addition are rounded separately, without FMA: the same bits on every processor.
+    /// Normalises a pixel. Multiplication and addition are rounded separately, without FMA: the same bits on
+    /// every CPU.
     #[inline(always)]
     #[must_use]
-    pub fn of(self, pixel: u8) -> f32 {
+    pub fn normalise(self, pixel: u8) -> f32 {
         f32::from(pixel) * self.scale + self.offset
     }
 }

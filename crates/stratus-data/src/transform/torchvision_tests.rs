@@ -1,28 +1,28 @@
-//! Resizing, rotating, zooming and changing colours against what torchvision and Pillow make of the same
-//! picture and mask (scripts/fixtures/transforms.py).
+//! Compares resizing, rotating, zooming and colour changes with torchvision and Pillow on the same image and
+//! mask (scripts/fixtures/transforms.py).
 
 use std::fs;
 use std::path::Path;
 
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::{IGNORED, IGNORED_PIXEL, Sample};
-use crate::transform::affine::Turn;
+use crate::transform::affine::Rotation;
 use crate::transform::augment::Placement;
-use crate::transform::colour::{Change, Picture};
-use crate::transform::frame::{Framed, Framer, Orientation, View, Window};
+use crate::transform::colour::{ColourOp, PixelsMut};
+use crate::transform::frame::{CropResizer, CropView, CroppedPixels, Orientation, Window};
 use crate::transform::mask::{MaskWriter, StoredMask};
 use crate::transform::pixels::PixelOrder;
 
 const SIZE: [usize; 2] = [40, 56];
 const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 40.0, width: 56.0 };
-/// Height and width of what the whole is resized to.
+/// Height and width that the whole image is resized to.
 const RESIZED: [[usize; 2]; 3] = [[23, 31], [7, 50], [90, 61]];
-/// As above of the mask: no centre falls between two pixels, where Pillow's sums may come down on either
+/// Sizes that the mask is resized to: no centre falls between two pixels, for which Pillow may choose either
 /// side.
 const NEAREST: [[usize; 2]; 3] = [[16, 32], [48, 16], [96, 64]];
-/// A part that begins and ends between pixels, and what it is resized to.
+/// A crop with fractional bounds, and its resized size.
 const PART: (Window, [usize; 2]) = (Window { top: 3.5, left: 5.25, height: 32.75, width: 42.5 }, [20, 24]);
-/// Degrees and factors.
+/// Rotations in degrees, and zoom factors.
 const TURNED: [(&str, f64, f64); 2] = [("turn_30", 30.0, 1.3), ("turn_-140", -140.0, 0.75)];
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -30,82 +30,96 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(folder.join(format!("{name}.raw"))).unwrap()
 }
 
-/// Channel planes of pixels of three.
+/// Converts interleaved RGB to planes.
 fn planes(pixels: &[u8]) -> Vec<u8> {
     (0..3).flat_map(|channel| pixels.iter().skip(channel).step_by(3)).copied().collect()
 }
 
-/// The picture as the framer cuts it, pixel by pixel or plane by plane, and which columns of its rows show
-/// something.
-fn cut(view: View, wanted: [usize; 2], order: PixelOrder) -> (Vec<u8>, Vec<[usize; 2]>) {
+/// The image as cropped, interleaved or as planes, and the valid columns of its rows.
+fn cropped(view: CropView, output_size: [usize; 2], order: PixelOrder) -> (Vec<u8>, Vec<[usize; 2]>) {
     let picture = fixture("picture");
     let pixels = if order == PixelOrder::Planes { planes(&picture) } else { picture };
     let sample = Sample {
         pixels: &pixels,
         shape: [3, SIZE[0], SIZE[1]],
-        reduced: None,
+        dct_scaled: None,
         order,
         orientation: Orientation::default(),
         label: IGNORED,
         mask: None,
     };
-    let mut framer = Framer::default();
-    let Framed { pixels, shown, .. } = framer.cut(&sample, view, [3, wanted[0], wanted[1]]).unwrap();
-    (pixels.to_vec(), shown.unwrap_or_default().to_vec())
+    let mut crop_resizer = CropResizer::default();
+    let CroppedPixels { pixels, valid_columns, .. } =
+        crop_resizer.crop_and_resize(&sample, view, [3, output_size[0], output_size[1]]).unwrap();
+    (pixels.to_vec(), valid_columns.unwrap_or_default().to_vec())
 }
 
-/// The classes of the mask, `IGNORED_PIXEL` where nothing of it is shown.
-fn masked(view: View, wanted: [usize; 2]) -> Vec<u8> {
+/// The classes of the mask, with `IGNORED_PIXEL` outside of it.
+fn masked(view: CropView, output_size: [usize; 2]) -> Vec<u8> {
     let classes = fixture("mask");
     let mask = StoredMask { classes: &classes, size: SIZE, orientation: Orientation::default() };
-    let mut labels = vec![77; wanted[0] * wanted[1]];
-    MaskWriter::default().write(&mut labels, &mask, view, wanted, &Placement::default());
+    let mut labels = vec![77; output_size[0] * output_size[1]];
+    MaskWriter::default().write(&mut labels, &mask, view, output_size, &Placement::default());
     let class = |label: i32| if label == IGNORED_LABEL { IGNORED_PIXEL } else { label as u8 };
     labels.into_iter().map(class).collect()
 }
 
-/// The greatest difference between two images.
-fn worst(ours: &[u8], theirs: &[u8]) -> u8 {
+/// The maximum difference between two images.
+fn max_difference(ours: &[u8], theirs: &[u8]) -> u8 {
     assert_eq!(ours.len(), theirs.len());
     ours.iter().zip(theirs).map(|(ours, theirs)| ours.abs_diff(*theirs)).max().unwrap()
 }
 
-/// Both sum in integers, with coefficients that are rounded at different places: a level apart at most.
+/// Both sum integers with differently rounded coefficients: at most one level apart.
 #[test]
-fn resizing_is_pillows() {
-    let wholes = RESIZED.map(|wanted| (format!("resize_{}x{}", wanted[0], wanted[1]), WHOLE, wanted));
+fn resizing_matches_pillow() {
+    let wholes = RESIZED
+        .map(|output_size| (format!("resize_{}x{}", output_size[0], output_size[1]), WHOLE, output_size));
     let part = ("resize_part".to_owned(), PART.0, PART.1);
-    for (name, window, wanted) in wholes.into_iter().chain([part]) {
+    for (name, window, output_size) in wholes.into_iter().chain([part]) {
         let expected = fixture(&name);
-        let view = View { window, turn: None };
-        assert!(worst(&cut(view, wanted, PixelOrder::Interleaved).0, &expected) <= 1, "{name}");
-        assert!(worst(&cut(view, wanted, PixelOrder::Planes).0, &planes(&expected)) <= 1, "{name}");
+        let view = CropView { window, rotation: None };
+        assert!(
+            max_difference(&cropped(view, output_size, PixelOrder::Interleaved).0, &expected) <= 1,
+            "{name}"
+        );
+        assert!(
+            max_difference(&cropped(view, output_size, PixelOrder::Planes).0, &planes(&expected)) <= 1,
+            "{name}"
+        );
     }
 }
 
 #[test]
-fn the_nearest_pixel_is_pillows() {
-    for wanted in NEAREST {
-        let expected = fixture(&format!("nearest_{}x{}", wanted[0], wanted[1]));
-        assert_eq!(masked(View { window: WHOLE, turn: None }, wanted), expected, "{wanted:?}");
+fn nearest_pixel_matches_pillow() {
+    for output_size in NEAREST {
+        let expected = fixture(&format!("nearest_{}x{}", output_size[0], output_size[1]));
+        assert_eq!(
+            masked(CropView { window: WHOLE, rotation: None }, output_size),
+            expected,
+            "{output_size:?}"
+        );
     }
-    assert_eq!(masked(View { window: PART.0, turn: None }, PART.1), fixture("nearest_part"));
+    assert_eq!(masked(CropView { window: PART.0, rotation: None }, PART.1), fixture("nearest_part"));
 }
 
-/// Pillow's shares of the four pixels are not rounded: a level apart at most.
+/// Pillow does not round the weights of the four pixels: at most one level apart.
 #[test]
-fn turned_images_and_masks_are_torchvisions() {
+fn rotation_matches_torchvision() {
     for (name, degrees, zoom) in TURNED {
         let window = WHOLE.zoomed(zoom);
-        let view = View { window, turn: Some(Turn::new(degrees)) };
+        let view = CropView { window, rotation: Some(Rotation::new(degrees)) };
         let classes = fixture(&format!("{name}_mask"));
         assert_eq!(masked(view, SIZE), classes, "{name}");
         let expected = fixture(name);
-        let (pixels, shown) = cut(view, SIZE, PixelOrder::Interleaved);
-        assert!(worst(&pixels, &expected) <= 1, "{name}");
-        assert!(worst(&cut(view, SIZE, PixelOrder::Planes).0, &planes(&expected)) <= 1, "{name}");
-        // What is shown of the image is what is shown of the mask.
-        for (row, [first, end]) in shown.into_iter().enumerate() {
+        let (pixels, valid_columns) = cropped(view, SIZE, PixelOrder::Interleaved);
+        assert!(max_difference(&pixels, &expected) <= 1, "{name}");
+        assert!(
+            max_difference(&cropped(view, SIZE, PixelOrder::Planes).0, &planes(&expected)) <= 1,
+            "{name}"
+        );
+        // Image and mask are valid at the same pixels.
+        for (row, [first, end]) in valid_columns.into_iter().enumerate() {
             for column in 0..SIZE[1] {
                 let class = classes[row * SIZE[1] + column];
                 assert_eq!((first..end).contains(&column), class != IGNORED_PIXEL, "{name} {row} {column}");
@@ -114,36 +128,38 @@ fn turned_images_and_masks_are_torchvisions() {
     }
 }
 
-/// Sums are cut down to whole levels: where one is nearly a whole level, ours and torchvision's may fall on
-/// either side, as the mean grey and hues are not summed in the same order.
+/// Sums are truncated to whole levels. If a sum is nearly a whole level, ours and torchvision's may differ,
+/// because the mean grey and hues are not summed in the same order.
 #[test]
-fn colours_are_torchvisions() {
+fn colour_jitter_matches_torchvision() {
     for (name, change) in [
-        ("brightness_0.6", Change::Brightness(0.6)),
-        ("brightness_1.4", Change::Brightness(1.4)),
-        ("contrast_0.5", Change::Contrast(0.5)),
-        ("contrast_1.5", Change::Contrast(1.5)),
-        ("saturation_0.3", Change::Saturation(0.3)),
-        ("saturation_1.7", Change::Saturation(1.7)),
-        ("hue_-0.1", Change::Hue(-0.1)),
-        ("hue_0.25", Change::Hue(0.25)),
-        ("hue_0.5", Change::Hue(0.5)),
+        ("brightness_0.6", ColourOp::Brightness(0.6)),
+        ("brightness_1.4", ColourOp::Brightness(1.4)),
+        ("contrast_0.5", ColourOp::Contrast(0.5)),
+        ("contrast_1.5", ColourOp::Contrast(1.5)),
+        ("saturation_0.3", ColourOp::Saturation(0.3)),
+        ("saturation_1.7", ColourOp::Saturation(1.7)),
+        ("hue_-0.1", ColourOp::Hue(-0.1)),
+        ("hue_0.25", ColourOp::Hue(0.25)),
+        ("hue_0.5", ColourOp::Hue(0.5)),
     ] {
         let expected = fixture(name);
         let mut pixels = fixture("picture");
         let mut planar = planes(&pixels);
         let shape = [3, SIZE[0], SIZE[1]];
-        Picture { pixels: &mut pixels, order: PixelOrder::Interleaved, shape, shown: None }.apply(&[change]);
-        assert!(worst(&pixels, &expected) <= 1, "{name}: {}", worst(&pixels, &expected));
+        PixelsMut { pixels: &mut pixels, order: PixelOrder::Interleaved, shape, valid_columns: None }
+            .apply(&[change]);
+        assert!(max_difference(&pixels, &expected) <= 1, "{name}: {}", max_difference(&pixels, &expected));
         let apart = pixels.iter().zip(&expected).filter(|(ours, theirs)| ours != theirs).count();
         assert!(apart * 50 < pixels.len(), "{name}: {apart} of {} differ", pixels.len());
-        Picture { pixels: &mut planar, order: PixelOrder::Planes, shape, shown: None }.apply(&[change]);
+        PixelsMut { pixels: &mut planar, order: PixelOrder::Planes, shape, valid_columns: None }
+            .apply(&[change]);
         assert_eq!(planar, planes(&pixels), "{name}");
     }
     let mut grey = fixture("grey");
     let expected = fixture("grey_contrast_1.5");
     let shape = [1, SIZE[0], SIZE[1]];
-    let changes = [Change::Saturation(1.7), Change::Hue(0.3), Change::Contrast(1.5)];
-    Picture { pixels: &mut grey, order: PixelOrder::Planes, shape, shown: None }.apply(&changes);
-    assert!(worst(&grey, &expected) <= 1);
+    let changes = [ColourOp::Saturation(1.7), ColourOp::Hue(0.3), ColourOp::Contrast(1.5)];
+    PixelsMut { pixels: &mut grey, order: PixelOrder::Planes, shape, valid_columns: None }.apply(&changes);
+    assert!(max_difference(&grey, &expected) <= 1);
 }

@@ -3,10 +3,10 @@
 use crate::buffer::BatchBuffer;
 use crate::transform::pixels::{Element, Layout};
 
-/// An image, mirrored and then shifted.
+/// A view of an image, mirrored and then shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    /// Whether it is mirrored left to right.
+pub struct TtaView {
+    /// True if the image is mirrored left to right.
     pub mirrored: bool,
     /// The shift downwards, in pixels.
     pub down: isize,
@@ -14,31 +14,31 @@ pub struct View {
     pub right: isize,
 }
 
-impl View {
-    /// All views: the image itself first and, where `shift` is not 0, shifted by that much towards each of
-    /// the four corners; with `mirror`, each of these mirrored too.
+impl TtaView {
+    /// All views: first the image itself, then, if `shift` is not 0, the image shifted by it towards each of
+    /// the four corners; with `mirror`, each of these also mirrored.
     #[must_use]
     pub fn all(mirror: bool, shift: usize) -> Vec<Self> {
         let by = shift.cast_signed();
         let corners = [(-by, -by), (-by, by), (by, -by), (by, by)];
         let corners = if shift == 0 { &[] } else { &corners[..] };
-        let places = std::iter::once(&(0, 0)).chain(corners);
+        let shifts = std::iter::once(&(0, 0)).chain(corners);
         let sides = if mirror { &[false, true][..] } else { &[false] };
-        places
+        shifts
             .flat_map(|&(down, right)| sides.iter().map(move |&mirrored| Self { mirrored, down, right }))
             .collect()
     }
 }
 
 impl BatchBuffer {
-    /// Writes a view of all images to `out`, as long as [`Self::images`]. The images have this shape (C, H,
-    /// W), as their loader wrote them. Uncovered pixels show the image reflected at its outermost row and
-    /// column, which are not repeated. Masks are not changed.
+    /// Writes a view of all images to `out`, which is as long as [`Self::images`]. The images have this shape
+    /// (C, H, W), as their loader wrote them. Uncovered pixels show the image reflected at its outermost row
+    /// and column, which are not repeated. Masks are not changed.
     ///
     /// The shift must be less than the images' height and width.
     pub fn write_view(
         &self,
-        view: View,
+        view: TtaView,
         [channels, height, width]: [usize; 3],
         layout: Layout,
         element: Element,
@@ -73,8 +73,8 @@ fn source(at: usize, by: isize, count: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// What a batch of these numbers shows.
-    fn seen(numbers: &[u8], shape: [usize; 3], layout: Layout, view: View) -> Vec<u8> {
+    /// The view of a batch of these pixel values.
+    fn seen(numbers: &[u8], shape: [usize; 3], layout: Layout, view: TtaView) -> Vec<u8> {
         let mut batch =
             BatchBuffer::new(numbers.len() / shape.iter().product::<usize>(), numbers.len() * 4, 1, 0)
                 .unwrap();
@@ -86,57 +86,57 @@ mod tests {
     }
 
     #[test]
-    fn images_are_mirrored_in_every_layout() {
+    fn mirrors_images_in_every_layout() {
         let numbers: Vec<u8> = (0..12).collect();
-        let mirrored = View { mirrored: true, ..View::default() };
+        let mirrored = TtaView { mirrored: true, ..TtaView::default() };
         for (layout, expected) in [
             (Layout::Nchw, [2, 1, 0, 5, 4, 3, 8, 7, 6, 11, 10, 9]),
             (Layout::Nhwc, [4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7]),
         ] {
             assert_eq!(seen(&numbers, [2, 2, 3], layout, mirrored), expected);
-            assert_eq!(seen(&numbers, [2, 2, 3], layout, View::default()), numbers);
+            assert_eq!(seen(&numbers, [2, 2, 3], layout, TtaView::default()), numbers);
         }
     }
 
     #[test]
-    fn images_are_shifted_and_reflected_each_for_itself() {
+    fn shifts_and_reflects_each_image_separately() {
         let numbers: Vec<u8> = (0..18).collect();
         let [first, second] = [[4, 3, 4, 1, 0, 1, 4, 3, 4], [13, 12, 13, 10, 9, 10, 13, 12, 13]];
-        let view = View { mirrored: false, down: 1, right: 1 };
+        let view = TtaView { mirrored: false, down: 1, right: 1 };
         assert_eq!(seen(&numbers, [1, 3, 3], Layout::Nchw, view), [first, second].concat());
-        // As far as it goes: the rows in opposite order.
-        let view = View { mirrored: false, down: -2, right: 0 };
+        // The largest shift reverses the rows.
+        let view = TtaView { mirrored: false, down: -2, right: 0 };
         assert_eq!(seen(&numbers[..9], [1, 3, 3], Layout::Nchw, view), [6, 7, 8, 3, 4, 5, 0, 1, 2]);
-        // Mirrored, then moved.
-        let view = View { mirrored: true, down: 0, right: -1 };
+        // Mirrored, then shifted.
+        let view = TtaView { mirrored: true, down: 0, right: -1 };
         assert_eq!(seen(&numbers[..9], [1, 3, 3], Layout::Nhwc, view), [1, 0, 1, 4, 3, 4, 7, 6, 7]);
-        // Two bytes of each number of two channels stay together.
+        // Two-byte elements of two channels stay together.
         let mut batch = BatchBuffer::new(1, 8, 1, 0).unwrap();
         batch.images.elements_mut::<u16>().copy_from_slice(&[1, 2, 3, 4]);
         let mut out = batch.images.clone();
-        let view = View { mirrored: true, down: 0, right: 0 };
+        let view = TtaView { mirrored: true, down: 0, right: 0 };
         batch.write_view(view, [2, 1, 2], Layout::Nhwc, Element::Bf16, &mut out);
         assert_eq!(out.elements::<u16>(), [3, 4, 1, 2]);
-        // Bytes are moved one by one.
+        // Byte elements.
         let mut batch = BatchBuffer::new(2, 18, 1, 0).unwrap();
         batch.images.copy_from_slice(&numbers);
         let mut out = batch.images.clone();
-        let view = View { mirrored: true, down: 1, right: 1 };
+        let view = TtaView { mirrored: true, down: 1, right: 1 };
         batch.write_view(view, [1, 3, 3], Layout::Nhwc, Element::U8, &mut out);
         assert_eq!(*out, [4, 5, 4, 1, 2, 1, 4, 5, 4, 13, 14, 13, 10, 11, 10, 13, 14, 13]);
         let mut pixels = BatchBuffer::new(1, 12, 1, 0).unwrap();
         pixels.images.copy_from_slice(&numbers[..12]);
         let mut out = pixels.images.clone();
-        let view = View { mirrored: true, ..View::default() };
+        let view = TtaView { mirrored: true, ..TtaView::default() };
         pixels.write_view(view, [3, 2, 2], Layout::Nhwc, Element::U8, &mut out);
         assert_eq!(*out, [3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8]);
     }
 
     #[test]
-    fn views_begin_with_the_image_itself_and_differ() {
+    fn views_are_distinct_and_start_with_the_unchanged_image() {
         for (mirror, shift, count) in [(false, 0, 1), (true, 0, 2), (false, 2, 5), (true, 1, 10)] {
-            let views = View::all(mirror, shift);
-            assert_eq!((views.len(), views[0]), (count, View::default()));
+            let views = TtaView::all(mirror, shift);
+            assert_eq!((views.len(), views[0]), (count, TtaView::default()));
             assert!(views.iter().enumerate().all(|(at, view)| !views[..at].contains(view)));
         }
     }

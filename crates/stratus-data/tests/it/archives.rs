@@ -1,4 +1,4 @@
-//! An archive is read as the folder that it unpacks to, however it was packed.
+//! An archive is read like the folder that it unpacks to, for every encoding.
 
 use std::fs;
 use std::io::Read;
@@ -7,31 +7,31 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tar::{Builder, EntryType};
 
-use crate::common::tars::{Packed, WAYS, Way, header, pack, put, put_records};
+use crate::common::tars::{FILE_ENCODINGS, FileEncoding, Packed, header, pack, put, put_records};
 use crate::common::write_picture;
 use stratus_data::datasets::folder;
-use stratus_data::{Dataset, OpenOptions, Scratch, Split, SplitBy, open, shards};
+use stratus_data::{Dataset, OpenOptions, Scratch, Split, SplitMethod, open, shards};
 
-/// The classes and samples of a split, or the message with which it is refused. The data set is called ROOT.
-fn seen(root: &Path, wrapped: &str, split: Split, options: &OpenOptions) -> Result<Vec<String>, String> {
+/// The classes and samples of a split, or the error message, with the data set replaced by ROOT.
+fn listed(root: &Path, wrapped: &str, split: Split, options: &OpenOptions) -> Result<Vec<String>, String> {
     let roots = [root.join(wrapped).display().to_string(), root.display().to_string()];
     let rooted =
         |text: String| roots.iter().fold(text, |text, root| text.replace(root.trim_end_matches('/'), "ROOT"));
     let set = open("folder", root, split, options).map_err(|error| rooted(error.to_string()))?;
     let mut scratch = Scratch::default();
-    let mut seen: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+    let mut lines: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
     for sample in 0..set.len() {
         let content = match set.encoded(sample, &mut scratch) {
             Ok(content) => format!("{:?}", content.unwrap()),
             Err(error) => rooted(error.to_string()),
         };
         let name = rooted(set.sample_name(sample));
-        seen.push(format!("{name} {} {content}", set.label(sample).unwrap()));
+        lines.push(format!("{name} {} {content}", set.label(sample).unwrap()));
     }
-    Ok(seen)
+    Ok(lines)
 }
 
-/// Paths of files of a data set, some of them hidden, too deep, or no images.
+/// File paths of a data set, some of them hidden, too deep, or not images.
 fn path() -> impl Strategy<Value = String> {
     let part = prop::sample::select(vec!["train", "val", "Test", ".git", "notes"]);
     let class = prop::sample::select(vec!["ant", "bee", ".ipynb_checkpoints", "c\u{e4}t"]);
@@ -42,7 +42,7 @@ fn path() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Bytes with runs of zeros, some of them at the ends.
+/// Bytes with runs of zeros, some at the ends.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let run = (any::<bool>(), 1..40_usize).prop_map(|(zero, bytes)| vec![if zero { 0 } else { 7 }; bytes]);
     prop::collection::vec(run, 0..60).prop_map(|runs| runs.concat())
@@ -52,25 +52,33 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_folder_and_its_archives_are_the_same(
-        files in prop::collection::btree_map(path(), (content(), prop::sample::select(WAYS.to_vec())), 1..14),
+    fn reads_a_folder_and_its_archives_alike(
+        files in prop::collection::btree_map(
+            path(),
+            (content(), prop::sample::select(FILE_ENCODINGS.to_vec())),
+            1..14,
+        ),
         seed in 0..3_u64,
     ) {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("set");
         let mut files = files;
         for path in ["train/ant/0.png", "val/ant/0.png"] {
-            files.entry(path.to_owned()).or_insert_with(|| (vec![1, 0, 0, 2], Way::Plain));
+            files.entry(path.to_owned()).or_insert_with(|| (vec![1, 0, 0, 2], FileEncoding::Plain));
         }
         for (path, (content, _)) in &files {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let wrapped: Vec<(String, &Vec<u8>, Way)> =
-            files.iter().map(|(path, (content, way))| (format!("my set/{path}"), content, *way)).collect();
-        let entries: Vec<_> =
-            wrapped.iter().map(|(path, content, way)| (path.as_str(), Packed::File(content, *way))).collect();
+        let wrapped: Vec<(String, &Vec<u8>, FileEncoding)> = files
+            .iter()
+            .map(|(path, (content, encoding))| (format!("my set/{path}"), content, *encoding))
+            .collect();
+        let entries: Vec<_> = wrapped
+            .iter()
+            .map(|(path, content, encoding)| (path.as_str(), Packed::File(content, *encoding)))
+            .collect();
         let by_hand = directory.path().join("by-hand.tar");
         fs::write(&by_hand, pack(&entries)).unwrap();
         let mut archives = vec![(by_hand, "my set")];
@@ -82,13 +90,14 @@ proptest! {
             archives.push((path, wrapped));
         }
         for split in [Split::Train, Split::Validation, Split::Test] {
-            for split_by in [SplitBy::Given, SplitBy::Seeded(seed), SplitBy::Whole] {
+            for split_by in [SplitMethod::Published, SplitMethod::Seeded(seed), SplitMethod::Unsplit] {
                 for skip_damaged in [false, true] {
-                    let options = OpenOptions { split_by: split_by.clone(), verify: false, skip_damaged,
+                    let options = OpenOptions { split_method: split_by.clone(), verify: false, skip_damaged,
                         ..OpenOptions::default() };
-                    let expected = seen(&root, "", split, &options);
+                    let expected = listed(&root, "", split, &options);
                     for (archive, wrapped) in &archives {
-                        prop_assert_eq!(&seen(archive, wrapped, split, &options), &expected, "{:?}", archive);
+                        let found = listed(archive, wrapped, split, &options);
+                        prop_assert_eq!(&found, &expected, "{:?}", archive);
                     }
                 }
             }
@@ -96,7 +105,7 @@ proptest! {
     }
 }
 
-/// A picture's file.
+/// An image file.
 fn picture(number: u8) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.png");
@@ -114,25 +123,25 @@ fn opened(path: &Path) -> Box<dyn Dataset> {
     open("folder", path, Split::Train, &OpenOptions::default()).unwrap()
 }
 
-fn refused(path: &Path) -> String {
+fn open_error(path: &Path) -> String {
     let message = open("folder", path, Split::Train, &OpenOptions::default()).map(|_| ()).unwrap_err();
     message.to_string().replace(&path.display().to_string(), "ROOT")
 }
 
 #[test]
-fn links_are_followed_within_the_archive() {
+fn follows_links_within_the_archive() {
     let directory = tempfile::tempdir().unwrap();
     let (one, two, three) = (picture(1), picture(2), picture(3));
     let set = opened(&written(
         directory.path(),
         &[
-            ("set/train/ant/0.png", Packed::File(&one, Way::Plain)),
+            ("set/train/ant/0.png", Packed::File(&one, FileEncoding::Plain)),
             ("set/train/ant/1.png", Packed::HardLink("set/train/ant/0.png")),
-            // The link above is to what stood here before.
-            ("./set/train/ant/0.png", Packed::File(&two, Way::Plain)),
+            // The link above refers to the previous content of this path.
+            ("./set/train/ant/0.png", Packed::File(&two, FileEncoding::Plain)),
             ("set/train/ant/2.png", Packed::Symlink("../../.store/x")),
             ("set/train/bee", Packed::Symlink("../.store/b")),
-            ("set/.store/x", Packed::File(&three, Way::Plain)),
+            ("set/.store/x", Packed::File(&three, FileEncoding::Plain)),
             ("set/.store/b/0.png", Packed::Symlink(".//../x")),
             ("set/notes", Packed::Symlink("/nowhere")),
         ],
@@ -145,45 +154,46 @@ fn links_are_followed_within_the_archive() {
 }
 
 #[test]
-fn links_that_lead_nowhere_are_named() {
+fn reports_broken_links() {
     let directory = tempfile::tempdir().unwrap();
     let one = picture(1);
     for (target, why) in [
-        ("/mnt/zebra", "it leads out of it"),
-        ("../../../zebra", "it leads out of it"),
-        ("../zebra", "nothing is there"),
-        ("zebra", "there are too many links on the way"),
-        ("ant/0.png/../../ant", "there is a file on the way"),
+        ("/mnt/zebra", "outside the archive"),
+        ("../../../zebra", "outside the archive"),
+        ("../zebra", "not in the archive"),
+        ("zebra", "too many links"),
+        ("ant/0.png/../../ant", "a parent is not a folder"),
     ] {
         let class = written(
             directory.path(),
-            &[("train/ant/0.png", Packed::File(&one, Way::Plain)), ("train/zebra", Packed::Symlink(target))],
+            &[
+                ("train/ant/0.png", Packed::File(&one, FileEncoding::Plain)),
+                ("train/zebra", Packed::Symlink(target)),
+            ],
         );
-        let expected = format!(
-            "ROOT/train/zebra: is a link to {target}, which cannot be followed in the archive ({why})"
-        );
-        assert!(refused(&class).starts_with(&expected), "{}", refused(&class));
+        let expected = format!("ROOT/train/zebra: is a broken link to {target} ({why})");
+        assert!(open_error(&class).starts_with(&expected), "{}", open_error(&class));
     }
     let image = written(
         directory.path(),
         &[
             ("train/ant/0.png", Packed::HardLink("train/ant/1.png")),
-            ("train/ant/1.png", Packed::File(&one, Way::Plain)),
+            ("train/ant/1.png", Packed::File(&one, FileEncoding::Plain)),
             ("train/ant/2.png", Packed::Symlink("../../../2.png")),
         ],
     );
-    let message = refused(&image);
+    let message = open_error(&image);
     assert!(message.contains("damaged samples in the train split (2)"), "{message}");
-    assert!(message.contains("ROOT/train/ant/0.png: is a hard link to train/ant/1.png, and"), "{message}");
-    assert!(message.contains("ROOT/train/ant/2.png: is a link to ../../../2.png, which"), "{message}");
+    assert!(message.contains("ROOT/train/ant/0.png: is a hard link to train/ant/1.png, but"), "{message}");
+    assert!(message.contains("ROOT/train/ant/2.png: is a broken link to ../../../2.png ("), "{message}");
 }
 
-/// Anything but a file is damaged in a class folder, and passed over elsewhere.
+/// Entries other than files are damaged in class folders, and ignored elsewhere.
 #[test]
-fn devices_and_fifos_are_no_images() {
+fn rejects_devices_and_fifos() {
     let directory = tempfile::tempdir().unwrap();
     let one = picture(1);
-    let mut archive = pack(&[("train/ant/0.png", Packed::File(&one, Way::Plain))]);
+    let mut archive = pack(&[("train/ant/0.png", Packed::File(&one, FileEncoding::Plain))]);
     archive.truncate(archive.len() - 1024);
     put(&mut archive, &header("dev/null", EntryType::Char, 0), b"");
     let path = directory.path().join("set.tar");
@@ -192,32 +202,35 @@ fn devices_and_fifos_are_no_images() {
     put(&mut archive, &header("train/ant/1.png", EntryType::Fifo, 0), b"");
     put(&mut archive, &header("train/ant/2.png/", EntryType::Directory, 0), b"");
     fs::write(&path, &archive).unwrap();
-    let message = refused(&path);
+    let message = open_error(&path);
     assert!(message.contains("ROOT/train/ant/1.png: not a file"), "{message}");
     assert!(message.contains("ROOT/train/ant/2.png: not a file"), "{message}");
 }
 
 #[test]
-fn refuses_names_that_lead_out_of_the_archive() {
+fn rejects_paths_outside_the_archive() {
     let directory = tempfile::tempdir().unwrap();
     let one = picture(1);
     for name in ["../0.png", "train/ant/../../../0.png"] {
         let path = written(
             directory.path(),
-            &[("train/ant/0.png", Packed::File(&one, Way::Plain)), (name, Packed::File(&one, Way::Pax))],
+            &[
+                ("train/ant/0.png", Packed::File(&one, FileEncoding::Plain)),
+                (name, Packed::File(&one, FileEncoding::Pax)),
+            ],
         );
-        let expected = format!("ROOT: the archive holds `{name}`, which leads out of the folder");
-        assert!(refused(&path).starts_with(&expected), "{}", refused(&path));
+        let expected = format!("ROOT: archive member `{name}` is outside the destination folder");
+        assert!(open_error(&path).starts_with(&expected), "{}", open_error(&path));
     }
 }
 
-/// A file with holes may claim to be longer than any memory.
+/// A sparse file may claim to be larger than any memory.
 #[test]
-fn a_huge_file_with_holes_is_damaged_and_not_read() {
+fn huge_sparse_file_is_damaged_and_not_read() {
     let directory = tempfile::tempdir().unwrap();
     let one = picture(1);
     for version in [[0, 0], [0, 1], [1, 0]] {
-        let mut archive = pack(&[("train/ant/0.png", Packed::File(&one, Way::Plain))]);
+        let mut archive = pack(&[("train/ant/0.png", Packed::File(&one, FileEncoding::Plain))]);
         archive.truncate(archive.len() - 1024);
         let size = u64::MAX.to_string();
         let mut records = vec![("GNU.sparse.size", size), ("GNU.sparse.map", "0,4".to_owned())];
@@ -234,19 +247,19 @@ fn a_huge_file_with_holes_is_damaged_and_not_read() {
         put(&mut archive, &header("train/ant/1.png", EntryType::Regular, content.len()), &content);
         let path = directory.path().join("set.tar");
         fs::write(&path, &archive).unwrap();
-        let message = refused(&path);
+        let message = open_error(&path);
         let expected = format!("ROOT/train/ant/1.png: the file has {} bytes, more than", u64::MAX);
         assert!(message.contains(&expected), "{message}");
     }
 }
 
-/// Archives of class folders, made inside the folder or outside, with other things beside them.
+/// Archives of class folders, packed from inside or outside the folder, with other files.
 #[test]
-fn the_folder_with_the_classes_is_found() {
+fn finds_the_folder_with_the_classes() {
     let directory = tempfile::tempdir().unwrap();
     let one = picture(1);
-    let file = || Packed::File(&one, Way::Plain);
-    let whole = OpenOptions { split_by: SplitBy::Whole, ..OpenOptions::default() };
+    let file = || Packed::File(&one, FileEncoding::Plain);
+    let whole = OpenOptions { split_method: SplitMethod::Unsplit, ..OpenOptions::default() };
     for (paths, prefix, classes) in [
         (&["cat/0.png", "dog/0.png"][..], "", &["cat", "dog"][..]),
         (&["cat/0.png", "README"], "", &["cat"]),
@@ -265,23 +278,27 @@ fn the_folder_with_the_classes_is_found() {
         let set = open("folder", &path, Split::Validation, &skip).unwrap();
         let found: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
         assert_eq!(found, classes, "{paths:?}");
-        assert!(folder::holds_classes(&path), "{paths:?}");
+        assert!(folder::looks_like_class_folder(&path), "{paths:?}");
         let is_train = paths.iter().any(|path| path.contains("train/cat"));
-        assert_eq!(folder::holds_training_part(&path), is_train, "{paths:?}");
+        assert_eq!(folder::has_training_folder(&path), is_train, "{paths:?}");
         assert_eq!(set.sample_name(0), format!("{}/{prefix}{}/0.png", path.display(), classes[0]));
     }
-    // Which of two it is, nothing says.
+    // Two candidates are ambiguous.
     let path = written(directory.path(), &[("a/train/cat/0.png", file()), ("b/train/cat/0.png", file())]);
-    assert!(refused(&path).starts_with("ROOT: holds no folder `train`, but `a`, `b`;"), "{}", refused(&path));
+    assert!(
+        open_error(&path).starts_with("ROOT: no folder `train`, found `a`, `b`;"),
+        "{}",
+        open_error(&path)
+    );
 }
 
 #[test]
-fn names_that_are_not_utf_8_are_refused_where_they_count() {
+fn rejects_used_names_that_are_not_utf8() {
     let directory = tempfile::tempdir().unwrap();
     let one = picture(1);
     let path = directory.path().join("set.tar");
     for (folder, counts) in [("train/ant", true), ("notes", false)] {
-        let mut archive = pack(&[("train/ant/0.png", Packed::File(&one, Way::Plain))]);
+        let mut archive = pack(&[("train/ant/0.png", Packed::File(&one, FileEncoding::Plain))]);
         archive.truncate(archive.len() - 1024);
         let mut latin = header(&format!("{folder}/n?.png"), EntryType::Regular, one.len());
         latin.as_old_mut().name[folder.len() + 2] = 0xe4;
@@ -289,56 +306,56 @@ fn names_that_are_not_utf_8_are_refused_where_they_count() {
         put(&mut archive, &latin, &one);
         fs::write(&path, &archive).unwrap();
         if counts {
-            assert_eq!(refused(&path), "ROOT/train/ant/n\u{fffd}.png: its name is not UTF-8; rename it");
+            assert_eq!(open_error(&path), "ROOT/train/ant/n\u{fffd}.png: name is not UTF-8; rename it");
         } else {
             assert_eq!(opened(&path).len(), 1);
         }
     }
 }
 
-/// Data sets that are read from folders alone say so, and how to make one of the archive.
+/// Data sets that need a folder reject archives with the command to unpack them.
 #[test]
-fn other_data_sets_are_not_read_from_archives() {
+fn other_data_sets_cannot_be_read_from_archives() {
     let directory = tempfile::tempdir().unwrap();
-    let path = written(directory.path(), &[("train/ant/0.png", Packed::File(&picture(1), Way::Plain))]);
+    let path =
+        written(directory.path(), &[("train/ant/0.png", Packed::File(&picture(1), FileEncoding::Plain))]);
     for name in ["camvid", "cityscapes", "coco", "coco_labels", "cifar10", "mnist"] {
         assert_eq!(
-            crate::common::refused(name, &path, Split::Train, &OpenOptions::default()),
+            crate::common::open_error(name, &path, Split::Train, &OpenOptions::default()),
             format!(
-                "ROOT: is a file, and `{name}` is read from a folder; unpack it first, and name the folder: \
-                 mkdir set && tar -xf set.tar -C set"
+                "ROOT: is a file, but `{name}` needs a folder; unpack it: mkdir set && tar -xf set.tar -C set"
             )
         );
     }
     assert_eq!(
-        crate::common::refused("shards", &path, Split::Train, &OpenOptions::default()),
-        "ROOT: is a file, and `shards` is read from a folder; name the folder that the file is in"
+        crate::common::open_error("shards", &path, Split::Train, &OpenOptions::default()),
+        "ROOT: is a file, but `shards` needs a folder; pass the folder that contains the file"
     );
 }
 
-/// Shards whose members are packed in any way, are links, have holes, or are hidden.
+/// Shards with members that are packed in various ways, links, sparse, or hidden.
 #[test]
-fn shards_are_read_however_they_were_packed() {
+fn reads_shards_of_every_tar_format() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
-    let pictures: Vec<Vec<u8>> = (0..WAYS.len())
+    let pictures: Vec<Vec<u8>> = (0..FILE_ENCODINGS.len())
         .map(|number| [picture(number as u8), vec![0; 900], vec![5], vec![0; 20]].concat())
         .collect();
-    let paths: Vec<[String; 2]> = (0..WAYS.len())
+    let paths: Vec<[String; 2]> = (0..FILE_ENCODINGS.len())
         .map(|number| [format!("some/{number:03}.png"), format!("some/{number:03}.cls")])
         .collect();
     let mut entries = Vec::new();
-    for (number, way) in WAYS.into_iter().enumerate() {
-        entries.push((paths[number][0].as_str(), Packed::File(&pictures[number], way)));
-        // The neighbours' names are written in another way.
-        let other = WAYS[(number + 3) % WAYS.len()];
+    for (number, encoding) in FILE_ENCODINGS.into_iter().enumerate() {
+        entries.push((paths[number][0].as_str(), Packed::File(&pictures[number], encoding)));
+        // The names of neighbours are encoded differently.
+        let other = FILE_ENCODINGS[(number + 3) % FILE_ENCODINGS.len()];
         entries.push((paths[number][1].as_str(), Packed::File(b"1", other)));
     }
-    entries.push((".cache/0.png", Packed::File(b"no image", Way::Plain)));
-    entries.push(("some/.x/0.png", Packed::File(b"no image", Way::Plain)));
+    entries.push((".cache/0.png", Packed::File(b"no image", FileEncoding::Plain)));
+    entries.push(("some/.x/0.png", Packed::File(b"no image", FileEncoding::Plain)));
     entries.push(("some/l.png", Packed::HardLink("some/007.png")));
     entries.push(("some/l.cls", Packed::Symlink("../classes/0")));
-    entries.push(("classes/0", Packed::File(b"0", Way::Plain)));
+    entries.push(("classes/0", Packed::File(b"0", FileEncoding::Plain)));
     fs::write(root.join("train-0.tar"), pack(&entries)).unwrap();
     let options = OpenOptions { verify: false, ..OpenOptions::default() };
     let mut scratch = Scratch::default();
@@ -349,8 +366,8 @@ fn shards_are_read_however_they_were_packed() {
             assert!(index.is_ok(), "{index:?}");
         }
         let set = open("shards", root, Split::Train, &options).unwrap();
-        assert_eq!((set.len(), set.classes()), (WAYS.len() + 1, 2));
-        for number in 0..WAYS.len() {
+        assert_eq!((set.len(), set.classes()), (FILE_ENCODINGS.len() + 1, 2));
+        for number in 0..FILE_ENCODINGS.len() {
             assert_eq!(set.encoded(number, &mut scratch).unwrap().unwrap(), pictures[number], "{number}");
             assert_eq!(set.label(number).unwrap(), 1);
             assert_eq!(
@@ -358,8 +375,8 @@ fn shards_are_read_however_they_were_packed() {
                 format!("{}/{}", root.join("train-0.tar").display(), paths[number][0])
             );
         }
-        assert_eq!(set.encoded(WAYS.len(), &mut scratch).unwrap().unwrap(), pictures[7]);
-        assert_eq!(set.label(WAYS.len()).unwrap(), 0);
+        assert_eq!(set.encoded(FILE_ENCODINGS.len(), &mut scratch).unwrap().unwrap(), pictures[7]);
+        assert_eq!(set.label(FILE_ENCODINGS.len()).unwrap(), 0);
     }
     let mut text = String::new();
     fs::File::open(root.join("index.json")).unwrap().read_to_string(&mut text).unwrap();
@@ -367,14 +384,14 @@ fn shards_are_read_however_they_were_packed() {
 }
 
 #[test]
-fn members_of_shards_that_are_no_files_are_named() {
+fn reports_shard_members_that_are_not_files() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let one = picture(1);
     let mut archive = pack(&[
         ("a.png", Packed::Symlink("/mnt/a.png")),
-        ("a.cls", Packed::File(b"0", Way::Plain)),
-        ("b.png", Packed::File(&one, Way::Plain)),
+        ("a.cls", Packed::File(b"0", FileEncoding::Plain)),
+        ("b.png", Packed::File(&one, FileEncoding::Plain)),
         ("b.cls", Packed::HardLink("x.cls")),
     ]);
     archive.truncate(archive.len() - 1024);
@@ -383,26 +400,26 @@ fn members_of_shards_that_are_no_files_are_named() {
     put(&mut archive, &header("d.png", EntryType::Regular, one.len()), &one);
     put(&mut archive, &header("d.cls", EntryType::Regular, 1), b"0");
     fs::write(root.join("train-0.tar"), archive).unwrap();
-    let message = crate::common::refused("shards", root, Split::Train, &OpenOptions::default());
+    let message = crate::common::open_error("shards", root, Split::Train, &OpenOptions::default());
     assert!(message.contains("damaged samples in the train split (3)"), "{message}");
     for expected in [
-        "ROOT/train-0.tar/a: a.png is a link to /mnt/a.png, which cannot be followed",
-        "ROOT/train-0.tar/b: b.cls is a hard link to x.cls, and the archive has no such file before it",
+        "ROOT/train-0.tar/a: a.png is a broken link to /mnt/a.png",
+        "ROOT/train-0.tar/b: b.cls is a hard link to x.cls, but the archive has no such file before it",
         "ROOT/train-0.tar/c: c.png is a FIFO, not a file",
     ] {
         assert!(message.contains(expected), "{message}");
     }
 }
 
-/// A FIFO in a class folder on disk is damaged, and not waited for.
+/// A FIFO in a class folder on disk is damaged and does not block.
 #[cfg(unix)]
 #[test]
-fn a_fifo_on_disk_is_no_image() {
+fn rejects_a_fifo_on_disk() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     write_picture(&root.join("train/ant/0.png"), [2, 2], 1);
     let made = std::process::Command::new("mkfifo").arg(root.join("train/ant/1.png")).status();
     assert!(made.is_ok_and(|status| status.success()));
-    let message = refused(root);
+    let message = open_error(root);
     assert!(message.contains("ROOT/train/ant/1.png: not a file"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! CIFAR-10 and CIFAR-100, with small files in their format that the tests make.
+//! CIFAR-10 and CIFAR-100, with small generated files.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ fn any() -> OpenOptions {
     OpenOptions { verify: false, ..OpenOptions::default() }
 }
 
-/// Records with these label bytes; pixel p of record r is r × 10 + p × 7.
+/// Creates records with these label bytes; pixel p of record r is r × 10 + p × 7.
 fn records(labels: &[&[u8]]) -> Vec<u8> {
     let pixels = |record: usize| (0..3072).map(move |pixel| (record * 10 + pixel * 7) as u8);
     labels
@@ -28,13 +28,13 @@ fn cifar10(root: &Path, folder: &str) {
     fs::write(root.join(folder).join("test_batch.bin"), records(&[&[3]])).unwrap();
 }
 
-fn refused(name: &str, root: &Path, split: Split, options: &OpenOptions) -> String {
+fn open_error(name: &str, root: &Path, split: Split, options: &OpenOptions) -> String {
     let message = open(name, root, split, options).map(|_| ()).unwrap_err().to_string();
     message.replace(&root.display().to_string(), "ROOT")
 }
 
 #[test]
-fn five_batches_become_one_training_set() {
+fn reads_five_batches_as_one_training_set() {
     for folder in ["cifar-10-batches-bin", "."] {
         let directory = tempfile::tempdir().unwrap();
         cifar10(directory.path(), folder);
@@ -51,13 +51,13 @@ fn five_batches_become_one_training_set() {
         for split in [Split::Validation, Split::Test] {
             let test = open("cifar10", directory.path(), split, &any()).unwrap();
             assert_eq!((test.len(), test.label(0).unwrap()), (1, 3));
-            stats::survey(test.as_ref(), 2).unwrap();
+            stats::compute_stats(test.as_ref(), 2).unwrap();
         }
     }
 }
 
 #[test]
-fn a_hundred_classes_have_coarse_labels_too() {
+fn reads_coarse_labels_of_cifar100() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("cifar-100-binary")).unwrap();
     fs::write(directory.path().join("cifar-100-binary/train.bin"), records(&[&[19, 99], &[0, 5]])).unwrap();
@@ -72,38 +72,35 @@ fn a_hundred_classes_have_coarse_labels_too() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_file() {
+fn reports_errors_with_their_file() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     assert_eq!(
-        refused("cifar10", root, Split::Train, &any()),
-        "ROOT: `cifar-10-batches-bin/data_batch_1.bin` is not there, and the train split of `cifar10` needs \
-         it; name the directory that holds the files, or fetch `cifar10` into this one"
+        open_error("cifar10", root, Split::Train, &any()),
+        "ROOT: `cifar-10-batches-bin/data_batch_1.bin` not found, which the train split of `cifar10` needs; \
+         pass the folder of the files, or fetch `cifar10` into this one"
     );
     cifar10(root, ".");
     assert_eq!(
-        refused("cifar10", root, Split::Train, &OpenOptions::default()),
+        open_error("cifar10", root, Split::Train, &OpenOptions::default()),
         "ROOT/data_batch_1.bin: has 6146 bytes, expected 30730000; fetch `cifar10` again"
     );
     let third = root.join("data_batch_3.bin");
     fs::write(&third, &records(&[&[1], &[2]])[..6000]).unwrap();
     assert_eq!(
-        refused("cifar10", root, Split::Train, &any()),
-        "ROOT/data_batch_3.bin: has 6000 bytes, which is no whole number of records of 3073; fetch `cifar10` \
+        open_error("cifar10", root, Split::Train, &any()),
+        "ROOT/data_batch_3.bin: 6000 bytes is not a multiple of the record size 3073; fetch `cifar10` \
          again"
     );
     fs::write(&third, records(&[&[1], &[10]])).unwrap();
     assert_eq!(
-        refused("cifar10", root, Split::Train, &any()),
-        "ROOT/data_batch_3.bin: sample 1 has label 10, but labels go from 0 to 9; the file is damaged or not \
-         of this data set"
+        open_error("cifar10", root, Split::Train, &any()),
+        "ROOT/data_batch_3.bin: sample 1 has label 10, but labels go from 0 to 9; the file is damaged or \
+         belongs to another data set"
     );
     fs::write(root.join("test_batch.bin"), vec![0; 30_730_000]).unwrap();
-    let message = refused("cifar10", root, Split::Test, &OpenOptions::default());
-    assert!(message.contains("the content is not the one published for `cifar10`"), "{message}");
+    let message = open_error("cifar10", root, Split::Test, &OpenOptions::default());
+    assert!(message.contains("not the file published for `cifar10`"), "{message}");
     fs::write(root.join("test_batch.bin"), "").unwrap();
-    assert_eq!(
-        refused("cifar10", root, Split::Test, &any()),
-        "ROOT: no samples; a data set needs at least one"
-    );
+    assert_eq!(open_error("cifar10", root, Split::Test, &any()), "ROOT: no samples; expected at least one");
 }

@@ -1,10 +1,10 @@
-//! Data in COCO's format: outlines of every form become masks, in the order that is promised; what cannot be
-//! is refused.
+//! Data in COCO's format: outlines of every form become masks, in the documented order; invalid data are
+//! rejected.
 
 use std::fs;
 use std::path::Path;
 
-use crate::common::{refused, write_picture};
+use crate::common::{open_error, write_picture};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use stratus_data::datasets::IGNORED_PIXEL;
@@ -12,12 +12,12 @@ use stratus_data::{OpenOptions, Scratch, Split, open};
 
 type Change = fn(&mut Value);
 
-/// Two images of 4×6 and one without objects; what is no part of masks stands between.
+/// Two images of 4×6 and one without objects, with irrelevant fields in between.
 fn document() -> Value {
     json!({
         "info": {"year": 2017, "nested": [[[{}]], null, "\u{e9}\n"]},
         "annotations": [
-            // A cup before a table, a table of two parts, and a crowd that both cover partly.
+            // A cup in front of a table, a table of two polygons, and a crowd partly covered by both.
             {"id": 3, "image_id": 20, "category_id": 47, "area": 2.0, "bbox": [1, 1, 2, 1], "iscrowd": 0,
              "segmentation": [[1, 1, 3, 1, 3, 2, 1, 2]]},
             {"id": 1, "image_id": 20, "category_id": 67, "iscrowd": 0,
@@ -49,12 +49,12 @@ fn write(root: &Path, document: &str) {
 }
 
 #[test]
-fn outlines_become_masks() {
+fn rasterises_outlines_into_masks() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     write(root, &document().to_string());
     let set = open("coco", root, Split::Train, &OpenOptions::default()).unwrap();
-    assert_eq!((set.len(), set.classes(), set.masks()), (3, 4, true));
+    assert_eq!((set.len(), set.classes(), set.has_masks()), (3, 4, true));
     let names: Vec<String> = (0..4).map(|class| set.class_name(class)).collect();
     assert_eq!(names, ["background", "person", "cup", "dining table"]);
     assert_eq!(set.sample_name(0), format!("{}/train2017/a.png", root.display()));
@@ -62,7 +62,7 @@ fn outlines_become_masks() {
     let mut scratch = Scratch::default();
     let mut mask = |index: usize| set.read(index, &mut scratch).unwrap().mask.unwrap().to_vec();
     let c = IGNORED_PIXEL;
-    // Columns of four: 5 off, 2 on, 4 off, 13 on.
+    // Columns of four pixels: 5 off, 2 on, 4 off, 13 on.
     assert_eq!(mask(0), [0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1]);
     assert_eq!(mask(1), [3, 3, 3, 3, c, c, 3, 2, 2, 3, c, c, 3, 3, 3, 3, c, c, 0, 0, 0, c, 3, 3]);
     assert_eq!(mask(2), [0; 6]);
@@ -70,81 +70,80 @@ fn outlines_become_masks() {
 }
 
 #[test]
-fn annotations_that_cannot_be_are_refused() {
+fn rejects_invalid_annotations() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
-    let refuse = || refused("coco", root, Split::Train, &OpenOptions::default());
+    let error = || open_error("coco", root, Split::Train, &OpenOptions::default());
     assert_eq!(
-        refuse(),
-        "ROOT: holds no file annotations/instances_train*.json; the images belong in folders named like the \
-         split"
+        error(),
+        "ROOT: no file annotations/instances_train*.json; the images must be in a folder named like the split"
     );
     let cases: [(Change, &str); 15] = [
         (
             |d| d["annotations"][2]["segmentation"]["counts"] = json!([12, 11]),
-            "annotation 2: its run lengths add up to 23 pixels, but 4×6 are 24",
+            "annotation 2: run lengths add up to 23 pixels, but 4×6 are 24",
         ),
         (
             |d| d["annotations"][2]["segmentation"] = json!({"size": [6, 4], "counts": [12, 12]}),
-            "annotation 2: its run lengths are for 6×4, but image 20 is 4×6",
+            "annotation 2: run lengths are for 6×4, but image 20 is 4×6",
         ),
         (
             |d| d["annotations"][2]["segmentation"]["size"] = json!([u64::MAX, 2]),
-            "annotation 2: its run lengths are too large",
+            "annotation 2: run lengths are too large",
         ),
-        (
-            |d| d["annotations"][3]["segmentation"]["counts"] = json!("52 4"),
-            "its run lengths are no such text",
-        ),
+        (|d| d["annotations"][3]["segmentation"]["counts"] = json!("52 4"), "invalid run-length string"),
         (|d| d["annotations"][2]["segmentation"] = json!({"counts": [24]}), "missing field `size`"),
         (
             |d| d["annotations"][0]["segmentation"] = json!([]),
-            "annotation 3: no segmentation; a mask cannot be made of a box",
+            "annotation 3: missing `segmentation`: a bounding box is not enough for a mask",
         ),
         (
             |d| d["annotations"][0]["segmentation"] = json!([[1, 2, 3]]),
-            "a polygon of 3 numbers, but each corner has two",
+            "a polygon of 3 numbers, expected two per corner",
         ),
         (
             |d| d["annotations"][0]["segmentation"] = json!([[1, 2, 3, 1e300, 5, 6]]),
-            "a polygon's corner at (3, 1000000",
+            "polygon corner (3, 1000000",
         ),
-        (|d| d["annotations"][0]["image_id"] = json!(21), "annotation 3: there is no image 21"),
-        (|d| d["annotations"][0]["category_id"] = json!(2), "annotation 3: there is no category 2"),
-        (|d| d["images"][1]["id"] = json!(20), "image 20 is there twice"),
-        (|d| d["categories"][1]["id"] = json!(67), "category 67 is there twice"),
-        (|d| d["images"][0]["height"] = json!(4_000_000_000u32), "image 20 is 4000000000×6"),
+        (|d| d["annotations"][0]["image_id"] = json!(21), "annotation 3: unknown image id 21"),
+        (|d| d["annotations"][0]["category_id"] = json!(2), "annotation 3: unknown category id 2"),
+        (|d| d["images"][1]["id"] = json!(20), "duplicate image id 20"),
+        (|d| d["categories"][1]["id"] = json!(67), "duplicate category id 67"),
+        (
+            |d| d["images"][0]["height"] = json!(4_000_000_000u32),
+            "image 20 has an invalid size: 4000000000×6",
+        ),
         (
             |d| d["images"][0]["file_name"] = json!("../../b.png"),
-            "image 20: `../../b.png` leads out of the data set's folder",
+            "image 20: path `../../b.png` is outside the data set folder",
         ),
-        (|d| d["images"] = json!([]), "holds no images or no categories"),
+        (|d| d["images"] = json!([]), "no images or no categories"),
     ];
     for (change, expected) in cases {
         let mut document = document();
         change(&mut document);
         write(root, &document.to_string());
-        let message = refuse();
+        let message = error();
         assert!(message.starts_with("ROOT/annotations/instances_train2017.json: "), "{message}");
         assert!(message.contains(expected), "{message}");
     }
     let mut document = document();
     document["categories"] = (0..255).map(|id| json!({"id": id, "name": "x"})).collect();
     write(root, &document.to_string());
-    assert!(refuse().ends_with(": 255 categories; 254 are possible"), "{}", refuse());
+    assert!(error().ends_with(": 255 categories, maximum is 254"), "{}", error());
     for garbage in
         ["", "[]", "{\"images\": [", "{\"images\": {}}", "{} {}", "\u{0}", "{\"images\": [{\"id\": -1}]}"]
     {
         write(root, garbage);
-        let message = refuse();
+        let message = error();
         assert!(message.starts_with("ROOT/annotations/instances_train2017.json: "), "{message}");
     }
     write(root, &format!("{{\"info\": {}", "[".repeat(100_000)));
-    assert!(refuse().contains("EOF"), "{}", refuse());
+    assert!(error().contains("EOF"), "{}", error());
 }
 
-/// Areas by the file, not by the outlines: the cup of the second image is larger than one part of the table,
-/// and not than both.
+/// Areas are those of the file, not of the outlines: the cup of the second image is larger than one part of
+/// the table, but not than both.
 fn labelled() -> Value {
     let mut document = document();
     let annotations = document["annotations"].as_array_mut().unwrap();
@@ -157,13 +156,13 @@ fn labelled() -> Value {
 }
 
 #[test]
-fn images_get_the_class_that_covers_most_of_them() {
+fn labels_images_with_the_largest_class() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let options = OpenOptions::default();
     write(root, &labelled().to_string());
     let set = open("coco_labels", root, Split::Train, &options).unwrap();
-    assert_eq!((set.name(), set.len(), set.classes(), set.masks()), ("coco_labels", 3, 3, false));
+    assert_eq!((set.name(), set.len(), set.classes(), set.has_masks()), ("coco_labels", 3, 3, false));
     let names: Vec<String> = (0..4).map(|class| set.class_name(class)).collect();
     assert_eq!(names, ["person", "cup", "dining table", "3"]);
     let mut scratch = Scratch::default();
@@ -175,7 +174,7 @@ fn images_get_the_class_that_covers_most_of_them() {
     };
     assert_eq!([0, 1, 2].map(&mut label), [0, 2, 1]);
 
-    // Of two that cover as much, the first category counts.
+    // If areas are equal, the first category counts.
     let mut equal = labelled();
     equal["annotations"][0]["area"] = json!(2.125);
     write(root, &equal.to_string());
@@ -184,25 +183,25 @@ fn images_get_the_class_that_covers_most_of_them() {
     let cases: [(Change, &str); 4] = [
         (
             |d| d["annotations"][4]["area"] = Value::Null,
-            "annotation 5: no area, by which images get their class",
+            "annotation 5: missing `area`, which selects the class of the image",
         ),
-        (|d| d["annotations"][4]["area"] = json!(-0.5), "annotation 5: its area is -0.5"),
-        (|d| d["annotations"][4]["image_id"] = json!(21), "annotation 5: there is no image 21"),
-        (|d| d["annotations"][4]["category_id"] = json!(2), "annotation 5: there is no category 2"),
+        (|d| d["annotations"][4]["area"] = json!(-0.5), "annotation 5: `area` is -0.5"),
+        (|d| d["annotations"][4]["image_id"] = json!(21), "annotation 5: unknown image id 21"),
+        (|d| d["annotations"][4]["category_id"] = json!(2), "annotation 5: unknown category id 2"),
     ];
     for (change, expected) in cases {
         let mut document = labelled();
         change(&mut document);
         write(root, &document.to_string());
-        let message = refused("coco_labels", root, Split::Train, &options);
+        let message = open_error("coco_labels", root, Split::Train, &options);
         assert!(message.starts_with("ROOT/annotations/instances_train2017.json: "), "{message}");
         assert!(message.contains(expected), "{message}");
     }
 }
 
-/// What programs write that loses nothing: the same masks and labels.
+/// Equivalent spellings of other programs give the same masks and labels.
 #[test]
-fn every_form_that_loses_nothing_is_read() {
+fn accepts_equivalent_spellings_of_annotations() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let masks_of = |text: &str| {
@@ -259,52 +258,49 @@ fn every_form_that_loses_nothing_is_read() {
     assert_eq!(masks_of(&format!("\u{feff}{}", document())), expected);
 }
 
-/// What is wrong is told with the annotation's number, or its place in the list where it has none.
+/// Errors name the annotation's id, or its position in the list if it has none.
 #[test]
-fn errors_name_the_annotation() {
+fn reports_errors_with_their_annotation() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let cases: [(Change, &str); 13] = [
-        (|d| d["annotations"][0]["id"] = json!("3"), "number 1 of its annotations: its id is the text \"3\""),
-        (|d| d["annotations"][1]["image_id"] = json!("20"), "annotation 1: its image_id is the text \"20\""),
-        (|d| d["annotations"][1]["category_id"] = json!(67.5), "annotation 1: its category_id is 67.5"),
-        (|d| d["annotations"][1]["category_id"] = json!(-1), "annotation 1: its category_id is -1"),
-        (
-            |d| d["annotations"][3]["iscrowd"] = json!(2),
-            "annotation 4: its iscrowd is 2, and 0 or 1 is needed",
-        ),
-        (|d| d["annotations"][3]["iscrowd"] = json!([0]), "annotation 4: its iscrowd is a list"),
+        (|d| d["annotations"][0]["id"] = json!("3"), "element 1 of `annotations`: `id` is the text \"3\""),
+        (|d| d["annotations"][1]["image_id"] = json!("20"), "annotation 1: `image_id` is the text \"20\""),
+        (|d| d["annotations"][1]["category_id"] = json!(67.5), "annotation 1: `category_id` is 67.5"),
+        (|d| d["annotations"][1]["category_id"] = json!(-1), "annotation 1: `category_id` is -1"),
+        (|d| d["annotations"][3]["iscrowd"] = json!(2), "annotation 4: `iscrowd` is 2, expected 0 or 1"),
+        (|d| d["annotations"][3]["iscrowd"] = json!([0]), "annotation 4: `iscrowd` is a list"),
         (
             |d| drop(d["annotations"][3].as_object_mut().unwrap().remove("image_id")),
-            "annotation 4: it has no image_id",
+            "annotation 4: missing `image_id`",
         ),
-        (|d| d["annotations"][2]["segmentation"] = json!("box"), "number 3 of its annotations: invalid type"),
-        (|d| d["images"][1]["height"] = json!("4"), "image 10: its height is the text \"4\""),
-        (|d| d["images"][1]["id"] = json!({}), "number 2 of its images: its id is an object"),
-        (|d| d["categories"][1]["id"] = Value::Null, "category `person`: it has no id"),
+        (|d| d["annotations"][2]["segmentation"] = json!("box"), "element 3 of `annotations`: invalid type"),
+        (|d| d["images"][1]["height"] = json!("4"), "image 10: `height` is the text \"4\""),
+        (|d| d["images"][1]["id"] = json!({}), "element 2 of `images`: `id` is an object"),
+        (|d| d["categories"][1]["id"] = Value::Null, "category `person`: missing `id`"),
         (
             |d| d["images"][0]["file_name"] = json!("..\\image\\b.png"),
-            "image 20: `..\\image\\b.png` leads out of the data set's folder",
+            "image 20: path `..\\image\\b.png` is outside the data set folder",
         ),
         (
             |d| d["images"][0]["file_name"] = json!("C:\\image\\b.png"),
-            "image 20: `C:\\image\\b.png` is a path of one machine; name it from the images' folder on",
+            "image 20: path `C:\\image\\b.png` is absolute; it must be relative to the image folder",
         ),
     ];
     for (change, expected) in cases {
         let mut document = document();
         change(&mut document);
         write(root, &document.to_string());
-        let message = refused("coco", root, Split::Train, &OpenOptions::default());
+        let message = open_error("coco", root, Split::Train, &OpenOptions::default());
         assert!(message.contains(expected), "{message}");
     }
     fs::write(root.join("annotations/instances_train2017.json"), b"\xff\xfe{\0}\0").unwrap();
-    let message = refused("coco", root, Split::Train, &OpenOptions::default());
+    let message = open_error("coco", root, Split::Train, &OpenOptions::default());
     assert!(message.contains("UTF-16"), "{message}");
 }
 
 #[test]
-fn images_with_nothing_but_crowds_have_no_class() {
+fn images_with_only_crowds_have_no_class() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let mut document = labelled();
@@ -312,28 +308,28 @@ fn images_with_nothing_but_crowds_have_no_class() {
     document["annotations"][3]["iscrowd"] = json!(1);
     write(root, &document.to_string());
     fs::remove_file(root.join("train2017/b.png")).unwrap();
-    let without = "it has no class: nothing in it is annotated but crowds";
+    let no_class = "no class: the image has no annotation except `iscrowd` regions";
     let lines = [
         "`coco_labels`: damaged samples in the train split (2):".to_owned(),
-        format!("  ROOT/train2017/a.png: {without}"),
-        format!("  ROOT/train2017/more/c.png: {without}"),
+        format!("  ROOT/train2017/a.png: {no_class}"),
+        format!("  ROOT/train2017/more/c.png: {no_class}"),
     ];
-    let look_at_nothing = OpenOptions { verify: false, ..OpenOptions::default() };
-    let message = refused("coco_labels", root, Split::Train, &look_at_nothing);
+    let unverified = OpenOptions { verify: false, ..OpenOptions::default() };
+    let message = open_error("coco_labels", root, Split::Train, &unverified);
     assert_eq!(message.lines().take(3).collect::<Vec<_>>(), lines);
-    let message = refused("coco_labels", root, Split::Train, &OpenOptions::default());
+    let message = open_error("coco_labels", root, Split::Train, &OpenOptions::default());
     assert!(message.contains("(3):") && message.contains("b.png: No such file"), "{message}");
 
-    let skip = OpenOptions { skip_damaged: true, ..look_at_nothing };
+    let skip = OpenOptions { skip_damaged: true, ..unverified };
     let set = open("coco_labels", root, Split::Train, &skip).unwrap();
-    assert_eq!(set.damaged(), [(0, without.to_owned()), (2, without.to_owned())]);
+    assert_eq!(set.damaged(), [(0, no_class.to_owned()), (2, no_class.to_owned())]);
     let mut scratch = Scratch::default();
-    assert!(set.read(0, &mut scratch).unwrap_err().to_string().contains(without));
-    assert!(set.encoded(2, &mut scratch).unwrap_err().to_string().contains(without));
+    assert!(set.read(0, &mut scratch).unwrap_err().to_string().contains(no_class));
+    assert!(set.encoded(2, &mut scratch).unwrap_err().to_string().contains(no_class));
 }
 
 #[test]
-fn image_files_are_given_as_they_are() {
+fn returns_stored_files_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     write(root, &labelled().to_string());
@@ -351,25 +347,25 @@ fn image_files_are_given_as_they_are() {
 }
 
 #[test]
-fn images_of_another_size_and_missing_ones_are_listed() {
+fn lists_images_of_another_size_and_missing_ones() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     write(root, &document().to_string());
     write_picture(&root.join("train2017/a.png"), [6, 4], 0);
     fs::remove_file(root.join("train2017/more/c.png")).unwrap();
-    let message = refused("coco", root, Split::Train, &OpenOptions::default());
+    let message = open_error("coco", root, Split::Train, &OpenOptions::default());
     let lines: Vec<&str> = message.lines().collect();
     assert_eq!(lines[0], "`coco`: damaged samples in the train split (2):");
-    assert_eq!(lines[1], "  ROOT/train2017/a.png: its annotations are for 4×6, but the image is 6×4");
+    assert_eq!(lines[1], "  ROOT/train2017/a.png: annotations are for 4×6, but the image is 6×4");
     assert!(lines[2].starts_with("  ROOT/train2017/more/c.png: No such file"), "{message}");
     fs::remove_dir_all(root.join("train2017")).unwrap();
     assert_eq!(
-        refused("coco", root, Split::Train, &OpenOptions::default()),
-        "ROOT: holds no folder `train2017` or `images/train2017` with the images"
+        open_error("coco", root, Split::Train, &OpenOptions::default()),
+        "ROOT: no folder `train2017` or `images/train2017` with the images"
     );
 }
 
-/// A photograph of 4×6, its upper left quarter outlined, with an orientation of EXIF.
+/// A photograph of 4×6 with an EXIF orientation, its upper left quarter outlined.
 fn photograph(root: &Path, orientation: u8, size: [u32; 2]) {
     let exif = [b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".as_slice(), &[orientation, 0, 0]].concat();
     let [height, width] = [4u32, 6];
@@ -391,20 +387,20 @@ fn photograph(root: &Path, orientation: u8, size: [u32; 2]) {
     fs::write(root.join("annotations/instances_train2017.json"), document.to_string()).unwrap();
 }
 
-/// Annotations are of the upright image, unless their size is the stored one's alone.
+/// Annotations refer to the upright image, unless their size matches only the stored one.
 #[test]
-fn outlines_are_of_the_upright_image() {
+fn outlines_refer_to_the_upright_image() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
-    // The box of three rows and two columns, from the upper left corner.
+    // The box of three rows and two columns in the upper left corner.
     let upright = |row: usize, column: usize| row < 3 && column < 2;
     for orientation in 1..=8u8 {
         for size in [[4, 6], [6, 4]] {
             photograph(root, orientation, size);
-            let turned = orientation > 4;
-            if !turned && size == [6, 4] {
-                let message = refused("coco", root, Split::Train, &OpenOptions::default());
-                assert!(message.contains("its annotations are for 6×4, but the image is 4×6"), "{message}");
+            let is_rotated = orientation > 4;
+            if !is_rotated && size == [6, 4] {
+                let message = open_error("coco", root, Split::Train, &OpenOptions::default());
+                assert!(message.contains("annotations are for 6×4, but the image is 4×6"), "{message}");
             } else {
                 let set = open("coco", root, Split::Train, &OpenOptions::default()).unwrap();
                 let mut scratch = Scratch::default();
@@ -412,8 +408,8 @@ fn outlines_are_of_the_upright_image() {
                 let mask = sample.mask.unwrap();
                 let at = |row: usize, column: usize| mask[row * 6 + column] == 1;
                 for (row, column) in (0..4).flat_map(|row| (0..6).map(move |column| (row, column))) {
-                    // Where a stored pixel is shown (TIFF 6.0, tag Orientation).
-                    let shown = match orientation {
+                    // The upright position of a stored pixel (TIFF 6.0, tag Orientation).
+                    let upright_position = match orientation {
                         2 => (row, 5 - column),
                         3 => (3 - row, 5 - column),
                         4 => (3 - row, column),
@@ -423,9 +419,9 @@ fn outlines_are_of_the_upright_image() {
                         8 => (5 - column, row),
                         _ => (row, column),
                     };
-                    let stored_alone = turned && size == [4, 6];
-                    let place = if stored_alone { (row, column) } else { shown };
-                    let expected = upright(place.0, place.1);
+                    let stored_alone = is_rotated && size == [4, 6];
+                    let position = if stored_alone { (row, column) } else { upright_position };
+                    let expected = upright(position.0, position.1);
                     assert_eq!(at(row, column), expected, "{orientation} {size:?} {row} {column}");
                 }
                 assert_eq!(
@@ -434,7 +430,7 @@ fn outlines_are_of_the_upright_image() {
                     "{orientation}"
                 );
             }
-            // Without coordinates nothing can be turned wrongly.
+            // Without coordinates the orientation does not matter.
             let set = open("coco_labels", root, Split::Train, &OpenOptions::default()).unwrap();
             assert_eq!(set.read(0, &mut Scratch::default()).unwrap().label, 0);
             assert_eq!(set.assumed_upright(), 0);
@@ -446,7 +442,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn damaged_documents_do_not_panic(
+    fn damaged_documents_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let directory = tempfile::tempdir().unwrap();
@@ -454,8 +450,8 @@ proptest! {
         let options = OpenOptions { verify: false, skip_damaged: true, ..OpenOptions::default() };
         for (name, document) in [("coco", document()), ("coco_labels", labelled())] {
             let mut bytes = document.to_string().into_bytes();
-            for (place, byte) in &changes {
-                let at = place.index(bytes.len());
+            for (position, byte) in &changes {
+                let at = position.index(bytes.len());
                 bytes[at] = *byte;
             }
             fs::write(directory.path().join("annotations/instances_train2017.json"), bytes).unwrap();

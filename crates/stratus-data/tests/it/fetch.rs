@@ -1,5 +1,5 @@
-//! Fetching, against a small HTTP server on the loopback interface. Each mirror is a path of it with a
-//! behaviour of its own.
+//! Fetching from a small HTTP server on the loopback interface. Each mirror is a path with a certain
+//! behaviour.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -24,7 +24,7 @@ fn content() -> Vec<u8> {
 /// The path and the range of a request.
 type Request = (String, Option<String>);
 
-/// A server until the process ends, and the requests it has had.
+/// A server that runs until the process ends, and the received requests.
 struct Server {
     address: String,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -49,7 +49,7 @@ impl Server {
         format!("{}/{behaviour}/", self.address)
     }
 
-    /// Fetches the file from mirrors of these behaviours.
+    /// Fetches the file from mirrors with these behaviours.
     fn fetch(&self, behaviours: &[&str], directory: &Path) -> Result<FetchReport, FetchError> {
         let mirrors: Vec<String> = behaviours.iter().map(|behaviour| self.mirror(behaviour)).collect();
         let mirrors: Vec<&str> = mirrors.iter().map(String::as_str).collect();
@@ -93,13 +93,13 @@ fn answer(stream: TcpStream, log: &Mutex<Vec<Request>>) {
     let behaviour = path.split('/').nth(1).unwrap_or_default();
     let (status, announced, body): (String, Option<usize>, &[u8]) = match behaviour {
         "good" => (honest, Some(200_000 - from), &whole[from..]),
-        // Breaks off in the middle unless asked for the rest of it.
+        // Closes the connection in the middle, unless the rest is requested.
         "cut" if first.is_none() => (honest, Some(200_000), &whole[..120_000]),
         "cut" => (honest, Some(200_000 - from), &whole[from..]),
         "always_cut" => (honest, Some(200_000 - from), &whole[from..(from + 1_000).min(200_000)]),
-        // Knows no ranges.
+        // Does not support ranges.
         "whole" => ("200 OK".to_owned(), Some(200_000), &whole),
-        // Gives another range than asked for.
+        // Returns another range than requested.
         "confused" => (partial(0), Some(200_000), &whole),
         "wrong" => ("200 OK".to_owned(), Some(200_000), &wrong),
         "short" => ("200 OK".to_owned(), Some(5), b"sorry"),
@@ -124,11 +124,11 @@ fn temporary() -> tempfile::TempDir {
 fn assert_complete(directory: &Path) {
     assert_eq!(fs::read(directory.join(NAME)).unwrap(), content());
     let names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, [NAME], "something is left over");
+    assert_eq!(names, [NAME], "leftover files");
 }
 
 #[test]
-fn a_file_is_fetched_once() {
+fn fetches_a_file_once() {
     let (server, directory) = (Server::start(), temporary());
     let root = directory.path().join("not/there/yet");
     let report = server.fetch(&["good"], &root).unwrap();
@@ -141,7 +141,7 @@ fn a_file_is_fetched_once() {
 }
 
 #[test]
-fn a_damaged_file_is_fetched_again() {
+fn fetches_a_damaged_file_again() {
     let (server, directory) = (Server::start(), temporary());
     fs::write(directory.path().join(NAME), vec![0; 200_000]).unwrap();
     server.fetch(&["good"], directory.path()).unwrap();
@@ -149,7 +149,7 @@ fn a_damaged_file_is_fetched_again() {
 }
 
 #[test]
-fn a_cut_connection_is_continued() {
+fn resumes_after_a_broken_connection() {
     let (server, directory) = (Server::start(), temporary());
     let report = server.fetch(&["cut"], directory.path()).unwrap();
     assert_complete(directory.path());
@@ -161,7 +161,7 @@ fn a_cut_connection_is_continued() {
 }
 
 #[test]
-fn what_an_earlier_process_left_is_continued() {
+fn resumes_a_partial_file_of_an_earlier_process() {
     let (server, directory) = (Server::start(), temporary());
     fs::write(directory.path().join("digits.bin.part"), &content()[..150_000]).unwrap();
     let report = server.fetch(&["good"], directory.path()).unwrap();
@@ -171,7 +171,7 @@ fn what_an_earlier_process_left_is_continued() {
 }
 
 #[test]
-fn a_complete_part_needs_no_request() {
+fn complete_partial_file_needs_no_request() {
     let (server, directory) = (Server::start(), temporary());
     fs::write(directory.path().join("digits.bin.part"), content()).unwrap();
     server.fetch(&["good"], directory.path()).unwrap();
@@ -179,9 +179,9 @@ fn a_complete_part_needs_no_request() {
     assert!(server.requests().is_empty());
 }
 
-/// Other bytes than the file's, more bytes than it has, and mirrors that cannot continue.
+/// Wrong bytes, too many bytes, and mirrors that cannot resume.
 #[test]
-fn a_useless_part_is_started_over() {
+fn restarts_an_unusable_partial_file() {
     for (part, mirror) in [
         (vec![0; 150_000], "good"),
         (vec![0; 200_000], "good"),
@@ -192,29 +192,29 @@ fn a_useless_part_is_started_over() {
     ] {
         let (server, directory) = (Server::start(), temporary());
         fs::write(directory.path().join("digits.bin.part"), &part).unwrap();
-        // A mirror that always answers with the wrong range is no use; the next one is.
+        // A mirror that always returns a wrong range fails; the next one is used.
         server.fetch(&[mirror, "good"], directory.path()).unwrap();
         assert_complete(directory.path());
     }
 }
 
 #[test]
-fn the_next_mirror_is_asked() {
-    for bad in ["missing", "wrong", "short", "endless", "down", "always_cut"] {
+fn tries_the_next_mirror() {
+    for failing in ["missing", "wrong", "short", "endless", "down", "always_cut"] {
         let (server, directory) = (Server::start(), temporary());
-        let report = server.fetch(&[bad, "good"], directory.path()).unwrap();
+        let report = server.fetch(&[failing, "good"], directory.path()).unwrap();
         assert_complete(directory.path());
-        assert_eq!(report.files[0].url, Some(format!("{}/good/{NAME}", server.address)), "{bad}");
-        let asked =
-            server.requests().iter().filter(|(path, _)| path.starts_with(&format!("/{bad}/"))).count();
-        assert_eq!(asked, if matches!(bad, "down" | "always_cut") { 4 } else { 1 }, "{bad}");
+        assert_eq!(report.files[0].url, Some(format!("{}/good/{NAME}", server.address)), "{failing}");
+        let requested =
+            server.requests().iter().filter(|(path, _)| path.starts_with(&format!("/{failing}/"))).count();
+        assert_eq!(requested, if matches!(failing, "down" | "always_cut") { 4 } else { 1 }, "{failing}");
     }
 }
 
 #[test]
-fn where_all_mirrors_fail_each_is_listed_with_its_cause() {
+fn lists_the_cause_of_every_failed_mirror() {
     let (server, directory) = (Server::start(), temporary());
-    // A port that was free a moment ago.
+    // A port without a server.
     let closed = format!("http://{}/", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let (missing, wrong, short) = (server.mirror("missing"), server.mirror("wrong"), server.mirror("short"));
     let sha256 = sha256_hex([content().as_slice()]);
@@ -227,14 +227,11 @@ fn where_all_mirrors_fail_each_is_listed_with_its_cause() {
         }
     })
     .unwrap_err();
-    let FetchError::Mirrors { attempts, .. } = &error else { panic!("{error}") };
+    let FetchError::AllMirrorsFailed { attempts, .. } = &error else { panic!("{error}") };
     assert_eq!(attempts.len(), 4);
     assert_eq!(attempts[0].cause, "HTTP status 404 Not Found");
     assert!(
-        attempts[1].cause.starts_with(
-            "sent different content: its SHA-256 \
-                                           is "
-        ),
+        attempts[1].cause.starts_with("sent different content: its SHA-256 is "),
         "{}",
         attempts[1].cause
     );
@@ -248,25 +245,25 @@ fn where_all_mirrors_fail_each_is_listed_with_its_cause() {
     assert_eq!(
         fs::read_dir(directory.path()).unwrap().count(),
         0,
-        "nothing useful was received, nothing is kept"
+        "nothing is kept because nothing useful was received"
     );
 }
 
 #[test]
-fn names_that_leave_the_directory_are_refused() {
+fn rejects_names_outside_the_directory() {
     let (server, directory) = (Server::start(), temporary());
     for name in ["../up", "/abs", "a/b", "a\\b", "..", ".", "", "a/../b", "a/", "nul\0"] {
         let file = PublishedFile { name, bytes: 1, sha256: "", unpacked: None, members: &[] };
         let error =
             fetch_files(&[file], &[&server.mirror("good")], directory.path(), &mut |_| ()).unwrap_err();
-        assert!(matches!(error, FetchError::Name { .. }), "{name:?}: {error}");
+        assert!(matches!(error, FetchError::InvalidName { .. }), "{name:?}: {error}");
     }
     assert!(server.requests().is_empty());
 }
 
 #[cfg(unix)]
 #[test]
-fn a_part_that_is_a_link_is_not_followed() {
+fn does_not_follow_a_linked_partial_file() {
     let (server, directory) = (Server::start(), temporary());
     let outside = directory.path().join("outside");
     fs::write(&outside, "mine").unwrap();
@@ -274,22 +271,22 @@ fn a_part_that_is_a_link_is_not_followed() {
     fs::create_dir(&root).unwrap();
     std::os::unix::fs::symlink(&outside, root.join("digits.bin.part")).unwrap();
     let error = server.fetch(&["good"], &root).unwrap_err();
-    assert!(matches!(error, FetchError::Disk { .. }), "{error}");
+    assert!(matches!(error, FetchError::Io { .. }), "{error}");
     assert_eq!(fs::read_to_string(outside).unwrap(), "mine");
 }
 
 #[test]
-fn a_second_process_is_told_to_wait() {
+fn reports_a_concurrent_download() {
     let (server, directory) = (Server::start(), temporary());
     let part = fs::File::create(directory.path().join("digits.bin.part")).unwrap();
     part.lock().unwrap();
     let error = server.fetch(&["good"], directory.path()).unwrap_err();
-    assert!(matches!(error, FetchError::Busy { .. }), "{error}");
+    assert!(matches!(error, FetchError::Locked { .. }), "{error}");
 }
 
-/// Files packed in another way, or unpacked, serve as well as the published ones.
+/// Repacked and unpacked files are accepted like the published ones.
 #[test]
-fn unpacked_and_repacked_files_are_recognised() {
+fn recognises_unpacked_and_repacked_files() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let report =
         fetch("mnist", &repository, &mut |progress| assert!(matches!(progress, Progress::Present { .. })))
@@ -314,7 +311,7 @@ fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
-        // `set_path` would refuse what the test is about.
+        // `set_path` would reject the tested path.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
         archive.append(&header, *content).unwrap();
@@ -322,7 +319,7 @@ fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-/// Fetches an archive that lies in the directory, as an interrupted process may leave it.
+/// Fetches an archive that is already in the directory, as after an interruption.
 fn unpack(directory: &Path, content: &[u8], members: &[UnpackedFile<'_>]) -> Result<FetchReport, FetchError> {
     fs::write(directory.join("set.tar.gz"), content).unwrap();
     let sha256 = sha256_hex([content]);
@@ -332,7 +329,7 @@ fn unpack(directory: &Path, content: &[u8], members: &[UnpackedFile<'_>]) -> Res
 }
 
 #[test]
-fn the_listed_members_of_an_archive_are_unpacked_and_nothing_else() {
+fn unpacks_only_the_listed_members() {
     let directory = temporary();
     let root = directory.path().join("root");
     fs::create_dir(&root).unwrap();
@@ -358,23 +355,29 @@ fn the_listed_members_of_an_archive_are_unpacked_and_nothing_else() {
     assert_eq!(names(&root.join("set")).len(), 2);
     assert_eq!(names(&root), ["set"]);
     assert_eq!(names(directory.path()), ["root"]);
-    // What is unpacked and right is not asked for again: there is no mirror.
+    // Valid unpacked members are not requested again: there is no mirror.
     let file = PublishedFile { name: "set.tar.gz", bytes: 1, sha256: "", unpacked: None, members: &members };
     assert_eq!(fetch_files(&[file], &[], &root, &mut |_| ()).unwrap().files[0].url, None);
     fs::write(root.join("set/one.bin"), vec![0; 5000]).unwrap();
-    assert!(matches!(fetch_files(&[file], &[], &root, &mut |_| ()), Err(FetchError::Mirrors { .. })));
+    assert!(matches!(
+        fetch_files(&[file], &[], &root, &mut |_| ()),
+        Err(FetchError::AllMirrorsFailed { .. })
+    ));
 }
 
 #[test]
-fn an_archive_with_other_content_is_refused() {
+fn rejects_an_archive_with_other_content() {
     let sum = sha256_hex([[1u8; 100].as_slice()]);
     let member = UnpackedFile { name: "set/one.bin", bytes: 100, sha256: &sum };
     for (content, problem) in [
-        (archive(&[("set/one.bin", &[1; 99])]), "`set/one.bin` in it is no file of 100 bytes: it has 99"),
-        (archive(&[("set/one.bin", &[2; 100])]), "`set/one.bin` has other content: 100 bytes with"),
-        (archive(&[("one.bin", &[1; 100])]), "it does not hold set/one.bin"),
-        (archive(&[("set/one.bin", &[1; 100])])[..60].to_vec(), "cannot be read"),
-        (b"no archive at all".to_vec(), "cannot be read"),
+        (
+            archive(&[("set/one.bin", &[1; 99])]),
+            "member `set/one.bin`: expected a file of 100 bytes, found 99",
+        ),
+        (archive(&[("set/one.bin", &[2; 100])]), "`set/one.bin` has different content: 100 bytes with"),
+        (archive(&[("one.bin", &[1; 100])]), "missing members: set/one.bin"),
+        (archive(&[("set/one.bin", &[1; 100])])[..60].to_vec(), "cannot read"),
+        (b"no archive at all".to_vec(), "cannot read"),
     ] {
         let directory = temporary();
         let error = unpack(directory.path(), &content, &[member]).unwrap_err().to_string();
@@ -383,27 +386,27 @@ fn an_archive_with_other_content_is_refused() {
     }
     let outside = UnpackedFile { name: "../one.bin", bytes: 100, sha256: &sum };
     let error = unpack(temporary().path(), b"", &[outside]).unwrap_err();
-    assert!(matches!(error, FetchError::Name { .. }), "{error}");
+    assert!(matches!(error, FetchError::InvalidName { .. }), "{error}");
 }
 
 #[cfg(unix)]
 #[test]
-fn an_archive_is_not_unpacked_through_a_link() {
+fn does_not_unpack_through_a_link() {
     let (directory, outside) = (temporary(), temporary());
     std::os::unix::fs::symlink(outside.path(), directory.path().join("set")).unwrap();
     let sum = sha256_hex([[1u8; 100].as_slice()]);
     let member = UnpackedFile { name: "set/one.bin", bytes: 100, sha256: &sum };
     let error = unpack(directory.path(), &archive(&[("set/one.bin", &[1; 100])]), &[member]).unwrap_err();
-    assert!(matches!(error, FetchError::Disk { .. }), "{error}");
+    assert!(matches!(error, FetchError::Io { .. }), "{error}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn an_unknown_name_is_answered_with_the_nearest() {
+fn suggests_the_nearest_name() {
     let error = fetch("mnits", Path::new("unused"), &mut |_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "there is no data set `mnits`, did you mean `mnist`?; known: mnist, cifar10, cifar100, \
+        "unknown data set `mnits`, did you mean `mnist`?; available: mnist, cifar10, cifar100, \
          cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
     );
 }

@@ -1,19 +1,19 @@
-//! Fingerprints: a copy elsewhere has the same, and whatever changes a sample changes it.
+//! Fingerprints: copies have the same fingerprint, and every change of a sample changes it.
 
 use std::fs;
 use std::path::Path;
 
 use stratus_data::fingerprint::{Fingerprint, MAX_HASHED_SAMPLES, MAX_LISTED_FILES};
 use stratus_data::shards::{self, INDEX_FILE, PackOptions};
-use stratus_data::{OpenOptions, Split, SplitBy, open};
+use stratus_data::{OpenOptions, Split, SplitMethod, open};
 
 use crate::common::{write_labels, write_picture};
 
 fn fingerprint_by(name: &str, root: &Path, split: Split, options: &OpenOptions) -> Fingerprint {
-    Fingerprint::of(open(name, root, split, options).unwrap().as_ref())
+    Fingerprint::compute(open(name, root, split, options).unwrap().as_ref())
 }
 
-/// Of a data set of any content.
+/// The fingerprint of a data set, without verification.
 fn fingerprint(name: &str, root: &Path, split: Split) -> Fingerprint {
     fingerprint_by(name, root, split, &OpenOptions { verify: false, ..OpenOptions::default() })
 }
@@ -36,12 +36,12 @@ fn change_in_place(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-fn file<'a>(of: &'a Fingerprint, path: &str) -> &'a stratus_data::fingerprint::FileFingerprint {
-    of.files.iter().find(|file| file.path == path).unwrap()
+fn file<'a>(fingerprint: &'a Fingerprint, path: &str) -> &'a stratus_data::fingerprint::FileFingerprint {
+    fingerprint.files.iter().find(|file| file.path == path).unwrap()
 }
 
 #[test]
-fn names_the_files_of_a_folder_and_is_the_same_elsewhere() {
+fn fingerprint_lists_files_and_is_portable() {
     let directory = tempfile::tempdir().unwrap();
     let (here, there) = (directory.path().join("here"), directory.path().join("there/photographs"));
     put_classes(&here);
@@ -75,7 +75,7 @@ fn names_the_files_of_a_folder_and_is_the_same_elsewhere() {
 }
 
 #[test]
-fn an_archive_has_the_files_of_its_folder() {
+fn archive_fingerprint_lists_the_files_of_its_folder() {
     let directory = tempfile::tempdir().unwrap();
     let (folder, archive) = (directory.path().join("set"), directory.path().join("set.tar"));
     put_classes(&folder);
@@ -88,7 +88,7 @@ fn an_archive_has_the_files_of_its_folder() {
 }
 
 #[test]
-fn a_class_list_and_a_seed_choose_what_is_fingerprinted() {
+fn class_list_and_seed_select_the_fingerprinted_samples() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("set");
     put_classes(&root);
@@ -102,17 +102,17 @@ fn a_class_list_and_a_seed_choose_what_is_fingerprinted() {
     assert_eq!((one.classes.as_slice(), one.samples), (&["dog".to_owned(), "cat".to_owned()][..], 8));
     assert_ne!(one.classes, other.classes);
 
-    let divided = |seed| {
-        let split_by = SplitBy::Seeded(seed);
-        let options = OpenOptions { split_by, ..OpenOptions::default() };
+    let split_by_seed = |seed| {
+        let split_by = SplitMethod::Seeded(seed);
+        let options = OpenOptions { split_method: split_by, ..OpenOptions::default() };
         fingerprint_by("folder", &root.join("train"), Split::Train, &options)
     };
-    assert_eq!(divided(0), divided(0));
-    assert!((1..5).any(|seed| divided(seed).files != divided(0).files));
+    assert_eq!(split_by_seed(0), split_by_seed(0));
+    assert!((1..5).any(|seed| split_by_seed(seed).files != split_by_seed(0).files));
 }
 
 #[test]
-fn masks_are_files_of_a_sample() {
+fn fingerprint_includes_masks() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let list: String = (0..3).map(|image| format!("train/{image}.png trainannot/{image}.png\n")).collect();
@@ -132,7 +132,7 @@ fn masks_are_files_of_a_sample() {
 }
 
 #[test]
-fn outlines_and_categories_are_compared_and_not_how_they_are_written() {
+fn compares_annotations_by_meaning() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     write_picture(&root.join("train/1.png"), [8, 8], 1);
@@ -159,7 +159,7 @@ fn outlines_and_categories_are_compared_and_not_how_they_are_written() {
 }
 
 #[test]
-fn pixels_and_labels_in_memory_are_compared() {
+fn compares_pixels_and_labels_in_memory() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let write = |label: u8, pixel: u8| {
@@ -188,13 +188,13 @@ fn pixels_and_labels_in_memory_are_compared() {
 }
 
 #[test]
-fn shards_are_compared_by_their_index_or_else_by_their_samples() {
+fn compares_shards_by_index_or_samples() {
     let directory = tempfile::tempdir().unwrap();
     let (source, packed) = (directory.path().join("set"), directory.path().join("shards"));
     put_classes(&source);
     let pack = || {
         let _ = fs::remove_dir_all(&packed);
-        let parts = shards::open_parts("folder", &source, &OpenOptions::default()).unwrap();
+        let parts = shards::open_splits("folder", &source, &OpenOptions::default()).unwrap();
         shards::pack(&parts, &packed, &PackOptions::default(), &mut |_| ()).unwrap();
         fingerprint("shards", &packed, Split::Train)
     };
@@ -212,7 +212,7 @@ fn shards_are_compared_by_their_index_or_else_by_their_samples() {
     let scanned = fingerprint("shards", &packed, Split::Train);
     assert_eq!((scanned.samples, scanned.files.len()), (12, 13));
     assert_eq!(scanned, fingerprint("shards", &packed, Split::Train));
-    // Other images of the same lengths at the same places.
+    // Swap images of the same length.
     change_in_place(&source.join("train/dog/2.png"));
     assert_ne!(pack().files, before.files);
     fs::remove_file(&index).unwrap();
@@ -220,7 +220,7 @@ fn shards_are_compared_by_their_index_or_else_by_their_samples() {
 }
 
 #[test]
-fn of_many_files_each_length_and_a_sample_of_the_content_is_compared() {
+fn compares_all_lengths_and_sampled_content_of_many_files() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let count = MAX_LISTED_FILES + 1;
@@ -232,7 +232,7 @@ fn of_many_files_each_length_and_a_sample_of_the_content_is_compared() {
     assert_eq!((before.samples, before.folders[0].files), (count as u64, count as u64));
     assert_eq!(before.files.len(), MAX_HASHED_SAMPLES);
     assert!(before.files.iter().all(|file| file.sha256.is_some()));
-    // Spread over the whole folder, and always the same.
+    // The hashed files are spread over the folder, and always the same.
     assert!(before.files[0].path.as_str() < "train/cat/000050.png");
     assert!(before.files[MAX_HASHED_SAMPLES - 1].path.as_str() > "train/cat/019950.png");
     change_in_place(&root.join(&before.files[17].path));

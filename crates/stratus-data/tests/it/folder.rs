@@ -1,5 +1,5 @@
-//! Folders and archives of image files: layout, classes, damage, and that the loader's batches depend on
-//! nothing but seed and place.
+//! Folders and archives of image files: layout, classes, damage, and batches that depend only on seed and
+//! position.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use crate::common;
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, Dataset, LastBatch, Loader, LoaderConfig, OpenOptions, Order,
-    ResizedCrop, Scratch, Split, SplitBy, open, stats,
+    ResizedCrop, Scratch, Split, SplitMethod, open, stats,
 };
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images").join(name)
 }
 
-/// Two classes, of six and four training images, and a validation image each; beside them what is no sample.
+/// Two classes, with six and four training images and one validation image each, and files that are not
+/// samples.
 fn set(root: &Path) {
     let put = |from: &str, to: &str| {
         let to = root.join(to);
@@ -38,7 +39,7 @@ fn set(root: &Path) {
     fs::write(root.join("train/README"), "no class").unwrap();
 }
 
-/// The same as one archive, its members out of order.
+/// Packs the folder into an archive, with unsorted members.
 fn archive(root: &Path, to: &Path) {
     let mut archive = tar::Builder::new(fs::File::create(to).unwrap());
     let mut files: Vec<PathBuf> = Vec::new();
@@ -61,13 +62,13 @@ fn names(set: &dyn Dataset) -> Vec<String> {
     (0..set.len()).map(name).collect()
 }
 
-fn refused(root: &Path, split: Split, options: &OpenOptions) -> String {
+fn open_error(root: &Path, split: Split, options: &OpenOptions) -> String {
     let message = open("folder", root, split, options).map(|_| ()).unwrap_err().to_string();
     message.replace(&root.display().to_string(), "ROOT")
 }
 
 #[test]
-fn a_folder_and_its_archive_are_the_same() {
+fn reads_a_folder_and_its_archive_alike() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("set");
     set(&root);
@@ -86,16 +87,19 @@ fn a_folder_and_its_archive_are_the_same() {
         for index in 0..folder.len() {
             assert_eq!(folder.read(index, &mut one).unwrap(), archive.read(index, &mut other).unwrap());
         }
-        assert_eq!(stats::survey(folder.as_ref(), 1).unwrap(), stats::survey(archive.as_ref(), 3).unwrap());
+        assert_eq!(
+            stats::compute_stats(folder.as_ref(), 1).unwrap(),
+            stats::compute_stats(archive.as_ref(), 3).unwrap()
+        );
     }
     let train = open("folder", &root, Split::Train, &options).unwrap();
     assert_eq!(names(train.as_ref())[3..5], ["3.png<ant", "0.JPEG<cat"]);
-    assert_eq!(stats::survey(train.as_ref(), 2).unwrap().samples_per_class, [4, 6]);
+    assert_eq!(stats::compute_stats(train.as_ref(), 2).unwrap().samples_per_class, [4, 6]);
     assert!(train.read(10, &mut Scratch::default()).is_err());
 }
 
 #[test]
-fn classes_and_images_can_be_limited() {
+fn limits_classes_and_images() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     set(root);
@@ -110,45 +114,44 @@ fn classes_and_images_can_be_limited() {
     let one = open("folder", root, Split::Validation, &with("ant")).unwrap();
     assert_eq!((one.classes(), names(one.as_ref())), (1, vec!["b.png<ant".to_owned()]));
     assert_eq!(
-        refused(root, Split::Train, &with("cat\ncta")),
-        "ROOT/classes.txt: line 2: there is no class `cta` to train on, did you mean `cat`?"
+        open_error(root, Split::Train, &with("cat\ncta")),
+        "ROOT/classes.txt: line 2: unknown class `cta`, did you mean `cat`?"
     );
     assert_eq!(
-        refused(root, Split::Train, &with("cat\ncat")),
-        "ROOT/classes.txt: line 2: class `cat` is named twice"
+        open_error(root, Split::Train, &with("cat\ncat")),
+        "ROOT/classes.txt: line 2: duplicate class `cat`"
     );
     assert_eq!(
-        refused(root, Split::Train, &with("\n")),
-        "ROOT/classes.txt: names no class; write one a line"
+        open_error(root, Split::Train, &with("\n")),
+        "ROOT/classes.txt: no class names; expected one per line"
     );
     assert_eq!(
-        refused(root, Split::Train, &with("../val/cat")),
-        "ROOT/classes.txt: line 1: there is no class `../val/cat` to train on"
+        open_error(root, Split::Train, &with("../val/cat")),
+        "ROOT/classes.txt: line 1: unknown class `../val/cat`"
     );
 }
 
 #[test]
-fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
+fn lists_missing_and_damaged_files_on_open() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     assert_eq!(
-        refused(root, Split::Train, &OpenOptions::default()),
-        "ROOT: holds no folder `train`; the layout is train/<class>/<image> and val/<class>/<image>, or \
-         <class>/<image>, which data.split_seed divides"
+        open_error(root, Split::Train, &OpenOptions::default()),
+        "ROOT: no folder `train`; expected train/<class>/<image> and val/<class>/<image>, or <class>/<image> \
+         with data.split_seed"
     );
     set(root);
     fs::create_dir(root.join("train/bee")).unwrap();
     assert_eq!(
-        refused(root, Split::Train, &OpenOptions::default()),
-        "ROOT/train: classes without an image (1): bee; remove them, or name the classes to use with \
-         data.classes"
+        open_error(root, Split::Train, &OpenOptions::default()),
+        "ROOT/train: classes without images (1): bee; remove them, or select classes with data.classes"
     );
     fs::remove_dir(root.join("train/bee")).unwrap();
     let whole = fs::read(fixture("colour.jpg")).unwrap();
     fs::write(root.join("train/cat/1.JPEG"), &whole[..780]).unwrap();
     fs::write(root.join("train/cat/3.JPEG"), "").unwrap();
     fs::write(root.join("train/ant/notes.txt"), "text").unwrap();
-    let message = refused(root, Split::Train, &OpenOptions::default());
+    let message = open_error(root, Split::Train, &OpenOptions::default());
     let lines: Vec<&str> = message.lines().collect();
     assert_eq!(lines[0], "`folder`: damaged samples in the train split (3):");
     assert_eq!(lines[1], "  ROOT/train/ant/notes.txt: neither a JPEG nor a PNG file");
@@ -159,7 +162,7 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     let options = OpenOptions { skip_damaged: true, ..OpenOptions::default() };
     let train: Arc<dyn Dataset> = open("folder", root, Split::Train, &options).unwrap().into();
     assert_eq!(train.damaged().iter().map(|(index, _)| *index).collect::<Vec<_>>(), [4, 6, 8]);
-    let decoded = stats::survey(train.as_ref(), 3).unwrap().damaged;
+    let decoded = stats::compute_stats(train.as_ref(), 3).unwrap().damaged;
     assert_eq!(decoded, train.damaged());
     let settings = LoaderConfig {
         shape: Some([3, 8, 8]),
@@ -170,7 +173,7 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     };
     let error = Loader::new(Arc::clone(&train), settings.clone()).unwrap().next().unwrap_err().to_string();
     assert!(error.contains("train/ant/notes.txt: neither a JPEG nor a PNG file"), "{error}");
-    let mut loader = Loader::new(train, LoaderConfig { skip_bad: true, ..settings }).unwrap();
+    let mut loader = Loader::new(train, LoaderConfig { skip_damaged: true, ..settings }).unwrap();
     let batch = loader.next().unwrap().unwrap();
     assert_eq!(batch.labels[..], [0, 0, 0, 0, -1, 1, -1, 1, -1, 1, 1]);
     let row = |row: usize| &batch.images.elements::<f32>()[row * 192..(row + 1) * 192];
@@ -178,9 +181,9 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     assert_eq!(loader.skipped().into_keys().collect::<Vec<_>>(), [4, 6, 8]);
 }
 
-/// What a folder without parts lacks is said with what to do, of an archive too.
+/// Errors about missing splits include a hint, also for archives.
 #[test]
-fn classes_that_are_not_divided_are_told_how() {
+fn explains_how_to_split_class_folders() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("set");
     let put = |to: &str| {
@@ -188,32 +191,33 @@ fn classes_that_are_not_divided_are_told_how() {
         fs::copy(fixture("colour.jpg"), root.join(to)).unwrap();
     };
     put("1.jpg");
-    let remedy = "; add `--set data.split_seed=0`, which divides each class into 60 % training, 20 % \
-                  validation and 20 % test images, or sort the images into train/<class>/ and val/<class>/";
+    let remedy = "; add `--set data.split_seed=0` to split each class into 60 % training, 20 % validation \
+                  and 20 % test images, or move the images to train/<class>/ and val/<class>/";
     let options = OpenOptions::default();
     assert_eq!(
-        refused(&root, Split::Train, &options),
-        "ROOT: holds images and no folders; the folder that an image lies in is its class: sort them into \
-         train/<class>/ and val/<class>/, or into <class>/, which data.split_seed divides"
+        open_error(&root, Split::Train, &options),
+        "ROOT: found images but no class folders; move them to train/<class>/ and val/<class>/, or to \
+         <class>/ with data.split_seed"
     );
     ["bee/1.JPG", "ant/1.jpg", "cat/1.jpg", "dog/1.jpg", "elk/1.jpg"].iter().for_each(|to| put(to));
-    let found = "ROOT: holds the folders of 5 classes (ant, bee, cat, dog, …) and no folder ";
-    assert_eq!(refused(&root, Split::Train, &options), format!("{found}`train`{remedy}"));
+    let found = "ROOT: found 5 class folders (ant, bee, cat, dog, …), but no folder ";
+    assert_eq!(open_error(&root, Split::Train, &options), format!("{found}`train`{remedy}"));
     assert_eq!(
-        refused(&root, Split::Validation, &options),
+        open_error(&root, Split::Validation, &options),
         format!("{found}`train`{remedy}"),
-        "training comes first"
+        "the training split is checked first"
     );
     let tar = directory.path().join("set.tar");
     let mut archive = tar::Builder::new(fs::File::create(&tar).unwrap());
     archive.append_dir_all("photographs", &root).unwrap();
     archive.finish().unwrap();
-    assert_eq!(refused(&tar, Split::Train, &options), format!("{found}`train`{remedy}"));
-    let whole = OpenOptions { split_by: SplitBy::Whole, images_per_class: Some(0), ..options.clone() };
+    assert_eq!(open_error(&tar, Split::Train, &options), format!("{found}`train`{remedy}"));
+    let whole =
+        OpenOptions { split_method: SplitMethod::Unsplit, images_per_class: Some(0), ..options.clone() };
     for path in [&root, &tar] {
         assert_eq!(open("folder", path, Split::Validation, &whole).unwrap().len(), 5);
     }
-    // Parts under other names are parts.
+    // Split folders may have other names.
     for (from, to) in [("ant", "Train/ant"), ("bee", "Train/bee"), ("cat", "TEST/ant"), ("dog", "valid/bee")]
     {
         fs::create_dir_all(root.join(to).parent().unwrap()).unwrap();
@@ -230,19 +234,19 @@ fn classes_that_are_not_divided_are_told_how() {
     fs::rename(root.join("valid"), root.join("elk/valid")).unwrap();
     fs::rename(root.join("TEST"), root.join("elk/test")).unwrap();
     assert_eq!(
-        refused(&root, Split::Validation, &options),
-        format!("ROOT: holds `Train` and no folder `val`, `valid`, `validation`, `test`{remedy}")
+        open_error(&root, Split::Validation, &options),
+        format!("ROOT: found `Train`, but no folder `val`, `valid`, `validation`, `test`{remedy}")
     );
     fs::rename(root.join("Train"), root.join("test")).unwrap();
     assert_eq!(
-        refused(&root, Split::Train, &options),
-        "ROOT: holds no folder `train`, but `elk`, `test`; the layout is train/<class>/<image> and \
-         val/<class>/<image>, or <class>/<image>, which data.split_seed divides"
+        open_error(&root, Split::Train, &options),
+        "ROOT: no folder `train`, found `elk`, `test`; expected train/<class>/<image> and \
+         val/<class>/<image>, or <class>/<image> with data.split_seed"
     );
 }
 
 #[test]
-fn archives_that_are_none_or_cut_are_refused() {
+fn rejects_truncated_archives_and_other_files() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("set");
     set(&root);
@@ -251,14 +255,14 @@ fn archives_that_are_none_or_cut_are_refused() {
     let whole = fs::read(&tar).unwrap();
     for end in [100, 700, whole.len() / 2] {
         fs::write(&tar, &whole[..end]).unwrap();
-        let message = refused(&tar, Split::Train, &OpenOptions::default());
+        let message = open_error(&tar, Split::Train, &OpenOptions::default());
         let is_named =
-            end < 512 || message.starts_with(&format!("ROOT: the archive ends at byte {end}, within "));
+            end < 512 || message.starts_with(&format!("ROOT: the archive ends at byte {end}, inside "));
         assert!(is_named && message.starts_with("ROOT: "), "{message}");
     }
     fs::write(&tar, [b'x'; 2048]).unwrap();
-    let message = refused(&tar, Split::Train, &OpenOptions::default());
-    assert_eq!(message, "ROOT: is not a tar archive: it does not begin with a header");
+    let message = open_error(&tar, Split::Train, &OpenOptions::default());
+    assert_eq!(message, "ROOT: not a tar archive: it does not begin with a header");
 }
 
 fn all(set: &Arc<dyn Dataset>, config: LoaderConfig) -> Vec<BatchBuffer> {
@@ -271,10 +275,10 @@ fn all(set: &Arc<dyn Dataset>, config: LoaderConfig) -> Vec<BatchBuffer> {
     batches
 }
 
-/// Every augmentation at once, from files and from an archive: the same bytes for any number of workers and
-/// wherever a run is resumed.
+/// All augmentations at once, from files and from an archive: the same bytes for any number of workers and
+/// after resuming.
 #[test]
-fn workers_and_resuming_change_nothing() {
+fn batches_do_not_depend_on_workers_or_resuming() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("set");
     set(&root);
@@ -323,28 +327,28 @@ fn workers_and_resuming_change_nothing() {
 }
 
 #[test]
-fn images_of_any_size_need_a_shape() {
+fn requires_a_shape_for_images_of_any_size() {
     let directory = tempfile::tempdir().unwrap();
     set(directory.path());
     let train: Arc<dyn Dataset> =
         open("folder", directory.path(), Split::Train, &OpenOptions::default()).unwrap().into();
-    let refuse = |config| Loader::new(Arc::clone(&train), config).unwrap_err().to_string();
+    let error = |config| Loader::new(Arc::clone(&train), config).unwrap_err().to_string();
     let config = LoaderConfig::new(2);
-    assert_eq!(refuse(config.clone()), "shape: is not set, but the images of `folder` have no common size");
+    assert_eq!(error(config.clone()), "shape: must be set, because the images of `folder` differ in size");
     assert_eq!(
-        refuse(LoaderConfig { shape: Some([2, 8, 8]), ..config.clone() }),
-        "shape: is 2×8×8, but the images of `folder` cannot be given 2 channels"
+        error(LoaderConfig { shape: Some([2, 8, 8]), ..config.clone() }),
+        "shape: is 2×8×8, but the images of `folder` cannot be converted to 2 channels"
     );
     assert_eq!(
-        refuse(LoaderConfig { shape: Some([3, 8, 9]), resize: Some(8), ..config }),
-        "resize: is 8 pixels, of which 8×9 cannot be cut out; set at least 9"
+        error(LoaderConfig { shape: Some([3, 8, 9]), resize: Some(8), ..config }),
+        "resize: is 8, smaller than the crop 8×9; set at least 9"
     );
 }
 
-/// A link to a class that leads nowhere is named; links that lead somewhere are followed.
+/// Broken links to classes are reported; valid links are followed.
 #[cfg(unix)]
 #[test]
-fn dead_links_are_named() {
+fn reports_broken_links() {
     use std::os::unix::fs::symlink;
     let directory = tempfile::tempdir().unwrap();
     let (root, elsewhere) = (directory.path().join("set"), directory.path().join("elsewhere"));
@@ -363,35 +367,36 @@ fn dead_links_are_named() {
     let skip = OpenOptions { skip_damaged: true, verify: false, ..OpenOptions::default() };
     for options in [&options, &skip] {
         for split in [Split::Train, Split::Validation] {
-            let message = common::refused("folder", &root, split, options);
-            let expected = "ROOT/train/zebra: is a link to /nowhere/zebra, which cannot be followed (";
+            let message = common::open_error("folder", &root, split, options);
+            let expected = "ROOT/train/zebra: is a broken link to /nowhere/zebra (";
             assert!(message.starts_with(expected), "{message}");
         }
     }
     fs::remove_file(root.join("train/zebra")).unwrap();
-    // A link that a copy has made a text. Other texts are no classes.
+    // A link that a copy has turned into a text file. Other text files are not classes.
     fs::write(root.join("train/zebra"), "/nowhere/zebra").unwrap();
     for (name, text) in
         [("NOTES", "/a and /b"), ("list.txt", "/a"), ("LICENSE", "see ../LICENSE"), ("none", "")]
     {
         fs::write(root.join("train").join(name), text).unwrap();
     }
-    let message = common::refused("folder", &root, Split::Train, &options);
-    let expected = "ROOT/train/zebra: is a text that holds the path /nowhere/zebra, as a link becomes where";
+    let message = common::open_error("folder", &root, Split::Train, &options);
+    let expected =
+        "ROOT/train/zebra: is a text file with the path /nowhere/zebra, probably a link that was not";
     assert!(message.starts_with(expected), "{message}");
     fs::remove_file(root.join("train/zebra")).unwrap();
     assert_eq!(open("folder", &root, Split::Train, &options).unwrap().classes(), 3);
-    // A link beside the parts that nothing needs, and a part that is a link.
+    // A broken link that is not needed, and one that is a split folder.
     symlink("/nowhere/notes", root.join("notes")).unwrap();
     assert!(open("folder", &root, Split::Train, &options).is_ok());
     fs::rename(root.join("val"), directory.path().join("val")).unwrap();
     symlink("/nowhere/val", root.join("val")).unwrap();
-    let message = common::refused("folder", &root, Split::Validation, &options);
-    assert!(message.starts_with("ROOT/val: is a link to /nowhere/val"), "{message}");
+    let message = common::open_error("folder", &root, Split::Validation, &options);
+    assert!(message.starts_with("ROOT/val: is a broken link to /nowhere/val"), "{message}");
 }
 
 #[test]
-fn packed_data_sets_are_to_be_unpacked_first() {
+fn compressed_archives_must_be_unpacked() {
     let directory = tempfile::tempdir().unwrap();
     for (name, begin, command) in [
         ("set.tar.gz", &b"\x1f\x8b\x08\0\0\0"[..], "mkdir set && tar -xzf set.tar.gz -C set"),
@@ -410,15 +415,15 @@ fn packed_data_sets_are_to_be_unpacked_first() {
         let path = directory.path().join(name);
         fs::write(&path, begin).unwrap();
         for data in ["folder", "coco", "cityscapes", "camvid", "shards"] {
-            let message = common::refused(data, &path, Split::Train, &OpenOptions::default());
-            assert!(message.ends_with(command) && message.contains("unpack it first"), "{data}: {message}");
+            let message = common::open_error(data, &path, Split::Train, &OpenOptions::default());
+            assert!(message.ends_with(command) && message.contains("unpack it: "), "{data}: {message}");
         }
     }
-    // Shards of which some are compressed are not read without these.
+    // Shards are not read if some of them are compressed.
     let shards = directory.path().join("shards");
     fs::create_dir(&shards).unwrap();
     fs::write(shards.join("train-000000.tar"), [0; 1024]).unwrap();
     fs::write(shards.join("train-000001.tar.gz"), b"\x1f\x8b\x08\0\0\0").unwrap();
-    let message = common::refused("shards", &shards, Split::Train, &OpenOptions::default());
+    let message = common::open_error("shards", &shards, Split::Train, &OpenOptions::default());
     assert!(message.contains("train-000001.tar.gz: is compressed by gzip"), "{message}");
 }

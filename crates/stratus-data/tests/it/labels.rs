@@ -1,5 +1,5 @@
-//! Label images of every colour type and depth of PNG, for every data set that has them: the same picture
-//! gives the same mask; what can be read in two ways is refused.
+//! Label images of every PNG colour type and depth, for every data set with masks: equal images give equal
+//! masks, and ambiguous ones are rejected.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ const DEPTHS: [(BitDepth, usize); 5] = [
     (BitDepth::Sixteen, 16),
 ];
 
-/// A PNG of samples in rows of [`WIDTH`] pixels.
+/// Encodes samples in rows of [`WIDTH`] pixels as a PNG.
 fn store(colour: ColorType, depth: (BitDepth, usize), palette: &[[u8; 3]], samples: &[u16]) -> Vec<u8> {
     let channels = colour.samples();
     let height = samples.len() / (WIDTH * channels);
@@ -50,7 +50,7 @@ fn store(colour: ColorType, depth: (BitDepth, usize), palette: &[[u8; 3]], sampl
     file
 }
 
-/// A data set of label images.
+/// A data set with label images.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     CamvidLists,
@@ -61,7 +61,7 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::CamvidLists, Kind::CamvidOriginal, Kind::Cityscapes, Kind::Shards];
 
-/// The mask of a label image of such a data set.
+/// The mask that such a data set reads from a label image.
 fn mask_of(kind: Kind, file: &[u8]) -> Result<Vec<u8>, String> {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
@@ -122,14 +122,14 @@ fn read(name: &str, root: &Path) -> Result<Vec<u8>, String> {
     Ok(sample.mask.unwrap().to_vec())
 }
 
-/// Rows of [`WIDTH`] of the numbers, again and again.
+/// Repeats the numbers in rows of [`WIDTH`].
 fn picture(numbers: &[u8]) -> Vec<u8> {
     numbers.iter().copied().cycle().take(3 * WIDTH).collect()
 }
 
-/// What optimisers and converters make of a picture in colours: the same mask, whatever the colour type.
+/// PNG optimisers and converters change the colour type of an image: the mask must stay the same.
 #[test]
-fn camvid_is_matched_by_colour_whatever_stores_it() {
+fn camvid_matches_colours_in_every_png_type() {
     let colours =
         [[128, 128, 128], [128, 0, 0], [128, 64, 128], [64, 0, 128], [0, 0, 0], [192, 0, 128], [0, 128, 64]];
     let classes = [0, 1, 3, 8, VOID, 1, 1];
@@ -137,11 +137,11 @@ fn camvid_is_matched_by_colour_whatever_stores_it() {
         let of_pixel: Vec<u8> = picture(&(0..count as u8).collect::<Vec<_>>());
         let expected: Vec<u8> = of_pixel.iter().map(|&at| classes[usize::from(at)]).collect();
         let samples = |alpha: bool, scale: u16| -> Vec<u16> {
-            let of = |&at: &u8| {
+            let samples_of = |&at: &u8| {
                 let colour = colours[usize::from(at)].map(|sample: u8| u16::from(sample) * scale);
                 colour.into_iter().chain(alpha.then_some(u16::from(at) * scale))
             };
-            of_pixel.iter().flat_map(of).collect()
+            of_pixel.iter().flat_map(samples_of).collect()
         };
         for kind in [Kind::CamvidLists, Kind::CamvidOriginal] {
             for (depth, scale) in [(DEPTHS[3], 1), (DEPTHS[4], 257)] {
@@ -152,12 +152,13 @@ fn camvid_is_matched_by_colour_whatever_stores_it() {
             }
             for depth in DEPTHS.into_iter().take(4).filter(|(_, bits)| count <= 1 << bits) {
                 for turn in 0..count {
-                    // Places in the palette come in any order.
-                    let places: Vec<u16> =
+                    // The order of palette entries is arbitrary.
+                    let indices: Vec<u16> =
                         of_pixel.iter().map(|&at| ((usize::from(at) + turn) % count) as u16).collect();
-                    let palette: Vec<_> =
-                        (0..count).map(|place| colours[(place + count - turn) % count]).collect();
-                    let file = store(ColorType::Indexed, depth, &palette, &places);
+                    let palette: Vec<_> = (0..count)
+                        .map(|palette_index| colours[(palette_index + count - turn) % count])
+                        .collect();
+                    let file = store(ColorType::Indexed, depth, &palette, &indices);
                     assert_eq!(
                         mask_of(kind, &file),
                         Ok(expected.clone()),
@@ -167,7 +168,7 @@ fn camvid_is_matched_by_colour_whatever_stores_it() {
             }
         }
     }
-    // Sky alone, and sky with void in the original files: optimisers store them as grey.
+    // Optimisers store sky alone, or sky with void of the original files, as grey.
     for (colour, samples) in [(ColorType::Grayscale, vec![128]), (ColorType::GrayscaleAlpha, vec![128, 7])] {
         for kind in [Kind::CamvidLists, Kind::CamvidOriginal] {
             let file = store(colour, DEPTHS[3], &[], &samples.repeat(WIDTH));
@@ -181,16 +182,16 @@ fn camvid_is_matched_by_colour_whatever_stores_it() {
     assert_eq!(mask_of(Kind::CamvidLists, &black), Ok(vec![0; WIDTH]));
 }
 
-/// VOC's colour of a class: the bits of its number, spread over three channels from the highest bit down.
+/// VOC's colour of a class: the bits of its index, spread over three channels from the highest bit down.
 fn voc(number: u8) -> [u8; 3] {
     let bit = |channel: u8, at: u8| (u32::from(number) >> (3 * at + channel) & 1) << (7 - at);
     [0, 1, 2].map(|channel| (bit(channel, 0) | bit(channel, 1) | bit(channel, 2)) as u8)
 }
 
 #[test]
-fn numbers_are_read_whatever_stores_them() {
+fn reads_indices_in_every_png_type() {
     assert_eq!([voc(1), voc(6), voc(20)], [[128, 0, 0], [0, 128, 128], [0, 64, 128]]);
-    // Numbers that reach every depth, and their classes.
+    // Indices for every bit depth, and their classes.
     let sets: [(Kind, &[u8], &[u8]); 4] = [
         (Kind::CamvidLists, &[1, 0, 3, 2, 11, 9], &[1, 0, 3, 2, VOID, 9]),
         (Kind::CamvidOriginal, &[1, 2, 3, 9, 11, 4], &[1, 2, 3, 9, VOID, 4]),
@@ -201,8 +202,8 @@ fn numbers_are_read_whatever_stores_them() {
         let of_pixel = picture(&[0, 1, 2, 3, 4, 5]);
         let numbers: Vec<u8> = of_pixel.iter().map(|&at| all[usize::from(at)]).collect();
         let expected: Vec<u8> = of_pixel.iter().map(|&at| classes[usize::from(at)]).collect();
-        let check = |file: Vec<u8>, what: &str| {
-            assert_eq!(mask_of(kind, &file), Ok(expected.clone()), "{kind:?} {what}");
+        let check = |file: Vec<u8>, context: &str| {
+            assert_eq!(mask_of(kind, &file), Ok(expected.clone()), "{kind:?} {context}");
         };
         let wide = |scale: u16| numbers.iter().map(move |&number| u16::from(number) * scale);
         for (depth, scale) in [(DEPTHS[3], 1), (DEPTHS[4], 1), (DEPTHS[4], 257)] {
@@ -216,28 +217,28 @@ fn numbers_are_read_whatever_stores_them() {
                 check(store(ColorType::Rgb, depth, &[], &rgb), "grey as colours");
             }
         }
-        // The palette of who looks at numbers: a colour for each.
+        // A display palette: a colour for each index.
         let palette: Vec<_> = (0..=255).map(voc).collect();
-        let places: Vec<u16> = wide(1).collect();
-        check(store(ColorType::Indexed, DEPTHS[3], &palette, &places), "VOC's palette");
-        // The palette of who makes greys smaller: only those that are there.
+        let indices: Vec<u16> = wide(1).collect();
+        check(store(ColorType::Indexed, DEPTHS[3], &palette, &indices), "VOC's palette");
+        // The palette of a PNG optimiser: only the greys that occur.
         let mut greys = all.to_vec();
         greys.sort_unstable();
-        let place = |number: &u8| greys.iter().position(|grey| grey == number).unwrap() as u16;
-        let places: Vec<u16> = numbers.iter().map(place).collect();
+        let palette_index = |number: &u8| greys.iter().position(|grey| grey == number).unwrap() as u16;
+        let indices: Vec<u16> = numbers.iter().map(palette_index).collect();
         let palette: Vec<_> = greys.iter().map(|&grey| [grey; 3]).collect();
         for depth in [DEPTHS[2], DEPTHS[3]] {
-            check(store(ColorType::Indexed, depth, &palette, &places), "a palette of greys");
+            check(store(ColorType::Indexed, depth, &palette, &indices), "a palette of greys");
         }
-        // Each number at its own place, in grey.
+        // Each index at its own place, in grey.
         let palette: Vec<_> = (0..=255).map(|grey| [grey; 3]).collect();
         check(store(ColorType::Indexed, DEPTHS[3], &palette, &wide(1).collect::<Vec<_>>()), "all greys");
     }
 }
 
-/// Few bits, of numbers that are not greys of the data set as well.
+/// Low bit depths with indices that are not also greys of the data set.
 #[test]
-fn few_bits_are_numbers() {
+fn low_bit_depths_are_indices() {
     for (kind, numbers, expected) in [
         (Kind::CamvidLists, [0u8, 1, 1, 0, 1], [0, 1, 1, 0, 1]),
         (Kind::CamvidLists, [0, 3, 2, 1, 3], [0, 3, 2, 1, 3]),
@@ -246,9 +247,9 @@ fn few_bits_are_numbers() {
         (Kind::Cityscapes, [7, 8, 11, 7, 8], [0, 1, 2, 0, 1]),
         (Kind::Cityscapes, [0, 1, 0, 1, 1], [VOID; 5]),
     ] {
-        let most = numbers.iter().max().unwrap();
-        for depth in DEPTHS.into_iter().filter(|(_, bits)| usize::from(*most) < 1 << bits) {
-            if kind == Kind::Cityscapes && most == &1 && depth.1 == 4 {
+        let max = numbers.iter().max().unwrap();
+        for depth in DEPTHS.into_iter().filter(|(_, bits)| usize::from(*max) < 1 << bits) {
+            if kind == Kind::Cityscapes && max == &1 && depth.1 == 4 {
                 continue;
             }
             let samples = numbers.map(u16::from);
@@ -259,53 +260,52 @@ fn few_bits_are_numbers() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused() {
+fn rejects_ambiguous_labels() {
     let grey = |value: u8| [value; 3];
     let indexed =
-        |palette: &[[u8; 3]], places: [u16; 5]| store(ColorType::Indexed, DEPTHS[3], palette, &places);
+        |palette: &[[u8; 3]], indices: [u16; 5]| store(ColorType::Indexed, DEPTHS[3], palette, &indices);
     let cases = [
-        // VOC's palette has colours of CamVid's at other places.
+        // VOC's palette has colours of CamVid at other indices.
         (
             Kind::CamvidLists,
             indexed(&(0..12).map(voc).collect::<Vec<_>>(), [0, 0, 1, 3, 0]),
-            "row 0, column 0 is no class by its colour (colour [0, 0, 0]) and sky by its stored number \
-             (label 0): the file can be read in both ways; store its labels as colours in an RGB image, or \
-             as numbers in a grey one of 8 bits",
+            "ambiguous label at row 0, column 0: ignored by its colour (colour [0, 0, 0]) or sky by its \
+             index (label 0); store the labels as colours in an RGB image, or as indices in an 8-bit grey \
+             image",
         ),
-        // Training classes, or colours made smaller, in place of ids.
+        // Training classes instead of ids, or colours stored as a palette.
         (
             Kind::Cityscapes,
             indexed(&[[128, 64, 128], [244, 35, 232], [70, 70, 70]], [0, 1, 2, 2, 2]),
-            "row 0, column 0 is no class by its stored number (label 0) and road by its colour (colour [128, \
-             64, 128]): the file can be read in both ways; store its labels as numbers in a grey image of 8 \
-             bits",
+            "ambiguous label at row 0, column 0: ignored by its index (label 0) or road by its colour \
+             (colour [128, 64, 128]); store the labels as indices in an 8-bit grey image",
         ),
-        // Black and white: the classes 0 and 1 for looking at, or class 0 and none.
+        // Black and white: classes 0 and 1 for display, or class 0 and ignored.
         (
             Kind::Shards,
             indexed(&[grey(0), grey(255)], [0, 0, 1, 1, 0]),
-            "row 0, column 2 is 1 by its stored number (label 1) and no class by its grey value (label 255): \
-             the file can be read in both ways; store its labels as numbers in a grey image of 8 bits",
+            "ambiguous label at row 0, column 2: 1 by its index (label 1) or ignored by its grey value \
+             (label 255); store the labels as indices in an 8-bit grey image",
         ),
         (
             Kind::Shards,
             store(ColorType::Grayscale, DEPTHS[0], &[], &[0, 0, 1, 1, 0]),
-            "row 0, column 2 is 1 by its stored number (label 1) and no class by its grey value (label 255): \
-             the file can be read in both ways; store its labels as numbers in a grey image of 8 bits",
+            "ambiguous label at row 0, column 2: 1 by its index (label 1) or ignored by its grey value \
+             (label 255); store the labels as indices in an 8-bit grey image",
         ),
-        // Greys 0 and 17 made smaller, or ids 0 and 1.
+        // Greys 0 and 17 with fewer bits, or ids 0 and 1.
         (
             Kind::Cityscapes,
             store(ColorType::Grayscale, DEPTHS[2], &[], &[0, 0, 1, 1, 0]),
-            "row 0, column 2 is no class by its stored number (label 1) and pole by its grey value (label \
-             17): the file can be read in both ways; store its labels as numbers in a grey image of 8 bits",
+            "ambiguous label at row 0, column 2: ignored by its index (label 1) or pole by its grey value \
+             (label 17); store the labels as indices in an 8-bit grey image",
         ),
     ];
     for (kind, file, expected) in cases {
         let message = mask_of(kind, &file).unwrap_err();
         assert!(message.contains(expected), "{kind:?}: {message}");
     }
-    // Cityscapes' own palette says what the numbers say, also where several have one colour.
+    // Cityscapes' own palette agrees with the indices, even if several share a colour.
     let mut palette = vec![grey(0); 34];
     (palette[7], palette[17], palette[18], palette[26]) = ([128, 64, 128], [153; 3], [153; 3], [0, 0, 142]);
     let file = indexed(&palette, [7, 17, 18, 26, 4]);
@@ -313,32 +313,28 @@ fn what_can_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn what_has_no_class_is_told_with_its_place() {
+fn reports_the_position_of_unknown_labels() {
     for (kind, file, expected) in [
         (
             Kind::CamvidOriginal,
             store(ColorType::Indexed, DEPTHS[3], &[[1, 2, 3]; 20], &[19, 19, 19, 19, 19]),
-            "colour [1, 2, 3] at row 0, column 0 is no class's",
+            "unknown label colour [1, 2, 3] at row 0, column 0",
         ),
         (
             Kind::Cityscapes,
             store(ColorType::Indexed, DEPTHS[3], &[[7; 3], [99; 3]], &[0, 1, 0, 0, 0]),
-            "label 99 at row 0, column 1 is out of range; labels are ids 0 to 33, and 255 for none",
+            "label 99 at row 0, column 1 is out of range; labels are ids 0 to 33, and 255 for ignored",
         ),
         (
             Kind::Cityscapes,
             store(ColorType::Rgb, DEPTHS[3], &[], &[[7, 7, 7], [7, 7, 8], [7; 3], [7; 3], [7; 3]].concat()),
-            "a colour image; labels are ids 0 to 33, and 255 for none, in a grey one",
+            "colour image, expected a grey or palette image with labels ids 0 to 33, and 255 for ignored",
         ),
-        (
-            Kind::Shards,
-            store(ColorType::Rgb, DEPTHS[3], &[], &[1, 2, 3].repeat(5)),
-            "its mask: a colour image",
-        ),
+        (Kind::Shards, store(ColorType::Rgb, DEPTHS[3], &[], &[1, 2, 3].repeat(5)), "mask: colour image"),
         (
             Kind::Cityscapes,
             store(ColorType::Rgb, DEPTHS[4], &[], &[1; 15]),
-            "16 bits a channel; label images have 8 or fewer",
+            "PNG with 16 bits per channel, expected 8 or fewer",
         ),
     ] {
         let message = mask_of(kind, &file).unwrap_err();

@@ -10,14 +10,14 @@ use std::time::Duration;
 use half::{bf16, f16};
 use stratus_base::ALIGNMENT;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::datasets::synthetic::Size;
+use stratus_data::datasets::synthetic::SyntheticOptions;
 use stratus_data::{
     Augment, BatchBuffer, BatchMemory, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader,
     LoaderConfig, LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder,
     Position, ResizedCrop, Sample, Scratch, Split, mix, open,
 };
 
-/// Samples that tell their index: pixel p of sample i is i × 31 + p.
+/// Samples that encode their index: pixel p of sample i is i × 31 + p.
 struct Counting {
     len: usize,
     shape: [usize; 3],
@@ -55,9 +55,9 @@ impl Dataset for Counting {
     }
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        assert_ne!(self.panic_at, Some(index), "sample {index} is cursed");
+        assert_ne!(self.panic_at, Some(index), "sample {index} panics");
         if self.fail_at == Some(index) {
-            return Err(DataError::NoSuchSample { dataset: "counting".to_owned(), index, len: self.len });
+            return Err(DataError::SampleOutOfRange { dataset: "counting".to_owned(), index, len: self.len });
         }
         // Later batches finish earlier.
         thread::sleep(Duration::from_micros(200 * (3 - index as u64 % 4)));
@@ -66,7 +66,7 @@ impl Dataset for Counting {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: self.shape,
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,
@@ -100,39 +100,39 @@ fn all(loader: &mut Loader, limit: usize) -> Vec<BatchBuffer> {
     batches
 }
 
-/// What two deliveries of the same batch have in common.
+/// The content that two deliveries of a batch must share.
 type Content<'a> = (u32, u64, usize, &'a [u8], &'a [i32], &'a [u32]);
 
 fn content(batches: &[BatchBuffer]) -> Vec<Content<'_>> {
     batches.iter().map(|b| (b.epoch, b.index, b.samples, &*b.images, &*b.labels, &*b.indices)).collect()
 }
 
-/// A loader whose samples are read by another process has the places of its batches, and reads nothing.
+/// A loader whose samples are read by another process returns the positions of its batches and reads nothing.
 #[test]
-fn samples_that_are_read_elsewhere_have_their_places() {
+fn positions_only_loader_gives_positions_without_reading() {
     for last in [LastBatch::Keep, LastBatch::Drop] {
         for start in [Position::default(), Position { epoch: 1, batch: 2 }] {
             let settings = LoaderConfig { last, start, epochs: Some(3), ..config(4) };
             let set = Arc::new(Counting::new(10));
-            let elsewhere = LoaderConfig { elsewhere: true, ..settings.clone() };
+            let elsewhere = LoaderConfig { positions_only: true, ..settings.clone() };
             let mut elsewhere = Loader::new(Arc::clone(&set) as Arc<dyn Dataset>, elsewhere).unwrap();
             let mut here = loader(10, settings);
-            let places = |loader: &mut Loader| -> Vec<(u32, u64, usize)> {
+            let positions = |loader: &mut Loader| -> Vec<(u32, u64, usize)> {
                 all(loader, 99).iter().map(|batch| (batch.epoch, batch.index, batch.samples)).collect()
             };
             assert_eq!(elsewhere.batches_per_epoch(), here.batches_per_epoch());
             let batch = elsewhere.next().unwrap().unwrap();
             assert_eq!((batch.images.len(), &*batch.labels), (0, &[IGNORED_LABEL; 4][..]));
             elsewhere.recycle(batch);
-            assert_eq!(places(&mut elsewhere), places(&mut here)[1..]);
-            assert!(elsewhere.next().unwrap().is_none() && elsewhere.bytes() < here.bytes());
+            assert_eq!(positions(&mut elsewhere), positions(&mut here)[1..]);
+            assert!(elsewhere.next().unwrap().is_none() && elsewhere.memory_bytes() < here.memory_bytes());
             assert_eq!(set.reads.load(Ordering::Relaxed), 0);
         }
     }
 }
 
 #[test]
-fn a_sequential_epoch_has_the_normalised_samples_in_order() {
+fn sequential_epoch_has_normalised_samples_in_order() {
     let settings =
         LoaderConfig { order: Order::Sequential, last: LastBatch::Keep, epochs: Some(1), ..config(4) };
     let mut loader = loader(10, settings);
@@ -196,10 +196,9 @@ fn layouts_and_elements_hold_the_same_values() {
     }
 }
 
-/// Whatever is done to the images before they are normalised: whoever normalises bytes by the same lines has
-/// the same bits.
+/// Bytes that are normalised by the same scales and shifts give the same bits, for every augmentation.
 #[test]
-fn bytes_are_what_the_others_are_made_of() {
+fn normalised_bytes_equal_the_other_element_types() {
     let changed = Augment {
         shift: 1,
         flip: true,
@@ -208,17 +207,17 @@ fn bytes_are_what_the_others_are_made_of() {
     };
     let reflected = Augment { padding: Padding::Reflect, ..changed };
     let cropped = Augment { resized_crop: Some(ResizedCrop::default()), flip: true, ..Augment::default() };
-    let lines = Counting::new(10).normalisation().scale_shifts();
+    let scale_shifts = Counting::new(10).normalisation().scale_shifts();
     for augment in [Augment::default(), changed, reflected, cropped] {
         for layout in [Layout::Nchw, Layout::Nhwc] {
-            // The last batch has rows without a sample: zeros, whatever the type.
-            let of = |element| {
+            // The last batch has rows without a sample: zeros for every type.
+            let batches_of = |element| {
                 let last = LastBatch::Keep;
                 let settings = LoaderConfig { element, layout, augment, last, epochs: Some(2), ..config(4) };
                 all(&mut loader(10, settings), 99)
             };
-            let batches = of(Element::U8).into_iter().zip(of(Element::F32));
-            let narrow = of(Element::Bf16).into_iter().zip(of(Element::F16));
+            let batches = batches_of(Element::U8).into_iter().zip(batches_of(Element::F32));
+            let narrow = batches_of(Element::Bf16).into_iter().zip(batches_of(Element::F16));
             let mut compared = 0;
             for ((bytes, floats), (bf16s, f16s)) in batches.zip(narrow) {
                 assert_eq!((&bytes.indices, &bytes.labels), (&floats.indices, &floats.labels));
@@ -229,7 +228,7 @@ fn bytes_are_what_the_others_are_made_of() {
                         continue;
                     }
                     let channel = if layout == Layout::Nhwc { at % 3 } else { at / 20 % 3 };
-                    let number = lines[channel].of(pixel);
+                    let number = scale_shifts[channel].normalise(pixel);
                     assert_eq!(floats.images.elements::<f32>()[at].to_bits(), number.to_bits());
                     assert_eq!(bf16s.images.elements::<bf16>()[at], bf16::from_f32(number));
                     assert_eq!(f16s.images.elements::<f16>()[at], f16::from_f32(number));
@@ -242,7 +241,7 @@ fn bytes_are_what_the_others_are_made_of() {
 }
 
 #[test]
-fn every_epoch_is_a_permutation_of_its_own() {
+fn every_epoch_is_its_own_permutation() {
     let mut loader = loader(30, LoaderConfig { epochs: Some(3), ..config(10) });
     let batches = all(&mut loader, 99);
     let epochs: Vec<Vec<u32>> = batches
@@ -258,11 +257,11 @@ fn every_epoch_is_a_permutation_of_its_own() {
     }
 }
 
-/// The same bytes for any number of workers and slots, and from any place where a run may resume.
+/// The bytes are the same for any number of workers and slots, and after resuming at any position.
 #[test]
-fn workers_slots_and_resuming_change_nothing() {
-    let mixed = Mix { mixup: 0.5, cutmix: 1.0, of_samples: 0.9 };
-    // Resized samples are shared out among the workers; those that are but copied come in one part.
+fn batches_do_not_depend_on_workers_slots_or_resuming() {
+    let mixed = Mix { mixup: 0.5, cutmix: 1.0, probability: 0.9 };
+    // Batches of resized samples are split among the workers; copied samples form a single chunk.
     let shape = Some([3, 6, 7]);
     for (mix, shape) in [(Mix::default(), None), (mixed, None), (Mix::default(), shape), (mixed, shape)] {
         let base = LoaderConfig {
@@ -294,11 +293,11 @@ fn workers_slots_and_resuming_change_nothing() {
     }
 }
 
-/// Samples that come slowly: more workers than cores read them, and the bytes are the same.
+/// With slow samples and more workers than cores, the bytes are the same.
 #[test]
-fn many_workers_that_wait_deliver_the_same() {
+fn many_waiting_workers_deliver_the_same_batches() {
     let batches = |workers: usize, delay: Duration, shape| {
-        let size = Size { images: 48, delay, ..Size::default() };
+        let size = SyntheticOptions { images: 48, delay, ..SyntheticOptions::default() };
         let options = OpenOptions { shape: [3, 20, 20], synthetic: size, ..OpenOptions::default() };
         let dataset = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
         let slots = workers + 3;
@@ -315,7 +314,7 @@ fn many_workers_that_wait_deliver_the_same() {
     }
 }
 
-/// Samples of which some are read only once others are: whoever waits for what nobody reads fails.
+/// Samples that can only be read after others: a worker that waits for an unread one fails.
 struct Dependent {
     inner: Counting,
     /// A sample, and the sample that must be read before it.
@@ -368,10 +367,9 @@ impl Dataset for Dependent {
     }
 }
 
-/// Two workers and one buffer: while one is held up by the first sample, the other reads the rest of the
-/// batch.
+/// Two workers and one buffer: while one waits for the first sample, the other reads the rest of the batch.
 #[test]
-fn a_batch_is_shared_out_among_workers() {
+fn splits_a_batch_among_workers() {
     let settings =
         LoaderConfig { order: Order::Sequential, shape: Some([3, 6, 7]), workers: 2, slots: 1, ..config(8) };
     let dataset = Arc::new(Dependent::new([(0, 7), (8, 15)]));
@@ -380,9 +378,9 @@ fn a_batch_is_shared_out_among_workers() {
     assert_eq!(content(&all(&mut shared, 3)), content(&expected));
 }
 
-/// While a sample of the first batch holds up one worker, the others fill all other buffers.
+/// While one worker waits for a sample of the first batch, the others fill all other buffers.
 #[test]
-fn a_slow_batch_holds_up_no_other() {
+fn slow_batch_does_not_block_others() {
     for shape in [None, Some([3, 6, 7])] {
         let settings = LoaderConfig { order: Order::Sequential, shape, workers: 2, slots: 4, ..config(4) };
         let dataset = Arc::new(Dependent::new([(0, 15), (19, 2)]));
@@ -392,28 +390,28 @@ fn a_slow_batch_holds_up_no_other() {
     }
 }
 
-/// Fewer workers deliver the same; those that were sent to wait work again when they are wanted.
+/// Fewer workers deliver the same batches; deactivated workers can be activated again.
 #[test]
-fn the_number_of_workers_changes_while_they_work() {
+fn active_workers_can_change_while_running() {
     let base = LoaderConfig { shape: Some([3, 6, 7]), slots: 5, ..config(4) };
     let expected = all(&mut loader(40, base.clone()), 30);
     let mut loader = loader(40, LoaderConfig { workers: 6, ..base });
     let mut batches = Vec::new();
     for active in [1, 6, 0, 3, 99, 1] {
-        loader.set_workers(active);
+        loader.set_active_workers(active);
         batches.extend(all(&mut loader, 5));
     }
     assert_eq!(content(&batches), content(&expected));
 }
 
-/// A mixed batch has the same samples, each with its class and another sample's; the rows of an incomplete
-/// batch stay empty.
+/// A mixed batch has the same samples, each with its own class and that of another sample; the padding rows
+/// of an incomplete batch stay empty.
 #[test]
-fn mixed_samples_have_two_classes_and_their_shares() {
+fn mixed_samples_have_two_classes_and_a_share() {
     let base = LoaderConfig { last: LastBatch::Keep, epochs: Some(2), ..config(8) };
     let alone = all(&mut loader(29, base.clone()), 99);
     let mut loader = loader(29, LoaderConfig { mix: Mix { mixup: 1.0, ..Mix::default() }, ..base });
-    assert_eq!(loader.label_len(), mix::LABELS);
+    assert_eq!(loader.label_len(), mix::LABELS_PER_SAMPLE);
     let mixed = all(&mut loader, 99);
     assert_eq!(mixed.len(), alone.len());
     let mut changed = 0;
@@ -421,28 +419,28 @@ fn mixed_samples_have_two_classes_and_their_shares() {
         assert_eq!((&mixed.indices, mixed.samples), (&alone.indices, alone.samples));
         let pixels =
             |batch: &BatchBuffer, row: usize| batch.images.elements::<f32>()[row * 60..][..60].to_vec();
-        for (row, labels) in mixed.labels.chunks_exact(mix::LABELS).enumerate() {
-            let (own, now) = (pixels(alone, row), pixels(mixed, row));
+        for (row, labels) in mixed.labels.chunks_exact(mix::LABELS_PER_SAMPLE).enumerate() {
+            let (plain, blended) = (pixels(alone, row), pixels(mixed, row));
             if row >= mixed.samples {
-                assert_eq!(labels, [IGNORED_LABEL; mix::LABELS]);
-                assert!(now.iter().all(|value| value.to_bits() == 0));
+                assert_eq!(labels, [IGNORED_LABEL; mix::LABELS_PER_SAMPLE]);
+                assert!(blended.iter().all(|value| value.to_bits() == 0));
                 continue;
             }
-            let before = (row + alone.samples - 1) % alone.samples;
-            let share = labels[2] as f32 / mix::WHOLE as f32;
-            let other = if labels[2] > 0 { before } else { row };
+            let previous = (row + alone.samples - 1) % alone.samples;
+            let share = labels[2] as f32 / mix::FULL_SHARE as f32;
+            let other = if labels[2] > 0 { previous } else { row };
             assert_eq!(labels[..2], [alone.labels[row], alone.labels[other]]);
-            for ((now, own), other) in now.iter().zip(&own).zip(pixels(alone, before)) {
-                assert!((now - (own * (1.0 - share) + other * share)).abs() < 1e-6);
+            for ((blended, plain), other) in blended.iter().zip(&plain).zip(pixels(alone, previous)) {
+                assert!((blended - (plain * (1.0 - share) + other * share)).abs() < 1e-6);
             }
-            changed += usize::from(now != own);
+            changed += usize::from(blended != plain);
         }
     }
     assert!(changed > 50, "{changed} of 58 samples are mixed");
 }
 
 #[test]
-fn resuming_reads_nothing_that_was_read() {
+fn resuming_skips_delivered_samples() {
     let dataset = Arc::new(Counting::new(20));
     let settings = LoaderConfig { start: Position { epoch: 4, batch: 3 }, epochs: Some(5), ..config(5) };
     let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
@@ -450,30 +448,29 @@ fn resuming_reads_nothing_that_was_read() {
     assert_eq!(dataset.reads.load(Ordering::Relaxed), 5);
 }
 
-/// Back-pressure: without a consumer the workers fill the slots and no more; the same buffers circulate for
-/// ever.
+/// Back-pressure: without a consumer the workers fill only the slots; the same buffers circulate.
 #[test]
-fn memory_is_what_the_slots_hold() {
+fn memory_is_bounded_by_the_slots() {
     let dataset = Arc::new(Counting::new(64));
     let settings = LoaderConfig { workers: 3, slots: 4, ..config(8) };
     let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
-    let bytes = loader.bytes();
+    let bytes = loader.memory_bytes();
     assert_eq!(bytes, 4 * (8 * 60 * 4 + 63 + 8 * 8 + 63) + 4 * 64);
-    let mut places = HashSet::new();
+    let mut pointers = HashSet::new();
     for _ in 0..40 {
         let buffer = loader.next().unwrap().unwrap();
-        places.insert((
+        pointers.insert((
             buffer.images.as_ptr() as usize,
             buffer.labels.as_ptr() as usize,
             buffer.indices.as_ptr() as usize,
         ));
         loader.recycle(buffer);
     }
-    assert!(places.len() <= 4, "{places:?}");
+    assert!(pointers.len() <= 4, "{pointers:?}");
     let held: Vec<BatchBuffer> = (0..4).map(|_| loader.next().unwrap().unwrap()).collect();
     assert_eq!(dataset.reads.load(Ordering::Relaxed), 44 * 8);
     let error = loader.next().unwrap_err();
-    assert!(matches!(error, LoaderError::Withheld { slots: 4 }), "{error}");
+    assert!(matches!(error, LoaderError::NoFreeBuffer { slots: 4 }), "{error}");
     for buffer in held {
         loader.recycle(buffer);
     }
@@ -481,7 +478,7 @@ fn memory_is_what_the_slots_hold() {
 }
 
 #[test]
-fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
+fn rejects_replaced_buffers() {
     let mut one = loader(8, LoaderConfig { order: Order::Sequential, slots: 1, ..config(2) });
     let mut two = loader(8, LoaderConfig { slots: 1, ..config(4) });
     one.recycle(two.next().unwrap().unwrap());
@@ -491,20 +488,20 @@ fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
     one.recycle(buffer);
     assert_eq!(
         one.next().unwrap_err().to_string(),
-        "batch 1 of epoch 0: a batch buffer was recycled with 0 bytes of images, expected 480, or other \
-         labels; recycle buffers as they were lent"
+        "batch 1 of epoch 0: recycled batch buffer has 0 bytes of images, expected 480, or another number of \
+         labels"
     );
 }
 
 #[test]
-fn more_memory_than_there_is_is_an_error() {
+fn rejects_buffers_larger_than_memory() {
     let settings = LoaderConfig { last: LastBatch::Keep, ..config(1 << 50) };
     let error = Loader::new(Arc::new(Counting::new(10)), settings).unwrap_err();
     assert!(matches!(error, LoaderError::Memory { .. }), "{error}");
 }
 
 #[test]
-fn an_error_reaches_the_consumer_after_the_batches_before_it() {
+fn delivers_earlier_batches_before_an_error() {
     for (workers, shape) in [(1, None), (4, None), (1, Some([3, 6, 7])), (4, Some([3, 6, 7]))] {
         let dataset = Counting { fail_at: Some(13), ..Counting::new(40) };
         let settings = LoaderConfig { order: Order::Sequential, shape, workers, slots: 6, ..config(4) };
@@ -512,14 +509,14 @@ fn an_error_reaches_the_consumer_after_the_batches_before_it() {
         assert_eq!(all(&mut loader, 3).last().unwrap().index, 2);
         assert_eq!(
             loader.next().unwrap_err().to_string(),
-            "batch 3 of epoch 0: `counting` has no sample 13: it has 40, counted from 0"
+            "batch 3 of epoch 0: sample 13 is out of range: `counting` has 40 samples"
         );
         assert!(matches!(loader.next(), Err(LoaderError::Stopped)));
     }
 }
 
 #[test]
-fn a_panic_reaches_the_consumer() {
+fn reports_worker_panics() {
     for (workers, shape) in [(1, None), (3, None), (3, Some([3, 6, 7]))] {
         let dataset = Counting { panic_at: Some(5), ..Counting::new(40) };
         let settings = LoaderConfig { order: Order::Sequential, shape, workers, ..config(4) };
@@ -527,12 +524,12 @@ fn a_panic_reaches_the_consumer() {
         all(&mut loader, 1);
         let error = loader.next().unwrap_err().to_string();
         assert!(error.starts_with("batch 1 of epoch 0: a loader thread panicked: "), "{error}");
-        assert!(error.contains("sample 5 is cursed"), "{error}");
+        assert!(error.contains("sample 5 panics"), "{error}");
     }
 }
 
 #[test]
-fn a_label_out_of_range_is_an_error() {
+fn rejects_labels_out_of_range() {
     let dataset = Counting { classes: 3, ..Counting::new(40) };
     let settings = LoaderConfig { order: Order::Sequential, ..config(4) };
     let error = Loader::new(Arc::new(dataset), settings).unwrap().next().unwrap_err().to_string();
@@ -540,7 +537,7 @@ fn a_label_out_of_range_is_an_error() {
 }
 
 #[test]
-fn dropping_ends_the_workers_wherever_they_are() {
+fn dropping_the_loader_ends_its_workers() {
     for slots in [1, 3] {
         for taken in 0..3 {
             let dataset = Arc::new(Counting::new(64));
@@ -554,34 +551,30 @@ fn dropping_ends_the_workers_wherever_they_are() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_the_key() {
-    let refuse =
+fn rejects_invalid_config_by_key() {
+    let error =
         |settings: LoaderConfig| Loader::new(Arc::new(Counting::new(10)), settings).unwrap_err().to_string();
     for (settings, message) in [
-        (config(0), "batch_size: is 0, but must be at least 1"),
-        (LoaderConfig { workers: 0, ..config(1) }, "workers: is 0, but must be at least 1"),
-        (LoaderConfig { slots: 0, ..config(1) }, "slots: is 0, but must be at least 1"),
-        (
-            config(11),
-            "batch_size: is 11, but `counting` has only 10 samples, so that no batch would be whole; set at \
-             most 10",
-        ),
+        (config(0), "batch_size: is 0, expected at least 1"),
+        (LoaderConfig { workers: 0, ..config(1) }, "workers: is 0, expected at least 1"),
+        (LoaderConfig { slots: 0, ..config(1) }, "slots: is 0, expected at least 1"),
+        (config(11), "batch_size: is 11, but `counting` has only 10 samples; set at most 10"),
         (
             LoaderConfig { normalisation: Some(Normalisation::unit(1)), ..config(1) },
-            "normalisation: must have a mean and a deviation above 0 for each of the 3 channels of \
+            "normalisation: must have a mean and a positive deviation for each of the 3 channels of \
              `counting`",
         ),
         (
             LoaderConfig { augment: Augment { shift: 4, ..Augment::default() }, ..config(1) },
-            "augment: is a shift of up to 4 pixels, but an image has 4×5; set less than 4",
+            "augment: shift is 4 pixels, but images are 4×5; set less than 4",
         ),
         (
             LoaderConfig { augment: Augment { rotation: 181.0, ..Augment::default() }, ..config(1) },
-            "augment: is a rotation by up to 181 degrees, but must be from 0 to 180",
+            "augment: rotation is 181 degrees, expected 0 to 180",
         ),
         (
             LoaderConfig { augment: Augment { zoom: Some([2.0, 1.0]), ..Augment::default() }, ..config(1) },
-            "augment: is a zoom from 2 to 1; set a smallest and a largest factor from 0.0625 to 16",
+            "augment: zoom is [2, 1]; expected a minimum and a maximum between 0.0625 and 16",
         ),
         (
             LoaderConfig {
@@ -592,7 +585,7 @@ fn what_cannot_work_is_refused_with_the_key() {
                 },
                 ..config(1)
             },
-            "augment: has a random crop of the resized image and one that is resized; set one of the two",
+            "augment: random_crop and resized_crop are mutually exclusive",
         ),
         (
             LoaderConfig {
@@ -602,12 +595,12 @@ fn what_cannot_work_is_refused_with_the_key() {
                 },
                 ..config(1)
             },
-            "augment: changes colours by brightness 0, contrast 0, saturation 0 and hue 0.6; set the first \
-             three from 0 to 16, hue from 0 to 0.5",
+            "augment: colour has brightness 0, contrast 0, saturation 0 and hue 0.6; expected 0 to 16 for \
+             the first three, 0 to 0.5 for hue",
         ),
         (
             LoaderConfig { mix: Mix { cutmix: -1.0, ..Mix::default() }, ..config(1) },
-            "mix: has cutmix -1; set 0 or a number above it, up to 10000",
+            "mix: cutmix is -1, expected 0 to 10000",
         ),
         (
             LoaderConfig {
@@ -615,8 +608,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { cutout: 2, ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.cutout fills parts of an image with the mean, which is not a pixel \
-             value; leave cutout off, or set element to f32, bf16 or f16",
+            "element: is u8, but augment.cutout blanks pixels with the mean, which bytes cannot represent; \
+             turn cutout off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig {
@@ -624,8 +617,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { rotation: 5.0, ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.rotation fills parts of an image with the mean, which is not a \
-             pixel value; leave rotation off, or set element to f32, bf16 or f16",
+            "element: is u8, but augment.rotation blanks pixels with the mean, which bytes cannot represent; \
+             turn rotation off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig {
@@ -633,12 +626,12 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { zoom: Some([0.9, 1.1]), ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.zoom fills parts of an image with the mean, which is not a pixel \
-             value; leave zoom off, or set element to f32, bf16 or f16",
+            "element: is u8, but augment.zoom blanks pixels with the mean, which bytes cannot represent; \
+             turn zoom off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig { element: Element::U8, mix: Mix { mixup: 0.2, ..Mix::default() }, ..config(1) },
-            "element: is u8, but mix works on normalised images, not on bytes; leave mix off, or set element \
+            "element: is u8, but mix needs normalised images; turn mix off, or set element \
              to f32, bf16 or f16",
         ),
         (
@@ -647,16 +640,16 @@ fn what_cannot_work_is_refused_with_the_key() {
         ),
         (
             LoaderConfig { start: Position { epoch: 0, batch: 6 }, ..config(2) },
-            "start: is batch 6 of an epoch, but an epoch has 5",
+            "start: is batch 6 of an epoch of 5 batches",
         ),
     ] {
-        assert_eq!(refuse(settings), message);
+        assert_eq!(error(settings), message);
     }
 }
 
-/// The real thing: an epoch of the 10,000 test digits.
+/// An epoch of the 10,000 test digits.
 #[test]
-fn digits_come_through_whole() {
+fn loads_the_mnist_test_set() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let dataset: Arc<dyn Dataset> =
         open("mnist", &root, Split::Test, &OpenOptions::default()).unwrap().into();
@@ -671,6 +664,6 @@ fn digits_come_through_whole() {
     }
     assert_eq!(samples, 10_000);
     assert_eq!(classes, [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]);
-    // The test digits are a little brighter than the training digits, whose mean becomes 0.
+    // The test digits are slightly brighter than the training digits, whose mean becomes 0.
     assert!((sum / 7_840_000.0 - 0.006).abs() < 0.002, "{}", sum / 7_840_000.0);
 }

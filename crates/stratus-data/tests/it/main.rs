@@ -1,4 +1,4 @@
-//! Data sets, the loader and the stores behind them, through the crate's public interface.
+//! Tests of data sets, the loader and remote stores through the public interface of the crate.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

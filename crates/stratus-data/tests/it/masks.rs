@@ -1,5 +1,5 @@
-//! Masks through the loader: they show the same part as their images, moved alike; bad ones are found;
-//! nothing depends on the workers.
+//! Masks through the loader: they stay aligned with their images, damaged ones are detected, and nothing
+//! depends on the workers.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use stratus_data::{
 };
 
 const CLASSES: usize = 4;
-/// Classes of a block; the last belongs to none.
+/// The classes of blocks; the last is ignored.
 const BLOCKS: [u8; 5] = [0, 1, 2, 3, IGNORED_PIXEL];
 const CHANNELS: usize = 3;
 
-/// What is wrong with a mask.
+/// The defect of a mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wrong {
+enum MaskDefect {
     Size,
     Class,
     Missing,
 }
 
-/// Pictures of large blocks, every one of another size and orientation, whose colour tells the class.
+/// Images of large blocks with varying sizes and orientations, whose colour encodes the class.
 struct Blocks {
     len: usize,
-    /// Height and width of the first picture; the others grow.
+    /// Height and width of the first image; the others grow.
     size: [usize; 2],
-    /// Whether all have the same size and are upright.
+    /// True if all images have the same size and are upright.
     alike: bool,
-    wrong: Option<(usize, Wrong)>,
+    defect: Option<(usize, MaskDefect)>,
 }
 
 impl Blocks {
     fn new(len: usize, size: [usize; 2]) -> Self {
-        Self { len, size, alike: false, wrong: None }
+        Self { len, size, alike: false, defect: None }
     }
 
     fn size_of(&self, index: usize) -> [usize; 2] {
@@ -70,7 +70,7 @@ impl Dataset for Blocks {
     fn label(&self, _: usize) -> Result<u32, DataError> {
         Ok(IGNORED)
     }
-    fn masks(&self) -> bool {
+    fn has_masks(&self) -> bool {
         true
     }
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
@@ -78,27 +78,27 @@ impl Dataset for Blocks {
         scratch.mask.clear();
         scratch.decoded.clear();
         for at in 0..height * width {
-            // Three blocks along either side.
+            // Three blocks along each side.
             let (block_row, block_column) = (at / width * 3 / height, at % width * 3 / width);
             let class = BLOCKS[(block_row * 2 + block_column + index) % BLOCKS.len()];
             scratch.mask.push(class);
             scratch.decoded.extend((0..CHANNELS).map(|channel| colour(class, channel)));
         }
-        let wrong = self.wrong.filter(|(wrong, _)| *wrong == index).map(|(_, wrong)| wrong);
-        match wrong {
-            Some(Wrong::Size) => scratch.mask.truncate(height * width - 1),
-            Some(Wrong::Class) => scratch.mask[height * width / 2] = CLASSES as u8,
-            Some(Wrong::Missing) | None => {}
+        let defect = self.defect.filter(|(defect, _)| *defect == index).map(|(_, defect)| defect);
+        match defect {
+            Some(MaskDefect::Size) => scratch.mask.truncate(height * width - 1),
+            Some(MaskDefect::Class) => scratch.mask[height * width / 2] = CLASSES as u8,
+            Some(MaskDefect::Missing) | None => {}
         }
         let exif = if self.alike { 1 } else { index % 8 + 1 };
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [CHANNELS, height, width],
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Interleaved,
             orientation: Orientation::from_exif(exif as u16),
             label: IGNORED,
-            mask: (wrong != Some(Wrong::Missing)).then_some(&scratch.mask),
+            mask: (defect != Some(MaskDefect::Missing)).then_some(&scratch.mask),
         })
     }
     fn normalisation(&self) -> Normalisation {
@@ -120,8 +120,8 @@ fn config(batch_size: usize) -> LoaderConfig {
     }
 }
 
-/// Every change there is, but for the part at a random place, which takes the place of one that is resized.
-fn everything() -> Augment {
+/// All augmentations, except the random crop without resizing, which excludes the resized one.
+fn all_augmentations() -> Augment {
     Augment {
         shift: 3,
         flip: true,
@@ -144,11 +144,11 @@ fn all(set: Blocks, config: LoaderConfig) -> Vec<BatchBuffer> {
     batches
 }
 
-/// Image and mask agree at every pixel of a batch that is not near the border of a block or of the image,
-/// beyond which another block may begin: a border is blurred in the image, and sharp in the mask. Returns how
-/// many were compared, and how many were blank though they have a class.
+/// Checks that image and mask agree at every pixel of a batch, except near the borders of blocks and of the
+/// image, which are blurred in the image. Returns the numbers of compared pixels, and of blank pixels with a
+/// class.
 fn compare(batch: &BatchBuffer, [_, height, width]: [usize; 3]) -> (usize, usize) {
-    const NEAR: usize = 3;
+    const MARGIN: usize = 3;
     let (mut compared, mut blank) = (0, 0);
     let pixels = batch.images.elements::<f32>();
     let plane = height * width;
@@ -156,12 +156,13 @@ fn compare(batch: &BatchBuffer, [_, height, width]: [usize; 3]) -> (usize, usize
         let labels = &batch.labels[sample * plane..][..plane];
         for at in 0..plane {
             let (y, x) = (at / width, at % width);
-            let inside = (NEAR..height - NEAR).contains(&y) && (NEAR..width - NEAR).contains(&x);
+            let inside = (MARGIN..height - MARGIN).contains(&y) && (MARGIN..width - MARGIN).contains(&x);
             if !inside {
                 continue;
             }
-            let mut near = (y - NEAR..=y + NEAR).flat_map(|y| (x - NEAR..=x + NEAR).map(move |x| (y, x)));
-            let even = near.all(|(y, x)| labels[y * width + x] == labels[at]);
+            let mut neighbours =
+                (y - MARGIN..=y + MARGIN).flat_map(|y| (x - MARGIN..=x + MARGIN).map(move |x| (y, x)));
+            let even = neighbours.all(|(y, x)| labels[y * width + x] == labels[at]);
             let pixel = &pixels[(sample * plane + at) * CHANNELS..][..CHANNELS];
             if !even || labels[at] == IGNORED_LABEL {
                 continue;
@@ -175,7 +176,7 @@ fn compare(batch: &BatchBuffer, [_, height, width]: [usize; 3]) -> (usize, usize
                 let expected = f32::from(colour(labels[at] as u8, channel));
                 assert!(
                     (value * 255.0 - expected).abs() < 1.5,
-                    "sample {} of epoch {}, pixel ({y}, {x}, {channel}): {} beside class {}",
+                    "sample {} of epoch {}, pixel ({y}, {x}, {channel}): {} for class {}",
                     batch.indices[sample],
                     batch.epoch,
                     value * 255.0,
@@ -188,7 +189,7 @@ fn compare(batch: &BatchBuffer, [_, height, width]: [usize; 3]) -> (usize, usize
 }
 
 #[test]
-fn labels_are_the_classes_of_the_pixels() {
+fn labels_are_pixel_classes() {
     let set = Blocks { alike: true, ..Blocks::new(3, [36, 30]) };
     let mut scratch = Scratch::default();
     let expected: Vec<i32> = (0..3)
@@ -201,7 +202,7 @@ fn labels_are_the_classes_of_the_pixels() {
     assert_eq!(batches.len(), 2);
     for batch in &batches {
         assert_eq!(batch.labels[..expected.len()], expected);
-        // The fourth row holds no sample.
+        // The fourth row has no sample.
         assert_eq!(batch.samples, 3);
         assert_eq!(batch.labels[expected.len()..], vec![IGNORED_LABEL; 36 * 30]);
         let (compared, blank) = compare(batch, [CHANNELS, 36, 30]);
@@ -210,17 +211,17 @@ fn labels_are_the_classes_of_the_pixels() {
 }
 
 #[test]
-fn masks_count_among_the_bytes() {
+fn memory_includes_masks() {
     let loader = Loader::new(Arc::new(Blocks::new(8, [36, 30])), config(2)).unwrap();
     assert_eq!(loader.label_len(), 36 * 30);
     let buffer = 2 * 36 * 30 * (CHANNELS * 4 + 4) + 2 * 4 + 2 * 63;
-    assert_eq!(loader.bytes(), (3 * buffer + 4 * 8) as u64);
+    assert_eq!(loader.memory_bytes(), (3 * buffer + 4 * 8) as u64);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn images_and_masks_show_the_same(
+    fn images_and_masks_stay_aligned(
         size in [20usize..90, 20usize..90],
         switches in any::<[bool; 4]>(),
         rotation in prop_oneof![Just(0.0), 0.0..180.0],
@@ -228,12 +229,12 @@ proptest! {
         shift in 0u16..12,
         seed in any::<u64>(),
     ) {
-        let [flip, crop, grown, zoomed] = switches;
-        // A part that is not much enlarged, as a border is then blurred far.
+        let [flip, crop, resized, zoomed] = switches;
+        // A crop that is not enlarged much, because enlarging blurs the borders.
         let resized_crop = crop.then_some(ResizedCrop { scale: [0.3, 1.0], ..ResizedCrop::default() });
         let config = LoaderConfig {
             seed,
-            resize: grown.then_some(48),
+            resize: resized.then_some(48),
             augment: Augment {
                 shift,
                 flip,
@@ -244,8 +245,7 @@ proptest! {
                 zoom: zoomed.then_some([0.7, 1.4]),
                 ..Augment::default()
             },
-            // So many that enough of them have pixels that are even all around, however they are turned and
-            // shifted.
+            // Enough images that some pixels are far from borders for every rotation and shift.
             epochs: Some(4),
             ..config(8)
         };
@@ -261,10 +261,10 @@ proptest! {
     }
 }
 
-/// Images of the batch's size are not interpolated: every pixel has its block's colour, also beside a
+/// Images of the batch's size are not interpolated: every pixel has the colour of its block, even next to a
 /// reflecting edge.
 #[test]
-fn images_and_masks_are_mirrored_in_the_same_edge() {
+fn images_and_masks_reflect_at_the_same_edge() {
     let augment = Augment { shift: 14, padding: Padding::Reflect, flip: true, ..Augment::default() };
     let (mut compared, mut uncovered) = (0, 0);
     let set = || Blocks { alike: true, ..Blocks::new(16, [36, 30]) };
@@ -278,7 +278,7 @@ fn images_and_masks_are_mirrored_in_the_same_edge() {
             compared += 1;
             for (channel, value) in pixel.iter().enumerate() {
                 let expected = f32::from(colour(label as u8, channel));
-                assert!((value * 255.0 - expected).abs() < 0.01, "{} beside class {label}", value * 255.0);
+                assert!((value * 255.0 - expected).abs() < 0.01, "{} for class {label}", value * 255.0);
             }
         }
     }
@@ -286,14 +286,14 @@ fn images_and_masks_are_mirrored_in_the_same_edge() {
     let zero = all(set(), LoaderConfig { augment: zero, epochs: Some(4), ..config(8) });
     let ignored =
         zero.iter().flat_map(|batch| batch.labels.iter()).filter(|&&label| label == IGNORED_LABEL).count();
-    // What remains without a class are blocks that have none.
+    // The remaining ignored pixels are ignored blocks.
     assert!(compared > 40_000 && 2 * uncovered < ignored, "{compared} {uncovered} {ignored}");
 }
 
 #[test]
-fn workers_and_resuming_change_nothing() {
-    let random_crop = Augment { resized_crop: None, random_crop: true, ..everything() };
-    for (augment, resize) in [(everything(), None), (random_crop, Some(40))] {
+fn masks_do_not_depend_on_workers_or_resuming() {
+    let random_crop = Augment { resized_crop: None, random_crop: true, ..all_augmentations() };
+    for (augment, resize) in [(all_augmentations(), None), (random_crop, Some(40))] {
         let config = LoaderConfig { augment, resize, epochs: Some(3), ..config(4) };
         let contents = |batches: &[BatchBuffer]| {
             let content =
@@ -317,28 +317,24 @@ fn workers_and_resuming_change_nothing() {
 }
 
 #[test]
-fn samples_with_masks_cannot_be_mixed() {
+fn rejects_mixing_of_masks() {
     let mix = Mix { mixup: 0.2, ..Mix::default() };
     let error =
         Loader::new(Arc::new(Blocks::new(4, [50, 40])), LoaderConfig { mix, ..config(4) }).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "mix: is on, but `blocks` has a class for every pixel; only samples of one class can be mixed"
+        "mix: is on, but `blocks` has masks; only samples with a single class can be mixed"
     );
 }
 
 #[test]
-fn bad_masks_are_errors_or_rows_without_a_sample() {
-    for (wrong, problem) in [
-        (Wrong::Size, "its mask has 2375 pixels, but its image 54×44"),
-        (
-            Wrong::Class,
-            "a pixel of its mask has class 4, but classes go from 0 to 3, and 255 is for no \
-                        class",
-        ),
-        (Wrong::Missing, "it has no mask"),
+fn damaged_masks_are_errors_or_skipped_rows() {
+    for (defect, problem) in [
+        (MaskDefect::Size, "the mask has 2375 pixels, but the image is 54×44"),
+        (MaskDefect::Class, "the mask has class 4, but classes go from 0 to 3, and 255 is ignored"),
+        (MaskDefect::Missing, "the mask is missing"),
     ] {
-        let set = || Blocks { wrong: Some((2, wrong)), ..Blocks::new(4, [52, 38]) };
+        let set = || Blocks { defect: Some((2, defect)), ..Blocks::new(4, [52, 38]) };
         let config = LoaderConfig { order: Order::Sequential, epochs: Some(1), ..config(4) };
         let mut loader = Loader::new(Arc::new(set()), config.clone()).unwrap();
         assert_eq!(
@@ -348,7 +344,7 @@ fn bad_masks_are_errors_or_rows_without_a_sample() {
                  \"skip\" to train without it"
             )
         );
-        let mut loader = Loader::new(Arc::new(set()), LoaderConfig { skip_bad: true, ..config }).unwrap();
+        let mut loader = Loader::new(Arc::new(set()), LoaderConfig { skip_damaged: true, ..config }).unwrap();
         let batch = loader.next().unwrap().unwrap();
         assert_eq!(loader.skipped().into_iter().collect::<Vec<_>>(), [(2, problem.to_owned())]);
         let plane = 36 * 30;

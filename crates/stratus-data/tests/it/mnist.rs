@@ -1,4 +1,4 @@
-//! MNIST: the files of this repository, and small files that the tests make.
+//! MNIST: the files of this repository, and small generated files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,9 @@ fn message(images: &[u8], labels: &[u8]) -> String {
     message.split_inclusive(' ').map(|word| word.rsplit('/').next().unwrap()).collect()
 }
 
-/// The published digits: counts, first labels and class frequencies as in the literature.
+/// Counts, first labels and class frequencies of the published digits, as in the literature.
 #[test]
-fn the_published_digits_are_read() {
+fn reads_the_published_digits() {
     let train = open("mnist", &repository_files(), Split::Train, &OpenOptions::default()).unwrap();
     assert_eq!(
         (train.name(), train.len(), train.classes(), train.sample_shape()),
@@ -44,10 +44,10 @@ fn the_published_digits_are_read() {
     );
     assert_eq!((0..6).map(|i| train.label(i).unwrap()).collect::<Vec<_>>(), [5, 0, 4, 1, 9, 2]);
     assert_eq!(
-        stats::survey(train.as_ref(), 2).unwrap().samples_per_class,
+        stats::compute_stats(train.as_ref(), 2).unwrap().samples_per_class,
         [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     );
-    let measured = stats::survey(train.as_ref(), 3).unwrap().channels.unwrap();
+    let measured = stats::compute_stats(train.as_ref(), 3).unwrap().channels.unwrap();
     let usual = train.normalisation();
     assert!((measured.mean[0] - usual.mean[0]).abs() < 5e-5, "{measured:?}");
     assert!((measured.std[0] - usual.std[0]).abs() < 5e-5, "{measured:?}");
@@ -56,7 +56,7 @@ fn the_published_digits_are_read() {
     assert_eq!((first.pixels.len(), first.label), (784, 5));
     assert_eq!(first.pixels[5 * 28 + 12..5 * 28 + 18], [3, 18, 18, 18, 126, 136]);
     let error = train.read(60_000, &mut scratch).unwrap_err();
-    assert_eq!(error.to_string(), "`mnist` has no sample 60000: it has 60000, counted from 0");
+    assert_eq!(error.to_string(), "sample 60000 is out of range: `mnist` has 60000 samples");
     assert_eq!(train.resident_bytes(), 60_000 * 785);
 
     for split in [Split::Validation, Split::Test] {
@@ -67,17 +67,14 @@ fn the_published_digits_are_read() {
 }
 
 #[test]
-fn other_content_is_refused_unless_it_is_meant() {
+fn rejects_other_content_unless_verification_is_off() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     fs::write(root.join("t10k-images-idx3-ubyte"), idx(&[1, 2, 2], &[1, 2, 3, 4])).unwrap();
     fs::copy(repository_files().join("t10k-labels-idx1-ubyte.gz"), root.join("t10k-labels-idx1-ubyte.gz"))
         .unwrap();
     let error = Mnist::open(root, Split::Test, &OpenOptions::default()).unwrap_err().to_string();
-    assert!(
-        error.contains("t10k-images-idx3-ubyte: the content is not the one published for `mnist`"),
-        "{error}"
-    );
+    assert!(error.contains("t10k-images-idx3-ubyte: not the file published for `mnist`"), "{error}");
     assert!(error.contains("data.verify = false"), "{error}");
     fs::write(root.join("t10k-labels-idx1-ubyte"), idx(&[1], &[9])).unwrap();
     let other = Mnist::open(root, Split::Test, &any()).unwrap();
@@ -85,37 +82,36 @@ fn other_content_is_refused_unless_it_is_meant() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_told() {
+fn reports_mismatched_files() {
     assert_eq!(
         message(&idx(&[2, 1, 1], &[1, 2]), &idx(&[3], &[0, 1, 2])),
-        "train-images-idx3-ubyte holds 2 images but train-labels-idx1-ubyte holds 3 labels; \
-         both must come from the same split of the same data set"
+        "train-images-idx3-ubyte holds 2 images, but train-labels-idx1-ubyte holds 3 labels; \
+         both must belong to the same split of the same data set"
     );
     assert_eq!(
         message(&idx(&[2, 1, 1], &[1, 2]), &idx(&[2], &[0, 10])),
         "train-labels-idx1-ubyte: sample 1 has label 10, but labels go from 0 to 9; \
-         the file is damaged or not of this data set"
+         the file is damaged or belongs to another data set"
     );
     for dimensions in [[0, 28, 28], [0, 0, 0]] {
         assert_eq!(
             message(&idx(&dimensions, &[]), &idx(&[0], &[])),
-            "train-images-idx3-ubyte: no samples; a data set needs at least one"
+            "train-images-idx3-ubyte: no samples; expected at least one"
         );
     }
     assert_eq!(
         message(&idx(&[2], &[0, 1]), &idx(&[2], &[0, 1])),
-        "train-images-idx3-ubyte: has 1 dimensions, expected 3; check that images and labels are not \
-         exchanged"
+        "train-images-idx3-ubyte: has 1 dimensions, expected 3; check that images and labels are not swapped"
     );
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn reports_a_missing_file() {
     let directory = tempfile::tempdir().unwrap();
     let error = Mnist::open(directory.path(), Split::Validation, &any()).unwrap_err().to_string();
     assert_eq!(
         error.strip_prefix(&directory.path().display().to_string()).unwrap(),
-        ": neither `t10k-images-idx3-ubyte` nor `t10k-images-idx3-ubyte.gz` is there, and the validation \
-         split of `mnist` needs it; name the directory that holds the files, or fetch `mnist` into this one"
+        ": neither `t10k-images-idx3-ubyte` nor `t10k-images-idx3-ubyte.gz` found, which the validation \
+         split of `mnist` needs; pass the folder of the files, or fetch `mnist` into this one"
     );
 }

@@ -1,5 +1,4 @@
-//! The order of samples that lie in groups: windows of groups, every sample once, the same whatever the
-//! workers and wherever resumed.
+//! The order of samples in groups: windows of groups, every sample once, independent of workers and resuming.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -11,14 +10,13 @@ use stratus_data::{
     PixelOrder, Position, Sample, Scratch,
 };
 
-/// Groups of 3, 5, 3, 5, … samples that note what is expected of them, and refuse what is read and was not
-/// announced.
+/// Groups of 3, 5, 3, 5, … samples that record announcements and reject reads that were not announced.
 struct Grouped {
     firsts: Vec<u32>,
     len: usize,
     window: usize,
-    /// What was announced: the groups being read, and those behind them.
-    told: Mutex<Vec<(Vec<u32>, Vec<u32>)>>,
+    /// The announcements: the groups being read, and the next ones.
+    announced: Mutex<Vec<(Vec<u32>, Vec<u32>)>>,
 }
 
 impl Grouped {
@@ -29,7 +27,7 @@ impl Grouped {
             firsts.push(len);
             len += 3 + 2 * (group as u32 % 2);
         }
-        Self { firsts, len: len as usize, window, told: Mutex::new(Vec::new()) }
+        Self { firsts, len: len as usize, window, announced: Mutex::new(Vec::new()) }
     }
 
     fn group_of(&self, sample: u32) -> u32 {
@@ -59,21 +57,24 @@ impl Dataset for Grouped {
         Ok(index as u32 % 2)
     }
     fn groups(&self) -> Option<Groups<'_>> {
-        Some(Groups { firsts: &self.firsts, window: self.window })
+        Some(Groups { starts: &self.firsts, window: self.window })
     }
-    fn expect(&self, now: &[u32], next: &[u32]) {
-        self.told.lock().unwrap().push((now.to_vec(), next.to_vec()));
+    fn announce_groups(&self, now: &[u32], next: &[u32]) {
+        self.announced.lock().unwrap().push((now.to_vec(), next.to_vec()));
     }
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         let group = self.group_of(index as u32);
-        let told = self.told.lock().unwrap();
-        assert!(told.last().unwrap().0.contains(&group), "group {group} was not announced: {told:?}");
-        drop(told);
+        let announced = self.announced.lock().unwrap();
+        assert!(
+            announced.last().unwrap().0.contains(&group),
+            "group {group} was not announced: {announced:?}"
+        );
+        drop(announced);
         scratch.decoded = vec![index as u8, (index >> 8) as u8];
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [1, 1, 2],
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,
@@ -103,38 +104,38 @@ fn batches(set: &Arc<Grouped>, config: LoaderConfig) -> Vec<BatchBuffer> {
 }
 
 fn epochs(batches: &[BatchBuffer]) -> [Vec<u32>; 3] {
-    let of = |epoch| {
+    let indices_of = |epoch| {
         batches.iter().filter(|batch| batch.epoch == epoch).flat_map(|batch| batch.indices.clone()).collect()
     };
-    [of(0), of(1), of(2)]
+    [indices_of(0), indices_of(1), indices_of(2)]
 }
 
 #[test]
-fn every_sample_comes_once_an_epoch_and_windows_one_after_the_other() {
+fn visits_every_sample_once_window_by_window() {
     for (groups, window) in [(11, 3), (12, 4), (5, 100), (7, 1)] {
         let set = Arc::new(Grouped::new(groups, window));
         let epochs = epochs(&batches(&set, config(7)));
         for (epoch, order) in epochs.iter().enumerate() {
             assert_eq!(order.iter().collect::<HashSet<_>>().len(), set.len);
-            // Cut at the windows' ends, each part is all samples of so many groups; the first epoch's begin
-            // narrow.
-            let (mut at, mut seen) = (0, HashSet::new());
-            while at < order.len() {
-                let narrow = epoch == 0 && window < groups;
-                let window = if narrow { window.min(seen.len().max(1)) } else { window };
-                let mut together = HashSet::new();
-                let mut end = at;
+            // Each window contains all samples of its groups; the first epoch begins with small windows.
+            let (mut start, mut seen) = (0, HashSet::new());
+            while start < order.len() {
+                let is_growing = epoch == 0 && window < groups;
+                let window = if is_growing { window.min(seen.len().max(1)) } else { window };
+                let mut groups_of_window = HashSet::new();
+                let mut end = start;
                 while end < order.len()
-                    && (together.len() < window || together.contains(&set.group_of(order[end])))
+                    && (groups_of_window.len() < window
+                        || groups_of_window.contains(&set.group_of(order[end])))
                 {
-                    together.insert(set.group_of(order[end]));
+                    groups_of_window.insert(set.group_of(order[end]));
                     end += 1;
                 }
-                let all: usize = together.iter().map(|&group| set.samples(group).len()).sum();
-                assert_eq!(end - at, all);
-                assert!(together.len() == window || end == order.len());
-                assert!(together.iter().all(|&group| seen.insert(group)));
-                at = end;
+                let all: usize = groups_of_window.iter().map(|&group| set.samples(group).len()).sum();
+                assert_eq!(end - start, all);
+                assert!(groups_of_window.len() == window || end == order.len());
+                assert!(groups_of_window.iter().all(|&group| seen.insert(group)));
+                start = end;
             }
         }
         assert_ne!(epochs[0], epochs[1]);
@@ -143,14 +144,14 @@ fn every_sample_comes_once_an_epoch_and_windows_one_after_the_other() {
 }
 
 #[test]
-fn samples_of_a_window_are_mixed_and_groups_come_in_a_new_order() {
+fn shuffles_groups_and_samples_within_windows() {
     let set = Arc::new(Grouped::new(40, 8));
     let epochs = epochs(&batches(&set, config(16)));
     let changes =
         |order: &[u32]| order.windows(2).filter(|two| set.group_of(two[0]) != set.group_of(two[1])).count();
-    // Of neighbours in a window of eight groups hardly any are of one group.
+    // Neighbours in a window of eight groups rarely belong to the same group.
     assert!(changes(&epochs[1]) > set.len * 3 / 4);
-    // The first eight groups of a run come one, one, two and four at a time.
+    // The first windows of a run have one, one, two and four groups.
     assert!(changes(&epochs[0]) > set.len * 5 / 8 && changes(&epochs[0]) < changes(&epochs[1]));
     let firsts: HashSet<Vec<u32>> = epochs
         .iter()
@@ -165,7 +166,7 @@ fn samples_of_a_window_are_mixed_and_groups_come_in_a_new_order() {
 }
 
 #[test]
-fn workers_and_resuming_anywhere_change_nothing() {
+fn order_does_not_depend_on_workers_or_resuming() {
     let set = Arc::new(Grouped::new(11, 3));
     let whole = batches(&set, config(6));
     for workers in [2, 4] {
@@ -180,22 +181,22 @@ fn workers_and_resuming_anywhere_change_nothing() {
     }
     for (done, from) in whole.iter().enumerate() {
         let start = Position { epoch: from.epoch, batch: from.index };
-        // Whoever resumes reads nothing of the windows that are over.
+        // A resumed loader reads nothing of finished windows.
         let resumed = Arc::new(Grouped::new(11, 3));
         let rest = batches(&resumed, LoaderConfig { start, ..config(6) });
         assert_eq!(rest.len(), whole.len() - done);
         assert!(
             rest.iter().zip(&whole[done..]).all(|(a, b)| a.indices == b.indices && *a.images == *b.images)
         );
-        let told = resumed.told.lock().unwrap();
-        let first: HashSet<u32> = told[0].0.iter().copied().collect();
+        let announced = resumed.announced.lock().unwrap();
+        let first: HashSet<u32> = announced[0].0.iter().copied().collect();
         let of_first: HashSet<u32> = from.indices.iter().map(|&sample| set.group_of(sample)).collect();
         assert!(of_first.is_subset(&first) && first.len() <= 6, "{first:?} for {of_first:?}");
     }
 }
 
 #[test]
-fn what_comes_next_is_told_in_its_order() {
+fn announces_groups_in_reading_order() {
     let set = Arc::new(Grouped::new(10, 2));
     let epochs = epochs(&batches(&set, config(4)));
     let mut visited: Vec<Vec<u32>> = Vec::new();
@@ -208,33 +209,32 @@ fn what_comes_next_is_told_in_its_order() {
         }
         visited.push(groups);
     }
-    let told = set.told.lock().unwrap();
-    // The first two windows, of one group each, then those of this epoch and the next, each pair in its
-    // window's order.
+    let announced = set.announced.lock().unwrap();
+    // The first two windows of one group each, then those of this epoch and the next, in window order.
     let sorted = |groups: &[u32]| {
         let mut pairs: Vec<Vec<u32>> = groups.chunks(2).map(<[u32]>::to_vec).collect();
         pairs.iter_mut().for_each(|pair| pair.sort_unstable());
         pairs
     };
     let all: Vec<u32> = visited[0].iter().chain(&visited[1]).copied().collect();
-    assert_eq!((&told[0].0[..], told[0].1[0]), (&all[..1], all[1]));
-    assert_eq!(sorted(&told[0].1[1..]), sorted(&all[2..]));
-    // Three slots of four samples reach over no more than three windows of six to ten.
-    assert!(told.iter().all(|(now, _)| now.len() <= 6), "{told:?}");
-    assert!(told.len() >= 14);
+    assert_eq!((&announced[0].0[..], announced[0].1[0]), (&all[..1], all[1]));
+    assert_eq!(sorted(&announced[0].1[1..]), sorted(&all[2..]));
+    // Three slots of four samples span at most three windows of six to ten samples.
+    assert!(announced.iter().all(|(now, _)| now.len() <= 6), "{announced:?}");
+    assert!(announced.len() >= 14);
 }
 
 #[test]
-fn samples_as_stored_are_told_group_by_group() {
+fn announces_sequential_order_group_by_group() {
     let set = Arc::new(Grouped::new(6, 3));
     let order = LoaderConfig { order: Order::Sequential, epochs: Some(1), ..config(5) };
     let batches = batches(&set, order);
     let indices: Vec<u32> = batches.iter().flat_map(|batch| batch.indices.clone()).collect();
     assert!(indices.into_iter().eq(0..set.len as u32));
-    let told = set.told.lock().unwrap();
-    assert_eq!(told[0].0[0], 0);
-    // There is no other epoch to come.
-    assert_eq!(told.iter().map(|(_, next)| next.len()).min(), Some(0));
-    let newest: Vec<u32> = told.iter().map(|(now, _)| *now.last().unwrap()).collect();
+    let announced = set.announced.lock().unwrap();
+    assert_eq!(announced[0].0[0], 0);
+    // There is no next epoch.
+    assert_eq!(announced.iter().map(|(_, next)| next.len()).min(), Some(0));
+    let newest: Vec<u32> = announced.iter().map(|(now, _)| *now.last().unwrap()).collect();
     assert!(newest.is_sorted() && newest.last() == Some(&5));
 }

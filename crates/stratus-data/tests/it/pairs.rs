@@ -1,18 +1,18 @@
-//! Data sets of image files with a label image each: CamVid in both its layouts, Cityscapes; what is wrong
-//! with them is told.
+//! Data sets of image files with a label image each: CamVid in both layouts, and Cityscapes; errors are
+//! reported.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::common::{refused, write_labels, write_picture, write_png};
+use crate::common::{open_error, write_labels, write_picture, write_png};
 use png::ColorType;
 use stratus_data::datasets::{IGNORED, IGNORED_PIXEL};
 use stratus_data::{Dataset, OpenOptions, Scratch, Split, open, stats};
 
 const VOID: u8 = IGNORED_PIXEL;
 
-/// Two training pairs and one to validate with, as SegNet's authors publish them.
+/// Two training pairs and one for validation, in the layout of SegNet's authors.
 fn lists(root: &Path) {
     let classes: Vec<u8> = (0..12).collect();
     for (number, name) in ["train/a", "train/b", "val/c"].iter().enumerate() {
@@ -35,12 +35,12 @@ fn mask(set: &dyn Dataset, index: usize) -> Vec<u8> {
 }
 
 #[test]
-fn camvid_is_read_by_its_lists() {
+fn reads_camvid_lists() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     lists(root);
     let train = open("camvid", root, Split::Train, &OpenOptions::default()).unwrap();
-    assert!(train.masks());
+    assert!(train.has_masks());
     assert_eq!((train.len(), train.classes(), train.class_name(8)), (2, 11, "car".to_owned()));
     assert_eq!(train.sample_name(0), format!("{}/train/a.png", root.display()));
     assert_eq!(mask(train.as_ref(), 0), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, VOID]);
@@ -54,9 +54,9 @@ fn camvid_is_read_by_its_lists() {
     }
 }
 
-/// The published table of colours, and some of what becomes of them.
+/// The published table of colours, and some mapped classes.
 #[test]
-fn camvid_is_read_by_its_colours() {
+fn reads_camvid_colour_labels() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let colours: [[u8; 3]; 8] = [
@@ -93,50 +93,50 @@ fn camvid_is_read_by_its_colours() {
         .map(|(_, problem)| problem)
         .collect();
     assert_eq!(damaged.len(), 2, "{damaged:?}");
-    let told = |begin: &str| damaged.iter().any(|problem| problem.starts_with(begin));
-    assert!(told(
-        "its label image LabeledApproved_full/0_L.png: colour [1, 1, 1] at row 0, column 0 is no class's"
+    let is_reported = |start: &str| damaged.iter().any(|problem| problem.starts_with(start));
+    assert!(is_reported(
+        "label image LabeledApproved_full/0_L.png: unknown label colour [1, 1, 1] at row 0, column 0"
     ));
-    assert!(told("its label image LabeledApproved_full/1_L.png: No such file"), "{damaged:?}");
+    assert!(is_reported("label image LabeledApproved_full/1_L.png: No such file"), "{damaged:?}");
 }
 
 #[test]
-fn lists_that_cannot_be_are_refused() {
+fn rejects_invalid_lists() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
-    let refuse = || refused("camvid", root, Split::Train, &OpenOptions::default());
+    let error = || open_error("camvid", root, Split::Train, &OpenOptions::default());
     assert_eq!(
-        refuse(),
-        "ROOT: holds neither train.txt nor 701_StillsRaw_full/; the layout is lists of pairs, or \
+        error(),
+        "ROOT: neither train.txt nor 701_StillsRaw_full/ found; expected lists of pairs, or \
          701_StillsRaw_full/ and LabeledApproved_full/"
     );
     lists(root);
-    let with = |text: &str| {
+    let error_with = |text: &str| {
         fs::write(root.join("train.txt"), text).unwrap();
-        refuse()
+        error()
     };
-    assert_eq!(with("\n \n"), "ROOT/train.txt: no samples; a data set needs at least one");
+    assert_eq!(error_with("\n \n"), "ROOT/train.txt: no samples; expected at least one");
     assert_eq!(
-        with("train/a.png trainannot/a.png\ntrain/a.png"),
-        "ROOT/train.txt: line 2: 1 words; a line is an image and its label image"
+        error_with("train/a.png trainannot/a.png\ntrain/a.png"),
+        "ROOT/train.txt: line 2: expected 2 fields (image, label image), found 1"
     );
     assert_eq!(
-        with("train/a.png trainannot/a.png 3"),
-        "ROOT/train.txt: line 1: 3 words; a line is an image and its label image"
+        error_with("train/a.png trainannot/a.png 3"),
+        "ROOT/train.txt: line 1: expected 2 fields (image, label image), found 3"
     );
     for path in ["../../etc/passwd", "train/../../a.png", "/train/../.."] {
         assert_eq!(
-            with(&format!("{path} trainannot/a.png")),
-            format!("ROOT/train.txt: line 1: `{path}` leads out of the data set's folder")
+            error_with(&format!("{path} trainannot/a.png")),
+            format!("ROOT/train.txt: line 1: path `{path}` is outside the data set folder")
         );
     }
     fs::write(root.join("train.txt"), [0xff, 0xfe, 0]).unwrap();
-    assert!(refuse().starts_with("ROOT/train.txt: "));
+    assert!(error().starts_with("ROOT/train.txt: "));
 }
 
-/// All that is wrong with pairs, in one list before anything is trained.
+/// All damaged pairs are listed when the data set is opened.
 #[test]
-fn damaged_pairs_are_listed() {
+fn lists_damaged_pairs() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     lists(root);
@@ -156,10 +156,10 @@ fn damaged_pairs_are_listed() {
     let whole = fs::read(labels("whole")).unwrap();
     fs::write(labels("cut"), &whole[..whole.len() - 20]).unwrap();
 
-    let message = refused("camvid", root, Split::Train, &OpenOptions::default());
+    let message = open_error("camvid", root, Split::Train, &OpenOptions::default());
     let lines: Vec<&str> = message.lines().collect();
     assert_eq!(lines[0], "`camvid`: damaged samples in the train split (6):");
-    let annotated = "its label image trainannot";
+    let annotated = "label image trainannot";
     let expected = [
         format!("  ROOT/train/size.png: {annotated}/size.png: is 4×3, but the image is 3×4"),
         format!(
@@ -167,34 +167,33 @@ fn damaged_pairs_are_listed() {
              labels are 0 to 10, and 11 for void"
         ),
         format!(
-            "  ROOT/train/colour.png: {annotated}/colour.png: colour [7, 7, 7] at row 0, column 0 is no \
-             class's"
+            "  ROOT/train/colour.png: {annotated}/colour.png: unknown label colour [7, 7, 7] at row 0, \
+             column 0"
         ),
         "  ROOT/train/image.png: neither a JPEG nor a PNG file".to_owned(),
     ];
     assert_eq!(lines[1..5], expected);
     assert!(
-        lines[5]
-            .starts_with("  ROOT/train/missing.png: its label image trainannot/missing.png: No such file")
+        lines[5].starts_with("  ROOT/train/missing.png: label image trainannot/missing.png: No such file")
     );
-    assert!(lines[6].starts_with("  ROOT/train/cut.png: its label image trainannot/cut.png: "), "{message}");
+    assert!(lines[6].starts_with("  ROOT/train/cut.png: label image trainannot/cut.png: "), "{message}");
 
-    // What opening finds without reading all, reading finds too.
+    // Reading detects the same problems as opening.
     let options = OpenOptions { skip_damaged: true, ..OpenOptions::default() };
     let found = open("camvid", root, Split::Train, &options).unwrap();
     let unverified = OpenOptions { verify: false, ..OpenOptions::default() };
     let set = open("camvid", root, Split::Train, &unverified).unwrap();
     let mut scratch = Scratch::default();
-    let bad: Vec<u32> =
+    let failing: Vec<u32> =
         (0..set.len() as u32).filter(|&at| set.read(at as usize, &mut scratch).is_err()).collect();
-    assert_eq!(bad, found.damaged().iter().map(|(index, _)| *index).collect::<Vec<_>>());
-    assert_eq!(bad, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(failing, found.damaged().iter().map(|(index, _)| *index).collect::<Vec<_>>());
+    assert_eq!(failing, [1, 2, 3, 4, 5, 6]);
 }
 
-/// The label image of a photograph that EXIF turns: as it is shown, or as it is stored where its size says
-/// so.
+/// The label image of a photograph with an EXIF rotation refers to the upright image, or to the stored one if
+/// its size proves it.
 #[test]
-fn label_images_are_of_the_upright_image() {
+fn label_images_refer_to_the_upright_image() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     fs::write(root.join("train.txt"), "train/a.png trainannot/a.png").unwrap();
@@ -232,7 +231,7 @@ fn label_images_are_of_the_upright_image() {
 }
 
 #[test]
-fn cityscapes_is_read_by_its_folders() {
+fn reads_cityscapes_folders() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let put = |split: &str, city: &str, number: u8, labels: &[u8]| {
@@ -251,28 +250,27 @@ fn cityscapes_is_read_by_its_folders() {
     assert_eq!(mask(set.as_ref(), 0), [11; 8]);
 
     assert_eq!(
-        refused("cityscapes", root, Split::Test, &OpenOptions::default()),
-        "`cityscapes` has no labels in its test split: the labels of its test images are not published; \
-         measure on the validation split"
+        open_error("cityscapes", root, Split::Test, &OpenOptions::default()),
+        "`cityscapes` has no labels in its test split: the labels of the test images are not published; use \
+         the validation split"
     );
     put("train", "ulm", 0, &[34; 8]);
-    let message = refused("cityscapes", root, Split::Train, &OpenOptions::default());
+    let message = open_error("cityscapes", root, Split::Train, &OpenOptions::default());
     assert!(
         message.contains("label 34 at row 0, column 0 is out of range; labels are ids 0 to 33"),
         "{message}"
     );
     fs::remove_dir_all(root.join("gtFine/train")).unwrap();
     assert_eq!(
-        refused("cityscapes", root, Split::Train, &OpenOptions::default()),
-        "ROOT: holds no folder `gtFine/train`; the layout is leftImg8bit/train/<city>/ and \
-         gtFine/train/<city>/"
+        open_error("cityscapes", root, Split::Train, &OpenOptions::default()),
+        "ROOT: no folder `gtFine/train`; expected leftImg8bit/train/<city>/ and gtFine/train/<city>/"
     );
 }
 
-/// Pixels and images of each class, whatever the number of threads; what cannot be read, or says nothing, is
-/// told and counts for nothing.
+/// Counts pixels and images of each class, for any number of threads. Unreadable and fully ignored samples
+/// are reported and not counted.
 #[test]
-fn masks_are_counted() {
+fn counts_mask_pixels() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let mut list = String::new();
@@ -290,7 +288,7 @@ fn masks_are_counted() {
     fs::write(root.join("train.txt"), list).unwrap();
     let options = OpenOptions { verify: false, ..OpenOptions::default() };
     let set = open("camvid", root, Split::Train, &options).unwrap();
-    let found = stats::survey(set.as_ref(), 1).unwrap();
+    let found = stats::compute_stats(set.as_ref(), 1).unwrap();
     assert_eq!(found.samples, 5);
     assert_eq!(found.samples_per_class, [2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     let masks = found.masks.as_ref().unwrap();
@@ -308,6 +306,6 @@ fn masks_are_counted() {
     assert_eq!(found.damaged.len(), 1);
     assert!(found.damaged[0].1.contains("label 99 at row 1, column 3 is out of range"), "{found:?}");
     for threads in [2, 3, 16] {
-        assert_eq!(stats::survey(set.as_ref(), threads).unwrap(), found);
+        assert_eq!(stats::compute_stats(set.as_ref(), threads).unwrap(), found);
     }
 }

@@ -1,4 +1,4 @@
-//! Images that are reduced while they are decoded: about the same batches, and the same where they are not.
+//! Images decoded at a DCT scale: similar batches if scaled, identical ones if not.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use stratus_data::{
     ResizedCrop, Split, open,
 };
 
-/// The files: 203 × 301 pixels as stored, one of several scans.
+/// The files, stored as 203 × 301 pixels; one has several scans.
 const FILES: [&str; 2] = ["scene_444.jpg", "scene_420.jpg"];
 
-/// A JPEG file with an orientation in a segment of its own, the first.
-fn turned(file: &[u8], orientation: u8) -> Vec<u8> {
+/// Adds an orientation to a JPEG file, as its first segment.
+fn rotated(file: &[u8], orientation: u8) -> Vec<u8> {
     let tiff = [b'M', b'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0];
     let exif = [&b"Exif\0\0"[..], &tiff].concat();
     let length = (exif.len() + 2) as u16;
@@ -27,15 +27,18 @@ fn folder(root: &Path) -> Arc<dyn Dataset> {
         for name in FILES {
             let file = fs::read(fixtures.join(name)).unwrap();
             for orientation in 1..=8 {
-                fs::write(root.join(class).join(format!("{orientation}-{name}")), turned(&file, orientation))
-                    .unwrap();
+                fs::write(
+                    root.join(class).join(format!("{orientation}-{name}")),
+                    rotated(&file, orientation),
+                )
+                .unwrap();
             }
         }
     }
     Arc::from(open("folder", root, Split::Train, &OpenOptions::default()).unwrap())
 }
 
-/// Each image of five epochs, in order.
+/// The images of five epochs, in order.
 fn images(set: &Arc<dyn Dataset>, decoding: Decoding, config: &LoaderConfig) -> Vec<Vec<u8>> {
     let config = LoaderConfig {
         decoding,
@@ -61,9 +64,9 @@ fn mean_difference(a: &[u8], b: &[u8]) -> f64 {
 }
 
 #[test]
-fn reduced_images_look_the_same_in_every_orientation() {
+fn dct_scaled_images_match_in_every_orientation() {
     if let Err(reason) = JpegLibrary::find() {
-        // Where it must be there, the decoders' own tests say so.
+        // The tests of the decoders fail if the library is required but missing.
         eprintln!("SKIPPED: {reason}");
         return;
     }
@@ -71,7 +74,7 @@ fn reduced_images_look_the_same_in_every_orientation() {
     let set = folder(root.path());
     let random = Augment { resized_crop: Some(ResizedCrop::default()), ..Augment::default() };
     for (shape, resize, augment) in [
-        // The middle of 203 × 203 pixels: to a half, a quarter and an eighth.
+        // The centre of 203 × 203 pixels, at a half, a quarter and an eighth.
         ([3, 90, 90], None, Augment::default()),
         ([3, 48, 48], None, Augment::default()),
         ([3, 25, 25], None, Augment::default()),
@@ -85,13 +88,13 @@ fn reduced_images_look_the_same_in_every_orientation() {
         assert_ne!(exact, fast, "{shape:?}: nothing is reduced");
         let differences: Vec<f64> = exact.iter().zip(&fast).map(|(a, b)| mean_difference(a, b)).collect();
         let mean = differences.iter().sum::<f64>() / differences.len() as f64;
-        let most = differences.iter().copied().fold(0.0, f64::max);
-        assert!(mean <= 1.0 && most <= 2.0, "{shape:?}, {resize:?}: {mean} on average, {most} at most");
+        let max = differences.iter().copied().fold(0.0, f64::max);
+        assert!(mean <= 1.0 && max <= 2.0, "{shape:?}, {resize:?}: {mean} on average, {max} at most");
     }
 }
 
 #[test]
-fn images_that_are_not_reduced_keep_their_bits() {
+fn unscaled_images_are_bit_identical() {
     if let Err(reason) = JpegLibrary::find() {
         eprintln!("SKIPPED: {reason}");
         return;
@@ -99,21 +102,24 @@ fn images_that_are_not_reduced_keep_their_bits() {
     let root = tempfile::tempdir().unwrap();
     let set = folder(root.path());
     let random = Augment { random_crop: true, flip: true, ..Augment::default() };
-    let turned = Augment { rotation: 20.0, ..Augment::default() };
+    let rotated = Augment { rotation: 20.0, ..Augment::default() };
     for (shape, resize, augment, element) in [
-        // Less than twice the sample.
+        // The crop is less than twice as large as the sample.
         ([3, 102, 102], None, random, Element::U8),
         ([3, 64, 64], Some(110), random, Element::U8),
         ([3, 150, 100], Some(300), Augment::default(), Element::U8),
-        ([3, 25, 25], None, turned, Element::F32),
+        ([3, 25, 25], None, rotated, Element::F32),
     ] {
         let config = LoaderConfig { shape: Some(shape), resize, augment, element, ..LoaderConfig::new(16) };
-        let of = |decoding| {
+        let images_of = |decoding| {
             let config =
                 LoaderConfig { decoding, order: Order::Sequential, epochs: Some(2), ..config.clone() };
             let mut loader = Loader::new(Arc::clone(&set), config).unwrap();
             [loader.next().unwrap().unwrap().images.to_vec(), loader.next().unwrap().unwrap().images.to_vec()]
         };
-        assert!(of(Decoding::Exact) == of(Decoding::Fast), "{shape:?}, {resize:?}, {augment:?}");
+        assert!(
+            images_of(Decoding::Exact) == images_of(Decoding::Fast),
+            "{shape:?}, {resize:?}, {augment:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Batches made of regions of images have the bits of those made of whole images.
+//! Batches of decoded regions are bit-identical to those of whole images.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use stratus_data::{
     Order, RegionRequest, ResizedCrop, Sample, Scratch, Split, open,
 };
 
-/// What memory holds before an image is decoded to it.
+/// The content of memory before an image is decoded to it.
 const BLANK: u8 = 0x5a;
 
-/// A data set that counts the bytes it decodes; it gives whole images alone where `whole` is set.
+/// A data set that counts decoded bytes; with `whole` it only decodes whole images.
 struct Counting {
     set: Box<dyn Dataset>,
     library: JpegLibrary,
@@ -51,7 +51,7 @@ impl Dataset for Counting {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: RegionRequest<'_>,
+        request: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         scratch.images = ImageDecoder::new(&self.library);
         scratch.decoded.clear();
@@ -59,7 +59,7 @@ impl Dataset for Counting {
         let sample = if self.whole {
             self.set.read(index, scratch)
         } else {
-            self.set.read_region(index, scratch, wanted)
+            self.set.read_region(index, scratch, request)
         }?;
         let decoded = sample.pixels.iter().filter(|&&byte| byte != BLANK).count();
         self.decoded.fetch_add(decoded, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Dataset for Counting {
     }
 }
 
-/// The same images as a folder of classes and as COCO's.
+/// The images as a folder of classes and in COCO's format.
 fn put_images(root: &Path) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images");
     for class in ["train/tall", "val/tall", "annotations"] {
@@ -98,7 +98,7 @@ fn put_images(root: &Path) {
     fs::write(root.join("annotations/instances_train.json"), document.to_string()).unwrap();
 }
 
-/// The batches of some epochs, and the bytes that were decoded for them.
+/// The batches of some epochs, and the number of decoded bytes.
 fn batches(
     (name, root): (&str, &Path),
     library: &JpegLibrary,
@@ -118,7 +118,7 @@ fn batches(
     (batches, set.decoded.load(Ordering::Relaxed))
 }
 
-/// Of all bytes of a data set, the share that was decoded for windows.
+/// The share of a data set's bytes that was decoded for windows.
 fn share(name: &str, library: &JpegLibrary) -> f64 {
     let root = tempfile::tempdir().unwrap();
     put_images(root.path());
@@ -147,13 +147,13 @@ fn share(name: &str, library: &JpegLibrary) -> f64 {
 }
 
 #[test]
-fn what_is_outside_of_a_window_does_not_matter() {
-    // A sixth of what random windows ask for is below them, and half of the middle's.
+fn pixels_outside_the_window_have_no_effect() {
+    // A sixth of the pixels is below random windows, and half of them below centred ones.
     let rows = share("folder", &JpegLibrary::Zune);
     assert!((0.6..0.95).contains(&rows), "{rows} of all bytes");
     let rows = share("coco_labels", &JpegLibrary::Zune);
     assert!((0.6..0.95).contains(&rows), "{rows} of all bytes");
-    // Where it must be there, the decoders' own tests say so.
+    // The tests of the decoders fail if the library is required but missing.
     match JpegLibrary::find() {
         Ok(library) => {
             for name in ["folder", "coco_labels"] {

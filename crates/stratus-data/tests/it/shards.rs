@@ -1,5 +1,5 @@
-//! Packing data sets into shards and reading them: nothing is lost, the same input gives the same bytes, and
-//! what is damaged is found.
+//! Packing data sets into shards and reading them: nothing is lost, packing is deterministic, and damage is
+//! detected.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratus_data::datasets::IGNORED;
-use stratus_data::shards::{self, Index, PackOptions, PackedPart, Part, Smaller};
+use stratus_data::shards::{self, PackOptions, PackResize, PackSplit, PackedSplit, ShardIndex};
 use stratus_data::{
     DataError, Dataset, Element, Loader, LoaderConfig, Normalisation, OpenOptions, Order, Orientation,
     PixelOrder, Sample, Scratch, Split, open, stats,
@@ -17,7 +17,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images").join(name)
 }
 
-/// Two classes, of 24 training and a validation image each.
+/// Two classes with 24 training images and a validation image each.
 fn photographs(root: &Path) {
     let files = ["colour.jpg", "grey.jpg", "turned.jpg", "progressive.jpg", "palette.png", "colour_png.png"];
     for class in ["ant", "cat"] {
@@ -39,8 +39,8 @@ fn small() -> PackOptions {
     PackOptions { shard_bytes: 24 << 10, shuffle: Some(3), ..PackOptions::default() }
 }
 
-fn pack(name: &str, from: &Path, to: &Path, options: &PackOptions) -> Result<Vec<PackedPart>, DataError> {
-    let parts = shards::open_parts(name, from, &OpenOptions::default())?;
+fn pack(name: &str, from: &Path, to: &Path, options: &PackOptions) -> Result<Vec<PackedSplit>, DataError> {
+    let parts = shards::open_splits(name, from, &OpenOptions::default())?;
     shards::pack(&parts, to, options, &mut |_| {})
 }
 
@@ -48,7 +48,7 @@ fn shards_of(root: &Path, split: Split) -> Box<dyn Dataset> {
     open("shards", root, split, &OpenOptions::default()).unwrap()
 }
 
-fn refused(root: &Path, split: Split) -> String {
+fn open_error(root: &Path, split: Split) -> String {
     let message = open("shards", root, split, &OpenOptions::default()).map(|_| ()).unwrap_err().to_string();
     message.replace(&root.display().to_string(), "ROOT")
 }
@@ -57,7 +57,7 @@ fn skipping() -> OpenOptions {
     OpenOptions { skip_damaged: true, ..OpenOptions::default() }
 }
 
-/// Every file of a folder, by name.
+/// The files of a folder, sorted by name.
 fn content(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let mut files: Vec<_> = entries
@@ -67,7 +67,7 @@ fn content(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The members of an archive as another program sees them.
+/// The members of an archive, as read by another program.
 fn members(shard: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archive = tar::Archive::new(File::open(shard).unwrap());
     let read = |entry: std::io::Result<tar::Entry<'_, File>>| {
@@ -80,7 +80,7 @@ fn members(shard: &Path) -> Vec<(String, Vec<u8>)> {
     archive.entries().unwrap().map(read).collect()
 }
 
-/// An archive of these members.
+/// Writes an archive of these members.
 fn archive(path: &Path, members: &[(&str, &[u8])]) {
     let mut builder = tar::Builder::new(File::create(path).unwrap());
     for (name, content) in members {
@@ -93,12 +93,12 @@ fn archive(path: &Path, members: &[(&str, &[u8])]) {
 }
 
 #[test]
-fn a_folder_comes_back_from_its_shards_byte_by_byte() {
+fn folder_round_trips_through_shards() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
     photographs(&from);
     let packed = pack("folder", &from, &to, &small()).unwrap();
-    let sizes: Vec<_> = packed.iter().map(|part| (part.split, part.samples, part.left_out)).collect();
+    let sizes: Vec<_> = packed.iter().map(|part| (part.split, part.samples, part.skipped)).collect();
     assert_eq!(sizes, [(Split::Train, 48, 0), (Split::Validation, 2, 0)]);
     assert!(packed[0].shards > 3, "{packed:?}");
     let names: Vec<_> = content(&to).into_iter().map(|(name, _)| name).collect();
@@ -111,11 +111,11 @@ fn a_folder_comes_back_from_its_shards_byte_by_byte() {
     let set = shards_of(&to, Split::Train);
     assert_eq!((set.len(), set.classes(), set.class_name(1)), (48, 2, "cat".to_owned()));
     assert_eq!((set.sample_shape(), set.normalisation()), (None, source.normalisation()));
-    assert_eq!(stats::survey(set.as_ref(), 2).unwrap().samples_per_class, [24, 24]);
+    assert_eq!(stats::compute_stats(set.as_ref(), 2).unwrap().samples_per_class, [24, 24]);
     let (mut ours, mut theirs) = (Scratch::default(), Scratch::default());
     let mut seen = [false; 48];
     for index in 0..48 {
-        // A sample's name is its number in the source.
+        // A sample's name is its index in the source.
         let name = set.sample_name(index);
         let number: usize = name.rsplit('/').next().unwrap().split('.').next().unwrap().parse().unwrap();
         assert!(!std::mem::replace(&mut seen[number], true));
@@ -124,9 +124,9 @@ fn a_folder_comes_back_from_its_shards_byte_by_byte() {
         assert_eq!(set.read(index, &mut ours).unwrap(), source.read(number, &mut theirs).unwrap());
         assert_eq!(set.label(index).unwrap(), source.label(number).unwrap());
     }
-    assert!(set.damaged().is_empty() && set.damaged_files().unwrap().is_empty());
+    assert!(set.damaged().is_empty() && set.verify_files().unwrap().is_empty());
 
-    // As another program reads it: image and class of a sample are neighbours.
+    // Other programs expect image and class of a sample to be adjacent.
     let first = members(&to.join("train-000000.tar"));
     for pair in first.chunks(2) {
         let (key, extension) = pair[0].0.split_once('.').unwrap();
@@ -135,15 +135,15 @@ fn a_folder_comes_back_from_its_shards_byte_by_byte() {
         let label = source.label(key.parse().unwrap()).unwrap();
         assert_eq!(pair[1].1, label.to_string().as_bytes());
     }
-    // No shard is a single class.
-    for shard in &Index::read(&to).unwrap().unwrap().splits["train"] {
+    // Every shard contains both classes.
+    for shard in &ShardIndex::read(&to).unwrap().unwrap().splits["train"] {
         assert!(shard.labels.contains(&0) && shard.labels.contains(&1), "{}", shard.name);
         assert!(shard.bytes <= small().shard_bytes);
     }
 }
 
 #[test]
-fn the_same_input_gives_the_same_bytes() {
+fn packing_is_deterministic() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     photographs(&at("set"));
@@ -153,39 +153,39 @@ fn the_same_input_gives_the_same_bytes() {
     assert_eq!(content(&at("a")), content(&at("b")));
     pack("folder", &at("set"), &at("c"), &PackOptions { shuffle: Some(4), ..small() }).unwrap();
     assert_ne!(content(&at("a")), content(&at("c")));
-    // In the data set's own order.
+    // Unshuffled.
     pack("folder", &at("set"), &at("d"), &PackOptions { shuffle: None, ..small() }).unwrap();
     let set = shards_of(&at("d"), Split::Train);
     let labels: Vec<u32> = (0..48).map(|index| set.label(index).unwrap()).collect();
     assert!(labels.is_sorted());
-    // Shards packed again are the same samples.
+    // Repacked shards have the same samples.
     pack("shards", &at("d"), &at("e"), &PackOptions { shuffle: None, ..small() }).unwrap();
     let shards_alone =
         |folder: &str| content(&at(folder)).into_iter().filter(|(name, _)| name.ends_with(".tar"));
     assert!(shards_alone("d").eq(shards_alone("e")));
 }
 
-/// Images larger than asked for become smaller JPEG files, upright; all others, names and labels stay.
+/// Images that are too large become smaller upright JPEG files; all others, names and labels stay unchanged.
 #[test]
-fn images_are_made_smaller_on_the_way() {
+fn packing_resizes_large_images() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     photographs(&at("set"));
     for class in ["ant", "cat"] {
         fs::copy(fixture("scene_420.jpg"), at("set").join("train").join(class).join("scene.jpg")).unwrap();
     }
-    // An upright image of 203 × 301 pixels, and of 301 × 203 as its orientation has it.
+    // An upright image of 203 × 301 pixels, and one of 301 × 203 by its orientation.
     let file = fs::read(fixture("scene_444.jpg")).unwrap();
     let exif = b"\xff\xe1\0\x1eExif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0";
-    let turned = [&file[..2], exif, &file[2..]].concat();
-    fs::write(at("set/train/cat/turned.jpg"), turned).unwrap();
-    let how = Smaller { side: 100, quality: 92 };
-    let options = PackOptions { smaller: Some(how), ..small() };
+    let rotated = [&file[..2], exif, &file[2..]].concat();
+    fs::write(at("set/train/cat/turned.jpg"), rotated).unwrap();
+    let settings = PackResize { side: 100, quality: 92 };
+    let options = PackOptions { resize: Some(settings), ..small() };
     let packed = pack("folder", &at("set"), &at("a"), &options).unwrap();
     let [resized, none] = [&packed[0], &packed[1]].map(|part| part.resized.clone().unwrap());
-    assert_eq!((resized.how, resized.images, none.images), (how, 3, 0));
+    assert_eq!((resized.settings, resized.images, none.images), (settings, 3, 0));
     assert!(resized.bytes < resized.bytes_before && none.bytes == none.bytes_before, "{resized:?}");
-    let index = Index::read(&at("a")).unwrap().unwrap();
+    let index = ShardIndex::read(&at("a")).unwrap().unwrap();
     assert_eq!(index.resized.unwrap().bytes, resized.bytes + none.bytes);
     pack("folder", &at("set"), &at("b"), &options).unwrap();
     assert_eq!(content(&at("a")), content(&at("b")));
@@ -212,41 +212,43 @@ fn images_are_made_smaller_on_the_way() {
     }
     assert_eq!(smaller, 3);
 
-    // What is seen is the same: the middle of both, at a third of the size.
-    let seen = |set: Box<dyn Dataset>, names: &dyn Fn(usize) -> usize| {
+    // Both look the same: compare the centres at a third of the size.
+    let images = |set: Box<dyn Dataset>, number_of: &dyn Fn(usize) -> usize| {
         let config = LoaderConfig {
             shape: Some([3, 64, 64]),
             order: Order::Sequential,
             element: Element::U8,
             ..LoaderConfig::new(51)
         };
-        let numbers: Vec<usize> = (0..51).map(names).collect();
+        let numbers: Vec<usize> = (0..51).map(number_of).collect();
         let batch = Loader::new(Arc::from(set), config).unwrap().next().unwrap().unwrap();
-        let mut images = vec![Vec::new(); 51];
+        let mut found = vec![Vec::new(); 51];
         for (image, number) in batch.images.chunks_exact(3 * 64 * 64).zip(numbers) {
-            images[number] = image.to_vec();
+            found[number] = image.to_vec();
         }
-        images.concat()
+        found.concat()
     };
     let number = |sample: usize| {
         let name = set.sample_name(sample);
         name.rsplit('/').next().unwrap().split('.').next().unwrap().parse().unwrap()
     };
-    let (now, before) = (seen(shards_of(&at("a"), Split::Train), &number), seen(source, &|number| number));
-    let off: f64 = now.iter().zip(&before).map(|(&a, &b)| f64::from(a.abs_diff(b))).sum();
-    assert!(off / now.len() as f64 <= 0.2, "{}", off / now.len() as f64);
+    let (packed, original) =
+        (images(shards_of(&at("a"), Split::Train), &number), images(source, &|number| number));
+    let difference: f64 = packed.iter().zip(&original).map(|(&a, &b)| f64::from(a.abs_diff(b))).sum();
+    let mean = difference / packed.len() as f64;
+    assert!(mean <= 0.2, "{mean}");
 }
 
 #[test]
-fn masks_are_not_made_smaller() {
+fn rejects_resizing_of_masks() {
     let directory = tempfile::tempdir().unwrap();
-    let part = Part { split: Split::Train, set: Box::new(Made { masks: true }) };
-    let options = PackOptions { smaller: Some(Smaller { side: 1, quality: 90 }), ..small() };
+    let part = PackSplit { split: Split::Train, set: Box::new(Made { masks: true }) };
+    let options = PackOptions { resize: Some(PackResize { side: 1, quality: 90 }), ..small() };
     let error = shards::pack(&[part], directory.path(), &options, &mut |_| {}).unwrap_err().to_string();
-    assert_eq!(error, "--resize: would make images smaller than their masks; leave it out");
+    assert_eq!(error, "--resize: cannot resize data sets with masks; remove this option");
 }
 
-/// Images of one size, in planes, with masks where asked for.
+/// Images of one size in planes, optionally with masks.
 struct Made {
     masks: bool,
 }
@@ -273,14 +275,14 @@ impl Dataset for Made {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [3, 2, 3],
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,
             mask: self.masks.then_some(scratch.mask.as_slice()),
         })
     }
-    fn masks(&self) -> bool {
+    fn has_masks(&self) -> bool {
         self.masks
     }
     fn normalisation(&self) -> Normalisation {
@@ -292,13 +294,13 @@ impl Dataset for Made {
 }
 
 #[test]
-fn pixels_and_masks_come_back_from_their_pngs() {
+fn pixels_and_masks_round_trip_through_png() {
     for masks in [false, true] {
         let directory = tempfile::tempdir().unwrap();
-        let part = || Part { split: Split::Train, set: Box::new(Made { masks }) };
+        let part = || PackSplit { split: Split::Train, set: Box::new(Made { masks }) };
         shards::pack(&[part()], directory.path(), &small(), &mut |_| {}).unwrap();
         let set = shards_of(directory.path(), Split::Train);
-        assert_eq!((set.sample_shape(), set.masks(), set.classes()), (Some([3, 2, 3]), masks, 3));
+        assert_eq!((set.sample_shape(), set.has_masks(), set.classes()), (Some([3, 2, 3]), masks, 3));
         assert_eq!(set.normalisation(), Made { masks }.normalisation());
         let (mut ours, mut theirs) = (Scratch::default(), Scratch::default());
         for index in 0..5 {
@@ -322,52 +324,50 @@ fn pixels_and_masks_come_back_from_their_pngs() {
 }
 
 #[test]
-fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
+fn keeps_existing_shards_and_restarts_interrupted_packing() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
     photographs(&from);
     pack("folder", &from, &to, &small()).unwrap();
     let before = content(&to);
     let message = pack("folder", &from, &to, &small()).unwrap_err().to_string();
-    assert!(message.ends_with(
-        "there is an `index.json` of shards already; name another folder, or replace what is there with \
-         --overwrite"
-    ));
+    assert!(
+        message.ends_with(
+            "already contains an `index.json` of shards; choose another folder or pass --overwrite"
+        )
+    );
     assert_eq!(content(&to), before);
     pack("folder", &from, &to, &PackOptions { shard_bytes: 1 << 20, overwrite: true, ..small() }).unwrap();
     assert_eq!(content(&to).len(), 3);
 
-    // Interrupted by a file that cannot be read: no index, and what is there is not taken for the whole.
+    // Packing interrupted by an unreadable file leaves no index, and an incomplete folder is not read.
     let damaged = from.join("train/cat/00.jpg");
     let whole = fs::read(&damaged).unwrap();
-    let parts = shards::open_parts("folder", &from, &OpenOptions::default()).unwrap();
+    let parts = shards::open_splits("folder", &from, &OpenOptions::default()).unwrap();
     fs::write(&damaged, b"").unwrap();
     let over = PackOptions { overwrite: true, ..small() };
     let message = shards::pack(&parts, &to, &over, &mut |_| {}).unwrap_err().to_string();
     assert!(message.contains("train/cat/00.jpg: the file is empty"), "{message}");
     assert!(!to.join("index.json").exists());
-    assert_eq!(
-        refused(&to, Split::Train),
-        "ROOT: packing these shards was interrupted; pack the data set again"
-    );
-    // Without it, where that is asked for.
+    assert_eq!(open_error(&to, Split::Train), "ROOT: packing was interrupted; pack the data set again");
+    // The file can be skipped.
     let packed =
         shards::pack(&parts, &to, &PackOptions { skip_damaged: true, ..small() }, &mut |_| {}).unwrap();
-    assert_eq!((packed[0].samples, packed[0].left_out), (47, 1));
+    assert_eq!((packed[0].samples, packed[0].skipped), (47, 1));
     fs::write(&damaged, whole).unwrap();
     pack("folder", &from, &to, &over).unwrap();
     assert_eq!(content(&to), before);
 
-    // Shards of somebody else's.
+    // Shards of another program.
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
     archive(&other.join("train-000.tar"), &[]);
     let message = pack("folder", &from, &other, &small()).unwrap_err().to_string();
-    assert!(message.contains("there are shards already, `train-000.tar`"), "{message}");
+    assert!(message.contains("already contains shards such as `train-000.tar`"), "{message}");
 }
 
 #[test]
-fn shards_that_differ_from_their_index_are_found() {
+fn detects_shards_that_differ_from_their_index() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
     photographs(&from);
@@ -376,10 +376,10 @@ fn shards_that_differ_from_their_index_are_found() {
     let whole = fs::read(&shard).unwrap();
     fs::write(&shard, &whole[..whole.len() / 2]).unwrap();
     assert_eq!(
-        refused(&to, Split::Train),
+        open_error(&to, Split::Train),
         format!(
-            "ROOT: damaged shards (1):\n  ROOT/train-000001.tar: has {} bytes, {} \
-             in the index\npack or copy them again",
+            "ROOT: damaged shards (1):\n  ROOT/train-000001.tar: has {} bytes, but {} in the index\npack or \
+             copy them again",
             whole.len() / 2,
             whole.len()
         )
@@ -392,19 +392,22 @@ fn shards_that_differ_from_their_index_are_found() {
     assert!(matches!(set.read(first, &mut scratch), Err(DataError::BadSample { .. })));
     assert!(set.read(first - 1, &mut scratch).is_ok());
 
-    // A flipped bit is what checksums find.
+    // Checksums detect a flipped bit.
     let mut flipped = whole.clone();
     flipped[700] ^= 1;
     fs::write(&shard, flipped).unwrap();
-    let found = shards_of(&to, Split::Train).damaged_files().unwrap();
+    let found = shards_of(&to, Split::Train).verify_files().unwrap();
     assert_eq!(found.len(), 1);
-    assert!(found[0].0.ends_with("train-000001.tar") && found[0].1.contains("the index says"), "{found:?}");
+    assert!(
+        found[0].0.ends_with("train-000001.tar") && found[0].1.contains("but the index has"),
+        "{found:?}"
+    );
     fs::remove_file(&shard).unwrap();
-    assert!(refused(&to, Split::Train).starts_with("ROOT/train-000001.tar: No such file"));
+    assert!(open_error(&to, Split::Train).starts_with("ROOT/train-000001.tar: No such file"));
 }
 
 #[test]
-fn shards_of_others_are_read_through_once() {
+fn scans_shards_without_an_index_once() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let (jpeg, png) = (fs::read(fixture("colour.jpg")).unwrap(), fs::read(fixture("bits.png")).unwrap());
@@ -423,12 +426,12 @@ fn shards_of_others_are_read_through_once() {
     archive(&root.join("mine-train-0000.tar"), &[("z.jpg", &jpeg), ("z.cls", b"1")]);
     archive(&root.join("mine-validation-0000.tar"), &[("a.cls", b"1"), ("a.jpg", &jpeg)]);
     archive(&root.join("unrelated.tar"), &[("x", b"y")]);
-    // `b.0.JPG` has the key `b` and an extension that is none of an image.
-    let message = refused(root, Split::Train);
+    // `b.0.JPG` has the key `b` and an extension that is not an image's.
+    let message = open_error(root, Split::Train);
     assert_eq!(
         message,
-        "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: has no image: \
-         no .jpg, .jpeg or .png\n\
+        "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: missing \
+         image: no .jpg, .jpeg or .png\n\
          replace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
     );
     let set = open("shards", root, Split::Train, &skipping()).unwrap();
@@ -441,24 +444,24 @@ fn shards_of_others_are_read_through_once() {
     assert_eq!(shards_of(root, Split::Validation).len(), 1);
     assert_eq!(shards_of(root, Split::Test).len(), 1);
 
-    // The index is written when all is well.
+    // The index is only written without problems.
     let message = shards::index_folder(root).unwrap_err().to_string();
     assert!(message.contains("damaged shards (1)"), "{message}");
     archive(&root.join("mine-train-0001.tar"), &[("a.cls", b"2"), ("a.png", &png)]);
     shards::index_folder(root).unwrap();
     let set = shards_of(root, Split::Train);
     assert_eq!((set.len(), set.classes()), (2, 3));
-    assert!(set.damaged_files().unwrap().is_empty());
+    assert!(set.verify_files().unwrap().is_empty());
 }
 
 #[test]
-fn what_is_wrong_in_shards_of_others_is_listed() {
+fn lists_problems_of_shards_without_an_index() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
-    let message = refused(root, Split::Train);
+    let message = open_error(root, Split::Train);
     assert_eq!(
         message,
-        "ROOT: holds neither `index.json` nor shards named train-*.tar, val-*.tar or test-*.tar"
+        "ROOT: neither `index.json` nor shards named train-*.tar, val-*.tar or test-*.tar found"
     );
     let jpeg = fs::read(fixture("colour.jpg")).unwrap();
     archive(
@@ -481,19 +484,19 @@ fn what_is_wrong_in_shards_of_others_is_listed() {
     let cut = fs::read(root.join("train-1.tar")).unwrap();
     fs::write(root.join("train-1.tar"), &cut[..cut.len() - 2048]).unwrap();
     assert_eq!(
-        refused(root, Split::Train),
+        open_error(root, Split::Train),
         "`shards`: damaged samples in the train split (6):\
-         \n  ROOT/train-0.tar/b: has no label: no .cls\
-         \n  ROOT/train-0.tar/c: its .cls holds `cat`, not the number of a class\
-         \n  ROOT/train-0.tar/d: its label is 4000000; labels go from 0 to 999999\
+         \n  ROOT/train-0.tar/b: missing label: no .cls\
+         \n  ROOT/train-0.tar/c: .cls file contains `cat`, expected a class index\
+         \n  ROOT/train-0.tar/d: label is 4000000, expected 0 to 999999\
          \n  ROOT/train-0.tar/e: the file ends before the image does\
-         \n  ROOT/train-0.tar/a: a sample of this name is in the shard twice\
-         \n  ROOT/train-1.tar: the archive ends at byte 3072, within g.jpg\
+         \n  ROOT/train-0.tar/a: duplicate sample name in the shard\
+         \n  ROOT/train-1.tar: the archive ends at byte 3072, inside g.jpg\
          \nreplace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
     );
     assert_eq!(
-        refused(root, Split::Validation),
-        "ROOT: holds no shards val-*.tar or valid-*.tar or validation-*.tar or test-*.tar"
+        open_error(root, Split::Validation),
+        "ROOT: no shards named val-*.tar or valid-*.tar or validation-*.tar or test-*.tar"
     );
     let set = open("shards", root, Split::Train, &skipping()).unwrap();
     let damaged: Vec<u32> = set.damaged().iter().map(|(index, _)| *index).collect();

@@ -1,5 +1,5 @@
-//! Shards behind an address: the same batches as from a folder, whatever the server and the cache do, and
-//! clear errors where it stays away.
+//! Remote shards give the same batches as a folder, independently of the server and the cache, and clear
+//! errors if the server is unreachable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use stratus_data::shards::{self, Index, PackOptions, Part};
+use stratus_data::shards::{self, PackOptions, PackSplit, ShardIndex};
 use stratus_data::{
     BatchBuffer, DataError, Dataset, Loader, LoaderConfig, LoaderError, Normalisation, OpenOptions,
     Orientation, PixelOrder, Position, Sample, Scratch, Split, open,
@@ -43,7 +43,7 @@ impl Dataset for Noise {
         Ok(Sample {
             pixels: &scratch.decoded,
             shape: [1, 12, 12],
-            reduced: None,
+            dct_scaled: None,
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,
@@ -61,20 +61,20 @@ impl Dataset for Noise {
 /// 120 training images in about 16 shards, and 20 validation images.
 fn packed() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let part = |split, images| Part { split, set: Box::new(Noise(images)) };
+    let pack_split = |split, images| PackSplit { split, set: Box::new(Noise(images)) };
     let options = PackOptions { shard_bytes: 17 << 10, ..PackOptions::default() };
-    let parts = [part(Split::Train, 120), part(Split::Validation, 20)];
+    let parts = [pack_split(Split::Train, 120), pack_split(Split::Validation, 20)];
     shards::pack(&parts, folder.path(), &options, &mut |_| {}).unwrap();
     folder
 }
 
-/// A web server of a folder that can be slow, and be killed and started again.
+/// A web server for a folder that can be slowed down, killed and restarted.
 struct Server {
     folder: PathBuf,
     port: u16,
-    /// Milliseconds before each KiB.
+    /// The delay before each KiB, in milliseconds.
     slowness: Arc<AtomicU64>,
-    /// What was asked for with GET.
+    /// The paths requested with GET.
     log: Arc<Mutex<Vec<String>>>,
     running: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
@@ -89,7 +89,7 @@ impl Server {
         server
     }
 
-    /// Serves on the port that it had, after a while.
+    /// Serves again on the same port after a delay.
     fn resume(&mut self, after: Duration) {
         let port = self.port;
         self.serve(move || {
@@ -102,26 +102,26 @@ impl Server {
         let killed = Arc::new(AtomicBool::new(false));
         let (folder, slowness, log) =
             (self.folder.clone(), Arc::clone(&self.slowness), Arc::clone(&self.log));
-        let told = Arc::clone(&killed);
+        let stop = Arc::clone(&killed);
         let accepting = thread::spawn(move || {
             let listener = listener();
             listener.set_nonblocking(true).unwrap();
-            while !told.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let Ok((stream, _)) = listener.accept() else {
                     thread::sleep(Duration::from_millis(1));
                     continue;
                 };
                 stream.set_nonblocking(false).unwrap();
                 let (folder, slowness) = (folder.clone(), Arc::clone(&slowness));
-                let (log, told) = (Arc::clone(&log), Arc::clone(&told));
-                // A client that goes away is no error of the server's.
-                thread::spawn(move || answer(stream, &folder, &slowness, &log, &told));
+                let (log, stop) = (Arc::clone(&log), Arc::clone(&stop));
+                // A client that disconnects is not a server error.
+                thread::spawn(move || answer(stream, &folder, &slowness, &log, &stop));
             }
         });
         self.running = Some((killed, accepting));
     }
 
-    /// Whatever is on its way is cut off.
+    /// Kills the server; transfers in progress break off.
     fn kill(&mut self) {
         if let Some((killed, accepting)) = self.running.take() {
             killed.store(true, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn asked(&self) -> Vec<String> {
+    fn requested(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
 }
@@ -201,12 +201,12 @@ fn answer(
     Some(())
 }
 
-/// Two shards of a window at a time, and a cache of its own.
+/// Windows of two shards, and a separate cache.
 fn options(cache: &Path) -> OpenOptions {
     OpenOptions {
         shuffle_shards: 2,
         cache: Some(cache.to_owned()),
-        patience: Duration::from_secs(20),
+        give_up_after: Duration::from_secs(20),
         ..OpenOptions::default()
     }
 }
@@ -215,8 +215,8 @@ fn config(workers: usize) -> LoaderConfig {
     LoaderConfig { seed: 7, workers, slots: workers + 2, epochs: Some(2), ..LoaderConfig::new(10) }
 }
 
-fn open_at(place: &str, options: &OpenOptions) -> Arc<dyn Dataset> {
-    open("shards", Path::new(place), Split::Train, options).unwrap().into()
+fn open_at(address: &str, options: &OpenOptions) -> Arc<dyn Dataset> {
+    open("shards", Path::new(address), Split::Train, options).unwrap().into()
 }
 
 fn batches(set: Arc<dyn Dataset>, config: LoaderConfig, mut between: impl FnMut(usize)) -> Vec<BatchBuffer> {
@@ -238,36 +238,36 @@ fn assert_same(a: &[BatchBuffer], b: &[BatchBuffer]) {
     }
 }
 
-/// What the loader gives from the folder itself.
+/// The batches from the folder itself.
 fn expected(folder: &Path) -> Vec<BatchBuffer> {
     let set = open_at(folder.to_str().unwrap(), &options(folder));
     batches(set, config(1), |_| {})
 }
 
 #[test]
-fn from_a_server_come_the_same_batches_and_each_shard_once() {
+fn remote_shards_give_the_same_batches_and_are_fetched_once() {
     let folder = packed();
     let expected = expected(folder.path());
     let server = Server::start(folder.path());
     for workers in [1, 4] {
         let cache = tempfile::tempdir().unwrap();
-        let before = server.asked().len();
+        let before = server.requested().len();
         let set = open_at(&server.address(), &options(cache.path()));
         assert_same(&expected, &batches(set, config(workers), |_| {}));
-        let mut asked = server.asked()[before..].to_vec();
-        asked.sort();
-        let shards: Vec<String> = Index::read(folder.path()).unwrap().unwrap().splits["train"]
+        let mut requested = server.requested()[before..].to_vec();
+        requested.sort();
+        let shards: Vec<String> = ShardIndex::read(folder.path()).unwrap().unwrap().splits["train"]
             .iter()
             .map(|shard| shard.name.clone())
             .collect();
-        let mut once: Vec<String> = shards;
-        once.insert(0, "index.json".to_owned());
-        assert_eq!(asked, once);
+        let mut expected_requests: Vec<String> = shards;
+        expected_requests.insert(0, "index.json".to_owned());
+        assert_eq!(requested, expected_requests);
     }
 }
 
 #[test]
-fn a_slow_server_that_is_killed_and_started_again_changes_nothing() {
+fn survives_a_slow_and_restarted_server() {
     let folder = packed();
     let expected = expected(folder.path());
     let mut server = Server::start(folder.path());
@@ -283,12 +283,13 @@ fn a_slow_server_that_is_killed_and_started_again_changes_nothing() {
     assert_same(&expected, &found);
 }
 
-/// What the files of a cache come to at one moment. A listing takes some time, in which one file may go and
-/// another come: it is believed where the next one is the same.
+/// The size of the files of a cache at one moment. Files may change during a listing, so it is repeated until
+/// two agree.
 fn bytes_of(cache: &Path) -> u64 {
     let listing = || -> BTreeMap<OsString, u64> {
         let entries = fs::read_dir(cache).unwrap().map(Result::unwrap);
-        let size = |entry: fs::DirEntry| (entry.file_name(), entry.metadata().map_or(0, |about| about.len()));
+        let size =
+            |entry: fs::DirEntry| (entry.file_name(), entry.metadata().map_or(0, |metadata| metadata.len()));
         entries.filter(|entry| entry.file_name().len() >= 32).map(size).collect()
     };
     let mut before = listing();
@@ -302,39 +303,34 @@ fn bytes_of(cache: &Path) -> u64 {
 }
 
 #[test]
-fn a_cache_keeps_its_bound_and_the_order_is_the_same() {
+fn bounded_cache_keeps_the_order() {
     let folder = packed();
     let expected = expected(folder.path());
     let server = Server::start(folder.path());
     let cache = tempfile::tempdir().unwrap();
-    let shards = Index::read(folder.path()).unwrap().unwrap().splits["train"].clone();
+    let shards = ShardIndex::read(folder.path()).unwrap().unwrap().splits["train"].clone();
     let largest = shards.iter().map(|shard| shard.bytes).max().unwrap();
     assert!(shards.len() >= 12, "{}", shards.len());
     let bound = 7 * largest;
     let options = OpenOptions { cache_bytes: bound, ..options(cache.path()) };
     let set = open_at(&server.address(), &options);
-    let mut most = 0;
-    let found = batches(set, config(3), |_| most = most.max(bytes_of(cache.path())));
+    let mut max = 0;
+    let found = batches(set, config(3), |_| max = max.max(bytes_of(cache.path())));
     assert_same(&expected, &found);
-    // Some KiB say what the copies are.
-    assert!(most <= bound + (8 << 10) && most > 3 * largest, "{most} of {bound}");
-    // Two epochs of shards that the cache cannot hold, hardly any of them more than once an epoch.
-    let fetched = server.asked().len();
+    // Some KiB describe the copies.
+    assert!(max <= bound + (8 << 10) && max > 3 * largest, "{max} of {bound}");
+    // Two epochs of shards that the cache cannot hold: hardly any is fetched more than once per epoch.
+    let fetched = server.requested().len();
     assert!(fetched <= 2 * 2 * shards.len(), "{fetched} of {}", shards.len());
 
     let small = OpenOptions { cache_bytes: 5 * largest, ..options };
     let message = open("shards", Path::new(&server.address()), Split::Train, &small).map(|_| ()).unwrap_err();
     let message = message.to_string();
-    assert!(
-        message.starts_with(
-            "data.cache_mib: is 0, of which copies of train shards may take 3/4; 2 that are read"
-        ),
-        "{message}"
-    );
+    assert!(message.starts_with("data.cache_mib: is 0 MiB, 3/4 of it for train; 2 open shards"), "{message}");
 }
 
 #[test]
-fn whoever_resumes_fetches_nothing_that_is_over() {
+fn resume_skips_finished_shards() {
     let folder = packed();
     let expected = expected(folder.path());
     let server = Server::start(folder.path());
@@ -343,28 +339,28 @@ fn whoever_resumes_fetches_nothing_that_is_over() {
     let set = open_at(&server.address(), &options(cache.path()));
     let found = batches(Arc::clone(&set), LoaderConfig { start, ..config(2) }, |_| {});
     assert_same(&expected[12 + 7..], &found);
-    let index = Index::read(folder.path()).unwrap().unwrap();
+    let index = ShardIndex::read(folder.path()).unwrap().unwrap();
     let mut first = 0;
-    let mut of_rest = BTreeSet::from(["index.json".to_owned()]);
+    let mut needed = BTreeSet::from(["index.json".to_owned()]);
     let rest: BTreeSet<u32> = found.iter().flat_map(|batch| batch.indices.clone()).collect();
     for shard in &index.splits["train"] {
         let end = first + shard.samples() as u32;
         if rest.range(first..end).next().is_some() {
-            of_rest.insert(shard.name.clone());
+            needed.insert(shard.name.clone());
         }
         first = end;
     }
-    let asked: BTreeSet<String> = server.asked().into_iter().collect();
-    assert!(of_rest.len() < index.splits["train"].len());
-    assert_eq!(asked, of_rest);
+    let requested: BTreeSet<String> = server.requested().into_iter().collect();
+    assert!(needed.len() < index.splits["train"].len());
+    assert_eq!(requested, needed);
 }
 
 #[test]
-fn a_server_that_stays_away_or_has_other_shards_is_an_error() {
+fn reports_unreachable_servers_and_changed_shards() {
     let folder = packed();
     let mut server = Server::start(folder.path());
     let cache = tempfile::tempdir().unwrap();
-    let brief = OpenOptions { patience: Duration::from_millis(600), ..options(cache.path()) };
+    let brief = OpenOptions { give_up_after: Duration::from_millis(600), ..options(cache.path()) };
     let failure = |set: Arc<dyn Dataset>| {
         let mut loader = Loader::new(set, config(2)).unwrap();
         loop {
@@ -382,7 +378,7 @@ fn a_server_that_stays_away_or_has_other_shards_is_an_error() {
     let message = open("shards", Path::new(&server.address()), Split::Train, &brief).map(|_| ()).unwrap_err();
     assert!(message.to_string().contains("/index.json: "), "{message}");
 
-    // Back again, with a shard of the right size and other content.
+    // The server returns with a shard of the same size and other content.
     server.resume(Duration::ZERO);
     let shard = folder.path().join("train-000002.tar");
     let mut content = fs::read(&shard).unwrap();
@@ -392,5 +388,5 @@ fn a_server_that_stays_away_or_has_other_shards_is_an_error() {
     assert!(message.contains("train-000002.tar: ") && message.contains("its SHA-256 is"), "{message}");
     fs::remove_file(folder.path().join("index.json")).unwrap();
     let message = open("shards", Path::new(&server.address()), Split::Train, &brief).map(|_| ()).unwrap_err();
-    assert!(message.to_string().contains("holds no `index.json`"), "{message}");
+    assert!(message.to_string().contains("no `index.json`"), "{message}");
 }

@@ -1,10 +1,10 @@
-//! Image folders brought from a store: what is missing, of the classes that are asked for, and nothing else.
+//! Image folders downloaded from a store: only missing files of the selected classes.
 
 use std::fs;
 use std::path::Path;
 
 use stratus_data::store::Store;
-use stratus_data::sync::{SyncOptions, Synced, class_list, sync};
+use stratus_data::sync::{SyncOptions, SyncReport, class_list, sync};
 
 fn source(root: &Path) {
     for (path, content) in [
@@ -26,29 +26,29 @@ fn source(root: &Path) {
     }
 }
 
-/// The files below a folder but for the lock, sorted.
+/// The files below a folder except the lock, sorted.
 fn files(root: &Path) -> Vec<String> {
     let store = Store::open(root.to_str().unwrap()).unwrap();
     store.list("").unwrap().into_iter().map(|file| file.path).filter(|path| path != ".sync.lock").collect()
 }
 
-fn bring(from: &Path, to: &Path, options: &SyncOptions) -> Result<Synced, String> {
+fn bring(from: &Path, to: &Path, options: &SyncOptions) -> Result<SyncReport, String> {
     let store = Store::open(from.to_str().unwrap()).unwrap();
     let mut last = ([0, 0], [0, 0]);
     let synced = sync(&store, to, options, &mut |done, all| last = (done, all));
-    if let Ok(Synced { files, bytes, .. }) = synced {
+    if let Ok(SyncReport { downloaded: files, bytes, .. }) = synced {
         assert_eq!(last, ([files as u64, bytes], if files == 0 { [0, 0] } else { [files as u64, bytes] }));
     }
     synced.map_err(|error| error.to_string().replace(&from.display().to_string(), "SRC"))
 }
 
 #[test]
-fn what_is_missing_comes_and_nothing_else() {
+fn downloads_only_missing_files() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     source(from.path());
     let to = to.path().join("images");
     let all = SyncOptions::default();
-    assert_eq!(bring(from.path(), &to, &all), Ok(Synced { files: 7, bytes: 53, kept: 0 }));
+    assert_eq!(bring(from.path(), &to, &all), Ok(SyncReport { downloaded: 7, bytes: 53, kept: 0 }));
     let images = [
         "train/ant/1.jpg",
         "train/ant/2.jpg",
@@ -60,43 +60,42 @@ fn what_is_missing_comes_and_nothing_else() {
     ];
     assert_eq!(files(&to), images);
     assert_eq!(fs::read_to_string(to.join("train/ant/2.jpg")).unwrap(), "ant two, longer");
-    assert_eq!(bring(from.path(), &to, &all), Ok(Synced { files: 0, bytes: 0, kept: 7 }));
-    // One that was cut, one that is gone, and one of our own.
+    assert_eq!(bring(from.path(), &to, &all), Ok(SyncReport { downloaded: 0, bytes: 0, kept: 7 }));
+    // A truncated file, a missing file, and a foreign file.
     fs::write(to.join("train/ant/2.jpg"), "ant").unwrap();
     fs::remove_file(to.join("val/cat/9.jpg")).unwrap();
     fs::write(to.join("train/ant/own.jpg"), "own").unwrap();
-    assert_eq!(bring(from.path(), &to, &all), Ok(Synced { files: 2, bytes: 23, kept: 5 }));
+    assert_eq!(bring(from.path(), &to, &all), Ok(SyncReport { downloaded: 2, bytes: 23, kept: 5 }));
     assert_eq!(fs::read_to_string(to.join("train/ant/2.jpg")).unwrap(), "ant two, longer");
     assert!(to.join("train/ant/own.jpg").exists());
 }
 
 #[test]
-fn classes_and_their_images_can_be_limited() {
+fn limits_classes_and_images() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     source(from.path());
     let list = from.path().join("classes.txt");
     fs::write(&list, "cat\n\n ant \n").unwrap();
     let classes = Some(class_list(&list).unwrap());
     let options = SyncOptions { classes, images_per_class: Some(2) };
-    assert_eq!(bring(from.path(), to.path(), &options).unwrap().files, 5);
+    assert_eq!(bring(from.path(), to.path(), &options).unwrap().downloaded, 5);
     assert_eq!(
         files(to.path()),
         ["train/ant/1.jpg", "train/ant/2.jpg", "train/cat/1.jpg", "val/ant/9.jpg", "val/cat/9.jpg"]
     );
     fs::write(&list, "\n").unwrap();
-    assert!(class_list(&list).unwrap_err().to_string().ends_with("names no class; write one a line"));
+    assert!(class_list(&list).unwrap_err().to_string().ends_with("no class names; expected one per line"));
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn reports_unknown_classes_and_unreadable_stores() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let nothing = bring(from.path(), to.path(), &SyncOptions::default()).unwrap_err();
-    assert!(nothing.contains("SRC/train/<class>/<image>"), "{nothing}");
+    let empty = bring(from.path(), to.path(), &SyncOptions::default()).unwrap_err();
+    assert!(empty.contains("SRC/train/<class>/<image>"), "{empty}");
     source(from.path());
-    for (class, message) in [
-        ("cta", "SRC: there is no class `cta` to train on, did you mean `cat`?"),
-        ("zebra", "SRC: there is no class `zebra` to train on"),
-    ] {
+    for (class, message) in
+        [("cta", "SRC: unknown class `cta`, did you mean `cat`?"), ("zebra", "SRC: unknown class `zebra`")]
+    {
         let options =
             SyncOptions { classes: Some(vec!["ant".to_owned(), class.to_owned()]), ..SyncOptions::default() };
         assert_eq!(bring(from.path(), to.path(), &options).unwrap_err(), message);

@@ -10,37 +10,37 @@ use std::collections::{HashMap, HashSet};
 pub struct Differentiator {
     program: Program,
     gradients: HashMap<ValueId, ValueId>,
-    wanted: HashSet<ValueId>,
-    /// Values whose producers are differentiated: nothing reads their gradients any more.
+    requires_grad: HashSet<ValueId>,
+    /// Values whose producers are differentiated: their gradients are not read any more.
     finished: HashSet<ValueId>,
 }
 
 impl Differentiator {
     pub(crate) fn new(forward: &Program) -> Result<Self, EngineError> {
         let values = (0..forward.values.len()).map(ValueId);
-        let mut wanted: HashSet<ValueId> = values.filter(|&id| forward.is_trained(id)).collect();
+        let mut requires_grad: HashSet<ValueId> = values.filter(|&id| forward.is_trained(id)).collect();
         let mut gradients = HashMap::new();
         for step in &forward.steps {
             if step.phase == Phase::Loss {
-                // Without a gradient, its only output is the metrics.
+                // Without a gradient, the only output is the metrics.
                 let gradient = step.outputs.last().filter(|&&id| forward.value(id).role != Role::Metrics);
                 gradients.extend(gradient.map(|&gradient| (step.inputs[0], gradient)));
-            } else if step.inputs.iter().any(|input| wanted.contains(input)) {
-                // A concatenated map may be written in parts: the steps after the first update it.
-                wanted.extend(step.outputs.iter().chain(&step.updates));
+            } else if step.inputs.iter().any(|input| requires_grad.contains(input)) {
+                // A concatenated map may be written in slices: the steps after the first update it.
+                requires_grad.extend(step.outputs.iter().chain(&step.updates));
             }
         }
         if gradients.is_empty() {
-            return Err(EngineError::Mismatch(format!(
-                "the program of `{}` has no loss to start from",
+            return Err(EngineError::InvalidRequest(format!(
+                "the program of `{}` has no loss to differentiate",
                 forward.network
             )));
         }
-        Ok(Self { program: forward.clone(), gradients, wanted, finished: HashSet::new() })
+        Ok(Self { program: forward.clone(), gradients, requires_grad, finished: HashSet::new() })
     }
 
-    /// Notes that a forward step is differentiated: nothing reads the gradients of its outputs any more.
-    pub(crate) fn finish(&mut self, step: &Step) {
+    /// Marks a forward step as differentiated: the gradients of its outputs are not read any more.
+    pub(crate) fn mark_differentiated(&mut self, step: &Step) {
         self.finished.extend(&step.outputs);
     }
 
@@ -48,26 +48,26 @@ impl Differentiator {
         self.program
     }
 
-    /// The gradient of a value, where one flows into it.
+    /// The gradient of a value, if any.
     #[must_use]
     pub fn gradient(&self, value: ValueId) -> Option<ValueId> {
         self.gradients.get(&value).copied()
     }
 
-    /// Whether the gradient of a rectified value is already zero where ReLU was inactive: all readers of the
-    /// value are poolings that pass no gradient there.
+    /// Returns whether the gradient of a ReLU output is already masked: all readers of the value are poolings
+    /// that pass no gradient where ReLU was inactive.
     #[must_use]
     pub fn gradient_is_masked(&self, value: ValueId) -> bool {
         let mut readers =
             self.program.readers(value).map(|reader| &self.program.steps[reader].kernel).peekable();
         readers.peek().is_some()
-            && readers.all(|kernel| matches!(kernel, Kernel::MaxPoolForward(pool) if pool.cut))
+            && readers.all(|kernel| matches!(kernel, Kernel::MaxPoolForward(pool) if pool.mask_relu))
     }
 
-    /// Whether a value depends on something that is trained.
+    /// Returns whether a value depends on a trained parameter.
     #[must_use]
-    pub fn wants_gradient(&self, value: ValueId) -> bool {
-        self.wanted.contains(&value)
+    pub fn requires_grad(&self, value: ValueId) -> bool {
+        self.requires_grad.contains(&value)
     }
 
     /// The channels of a feature map.
@@ -82,14 +82,14 @@ impl Differentiator {
         self.program.value(weight).shape.first().copied().unwrap_or(1)
     }
 
-    /// A new value for the gradient of `value`. Gradients of activations have the compute precision, also
-    /// where these have the master precision, as logits do.
+    /// A new value for the gradient of `value`. Gradients of activations have the compute precision, even for
+    /// values in the master precision, such as logits.
     fn gradient_value(&mut self, value: ValueId) -> ValueId {
         let dtype = self.program.precision.compute();
         self.program.add_derived(Origin::Gradient(value), dtype, Role::Transient)
     }
 
-    /// A new value for a term of the gradient of `value`, or for what the gradient is computed from.
+    /// A new value for a term of the gradient of `value`, or for an intermediate value of its computation.
     pub fn partial_gradient(&mut self, value: ValueId, label: &str) -> ValueId {
         let dtype = self.program.precision.compute();
         self.program.add_derived_as(Origin::PartialGradient(value), label, dtype, Role::Transient)
@@ -101,14 +101,14 @@ impl Differentiator {
         self.program.add_value(name, shape, crate::DType::F64, Role::Transient)
     }
 
-    /// The output at `position` of the step that also writes `value`.
+    /// The output at `position` of the step that writes `value`.
     #[must_use]
     pub fn output_beside(&self, value: ValueId, position: usize) -> Option<ValueId> {
         let producer = self.program.steps.iter().find(|step| step.outputs.contains(&value))?;
         producer.outputs.get(position).copied()
     }
 
-    /// Calls `make` with a new value to write a gradient of `value` to. Where `value` has a gradient already,
+    /// Calls `make` with a new value to write a gradient of `value` to. If `value` already has a gradient,
     /// the new one is added to it.
     pub fn add_gradient(&mut self, value: ValueId, make: impl FnOnce(&mut Self, ValueId)) {
         let Some(&sum) = self.gradients.get(&value) else {
@@ -126,8 +126,8 @@ impl Differentiator {
         }
     }
 
-    /// Adds `gradient`, which may be the gradient of other values too, to the gradient of an input of
-    /// `forward`. Where it is the first one, the input shares it and nothing is copied.
+    /// Adds `gradient`, which may be shared with other values, to the gradient of an input of `forward`. If
+    /// it is the first term, the input shares it without a copy.
     pub fn share_gradient(&mut self, forward: &Step, value: ValueId, gradient: ValueId) {
         let (layers, phase) = (forward.layers.clone(), Phase::BackwardData);
         match self.gradients.get(&value) {
@@ -135,31 +135,31 @@ impl Differentiator {
             None if self.program.value(value).role == Role::Transient => {
                 self.gradients.insert(value, gradient);
             }
-            // What is trained has a gradient of its own: the optimiser updates by it.
-            None => self.add_gradient(value, |to, copy| {
-                to.push(forward, Convert, phase, vec![gradient], vec![], vec![copy]);
+            // Trained parameters need a separate gradient for the optimiser.
+            None => self.add_gradient(value, |this, copy| {
+                this.push(forward, Convert, phase, vec![gradient], vec![], vec![copy]);
             }),
         }
     }
 
-    /// Whether `gradient` is the gradient of another value too, and still to be read as such.
+    /// Returns whether `gradient` is also the gradient of another value that is still to be differentiated.
     fn gradient_is_shared(&self, value: ValueId, gradient: ValueId) -> bool {
-        let is_read = |(other, of_other): (&ValueId, &ValueId)| {
-            *of_other == gradient && !self.finished.contains(other) && *other != value
+        let is_read = |(other, other_gradient): (&ValueId, &ValueId)| {
+            *other_gradient == gradient && !self.finished.contains(other) && *other != value
         };
         self.gradients.iter().any(is_read)
     }
 
-    /// Whether the derivative of the step that wrote `value` may overwrite its gradient, because nothing else
-    /// reads it.
+    /// Returns whether the derivative of the step that wrote `value` may overwrite its gradient, because
+    /// nothing else reads it.
     #[must_use]
     pub fn may_overwrite_gradient(&self, value: ValueId) -> bool {
         self.gradient(value).is_some_and(|gradient| !self.gradient_is_shared(value, gradient))
     }
 
-    /// Removes the last addition to a gradient, where no later step uses the gradient, and returns the term.
-    /// The caller adds it itself.
-    pub fn take_addition(&mut self, gradient: ValueId) -> Option<ValueId> {
+    /// Removes the last addition to a gradient if no later step uses the gradient, and returns the term,
+    /// which the caller adds itself.
+    pub fn take_last_term(&mut self, gradient: ValueId) -> Option<ValueId> {
         let last = self.program.steps.iter().rposition(|step| step.operands().any(|id| id == gradient))?;
         let step = &self.program.steps[last];
         if !matches!(step.kernel, Kernel::Accumulate(_)) || step.updates[..] != [gradient] {
@@ -168,8 +168,8 @@ impl Differentiator {
         self.program.steps.remove(last).inputs.first().copied()
     }
 
-    /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value where `sum` is
-    /// still to be read as the gradient of another value.
+    /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value if `sum` is still
+    /// needed as the gradient of another value.
     fn sum_gradients(
         &mut self,
         value: ValueId,
@@ -191,7 +191,7 @@ impl Differentiator {
         self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
     }
 
-    /// A new value for the gradient of a parameter or, for a copy, of its master, in the master precision.
+    /// A new value in the master precision for the gradient of a parameter or of a copy's master.
     pub fn parameter_gradient(&mut self, parameter: ValueId) -> ValueId {
         let origin = Origin::Gradient(self.program.master_of(parameter));
         let gradient = self.program.add_derived(origin, self.program.precision.master(), Role::Transient);
@@ -213,15 +213,15 @@ impl Differentiator {
         self.program.steps.push(Step { kernel: kernel.into(), phase, layers, inputs, updates, outputs });
     }
 
-    /// The error of a kernel that no gradient can pass.
+    /// The error for a kernel without derivative.
     #[must_use]
     pub fn no_derivative(&self, step: &Step) -> EngineError {
-        EngineError::Invalid {
+        EngineError::InvalidProgram {
             pass: "differentiate",
             step: self.program.steps.iter().position(|other| other == step).unwrap_or_default(),
             kernel: step.kernel.name().to_owned(),
             layer: self.program.layer_name(step),
-            problem: "it has no derivative".to_owned(),
+            problem: "no derivative".to_owned(),
         }
     }
 }

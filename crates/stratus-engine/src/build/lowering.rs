@@ -1,6 +1,6 @@
 //! The forward program under construction, to which each operation adds its steps.
 
-use crate::ops::{HYPER, Kernel};
+use crate::ops::{ITERATION_SCALAR_FIELDS, Kernel};
 use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ pub struct Lowering<'a> {
     pub(crate) batch: usize,
     pub(crate) program: Program,
     pub(crate) tensors: HashMap<TensorId, ValueId>,
-    /// In the order of the graph.
+    /// The parameters in the order of the graph.
     parameters: Vec<ValueId>,
     pub(crate) layer: usize,
 }
@@ -32,7 +32,7 @@ impl<'a> Lowering<'a> {
             mode,
             precision,
             batch,
-            parts: 1,
+            batch_parts: 1,
             stage: None,
             layers,
             values: Vec::new(),
@@ -48,7 +48,7 @@ impl<'a> Lowering<'a> {
             .filter(|node| node.frozen)
             .flat_map(|node| node.parameters.iter().copied())
             .collect();
-        // To kernels these are convolutions.
+        // Kernels see them as convolutions.
         let pointwise: HashSet<ParameterId> = graph
             .nodes
             .iter()
@@ -75,19 +75,19 @@ impl<'a> Lowering<'a> {
         Self { graph, mode, precision, batch, program, tensors, parameters, layer: 0 }
     }
 
-    /// What the program is for.
+    /// The purpose of the program.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether a node behaves as in training: neither in evaluation nor where it is frozen.
+    /// Returns whether a node behaves as in training: not in evaluation and not frozen.
     #[must_use]
-    pub fn trains(&self, node: &Node) -> bool {
+    pub fn is_training(&self, node: &Node) -> bool {
         self.mode == Mode::Train && !node.frozen
     }
 
-    /// The types it is built with.
+    /// The precision.
     #[must_use]
     pub fn precision(&self) -> Precision {
         self.precision
@@ -96,7 +96,7 @@ impl<'a> Lowering<'a> {
     /// The value of a node's input.
     #[must_use]
     pub fn input(&self, node: &Node, position: usize) -> ValueId {
-        // The graph is verified: every input is made by an earlier node.
+        // The graph is verified, so every input is written by an earlier node.
         self.tensors[&node.inputs[position]]
     }
 
@@ -106,7 +106,7 @@ impl<'a> Lowering<'a> {
         self.parameters[node.parameters[position].0]
     }
 
-    /// A node's parameter in the precision that kernels compute in: the parameter itself, or its copy.
+    /// A node's parameter in the compute precision: the parameter itself, or its copy.
     pub fn compute_parameter(&mut self, node: &Node, position: usize) -> ValueId {
         let master = self.parameter(node, position);
         if self.precision.compute() == self.precision.master() {
@@ -115,7 +115,7 @@ impl<'a> Lowering<'a> {
         let (dtype, program) = (self.precision.compute(), &mut self.program);
         program
             .copy_of(master)
-            .unwrap_or_else(|| program.add_derived(Origin::Copy(master), dtype, Role::Copy))
+            .unwrap_or_else(|| program.add_derived(Origin::ComputeCopy(master), dtype, Role::ComputeCopy))
     }
 
     /// A new value for a node's output, in the compute precision.
@@ -133,38 +133,45 @@ impl<'a> Lowering<'a> {
     }
 
     /// A new value for a node's output in the compute precision, with the shape of another value: a feature
-    /// map keeps its four dimensions where a flatten before it moved no data.
+    /// map keeps its four dimensions through a flatten, which moves no data.
     pub fn output_like(&mut self, node: &Node, like: ValueId) -> ValueId {
         let id = self.output(node);
         self.program.values[id.0].shape = self.shape(like);
         id
     }
 
-    /// A new value for a node's output with the type and the extents of another value.
-    pub fn output_same(&mut self, node: &Node, like: ValueId) -> ValueId {
+    /// A new value for a node's output with the type and shape of another value.
+    pub fn output_matching(&mut self, node: &Node, like: ValueId) -> ValueId {
         let id = self.output_as(node, self.program.value(like).dtype);
         self.program.values[id.0].shape = self.shape(like);
         id
     }
 
-    /// The numbers of the iteration.
-    pub fn hyper(&mut self) -> ValueId {
-        let known = self.program.find_role(Role::Hyper);
-        known.unwrap_or_else(|| self.program.add_value("hyper", &[HYPER.len()], DType::F64, Role::Hyper))
+    /// The value of the iteration scalars.
+    pub fn iteration_scalars(&mut self) -> ValueId {
+        let existing = self.program.find_role(Role::IterationScalars);
+        existing.unwrap_or_else(|| {
+            self.program.add_value(
+                "hyper",
+                &[ITERATION_SCALAR_FIELDS.len()],
+                DType::F64,
+                Role::IterationScalars,
+            )
+        })
     }
 
     /// The index of the layer that is being lowered.
     #[must_use]
-    pub fn layer_number(&self) -> u32 {
+    pub fn layer_index(&self) -> u32 {
         self.layer as u32
     }
 
-    /// A new value that the backward pass reads, with a row per sample.
+    /// A new per-sample value for the backward pass.
     pub fn saved_samples(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
         self.program.add_samples(format!("{}{suffix}", node.name), shape, dtype)
     }
 
-    /// A new value that the backward pass reads.
+    /// A new value for the backward pass.
     pub fn saved(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
         self.program.add_value(format!("{}{suffix}", node.name), shape, dtype, Role::Transient)
     }
@@ -184,7 +191,7 @@ impl<'a> Lowering<'a> {
     /// Makes a node's output an alias of its first input.
     ///
     /// # Errors
-    /// Never; the signature is that of the other lowerings.
+    /// Never; the signature is common to all lowerings.
     pub fn alias(&mut self, node: &Node) -> Result<(), EngineError> {
         let input = self.input(node, 0);
         self.tensors.insert(node.output, input);

@@ -1,4 +1,4 @@
-//! Programs under construction: what operations and kernels add their steps to. The passes call these; the
+//! Programs under construction, to which operations and kernels add their steps. The passes call these; the
 //! builders call no pass.
 
 mod differentiator;

@@ -1,6 +1,6 @@
-//! Smooth activations, and some in pieces: `y = f(x)` and `dx = dy f'(x)`, element by element. The derivative
-//! is taken at `x`: GELU, SiLU and hard swish have two inputs for some outputs. ReLU, whose derivative needs
-//! its output alone, has other kernels.
+//! Smooth and piecewise-linear activations: `y = f(x)` and `dx = dy f'(x)`, element by element. The
+//! derivative is evaluated at `x`, because GELU, SiLU and hard swish have two inputs for some outputs. ReLU,
+//! whose derivative needs only its output, has separate kernels.
 
 use super::{Kernel, KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::{Gelu, HardSigmoid, HardSwish, Sigmoid, Silu};
 
-/// A smooth activation: an operation of the graph without attributes. Each backend says what its function and
-/// derivative are.
+/// A smooth activation: an operation of the graph without attributes. Each backend implements its function
+/// and derivative.
 pub trait Activation: Copy {
     /// The forward kernel's name.
     const FORWARD: &'static str;
@@ -73,12 +73,12 @@ pub type SiluForward = ActivationForward<Silu>;
 /// See [`Silu`].
 pub type SiluBackward = ActivationBackward<Silu>;
 
-pub(super) fn lower<A>(activation: A, node: &Node, to: &mut Lowering) -> Result<(), EngineError>
+pub(super) fn lower<A>(activation: A, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError>
 where
     Kernel: From<ActivationForward<A>>,
 {
-    let (x, y) = (to.input(node, 0), to.output(node));
-    to.push(node, ActivationForward(activation), vec![x], vec![], vec![y]);
+    let (x, y) = (lowering.input(node, 0), lowering.output(node));
+    lowering.push(node, ActivationForward(activation), vec![x], vec![], vec![y]);
     Ok(())
 }
 
@@ -99,18 +99,18 @@ where
         Tiling::PerSample
     }
 
-    /// As the graph counts them.
+    /// The same count as in the graph.
     fn flops(&self, operands: &[&Value]) -> u64 {
         operands[0].elements() as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if to.wants_gradient(x) {
-            let backward = ActivationBackward(self.0);
-            to.add_gradient(x, |to, dx| {
-                to.push(step, backward, Phase::BackwardData, vec![x, dy], vec![], vec![dx]);
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        if backward.requires_grad(x) {
+            let kernel = ActivationBackward(self.0);
+            backward.add_gradient(x, |backward, dx| {
+                backward.push(step, kernel, Phase::BackwardData, vec![x, dy], vec![], vec![dx]);
             });
         }
         Ok(())
@@ -132,7 +132,7 @@ impl<A: Activation> KernelSpec for ActivationBackward<A> {
         Tiling::PerSample
     }
 
-    /// As many as the forward pass and the product with the gradient.
+    /// The forward pass and the product with the gradient.
     fn flops(&self, operands: &[&Value]) -> u64 {
         2 * operands[0].elements() as u64
     }
@@ -142,9 +142,9 @@ impl<A: Activation> KernelSpec for ActivationBackward<A> {
 mod tests {
     use super::*;
 
-    /// Plans of the time when each activation had types of its own.
+    /// Plans of earlier versions, in which each activation had its own kernel types, stay readable.
     #[test]
-    fn is_serialised_by_its_name_alone() {
+    fn activation_kernels_are_stored_as_their_name() {
         let kernels: [(Kernel, &str); 4] = [
             (ActivationForward(Gelu).into(), "gelu_forward"),
             (ActivationBackward(Gelu).into(), "gelu_backward"),

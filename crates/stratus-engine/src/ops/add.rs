@@ -1,4 +1,4 @@
-//! The sum of two values, alone or with the rectifier behind it.
+//! The sum of two values, alone or fused with ReLU.
 
 use super::relu::backward_through_relu;
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
@@ -11,15 +11,15 @@ use stratus_graph::Node;
 /// `(a, b) -> y = a + b`. With one input both are the same value: `y = a + a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AddForward {
-    /// Whether the result is rectified.
+    /// True if ReLU is applied to the result.
     pub relu: bool,
 }
 
-pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let mut inputs = vec![to.input(node, 0), to.input(node, 1)];
+pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let mut inputs = vec![lowering.input(node, 0), lowering.input(node, 1)];
     inputs.dedup();
-    let y = to.output(node);
-    to.push(node, AddForward { relu: false }, inputs, vec![], vec![y]);
+    let y = lowering.output(node);
+    lowering.push(node, AddForward { relu: false }, inputs, vec![], vec![y]);
     Ok(())
 }
 
@@ -41,21 +41,20 @@ impl KernelSpec for AddForward {
         operands[0].elements() as u64 * if self.relu { 2 } else { 1 }
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (inputs, y) = (&step.inputs, step.outputs[0]);
-        let Some(mut dy) = to.gradient(y) else { return Ok(()) };
-        if !inputs.iter().any(|&input| to.wants_gradient(input)) {
+        let Some(mut dy) = backward.gradient(y) else { return Ok(()) };
+        if !inputs.iter().any(|&input| backward.requires_grad(input)) {
             return Ok(());
         }
         if self.relu {
-            dy = backward_through_relu(step, y, dy, to);
+            dy = backward_through_relu(step, y, dy, backward);
         }
-        // Both derivatives are 1: what flows out of the sum flows into each of its inputs, and one value
-        // serves them all.
+        // Both derivatives are 1, so one gradient value serves all inputs.
         let twice = (inputs.len() == 1).then(|| inputs[0]);
         for &input in inputs.iter().chain(&twice) {
-            if to.wants_gradient(input) {
-                to.share_gradient(step, input, dy);
+            if backward.requires_grad(input) {
+                backward.share_gradient(step, input, dy);
             }
         }
         Ok(())

@@ -1,10 +1,10 @@
-//! Batch normalisation with the sum of a residual block behind it, and the rectifier behind that.
+//! Batch normalisation fused with the following sum of a residual block and its ReLU.
 //!
-//! Fused, the normalised map is never written. What flows into the sum flows into both of its inputs, so its
-//! gradient is needed as a map: the sums over the batch that the norm's gradients need are made while the
-//! rectifier cuts that map, in place, and while the last part of it is added.
+//! Fused, the normalised map is never written. The gradient of the sum is that of both inputs, so it is
+//! needed as a map. The sums over the batch for the norm's gradients are computed while ReLU masks that map
+//! in place and while its last term is added.
 
-use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, Parts, check_all};
+use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, ChannelOffsets, check_all};
 use super::relu::backward_through_relu;
 use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_same_shape, expect_shape};
 use crate::build::Differentiator;
@@ -17,15 +17,14 @@ use stratus_graph::ops::BatchNorm2d;
 pub struct BatchNormAddApply {
     /// Attributes.
     pub norm: BatchNorm2d,
-    /// Whether the sum is rectified.
+    /// True if ReLU is applied to the sum.
     pub relu: bool,
 }
 
-/// `(x, y, mean, inverse_deviation, part?) updates dy -> dweight, dbias, sums f64 [2, C]`, where `y` is
-/// rectified.
+/// `(x, y, mean, inverse_deviation, part?) updates dy -> dweight, dbias, sums f64 [2, C]`, with ReLU.
 ///
-/// `part` is added to `dy`, which then becomes 0 where `y` is not positive; `sums` and gradients are those of
-/// [`BatchNormGradients`] for the gradient as it is then stored.
+/// `part` is added to `dy`, which is then set to 0 where `y` is not positive; `sums` and gradients are those
+/// of [`BatchNormGradients`] for the stored gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormAddReluGradients {
     /// Attributes.
@@ -39,7 +38,7 @@ impl KernelSpec for BatchNormAddApply {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[6, 0, 1]])?;
-        check_all(&self.norm, (None, Parts::default()), operands[0], operands[6], &operands[1..5])?;
+        check_all(&self.norm, (None, ChannelOffsets::default()), operands[0], operands[6], &operands[1..5])?;
         expect_same_shape(operands[0], operands[5])
     }
 
@@ -51,37 +50,43 @@ impl KernelSpec for BatchNormAddApply {
         operands[0].elements() as u64 * if self.relu { 4 } else { 3 }
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let y = step.outputs[0];
-        let Some(mut dy) = to.gradient(y) else { return Ok(()) };
+        let Some(mut dy) = backward.gradient(y) else { return Ok(()) };
         let [x, weight, bias, mean, inverse_deviation, a] = step.inputs[..] else {
-            return Err(to.no_derivative(step));
+            return Err(backward.no_derivative(step));
         };
         let norm = self.norm;
-        let (dweight, dbias) = (to.parameter_gradient(weight), to.parameter_gradient(bias));
-        let outputs = vec![dweight, dbias, to.sums(step, &[2, norm.channels])];
+        let (dweight, dbias) = (backward.parameter_gradient(weight), backward.parameter_gradient(bias));
+        let outputs = vec![dweight, dbias, backward.sums(step, &[2, norm.channels])];
         let phase = Phase::BackwardWeights;
-        if self.relu && to.may_overwrite_gradient(y) {
+        if self.relu && backward.may_overwrite_gradient(y) {
             let mut inputs = vec![x, y, mean, inverse_deviation];
-            inputs.extend(to.take_addition(dy));
-            to.push(step, BatchNormAddReluGradients { norm }, phase, inputs, vec![dy], outputs);
+            inputs.extend(backward.take_last_term(dy));
+            backward.push(step, BatchNormAddReluGradients { norm }, phase, inputs, vec![dy], outputs);
         } else {
             if self.relu {
-                dy = backward_through_relu(step, y, dy, to);
+                dy = backward_through_relu(step, y, dy, backward);
             }
             let inputs = vec![x, dy, weight, bias, mean, inverse_deviation];
-            let gradients = BatchNormGradients { norm, relu: false, pool: None, parts: Parts::default() };
-            to.push(step, gradients, phase, inputs, vec![], outputs);
+            let gradients =
+                BatchNormGradients { norm, relu: false, pool: None, offsets: ChannelOffsets::default() };
+            backward.push(step, gradients, phase, inputs, vec![], outputs);
         }
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
-                let kernel = BatchNormBackwardData { norm, relu: false, pool: None, parts: Parts::default() };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
+                let kernel = BatchNormBackwardData {
+                    norm,
+                    relu: false,
+                    pool: None,
+                    offsets: ChannelOffsets::default(),
+                };
                 let inputs = vec![x, dy, weight, bias, mean, inverse_deviation, dweight, dbias];
-                to.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
+                backward.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
             });
         }
-        if to.wants_gradient(a) {
-            to.share_gradient(step, a, dy);
+        if backward.requires_grad(a) {
+            backward.share_gradient(step, a, dy);
         }
         Ok(())
     }
@@ -95,10 +100,10 @@ impl KernelSpec for BatchNormAddReluGradients {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[4, 1, 3], [5, 1, 3]])?;
         let (inputs, results) = operands.split_at(counts[0]);
-        let [dy, dweight, dbias, sums] = results else { return Err("it lacks a result".to_owned()) };
+        let [dy, dweight, dbias, sums] = results else { return Err("a result is missing".to_owned()) };
         check_all(
             &self.norm,
-            (None, Parts::default()),
+            (None, ChannelOffsets::default()),
             inputs[0],
             inputs[1],
             &[inputs[2], inputs[3], *dweight, *dbias],
@@ -109,7 +114,7 @@ impl KernelSpec for BatchNormAddReluGradients {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Continues
+        Tiling::Accumulates
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,5 +1,5 @@
-//! A bias for each channel of a feature map, by itself: of transposed convolutions. Other kernels add theirs
-//! to what they make.
+//! Addition of a bias to each channel of a feature map, for transposed convolutions. Other kernels include
+//! their bias.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
@@ -38,13 +38,13 @@ impl KernelSpec for AddBias {
         operands[1].elements() as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        // The gradient of the map before is that of the map behind.
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        // The gradient of the input map equals that of the output map.
         let (bias, y) = (step.inputs[0], step.updates[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if to.wants_gradient(bias) {
-            let dbias = to.parameter_gradient(bias);
-            to.push(step, BiasGradient, Phase::BackwardWeights, vec![dy], vec![], vec![dbias]);
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        if backward.requires_grad(bias) {
+            let dbias = backward.parameter_gradient(bias);
+            backward.push(step, BiasGradient, Phase::BackwardWeights, vec![dy], vec![], vec![dbias]);
         }
         Ok(())
     }
@@ -61,7 +61,7 @@ impl KernelSpec for BiasGradient {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Sums
+        Tiling::PartialSums
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,6 +1,8 @@
 //! A factor for each channel of a sample.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, no_kernel};
+use super::{
+    KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, unsupported_layer,
+};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 
 /// `(x [N,C,H,W], s [N,C,1,1]) -> y`: every pixel of a channel is multiplied by its factor. The same kernel
-/// on `(dy, s)` makes `dx`.
+/// computes `dx` from `(dy, s)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelScale;
 
@@ -16,20 +18,20 @@ pub struct ChannelScale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelScaleGradient;
 
-pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let (x, factors) = (to.input(node, 0), to.input(node, 1));
+pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let (x, factors) = (lowering.input(node, 0), lowering.input(node, 1));
     if x == factors {
-        return Err(no_kernel(node, "it multiplies a map by itself"));
+        return Err(unsupported_layer(node, "both inputs are the same tensor"));
     }
-    let y = to.output(node);
-    to.push(node, ChannelScale, vec![x, factors], vec![], vec![y]);
+    let y = lowering.output(node);
+    lowering.push(node, ChannelScale, vec![x, factors], vec![], vec![y]);
     Ok(())
 }
 
 /// Checks a map and a value for each of its channels.
-fn expect_one_each(map: &Value, each: &Value) -> Result<(), String> {
+fn expect_one_per_channel(map: &Value, values: &Value) -> Result<(), String> {
     let [n, c, ..] = image_shape(map)?;
-    expect_shape(each, &[n, c, 1, 1])
+    expect_shape(values, &[n, c, 1, 1])
 }
 
 impl KernelSpec for ChannelScale {
@@ -39,7 +41,7 @@ impl KernelSpec for ChannelScale {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 1]])?;
-        expect_one_each(operands[0], operands[1])?;
+        expect_one_per_channel(operands[0], operands[1])?;
         expect_same_shape(operands[0], operands[2])
     }
 
@@ -51,18 +53,18 @@ impl KernelSpec for ChannelScale {
         operands[0].elements() as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let [x, factors] = step.inputs[..] else { return Err(to.no_derivative(step)) };
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
-                to.push(step, Self, Phase::BackwardData, vec![dy, factors], vec![], vec![dx]);
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let [x, factors] = step.inputs[..] else { return Err(backward.no_derivative(step)) };
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
+                backward.push(step, Self, Phase::BackwardData, vec![dy, factors], vec![], vec![dx]);
             });
         }
-        if to.wants_gradient(factors) {
-            to.add_gradient(factors, |to, gradient| {
+        if backward.requires_grad(factors) {
+            backward.add_gradient(factors, |backward, gradient| {
                 let kernel = ChannelScaleGradient;
-                to.push(step, kernel, Phase::BackwardData, vec![x, dy], vec![], vec![gradient]);
+                backward.push(step, kernel, Phase::BackwardData, vec![x, dy], vec![], vec![gradient]);
             });
         }
         Ok(())
@@ -77,7 +79,7 @@ impl KernelSpec for ChannelScaleGradient {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
-        expect_one_each(operands[0], operands[2])
+        expect_one_per_channel(operands[0], operands[2])
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,6 +1,8 @@
-//! Feature maps one behind the other, along channels.
+//! Concatenation of feature maps along channels.
 
-use super::{KernelSpec, Tiling, expect_channels, expect_counts, expect_shape, image_shape, no_kernel};
+use super::{
+    KernelSpec, Tiling, expect_channels, expect_counts, expect_shape, image_shape, unsupported_layer,
+};
 use crate::backend::MAX_OPERANDS;
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -8,46 +10,47 @@ use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 
-/// The most inputs: a step also has its output and, should a backend want it, scratch.
+/// The maximum number of inputs: a step also has an output and possibly scratch.
 const MAX_INPUTS: usize = MAX_OPERANDS - 2;
 
 /// `(x0, x1, …) -> y`: feature maps `[N, C, H, W]`, their channels in the order of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConcatForward;
 
-/// `dy -> dx`: as many channels as `dx` has, from the channel `first` on.
+/// `dy -> dx`: the channels of `dy` starting at `first`; `dx` determines their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConcatBackward {
-    /// The channels of the inputs before this one.
+    /// The first channel: the number of channels of the preceding inputs.
     pub first: usize,
 }
 
-pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let inputs: Vec<_> = (0..node.inputs.len()).map(|position| to.input(node, position)).collect();
+pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let inputs: Vec<_> = (0..node.inputs.len()).map(|position| lowering.input(node, position)).collect();
     if (1..inputs.len()).any(|position| inputs[..position].contains(&inputs[position])) {
-        return Err(no_kernel(node, "two of its inputs are the same value"));
+        return Err(unsupported_layer(node, "two inputs are the same tensor"));
     }
-    let y = to.output(node);
-    // More than a step takes are joined by several first, one behind the other, and these then.
+    let y = lowering.output(node);
+    // More inputs than a step can have are concatenated in several steps, whose results are then
+    // concatenated.
     let (mut inputs, mut parts) = (inputs, 0);
     while inputs.len() > MAX_INPUTS {
         let mut joined = Vec::new();
-        for of_part in inputs.chunks(MAX_INPUTS) {
-            if let [alone] = of_part {
+        for chunk in inputs.chunks(MAX_INPUTS) {
+            if let [alone] = chunk {
                 joined.push(*alone);
                 continue;
             }
-            let mut shape = to.shape(y);
-            shape[1] = of_part.iter().map(|&input| to.shape(input)[1]).sum();
-            let dtype = to.dtype(y);
-            let part = to.saved_samples(node, &format!(":part{parts}"), &shape, dtype);
-            to.push(node, ConcatForward, of_part.to_vec(), vec![], vec![part]);
+            let mut shape = lowering.shape(y);
+            shape[1] = chunk.iter().map(|&input| lowering.shape(input)[1]).sum();
+            let dtype = lowering.dtype(y);
+            let part = lowering.saved_samples(node, &format!(":part{parts}"), &shape, dtype);
+            lowering.push(node, ConcatForward, chunk.to_vec(), vec![], vec![part]);
             joined.push(part);
             parts += 1;
         }
         inputs = joined;
     }
-    to.push(node, ConcatForward, inputs, vec![], vec![y]);
+    lowering.push(node, ConcatForward, inputs, vec![], vec![y]);
     Ok(())
 }
 
@@ -60,11 +63,10 @@ impl KernelSpec for ConcatForward {
         let [inputs, updates, outputs] = counts;
         if !(1..=MAX_INPUTS).contains(&inputs) || [updates, outputs] != [0, 1] {
             return Err(format!(
-                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_INPUTS} inputs and makes \
-                 one output"
+                "expected up to {MAX_INPUTS} inputs, no updates and 1 output, got {counts:?}"
             ));
         }
-        let (y, inputs) = operands.split_last().ok_or("it has no operands")?;
+        let (y, inputs) = operands.split_last().ok_or("no operands")?;
         let mut sum = image_shape(inputs[0])?;
         for input in &inputs[1..] {
             let [_, channels, ..] = image_shape(input)?;
@@ -82,16 +84,23 @@ impl KernelSpec for ConcatForward {
         0
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let mut first = 0;
         for &x in &step.inputs {
-            if to.wants_gradient(x) {
-                to.add_gradient(x, |to, dx| {
-                    to.push(step, ConcatBackward { first }, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+            if backward.requires_grad(x) {
+                backward.add_gradient(x, |backward, dx| {
+                    backward.push(
+                        step,
+                        ConcatBackward { first },
+                        Phase::BackwardData,
+                        vec![dy],
+                        vec![],
+                        vec![dx],
+                    );
                 });
             }
-            first += to.channels(x);
+            first += backward.channels(x);
         }
         Ok(())
     }

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::Conv2d;
 
-/// `(x [N,C,H,W], weight [O,C/G,KH,KW], bias? [O]) -> y [N,O,H',W']`, rectified where `relu`.
+/// `(x [N,C,H,W], weight [O,C/G,KH,KW], bias? [O]) -> y [N,O,H',W']`, with ReLU if `relu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conv2dForward {
     /// Attributes.
     pub conv: Conv2d,
-    /// Whether the output is rectified.
+    /// True if ReLU is applied to the output.
     pub relu: bool,
 }
 
-/// `(dy, weight) -> dx`. It is also the forward pass of a transposed convolution, whose derivative it has.
+/// `(dy, weight) -> dx`. It is also the forward pass of a transposed convolution and has its derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conv2dBackwardData {
     /// Attributes.
@@ -31,13 +31,13 @@ pub struct Conv2dBackwardWeights {
     pub conv: Conv2d,
 }
 
-pub(super) fn lower(op: &Conv2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let mut inputs = vec![to.input(node, 0), to.compute_parameter(node, 0)];
+pub(super) fn lower(op: &Conv2d, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let mut inputs = vec![lowering.input(node, 0), lowering.compute_parameter(node, 0)];
     if op.bias {
-        inputs.push(to.parameter(node, 1));
+        inputs.push(lowering.parameter(node, 1));
     }
-    let output = to.output(node);
-    to.push(node, Conv2dForward { conv: *op, relu: false }, inputs, vec![], vec![output]);
+    let output = lowering.output(node);
+    lowering.push(node, Conv2dForward { conv: *op, relu: false }, inputs, vec![], vec![output]);
     Ok(())
 }
 
@@ -45,7 +45,7 @@ pub(super) fn lower(op: &Conv2d, node: &Node, to: &mut Lowering) -> Result<(), E
 fn check_triple(conv: &Conv2d, x: &Value, weight: Option<&Value>, y: &Value) -> Result<(), String> {
     let [n, c, h, w] = image_shape(x)?;
     if c != conv.in_channels {
-        return Err(format!("`{}` has {c} channels, the convolution takes {}", x.name, conv.in_channels));
+        return Err(format!("`{}`: expected {} channels, got {c}", x.name, conv.in_channels));
     }
     let [height, width] = conv.output_size([h, w]).map_err(|error| error.to_string())?;
     expect_shape(y, &[n, conv.out_channels, height, width])?;
@@ -76,16 +76,16 @@ impl KernelSpec for Conv2dForward {
         flops(&self.conv, operands[operands.len() - 1])
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, weight, y) = (step.inputs[0], step.inputs[1], step.outputs[0]);
-        let Some(mut dy) = to.gradient(y) else { return Ok(()) };
-        let trained = step.inputs[1..].iter().any(|&parameter| to.wants_gradient(parameter));
-        if self.relu && (trained || to.wants_gradient(x)) {
-            dy = backward_through_relu(step, y, dy, to);
+        let Some(mut dy) = backward.gradient(y) else { return Ok(()) };
+        let trained = step.inputs[1..].iter().any(|&parameter| backward.requires_grad(parameter));
+        if self.relu && (trained || backward.requires_grad(x)) {
+            dy = backward_through_relu(step, y, dy, backward);
         }
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
-                to.push(
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
+                backward.push(
                     step,
                     Conv2dBackwardData { conv: self.conv },
                     Phase::BackwardData,
@@ -98,11 +98,11 @@ impl KernelSpec for Conv2dForward {
         if !trained {
             return Ok(());
         }
-        let mut outputs = vec![to.parameter_gradient(weight)];
+        let mut outputs = vec![backward.parameter_gradient(weight)];
         if self.conv.bias {
-            outputs.push(to.parameter_gradient(step.inputs[2]));
+            outputs.push(backward.parameter_gradient(step.inputs[2]));
         }
-        to.push(
+        backward.push(
             step,
             Conv2dBackwardWeights { conv: self.conv },
             Phase::BackwardWeights,
@@ -132,21 +132,22 @@ impl KernelSpec for Conv2dBackwardData {
         flops(&self.conv, operands[0])
     }
 
-    /// With `x`, `weight`, `y` of a transposed convolution: `x` has the place of a convolution's output.
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let [x, weight] = step.inputs[..] else { return Err(to.no_derivative(step)) };
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+    /// Operands are `x`, `weight` and `y` of a transposed convolution, whose `x` corresponds to a
+    /// convolution's output.
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let [x, weight] = step.inputs[..] else { return Err(backward.no_derivative(step)) };
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let conv = Conv2d { bias: false, ..self.conv };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
                 let forward = Conv2dForward { conv, relu: false };
-                to.push(step, forward, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
+                backward.push(step, forward, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
             });
         }
-        if to.wants_gradient(weight) {
-            let dweight = to.parameter_gradient(weight);
+        if backward.requires_grad(weight) {
+            let dweight = backward.parameter_gradient(weight);
             let kernel = Conv2dBackwardWeights { conv };
-            to.push(step, kernel, Phase::BackwardWeights, vec![dy, x], vec![], vec![dweight]);
+            backward.push(step, kernel, Phase::BackwardWeights, vec![dy, x], vec![], vec![dweight]);
         }
         Ok(())
     }
@@ -164,7 +165,7 @@ impl KernelSpec for Conv2dBackwardWeights {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Sums
+        Tiling::PartialSums
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,6 +1,5 @@
-//! Transposed convolution. It is the gradient of a convolution's input, its own gradients are that
-//! convolution's forward pass and the gradient of its weight: it has no kernels of its own, and runs on
-//! whatever is fastest for those.
+//! Transposed convolution. It is the gradient of a convolution's input; its own gradients are that
+//! convolution's forward pass and weight gradient. It therefore reuses the convolution's kernels.
 //!
 //! ```text
 //! conv = op.transposed(), from the channels of y to those of x
@@ -15,13 +14,13 @@ use crate::build::Lowering;
 use stratus_graph::Node;
 use stratus_graph::ops::ConvTranspose2d;
 
-pub(super) fn lower(op: &ConvTranspose2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let (x, weight) = (to.input(node, 0), to.compute_parameter(node, 0));
-    let y = to.output(node);
-    to.push(node, Conv2dBackwardData { conv: op.transposed() }, vec![x, weight], vec![], vec![y]);
+pub(super) fn lower(op: &ConvTranspose2d, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let (x, weight) = (lowering.input(node, 0), lowering.compute_parameter(node, 0));
+    let y = lowering.output(node);
+    lowering.push(node, Conv2dBackwardData { conv: op.transposed() }, vec![x, weight], vec![], vec![y]);
     if op.bias {
-        let bias = to.parameter(node, 1);
-        to.push(node, AddBias, vec![bias], vec![y], vec![]);
+        let bias = lowering.parameter(node, 1);
+        lowering.push(node, AddBias, vec![bias], vec![y], vec![]);
     }
     Ok(())
 }

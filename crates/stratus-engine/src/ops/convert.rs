@@ -1,24 +1,24 @@
-//! Moving values: to another type, to another layout, onto another.
+//! Conversion of types and layouts, and accumulation.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 
-/// `x -> y`: the same numbers in another type, rounded to nearest even. Layouts are equal.
+/// `x -> y`: the same values in another type, rounded to nearest even. Layouts are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Convert;
 
-/// `x -> y`: the same numbers in another layout. Backends insert it where kernels want different layouts.
+/// `x -> y`: the same values in another layout. Backends insert it where kernels need different layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reorder;
 
 /// `x -> y`: a feature map `[N, C, H, W]` as the matrix `[N, C * H * W]`, channels slowest, or a matrix as a
-/// feature map; in another type too. The same kernel on `dy` makes `dx`.
+/// feature map; types may differ. The same kernel computes `dx` from `dy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flatten;
 
-/// `x updates sum`: `sum += x`, for a value whose gradient comes from several readers.
+/// `x updates sum`: `sum += x`, for the gradient of a value with several readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Accumulate;
 
@@ -38,7 +38,7 @@ impl KernelSpec for AddTiles {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Continues
+        Tiling::Accumulates
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -57,7 +57,7 @@ impl KernelSpec for Convert {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {
@@ -75,7 +75,7 @@ impl KernelSpec for Flatten {
         let [x, y] = [operands[0], operands[1]];
         if x.shape.first() != y.shape.first() || x.elements() != y.elements() {
             return Err(format!(
-                "`{}` {:?} and `{}` {:?} do not have the same elements a sample",
+                "`{}` {:?} and `{}` {:?} differ in elements per sample",
                 x.name, x.shape, y.name, y.shape
             ));
         }
@@ -83,18 +83,18 @@ impl KernelSpec for Flatten {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {
         0
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
-        if to.wants_gradient(step.inputs[0]) {
-            to.add_gradient(step.inputs[0], |to, dx| {
-                to.push(step, *self, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
+        if backward.requires_grad(step.inputs[0]) {
+            backward.add_gradient(step.inputs[0], |backward, dx| {
+                backward.push(step, *self, Phase::BackwardData, vec![dy], vec![], vec![dx]);
             });
         }
         Ok(())
@@ -110,13 +110,13 @@ impl KernelSpec for Reorder {
         expect_counts(counts, &[[1, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
         if operands[0].dtype != operands[1].dtype {
-            return Err(format!("it changes {} into {}", operands[0].dtype, operands[1].dtype));
+            return Err(format!("cannot convert {} to {}", operands[0].dtype, operands[1].dtype));
         }
         Ok(())
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {

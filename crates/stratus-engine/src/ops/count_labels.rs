@@ -1,27 +1,27 @@
-//! The labels of a batch, counted by class: the divisor of a loss whose batch is cut into micro-batches or
-//! parts.
+//! Label counts by class: the divisor of a loss whose batch is split into micro-batches or parts.
 
-use super::loss::MIXED;
+use super::loss::MIXED_LABEL_LEN;
 use super::{KernelSpec, Tiling, expect_counts};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
 /// `labels i32 [N], [N, 3] or [N, H, W] -> counts f64 [K]`: the number of labels of each class.
 ///
-/// Negative labels are not counted, nor are those beyond the classes, which the loss refuses. Counts are
-/// whole numbers, so that their sum over workers is exact in any order.
+/// Negative labels are not counted, nor are those out of range, which the loss rejects. Counts are integers,
+/// so that their sum over workers is exact in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CountLabels {
-    /// Whether samples are mixed of two: labels are `[N, 3]`, see [`MIXED`], and the first class is counted.
+    /// True if labels are `[N, 3]`, see [`MIXED_LABEL_LEN`]; the first class is counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub mixed: bool,
+    #[serde(rename = "mixed")]
+    pub mixed_labels: bool,
 }
 
 impl CountLabels {
-    /// The distance between the classes of neighbouring labels, in numbers.
+    /// The stride between the classes of neighbouring labels, in elements.
     #[must_use]
     pub fn stride(&self) -> usize {
-        if self.mixed { MIXED } else { 1 }
+        if self.mixed_labels { MIXED_LABEL_LEN } else { 1 }
     }
 }
 
@@ -34,19 +34,16 @@ impl KernelSpec for CountLabels {
         expect_counts(counts, &[[1, 0, 1]])?;
         let (labels, counted) = (operands[0], operands[1]);
         if labels.dtype != DType::I32 || labels.shape.is_empty() {
-            return Err(format!("labels are {} {:?}, they should be i32 [N…]", labels.dtype, labels.shape));
+            return Err(format!("labels: expected i32 [N…], got {} {:?}", labels.dtype, labels.shape));
         }
-        if self.mixed && labels.shape[1..] != [MIXED] {
-            return Err(format!(
-                "labels of mixed samples are {:?}, they should be [N, {MIXED}]",
-                labels.shape
-            ));
+        if self.mixed_labels && labels.shape[1..] != [MIXED_LABEL_LEN] {
+            return Err(format!("mixed labels: expected [N, {MIXED_LABEL_LEN}], got {:?}", labels.shape));
         }
         expect_label_counts(counted)
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -57,10 +54,7 @@ impl KernelSpec for CountLabels {
 /// Checks the counts of a batch's labels: f64 `[K]`.
 pub(super) fn expect_label_counts(counts: &Value) -> Result<(), String> {
     if counts.dtype != DType::F64 || counts.shape.len() != 1 {
-        return Err(format!(
-            "`{}` is {} {:?}, it should be f64 [K]",
-            counts.name, counts.dtype, counts.shape
-        ));
+        return Err(format!("`{}`: expected f64 [K], got {} {:?}", counts.name, counts.dtype, counts.shape));
     }
     Ok(())
 }

@@ -1,22 +1,22 @@
-//! The exponential moving average of weights, which generalises better than the last of them (Polyak and
+//! The exponential moving average of weights, which generalises better than the final weights (Polyak and
 //! Juditsky, "Acceleration of stochastic approximation by averaging", 1992).
 
-use super::{HYPER, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
+use super::{ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
-/// `(value, hyper) updates average`: `average += gain * (value - average)`, where `gain` is 1 less the decay
-/// of the iteration, see [`EmaUpdate::gain`].
+/// `(value, scalars) updates average`: `average += gain * (value - average)`, where `gain` is 1 minus the
+/// decay of the iteration, see [`EmaUpdate::gain`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EmaUpdate {
-    /// The share of the old average that is kept, at most.
+    /// The maximum decay: the factor of the previous average.
     pub decay: f64,
 }
 
 impl EmaUpdate {
-    /// `1 - min(decay, (1 + t) / (10 + t))` in the iteration `t`, counted from 0: the average of the first
-    /// iterations, in which weights change most, is a short one. As TensorFlow's `ExponentialMovingAverage`
-    /// with `num_updates`.
+    /// `1 - min(decay, (1 + t) / (10 + t))` in iteration `t`, counted from 0. The average is short during the
+    /// first iterations, in which weights change most. This is TensorFlow's `ExponentialMovingAverage` with
+    /// `num_updates`.
     #[must_use]
     pub fn gain(self, iteration: f64) -> f64 {
         1.0 - self.decay.min((1.0 + iteration) / (10.0 + iteration))
@@ -30,12 +30,12 @@ impl KernelSpec for EmaUpdate {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 1, 0]])?;
-        expect_shape(operands[1], &[HYPER.len()])?;
+        expect_shape(operands[1], &[ITERATION_SCALAR_FIELDS.len()])?;
         expect_same_shape(operands[0], operands[2])
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -48,7 +48,7 @@ mod tests {
     use super::EmaUpdate;
 
     #[test]
-    fn the_decay_rises_to_its_limit() {
+    fn decay_rises_to_its_limit() {
         let gains = [0.0, 1.0, 8.0, 1e6].map(|iteration| EmaUpdate { decay: 0.9 }.gain(iteration));
         assert_eq!(gains, [0.9, 1.0 - 2.0 / 11.0, 0.5, 1.0 - 0.9]);
     }

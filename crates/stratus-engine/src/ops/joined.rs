@@ -1,5 +1,5 @@
-//! Weights of several convolutions one behind the other: as those of one convolution, whose output channels
-//! are theirs in the same order.
+//! Concatenation of the weights of several convolutions into those of one, whose output channels are theirs
+//! in the same order.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
 use crate::backend::MAX_OPERANDS;
@@ -7,19 +7,18 @@ use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 
-/// The most weights: a step also has its output and, should a backend want it, scratch.
-pub const MAX_JOINED: usize = MAX_OPERANDS - 2;
+/// The maximum number of weights: a step also has an output and possibly scratch.
+pub const MAX_JOINED_WEIGHTS: usize = MAX_OPERANDS - 2;
 
 /// `(weight0, weight1, …) -> weight`, all `[O, C, KH, KW]` that differ in `O` alone: their filters in the
 /// order of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JoinWeights;
 
-/// `gradient of the joined weight -> gradient of one`: as many filters as that has, from the one on that is
-/// named.
+/// `gradient of the joined weight -> gradient of one`: a slice of its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SplitGradient {
-    /// The filters of the weights before this one.
+    /// The first filter: the number of filters of the preceding weights.
     pub first: usize,
 }
 
@@ -30,13 +29,12 @@ impl KernelSpec for JoinWeights {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let [inputs, updates, outputs] = counts;
-        if !(1..=MAX_JOINED).contains(&inputs) || [updates, outputs] != [0, 1] {
+        if !(1..=MAX_JOINED_WEIGHTS).contains(&inputs) || [updates, outputs] != [0, 1] {
             return Err(format!(
-                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_JOINED} inputs and makes \
-                 one output"
+                "expected up to {MAX_JOINED_WEIGHTS} inputs, no updates and 1 output, got {counts:?}"
             ));
         }
-        let (joined, weights) = operands.split_last().ok_or("it has no operands")?;
+        let (joined, weights) = operands.split_last().ok_or("no operands")?;
         let mut sum = image_shape(weights[0])?;
         for weight in &weights[1..] {
             let [filters, ..] = image_shape(weight)?;
@@ -47,22 +45,22 @@ impl KernelSpec for JoinWeights {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {
         0
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let Some(gradient) = to.gradient(step.outputs[0]) else { return Ok(()) };
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(gradient) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let mut first = 0;
         for &weight in &step.inputs {
-            let filters = to.filters(weight);
-            if to.wants_gradient(weight) {
-                let own = to.parameter_gradient(weight);
+            let filters = backward.filters(weight);
+            if backward.requires_grad(weight) {
+                let weight_gradient = backward.parameter_gradient(weight);
                 let (kernel, phase) = (SplitGradient { first }, Phase::BackwardWeights);
-                to.push(step, kernel, phase, vec![gradient], vec![], vec![own]);
+                backward.push(step, kernel, phase, vec![gradient], vec![], vec![weight_gradient]);
             }
             first += filters;
         }
@@ -77,19 +75,21 @@ impl KernelSpec for SplitGradient {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
-        let ([of, ..], [filters, channels, height, width]) =
+        let ([available, ..], [filters, channels, height, width]) =
             (image_shape(operands[0])?, image_shape(operands[1])?);
-        if self.first + filters > of {
+        if self.first + filters > available {
             return Err(format!(
-                "`{}` has {of} filters, it takes {filters} from filter {} on",
-                operands[0].name, self.first
+                "`{}` has {available} filters; filters {}..{} are out of range",
+                operands[0].name,
+                self.first,
+                self.first + filters
             ));
         }
-        expect_shape(operands[0], &[of, channels, height, width])
+        expect_shape(operands[0], &[available, channels, height, width])
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {

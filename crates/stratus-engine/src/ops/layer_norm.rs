@@ -6,8 +6,8 @@
 //! dw = Σ dy x̂         db = Σ dy               over samples and pixels
 //! ```
 //!
-//! Mean and variance are computed again in the backward pass: a pixel's channels lie together, and reading
-//! them is what takes the time.
+//! Mean and variance are recomputed in the backward pass, which reads a pixel's channels anyway; memory
+//! bandwidth dominates.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::build::Differentiator;
@@ -38,18 +38,18 @@ pub struct LayerNormGradients {
     pub norm: LayerNorm2d,
 }
 
-pub(super) fn lower(op: &LayerNorm2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let inputs = vec![to.input(node, 0), to.parameter(node, 0), to.parameter(node, 1)];
-    let y = to.output(node);
-    to.push(node, LayerNormForward { norm: *op }, inputs, vec![], vec![y]);
+pub(super) fn lower(op: &LayerNorm2d, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let inputs = vec![lowering.input(node, 0), lowering.parameter(node, 0), lowering.parameter(node, 1)];
+    let y = lowering.output(node);
+    lowering.push(node, LayerNormForward { norm: *op }, inputs, vec![], vec![y]);
     Ok(())
 }
 
-/// Checks two maps of one shape and what there is for each of their channels.
+/// Checks two maps of one shape and their per-channel values.
 fn check_all(norm: &LayerNorm2d, maps: [&Value; 2], channels: &[&Value]) -> Result<(), String> {
-    let [_, of, ..] = image_shape(maps[0])?;
-    if of != norm.channels {
-        return Err(format!("`{}` has {of} channels, the norm takes {}", maps[0].name, norm.channels));
+    let [_, channel_count, ..] = image_shape(maps[0])?;
+    if channel_count != norm.channels {
+        return Err(format!("`{}`: expected {} channels, got {channel_count}", maps[0].name, norm.channels));
     }
     expect_same_shape(maps[0], maps[1])?;
     channels.iter().try_for_each(|value| expect_shape(value, &[norm.channels]))
@@ -69,25 +69,32 @@ impl KernelSpec for LayerNormForward {
         Tiling::PerSample
     }
 
-    /// As the graph counts them.
+    /// The same count as in the graph.
     fn flops(&self, operands: &[&Value]) -> u64 {
         8 * operands[0].elements() as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let [x, weight, bias] = step.inputs[..] else { return Err(to.no_derivative(step)) };
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let [x, weight, bias] = step.inputs[..] else { return Err(backward.no_derivative(step)) };
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let norm = self.norm;
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
                 let inputs = vec![x, dy, weight];
-                to.push(step, LayerNormBackward { norm }, Phase::BackwardData, inputs, vec![], vec![dx]);
+                backward.push(
+                    step,
+                    LayerNormBackward { norm },
+                    Phase::BackwardData,
+                    inputs,
+                    vec![],
+                    vec![dx],
+                );
             });
         }
-        if to.wants_gradient(weight) || to.wants_gradient(bias) {
-            let outputs = vec![to.parameter_gradient(weight), to.parameter_gradient(bias)];
+        if backward.requires_grad(weight) || backward.requires_grad(bias) {
+            let outputs = vec![backward.parameter_gradient(weight), backward.parameter_gradient(bias)];
             let kernel = LayerNormGradients { norm };
-            to.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
+            backward.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
         }
         Ok(())
     }
@@ -108,7 +115,7 @@ impl KernelSpec for LayerNormBackward {
         Tiling::PerSample
     }
 
-    /// The statistics again, two sums and the gradient.
+    /// Recomputing the statistics, two sums, and the gradient.
     fn flops(&self, operands: &[&Value]) -> u64 {
         14 * operands[0].elements() as u64
     }
@@ -125,10 +132,10 @@ impl KernelSpec for LayerNormGradients {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Sums
+        Tiling::PartialSums
     }
 
-    /// The statistics again, and two sums.
+    /// Recomputing the statistics, and two sums.
     fn flops(&self, operands: &[&Value]) -> u64 {
         9 * operands[0].elements() as u64
     }

@@ -7,7 +7,7 @@ use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 
-/// `(x [N,C,H,W], factors [C,1,1]) -> y`. The same kernel on `(dy, factors)` makes `dx`.
+/// `(x [N,C,H,W], factors [C,1,1]) -> y`. The same kernel computes `dx` from `(dy, factors)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LayerScale;
 
@@ -15,10 +15,10 @@ pub struct LayerScale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LayerScaleGradient;
 
-pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let inputs = vec![to.input(node, 0), to.parameter(node, 0)];
-    let y = to.output(node);
-    to.push(node, LayerScale, inputs, vec![], vec![y]);
+pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let inputs = vec![lowering.input(node, 0), lowering.parameter(node, 0)];
+    let y = lowering.output(node);
+    lowering.push(node, LayerScale, inputs, vec![], vec![y]);
     Ok(())
 }
 
@@ -47,18 +47,18 @@ impl KernelSpec for LayerScale {
         operands[0].elements() as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let [x, factors] = step.inputs[..] else { return Err(to.no_derivative(step)) };
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
-                to.push(step, Self, Phase::BackwardData, vec![dy, factors], vec![], vec![dx]);
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let [x, factors] = step.inputs[..] else { return Err(backward.no_derivative(step)) };
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
+                backward.push(step, Self, Phase::BackwardData, vec![dy, factors], vec![], vec![dx]);
             });
         }
-        if to.wants_gradient(factors) {
-            let gradient = to.parameter_gradient(factors);
+        if backward.requires_grad(factors) {
+            let gradient = backward.parameter_gradient(factors);
             let kernel = LayerScaleGradient;
-            to.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], vec![gradient]);
+            backward.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], vec![gradient]);
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ impl KernelSpec for LayerScaleGradient {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Sums
+        Tiling::PartialSums
     }
 
     /// A product and a sum for each element.

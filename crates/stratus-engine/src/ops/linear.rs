@@ -1,5 +1,5 @@
-//! The fully connected layer. Its input may be a feature map `[N, C, H, W]` as it lies: the weight
-//! `[O, C*H*W]` is then read as `[O, C, H, W]`, so that flattening moves no byte.
+//! The fully connected layer. Its input may be a feature map `[N, C, H, W]` in its layout: the weight `[O,
+//! C*H*W]` is then read as `[O, C, H, W]`, so that flattening moves no data.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::build::Differentiator;
@@ -30,13 +30,13 @@ pub struct LinearBackwardWeights {
     pub linear: Linear,
 }
 
-pub(super) fn lower(op: &Linear, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let mut inputs = vec![to.input(node, 0), to.compute_parameter(node, 0)];
+pub(super) fn lower(op: &Linear, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let mut inputs = vec![lowering.input(node, 0), lowering.compute_parameter(node, 0)];
     if op.bias {
-        inputs.push(to.parameter(node, 1));
+        inputs.push(lowering.parameter(node, 1));
     }
-    let output = to.output_as(node, to.precision().master());
-    to.push(node, LinearForward { linear: *op }, inputs, vec![], vec![output]);
+    let output = lowering.output_as(node, lowering.precision().master());
+    lowering.push(node, LinearForward { linear: *op }, inputs, vec![], vec![output]);
     Ok(())
 }
 
@@ -48,7 +48,10 @@ pub(super) fn check_triple(
 ) -> Result<(), String> {
     let batch = x.shape.first().copied().unwrap_or(0);
     if batch * linear.in_features != x.elements() {
-        return Err(format!("`{}` {:?} has not {} features a sample", x.name, x.shape, linear.in_features));
+        return Err(format!(
+            "`{}`: expected {} features per sample, got {:?}",
+            x.name, linear.in_features, x.shape
+        ));
     }
     expect_shape(y, &[batch, linear.out_features])?;
     weight.map_or(Ok(()), |weight| expect_shape(weight, &[linear.out_features, linear.in_features]))
@@ -78,24 +81,24 @@ impl KernelSpec for LinearForward {
         flops(&self.linear, operands[0])
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, weight, y) = (step.inputs[0], step.inputs[1], step.outputs[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
                 let kernel = LinearBackwardData { linear: self.linear };
-                to.push(step, kernel, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
+                backward.push(step, kernel, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
             });
         }
-        if !step.inputs[1..].iter().any(|&parameter| to.wants_gradient(parameter)) {
+        if !step.inputs[1..].iter().any(|&parameter| backward.requires_grad(parameter)) {
             return Ok(());
         }
-        let mut outputs = vec![to.parameter_gradient(weight)];
+        let mut outputs = vec![backward.parameter_gradient(weight)];
         if self.linear.bias {
-            outputs.push(to.parameter_gradient(step.inputs[2]));
+            outputs.push(backward.parameter_gradient(step.inputs[2]));
         }
         let kernel = LinearBackwardWeights { linear: self.linear };
-        to.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
+        backward.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
         Ok(())
     }
 }
@@ -131,7 +134,7 @@ impl KernelSpec for LinearBackwardWeights {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Sums
+        Tiling::PartialSums
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,17 +1,19 @@
-//! The gradient of a large fully connected layer and its update in one step: the gradient of a weight is used
-//! where it is made.
+//! The gradient of a large fully connected layer and its update in one step: each element of the gradient is
+//! used as soon as it is computed.
 //!
-//! AlexNet's and VGG's first classifier layers have more weights than all others together. Their gradients
-//! would be written once and read once, and be the largest values of the whole program.
+//! The first classifier layers of AlexNet and VGG have more weights than all other layers together. Their
+//! gradients would be written once and read once, and would be the largest values of the program.
 
-use super::{HYPER, KernelSpec, SgdUpdate, Tiling, expect_counts, expect_same_shape, expect_shape};
+use super::{
+    ITERATION_SCALAR_FIELDS, KernelSpec, SgdUpdate, Tiling, expect_counts, expect_same_shape, expect_shape,
+};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 use stratus_graph::ops::Linear;
 
-/// `(x, dy, hyper) updates (parameter, velocity) -> copy?, dbias?`: what
-/// [`LinearBackwardWeights`](super::LinearBackwardWeights) and then [`SgdUpdate`] do, without the gradient
-/// between them.
+/// `(x, dy, scalars) updates (parameter, velocity) -> copy?, dbias?`:
+/// [`LinearBackwardWeights`](super::LinearBackwardWeights) followed by [`SgdUpdate`], without storing the
+/// gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinearUpdate {
     /// The layer.
@@ -27,19 +29,17 @@ impl KernelSpec for LinearUpdate {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let outputs = usize::from(self.linear.bias);
-        if self.sgd.scaled {
+        if self.sgd.loss_scaled {
             return Err(
-                "it updates where the gradient is made, when no gradient of a scaled loss is known to be \
-                 finite"
-                    .to_owned(),
+                "the gradient of a scaled loss must be checked for overflow before the update".to_owned()
             );
         }
         expect_counts(counts, &[[3, 2, outputs], [3, 2, outputs + 1]])?;
-        let [x, dy, hyper, parameter, velocity] = operands[..5] else {
-            return Err("it lacks operands".to_owned());
+        let [x, dy, scalars, parameter, velocity] = operands[..5] else {
+            return Err("operands are missing".to_owned());
         };
         super::linear::check_triple(&self.linear, x, Some(parameter), dy)?;
-        expect_shape(hyper, &[HYPER.len()])?;
+        expect_shape(scalars, &[ITERATION_SCALAR_FIELDS.len()])?;
         expect_same_shape(parameter, velocity)?;
         if counts[2] > outputs {
             expect_same_shape(parameter, operands[5])?;
@@ -51,7 +51,7 @@ impl KernelSpec for LinearUpdate {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

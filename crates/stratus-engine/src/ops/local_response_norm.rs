@@ -8,37 +8,37 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::LocalResponseNorm;
 
-/// `x -> y = x * scale^-beta`, where `scale` is `k` plus `alpha` times the mean square of the channels
-/// around.
+/// `x -> y = x * scale^-beta`, where `scale` is `k` plus `alpha` times the mean square of the neighbouring
+/// channels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LrnForward {
     /// Attributes.
     pub norm: LocalResponseNorm,
 }
 
-/// `(x, dy) -> dx`. The scales are recomputed: that costs less than writing and reading a map of them.
+/// `(x, dy) -> dx`. The scales are recomputed, which costs less than writing and reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LrnBackward {
     /// Attributes.
     pub norm: LocalResponseNorm,
 }
 
-pub(super) fn lower(op: &LocalResponseNorm, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let (x, y) = (to.input(node, 0), to.output(node));
-    to.push(node, LrnForward { norm: *op }, vec![x], vec![], vec![y]);
+pub(super) fn lower(op: &LocalResponseNorm, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let (x, y) = (lowering.input(node, 0), lowering.output(node));
+    lowering.push(node, LrnForward { norm: *op }, vec![x], vec![], vec![y]);
     Ok(())
 }
 
 fn check_map(norm: &LocalResponseNorm, x: &Value) -> Result<(), String> {
     image_shape(x)?;
     if norm.size == 0 {
-        return Err("it sums over no channels".to_owned());
+        return Err("the window must have at least one channel".to_owned());
     }
     Ok(())
 }
 
-/// As the graph counts them: a square and an addition for each channel of the window, then scale, add, power,
-/// divide.
+/// The same count as in the graph: a square and an addition per channel of the window, then scale, add, power
+/// and divide.
 fn flops(norm: &LocalResponseNorm, x: &Value) -> u64 {
     (x.elements() as u64).saturating_mul((norm.size as u64).saturating_mul(2).saturating_add(4))
 }
@@ -62,13 +62,13 @@ impl KernelSpec for LrnForward {
         flops(&self.norm, operands[0])
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
                 let kernel = LrnBackward { norm: self.norm };
-                to.push(step, kernel, Phase::BackwardData, vec![x, dy], vec![], vec![dx]);
+                backward.push(step, kernel, Phase::BackwardData, vec![x, dy], vec![], vec![dx]);
             });
         }
         Ok(())
@@ -91,7 +91,7 @@ impl KernelSpec for LrnBackward {
         Tiling::PerSample
     }
 
-    /// Recomputes the scales, and sums over the windows that contain a channel.
+    /// Recomputing the scales, and summing over the windows that contain a channel.
     fn flops(&self, operands: &[&Value]) -> u64 {
         2 * flops(&self.norm, operands[0])
     }

@@ -1,5 +1,4 @@
-//! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the
-//! logits.
+//! Softmax and cross-entropy in one step, with the counts for accuracy and the gradient of the logits.
 
 use super::count_labels::expect_label_counts;
 use super::loss_scale::expect_loss_scale;
@@ -7,83 +6,87 @@ use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
-/// What the metrics value (f64) holds, in order: mean loss over counted samples, counted samples, top-1 hits,
-/// top-5 hits.
-pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
+/// Fields of the metrics value (f64): mean loss over counted samples, counted samples, top-1 hits, top-5
+/// hits.
+pub const METRICS_FIELDS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 
-/// Numbers of a mixed sample's label: its class, another, and the other's share in parts of [`WHOLE_SHARE`].
-pub const MIXED: usize = 3;
+/// Elements of a mixed sample's label: its class, another class, and the share of the other in units of 1 /
+/// [`FULL_SHARE`].
+pub const MIXED_LABEL_LEN: usize = 3;
 
-/// The share that is all of a sample: shares are whole numbers, and exact in every type.
-pub const WHOLE_SHARE: i32 = 1 << 24;
+/// The value of a full share: shares are integers, exact in every type.
+pub const FULL_SHARE: i32 = 1 << 24;
 
 /// `(logits [N, classes], labels i32 [N], class_weights? [classes], loss_scale?, label_counts? [classes]) ->
 /// metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss `(…) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a
-/// negative label count nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for
+/// negative label are ignored and get a zero gradient. With smoothing `s`, the label's logarithm counts for
 /// `1 - s` and the mean of all classes' for `s` (Szegedy et al., "Rethinking the Inception architecture for
-/// computer vision", 2015, as PyTorch has it). A class is among the top k where fewer than k classes have a
-/// larger logit, equal ones counting when their index is smaller.
+/// computer vision", 2015, as in PyTorch). A class is among the top k if fewer than k classes have a larger
+/// logit, or an equal one and a smaller index.
 ///
-/// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands
-/// the mean of both classes', each with its share (Zhang et al., "mixup: beyond empirical risk minimization",
-/// 2018). Hits are those of the class with the larger share, the first where both are equal.
+/// With `mixed_labels`, labels are `[N, 3]`, see [`MIXED_LABEL_LEN`]: the label's logarithm is replaced by
+/// the mean of both classes', weighted by their shares (Zhang et al., "mixup: beyond empirical risk
+/// minimization", 2018). Hits are those of the class with the larger share, the first if both are equal.
 ///
-/// Where it is `weighted`, classes have the weights `w` of the value [`CLASS_WEIGHTS`](super::CLASS_WEIGHTS),
+/// With `class_weighted`, classes have the weights `w` of the value [`CLASS_WEIGHTS`](super::CLASS_WEIGHTS),
 /// as in PyTorch's `cross_entropy`:
 ///
 /// ```text
 /// loss(n) = -Σₖ w(k) · target(n, k) · log softmax(z(n))[k]
-/// loss    =  Σₙ loss(n) / Σₙ w(y(n))          where samples have one class y
-/// loss    =  Σₙ loss(n) / samples             where they are mixed: their targets are shares of classes
+/// loss    =  Σₙ loss(n) / Σₙ w(y(n))          if samples have one class y
+/// loss    =  Σₙ loss(n) / samples             if they are mixed: their targets are shares of classes
 /// ```
 ///
-/// A batch whose labels all weigh nothing has a loss and gradients of 0. What `metrics` counts is not
+/// A batch whose labels all have weight 0 has a loss and gradients of 0. The counts of `metrics` are not
 /// weighted.
 ///
-/// Where it is a `partial` loss, the samples are a micro-batch or part of a batch, whose
-/// [label counts](super::CountLabels) make the divisor. So the sums of losses and gradients over the batch
-/// are those of a batch that is computed at once, however labels are spread over it. Metrics are added up.
+/// With `partial`, the samples are a micro-batch or part of a batch, and its [label
+/// counts](super::CountLabels) give the divisor. Sums of losses and gradients over the parts then equal those
+/// of the whole batch, however labels are distributed. Metrics are added up.
 ///
-/// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale);
-/// the loss that `metrics` holds is not.
+/// With `loss_scaled`, `dlogits` is multiplied by the loss scale, see [`LossScale`](super::LossScale); the
+/// loss in `metrics` is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SoftmaxCrossEntropy {
-    /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics`
-    /// holds; hits stay those of the network's own loss, which has `None`.
+    /// The weight of an auxiliary loss and its gradient. It is added to the loss in `metrics`; hits are those
+    /// of the main loss, which has `None`.
     pub auxiliary: Option<f32>,
-    /// The share of the target that all classes have equally: at least 0, less than 1.
+    /// Label smoothing: the share of the target that is distributed equally over all classes, in [0, 1).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub smoothing: f32,
-    /// Samples have two classes.
+    /// True if samples have two classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub mixed: bool,
-    /// Whether classes have weights.
+    #[serde(rename = "mixed")]
+    pub mixed_labels: bool,
+    /// True if classes have weights.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub weighted: bool,
-    /// Whether the gradient is that of a scaled loss.
+    #[serde(rename = "weighted")]
+    pub class_weighted: bool,
+    /// True if the loss is scaled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub scaled: bool,
-    /// Whether the samples are a part of a batch, by whose label counts the loss is divided.
+    #[serde(rename = "scaled")]
+    pub loss_scaled: bool,
+    /// True if the samples are a part of a batch, whose label counts divide the loss.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
 
-/// Whether a program need not say it: those of earlier versions have none.
-#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+/// Returns whether the field is omitted, as in programs of earlier versions.
+#[allow(clippy::trivially_copy_pass_by_ref)] // The signature that serde requires.
 pub(super) fn is_zero(smoothing: &f32) -> bool {
     *smoothing == 0.0
 }
 
 impl SoftmaxCrossEntropy {
-    /// Positions of operands: `[class weights, loss scale, label counts, metrics, gradient]`. An operand that
-    /// a step does not have shares the position of the next one; a gradient at or past the end is absent.
+    /// Positions of operands: `[class weights, loss scale, label counts, metrics, gradient]`. An absent
+    /// operand shares the position of the next one; a gradient at or past the end is absent.
     #[must_use]
     pub fn positions(&self) -> [usize; 5] {
         let weights = 2;
-        let scale = weights + usize::from(self.weighted);
-        let counts = scale + usize::from(self.scaled);
+        let scale = weights + usize::from(self.class_weighted);
+        let counts = scale + usize::from(self.loss_scaled);
         let metrics = counts + usize::from(self.partial);
         [weights, scale, counts, metrics, metrics + 1]
     }
@@ -104,21 +107,18 @@ impl KernelSpec for SoftmaxCrossEntropy {
         operands[at_counts..inputs].iter().try_for_each(|counts| expect_label_counts(counts))?;
         let metrics = operands[inputs];
         if !(0.0..1.0).contains(&self.smoothing) {
-            return Err(format!(
-                "labels are smoothed by {}; it must be at least 0 and less than 1",
-                self.smoothing
-            ));
+            return Err(format!("label smoothing must be in [0, 1), got {}", self.smoothing));
         }
         let [batch, classes] = operands[0].shape[..] else {
-            return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
+            return Err(format!("logits: expected [batch, classes], got {:?}", operands[0].shape));
         };
         let per_class = operands[at_weights..at_scale].iter().chain(&operands[at_counts..inputs]);
         per_class.into_iter().try_for_each(|value| expect_shape(value, &[classes]))?;
-        expect_shape(operands[1], &[batch, MIXED][..if self.mixed { 2 } else { 1 }])?;
-        expect_shape(metrics, &[METRICS.len()])?;
+        expect_shape(operands[1], &[batch, MIXED_LABEL_LEN][..if self.mixed_labels { 2 } else { 1 }])?;
+        expect_shape(metrics, &[METRICS_FIELDS.len()])?;
         if operands[1].dtype != DType::I32 || metrics.dtype != DType::F64 {
             return Err(format!(
-                "labels are {}, metrics {}; they should be i32 and f64",
+                "expected labels i32 and metrics f64, got {} and {}",
                 operands[1].dtype, metrics.dtype
             ));
         }
@@ -126,7 +126,7 @@ impl KernelSpec for SoftmaxCrossEntropy {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,77 +1,76 @@
-//! The scale of the loss where gradients are f16: found by trying, as PyTorch's `GradScaler` does.
+//! Dynamic loss scaling for f16 gradients, as in PyTorch's `GradScaler`.
 //!
-//! Gradients of activations are small: as f16, many of them would fade out. They are linear in the loss, so
-//! the loss's gradient is multiplied by a number on its way in, and the parameters' gradients are divided by
-//! it (Micikevicius et al., "Mixed precision training", 2018). Where one of them is then not finite, the
-//! scale was too large: nothing is updated, and the next iteration tries with half of it. After
-//! [`GROWS_AFTER`] iterations in which all were finite, it is doubled. It is a power of two, so that it
-//! changes no digit of a number.
+//! Gradients of activations are small: many of them would underflow in f16. Gradients are linear in the loss,
+//! so the loss's gradient is multiplied by a scale, and the parameters' gradients are divided by it
+//! (Micikevicius et al., "Mixed precision training", 2018). If one of them is then not finite, the scale was
+//! too large: nothing is updated, and the next iteration uses half of it. After [`GROWTH_INTERVAL`]
+//! iterations with finite gradients it is doubled. It is a power of two, so that it changes no digits.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
-/// What the loss scale's value (f32) holds, in order: powers of two above [`FIRST_SCALE`], iterations since
-/// it changed, whether a gradient of this iteration was not finite, and how many iterations updated nothing
-/// for that. As all begin with zero, so does every run.
-pub const LOSS_SCALE: [&str; 4] = ["exponent", "iterations", "overflow", "skipped"];
+/// Fields of the loss scale's value (f32): exponent above [`INITIAL_SCALE`], iterations since the last
+/// change, overflow flag, skipped iterations. All start at 0.
+pub const LOSS_SCALE_FIELDS: [&str; 4] = ["exponent", "iterations", "overflow", "skipped"];
 
-/// The name of that value.
+/// The name of the loss scale's value.
 pub const LOSS_SCALE_NAME: &str = "loss_scale";
 
-/// The scale that is tried first.
-pub const FIRST_SCALE: f64 = 65_536.0;
+/// The initial scale.
+pub const INITIAL_SCALE: f64 = 65_536.0;
 
-/// Iterations after which a larger scale is tried.
-pub const GROWS_AFTER: u32 = 2_000;
+/// Iterations without overflow after which the scale is doubled.
+pub const GROWTH_INTERVAL: u32 = 2_000;
 
-/// How far the exponent goes either way: further, the scale would not be a normal f32.
-pub const MOST_STEPS: i32 = 100;
+/// The maximum absolute exponent: beyond it, the scale would not be a normal f32.
+pub const MAX_EXPONENT: i32 = 100;
 
-/// `gradient updates loss_scale`: notes where an element is not finite.
+/// `gradient updates loss_scale`: sets the overflow flag if an element is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FindOverflow;
 
-/// `updates loss_scale`: halves or doubles the scale for the next iteration, once all parameters were
+/// `updates loss_scale`: halves or doubles the scale for the next iteration, after all parameters were
 /// updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AdjustLossScale {
-    /// See [`GROWS_AFTER`].
-    pub grows_after: u32,
+    /// See [`GROWTH_INTERVAL`].
+    #[serde(rename = "grows_after")]
+    pub growth_interval: u32,
 }
 
-/// What the numbers of [`LOSS_SCALE`] say.
+/// The decoded [`LOSS_SCALE_FIELDS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
-    /// What the gradient of the loss is multiplied by.
+    /// The factor of the loss's gradient.
     pub scale: f64,
-    /// Whether a gradient was not finite: nothing is updated.
+    /// True if a gradient was not finite, so that nothing is updated.
     pub overflow: bool,
-    /// Iterations that updated nothing.
+    /// Skipped iterations.
     pub skipped: f64,
 }
 
 impl LossScale {
-    /// Reads them.
+    /// Decodes the fields.
     #[must_use]
-    pub fn of([exponent, _, overflow, skipped]: [f64; LOSS_SCALE.len()]) -> Self {
-        let scale = FIRST_SCALE * 2.0_f64.powi(exponent as i32);
+    pub fn from_fields([exponent, _, overflow, skipped]: [f64; LOSS_SCALE_FIELDS.len()]) -> Self {
+        let scale = INITIAL_SCALE * 2.0_f64.powi(exponent as i32);
         Self { scale, overflow: overflow != 0.0, skipped }
     }
 }
 
 impl AdjustLossScale {
-    /// The numbers for the next iteration.
+    /// The fields for the next iteration.
     #[must_use]
     pub fn next(
         self,
-        [exponent, iterations, overflow, skipped]: [f64; LOSS_SCALE.len()],
-    ) -> [f64; LOSS_SCALE.len()] {
-        let most = f64::from(MOST_STEPS);
+        [exponent, iterations, overflow, skipped]: [f64; LOSS_SCALE_FIELDS.len()],
+    ) -> [f64; LOSS_SCALE_FIELDS.len()] {
+        let max = f64::from(MAX_EXPONENT);
         if overflow != 0.0 {
-            [(exponent - 1.0).max(-most), 0.0, 0.0, skipped + 1.0]
-        } else if iterations + 1.0 >= f64::from(self.grows_after) {
-            [(exponent + 1.0).min(most), 0.0, 0.0, skipped]
+            [(exponent - 1.0).max(-max), 0.0, 0.0, skipped + 1.0]
+        } else if iterations + 1.0 >= f64::from(self.growth_interval) {
+            [(exponent + 1.0).min(max), 0.0, 0.0, skipped]
         } else {
             [exponent, iterations + 1.0, 0.0, skipped]
         }
@@ -80,7 +79,7 @@ impl AdjustLossScale {
 
 /// Checks the value of a loss scale.
 pub(super) fn expect_loss_scale(value: &Value) -> Result<(), String> {
-    expect_shape(value, &[LOSS_SCALE.len()])
+    expect_shape(value, &[LOSS_SCALE_FIELDS.len()])
 }
 
 impl KernelSpec for FindOverflow {
@@ -94,7 +93,7 @@ impl KernelSpec for FindOverflow {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -109,14 +108,14 @@ impl KernelSpec for AdjustLossScale {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[0, 1, 0]])?;
-        if self.grows_after == 0 {
-            return Err("it grows after 0 iterations; at least 1 is possible".to_owned());
+        if self.growth_interval == 0 {
+            return Err("the growth interval must be at least 1, got 0".to_owned());
         }
         expect_loss_scale(operands[0])
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {
@@ -129,23 +128,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scale_is_halved_at_once_and_doubled_late() {
-        let adjust = AdjustLossScale { grows_after: 3 };
+    fn scale_is_halved_on_overflow_and_doubled_after_the_growth_interval() {
+        let adjust = AdjustLossScale { growth_interval: 3 };
         let mut numbers = [0.0; 4];
         let mut seen = Vec::new();
         for overflow in [true, false, false, true, false, false, false, false] {
             numbers[2] = f64::from(u8::from(overflow));
-            assert_eq!(LossScale::of(numbers).overflow, overflow);
+            assert_eq!(LossScale::from_fields(numbers).overflow, overflow);
             numbers = adjust.next(numbers);
-            seen.push(LossScale::of(numbers).scale / FIRST_SCALE);
+            seen.push(LossScale::from_fields(numbers).scale / INITIAL_SCALE);
         }
         assert_eq!(seen, [0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.5, 0.5]);
         assert_eq!(numbers, [-1.0, 1.0, 0.0, 2.0]);
     }
 
     #[test]
-    fn the_scale_stays_a_normal_number() {
-        let adjust = AdjustLossScale { grows_after: 1 };
+    fn scale_stays_a_normal_number() {
+        let adjust = AdjustLossScale { growth_interval: 1 };
         let (mut up, mut down) = ([0.0; 4], [0.0; 4]);
         for _ in 0..300 {
             up = adjust.next(up);
@@ -153,7 +152,7 @@ mod tests {
             down = adjust.next(down);
         }
         for numbers in [up, down] {
-            let LossScale { scale, .. } = LossScale::of(numbers);
+            let LossScale { scale, .. } = LossScale::from_fields(numbers);
             assert!((scale as f32).is_normal() && ((1.0 / scale) as f32).is_normal(), "{scale}");
         }
     }

@@ -1,4 +1,4 @@
-//! Max-pooling, where it could not be fused.
+//! Max pooling that was not fused.
 
 use super::batch_norm::FusedPool;
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
@@ -10,33 +10,34 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::MaxPool2d;
 
-/// `x -> y, index?`; `index` (u8) is the argmax within the window, in row-major order, or [`FusedPool::CUT`]
-/// where no gradient passes.
+/// `x -> y, index?`; `index` (u8) is the argmax within the window, in row-major order, or
+/// [`FusedPool::RELU_MASKED`] if no gradient passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolForward {
     /// Attributes.
     pub pool: MaxPool2d,
-    /// Whether no gradient passes where the result is not positive: `x` is rectified, and what the rectifier
-    /// would take from the gradient is known here.
+    /// True if outputs that are not positive pass no gradient: `x` is the output of a ReLU, whose mask is
+    /// then included in the index.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub cut: bool,
+    #[serde(rename = "cut")]
+    pub mask_relu: bool,
 }
 
-/// `(dy, index) -> dx`; nothing passes where `index` is [`FusedPool::CUT`].
+/// `(dy, index) -> dx`; no gradient passes if `index` is [`FusedPool::RELU_MASKED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolBackward {
     /// Attributes.
     pub pool: MaxPool2d,
 }
 
-pub(super) fn lower(op: &MaxPool2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let (x, y) = (to.input(node, 0), to.output(node));
+pub(super) fn lower(op: &MaxPool2d, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let (x, y) = (lowering.input(node, 0), lowering.output(node));
     let mut outputs = vec![y];
-    if to.mode() == Mode::Train {
-        let shape = to.shape(y);
-        outputs.push(to.saved_samples(node, ":index", &shape, DType::U8));
+    if lowering.mode() == Mode::Train {
+        let shape = lowering.shape(y);
+        outputs.push(lowering.saved_samples(node, ":index", &shape, DType::U8));
     }
-    to.push(node, MaxPoolForward { pool: *op, cut: false }, vec![x], vec![], outputs);
+    lowering.push(node, MaxPoolForward { pool: *op, mask_relu: false }, vec![x], vec![], outputs);
     Ok(())
 }
 
@@ -46,7 +47,7 @@ fn check_pair(pool: &MaxPool2d, x: &Value, y: &Value, index: Option<&Value>) -> 
     expect_shape(y, &[n, c, height, width])?;
     match index {
         Some(index) if index.dtype != DType::U8 => {
-            Err(format!("`{}` is {}, it should be u8", index.name, index.dtype))
+            Err(format!("`{}`: expected u8, got {}", index.name, index.dtype))
         }
         Some(index) => expect_same_shape(y, index),
         None => Ok(()),
@@ -60,8 +61,8 @@ impl KernelSpec for MaxPoolForward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1], [1, 0, 2]])?;
-        if self.cut && FusedPool::from_pool(&self.pool).is_none() {
-            return Err("its window has a position with the number of what is cut off".to_owned());
+        if self.mask_relu && FusedPool::from_pool(&self.pool).is_none() {
+            return Err("pooling windows must have at most 255 pixels".to_owned());
         }
         check_pair(&self.pool, operands[0], operands[1], operands.get(2).copied())
     }
@@ -74,14 +75,14 @@ impl KernelSpec for MaxPoolForward {
         operands[1].elements() as u64 * (self.pool.kernel[0] * self.pool.kernel[1]) as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        let Some(&index) = step.outputs.get(1) else { return Err(to.no_derivative(step)) };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        let Some(&index) = step.outputs.get(1) else { return Err(backward.no_derivative(step)) };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
                 let kernel = MaxPoolBackward { pool: self.pool };
-                to.push(step, kernel, Phase::BackwardData, vec![dy, index], vec![], vec![dx]);
+                backward.push(step, kernel, Phase::BackwardData, vec![dy, index], vec![], vec![dx]);
             });
         }
         Ok(())

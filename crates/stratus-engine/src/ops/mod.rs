@@ -1,4 +1,4 @@
-//! Kernels: what a step computes, which steps an operation of the graph becomes, and the steps of its
+//! Kernels: the computation of a step, the lowering of each graph operation to steps, and the steps of its
 //! derivative. A new operation is a file here and its entries in `with_kernels!` and `lower`.
 
 mod activation;
@@ -28,15 +28,15 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
-mod parts;
 mod pixel_loss;
 mod pixels;
 mod relu;
 mod resize;
 mod scale;
 mod sgd;
+mod stage_transfer;
 mod stem;
-mod transfer;
+mod tree_sum;
 
 pub use activation::{
     Activation, ActivationBackward, ActivationForward, GeluBackward, GeluForward, HardSigmoidBackward,
@@ -45,16 +45,16 @@ pub use activation::{
 };
 pub use adaptive::{Adaptive, AdaptiveUpdate};
 pub use add::AddForward;
-pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
+pub use avg_pool2d::{AvgPoolBackward, AvgPoolForward, AvgPooling, PoolRange};
 pub use batch_norm::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, PART_BORDER, Parts,
+    BatchNormInferenceBackward, BatchNormStatistics, CHANNEL_SLICE_ALIGNMENT, ChannelOffsets, FusedPool,
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use bias::{AddBias, BiasGradient};
 pub use channel_scale::{ChannelScale, ChannelScaleGradient};
-pub use channels::{PlaceChannels, SelectChannels};
-pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM, GRADIENT_NORM_NAME, SumOfSquares};
+pub use channels::{ScatterChannels, SelectChannels};
+pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM_FIELDS, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Flatten, Reorder};
@@ -62,27 +62,27 @@ pub use count_labels::CountLabels;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
-pub use joined::{JoinWeights, MAX_JOINED, SplitGradient};
+pub use joined::{JoinWeights, MAX_JOINED_WEIGHTS, SplitGradient};
 pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
 pub use layer_scale::{LayerScale, LayerScaleGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
-pub use loss::{METRICS, MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
+pub use loss::{FULL_SHARE, METRICS_FIELDS, MIXED_LABEL_LEN, SoftmaxCrossEntropy};
 pub use loss_scale::{
-    AdjustLossScale, FIRST_SCALE, FindOverflow, GROWS_AFTER, LOSS_SCALE, LOSS_SCALE_NAME, LossScale,
-    MOST_STEPS,
+    AdjustLossScale, FindOverflow, GROWTH_INTERVAL, INITIAL_SCALE, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME,
+    LossScale, MAX_EXPONENT,
 };
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
-pub use parts::{AddParts, BUCKET_VALUES, ExchangeSums, Turn};
-pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS, PixelCrossEntropy};
-pub use pixels::{MOST_CHANNELS, NormalisePixels};
+pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
+pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
 pub use relu::{ReluBackward, ReluForward};
 pub use resize::{Bilinear, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
-pub use sgd::{HYPER, SgdUpdate};
+pub use sgd::{ITERATION_SCALAR_FIELDS, SgdUpdate};
+pub use stage_transfer::StageTransfer;
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
-pub use transfer::Transfer;
+pub use tree_sum::{AllReduceBucket, MAX_BUCKET_VALUES, TreeStep, TreeSum};
 
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -90,22 +90,22 @@ use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::{Node, Op, Operation};
 
-/// How a kernel can run over a batch that is cut into tiles.
+/// The ways in which a kernel can run over a batch that is split into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tiling {
-    /// What it makes of a sample depends on that sample alone.
+    /// The result for a sample depends on that sample alone.
     PerSample,
-    /// It adds up over the samples that it is given, and overwrites: [`crate::passes::tile`] adds the tiles'
-    /// sums up behind it with [`AddTiles`].
-    Sums,
-    /// It adds up over the samples, and continues where the tile before left off; its results are there after
-    /// the last tile.
-    Continues,
+    /// It sums over the samples of a tile and overwrites its output; [`crate::passes::tile`] appends an
+    /// [`AddTiles`] step that adds up the tiles' sums.
+    PartialSums,
+    /// It sums over the samples and continues from the previous tile. Its results are complete after the last
+    /// tile.
+    Accumulates,
     /// It needs the whole batch.
-    Whole,
+    WholeBatch,
 }
 
-/// What every kernel knows of itself. Operands are inputs, then updates, then outputs.
+/// Shape rules, cost and derivative of a kernel. Operands are inputs, then updates, then outputs.
 pub trait KernelSpec {
     /// Its name in dumps and reports.
     fn name(&self) -> &'static str;
@@ -113,36 +113,40 @@ pub trait KernelSpec {
     /// Checks operand counts (`[inputs, updates, outputs]`), shapes and types.
     ///
     /// # Errors
-    /// What does not fit, with the shapes.
+    /// If the operands do not fit; the message names the shapes.
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String>;
 
     /// Floating-point operations (a multiply-add counts two).
     fn flops(&self, operands: &[&Value]) -> u64;
 
-    /// How it can run tile by tile. No default: whoever adds a kernel decides.
+    /// How it can run tile by tile. There is no default, so that every new kernel decides.
     fn tiling(&self) -> Tiling;
 
-    /// How many channels of the operand at `position` it reads or writes, where these are not all.
+    /// The number of channels of the operand at `position` that it reads or writes, if not all.
     fn channels_touched(&self, _operands: &[&Value], _position: usize) -> Option<usize> {
         None
     }
 
-    /// Adds the steps of its derivative. The default is for kernels that no gradient passes.
+    /// Adds the steps of its derivative. The default is for kernels without derivative.
     ///
     /// # Errors
-    /// Where it has no derivative.
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        Err(to.no_derivative(step))
+    /// If it has no derivative.
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        Err(backward.no_derivative(step))
     }
 }
 
 macro_rules! kernels {
-    ($($name:ident),* $(,)?) => {
-        /// What a step computes, with its attributes.
+    ($($name:ident $(= $written:literal)?),* $(,)?) => {
+        /// The computation of a step, with its attributes.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Kernel {
-            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name),)*
+            $(
+                #[doc = concat!("See [`", stringify!($name), "`].")]
+                $(#[serde(rename = $written)])?
+                $name($name),
+            )*
         }
 
         $(impl From<$name> for Kernel {
@@ -167,15 +171,15 @@ macro_rules! kernels {
             fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
                 match self { $(Self::$name(kernel) => kernel.channels_touched(operands, position),)* }
             }
-            fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-                match self { $(Self::$name(kernel) => kernel.differentiate(step, to),)* }
+            fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+                match self { $(Self::$name(kernel) => kernel.differentiate(step, backward),)* }
             }
         }
     };
 }
 
-/// Calls a macro with the names of all kernels, separated by commas: the one list of them. Backends make
-/// their dispatch of it.
+/// Calls a macro with the names of all kernels, separated by commas. A name is followed by `= "…"` if plans
+/// store it under another name. Backends generate their dispatch from it.
 #[macro_export]
 macro_rules! with_kernels {
     ($callback:ident) => {
@@ -184,9 +188,9 @@ macro_rules! with_kernels {
             AdaptiveUpdate,
             AddBias,
             AddForward,
-            AddParts,
             AddTiles,
             AdjustLossScale,
+            AllReduceBucket = "exchange_sums",
             AvgPoolBackward,
             AvgPoolForward,
             BatchNormAddApply,
@@ -212,7 +216,6 @@ macro_rules! with_kernels {
             Dropout,
             Dropout2d,
             EmaUpdate,
-            ExchangeSums,
             FindOverflow,
             Flatten,
             GeluBackward,
@@ -237,12 +240,12 @@ macro_rules! with_kernels {
             MaxPoolForward,
             NormalisePixels,
             PixelCrossEntropy,
-            PlaceChannels,
             ReluBackward,
             ReluForward,
             ResizeBackward,
             ResizeForward,
             Scale,
+            ScatterChannels = "place_channels",
             SelectChannels,
             Reorder,
             SgdUpdate,
@@ -252,12 +255,13 @@ macro_rules! with_kernels {
             SiluForward,
             SoftmaxCrossEntropy,
             SplitGradient,
+            StageTransfer = "transfer",
             StemApply,
             StemGradients,
             StemInference,
             StemStatistics,
             SumOfSquares,
-            Transfer,
+            TreeSum = "add_parts",
         }
     };
 }
@@ -265,61 +269,65 @@ macro_rules! with_kernels {
 with_kernels!(kernels);
 
 /// Adds the forward steps of a node.
-pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+pub(crate) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
     match &node.op {
-        Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(Averages::Bins(*op), node, to),
-        Op::AvgPool2d(op) => avg_pool2d::lower(Averages::Windows(*op), node, to),
-        Op::Add(_) => add::lower(node, to),
-        Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
-        Op::ChannelScale(_) => channel_scale::lower(node, to),
-        Op::ChannelShuffle(op) => channels::lower_shuffle(op, node, to),
-        Op::ChannelSlice(op) => channels::lower_slice(op, node, to),
-        Op::Concat(_) => concat::lower(node, to),
-        Op::Conv2d(op) => conv2d::lower(op, node, to),
-        Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, to),
-        Op::Dropout(op) => dropout::lower(op, node, to),
-        Op::Dropout2d(op) => dropout2d::lower(op, node, to),
-        // Memory does not change: what reads a flattened value takes the feature map as it lies. The logits
+        Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(AvgPooling::Bins(*op), node, lowering),
+        Op::AvgPool2d(op) => avg_pool2d::lower(AvgPooling::Windows(*op), node, lowering),
+        Op::Add(_) => add::lower(node, lowering),
+        Op::BatchNorm2d(op) => batch_norm::lower(op, node, lowering),
+        Op::ChannelScale(_) => channel_scale::lower(node, lowering),
+        Op::ChannelShuffle(op) => channels::lower_shuffle(op, node, lowering),
+        Op::ChannelSlice(op) => channels::lower_slice(op, node, lowering),
+        Op::Concat(_) => concat::lower(node, lowering),
+        Op::Conv2d(op) => conv2d::lower(op, node, lowering),
+        Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, lowering),
+        Op::Dropout(op) => dropout::lower(op, node, lowering),
+        Op::Dropout2d(op) => dropout2d::lower(op, node, lowering),
+        // Memory does not change: readers of a flattened value take the feature map in its layout. The logits
         // of a loss are a matrix: `lower` adds a step.
-        Op::Flatten(_) => to.alias(node),
-        Op::Gelu(op) => activation::lower(*op, node, to),
-        Op::HardSigmoid(op) => activation::lower(*op, node, to),
-        Op::HardSwish(op) => activation::lower(*op, node, to),
-        Op::LayerNorm2d(op) => layer_norm::lower(op, node, to),
-        Op::LayerScale(_) => layer_scale::lower(node, to),
-        Op::Linear(op) => linear::lower(op, node, to),
-        Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
-        Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
-        Op::PointwiseLinear(op) => conv2d::lower(&op.conv(), node, to),
-        Op::Relu(_) => relu::lower(None, node, to),
-        Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, to),
-        Op::Resize(op) => resize::lower(op, node, to),
-        Op::Scale(op) => scale::lower(op, node, to),
-        Op::Sigmoid(op) => activation::lower(*op, node, to),
-        Op::Silu(op) => activation::lower(*op, node, to),
-        Op::StochasticDepth(op) => dropout2d::lower_whole(op, node, to),
+        Op::Flatten(_) => lowering.alias(node),
+        Op::Gelu(op) => activation::lower(*op, node, lowering),
+        Op::HardSigmoid(op) => activation::lower(*op, node, lowering),
+        Op::HardSwish(op) => activation::lower(*op, node, lowering),
+        Op::LayerNorm2d(op) => layer_norm::lower(op, node, lowering),
+        Op::LayerScale(_) => layer_scale::lower(node, lowering),
+        Op::Linear(op) => linear::lower(op, node, lowering),
+        Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, lowering),
+        Op::MaxPool2d(op) => max_pool2d::lower(op, node, lowering),
+        Op::PointwiseLinear(op) => conv2d::lower(&op.conv(), node, lowering),
+        Op::Relu(_) => relu::lower(None, node, lowering),
+        Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, lowering),
+        Op::Resize(op) => resize::lower(op, node, lowering),
+        Op::Scale(op) => scale::lower(op, node, lowering),
+        Op::Sigmoid(op) => activation::lower(*op, node, lowering),
+        Op::Silu(op) => activation::lower(*op, node, lowering),
+        Op::StochasticDepth(op) => dropout2d::lower_stochastic_depth(op, node, lowering),
     }
 }
 
 impl Kernel {
-    /// Whether it adds a tile or a micro-batch to the sum over those before it.
+    /// Returns whether it adds a tile or a micro-batch to the sum of the earlier ones.
     #[must_use]
-    pub fn adds_up(&self) -> bool {
-        matches!(self, Self::AddTiles(_) | Self::AddParts(_))
+    pub fn accumulates_tiles(&self) -> bool {
+        matches!(self, Self::AddTiles(_) | Self::TreeSum(_))
     }
 }
 
-/// What a layer is answered with that cannot be lowered.
-fn no_kernel(node: &Node, reason: &str) -> EngineError {
-    EngineError::Mismatch(format!("layer `{}` ({}) cannot be run: {reason}", node.name, node.op.kind()))
+/// The error for a layer that no kernel implements.
+fn unsupported_layer(node: &Node, reason: &str) -> EngineError {
+    EngineError::InvalidRequest(format!(
+        "layer `{}` ({}) is not supported: {reason}",
+        node.name,
+        node.op.kind()
+    ))
 }
 
-/// Checks operand counts against what a kernel takes; `allowed` lists the possibilities.
+/// Checks the operand counts of a step against the `allowed` ones.
 fn expect_counts(counts: [usize; 3], allowed: &[[usize; 3]]) -> Result<(), String> {
     if allowed.contains(&counts) {
         return Ok(());
     }
-    Err(format!("it has {counts:?} inputs, updates and outputs, it takes {allowed:?}"))
+    Err(format!("expected [inputs, updates, outputs] to be one of {allowed:?}, got {counts:?}"))
 }
 
 /// Checks that two values have the same shape.
@@ -335,19 +343,20 @@ fn expect_shape(value: &Value, shape: &[usize]) -> Result<(), String> {
     if value.shape == shape {
         return Ok(());
     }
-    Err(format!("`{}` is {:?}, it should be {shape:?}", value.name, value.shape))
+    Err(format!("`{}`: expected {shape:?}, got {:?}", value.name, value.shape))
 }
 
-/// Checks that a feature map has the channels of a map of `shape`, from the channel `first` on.
+/// Checks that a feature map contains the channels of a map of the given shape, starting at channel `first`.
 fn expect_channels(whole: &Value, first: usize, [n, channels, h, w]: [usize; 4]) -> Result<(), String> {
-    let [_, of, ..] = image_shape(whole)?;
-    if first + channels > of {
+    let [_, available, ..] = image_shape(whole)?;
+    if first + channels > available {
         return Err(format!(
-            "`{}` has {of} channels, it takes {channels} from channel {first} on",
-            whole.name
+            "`{}` has {available} channels; channels {first}..{} are out of range",
+            whole.name,
+            first + channels
         ));
     }
-    expect_shape(whole, &[n, of, h, w])
+    expect_shape(whole, &[n, available, h, w])
 }
 
 /// Checks a sum over the batch.
@@ -355,7 +364,7 @@ fn expect_f64(value: &Value) -> Result<(), String> {
     if value.dtype == DType::F64 {
         return Ok(());
     }
-    Err(format!("`{}` is {}, it should be f64", value.name, value.dtype))
+    Err(format!("`{}`: expected f64, got {}", value.name, value.dtype))
 }
 
 /// Checks the argmax indices of a pooling whose output is `y`.
@@ -372,5 +381,5 @@ fn image_shape(value: &Value) -> Result<[usize; 4], String> {
         .shape
         .as_slice()
         .try_into()
-        .map_err(|_| format!("`{}` is {:?}, it should have four dimensions", value.name, value.shape))
+        .map_err(|_| format!("`{}`: expected four dimensions, got {:?}", value.name, value.shape))
 }

@@ -1,5 +1,5 @@
-//! Softmax and cross-entropy of every pixel, with the class that each pixel is predicted to have and the
-//! gradient of the logits.
+//! Softmax and cross-entropy of every pixel, with the predicted class of each pixel and the gradient of the
+//! logits.
 
 use super::count_labels::expect_label_counts;
 use super::loss::is_zero;
@@ -8,11 +8,11 @@ use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
-/// What the metrics value (f64) of a loss per pixel holds, in order: mean loss, pixels with a class, pixels
-/// whose predicted class is right, sum of the pixels' class weights.
-pub const PIXEL_METRICS: [&str; super::METRICS.len()] = ["loss", "pixels", "right", "weight"];
+/// Fields of the metrics value (f64) of a per-pixel loss: mean loss, pixels with a class, correctly predicted
+/// pixels, sum of the pixels' class weights.
+pub const PIXEL_METRICS_FIELDS: [&str; super::METRICS_FIELDS.len()] = ["loss", "pixels", "right", "weight"];
 
-/// The name of the value that holds the class weights of every loss, `[classes]`, in the master precision.
+/// The name of the class weights' value, `[classes]`, in the master precision.
 pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 
 /// `(logits [N, K, H, W], labels i32 [N, H, W], class_weights? [K], loss_scale?, label_counts? [K]) ->
@@ -24,50 +24,51 @@ pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 /// ```
 ///
 /// This is PyTorch's `cross_entropy` with `weight` and `ignore_index`. Without class weights, `w` is 1.
-/// Pixels with a negative label count nowhere and get a zero gradient. A batch without a label, or whose
-/// labels all weigh nothing, has a loss of 0. With smoothing `s`, the loss of a pixel is, as PyTorch has it,
-/// `-(1 - s) · w(y) · log p[y] - s / K · Σₖ w(k) · log p[k]`.
+/// Pixels with a negative label are ignored and get a zero gradient. A batch without labels, or whose labels
+/// all have weight 0, has a loss of 0. With smoothing `s`, the loss of a pixel is, as in PyTorch, `-(1 - s) ·
+/// w(y) · log p[y] - s / K · Σₖ w(k) · log p[k]`.
 ///
-/// Where it is a `partial` loss, the pixels are those of a micro-batch or part of a batch, whose
-/// [label counts](super::CountLabels) make the divisor: `Σₖ w(k) · counts[k]`. Metrics are added up.
+/// With `partial`, the pixels are those of a micro-batch or part of a batch, and its [label
+/// counts](super::CountLabels) give the divisor `Σₖ w(k) · counts[k]`. Metrics are added up.
 ///
-/// A pixel is predicted to have the class of its largest logit, the first of equal ones; NaN is never the
+/// The predicted class of a pixel is that of its largest logit, the first of equal ones; NaN is never the
 /// largest.
 ///
-/// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale);
-/// the loss that `metrics` holds is not.
+/// With `loss_scaled`, `dlogits` is multiplied by the loss scale, see [`LossScale`](super::LossScale); the
+/// loss in `metrics` is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PixelCrossEntropy {
-    /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics`
-    /// holds; counts stay those of the network's own loss, which has `None`.
+    /// The weight of an auxiliary loss and its gradient. It is added to the loss in `metrics`; counts are
+    /// those of the main loss, which has `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auxiliary: Option<f32>,
-    /// The share of the target that all classes have equally: at least 0, less than 1.
+    /// Label smoothing: the share of the target that is distributed equally over all classes, in [0, 1).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub smoothing: f32,
-    /// Whether classes have weights.
+    /// True if classes have weights.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub weighted: bool,
-    /// Whether it writes the predicted classes.
+    #[serde(rename = "weighted")]
+    pub class_weighted: bool,
+    /// True if it writes the predicted classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub predicts: bool,
-    /// Whether the gradient is that of a scaled loss.
+    /// True if the loss is scaled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub scaled: bool,
-    /// Whether the samples are a part of a batch, by whose label counts the loss is divided.
+    #[serde(rename = "scaled")]
+    pub loss_scaled: bool,
+    /// True if the samples are a part of a batch, whose label counts divide the loss.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
 
 impl PixelCrossEntropy {
     /// Positions of operands: `[class weights, loss scale, label counts, metrics, predictions, gradient]`. An
-    /// operand that a step does not have shares the position of the next one; a gradient at or past the end
-    /// is absent.
+    /// absent operand shares the position of the next one; a gradient at or past the end is absent.
     #[must_use]
     pub fn positions(&self) -> [usize; 6] {
         let weights = 2;
-        let scale = weights + usize::from(self.weighted);
-        let counts = scale + usize::from(self.scaled);
+        let scale = weights + usize::from(self.class_weighted);
+        let counts = scale + usize::from(self.loss_scaled);
         let metrics = counts + usize::from(self.partial);
         let predictions = metrics + 1;
         [weights, scale, counts, metrics, predictions, predictions + usize::from(self.predicts)]
@@ -84,14 +85,11 @@ impl KernelSpec for PixelCrossEntropy {
         let predicted = usize::from(self.predicts);
         match self.auxiliary {
             None => expect_counts(counts, &[[metrics, 0, 1 + predicted], [metrics, 0, 2 + predicted]])?,
-            Some(_) if self.predicts => return Err("an auxiliary loss makes no predictions".to_owned()),
+            Some(_) if self.predicts => return Err("an auxiliary loss has no predictions".to_owned()),
             Some(_) => expect_counts(counts, &[[metrics, 1, 1]])?,
         }
         if !(0.0..1.0).contains(&self.smoothing) {
-            return Err(format!(
-                "labels are smoothed by {}; it must be at least 0 and less than 1",
-                self.smoothing
-            ));
+            return Err(format!("label smoothing must be in [0, 1), got {}", self.smoothing));
         }
         let [n, classes, h, w] = image_shape(operands[0])?;
         expect_labels(operands[1], &[n, h, w])?;
@@ -99,16 +97,16 @@ impl KernelSpec for PixelCrossEntropy {
         per_class.into_iter().try_for_each(|value| expect_shape(value, &[classes]))?;
         operands[scale..label_counts].iter().try_for_each(|scale| expect_loss_scale(scale))?;
         operands[label_counts..metrics].iter().try_for_each(|counts| expect_label_counts(counts))?;
-        expect_shape(operands[metrics], &[PIXEL_METRICS.len()])?;
+        expect_shape(operands[metrics], &[PIXEL_METRICS_FIELDS.len()])?;
         if operands[metrics].dtype != DType::F64 {
-            return Err(format!("metrics are {}; they should be f64", operands[metrics].dtype));
+            return Err(format!("metrics: expected f64, got {}", operands[metrics].dtype));
         }
         operands[predictions..gradient].iter().try_for_each(|classes| expect_labels(classes, &[n, h, w]))?;
         operands.get(gradient).map_or(Ok(()), |gradient| expect_shape(gradient, &[n, classes, h, w]))
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Whole
+        Tiling::WholeBatch
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -116,10 +114,10 @@ impl KernelSpec for PixelCrossEntropy {
     }
 }
 
-/// Checks a class for every pixel.
+/// Checks per-pixel labels.
 fn expect_labels(value: &Value, shape: &[usize]) -> Result<(), String> {
     if value.dtype != DType::I32 {
-        return Err(format!("`{}` is {}, it should be i32", value.name, value.dtype));
+        return Err(format!("`{}`: expected i32, got {}", value.name, value.dtype));
     }
     expect_shape(value, shape)
 }

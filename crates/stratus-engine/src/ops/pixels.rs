@@ -1,31 +1,30 @@
-//! Normalises images from the bytes of stored pixels.
+//! Normalisation of images stored as bytes.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, image_shape};
 use crate::build::Differentiator;
 use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 
-/// The most channels of images that are normalised here.
-pub const MOST_CHANNELS: usize = 4;
+/// The maximum number of image channels.
+pub const MAX_IMAGE_CHANNELS: usize = 4;
 
 /// `images u8 [N, C, H, W] -> y [N, C, H, W]`: `y = pixel * scale + shift`, product and sum rounded to `f32`,
 /// then to the type of `y`.
 ///
-/// A loader that normalises images itself writes the same bits: see
-/// [`crate::passes::images::images_as_bytes`].
+/// A loader that normalises images itself produces the same bits: see
+/// [`crate::passes::images::with_byte_images`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NormalisePixels {
-    /// Scale and shift of each channel; those beyond the images' channels are ignored. Plans call them
-    /// `lines`.
+    /// Scale and shift of each channel; entries beyond the images' channels are ignored.
     #[serde(rename = "lines")]
-    pub scale_shift: [[f32; 2]; MOST_CHANNELS],
+    pub scale_shift: [[f32; 2]; MAX_IMAGE_CHANNELS],
 }
 
 impl NormalisePixels {
-    /// What becomes of a pixel of a channel, before it is rounded to a narrower type.
+    /// The normalised pixel of a channel, before rounding to a narrower type.
     #[must_use]
-    pub fn of(&self, channel: usize, pixel: u8) -> f32 {
-        let [scale, shift] = self.scale_shift[channel % MOST_CHANNELS];
+    pub fn normalise(&self, channel: usize, pixel: u8) -> f32 {
+        let [scale, shift] = self.scale_shift[channel % MAX_IMAGE_CHANNELS];
         f32::from(pixel) * scale + shift
     }
 }
@@ -40,17 +39,20 @@ impl KernelSpec for NormalisePixels {
         let (images, y) = (operands[0], operands[1]);
         expect_same_shape(images, y)?;
         let [_, channels, ..] = image_shape(images)?;
-        if !(1..=MOST_CHANNELS).contains(&channels) {
-            return Err(format!("`{}` has {channels} channels, it takes 1 to {MOST_CHANNELS}", images.name));
+        if !(1..=MAX_IMAGE_CHANNELS).contains(&channels) {
+            return Err(format!(
+                "`{}`: expected 1 to {MAX_IMAGE_CHANNELS} channels, got {channels}",
+                images.name
+            ));
         }
         if images.dtype != DType::U8 || matches!(y.dtype, DType::U8 | DType::I32) {
             return Err(format!(
-                "`{}` is {}, `{}` is {}; it makes floating-point numbers of u8",
+                "`{}` is {}, `{}` is {}: expected u8 and a floating-point type",
                 images.name, images.dtype, y.name, y.dtype
             ));
         }
         match self.scale_shift[..channels].iter().flatten().find(|number| !number.is_finite()) {
-            Some(number) => Err(format!("its scales and offsets hold {number}; they are finite")),
+            Some(number) => Err(format!("scales and shifts must be finite, got {number}")),
             None => Ok(()),
         }
     }
@@ -63,8 +65,8 @@ impl KernelSpec for NormalisePixels {
         2 * operands[0].elements() as u64
     }
 
-    fn differentiate(&self, _step: &Step, _to: &mut Differentiator) -> Result<(), EngineError> {
-        // Pixels are stored: no gradient flows into them.
+    fn differentiate(&self, _step: &Step, _backward: &mut Differentiator) -> Result<(), EngineError> {
+        // Pixels are data: they have no gradient.
         Ok(())
     }
 }

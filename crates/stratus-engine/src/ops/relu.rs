@@ -1,4 +1,4 @@
-//! The rectifier, with or without a ceiling, where it could not be fused.
+//! ReLU, with or without a ceiling, that was not fused.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
@@ -7,41 +7,40 @@ use crate::{EngineError, Phase, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 
-/// `x -> y = max(x, 0)`, at most `ceiling` where there is one.
+/// `x -> y = max(x, 0)`, clamped to `ceiling` if set.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReluForward {
     /// The largest result: 6 for ReLU6.
     pub ceiling: Option<f32>,
 }
 
-/// `(y, dy) -> dx`: `dy` where `0 < y < ceiling`, else 0. It reads the output, so that the input need not be
-/// kept.
+/// `(y, dy) -> dx`: `dy` where `0 < y < ceiling`, else 0. It reads the output, so that the input is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReluBackward {
-    /// As in the forward pass.
+    /// The ceiling of the forward pass.
     pub ceiling: Option<f32>,
 }
 
-pub(super) fn lower(ceiling: Option<f32>, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let (x, y) = (to.input(node, 0), to.output(node));
-    to.push(node, ReluForward { ceiling }, vec![x], vec![], vec![y]);
+pub(super) fn lower(ceiling: Option<f32>, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let (x, y) = (lowering.input(node, 0), lowering.output(node));
+    lowering.push(node, ReluForward { ceiling }, vec![x], vec![], vec![y]);
     Ok(())
 }
 
-/// Adds the masking of `dy` by `y > 0` for a kernel that rectifies its own output, where it does not come
-/// masked; returns the masked gradient.
+/// Adds the masking of `dy` by `y > 0` for a kernel with fused ReLU, unless `dy` is already masked; returns
+/// the masked gradient.
 pub(super) fn backward_through_relu(
     step: &Step,
     y: ValueId,
     dy: ValueId,
-    to: &mut Differentiator,
+    backward: &mut Differentiator,
 ) -> ValueId {
-    if to.gradient_is_masked(y) {
+    if backward.gradient_is_masked(y) {
         return dy;
     }
-    let masked = to.partial_gradient(y, "masked");
+    let masked = backward.partial_gradient(y, "masked");
     let kernel = ReluBackward { ceiling: None };
-    to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
+    backward.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
     masked
 }
 
@@ -63,18 +62,18 @@ impl KernelSpec for ReluForward {
         operands[0].elements() as u64 * if self.ceiling.is_some() { 2 } else { 1 }
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if !to.wants_gradient(x) {
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        if !backward.requires_grad(x) {
             return Ok(());
         }
-        if self.ceiling.is_none() && to.gradient_is_masked(y) {
-            to.share_gradient(step, x, dy);
+        if self.ceiling.is_none() && backward.gradient_is_masked(y) {
+            backward.share_gradient(step, x, dy);
         } else {
-            to.add_gradient(x, |to, dx| {
+            backward.add_gradient(x, |backward, dx| {
                 let kernel = ReluBackward { ceiling: self.ceiling };
-                to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![dx]);
+                backward.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![dx]);
             });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Bilinear resizing: each output is interpolated between two rows of the input, and in each between two
+//! Bilinear resizing: each output is interpolated between two rows of the input, and within each between two
 //! pixels.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::ops::{Resize, ResizeTo};
 use stratus_graph::{Node, Operation, Shape};
 
-/// Where outputs lie in the input.
+/// The positions of outputs in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bilinear {
-    /// Whether the centres of the corner pixels lie on each other, instead of the image's edges.
+    /// True if the centres of the corner pixels are aligned, instead of the image edges.
     pub align_corners: bool,
-    /// The factors `[vertical, horizontal]` that the output's size was made by, where it was.
+    /// The factors `[vertical, horizontal]` that determined the output's size, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<[f64; 2]>,
 }
 
-/// What one output is made of along an axis.
+/// The two inputs and weights of one output along an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taps {
-    /// The input before its place or there; it does not decrease from output to output.
+    /// The input at or before its position; it does not decrease from output to output.
     pub first: usize,
-    /// The one behind it, or `first` where there is none.
+    /// The next input, or `first` if there is none.
     pub second: usize,
-    /// Their weights, which add up to 1. Where both are the same input, the first has all of it.
+    /// Their weights, which sum to 1. If both are the same input, the first has weight 1.
     pub weights: [f64; 2],
 }
 
 impl Bilinear {
-    /// Input pixels from one output to the next.
+    /// The distance between outputs in input pixels.
     ///
-    /// It and the places of outputs are PyTorch's: computed in `f32`, but for maps in `f64`, which have them
-    /// in `f64`; PyTorch's own kernels differ from each other in the last bit.
+    /// The step and the positions of outputs are PyTorch's: computed in `f32`, for `f64` maps in `f64`.
+    /// PyTorch's own kernels differ from each other in the last bit.
     #[must_use]
     pub fn step(&self, axis: usize, inputs: usize, outputs: usize, dtype: DType) -> f64 {
         let round = rounding(dtype);
@@ -49,21 +49,21 @@ impl Bilinear {
         }
     }
 
-    /// What output `index` of `outputs` is made of, along an axis of `inputs` pixels.
+    /// The taps of output `index` of `outputs`, along an axis of `inputs` pixels.
     #[must_use]
     pub fn taps(&self, axis: usize, index: usize, inputs: usize, outputs: usize, dtype: DType) -> Taps {
         let (round, step) = (rounding(dtype), self.step(axis, inputs, outputs, dtype));
-        let place = if self.align_corners {
+        let position = if self.align_corners {
             round(step * round(index as f64))
         } else {
             round(round(step * round(index as f64 + 0.5)) - 0.5).max(0.0)
         };
-        let first = (place.floor() as usize).min(inputs.saturating_sub(1));
+        let first = (position.floor() as usize).min(inputs.saturating_sub(1));
         if first + 1 >= inputs {
             return Taps { first, second: first, weights: [1.0, 0.0] };
         }
-        let share = round(place - first as f64).clamp(0.0, 1.0);
-        Taps { first, second: first + 1, weights: [round(1.0 - share), share] }
+        let weight = round(position - first as f64).clamp(0.0, 1.0);
+        Taps { first, second: first + 1, weights: [round(1.0 - weight), weight] }
     }
 
     /// The taps of all outputs of an axis.
@@ -72,7 +72,7 @@ impl Bilinear {
         (0..outputs).map(|index| self.taps(axis, index, inputs, outputs, dtype)).collect()
     }
 
-    /// Checks that `y` is a size that `x` is resized to.
+    /// Checks that `x` can be resized to `y`.
     fn check(&self, x: &Value, y: &Value) -> Result<(), String> {
         let [n, c, h, w] = image_shape(x)?;
         let [_, _, height, width] = image_shape(y)?;
@@ -83,8 +83,8 @@ impl Bilinear {
     }
 }
 
-/// Rounds to the precision that places are computed in. An operation on two numbers of `f32` that is rounded
-/// twice, to `f64` and to `f32`, has the bits of the one in `f32`.
+/// Rounding to the precision of positions. An operation on two `f32` values that is rounded to `f64` and then
+/// to `f32` has the bits of the `f32` operation.
 fn rounding(dtype: DType) -> fn(f64) -> f64 {
     match dtype {
         DType::F64 => |value| value,
@@ -95,28 +95,28 @@ fn rounding(dtype: DType) -> fn(f64) -> f64 {
 /// `x -> y`; their types may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizeForward {
-    /// Where outputs lie.
+    /// The positions of outputs.
     pub bilinear: Bilinear,
 }
 
-/// `dy -> dx`: each pixel gets its weight in every output that it is a part of.
+/// `dy -> dx`: each pixel gets the weighted gradients of the outputs that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizeBackward {
-    /// Where outputs lie.
+    /// The positions of outputs.
     pub bilinear: Bilinear,
 }
 
-/// The second input, of whose size the first becomes, is no operand: sizes are known.
-pub(super) fn lower(op: &Resize, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let x = to.input(node, 0);
-    let y = to.output_as(node, to.dtype(x));
+/// The second input, which gives the size, is not an operand, because sizes are static.
+pub(super) fn lower(op: &Resize, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let x = lowering.input(node, 0);
+    let y = lowering.output_as(node, lowering.dtype(x));
     let scale = if let ResizeTo::Scale(scale) = op.to { Some(scale) } else { None };
     let bilinear = Bilinear { align_corners: op.align_corners, scale };
-    to.push(node, ResizeForward { bilinear }, vec![x], vec![], vec![y]);
+    lowering.push(node, ResizeForward { bilinear }, vec![x], vec![], vec![y]);
     Ok(())
 }
 
-/// Four pixels of every output are weighted and added.
+/// Each output is the weighted sum of four pixels.
 fn flops(y: &Value) -> u64 {
     (y.elements() as u64).saturating_mul(8)
 }
@@ -139,13 +139,13 @@ impl KernelSpec for ResizeForward {
         flops(operands[1])
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
-        let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
+        let Some(dy) = backward.gradient(y) else { return Ok(()) };
+        if backward.requires_grad(x) {
+            backward.add_gradient(x, |backward, dx| {
                 let kernel = ResizeBackward { bilinear: self.bilinear };
-                to.push(step, kernel, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+                backward.push(step, kernel, Phase::BackwardData, vec![dy], vec![], vec![dx]);
             });
         }
         Ok(())
@@ -178,38 +178,39 @@ mod tests {
     const EDGES: Bilinear = Bilinear { align_corners: false, scale: None };
     const CORNERS: Bilinear = Bilinear { align_corners: true, scale: None };
 
-    /// The places of outputs, as sums of inputs and weights.
-    fn places(bilinear: Bilinear, inputs: usize, outputs: usize) -> Vec<f64> {
-        let place = |taps: &Taps| taps.first as f64 * taps.weights[0] + taps.second as f64 * taps.weights[1];
-        bilinear.axis(0, inputs, outputs, DType::F64).iter().map(place).collect()
+    /// The positions of outputs, as sums of inputs times weights.
+    fn positions(bilinear: Bilinear, inputs: usize, outputs: usize) -> Vec<f64> {
+        let position =
+            |taps: &Taps| taps.first as f64 * taps.weights[0] + taps.second as f64 * taps.weights[1];
+        bilinear.axis(0, inputs, outputs, DType::F64).iter().map(position).collect()
     }
 
     #[test]
-    fn outputs_lie_between_edges_or_corners() {
-        assert_eq!(places(EDGES, 2, 4), [0.0, 0.25, 0.75, 1.0]);
-        assert_eq!(places(EDGES, 4, 2), [0.5, 2.5]);
-        assert_eq!(places(EDGES, 5, 1), [2.0]);
-        assert_eq!(places(EDGES, 1, 3), [0.0; 3]);
-        assert_eq!(places(CORNERS, 3, 5), [0.0, 0.5, 1.0, 1.5, 2.0]);
-        assert_eq!(places(CORNERS, 4, 2), [0.0, 3.0]);
-        assert_eq!(places(CORNERS, 5, 1), [0.0]);
-        assert_eq!(places(CORNERS, 1, 3), [0.0; 3]);
+    fn outputs_align_edges_or_corners() {
+        assert_eq!(positions(EDGES, 2, 4), [0.0, 0.25, 0.75, 1.0]);
+        assert_eq!(positions(EDGES, 4, 2), [0.5, 2.5]);
+        assert_eq!(positions(EDGES, 5, 1), [2.0]);
+        assert_eq!(positions(EDGES, 1, 3), [0.0; 3]);
+        assert_eq!(positions(CORNERS, 3, 5), [0.0, 0.5, 1.0, 1.5, 2.0]);
+        assert_eq!(positions(CORNERS, 4, 2), [0.0, 3.0]);
+        assert_eq!(positions(CORNERS, 5, 1), [0.0]);
+        assert_eq!(positions(CORNERS, 1, 3), [0.0; 3]);
     }
 
-    /// With a factor outputs are as far apart as it says, though five times 1.5 is no whole number.
+    /// With a scale the distance between outputs is its inverse, even if five times 1.5 is not an integer.
     #[test]
-    fn a_given_scale_decides_how_far_apart_outputs_are() {
+    fn given_scale_determines_the_distance_between_outputs() {
         let by = Bilinear { scale: Some([1.0, 1.5]), ..EDGES };
         assert_eq!(by.step(1, 5, 7, DType::F64), 1.0 / 1.5);
         assert_eq!(EDGES.step(1, 5, 7, DType::F64), 5.0 / 7.0);
         assert_eq!(by.step(1, 5, 7, DType::Bf16), f64::from(1.0f32 / 1.5));
-        // PyTorch copies where nothing changes, whatever the factor is.
+        // PyTorch copies if the size does not change, whatever the scale.
         let barely = Bilinear { scale: Some([1.1; 2]), ..EDGES };
-        assert_eq!(places(barely, 4, 4), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(positions(barely, 4, 4), [0.0, 1.0, 2.0, 3.0]);
     }
 
     #[test]
-    fn the_last_pixels_have_one_tap() {
+    fn last_pixels_have_one_tap() {
         for (inputs, outputs) in [(1, 1), (1, 30), (3, 12), (12, 3), (7, 5), (90, 360)] {
             for bilinear in [EDGES, CORNERS] {
                 let taps = bilinear.axis(0, inputs, outputs, DType::F32);

@@ -1,4 +1,4 @@
-//! Multiplication by a fixed number.
+//! Multiplication by a constant.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::Scale as Op;
 
-/// `x -> y = factor * x`. The same kernel on `dy` makes `dx`.
+/// `x -> y = factor * x`. The same kernel computes `dx` from `dy`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
-    /// What every element is multiplied by.
+    /// The factor.
     pub factor: f32,
 }
 
-pub(super) fn lower(op: &Op, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    let x = to.input(node, 0);
+pub(super) fn lower(op: &Op, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+    let x = lowering.input(node, 0);
     // Logits keep the master precision.
-    let y = to.output_same(node, x);
-    to.push(node, Scale { factor: op.factor }, vec![x], vec![], vec![y]);
+    let y = lowering.output_matching(node, x);
+    lowering.push(node, Scale { factor: op.factor }, vec![x], vec![], vec![y]);
     Ok(())
 }
 
@@ -31,7 +31,7 @@ impl KernelSpec for Scale {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         if !self.factor.is_finite() {
-            return Err(format!("its factor is {}; it is a finite number", self.factor));
+            return Err(format!("`factor` must be finite, got {}", self.factor));
         }
         expect_same_shape(operands[0], operands[1])
     }
@@ -44,11 +44,11 @@ impl KernelSpec for Scale {
         operands[0].elements() as u64
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
-        if to.wants_gradient(step.inputs[0]) {
-            to.add_gradient(step.inputs[0], |to, dx| {
-                to.push(step, *self, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
+        if backward.requires_grad(step.inputs[0]) {
+            backward.add_gradient(step.inputs[0], |backward, dx| {
+                backward.push(step, *self, Phase::BackwardData, vec![dy], vec![], vec![dx]);
             });
         }
         Ok(())

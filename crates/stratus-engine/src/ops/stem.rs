@@ -1,25 +1,24 @@
-//! The stem: the convolution of the images and the batch norm, rectifier and 2×2 max-pooling behind it, of
-//! which the convolution's output is never stored.
+//! The stem: the convolution of the images fused with batch norm, ReLU and 2×2 max pooling. The convolution's
+//! output is never stored.
 //!
-//! Where images have one channel, a convolution's output is many times as large as what it is made from:
-//! writing it once and reading it three times takes longer than making it again. Two of the three readers
-//! need not even that, because the convolution is linear in its weights and the images are constants. With
-//! `p(k)` the pixel that tap `k` sees for an output and all sums over the outputs of the batch,
+//! If images have one channel, a convolution's output is many times larger than its input: writing it once
+//! and reading it three times takes longer than recomputing it. Two of the three readers do not need it at
+//! all, because the convolution is linear in its weights and the images are constants. With `p(k)` the pixel
+//! at tap `k` of an output, and all sums over the outputs of the batch,
 //!
 //! - the mean of channel `c` is `sum over k of w(c, k) * I(k) / count`, its mean square
 //!   `sum over j, k of w(c, j) * w(c, k) * A(j, k) / count`, where `I(k)` is the sum of `p(k)`, and `A(j, k)`
 //!   that of `p(j) * p(k)`: the images' correlation, whatever the number of channels;
-//! - the gradient of the weights is that of the batch norm's formula term by term: with `g` the gradient
-//!   behind the normalisation and `G(c, k)` the sum of `g * p(k)`, it is
-//!   `weight / deviation * (G(c, k) - dbias / count * I(k) - dweight / count * X(c, k))`, where `X(c, k)`,
-//!   the sum of the normalised map times `p(k)`, is
-//!   `(sum over j of w(c, j) * A(j, k) - mean * I(k)) / deviation`. `dweight` follows from `G` likewise.
+//! - the gradient of the weights is that of the batch norm's formula term by term: with `g` the gradient of
+//!   the normalised map and `G(c, k)` the sum of `g * p(k)`, it is `weight / deviation * (G(c, k) - dbias /
+//!   count * I(k) - dweight / count * X(c, k))`, where `X(c, k)`, the sum of the normalised map times `p(k)`,
+//!   is `(sum over j of w(c, j) * A(j, k) - mean * I(k)) / deviation`. `dweight` follows from `G` likewise.
 //!
-//! A variance that is a difference of sums is as exact as these: in kernels that add up in single precision
-//! before they go on in double, to six digits of the channel's mean square. Images whose mean is taken off,
-//! as the loader does it, have that near their variance.
+//! A variance computed as a difference of sums is as exact as the sums: six digits of the channel's mean
+//! square, in kernels that add in single precision before double precision. For images with the mean
+//! subtracted, as the loader does it, the mean square is close to the variance.
 //!
-//! What is left for the backward pass is `G`, from the pooled gradient and the argmax of the pooling alone.
+//! The backward pass computes only `G`, from the pooled gradient and the argmax of the pooling.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_index, expect_shape, image_shape};
 use crate::build::Differentiator;
@@ -35,7 +34,7 @@ pub struct Stem {
     pub conv: Conv2d,
     /// The batch norm.
     pub norm: BatchNorm2d,
-    /// Whether the normalised map is rectified.
+    /// True if ReLU is applied to the normalised map.
     pub relu: bool,
 }
 
@@ -43,25 +42,26 @@ impl Stem {
     /// The pooling's windows.
     pub const POOL: FusedPool = FusedPool::disjoint([2, 2]);
 
-    /// The most taps, of all input channels together. A multiply-add of a register takes half a cycle per
-    /// tap; at 20 GB/s of two cores, to write one to memory and read it three times takes some forty cycles.
-    pub const MOST_TAPS: usize = 16;
+    /// The maximum number of taps over all input channels. A multiply-add of a register takes half a cycle
+    /// per tap; at 20 GB/s for two cores, writing a register to memory and reading it three times takes about
+    /// forty cycles.
+    pub const MAX_TAPS: usize = 16;
 
-    /// Output channels come in groups of this many: half of what the widest registers hold.
-    pub const GROUP: usize = 8;
+    /// The number of output channels must be a multiple of this: half the lanes of the widest registers.
+    pub const CHANNEL_GROUP: usize = 8;
 
-    /// The stem of a convolution and what follows it, where it pays.
+    /// The stem of a convolution and the following layers, if fusing them pays.
     #[must_use]
     pub fn new(conv: Conv2d, norm: BatchNorm2d, relu: bool, pool: FusedPool) -> Option<Self> {
-        let suits = conv.stride == [1, 1]
+        let is_supported = conv.stride == [1, 1]
             && conv.dilation == [1, 1]
             && conv.groups == 1
             && !conv.bias
-            && conv.out_channels.is_multiple_of(Self::GROUP)
-            && taps(&conv) <= Self::MOST_TAPS
+            && conv.out_channels.is_multiple_of(Self::CHANNEL_GROUP)
+            && taps(&conv) <= Self::MAX_TAPS
             && norm.channels == conv.out_channels
             && pool == Self::POOL;
-        suits.then_some(Self { conv, norm, relu })
+        is_supported.then_some(Self { conv, norm, relu })
     }
 
     /// Taps of all input channels.
@@ -78,16 +78,15 @@ fn taps(conv: &Conv2d) -> usize {
 /// `(images, weight) updates (running_mean, running_var) -> mean, inverse_deviation, correlation f64 [T + 1,
 /// T]`.
 ///
-/// Mean and deviation are those of [`super::BatchNormStatistics`]. `correlation` holds what was added up so
-/// far: `A` in its first `T` rows, of which those right of the diagonal are filled in with the last tile, and
-/// `I` in the last.
+/// Mean and deviation are those of [`super::BatchNormStatistics`]. `correlation` accumulates `A` in its first
+/// `T` rows and `I` in the last. Elements right of the diagonal are filled in after the last tile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StemStatistics {
     /// Attributes.
     pub stem: Stem,
 }
 
-/// `(images, weight, norm_weight, norm_bias, mean, inverse_deviation) -> y, index`, as of
+/// `(images, weight, norm_weight, norm_bias, mean, inverse_deviation) -> y, index`, as in
 /// [`super::BatchNormApply`] with a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StemApply {
@@ -95,7 +94,7 @@ pub struct StemApply {
     pub stem: Stem,
 }
 
-/// `(images, weight, norm_weight, norm_bias, running_mean, running_var) -> y`: in evaluation.
+/// `(images, weight, norm_weight, norm_bias, running_mean, running_var) -> y`: for evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StemInference {
     /// Attributes.
@@ -105,7 +104,7 @@ pub struct StemInference {
 /// `(images, weight, dy, norm_weight, mean, inverse_deviation, correlation, index) -> dweight, dnorm_weight,
 /// dnorm_bias, sums f64 [O, T + 1]`.
 ///
-/// `sums` holds what was added up so far: per output channel `G`, and the sum of `g`.
+/// `sums` accumulates `G` and the sum of `g`, per output channel.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StemGradients {
     /// Attributes.
@@ -123,13 +122,13 @@ fn check_all(stem: &Stem, [images, weight, y]: [&Value; 3], channels: &[&Value])
 /// Checks the attributes and the images; returns the shape of the convolution's output.
 fn check_images(stem: &Stem, images: &Value) -> Result<[usize; 4], String> {
     if Stem::new(stem.conv, stem.norm, stem.relu, Stem::POOL).is_none() {
-        return Err(format!("no kernel is made for {:?}", stem.conv));
+        return Err(format!("no stem kernel for {:?}", stem.conv));
     }
     let [n, c, h, w] = image_shape(images)?;
     if c != stem.conv.in_channels || n == 0 {
         return Err(format!(
-            "`{}` is {:?}, the stem takes {} channels",
-            images.name, images.shape, stem.conv.in_channels
+            "`{}`: expected images of {} channels, got {:?}",
+            images.name, stem.conv.in_channels, images.shape
         ));
     }
     let [height, width] = stem.conv.output_size([h, w]).map_err(|error| error.to_string())?;
@@ -161,17 +160,17 @@ impl KernelSpec for StemStatistics {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Continues
+        Tiling::Accumulates
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        // Half of the correlation, which is symmetric, and the sums.
+        // Half of the symmetric correlation, and the sums.
         let taps = self.stem.taps();
         flops(&self.stem, operands[0], taps * (taps + 1) + taps)
     }
 
-    fn differentiate(&self, _step: &Step, _to: &mut Differentiator) -> Result<(), EngineError> {
-        // The derivative of what applies the statistics goes through them.
+    fn differentiate(&self, _step: &Step, _backward: &mut Differentiator) -> Result<(), EngineError> {
+        // Handled by the derivative of the step that applies the statistics.
         Ok(())
     }
 }
@@ -195,23 +194,24 @@ impl KernelSpec for StemApply {
         flops(&self.stem, operands[0], 2 * (self.stem.taps() + 1) * self.stem.conv.out_channels)
     }
 
-    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+    fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let ([images, weight, norm_weight, norm_bias, mean, inverse_deviation], [_, index]) =
             (&step.inputs[..], &step.outputs[..])
         else {
-            return Err(to.no_derivative(step));
+            return Err(backward.no_derivative(step));
         };
-        if to.wants_gradient(*images) {
-            return Err(to.no_derivative(step));
+        if backward.requires_grad(*images) {
+            return Err(backward.no_derivative(step));
         }
-        let correlation = to.output_beside(*mean, 2).ok_or_else(|| to.no_derivative(step))?;
-        let sums = to.sums(step, &[self.stem.conv.out_channels, self.stem.taps() + 1]);
-        let outputs = [*weight, *norm_weight, *norm_bias].map(|parameter| to.parameter_gradient(parameter));
+        let correlation = backward.output_beside(*mean, 2).ok_or_else(|| backward.no_derivative(step))?;
+        let sums = backward.sums(step, &[self.stem.conv.out_channels, self.stem.taps() + 1]);
+        let outputs =
+            [*weight, *norm_weight, *norm_bias].map(|parameter| backward.parameter_gradient(parameter));
         let outputs = outputs.into_iter().chain([sums]).collect();
         let inputs = vec![*images, *weight, dy, *norm_weight, *mean, *inverse_deviation, correlation, *index];
         let kernel = StemGradients { stem: self.stem };
-        to.push(step, kernel, Phase::BackwardWeights, inputs, vec![], outputs);
+        backward.push(step, kernel, Phase::BackwardWeights, inputs, vec![], outputs);
         Ok(())
     }
 }
@@ -254,7 +254,7 @@ impl KernelSpec for StemGradients {
     }
 
     fn tiling(&self) -> Tiling {
-        Tiling::Continues
+        Tiling::Accumulates
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,6 +1,6 @@
-//! The steps of an exponential moving average of the weights: one behind the last that changes a parameter,
-//! whose new value is then still in the caches, or a running statistic. Statistics are averaged too, as in
-//! torchvision's and timm's recipes: those of the last weights would not fit the averaged ones.
+//! Adds the exponential moving average of weights and running statistics. Each averaging step directly
+//! follows the last step that changes its value, which is then still cached. Statistics are averaged too, as
+//! in the recipes of torchvision and timm, because those of the last weights would not fit the averaged ones.
 
 use crate::ops::EmaUpdate;
 use crate::program::Origin;
@@ -13,10 +13,10 @@ use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 /// If the program updates nothing.
 pub fn average(updated: &Program, decay: f64) -> Result<Program, EngineError> {
     let mut program = updated.clone();
-    let Some(hyper) = program.find_role(Role::Hyper) else {
-        return Err(EngineError::Mismatch("a program without iterations has no averages".to_owned()));
+    let Some(scalars) = program.find_role(Role::IterationScalars) else {
+        return Err(EngineError::InvalidRequest("cannot average a program without updates".to_owned()));
     };
-    let mut behind: Vec<Vec<Step>> = vec![Vec::new(); program.steps.len()];
+    let mut following: Vec<Vec<Step>> = vec![Vec::new(); program.steps.len()];
     for id in (0..program.values.len()).map(ValueId) {
         let value = program.value(id);
         if !matches!(value.role, Role::Parameter | Role::Buffer) {
@@ -26,20 +26,20 @@ pub fn average(updated: &Program, decay: f64) -> Result<Program, EngineError> {
         let changes = |step: &Step| step.updates.contains(&id) || step.outputs.contains(&id);
         let Some(last) = program.steps.iter().rposition(changes) else { continue };
         let layers = program.steps[last].layers.clone();
-        // What a section changes is complete after its last step.
+        // A value that a section changes is complete after its last step.
         let last = program.section_of(last).map_or(last, |section| section.steps().end - 1);
         let average = program.add_derived(Origin::Average(id), dtype, Role::Average);
-        behind[last].push(Step {
+        following[last].push(Step {
             kernel: EmaUpdate { decay }.into(),
             phase: Phase::Update,
             layers,
-            inputs: vec![id, hyper],
+            inputs: vec![id, scalars],
             updates: vec![average],
             outputs: vec![],
         });
     }
-    let counts: Vec<usize> = behind.iter().map(Vec::len).collect();
-    let steps = program.steps.iter().cloned().zip(behind);
+    let counts: Vec<usize> = following.iter().map(Vec::len).collect();
+    let steps = program.steps.iter().cloned().zip(following);
     let steps = steps.flat_map(|(step, averages)| std::iter::once(step).chain(averages)).collect();
     program.replace_steps(steps, |position| counts[position]);
     program.verify("average")?;

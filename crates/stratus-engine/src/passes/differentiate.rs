@@ -8,34 +8,35 @@ use std::collections::HashSet;
 
 /// Adds the backward pass to a forward program in [`crate::program::Mode::Train`].
 ///
-/// It ends where nothing before depends on a parameter that is trained: what only frozen layers need is not
-/// made, forward or backward.
+/// It stops where no earlier value depends on a trained parameter: values that only frozen layers need are
+/// not computed, forward or backward.
 ///
 /// # Errors
-/// Where a step on the way from a parameter to the loss has no derivative.
+/// If a step between a parameter and the loss has no derivative.
 pub fn differentiate(forward: &Program) -> Result<Program, EngineError> {
-    let mut to = Differentiator::new(forward)?;
+    let mut backward = Differentiator::new(forward)?;
     for step in forward.steps.iter().rev().filter(|step| step.phase == Phase::Forward) {
-        step.kernel.differentiate(step, &mut to)?;
-        to.finish(step);
+        step.kernel.differentiate(step, &mut backward)?;
+        backward.mark_differentiated(step);
     }
-    let mut program = to.into_program();
+    let mut program = backward.into_program();
     drop_unread_indices(&mut program);
     program.verify("differentiate")?;
     Ok(program)
 }
 
-/// Pooling writes down which input won for its backward pass; where there is none, it need not.
+/// Drops the argmax index of poolings without a backward pass.
 fn drop_unread_indices(program: &mut Program) {
     let read: HashSet<ValueId> =
         program.steps.iter().flat_map(|step| step.inputs.iter().chain(&step.updates).copied()).collect();
     let mut dropped = false;
     for step in &mut program.steps {
-        let may_go_without = matches!(step.kernel, Kernel::MaxPoolForward(_) | Kernel::BatchNormInference(_));
-        if may_go_without && step.outputs.get(1).is_some_and(|index| !read.contains(index)) {
+        let has_optional_index =
+            matches!(step.kernel, Kernel::MaxPoolForward(_) | Kernel::BatchNormInference(_));
+        if has_optional_index && step.outputs.get(1).is_some_and(|index| !read.contains(index)) {
             step.outputs.truncate(1);
             if let Kernel::MaxPoolForward(pool) = &mut step.kernel {
-                pool.cut = false;
+                pool.mask_relu = false;
             }
             dropped = true;
         }

@@ -1,35 +1,35 @@
-//! Images as bytes: the program takes the pixels of a batch as they are stored and normalises them itself.
+//! Images as bytes: the program takes pixels as they are stored and normalises them itself.
 //!
-//! A copy to a device then moves one byte per pixel instead of two or four, and the process that decodes
-//! images does not normalise them. The first step does, in a layer of its own, which reports therefore time
-//! by itself. Its results have the bits of images that the loader normalised.
+//! A copy to a device then moves one byte per pixel instead of two or four, and the loader does not normalise
+//! images. The first step does, in a separate layer, so that reports show its time. Its results are bitwise
+//! equal to images normalised by the loader.
 
-use crate::ops::{KernelSpec, MOST_CHANNELS, NormalisePixels};
+use crate::ops::{KernelSpec, MAX_IMAGE_CHANNELS, NormalisePixels};
 use crate::program::{Layer, Origin};
 use crate::{DType, EngineError, Phase, Program, Role, Step};
 
-/// The same program for batches of images of bytes, normalised by the `scale_shift` of their channels: see
+/// The program for images as bytes, normalised by the `scale_shift` of their channels: see
 /// [`NormalisePixels`].
 ///
-/// It is applied to a forward program, before or after fusion. A program that is already differentiated or
-/// tiled may have it too; the whole batch is then normalised at once.
+/// It is applied to a forward program, before or after fusion. It also works after differentiation or tiling;
+/// the whole batch is then normalised at once.
 ///
 /// # Errors
-/// Where the program takes no images, or images of bytes, or of more channels than [`MOST_CHANNELS`].
-pub fn images_as_bytes(
+/// If the program takes no images, already takes bytes, or has more channels than [`MAX_IMAGE_CHANNELS`].
+pub fn with_byte_images(
     mut program: Program,
-    scale_shift: [[f32; 2]; MOST_CHANNELS],
+    scale_shift: [[f32; 2]; MAX_IMAGE_CHANNELS],
 ) -> Result<Program, EngineError> {
     let Some(images) = program.find_role(Role::Images) else {
-        return Err(EngineError::Mismatch(format!(
-            "a program of `{}` that takes no images cannot take them as bytes",
+        return Err(EngineError::InvalidRequest(format!(
+            "the program of `{}` takes no images",
             program.network
         )));
     };
     let value = program.value(images).clone();
     if value.dtype == DType::U8 {
-        return Err(EngineError::Mismatch(format!(
-            "a program of `{}` takes its images as bytes already",
+        return Err(EngineError::InvalidRequest(format!(
+            "the program of `{}` already takes images as bytes",
             program.network
         )));
     }
@@ -48,6 +48,6 @@ pub fn images_as_bytes(
         Step { kernel: kernel.into(), phase: Phase::Forward, layers, inputs, updates: vec![], outputs };
     program.steps.insert(0, first);
     program.sections.iter_mut().for_each(|section| section.first += 1);
-    program.verify("images_as_bytes")?;
+    program.verify("with_byte_images")?;
     Ok(program)
 }

@@ -1,28 +1,27 @@
-//! The divisor of a loss over a batch that is cut into micro-batches or parts.
+//! The divisor of a loss over a batch that is split into micro-batches or parts.
 //!
-//! A batch's loss is the mean over its labels, or with class weights over their weights. Labels are not
-//! spread evenly over a batch: masks have pixels without a class, classes have different weights. So the
-//! parts' losses are not divided by their own labels, but by those of the whole batch, which are counted
-//! first.
+//! The loss of a batch is the mean over its labels, weighted by class weights. Labels are not spread evenly
+//! over a batch: masks have pixels without a class, classes have different weights. Therefore the losses of
+//! parts are divided by the labels of the whole batch, which are counted first.
 
 use crate::ops::CountLabels;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step};
 
-/// The same program, whose losses are partial: its first step counts the labels, and its losses are divided
-/// by these counts.
+/// The program with partial losses: its first step counts the labels, and its losses are divided by these
+/// counts.
 ///
 /// # Errors
-/// Where verification fails.
+/// If verification fails.
 pub(super) fn count_labels(program: &Program) -> Result<Program, EngineError> {
     let mut counted = program.clone();
     let is_loss =
         |step: &&Step| matches!(step.kernel, Kernel::SoftmaxCrossEntropy(_) | Kernel::PixelCrossEntropy(_));
     let Some(loss) = program.steps.iter().find(is_loss) else { return Ok(counted) };
     let &[logits, labels, ..] = &loss.inputs[..] else {
-        return Err(EngineError::Mismatch(format!("a loss of `{}` has no labels", program.network)));
+        return Err(EngineError::InvalidRequest(format!("the loss of `{}` has no labels", program.network)));
     };
     let classes = program.value(logits).shape[1];
-    let mixed = matches!(loss.kernel, Kernel::SoftmaxCrossEntropy(loss) if loss.mixed);
+    let mixed = matches!(loss.kernel, Kernel::SoftmaxCrossEntropy(loss) if loss.mixed_labels);
     let counts = counted.add_value("loss.label_counts", &[classes], DType::F64, Role::Transient);
     for step in &mut counted.steps {
         let position = match &mut step.kernel {
@@ -41,7 +40,7 @@ pub(super) fn count_labels(program: &Program) -> Result<Program, EngineError> {
     counted.steps.insert(
         0,
         Step {
-            kernel: CountLabels { mixed }.into(),
+            kernel: CountLabels { mixed_labels: mixed }.into(),
             phase: Phase::Loss,
             layers: loss.layers.clone(),
             inputs: vec![labels],

@@ -2,77 +2,76 @@
 
 use crate::build::Lowering;
 use crate::ops::{
-    self, CLASS_WEIGHTS, Convert, Flatten, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED,
-    PixelCrossEntropy, SoftmaxCrossEntropy,
+    self, CLASS_WEIGHTS, Convert, Flatten, Kernel, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME, METRICS_FIELDS,
+    MIXED_LABEL_LEN, PixelCrossEntropy, SoftmaxCrossEntropy,
 };
 use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::{Graph, TensorId};
 
-/// The name of the value that holds the class of every pixel, i32 `[N, H, W]`, as the last run of an
-/// evaluation program predicted it.
+/// The name of the predictions' value: the class of every pixel, i32 `[N, H, W]`, of the last run of an
+/// evaluation program.
 pub const PREDICTIONS: &str = "predictions";
 
-/// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss: of each
-/// sample where the network ends with `[classes]`, of each pixel where it ends with `[classes, H, W]`. Labels
-/// are `[N]` or `[N, H, W]`.
+/// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss: per sample
+/// if the network's output is `[classes]`, per pixel if it is `[classes, H, W]`. Labels are `[N]` or `[N, H,
+/// W]`.
 ///
 /// In [`Mode::Train`] the loss step also writes the gradient of the logits, from which
-/// [`differentiate`](super::differentiate::differentiate) goes on, and auxiliary outputs have losses too.
+/// [`differentiate`](super::differentiate::differentiate) starts, and auxiliary outputs have losses too.
 ///
 /// # Errors
-/// Where the graph has an operation that cannot be lowered, or the batch is empty.
+/// If an operation is not supported, or the batch is empty.
 pub fn lower(graph: &Graph, mode: Mode, precision: Precision, batch: usize) -> Result<Program, EngineError> {
     if batch == 0 {
-        return Err(EngineError::Mismatch(
-            "a batch of 0 samples cannot be run; train.batch_size is at least 1".to_owned(),
+        return Err(EngineError::InvalidRequest(
+            "invalid `train.batch_size` 0: must be at least 1".to_owned(),
         ));
     }
     let trimmed;
     let graph = if mode == Mode::Train {
         graph
     } else {
-        // What only auxiliary losses need is trained and not evaluated.
+        // Layers that only auxiliary losses need are not evaluated.
         trimmed = graph.for_inference();
         &trimmed
     };
-    let mut to = Lowering::new(graph, mode, precision, batch);
+    let mut lowering = Lowering::new(graph, mode, precision, batch);
     for (position, node) in graph.nodes.iter().enumerate() {
-        to.layer = position;
-        ops::lower(node, &mut to)?;
+        lowering.layer = position;
+        ops::lower(node, &mut lowering)?;
     }
-    losses(&mut to)?;
-    let program = to.program;
+    losses(&mut lowering)?;
+    let program = lowering.program;
     program.verify("lower")?;
     Ok(program)
 }
 
-/// The same program with its labels smoothed: see [`SoftmaxCrossEntropy`].
+/// The program with label smoothing: see [`SoftmaxCrossEntropy`].
 ///
 /// # Errors
-/// Where there is no such smoothing.
-pub fn smooth_labels(mut program: Program, by: f32) -> Result<Program, EngineError> {
+/// If the smoothing is out of range.
+pub fn with_label_smoothing(mut program: Program, smoothing: f32) -> Result<Program, EngineError> {
     for step in &mut program.steps {
         match &mut step.kernel {
-            Kernel::SoftmaxCrossEntropy(loss) => loss.smoothing = by,
-            Kernel::PixelCrossEntropy(loss) => loss.smoothing = by,
+            Kernel::SoftmaxCrossEntropy(loss) => loss.smoothing = smoothing,
+            Kernel::PixelCrossEntropy(loss) => loss.smoothing = smoothing,
             _ => {}
         }
     }
-    program.verify("smooth_labels")?;
+    program.verify("with_label_smoothing")?;
     Ok(program)
 }
 
-/// The same program with a weight for each class in its losses, to be written to the value
-/// [`CLASS_WEIGHTS`].
+/// The program with class weights in its losses, to be written to the value [`CLASS_WEIGHTS`].
 ///
 /// # Errors
-/// Where it has no loss.
-pub fn weigh_classes(mut program: Program) -> Result<Program, EngineError> {
+/// If it has no loss.
+pub fn with_class_weights(mut program: Program) -> Result<Program, EngineError> {
     let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]);
     let Some(&[_, classes, ..]) = logits.map(|logits| program.value(logits).shape.as_slice()) else {
-        return Err(EngineError::Mismatch(format!(
-            "`{}` has no loss, whose classes could have weights",
+        return Err(EngineError::InvalidRequest(format!(
+            "class weights need a loss, but `{}` has none",
             program.network
         )));
     };
@@ -81,63 +80,63 @@ pub fn weigh_classes(mut program: Program) -> Result<Program, EngineError> {
     for step in &mut program.steps {
         let position = match &mut step.kernel {
             Kernel::SoftmaxCrossEntropy(loss) => {
-                loss.weighted = true;
+                loss.class_weighted = true;
                 loss.positions()[0]
             }
             Kernel::PixelCrossEntropy(loss) => {
-                loss.weighted = true;
+                loss.class_weighted = true;
                 loss.positions()[0]
             }
             _ => continue,
         };
         step.inputs.insert(position, weights);
     }
-    program.verify("weigh_classes")?;
+    program.verify("with_class_weights")?;
     Ok(program)
 }
 
-/// The same program for samples that are mixed of two: see [`SoftmaxCrossEntropy`].
+/// The program for mixed samples: see [`SoftmaxCrossEntropy`].
 ///
 /// # Errors
-/// Only where verification fails.
-pub fn mix_labels(mut program: Program) -> Result<Program, EngineError> {
+/// Only if verification fails.
+pub fn with_mixed_labels(mut program: Program) -> Result<Program, EngineError> {
     for step in &mut program.steps {
         if let Kernel::SoftmaxCrossEntropy(loss) = &mut step.kernel {
-            loss.mixed = true;
+            loss.mixed_labels = true;
         }
     }
     for labels in program.values.iter_mut().filter(|value| value.role == Role::Labels) {
-        labels.shape.push(MIXED);
+        labels.shape.push(MIXED_LABEL_LEN);
     }
-    program.verify("mix_labels")?;
+    program.verify("with_mixed_labels")?;
     Ok(program)
 }
 
-/// The program that updates the copies in the compute precision from their master weights. Empty where there
-/// are no copies.
+/// The program that updates parameter copies in the compute precision from their masters; empty if there are
+/// no copies.
 ///
 /// # Errors
-/// Only where verification fails.
-pub fn refresh(train: &Program) -> Result<Program, EngineError> {
+/// Only if verification fails.
+pub fn refresh_copies(train: &Program) -> Result<Program, EngineError> {
     let mut program = Program {
         network: train.network.clone(),
-        mode: Mode::Refresh,
+        mode: Mode::RefreshCopies,
         precision: train.precision,
         batch: train.batch,
-        parts: 1,
+        batch_parts: 1,
         stage: None,
         layers: vec![Layer { name: "parameters".to_owned(), kind: "convert".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),
         sections: Vec::new(),
     };
-    for copy in train.values.iter().filter(|value| value.role == Role::Copy) {
-        let Some(Origin::Copy(master)) = copy.origin else {
-            return Err(EngineError::Placement(format!("`{}` is a copy of nothing", copy.name)));
+    for copy in train.values.iter().filter(|value| value.role == Role::ComputeCopy) {
+        let Some(Origin::ComputeCopy(master)) = copy.origin else {
+            return Err(EngineError::Placement(format!("the copy `{}` has no source", copy.name)));
         };
         let master = train.value(master);
         let from = program.add_value(&master.name, &master.shape, master.dtype, master.role);
-        let to = program.add_derived(Origin::Copy(from), copy.dtype, copy.role);
+        let to = program.add_derived(Origin::ComputeCopy(from), copy.dtype, copy.role);
         program.steps.push(Step {
             kernel: Convert.into(),
             phase: Phase::Layout,
@@ -147,59 +146,58 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
             outputs: vec![to],
         });
     }
-    program.verify("refresh")?;
+    program.verify("refresh_copies")?;
     Ok(program)
 }
 
 /// Adds the loss of the network's output; in training also the weighted losses of its auxiliary outputs,
 /// which the reported loss includes.
-fn losses(to: &mut Lowering<'_>) -> Result<(), EngineError> {
-    // One for each sample, or for each pixel.
-    let pixels = to.graph.shape(to.graph.output).0.get(1..).unwrap_or_default();
-    let shape: Vec<usize> = [to.batch].iter().chain(pixels).copied().collect();
-    let labels = to.program.add_value("labels", &shape, DType::I32, Role::Labels);
-    let metrics = to.program.add_value("metrics", &[METRICS.len()], DType::F64, Role::Metrics);
-    loss(to, "loss".to_owned(), to.graph.output, None, [labels, metrics])?;
-    if to.mode() == Mode::Train {
-        to.hyper();
-        for (auxiliary, number) in to.graph.auxiliary.iter().zip(1..) {
+fn losses(lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
+    // One label per sample or per pixel.
+    let pixels = lowering.graph.shape(lowering.graph.output).0.get(1..).unwrap_or_default();
+    let shape: Vec<usize> = [lowering.batch].iter().chain(pixels).copied().collect();
+    let labels = lowering.program.add_value("labels", &shape, DType::I32, Role::Labels);
+    let metrics = lowering.program.add_value("metrics", &[METRICS_FIELDS.len()], DType::F64, Role::Metrics);
+    loss(lowering, "loss".to_owned(), lowering.graph.output, None, [labels, metrics])?;
+    if lowering.mode() == Mode::Train {
+        lowering.iteration_scalars();
+        for (auxiliary, number) in lowering.graph.auxiliary.iter().zip(1..) {
             let name = format!("loss.aux{number}");
-            loss(to, name, auxiliary.output, Some(auxiliary.weight), [labels, metrics])?;
+            loss(lowering, name, auxiliary.output, Some(auxiliary.weight), [labels, metrics])?;
         }
     }
     Ok(())
 }
 
-/// The scale of the loss, where it has one: in training in f16.
-fn loss_scale(to: &mut Lowering<'_>) -> Option<ValueId> {
-    let wanted = to.mode() == Mode::Train && to.precision() == Precision::F16;
-    let program = &mut to.program;
-    wanted.then(|| {
+/// The loss scale, for training in f16.
+fn loss_scale(lowering: &mut Lowering<'_>) -> Option<ValueId> {
+    let needs_scale = lowering.mode() == Mode::Train && lowering.precision() == Precision::F16;
+    let program = &mut lowering.program;
+    needs_scale.then(|| {
         program.find(LOSS_SCALE_NAME).unwrap_or_else(|| {
-            program.add_value(LOSS_SCALE_NAME, &[LOSS_SCALE.len()], DType::F32, Role::Momentum)
+            program.add_value(LOSS_SCALE_NAME, &[LOSS_SCALE_FIELDS.len()], DType::F32, Role::OptimiserState)
         })
     })
 }
 
-/// The logits of an output. Where the graph says that they are a vector, they are a matrix in the master
-/// precision: a map that was flattened, or a vector that an activation made in the compute precision, becomes
-/// one by a step.
-fn logits(to: &mut Lowering<'_>, output: TensorId) -> ValueId {
-    let made = to.tensors[&output];
-    let extents = &to.graph.shape(output).0;
-    let shape: Vec<usize> = [to.batch].iter().chain(extents).copied().collect();
-    let master = to.precision().master();
-    if extents.len() != 1 || (to.shape(made) == shape && to.dtype(made) == master) {
-        return made;
+/// The logits of an output. If they are a vector in the graph, they must be a matrix in the master precision;
+/// a flattened map, or a vector that an activation computed in the compute precision, is converted by a step.
+fn logits(lowering: &mut Lowering<'_>, output: TensorId) -> ValueId {
+    let logits = lowering.tensors[&output];
+    let extents = &lowering.graph.shape(output).0;
+    let shape: Vec<usize> = [lowering.batch].iter().chain(extents).copied().collect();
+    let master = lowering.precision().master();
+    if extents.len() != 1 || (lowering.shape(logits) == shape && lowering.dtype(logits) == master) {
+        return logits;
     }
-    let layer = to.graph.nodes.iter().position(|node| node.output == output).unwrap_or(0);
-    let name = format!("{}:logits", to.program.layers[layer].name);
-    let matrix = to.program.add_samples(name, &shape, master);
-    to.program.steps.push(Step {
+    let layer = lowering.graph.nodes.iter().position(|node| node.output == output).unwrap_or(0);
+    let name = format!("{}:logits", lowering.program.layers[layer].name);
+    let matrix = lowering.program.add_samples(name, &shape, master);
+    lowering.program.steps.push(Step {
         kernel: Flatten.into(),
         phase: Phase::Forward,
         layers: vec![layer],
-        inputs: vec![made],
+        inputs: vec![logits],
         updates: vec![],
         outputs: vec![matrix],
     });
@@ -218,13 +216,16 @@ fn loss(
     let scale = loss_scale(to);
     let (scaled, predicts) = (scale.is_some(), to.mode() == Mode::Evaluate);
     let kernel: Kernel = match to.shape(logits)[..] {
-        [_, _] => SoftmaxCrossEntropy { auxiliary, scaled, ..SoftmaxCrossEntropy::default() }.into(),
+        [_, _] => {
+            SoftmaxCrossEntropy { auxiliary, loss_scaled: scaled, ..SoftmaxCrossEntropy::default() }.into()
+        }
         [_, _, _, _] => {
-            PixelCrossEntropy { auxiliary, scaled, predicts, ..PixelCrossEntropy::default() }.into()
+            PixelCrossEntropy { auxiliary, loss_scaled: scaled, predicts, ..PixelCrossEntropy::default() }
+                .into()
         }
         ref shape => {
-            return Err(EngineError::Mismatch(format!(
-                "network `{}` ends with {shape:?} a batch, softmax cross-entropy needs [batch, classes] or \
+            return Err(EngineError::InvalidRequest(format!(
+                "network `{}`: the output is {shape:?}, but softmax cross-entropy needs [batch, classes] or \
                  [batch, classes, height, width]",
                 to.graph.name
             )));

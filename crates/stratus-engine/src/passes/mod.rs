@@ -1,19 +1,19 @@
-//! From a network's graph to the program that is planned, one pass after the other. Each is a pure function,
-//! and verifies the program it returns.
+//! The passes from a network's graph to the program to be planned, in sequence. Each is a pure function that
+//! verifies the program it returns.
 //!
-//! | pass | what it does |
+//! | pass | effect |
 //! |---|---|
 //! | [`lower`] | graph to forward steps, with the loss |
-//! | [`fuse`] | merges steps, for devices that gain from it |
+//! | [`fuse`] | merges steps where the device profits |
 //! | [`images`] | takes images as bytes and normalises them in the first step |
 //! | [`differentiate`] | adds the backward steps |
-//! | [`recompute`] | computes activations a second time instead of keeping them |
-//! | [`stage`] | takes the part of a pipeline's process, and the transfers to and from the others |
-//! | [`micro_batch`] | runs forward and backward pass for one part of the batch after the other |
-//! | [`parts`] | the same for parts that several workers share out, and their exchange |
-//! | [`tile`] | or runs stretches of steps tile by tile, so that maps stay in the caches |
+//! | [`recompute`] | recomputes activations instead of keeping them |
+//! | [`stage`] | selects the steps of one pipeline stage and adds transfers |
+//! | [`micro_batch`] | runs forward and backward pass on parts of the batch in sequence |
+//! | [`parts`] | splits the batch among workers and adds all-reduces |
+//! | [`tile`] | runs sections of steps tile by tile, so that maps stay in the caches |
 //! | [`update`] | adds the optimiser's steps |
-//! | [`average`] | adds those of the weights' moving average |
+//! | [`average`] | adds the moving average of the weights |
 
 pub mod average;
 pub mod differentiate;

@@ -1,9 +1,9 @@
 //! Activation recomputation: trades time for memory (Chen et al., Training Deep Nets with Sublinear Memory
 //! Cost, 2016).
 //!
-//! Activations that the backward pass reads stay in memory from the forward pass on; together they are most
-//! of what training needs. Instead of keeping a step's result, the step can run a second time right before
-//! its result is read. Kernel, operands and random numbers are the same, so the bits are too. Steps are
+//! Activations that the backward pass reads stay in memory from the forward pass on; together they take most
+//! of the memory of training. Instead of keeping a step's result, the step can be repeated right before its
+//! result is read. Kernel, operands and random numbers are the same, so results are bitwise equal. Steps are
 //! chosen at the peak of memory, in the order of bytes freed per operation: a batch norm or ReLU after a
 //! convolution costs almost nothing.
 
@@ -12,29 +12,29 @@ use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
 
-/// Recomputes activations of a differentiated program until [`live_bytes`] is at most `bytes`, or nothing
-/// more can be gained.
+/// Recomputes activations of a differentiated program until [`live_bytes`] is at most `bytes` or cannot be
+/// reduced further.
 ///
 /// # Errors
-/// Only where verification fails.
+/// Only if verification fails.
 pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError> {
-    let Some(turn) = program.steps.iter().position(|step| is_backward(step.phase)) else {
+    let Some(backward_start) = program.steps.iter().position(|step| is_backward(step.phase)) else {
         return Ok(program.clone());
     };
-    let search = Search::new(program, turn);
+    let search = RecomputeSearch::new(program, backward_start);
     let (mut dropped, mut kept) = (HashSet::new(), HashSet::new());
     let mut best = program.clone();
     loop {
         let alive = alive(&best);
         let Some((peak, position)) = peak(&alive).filter(|(peak, _)| *peak > bytes) else { break };
         let Some(step) = search.cheapest(&best, position, &dropped, &kept) else { break };
-        let together = search.with_sources(step, &dropped);
+        let together = search.with_required_sources(step, &dropped);
         dropped.extend(&together);
-        let next = search.without(&dropped);
+        let next = search.recomputing(&dropped);
         if live_bytes(&next) <= peak {
             best = next;
         } else {
-            // Its inputs would have to be kept instead.
+            // Dropping its outputs would keep its inputs alive instead.
             together.iter().for_each(|step| _ = dropped.remove(step));
             kept.insert(step);
         }
@@ -43,7 +43,7 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
     Ok(best)
 }
 
-/// Peak bytes of transient values, without scratch, padding of blocked layouts and what tiles save.
+/// The peak bytes of transient values, without scratch, padding of blocked layouts and savings of tiles.
 #[must_use]
 pub fn live_bytes(program: &Program) -> usize {
     peak(&alive(program)).map_or(0, |(bytes, _)| bytes)
@@ -69,33 +69,33 @@ fn alive(program: &Program) -> Vec<usize> {
     memory::alive(&blocks.collect::<Vec<_>>())
 }
 
-/// The most bytes, and the first step at which they are alive.
+/// The peak bytes and the first step at which they are alive.
 fn peak(alive: &[usize]) -> Option<(usize, usize)> {
     let peak = alive.iter().max()?;
     Some((*peak, alive.iter().position(|bytes| bytes == peak)?))
 }
 
-struct Search<'a> {
+struct RecomputeSearch<'a> {
     program: &'a Program,
     /// The first step of the backward pass. The forward steps before it are the same in every candidate
     /// program.
-    turn: usize,
-    /// Per forward step, the steps that write its outputs: itself, and those that add the other parts of a
-    /// concatenated map. `None` where running them twice would change anything else.
+    backward_start: usize,
+    /// For each forward step, the steps that write its outputs: itself, and those that write the other slices
+    /// of a concatenated map. `None` if repeating them would have side effects.
     producers: Vec<Option<Vec<usize>>>,
-    /// Per forward step, the producers of inputs that the backward pass does not read.
+    /// For each forward step, the producers of inputs that the backward pass does not read.
     sources: Vec<Vec<usize>>,
 }
 
-impl<'a> Search<'a> {
-    fn new(program: &'a Program, turn: usize) -> Self {
-        let forward = &program.steps[..turn];
-        let producers: Vec<_> = (0..turn).map(|number| producers(program, forward, number)).collect();
+impl<'a> RecomputeSearch<'a> {
+    fn new(program: &'a Program, backward_start: usize) -> Self {
+        let forward = &program.steps[..backward_start];
+        let producers: Vec<_> = (0..backward_start).map(|index| producers(program, forward, index)).collect();
         let read = |step: &'a Step| step.inputs.iter().chain(&step.updates);
-        let needed: HashSet<&ValueId> = program.steps[turn..].iter().flat_map(read).collect();
-        let made =
-            |(number, step): (usize, &'a Step)| step.outputs.iter().map(move |output| (output, number));
-        let producer: HashMap<&ValueId, usize> = forward.iter().enumerate().flat_map(made).collect();
+        let needed: HashSet<&ValueId> = program.steps[backward_start..].iter().flat_map(read).collect();
+        let outputs =
+            |(index, step): (usize, &'a Step)| step.outputs.iter().map(move |output| (output, index));
+        let producer: HashMap<&ValueId, usize> = forward.iter().enumerate().flat_map(outputs).collect();
         let sources = producers.iter().map(|steps| {
             let inputs = steps.iter().flatten().flat_map(|&step| &forward[step].inputs);
             let sources =
@@ -103,18 +103,18 @@ impl<'a> Search<'a> {
             sources.copied().filter(|&source| producers[source].is_some()).collect()
         });
         let sources = sources.collect();
-        Self { program, turn, producers, sources }
+        Self { program, backward_start, producers, sources }
     }
 
-    /// A step whose outputs are to be dropped, with the producers of inputs that nothing else of the backward
-    /// pass reads: keeping those inputs would cost more bytes than are gained. A pooled map, for instance, is
-    /// recomputed together with the map before it, which only the pooling reads.
-    fn with_sources(&self, number: usize, dropped: &HashSet<usize>) -> Vec<usize> {
-        let mut together = vec![number];
+    /// The step `index` with the producers of inputs that nothing else in the backward pass reads, because
+    /// keeping those inputs would cost more memory than is saved. A pooled map, for instance, is recomputed
+    /// together with the map before it, which only the pooling reads.
+    fn with_required_sources(&self, index: usize, dropped: &HashSet<usize>) -> Vec<usize> {
+        let mut together = vec![index];
         let mut next = 0;
-        while let Some(&number) = together.get(next) {
+        while let Some(&index) = together.get(next) {
             next += 1;
-            for source in &self.sources[number] {
+            for source in &self.sources[index] {
                 if !dropped.contains(source) && !together.contains(source) {
                     together.push(*source);
                 }
@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
     }
 
     /// The step that frees the most bytes per operation among those whose outputs are alive at `position` of
-    /// `now` and used neither right before nor right after it.
+    /// `now` and not used by the neighbouring steps.
     fn cheapest(
         &self,
         now: &Program,
@@ -132,78 +132,77 @@ impl<'a> Search<'a> {
         dropped: &HashSet<usize>,
         kept: &HashSet<usize>,
     ) -> Option<usize> {
-        // Around `position`, a value is not needed between the last use before it and the first one behind
-        // it.
-        let (mut before, mut behind) = (vec![None; now.values.len()], vec![None; now.values.len()]);
+        // Around `position`, a value is idle between its last use before and its first use after.
+        let (mut before, mut after) = (vec![None; now.values.len()], vec![None; now.values.len()]);
         for (at, step) in now.steps.iter().enumerate() {
             for id in step.operands() {
                 if at <= position {
                     before[id.0] = Some(at);
                 }
                 if at >= position {
-                    behind[id.0].get_or_insert(at);
+                    after[id.0].get_or_insert(at);
                 }
             }
         }
         let is_idle = |id: &&ValueId| {
-            let (before, behind): (Option<usize>, Option<usize>) = (before[id.0], behind[id.0]);
-            before.is_some_and(|at| at < position && at < self.turn)
-                && behind.is_some_and(|at| at > position && at >= self.turn)
+            let (before, after): (Option<usize>, Option<usize>) = (before[id.0], after[id.0]);
+            before.is_some_and(|at| at < position && at < self.backward_start)
+                && after.is_some_and(|at| at > position && at >= self.backward_start)
         };
         let mut best: Option<(f64, usize)> = None;
-        for (number, step) in self.program.steps[..self.turn].iter().enumerate() {
-            if dropped.contains(&number) || kept.contains(&number) {
+        for (index, step) in self.program.steps[..self.backward_start].iter().enumerate() {
+            if dropped.contains(&index) || kept.contains(&index) {
                 continue;
             }
             let freed: usize = step.outputs.iter().filter(is_idle).map(|id| now.value(*id).bytes()).sum();
             if freed == 0 {
                 continue;
             }
-            if self.producers[number].is_none() {
+            if self.producers[index].is_none() {
                 continue;
             }
-            let together = self.with_sources(number, dropped);
-            let producers = together.iter().filter_map(|&number| self.producers[number].as_ref()).flatten();
-            let cost = |&number: &usize| {
-                let operands = self.program.steps[number].operands();
+            let together = self.with_required_sources(index, dropped);
+            let producers = together.iter().filter_map(|&index| self.producers[index].as_ref()).flatten();
+            let cost = |&index: &usize| {
+                let operands = self.program.steps[index].operands();
                 let touched: usize = operands.map(|id| self.program.value(id).bytes()).sum();
-                self.program.step_flops(number) as f64 + touched as f64
+                self.program.step_flops(index) as f64 + touched as f64
             };
             let price = producers.map(cost).sum::<f64>() / freed as f64;
             if best.is_none_or(|(lowest, _)| price < lowest) {
-                best = Some((price, number));
+                best = Some((price, index));
             }
         }
-        best.map(|(_, number)| number)
+        best.map(|(_, index)| index)
     }
 
     /// The program in which the outputs of `dropped` are recomputed before the backward pass first reads
     /// them.
-    fn without(&self, dropped: &HashSet<usize>) -> Program {
-        let producers = dropped.iter().flat_map(|&number| {
-            let producers = self.producers[number].clone().unwrap_or_default();
-            self.program.steps[number].outputs.iter().map(move |&output| (output, producers.clone()))
+    fn recomputing(&self, dropped: &HashSet<usize>) -> Program {
+        let producers = dropped.iter().flat_map(|&index| {
+            let producers = self.producers[index].clone().unwrap_or_default();
+            self.program.steps[index].outputs.iter().map(move |&output| (output, producers.clone()))
         });
-        let mut rewritten = Rewritten {
+        let mut rewriter = RecomputeRewriter {
             source: self.program,
             program: self.program.clone(),
             producers: producers.collect(),
             recomputed: HashMap::new(),
         };
-        rewritten.program.steps.truncate(self.turn);
-        for step in &self.program.steps[self.turn..] {
-            let step = rewritten.reading(step);
-            rewritten.program.steps.push(step);
+        rewriter.program.steps.truncate(self.backward_start);
+        for step in &self.program.steps[self.backward_start..] {
+            let step = rewriter.reading(step);
+            rewriter.program.steps.push(step);
         }
-        rewritten.program
+        rewriter.program
     }
 }
 
-/// The steps that write the outputs of step `number`: see [`Search::producers`].
-fn producers(program: &Program, forward: &[Step], number: usize) -> Option<Vec<usize>> {
-    let first = &forward[number];
+/// The steps that write the outputs of step `index`: see [`RecomputeSearch::producers`].
+fn producers(program: &Program, forward: &[Step], index: usize) -> Option<Vec<usize>> {
+    let first = &forward[index];
     let adds = |step: &Step| step.updates.iter().any(|id| first.outputs.contains(id));
-    let producers = forward.iter().enumerate().filter(|(at, step)| *at == number || adds(step));
+    let producers = forward.iter().enumerate().filter(|(at, step)| *at == index || adds(step));
     let is_pure = |step: &Step| {
         step.phase == Phase::Forward
             && step.updates.iter().all(|id| first.outputs.contains(id))
@@ -212,34 +211,34 @@ fn producers(program: &Program, forward: &[Step], number: usize) -> Option<Vec<u
     producers.map(|(at, step)| is_pure(step).then_some(at)).collect()
 }
 
-/// The program while recomputation is inserted.
-struct Rewritten<'a> {
+/// Inserts recomputation into a program.
+struct RecomputeRewriter<'a> {
     source: &'a Program,
     program: Program,
-    /// Per dropped value, the steps that write it; the first has it as an output, the others update it.
+    /// For each dropped value, the steps that write it; the first outputs it, the others update it.
     producers: HashMap<ValueId, Vec<usize>>,
-    /// Per dropped value, the recomputed one, as far as it is inserted.
+    /// For each dropped value, the recomputed one, once inserted.
     recomputed: HashMap<ValueId, ValueId>,
 }
 
-impl Rewritten<'_> {
-    /// The step, reading recomputed values, whose producers are inserted before it.
+impl RecomputeRewriter<'_> {
+    /// The step with recomputed inputs, whose producers are inserted before it.
     fn reading(&mut self, step: &Step) -> Step {
         let mut step = step.clone();
         for id in step.inputs.iter_mut().chain(&mut step.updates) {
-            *id = self.at_hand(*id);
+            *id = self.current_version(*id);
         }
         step
     }
 
-    /// A value, or the recomputed one where it is dropped.
-    fn at_hand(&mut self, id: ValueId) -> ValueId {
-        if let Some(&made) = self.recomputed.get(&id) {
-            return made;
+    /// The value itself, or the recomputed one if it is dropped.
+    fn current_version(&mut self, id: ValueId) -> ValueId {
+        if let Some(&recomputed) = self.recomputed.get(&id) {
+            return recomputed;
         }
         let Some(producers) = self.producers.get(&id).cloned() else { return id };
         for producer in producers {
-            // By then, what it updates is recomputed.
+            // The values it updates are recomputed by then.
             let mut step = self.reading(&self.source.steps[producer]);
             for output in &mut step.outputs {
                 let (dtype, role) = (self.source.value(*output).dtype, self.source.value(*output).role);
@@ -247,7 +246,7 @@ impl Rewritten<'_> {
                 self.recomputed.insert(*output, new);
                 *output = new;
             }
-            // Reports count it to the backward pass.
+            // Reports attribute it to the backward pass.
             step.phase = Phase::BackwardData;
             self.program.steps.push(step);
         }

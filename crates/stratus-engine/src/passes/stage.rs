@@ -1,243 +1,252 @@
-//! Stages of a pipeline: a network that is cut into consecutive parts, which run on a process each.
+//! Pipeline parallelism: a network is partitioned into consecutive stages, each of which runs in its own
+//! process.
 //!
-//! The parts of a batch ([`parts`](super::parts)) go through the stages one behind the other, forwards and
-//! back, so that all stages are at work at the same time (Huang et al., "GPipe: efficient training of giant
-//! neural networks using pipeline parallelism", 2019); the order is that of [`Program::turns`]. A stage has
-//! the parameters of its layers alone, with their gradients, optimiser state and activations.
+//! The parts of a batch ([`parts`](super::parts)) pass through the stages in sequence, forwards and
+//! backwards, so that all stages are busy (Huang et al., "GPipe: efficient training of giant neural networks
+//! using pipeline parallelism", 2019); the order is that of [`Program::schedule`]. A stage has only the
+//! parameters of its layers, with their gradients, optimiser state and activations.
 //!
-//! Who computes a step changes, what is computed does not: stages run the steps of the uncut program, and
-//! hand each other the values that these read. So the bits are those of one process with as many parts.
+//! Partitioning changes where a step runs, never its result: stages run the steps of the unpartitioned
+//! program and send each other the values that these read. Results are bitwise equal to those of one process
+//! with as many parts.
 
-use crate::ops::{AddParts, BUCKET_VALUES, Kernel, Transfer};
+use crate::ops::{Kernel, MAX_BUCKET_VALUES, StageTransfer, TreeSum};
 use crate::program::{Layer, Mode, Origin, Stage};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// Operations that take as long as moving a byte between processor and memory, and as sending one to another
-/// stage: what layers take is estimated, so that all workers cut alike.
+/// Cost of moving one byte to or from memory, and of sending one to another stage, in operations. Costs are
+/// estimates, so all workers compute the same partition.
 const OPERATIONS_PER_BYTE: f64 = 5.0;
 const OPERATIONS_PER_BYTE_SENT: f64 = 40.0;
 
-/// The name of transfers in reports, where a layer's stands.
+/// The layer name of transfers in reports.
 const PIPELINE: &str = "pipeline";
 
-/// How much more time the slowest stage may take where memory is saved by it.
-const WORTH: f64 = 1.03;
-/// How often a room is halved on the way to the least.
-const HALVINGS: usize = 12;
+/// The maximum slowdown of the slowest stage that is accepted to save memory.
+const MAX_SLOWDOWN_FOR_MEMORY: f64 = 1.03;
+/// Bisection steps when minimising the memory of the largest stage.
+const MEMORY_SEARCH_STEPS: usize = 12;
 
-/// What a stage may need.
+/// The memory model of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes for each byte of a trained parameter: itself, its sums of gradients, what the optimiser keeps.
-    pub per_parameter: usize,
-    /// Bytes of a stage at most.
-    pub limit: usize,
-    /// Whether activations will be [recomputed](super::recompute), so that there are few of the parts ahead.
+pub struct StageMemory {
+    /// Bytes per byte of a trained parameter: itself, its sums of gradients and the optimiser state.
+    pub bytes_per_parameter_byte: usize,
+    /// The maximum bytes of a stage.
+    pub limit_bytes: usize,
+    /// True if activations are [recomputed](super::recompute), so that few are kept for the parts in flight.
     pub recomputes: bool,
 }
 
-impl Room {
-    /// For batches in so many `parts`, and an optimiser and averages that keep so many `states`.
+impl StageMemory {
+    /// The memory of stages for batches of `parts` parts, with an optimiser and averages that keep `states`
+    /// values per parameter.
     #[must_use]
     pub fn new(parts: usize, states: usize, limit: usize) -> Self {
-        let sums = if parts > 1 { 1 + AddParts { parts }.levels() } else { 1 };
-        Self { per_parameter: 1 + states + sums, limit, recomputes: false }
+        let sums = if parts > 1 { 1 + TreeSum { parts }.levels() } else { 1 };
+        Self { bytes_per_parameter_byte: 1 + states + sums, limit_bytes: limit, recomputes: false }
     }
 }
 
-/// Which stage each layer is in.
+/// The stage of each layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    of_layer: HashMap<String, usize>,
+pub struct PipelinePartition {
+    stage_of_layer: HashMap<String, usize>,
     count: usize,
 }
 
-impl Cut {
-    /// Cuts a network into `count` stages, so that the slowest takes as little time as it can. `train` is the
-    /// differentiated program of one part, `evaluate` that of validation, which is cut at the same places.
+impl PipelinePartition {
+    /// Partitions a network into `count` stages so that the slowest takes the least time. `train` is the
+    /// differentiated program of one part, `evaluate` that of validation, which is cut at the same points.
     ///
-    /// Between two stages no layer may be cut, nothing that outlives an iteration may be used on both sides,
-    /// and values go forwards in the forward pass and backwards in the backward pass.
+    /// Layers are not split, no persistent value is used in two stages, and values flow forwards in the
+    /// forward pass and backwards in the backward pass.
     ///
-    /// Each stage needs no more than `room`, as far as that is known before kernels are.
+    /// Each stage fits `memory`, as far as that is known before kernels are chosen.
     ///
     /// # Errors
-    /// Where the network has fewer places to be cut at, or there is no such cut.
+    /// If the network has too few cut points, or no partition fits.
     pub fn balanced(
         train: &Program,
         evaluate: &Program,
         count: usize,
-        room: Room,
+        memory: StageMemory,
     ) -> Result<Self, EngineError> {
-        let places = Places::of(train, evaluate);
-        let most = places.places.len() + 1;
-        if count > most {
-            return Err(EngineError::Mismatch(format!(
-                "`{}` can be cut into {most} stages at most, not {count}",
+        let points = CutPoints::find(train, evaluate);
+        let max_stages = points.points.len() + 1;
+        if count > max_stages {
+            return Err(EngineError::InvalidRequest(format!(
+                "`{}` can have at most {max_stages} stages, got {count}",
                 train.network
             )));
         }
-        let chosen = places.balanced(count, room).ok_or_else(|| {
-            EngineError::Mismatch(format!(
-                "`{}` cannot be cut into {count} stages of {} MiB each at most: take more stages, or allow \
-                 more",
+        let chosen = points.balanced(count, memory).ok_or_else(|| {
+            EngineError::InvalidRequest(format!(
+                "`{}` does not fit {count} stages of at most {} MiB; hint: use more stages or raise the \
+                 memory limit",
                 train.network,
-                room.limit >> 20
+                memory.limit_bytes >> 20
             ))
         })?;
-        let cut = Self::at(train, &chosen);
+        let partition = Self::at(train, &chosen);
         for program in [train, evaluate] {
-            cut.moves(program).map_err(|problem| refused(program, &problem))?;
+            partition.edges(program).map_err(|problem| not_partitionable(program, &problem))?;
         }
-        Ok(cut)
+        Ok(partition)
     }
 
-    /// Cuts before the forward steps at `positions`.
+    /// The partition with cuts before the forward steps at `positions`.
     fn at(train: &Program, positions: &[usize]) -> Self {
-        let mut of_layer = HashMap::new();
+        let mut stage_of_layer = HashMap::new();
         for (position, step) in forward(train) {
             let stage = positions.partition_point(|&at| at <= position);
             for &layer in &step.layers {
-                of_layer.insert(train.layers[layer].name.clone(), stage);
+                stage_of_layer.insert(train.layers[layer].name.clone(), stage);
             }
         }
-        Self { of_layer, count: positions.len() + 1 }
+        Self { stage_of_layer, count: positions.len() + 1 }
     }
 
-    /// How many stages there are.
+    /// The number of stages.
     #[must_use]
     pub fn stages(&self) -> usize {
         self.count
     }
 
-    /// The stage of each step. Losses are in the last one, where the labels are.
-    fn of_steps(&self, program: &Program) -> Vec<usize> {
+    /// The stage of each step. Losses are in the last stage, which has the labels.
+    fn stage_of_steps(&self, program: &Program) -> Vec<usize> {
         let mut before = 0;
-        let of = |step: &Step| {
+        let stage_of = |step: &Step| {
             if step.phase == Phase::Loss {
                 return self.count - 1;
             }
-            let known = step.layers.first().and_then(|&layer| self.of_layer.get(&program.layers[layer].name));
-            before = known.copied().unwrap_or(before);
+            let layer_stage =
+                step.layers.first().and_then(|&layer| self.stage_of_layer.get(&program.layers[layer].name));
+            before = layer_stage.copied().unwrap_or(before);
             before
         };
-        program.steps.iter().map(of).collect()
+        program.steps.iter().map(stage_of).collect()
     }
 
-    /// Whether parameters come in the order of the stages, as sums over all of them do.
-    fn keeps_order(&self, program: &Program) -> bool {
+    /// Returns whether parameters are ordered by stage, as sums over all of them require.
+    fn keeps_parameter_order(&self, program: &Program) -> bool {
         let mut stage_of: BTreeMap<ValueId, usize> = BTreeMap::new();
-        for (step, stage) in program.steps.iter().zip(self.of_steps(program)) {
+        for (step, stage) in program.steps.iter().zip(self.stage_of_steps(program)) {
             let masters = step.operands().map(|id| program.master_of(id));
             stage_of.extend(masters.filter(|&id| program.is_trained(id)).map(|id| (id, stage)));
         }
         stage_of.into_values().is_sorted()
     }
 
-    /// What stages hand to each other.
-    fn moves(&self, program: &Program) -> Result<Vec<Move>, String> {
-        let stages = self.of_steps(program);
-        let turn = turn(program);
-        let mut state: Vec<Option<Held>> = vec![None; program.values.len()];
-        let mut moves = Vec::new();
+    /// The values sent between stages.
+    fn edges(&self, program: &Program) -> Result<Vec<StageEdge>, String> {
+        let stages = self.stage_of_steps(program);
+        let backward_start = backward_start(program);
+        let mut state: Vec<Option<ValueVersion>> = vec![None; program.values.len()];
+        let mut edges = Vec::new();
         for (position, (step, &stage)) in program.steps.iter().zip(&stages).enumerate() {
             for id in step.operands() {
                 let value = program.value(id);
                 let writes = step.outputs.contains(&id) || step.updates.contains(&id);
                 let reads = !step.outputs.contains(&id);
                 let layer = program.layer_name(step);
-                if value.role == Role::Hyper {
+                if value.role == Role::IterationScalars {
                     continue;
                 }
-                let held = state[id.0].get_or_insert_with(|| Held::new(stage, position));
+                let version = state[id.0].get_or_insert_with(|| ValueVersion::new(stage, position));
                 if value.role != Role::Transient {
-                    if held.writer != stage {
+                    if version.writer != stage {
                         return Err(format!("`{}` is used on both sides of layer `{layer}`", value.name));
                     }
                     continue;
                 }
-                if reads && !held.stages.contains(&stage) {
-                    let (from, backward) = (held.writer, position >= turn);
-                    let goes = if backward { from > stage } else { from < stage };
-                    // What the forward pass makes may be wanted by a later stage's backward pass alone.
-                    let goes = goes || (backward && from < stage && held.written < turn);
-                    if !goes || held.received.contains(&stage) {
-                        return Err(format!("`{}` would have to be in two places at once", value.name));
+                if reads && !version.stages.contains(&stage) {
+                    let (from, backward) = (version.writer, position >= backward_start);
+                    let allowed = if backward { from > stage } else { from < stage };
+                    // A forward value may be read only by a later stage's backward pass.
+                    let allowed = allowed || (backward && from < stage && version.written < backward_start);
+                    if !allowed || version.received.contains(&stage) {
+                        return Err(format!(
+                            "`{}` would have to be sent twice, or against the direction of the pipeline",
+                            value.name
+                        ));
                     }
-                    held.stages.insert(stage);
-                    held.received.insert(stage);
+                    version.stages.insert(stage);
+                    version.received.insert(stage);
                     let backward = from > stage;
-                    moves.push(Move { id, from, to: stage, written: held.written, backward });
+                    edges.push(StageEdge { id, from, to: stage, written: version.written, backward });
                 }
                 if writes {
-                    (held.writer, held.written) = (stage, position);
-                    held.stages = HashSet::from([stage]);
+                    (version.writer, version.written) = (stage, position);
+                    version.stages = HashSet::from([stage]);
                 }
             }
         }
-        let comes_back = |to: &&Move| state[to.id.0].as_ref().is_some_and(Held::comes_back);
-        match moves.iter().find(comes_back) {
-            Some(to) => Err(format!("`{}` is made in two stages", program.value(to.id).name)),
-            None => Ok(moves),
+        let returns =
+            |edge: &&StageEdge| state[edge.id.0].as_ref().is_some_and(ValueVersion::returns_to_producer);
+        match edges.iter().find(returns) {
+            Some(edge) => Err(format!("`{}` is written in two stages", program.value(edge.id).name)),
+            None => Ok(edges),
         }
     }
 
-    /// A stage's steps, with the transfers from and to the others: of the differentiated program of one part,
-    /// or of that of validation.
+    /// The program of a stage, with its transfers, from the differentiated program of one part or from that
+    /// of validation.
     ///
     /// # Errors
-    /// Where the program cannot be cut there, or verification fails.
-    pub fn stage(&self, program: &Program, number: usize) -> Result<Program, EngineError> {
-        let moves = self.moves(program).map_err(|problem| refused(program, &problem))?;
-        let stages = self.of_steps(program);
-        let mut whole = program.clone();
-        let stage = Stage { number, count: self.count };
-        whole.stage = Some(stage);
-        let layer = whole.layers.len();
-        whole.layers.push(Layer { name: PIPELINE.to_owned(), kind: PIPELINE.to_owned() });
-        let messages = messages(&moves);
-        let turn = turn(program);
-        let own = |position: usize| stages[position] == number;
-        let backward = (turn..program.steps.len()).find(|&at| own(at)).unwrap_or(program.steps.len());
+    /// If the program cannot be partitioned this way, or verification fails.
+    pub fn stage(&self, program: &Program, index: usize) -> Result<Program, EngineError> {
+        let edges = self.edges(program).map_err(|problem| not_partitionable(program, &problem))?;
+        let stages = self.stage_of_steps(program);
+        let mut stage_program = program.clone();
+        let stage = Stage { index, count: self.count };
+        stage_program.stage = Some(stage);
+        let layer = stage_program.layers.len();
+        stage_program.layers.push(Layer { name: PIPELINE.to_owned(), kind: PIPELINE.to_owned() });
+        let messages = messages(&edges);
+        let backward_start = backward_start(program);
+        let is_own = |position: usize| stages[position] == index;
+        let backward =
+            (backward_start..program.steps.len()).find(|&at| is_own(at)).unwrap_or(program.steps.len());
         let mut before: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
-        let mut behind: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
+        let mut after: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
         for message in &messages {
-            let Message { from, to, backward: back, number: which, .. } = *message;
-            let values: Vec<ValueId> = message.moves.iter().map(|to| to.id).collect();
+            let Message { from, to, backward: back, index: message_index, .. } = *message;
+            let values: Vec<ValueId> = message.edges.iter().map(|edge| edge.id).collect();
             let step = |stage, sends| Step {
-                kernel: Transfer { stage, message: which, sends, backward: back }.into(),
+                kernel: StageTransfer { stage, message: message_index, sends, backward: back }.into(),
                 phase: Phase::Communication,
                 layers: vec![layer],
                 inputs: if sends { values.clone() } else { vec![] },
                 updates: vec![],
                 outputs: if sends { vec![] } else { values.clone() },
             };
-            if from == number {
-                let at = message.moves.iter().map(|to| to.written).max().unwrap_or(0);
+            if from == index {
+                let at = message.edges.iter().map(|edge| edge.written).max().unwrap_or(0);
                 self.expect_unchanged(program, &stages, message, at)?;
-                behind.entry(at).or_default().push(step(to, true));
-            } else if to == number {
+                after.entry(at).or_default().push(step(to, true));
+            } else if to == index {
                 let at = if back { backward } else { 0 };
                 before.entry(at).or_default().push(step(from, false));
             }
         }
-        whole.steps.clear();
+        stage_program.steps.clear();
         for (position, step) in program.steps.iter().enumerate() {
-            whole.steps.extend(before.remove(&position).into_iter().flatten());
-            if own(position) {
-                whole.steps.push(step.clone());
+            stage_program.steps.extend(before.remove(&position).into_iter().flatten());
+            if is_own(position) {
+                stage_program.steps.push(step.clone());
             }
-            whole.steps.extend(behind.remove(&position).into_iter().flatten());
+            stage_program.steps.extend(after.remove(&position).into_iter().flatten());
         }
-        whole.steps.extend(before.into_values().flatten());
-        whole.retain_values(&self.kept(program, &whole, number));
-        whole.verify("stage")?;
-        Ok(whole)
+        stage_program.steps.extend(before.into_values().flatten());
+        stage_program.retain_values(&self.kept_values(program, &stage_program, index));
+        stage_program.verify("stage")?;
+        Ok(stage_program)
     }
 
-    /// Checks that a message's values are at `at` what they were when the other stage needs them.
+    /// Checks that a message's values do not change before step `at`, which sends them.
     fn expect_unchanged(
         &self,
         program: &Program,
@@ -245,24 +254,24 @@ impl Cut {
         message: &Message,
         at: usize,
     ) -> Result<(), EngineError> {
-        for to in &message.moves {
-            let range: Range<usize> = to.written + 1..at + 1;
+        for edge in &message.edges {
+            let range: Range<usize> = edge.written + 1..at + 1;
             let changes = |position: usize| {
                 let step = &program.steps[position];
-                let writes = step.outputs.contains(&to.id) || step.updates.contains(&to.id);
+                let writes = step.outputs.contains(&edge.id) || step.updates.contains(&edge.id);
                 writes && stages[position] == message.from
             };
             if range.clone().any(changes) {
-                let name = &program.value(to.id).name;
-                return Err(refused(program, &format!("`{name}` changes before it is sent")));
+                let name = &program.value(edge.id).name;
+                return Err(not_partitionable(program, &format!("`{name}` changes before it is sent")));
             }
         }
         Ok(())
     }
 
-    /// Which values a stage keeps: those that its steps use; masters of its copies; and what nothing uses in
-    /// the first.
-    fn kept(&self, program: &Program, stage: &Program, number: usize) -> Vec<bool> {
+    /// The values that a stage keeps: those of its steps, the masters of its copies, and, in stage 0, unused
+    /// persistent values.
+    fn kept_values(&self, program: &Program, stage: &Program, index: usize) -> Vec<bool> {
         let mut kept = vec![false; program.values.len()];
         for id in stage.steps.iter().flat_map(Step::operands) {
             kept[id.0] = true;
@@ -272,133 +281,137 @@ impl Cut {
             used[id.0] = true;
         }
         for (id, value) in program.values.iter().enumerate() {
-            if let Some(Origin::Copy(master)) = value.origin {
+            if let Some(Origin::ComputeCopy(master)) = value.origin {
                 kept[master.0] |= kept[id];
                 used[master.0] |= used[id];
             }
         }
         for (id, value) in program.values.iter().enumerate() {
-            let nobodys = !used[id] && number == 0 && program.mode == Mode::Train;
-            kept[id] |= value.role == Role::Hyper || (nobodys && value.role != Role::Transient);
+            let is_unused = !used[id] && index == 0 && program.mode == Mode::Train;
+            kept[id] |= value.role == Role::IterationScalars || (is_unused && value.role != Role::Transient);
         }
         kept
     }
 }
 
-fn refused(program: &Program, problem: &str) -> EngineError {
-    EngineError::Mismatch(format!("`{}` cannot be cut into these stages: {problem}", program.network))
+fn not_partitionable(program: &Program, problem: &str) -> EngineError {
+    EngineError::InvalidRequest(format!(
+        "`{}` cannot be partitioned into these stages: {problem}",
+        program.network
+    ))
 }
 
-/// Where the backward half begins: with the losses.
-fn turn(program: &Program) -> usize {
+/// The first step of the backward half: the first loss.
+fn backward_start(program: &Program) -> usize {
     program.steps.iter().position(|step| step.phase == Phase::Loss).unwrap_or(program.steps.len())
 }
 
-/// The forward steps. Those that prepare the weights of several layers are where these are.
+/// The forward steps, except those that prepare the weights of several layers, which run in the stage of
+/// these.
 fn forward(program: &Program) -> impl Iterator<Item = (usize, &Step)> {
-    let steps = program.steps.iter().enumerate().take(turn(program));
+    let steps = program.steps.iter().enumerate().take(backward_start(program));
     steps.filter(|(_, step)| !matches!(step.kernel, Kernel::JoinWeights(_)))
 }
 
-/// Where the newest version of a value is.
+/// The location of the current version of a value.
 #[derive(Clone, Debug)]
-struct Held {
+struct ValueVersion {
     writer: usize,
     written: usize,
     /// The stages that have it.
     stages: HashSet<usize>,
-    /// Those that were sent a version.
+    /// The stages that received a version.
     received: HashSet<usize>,
-    /// The one that made it.
-    maker: usize,
+    /// The stage that computes it.
+    producer: usize,
 }
 
-impl Held {
+impl ValueVersion {
     fn new(stage: usize, position: usize) -> Self {
         let (stages, received) = (HashSet::from([stage]), HashSet::new());
-        Self { writer: stage, written: position, stages, received, maker: stage }
+        Self { writer: stage, written: position, stages, received, producer: stage }
     }
 
-    /// Whether the stage that makes the value was sent one too.
-    fn comes_back(&self) -> bool {
-        self.received.contains(&self.maker)
+    /// Returns whether the producing stage also received the value.
+    fn returns_to_producer(&self) -> bool {
+        self.received.contains(&self.producer)
     }
 }
 
-/// A value that one stage makes and another reads.
+/// A value that is sent from one stage to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Move {
+struct StageEdge {
     id: ValueId,
     from: usize,
     to: usize,
-    /// The step that makes it.
+    /// The step that writes it.
     written: usize,
     backward: bool,
 }
 
-/// Values that go together.
+/// Values that are sent together.
 struct Message {
     from: usize,
     to: usize,
     backward: bool,
-    number: usize,
-    moves: Vec<Move>,
+    index: usize,
+    edges: Vec<StageEdge>,
 }
 
-/// The messages of each pair of stages, numbered.
-fn messages(moves: &[Move]) -> Vec<Message> {
-    let mut by_way: BTreeMap<(usize, usize, bool), Vec<Move>> = BTreeMap::new();
-    for &to in moves {
-        by_way.entry((to.from, to.to, to.backward)).or_default().push(to);
+/// The messages of each pair of stages, with indices.
+fn messages(edges: &[StageEdge]) -> Vec<Message> {
+    let mut by_route: BTreeMap<(usize, usize, bool), Vec<StageEdge>> = BTreeMap::new();
+    for &edge in edges {
+        by_route.entry((edge.from, edge.to, edge.backward)).or_default().push(edge);
     }
     let mut messages = Vec::new();
-    for ((from, to, backward), moves) in by_way {
-        for (number, moves) in moves.chunks(BUCKET_VALUES).enumerate() {
-            messages.push(Message { from, to, backward, number, moves: moves.to_vec() });
+    for ((from, to, backward), edges) in by_route {
+        for (index, edges) in edges.chunks(MAX_BUCKET_VALUES).enumerate() {
+            messages.push(Message { from, to, backward, index, edges: edges.to_vec() });
         }
     }
     messages
 }
 
-/// Where a network may be cut, and what the pieces in between take.
-struct Places {
-    places: Vec<Place>,
-    /// What the layers before each place take; of the whole network last.
-    before: Vec<Costs>,
+/// The possible cut points of a network, and the costs of the layers between them.
+struct CutPoints {
+    points: Vec<CutPoint>,
+    /// The costs of the layers before each point; the last entry is the whole network.
+    before: Vec<LayerCosts>,
 }
 
-/// A place to cut at.
+/// A possible cut.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// Before which forward step.
+struct CutPoint {
+    /// The forward step after the cut.
     position: usize,
-    /// What the transfers take.
-    sent: f64,
-    /// Bytes that come over in the forward pass.
-    enters: usize,
+    /// The cost of its transfers, in operations.
+    transfer_cost: f64,
+    /// Bytes sent in the forward pass.
+    forward_bytes: usize,
 }
 
-/// The time of the slowest stage up to a place, and the place before it; `None` where there is no cut.
-type Fastest = Option<(f64, Option<usize>)>;
+/// The time of the slowest stage up to a point and the preceding cut; `None` if there is no partition.
+type BestCut = Option<(f64, Option<usize>)>;
 
-/// What layers take.
+/// The costs of layers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Costs {
-    /// Of all their steps, in operations.
-    time: f64,
+struct LayerCosts {
+    /// The time of all steps, in operations.
+    operations: f64,
     /// Bytes of their parameters.
-    parameters: usize,
-    /// Bytes that the forward pass keeps for the backward pass.
-    kept: usize,
+    parameter_bytes: usize,
+    /// Bytes kept from the forward to the backward pass.
+    kept_bytes: usize,
 }
 
-/// What the forward pass makes and the backward pass reads.
+/// The values that the backward pass reads from the forward pass.
 fn kept_forward(program: &Program) -> HashSet<ValueId> {
-    let turn = turn(program);
-    let made: HashSet<ValueId> =
-        program.steps[..turn].iter().flat_map(|step| step.outputs.iter().copied()).collect();
-    let is_kept = |id: &ValueId| made.contains(id) && program.value(*id).role == Role::Transient;
-    program.steps[turn..].iter().flat_map(Step::operands).filter(is_kept).collect()
+    let backward_start = backward_start(program);
+    let written: HashSet<ValueId> =
+        program.steps[..backward_start].iter().flat_map(|step| step.outputs.iter().copied()).collect();
+    let is_kept = |id: &ValueId| written.contains(id) && program.value(*id).role == Role::Transient;
+    program.steps[backward_start..].iter().flat_map(Step::operands).filter(is_kept).collect()
 }
 
 /// The bytes of each trained parameter.
@@ -408,14 +421,14 @@ fn parameters(program: &Program) -> HashMap<ValueId, usize> {
     trained.map(|(id, value)| (ValueId(id), value.bytes())).collect()
 }
 
-impl Places {
-    fn of(train: &Program, evaluate: &Program) -> Self {
-        let mut of_layer: HashMap<usize, f64> = HashMap::new();
+impl CutPoints {
+    fn find(train: &Program, evaluate: &Program) -> Self {
+        let mut cost_of_layer: HashMap<usize, f64> = HashMap::new();
         for (position, step) in train.steps.iter().enumerate() {
             let touched: usize = step.operands().map(|id| train.value(id).bytes()).sum();
             let cost = train.step_flops(position) as f64 + touched as f64 * OPERATIONS_PER_BYTE;
             if let Some(&layer) = step.layers.first() {
-                *of_layer.entry(layer).or_default() += cost;
+                *cost_of_layer.entry(layer).or_default() += cost;
             }
         }
         let mut last: HashMap<usize, usize> = HashMap::new();
@@ -424,106 +437,110 @@ impl Places {
         }
         let kept = kept_forward(train);
         let mut parameters = parameters(train);
-        let (mut places, mut before) = (Vec::new(), Vec::new());
-        let (mut so_far, mut open) = (Costs::default(), 0);
+        let (mut points, mut before) = (Vec::new(), Vec::new());
+        let (mut so_far, mut open) = (LayerCosts::default(), 0);
         for (position, step) in forward(train) {
-            if position > open && so_far.time > 0.0 {
-                let cut = Cut::at(train, &[position]);
-                if let (Ok(moves), Ok(_), true) =
-                    (cut.moves(train), cut.moves(evaluate), cut.keeps_order(train))
-                {
+            if position > open && so_far.operations > 0.0 {
+                let partition = PipelinePartition::at(train, &[position]);
+                if let (Ok(edges), Ok(_), true) = (
+                    partition.edges(train),
+                    partition.edges(evaluate),
+                    partition.keeps_parameter_order(train),
+                ) {
                     let bytes = |backward| {
-                        let moves = moves.iter().filter(|to| to.backward == backward);
-                        moves.map(|to| train.value(to.id).bytes()).sum::<usize>()
+                        let edges = edges.iter().filter(|edge| edge.backward == backward);
+                        edges.map(|edge| train.value(edge.id).bytes()).sum::<usize>()
                     };
                     let sent = (bytes(false) + bytes(true)) as f64;
-                    places.push(Place {
+                    points.push(CutPoint {
                         position,
-                        sent: sent * OPERATIONS_PER_BYTE_SENT,
-                        enters: bytes(false),
+                        transfer_cost: sent * OPERATIONS_PER_BYTE_SENT,
+                        forward_bytes: bytes(false),
                     });
                     before.push(so_far);
                 }
             }
             for layer in &step.layers {
                 open = open.max(last[layer]);
-                so_far.time += of_layer.remove(layer).unwrap_or(0.0);
+                so_far.operations += cost_of_layer.remove(layer).unwrap_or(0.0);
             }
             for id in step.operands() {
-                so_far.parameters += parameters.remove(&train.master_of(id)).unwrap_or(0);
+                so_far.parameter_bytes += parameters.remove(&train.master_of(id)).unwrap_or(0);
                 if step.outputs.contains(&id) && kept.contains(&id) {
-                    so_far.kept += train.value(id).bytes();
+                    so_far.kept_bytes += train.value(id).bytes();
                 }
             }
         }
-        so_far.time += of_layer.into_values().sum::<f64>();
-        so_far.parameters += parameters.into_values().sum::<usize>();
+        so_far.operations += cost_of_layer.into_values().sum::<f64>();
+        so_far.parameter_bytes += parameters.into_values().sum::<usize>();
         before.push(so_far);
-        Self { places, before }
+        Self { points, before }
     }
 
-    /// Bytes that the stage from a place to another needs, roughly: without what is alive for one step alone.
-    fn bytes(&self, from: Option<usize>, to: usize, stage: Stage, room: Room) -> usize {
+    /// The estimated bytes of the stage between two cuts, without values that are alive during a single step.
+    fn bytes(&self, from: Option<usize>, to: usize, stage: Stage, memory: StageMemory) -> usize {
         let (start, enters) =
-            from.map_or((Costs::default(), 0), |at| (self.before[at], self.places[at].enters));
+            from.map_or((LayerCosts::default(), 0), |at| (self.before[at], self.points[at].forward_bytes));
         let end = self.before[to];
-        let parameters = (end.parameters - start.parameters) * room.per_parameter;
-        let kept = end.kept - start.kept;
-        parameters + enters * stage.ahead() + if room.recomputes { kept } else { kept * stage.ahead() }
+        let parameters = (end.parameter_bytes - start.parameter_bytes) * memory.bytes_per_parameter_byte;
+        let kept = end.kept_bytes - start.kept_bytes;
+        parameters
+            + enters * stage.in_flight()
+            + if memory.recomputes { kept } else { kept * stage.in_flight() }
     }
 
-    /// The positions at which `count` stages begin, without the first: so that the slowest stage takes least,
-    /// and of cuts that take about as long, the one whose largest stage needs the fewest bytes. `None` where
-    /// there is no cut within the room.
-    fn balanced(&self, count: usize, room: Room) -> Option<Vec<usize>> {
-        let (time, mut chosen) = self.fastest(count, room)?;
-        // Rooms are halved until they are as small as the time allows.
-        let (mut least, mut most) = (0_usize, self.largest(&chosen, room));
-        for _ in 0..HALVINGS {
-            let limit = least.midpoint(most);
-            match self.fastest(count, Room { limit, ..room }) {
-                Some((slower, smaller)) if slower <= time * WORTH => {
-                    most = limit.min(self.largest(&smaller, room));
+    /// The first steps of `count` stages, without stage 0: minimises the time of the slowest stage, then,
+    /// among partitions of about equal time, the bytes of the largest. `None` if nothing fits.
+    fn balanced(&self, count: usize, memory: StageMemory) -> Option<Vec<usize>> {
+        let (time, mut chosen) = self.fastest(count, memory)?;
+        // Bisect the memory limit down to the smallest that the time allows.
+        let (mut low, mut high) = (0_usize, self.largest(&chosen, memory));
+        for _ in 0..MEMORY_SEARCH_STEPS {
+            let limit = low.midpoint(high);
+            match self.fastest(count, StageMemory { limit_bytes: limit, ..memory }) {
+                Some((slower, smaller)) if slower <= time * MAX_SLOWDOWN_FOR_MEMORY => {
+                    high = limit.min(self.largest(&smaller, memory));
                     chosen = smaller;
                 }
-                _ => least = limit,
+                _ => low = limit,
             }
         }
-        Some(chosen.into_iter().map(|at| self.places[at].position).collect())
+        Some(chosen.into_iter().map(|at| self.points[at].position).collect())
     }
 
-    /// Bytes of the largest stage of a cut.
-    fn largest(&self, chosen: &[usize], room: Room) -> usize {
+    /// Bytes of the largest stage of a partition.
+    fn largest(&self, chosen: &[usize], memory: StageMemory) -> usize {
         let count = chosen.len() + 1;
-        let bytes = |number: usize| {
-            let from = number.checked_sub(1).map(|before| chosen[before]);
-            let to = chosen.get(number).copied().unwrap_or(self.places.len());
-            self.bytes(from, to, Stage { number, count }, room)
+        let bytes = |index: usize| {
+            let from = index.checked_sub(1).map(|before| chosen[before]);
+            let to = chosen.get(index).copied().unwrap_or(self.points.len());
+            self.bytes(from, to, Stage { index, count }, memory)
         };
         (0..count).map(bytes).max().unwrap_or(0)
     }
 
-    /// The time of the slowest stage, and the places of the cut for which it is the least within the room.
-    fn fastest(&self, count: usize, room: Room) -> Option<(f64, Vec<usize>)> {
-        let ends = self.places.len();
-        let between = |from: Option<usize>, to: usize, number: usize| {
-            let bytes = self.bytes(from, to, Stage { number, count }, room);
-            let (start, enters) = from.map_or((0.0, 0.0), |at| (self.before[at].time, self.places[at].sent));
-            let leaves = self.places.get(to).map_or(0.0, |place| place.sent);
-            (bytes <= room.limit).then_some(self.before[to].time - start + enters + leaves)
+    /// The minimal time of the slowest stage within the memory limit, and the cuts of that partition.
+    fn fastest(&self, count: usize, memory: StageMemory) -> Option<(f64, Vec<usize>)> {
+        let ends = self.points.len();
+        let between = |from: Option<usize>, to: usize, index: usize| {
+            let bytes = self.bytes(from, to, Stage { index, count }, memory);
+            let (start, enters) =
+                from.map_or((0.0, 0.0), |at| (self.before[at].operations, self.points[at].transfer_cost));
+            let leaves = self.points.get(to).map_or(0.0, |point| point.transfer_cost);
+            (bytes <= memory.limit_bytes).then_some(self.before[to].operations - start + enters + leaves)
         };
-        // For one more stage each round.
+        // Each round adds one stage.
         let first = (0..=ends).map(|to| between(None, to, 0).map(|time| (time, None))).collect();
-        let mut best: Vec<Vec<Fastest>> = vec![first];
+        let mut best: Vec<Vec<BestCut>> = vec![first];
         for round in 1..count {
-            let of = |to: usize| {
+            let best_cut = |to: usize| {
                 let from = (0..to).filter_map(|at| {
                     let (slowest, _) = best[round - 1][at]?;
                     Some((slowest.max(between(Some(at), to, round)?), Some(at)))
                 });
                 from.min_by(|one, other| one.0.total_cmp(&other.0))
             };
-            let row = (0..=ends).map(of).collect();
+            let row = (0..=ends).map(best_cut).collect();
             best.push(row);
         }
         let (time, _) = best[count - 1][ends]?;

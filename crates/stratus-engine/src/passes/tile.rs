@@ -1,11 +1,11 @@
-//! Tiling: a section of consecutive steps runs on one part of the batch that fits the caches, then on the
+//! Tiling: a section of consecutive steps runs on one tile of the batch that fits the caches, then on the
 //! next.
 //!
 //! Feature maps of a whole batch are larger than any cache: step by step, each is written to memory and read
 //! back. Between two points that need the whole batch (the statistics of a batch norm, the loss, an update),
-//! steps can go through the batch tile by tile: what one step writes is still in the nearest cache when the
-//! next reads it. Values used in one section only need memory for one tile. Sums over the batch are added up
-//! in the order of the tiles, so bits depend on the plan alone.
+//! steps can go through the batch tile by tile: the output of one step is still in the nearest cache when the
+//! next reads it. Values used in only one section need memory for one tile. Sums over the batch are added in
+//! the order of the tiles, so bits depend only on the plan.
 
 use crate::ops::{AddTiles, KernelSpec, Tiling};
 use crate::program::{Origin, Section};
@@ -13,23 +13,23 @@ use crate::{EngineError, Program, Role, Step, Value, ValueId};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// The share of the caches that a step's weights may take, as a divisor: every tile reads them.
-const WEIGHTS: usize = 4;
+/// The maximum share of the caches for a step's weights, as a divisor: every tile reads them.
+const WEIGHT_CACHE_DIVISOR: usize = 4;
 
-/// How many times smaller than the caches a tile may be, where the batch has no better divisor.
-const SMALLEST: usize = 4;
+/// The maximum factor by which a tile may be smaller than the caches, if the batch has no better divisor.
+const MAX_TILE_SHRINK: usize = 4;
 
-/// Cuts a differentiated or an evaluation program into sections whose tiles fit `cache_bytes` and hold at
-/// least `fewest` samples.
+/// Divides a differentiated or an evaluation program into sections whose tiles fit `cache_bytes` and have at
+/// least `min_samples` samples.
 ///
 /// # Errors
-/// Only where verification fails.
-pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Program, EngineError> {
+/// Only if verification fails.
+pub fn tile(program: &Program, cache_bytes: usize, min_samples: usize) -> Result<Program, EngineError> {
     let mut tiled = program.clone();
     tiled.sections.clear();
     tiled.steps.clear();
     let mut next = 0;
-    for (steps, tiles, from_last) in sections(program, cache_bytes, fewest) {
+    for (steps, tiles, from_last) in sections(program, cache_bytes, min_samples) {
         tiled.steps.extend_from_slice(&program.steps[next..steps.start]);
         next = steps.end;
         let first = tiled.steps.len();
@@ -37,8 +37,15 @@ pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Prog
             push(&mut tiled, step);
         }
         let count = tiled.steps.len() - first;
-        tiled.sections.push(Section { first, count, tiles, micro_batches: false, from_last, ahead: 1 });
-        for id in local(program, &steps) {
+        tiled.sections.push(Section {
+            first,
+            count,
+            tiles,
+            micro_batches: false,
+            reversed: from_last,
+            in_flight: 1,
+        });
+        for id in tile_local_values(program, &steps) {
             tiled.values[id.0].shape[0] /= tiles;
         }
     }
@@ -47,14 +54,14 @@ pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Prog
     Ok(tiled)
 }
 
-/// Adds a step of a section. Its sums over the batch become sums over a tile, which an [`AddTiles`] each
-/// accumulates.
+/// Adds a step of a section. Its sums over the batch become partial sums of a tile, each accumulated by an
+/// [`AddTiles`].
 fn push(tiled: &mut Program, step: &Step) {
     let mut step = step.clone();
     let mut additions = Vec::new();
-    if step.kernel.tiling() == Tiling::Sums {
+    if step.kernel.tiling() == Tiling::PartialSums {
         for output in &mut step.outputs {
-            let (sum, dtype) = (Origin::Tile(*output), tiled.value(*output).dtype);
+            let (sum, dtype) = (Origin::PartialSum(*output), tiled.value(*output).dtype);
             let part = tiled.add_derived(sum, dtype, Role::Transient);
             additions.push(Step {
                 kernel: AddTiles.into(),
@@ -71,23 +78,23 @@ fn push(tiled: &mut Program, step: &Step) {
     tiled.steps.append(&mut additions);
 }
 
-/// The longest runs of steps that can share tiles, each with its number of tiles, if more than one, and
-/// whether it begins with the last tile: every other section does, because the maps of those samples are
-/// still in the caches.
+/// The longest runs of steps that can share more than one tile: their steps, the number of tiles, and whether
+/// the last tile runs first. It does in every other section, because the maps of its samples are still in the
+/// caches.
 ///
-/// Recomputing steps do not influence where sections begin and end: sums over the batch must have the same
-/// tiles with and without recomputation. They join the run that they are in or before, or else cut it in two.
-fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize, bool)> {
-    let is_again = |step: &Step| {
+/// Recomputed steps do not affect the boundaries of sections, because sums over the batch must have the same
+/// tiles with and without recomputation. They join the run that contains or follows them, or else split it.
+fn sections(program: &Program, cache_bytes: usize, min_samples: usize) -> Vec<(Range<usize>, usize, bool)> {
+    let is_recomputed = |step: &Step| {
         step.outputs.iter().chain(&step.updates).any(|id| program.recomputed_from(*id).is_some())
     };
     let positions: Vec<usize> =
-        (0..program.steps.len()).filter(|position| !is_again(&program.steps[*position])).collect();
+        (0..program.steps.len()).filter(|position| !is_recomputed(&program.steps[*position])).collect();
     let steps: Vec<&Step> = positions.iter().map(|position| &program.steps[*position]).collect();
     let mut found = Vec::new();
     let mut from_last = true;
     for run in runs(program, &steps, cache_bytes) {
-        let Some(tiles) = tiles(program, &steps[run.clone()], cache_bytes, fewest) else { continue };
+        let Some(tiles) = tiles(program, &steps[run.clone()], cache_bytes, min_samples) else { continue };
         from_last = !from_last;
         let before = run.start.checked_sub(1).map_or(0, |before| positions[before] + 1);
         let mut open: Option<usize> = None;
@@ -95,9 +102,9 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<
         let end = positions[run.end - 1] + 1;
         for position in before..end {
             let step = &program.steps[position];
-            let cuts =
-                is_again(step) && (!may_run_in_tiles(program, step, cache_bytes) || waits(step, &unfinished));
-            if cuts {
+            let splits = is_recomputed(step)
+                && (!may_run_in_tiles(program, step, cache_bytes) || reads_partial_sum(step, &unfinished));
+            if splits {
                 found.extend(open.take().map(|first| (first..position, tiles, from_last)));
                 continue;
             }
@@ -111,12 +118,12 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<
     found
 }
 
-/// Whether a step reads a sum that is complete only after all tiles.
-fn waits(step: &Step, unfinished: &HashSet<ValueId>) -> bool {
+/// Returns whether a step reads a sum that is complete only after all tiles.
+fn reads_partial_sum(step: &Step, unfinished: &HashSet<ValueId>) -> bool {
     step.inputs.iter().chain(&step.updates).any(|id| unfinished.contains(id))
 }
 
-/// The longest runs of `steps` in which none reads the finished sum of another.
+/// The longest runs of `steps` in which none reads the complete sum of another.
 fn runs(program: &Program, steps: &[&Step], cache_bytes: usize) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut open: Option<usize> = None;
@@ -124,7 +131,7 @@ fn runs(program: &Program, steps: &[&Step], cache_bytes: usize) -> Vec<Range<usi
     let mut unfinished: HashSet<ValueId> = HashSet::new();
     for position in 0..=steps.len() {
         let step = steps.get(position).filter(|step| may_run_in_tiles(program, step, cache_bytes));
-        if step.is_none_or(|step| waits(step, &unfinished)) {
+        if step.is_none_or(|step| reads_partial_sum(step, &unfinished)) {
             unfinished.clear();
             found.extend(open.take().map(|first| first..position));
         }
@@ -141,27 +148,28 @@ fn runs(program: &Program, steps: &[&Step], cache_bytes: usize) -> Vec<Range<usi
 fn may_run_in_tiles(program: &Program, step: &Step, cache_bytes: usize) -> bool {
     let values = || step.operands().map(|id| program.value(id));
     let shared: usize = values().filter(|value| !value.per_sample).map(Value::bytes).sum();
-    step.kernel.tiling() != Tiling::Whole
+    step.kernel.tiling() != Tiling::WholeBatch
         && values().any(|value| value.per_sample)
-        && shared <= cache_bytes / WEIGHTS
+        && shared <= cache_bytes / WEIGHT_CACHE_DIVISOR
 }
 
-/// The fewest equal tiles whose operands fit the caches at every step; `None` where the whole batch fits or
-/// no divisor of the batch will do.
-fn tiles(program: &Program, steps: &[&Step], cache_bytes: usize, fewest: usize) -> Option<usize> {
-    let of_step = |step: &Step| -> usize {
+/// The minimum number of equal tiles whose operands fit the caches at every step; `None` if the whole batch
+/// fits or no divisor of the batch is suitable.
+fn tiles(program: &Program, steps: &[&Step], cache_bytes: usize, min_samples: usize) -> Option<usize> {
+    let sample_bytes = |step: &Step| -> usize {
         step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(Value::bytes).sum()
     };
-    let largest = steps.iter().copied().map(of_step).max()?;
+    let largest = steps.iter().copied().map(sample_bytes).max()?;
     let needed = largest.div_ceil(cache_bytes.max(1));
     let divides = |tiles: &usize| program.batch.is_multiple_of(*tiles);
     let tiles = (needed..=program.batch).find(divides)?;
     let samples = program.batch / tiles;
-    (tiles > 1 && steps.len() > 1 && tiles <= SMALLEST * needed && samples >= fewest).then_some(tiles)
+    (tiles > 1 && steps.len() > 1 && tiles <= MAX_TILE_SHRINK * needed && samples >= min_samples)
+        .then_some(tiles)
 }
 
-/// The per-sample values that only `steps` use: they need memory for one tile.
-fn local(program: &Program, steps: &Range<usize>) -> Vec<ValueId> {
+/// The per-sample values that only `steps` use, which need memory for one tile.
+fn tile_local_values(program: &Program, steps: &Range<usize>) -> Vec<ValueId> {
     let touched = |range: Range<usize>| -> HashSet<ValueId> {
         program.steps[range].iter().flat_map(Step::operands).collect()
     };

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ValueId(pub usize);
 
-/// What a value is for. It decides where it lives and how long.
+/// The role of a value, which determines its location and lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -22,9 +22,9 @@ pub enum Role {
     Images,
     /// A batch of labels, filled by the loader outside the arena.
     Labels,
-    /// Scalars of this iteration: the learning rate, and seed and iteration for random numbers. Written by
-    /// the session before the first step.
-    Hyper,
+    /// Learning rate, iteration and seed, written by the session before the first step.
+    #[serde(rename = "hyper")]
+    IterationScalars,
     /// Loss and counts of correct predictions, read by the session after the last step.
     Metrics,
     /// A trained parameter in the master precision.
@@ -32,28 +32,30 @@ pub enum Role {
     /// A frozen parameter, or one of a frozen layer, in the master precision. It never changes.
     Frozen,
     /// A parameter in the compute precision, kept equal to its master.
-    Copy,
+    #[serde(rename = "copy")]
+    ComputeCopy,
     /// Running statistics.
     Buffer,
-    /// Numbers that are set before the first iteration and never change: the class weights of the loss. No
-    /// checkpoint has them.
+    /// Values that are set before the first iteration and never change: the class weights of the loss.
+    /// Checkpoints omit them.
     Constant,
     /// State of the optimiser, per parameter or for all.
-    Momentum,
+    #[serde(rename = "momentum")]
+    OptimiserState,
     /// The moving average of a parameter, or of a running statistic.
     Average,
-    /// Lives from the step that writes it to the last that reads it.
+    /// Alive from the step that writes it to the last step that reads it.
     Transient,
 }
 
 impl Role {
-    /// Whether the value outlives an iteration and is shared by all programs of a session.
+    /// Returns whether the value outlives an iteration and is shared by all programs of a session.
     #[must_use]
     pub fn is_persistent(self) -> bool {
         !matches!(self, Self::Images | Self::Labels | Self::Transient)
     }
 
-    /// Whether the caller provides the memory.
+    /// Returns whether the caller provides the memory.
     #[must_use]
     pub fn is_external(self) -> bool {
         matches!(self, Self::Images | Self::Labels)
@@ -63,18 +65,18 @@ impl Role {
 /// A tensor, batch included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Value {
-    /// Unique in its program; persistent values are known by it across programs.
+    /// Unique in its program; persistent values are identified by it across programs.
     pub name: String,
     /// Logical extents: `[batch, channels, height, width]`, `[out, in, kernel height, kernel width]`, …
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: DType,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// Whether its first dimension is the batch: a row per sample.
+    /// True if its first dimension is the batch: a row per sample.
     #[serde(default)]
     pub per_sample: bool,
-    /// What it was derived from.
+    /// The value that it was derived from, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
 }
@@ -93,7 +95,7 @@ impl Value {
     }
 }
 
-/// Which part of an iteration a step belongs to.
+/// The phase of an iteration that a step belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -109,7 +111,7 @@ pub enum Phase {
     Update,
     /// A change of layout between kernels.
     Layout,
-    /// Exchange with other workers, and waiting for them.
+    /// Communication with other workers, including waiting.
     Communication,
 }
 
@@ -141,11 +143,11 @@ pub struct Layer {
 /// One kernel call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// What to compute.
+    /// The computation.
     pub kernel: Kernel,
-    /// Which part of the iteration it is.
+    /// The phase of the iteration.
     pub phase: Phase,
-    /// The layers it computes, the leading one first; positions in [`Program::layers`].
+    /// The layers it computes, the main one first; indices into [`Program::layers`].
     pub layers: Vec<usize>,
     /// Values it reads.
     pub inputs: Vec<ValueId>,
@@ -163,39 +165,41 @@ impl Step {
 }
 
 /// Consecutive steps that run tile by tile: all of them for the first samples of the batch, then all for the
-/// next, so that what one step makes is still in the caches when the next reads it.
+/// next, so that the output of one step is still in the caches when the next reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
     /// The first step.
     pub first: usize,
-    /// How many steps.
+    /// The number of steps.
     pub count: usize,
-    /// Into how many equal tiles the batch is cut; more than one.
+    /// The number of equal tiles of the batch; more than one.
     pub tiles: usize,
-    /// Whether a tile is a micro-batch: a batch of its own, with its own statistics and loss; only gradients
-    /// are summed over all.
+    /// True if each tile is a micro-batch with its own statistics and loss, so that only gradients are summed
+    /// over all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub micro_batches: bool,
-    /// Whether the last part of the batch runs first, because the section before left its maps in the caches.
+    /// True if the last tile runs first, because the preceding section left its maps in the caches.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub from_last: bool,
-    /// In a stage of a pipeline: of how many micro-batches the forward half runs before the backward half of
-    /// the first one. 1: each runs as a whole. See [`Program::turns`].
+    #[serde(rename = "from_last")]
+    pub reversed: bool,
+    /// In a pipeline stage, the number of micro-batches whose forward half runs before the first backward
+    /// half; 1 runs each micro-batch as a whole. See [`Program::schedule`].
     #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub ahead: usize,
+    #[serde(rename = "ahead")]
+    pub in_flight: usize,
 }
 
 impl Section {
-    /// Steps that run once, for the whole batch.
+    /// A section that runs once, for the whole batch.
     #[must_use]
     pub fn once(first: usize, count: usize) -> Self {
-        Self { first, count, tiles: 1, micro_batches: false, from_last: false, ahead: 1 }
+        Self { first, count, tiles: 1, micro_batches: false, reversed: false, in_flight: 1 }
     }
 
-    /// Which part of the batch is run in the tile of this turn.
+    /// The index of the tile that runs in turn `turn`.
     #[must_use]
-    pub fn place(&self, turn: usize) -> usize {
-        if self.from_last { self.tiles - 1 - turn } else { turn }
+    pub fn tile_at(&self, turn: usize) -> usize {
+        if self.reversed { self.tiles - 1 - turn } else { turn }
     }
 
     /// Its steps.
@@ -205,31 +209,32 @@ impl Section {
     }
 }
 
-/// One of the consecutive parts of a network that a pipeline is made of.
+/// One stage of a pipeline: a consecutive part of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
-    /// Its number, from 0, where the images enter.
-    pub number: usize,
-    /// How many there are.
+    /// Its index; stage 0 reads the images.
+    #[serde(rename = "number")]
+    pub index: usize,
+    /// The number of stages.
     pub count: usize,
 }
 
 impl Stage {
-    /// Whether the loss is in it.
+    /// Returns whether it contains the loss.
     #[must_use]
     pub fn is_last(self) -> bool {
-        self.number + 1 == self.count
+        self.index + 1 == self.count
     }
 
-    /// Of how many parts the forward pass runs before the first one's backward pass, so that the stages
-    /// behind are at work meanwhile.
+    /// The number of batch parts in flight: forward passes that run before the first backward pass, so that
+    /// the following stages are busy.
     #[must_use]
-    pub fn ahead(self) -> usize {
-        self.count - self.number
+    pub fn in_flight(self) -> usize {
+        self.count - self.index
     }
 }
 
-/// What a program is run for.
+/// The purpose of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -237,15 +242,16 @@ pub enum Mode {
     Train,
     /// Forward and loss with running statistics.
     Evaluate,
-    /// Brings copies of the parameters up to date after they were set from outside.
-    Refresh,
+    /// Updates copies of the parameters after they were set from outside.
+    #[serde(rename = "refresh")]
+    RefreshCopies,
 }
 
 fn one() -> usize {
     1
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+#[allow(clippy::trivially_copy_pass_by_ref)] // The signature that serde requires.
 fn is_one(parts: &usize) -> bool {
     *parts == 1
 }
@@ -255,17 +261,18 @@ fn is_one(parts: &usize) -> bool {
 pub struct Program {
     /// The network's name.
     pub network: String,
-    /// What it is run for.
+    /// Its purpose.
     pub mode: Mode,
     /// Types.
     pub precision: Precision,
-    /// Samples per run; of several workers, those of one.
+    /// Samples per run of one worker.
     pub batch: usize,
-    /// Into how many parts the batch of all workers is cut, each with statistics of its own; 1: it is whole.
-    /// Sums over parts are made along a tree, see [`AddParts`](crate::ops::AddParts).
+    /// The number of parts of the batch of all workers, each with its own statistics; 1 if it is whole. Sums
+    /// over parts follow a tree, see [`TreeSum`](crate::ops::TreeSum).
     #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub parts: usize,
-    /// Which stage of a pipeline it is; `None`: all of the network.
+    #[serde(rename = "parts")]
+    pub batch_parts: usize,
+    /// The pipeline stage; `None` for the whole network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
     /// Names for reports.
@@ -274,7 +281,8 @@ pub struct Program {
     pub values: Vec<Value>,
     /// Kernel calls in order.
     pub steps: Vec<Step>,
-    /// The steps that run tile by tile, in order and disjoint; all others run once for the whole batch.
+    /// Disjoint ranges of steps that run tile by tile, in order; all other steps run once for the whole
+    /// batch.
     #[serde(default)]
     pub sections: Vec<Section>,
 }
@@ -313,29 +321,29 @@ impl Program {
         self.sections.iter().find(|section| section.steps().contains(&step))
     }
 
-    /// What a step is run with: its section, or where it has none, it alone in one tile.
+    /// The section of a step, or a section of that step alone.
     #[must_use]
-    pub fn pass_of(&self, step: usize) -> Section {
+    pub fn section_or_single(&self, step: usize) -> Section {
         self.section_of(step).copied().unwrap_or_else(|| Section::once(step, 1))
     }
 
-    /// The order in which a section's steps run: which of them, in which turn.
+    /// The execution order of a section: ranges of its steps, each with its turn.
     ///
     /// ```text
     /// tiles, micro-batches      (all, 0) (all, 1) (all, 2) …
-    /// a stage that is 2 ahead   (forward, 0) (forward, 1) (backward, 0) (forward, 2) (backward, 1) …
+    /// 2 in flight               (forward, 0) (forward, 1) (backward, 0) (forward, 2) (backward, 1) …
     /// ```
     ///
-    /// The second is the schedule of one forward, one backward (Narayanan et al., "PipeDream: generalized
-    /// pipeline parallelism for DNN training", 2019): as few micro-batches as keep all stages at work are
-    /// begun and not done.
+    /// The second is the one-forward-one-backward schedule (Narayanan et al., "PipeDream: generalized
+    /// pipeline parallelism for DNN training", 2019): the fewest micro-batches in flight that keep all stages
+    /// busy.
     #[must_use]
-    pub fn turns(&self, section: &Section) -> Vec<(std::ops::Range<usize>, usize)> {
-        let Some(turn) = self.turns_back(section) else {
+    pub fn schedule(&self, section: &Section) -> Vec<(std::ops::Range<usize>, usize)> {
+        let Some(turn) = self.backward_start(section) else {
             return (0..section.tiles).map(|turn| (section.steps(), turn)).collect();
         };
         let (forward, backward) = (section.first..turn, turn..section.steps().end);
-        let ahead = section.ahead.min(section.tiles);
+        let ahead = section.in_flight.min(section.tiles);
         let mut turns: Vec<_> = (0..ahead).map(|part| (forward.clone(), part)).collect();
         for part in 0..section.tiles {
             turns.push((backward.clone(), part));
@@ -346,14 +354,14 @@ impl Program {
         turns
     }
 
-    /// All steps in the order in which they run: ranges of them, each with its turn.
+    /// The execution order of all steps: ranges, each with its turn.
     #[must_use]
-    pub fn passes(&self) -> Vec<(std::ops::Range<usize>, usize)> {
+    pub fn execution_order(&self) -> Vec<(std::ops::Range<usize>, usize)> {
         let mut passes = Vec::new();
         let mut next = 0;
         for section in &self.sections {
             passes.push((next..section.first, 0));
-            passes.extend(self.turns(section));
+            passes.extend(self.schedule(section));
             next = section.steps().end;
         }
         passes.push((next..self.steps.len(), 0));
@@ -361,70 +369,70 @@ impl Program {
         passes
     }
 
-    /// Where the backward half of a section begins that is more than one micro-batch ahead.
-    fn turns_back(&self, section: &Section) -> Option<usize> {
+    /// The first step of the backward half of a section with several micro-batches in flight.
+    fn backward_start(&self, section: &Section) -> Option<usize> {
         let turns = |position: &usize| match self.steps.get(*position).map(|step| &step.kernel) {
-            Some(Kernel::Transfer(transfer)) => transfer.turns_back(),
+            Some(Kernel::StageTransfer(transfer)) => transfer.starts_backward(),
             _ => false,
         };
-        section.steps().find(turns).filter(|_| section.ahead > 1)
+        section.steps().find(turns).filter(|_| section.in_flight > 1)
     }
 
-    /// Of how many micro-batches there is a copy of each value at the same time: more than 1 where a section
-    /// that runs ahead writes the value in its forward half and uses it in its backward half.
+    /// Copies per value: the micro-batches in flight, if a value crosses from the forward to the backward
+    /// half of a section; otherwise 1.
     #[must_use]
-    pub fn copies(&self) -> Vec<usize> {
+    pub fn live_copies(&self) -> Vec<usize> {
         let mut copies = vec![1; self.values.len()];
         for section in &self.sections {
-            let Some(turn) = self.turns_back(section) else { continue };
+            let Some(turn) = self.backward_start(section) else { continue };
             let forward = self.steps[section.first..turn].iter();
             let written: std::collections::HashSet<ValueId> = forward
-                .filter(|step| !step.kernel.adds_up())
+                .filter(|step| !step.kernel.accumulates_tiles())
                 .flat_map(|step| step.outputs.iter().copied())
                 .filter(|&id| self.value(id).role == Role::Transient)
                 .collect();
             let backward = self.steps[turn..section.steps().end].iter();
             for id in backward.flat_map(Step::operands).filter(|id| written.contains(id)) {
-                copies[id.0] = section.ahead.min(section.tiles);
+                copies[id.0] = section.in_flight.min(section.tiles);
             }
         }
         copies
     }
 
-    /// Into how many tiles the batch is cut for a step; 1 where it runs once.
+    /// The number of tiles in which a step runs; 1 if it runs once.
     #[must_use]
     pub fn tiles(&self, step: usize) -> usize {
         self.section_of(step).map_or(1, |section| section.tiles)
     }
 
-    /// Whether a step in `tiles` tiles touches a value's rows tile by tile, rather than all of its bytes
-    /// every time.
+    /// Returns whether a step in `tiles` tiles accesses one tile of a value's rows at a time, rather than all
+    /// of its bytes.
     #[must_use]
-    pub fn is_cut(&self, id: ValueId, tiles: usize) -> bool {
+    pub fn is_tiled(&self, id: ValueId, tiles: usize) -> bool {
         let value = self.value(id);
-        // What lives within one tile has that tile's rows alone.
+        // Values that live within one tile have only that tile's rows.
         tiles > 1 && value.per_sample && value.shape.first() == Some(&self.batch)
     }
 
-    /// A value as a step in `tiles` tiles sees it: with the rows of one tile.
+    /// A value as seen by a step in `tiles` tiles: with the rows of one tile.
     #[must_use]
-    pub fn seen(&self, id: ValueId, tiles: usize) -> Value {
+    pub fn tile_view(&self, id: ValueId, tiles: usize) -> Value {
         let mut value = self.value(id).clone();
-        if self.is_cut(id, tiles) {
+        if self.is_tiled(id, tiles) {
             value.shape[0] /= tiles;
         }
         value
     }
 
-    /// The operands of the step at `position`, as it sees them.
+    /// The operands of the step at `position`, with the rows of one tile.
     #[must_use]
     pub fn operands(&self, position: usize) -> Vec<Value> {
         let tiles = self.tiles(position);
-        self.steps[position].operands().map(|id| self.seen(id, tiles)).collect()
+        self.steps[position].operands().map(|id| self.tile_view(id, tiles)).collect()
     }
 
-    /// Puts `steps` in the place of the program's; `inserted(i)` new ones follow the old step `i`. Sections
-    /// keep their steps: what is inserted behind one of them must be inserted behind its last.
+    /// Replaces the steps; `inserted(i)` new steps follow the old step `i`. Sections keep their steps, so
+    /// insertions after a section must follow its last step.
     pub(crate) fn replace_steps(&mut self, steps: Vec<Step>, inserted: impl Fn(usize) -> usize) {
         let mut shift = 0;
         let mut sections = self.sections.iter_mut().peekable();
@@ -449,13 +457,13 @@ impl Program {
         step.layers.iter().map(|&layer| self.layers[layer].kind.as_str()).collect::<Vec<_>>().join("+")
     }
 
-    /// The value with a role, where exactly one is expected.
+    /// The first value with a role, for roles of at most one value.
     #[must_use]
     pub fn find_role(&self, role: Role) -> Option<ValueId> {
         self.values.iter().position(|value| value.role == role).map(ValueId)
     }
 
-    /// The value of a name.
+    /// The value with a name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<ValueId> {
         self.values.iter().position(|value| value.name == name).map(ValueId)
@@ -478,7 +486,7 @@ impl Program {
         self.tiles(position) as u64 * self.steps[position].kernel.flops(&operands)
     }
 
-    /// Drops values that no step touches and that hold nothing between iterations.
+    /// Drops transient values that no step uses.
     pub fn drop_unused_values(&mut self) {
         let mut used: Vec<bool> = self.values.iter().map(|value| value.role != Role::Transient).collect();
         for id in self.steps.iter().flat_map(Step::operands) {
@@ -487,7 +495,7 @@ impl Program {
         self.retain_values(&used);
     }
 
-    /// Keeps the values that are `used`, among them all that a step touches.
+    /// Keeps only the values that are `used`, which must include all that steps use.
     pub(crate) fn retain_values(&mut self, used: &[bool]) {
         let mut renumbered = Vec::with_capacity(used.len());
         let mut next = 0;
@@ -498,9 +506,9 @@ impl Program {
         let mut keep = used.iter();
         self.values.retain(|_| keep.next().copied().unwrap_or(true));
         for value in &mut self.values {
-            // A value whose origin is dropped has none.
-            let origin = value.origin.filter(|origin| used[origin.of().0]);
-            value.origin = origin.map(|origin| origin.with(renumbered[origin.of().0]));
+            // If the source is dropped, the value loses its origin.
+            let origin = value.origin.filter(|origin| used[origin.source().0]);
+            value.origin = origin.map(|origin| origin.with_source(renumbered[origin.source().0]));
         }
         for step in &mut self.steps {
             for id in step.inputs.iter_mut().chain(&mut step.updates).chain(&mut step.outputs) {
@@ -509,7 +517,7 @@ impl Program {
         }
     }
 
-    /// One step a line: phase, kernel, layer, operands with shapes and types.
+    /// The program as text, one step per line: phase, kernel, layer, operands with shapes and types.
     #[must_use]
     pub fn dump(&self) -> String {
         let mut text =
@@ -528,7 +536,7 @@ impl Program {
             if let Some(section) = self.section_of(position).filter(|section| section.first == position) {
                 let last = section.steps().end - 1;
                 let parts = if section.micro_batches { "micro-batches" } else { "tiles" };
-                let order = if section.from_last { ", the last first" } else { "" };
+                let order = if section.reversed { ", the last first" } else { "" };
                 let _ =
                     writeln!(text, "     steps {position} to {last} in {} {parts}{order}:", section.tiles);
             }

@@ -6,11 +6,11 @@ use crate::ops::{KernelSpec, Tiling};
 use std::collections::HashSet;
 
 impl Program {
-    /// Checks that values are written before they are read, and once; that kernels can take their operands;
-    /// and origins and sections.
+    /// Checks that values are written once and before they are read, that kernels accept their operands, and
+    /// origins and sections.
     ///
     /// # Errors
-    /// The first thing that does not hold, with the pass, the step and the layer.
+    /// The first violation, with the pass, the step and the layer.
     pub fn verify(&self, pass: &'static str) -> Result<(), EngineError> {
         let mut names = HashSet::new();
         if let Some(twice) = self.values.iter().find(|value| !names.insert(&value.name)) {
@@ -19,12 +19,12 @@ impl Program {
                 twice.name
             )));
         }
-        let mut made: HashSet<ValueId> = (0..self.values.len())
+        let mut written: HashSet<ValueId> = (0..self.values.len())
             .map(ValueId)
             .filter(|&id| self.value(id).role != Role::Transient)
             .collect();
         for (position, step) in self.steps.iter().enumerate() {
-            let invalid = |problem: String| EngineError::Invalid {
+            let invalid = |problem: String| EngineError::InvalidProgram {
                 pass,
                 step: position,
                 kernel: step.kernel.name().to_owned(),
@@ -38,7 +38,7 @@ impl Program {
                 problem,
             };
             if step.layers.is_empty() || step.layers.iter().any(|&layer| layer >= self.layers.len()) {
-                return Err(invalid("it belongs to no layer".to_owned()));
+                return Err(invalid("no layer".to_owned()));
             }
             let mut seen = HashSet::new();
             for id in step.operands() {
@@ -50,16 +50,16 @@ impl Program {
                 }
             }
             for &id in step.inputs.iter().chain(&step.updates) {
-                if !made.contains(&id) {
-                    return Err(invalid(format!("`{}` is read before it is made", self.value(id).name)));
+                if !written.contains(&id) {
+                    return Err(invalid(format!("`{}` is read before it is written", self.value(id).name)));
                 }
             }
             for &id in &step.outputs {
                 if self.value(id).role.is_external() {
-                    return Err(invalid(format!("it writes the input `{}`", self.value(id).name)));
+                    return Err(invalid(format!("writes the input `{}`", self.value(id).name)));
                 }
-                if !made.insert(id) && self.value(id).role == Role::Transient {
-                    return Err(invalid(format!("`{}` is made a second time", self.value(id).name)));
+                if !written.insert(id) && self.value(id).role == Role::Transient {
+                    return Err(invalid(format!("`{}` is written twice", self.value(id).name)));
                 }
             }
             let operands = self.operands(position);
@@ -73,16 +73,16 @@ impl Program {
     }
 
     /// Checks that sections are in order and disjoint, divide the batch equally, and hold only steps that can
-    /// run tile by tile: none needs the whole batch (or, in micro-batches, more than one), and none reads a
-    /// sum that the section has not completed. Values of a micro-batch are read in their section only.
+    /// run tile by tile: none needs the whole batch (in micro-batches: more than one), and none reads a sum
+    /// before the section completes it. Values of a micro-batch are read only in their section.
     fn verify_sections(&self, pass: &'static str) -> Result<(), EngineError> {
         let mut end = 0;
         for section in &self.sections {
             let misplaced = section.first < end || section.steps().end > self.steps.len();
             end = section.steps().end;
-            // Micro-batches run in order, as separate batches would.
-            let turned = section.micro_batches && section.from_last;
-            if misplaced || turned || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
+            // Micro-batches run in order, like separate batches.
+            let reversed = section.micro_batches && section.reversed;
+            if misplaced || reversed || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
                 return Err(EngineError::Placement(format!(
                     "after pass `{pass}`, {section:?} does not fit {} steps on batches of {}",
                     self.steps.len(),
@@ -95,16 +95,16 @@ impl Program {
                 let tiling = step.kernel.tiling();
                 let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
                 let problem = match (tiling, early) {
-                    (Tiling::Whole, _) if !section.micro_batches => {
-                        Some("it needs the whole batch, it stands in a section".to_owned())
+                    (Tiling::WholeBatch, _) if !section.micro_batches => {
+                        Some("needs the whole batch, but is in a tiled section".to_owned())
                     }
                     (_, Some(&id)) => {
-                        Some(format!("it reads `{}` before all tiles were added to it", self.value(id).name))
+                        Some(format!("reads `{}` before all tiles were added to it", self.value(id).name))
                     }
                     _ => None,
                 };
                 if let Some(problem) = problem {
-                    return Err(EngineError::Invalid {
+                    return Err(EngineError::InvalidProgram {
                         pass,
                         step: position,
                         kernel: step.kernel.name().to_owned(),
@@ -112,8 +112,11 @@ impl Program {
                         problem,
                     });
                 }
-                let adds_up =
-                    if section.micro_batches { step.kernel.adds_up() } else { tiling == Tiling::Continues };
+                let adds_up = if section.micro_batches {
+                    step.kernel.accumulates_tiles()
+                } else {
+                    tiling == Tiling::Accumulates
+                };
                 if adds_up {
                     unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
                 }
@@ -125,34 +128,33 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that no step outside of a section in micro-batches reads a value of one micro-batch.
+    /// Checks that no step outside of a micro-batched section reads a value of one micro-batch.
     fn verify_micro_batches(&self, pass: &'static str, section: &Section) -> Result<(), EngineError> {
         let inside = self.steps[section.steps()].iter();
-        let of_one: HashSet<ValueId> = inside
-            .filter(|step| !step.kernel.adds_up())
+        let per_micro_batch: HashSet<ValueId> = inside
+            .filter(|step| !step.kernel.accumulates_tiles())
             .flat_map(|step| step.outputs.iter().copied())
             .filter(|&id| self.value(id).role == Role::Transient)
             .collect();
         let outside =
             self.steps.iter().enumerate().filter(|(position, _)| !section.steps().contains(position));
         for (position, step) in outside {
-            if let Some(&id) = step.inputs.iter().chain(&step.updates).find(|id| of_one.contains(*id)) {
-                return Err(EngineError::Invalid {
+            if let Some(&id) =
+                step.inputs.iter().chain(&step.updates).find(|id| per_micro_batch.contains(*id))
+            {
+                return Err(EngineError::InvalidProgram {
                     pass,
                     step: position,
                     kernel: step.kernel.name().to_owned(),
                     layer: self.layer_name(step),
-                    problem: format!(
-                        "it reads `{}`, of which there is one for each micro-batch",
-                        self.value(id).name
-                    ),
+                    problem: format!("reads `{}`, which exists once per micro-batch", self.value(id).name),
                 });
             }
         }
         Ok(())
     }
 
-    /// Checks that what values were derived from exists, has their shape, and has no more than one gradient,
+    /// Checks that the sources of values exist and have their shape, and that each has at most one gradient,
     /// one copy and one of each optimiser state.
     fn verify_origins(&self, pass: &'static str) -> Result<(), EngineError> {
         let mut seen = HashSet::new();
@@ -161,27 +163,29 @@ impl Program {
             let invalid = |problem: String| {
                 EngineError::Placement(format!("after pass `{pass}`, `{}` is {problem}", value.name))
             };
-            let of = origin.of();
-            if of.0 >= self.values.len() || of.0 == position {
+            let source = origin.source();
+            if source.0 >= self.values.len() || source.0 == position {
                 return Err(invalid(format!(
-                    "a {} of value {}, which is itself or nothing",
+                    "a {} of value {}, which does not exist or is the value itself",
                     origin.label(),
-                    of.0
+                    source.0
                 )));
             }
-            let of = self.value(of);
-            // A value that lives within a tile has fewer rows than one that outlives it.
+            let source = self.value(source);
+            // A value that lives within a tile has fewer rows than its source.
             let rows = usize::from(value.per_sample);
-            if value.per_sample != of.per_sample || value.shape.get(rows..) != of.shape.get(rows..) {
+            if value.per_sample != source.per_sample || value.shape.get(rows..) != source.shape.get(rows..) {
                 return Err(invalid(format!(
-                    "derived from `{}`, but {:?} where that is {:?}",
-                    of.name, value.shape, of.shape
+                    "derived from `{}`, but their shapes are {:?} and {:?}",
+                    source.name, value.shape, source.shape
                 )));
             }
-            let is_unique =
-                matches!(origin, Origin::Gradient(_) | Origin::Copy(_) | Origin::OptimiserState { .. });
+            let is_unique = matches!(
+                origin,
+                Origin::Gradient(_) | Origin::ComputeCopy(_) | Origin::OptimiserState { .. }
+            );
             if is_unique && !seen.insert(origin) {
-                return Err(invalid(format!("a second {} of `{}`", origin.label(), of.name)));
+                return Err(invalid(format!("a second {} of `{}`", origin.label(), source.name)));
             }
         }
         Ok(())

@@ -1,21 +1,21 @@
-//! Optimisers that give each weight a rate of its own.
+//! Optimisers with adaptive learning rates.
 
 use super::loss_scale::read;
-use super::sgd::refresh;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::sgd::write_copy;
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{Adaptive, AdaptiveUpdate};
 
-/// Moves a mean towards a new value, of which its old one keeps a share; returns it.
+/// Updates a running mean with decay `share`; returns it.
 fn blend(state: &mut Tensor<'_>, position: usize, share: f64, new: f64) -> f64 {
     let mixed = share * state.get(position) + (1.0 - share) * new;
     state.set(position, mixed);
     mixed
 }
 
-impl Reference for AdaptiveUpdate {
+impl ReferenceKernel for AdaptiveUpdate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [gradient, hyper, rest @ ..] = operands else { return Err(unexpected_operands()) };
-        let Some((scale, [parameter, rest @ ..])) = rest.split_at_mut_checked(usize::from(self.scaled))
+        let [gradient, scalars, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let Some((scale, [parameter, rest @ ..])) = rest.split_at_mut_checked(usize::from(self.loss_scaled))
         else {
             return Err(unexpected_operands());
         };
@@ -24,11 +24,11 @@ impl Reference for AdaptiveUpdate {
         };
         let scale = scale.first().map(read);
         if scale.is_some_and(|scale| scale.overflow) {
-            refresh(parameter, copy.first_mut());
+            write_copy(parameter, copy.first_mut());
             return Ok(());
         }
         let (scale, skipped) = scale.map_or((1.0, 0.0), |scale| (scale.scale, scale.skipped));
-        let (rate, iteration) = (self.rate * hyper.get(0), hyper.get(1) - skipped);
+        let (rate, iteration) = (self.rate_factor * scalars.get(0), scalars.get(1) - skipped);
         for position in 0..parameter.len() {
             let mut value = parameter.get(position);
             let mut g = gradient.get(position) / scale;
@@ -60,7 +60,7 @@ impl Reference for AdaptiveUpdate {
             }
             parameter.set(position, value);
             for copy in &mut *copy {
-                // From the parameter as it is stored: a refresh must give the same bits.
+                // From the stored parameter, so that a refresh gives the same bits.
                 copy.set(position, parameter.get(position));
             }
         }

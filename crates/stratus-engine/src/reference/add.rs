@@ -1,10 +1,10 @@
 //! The sum of two values.
 
-use super::relu::rectify;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::relu::apply_relu;
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::AddForward;
 
-impl Reference for AddForward {
+impl ReferenceKernel for AddForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (a, b, y) = match operands {
             [a, b, y] => (&*a, &*b, y),
@@ -13,7 +13,7 @@ impl Reference for AddForward {
         };
         y.fill_with(|position| {
             let sum = a.get(position) + b.get(position);
-            if self.relu { rectify(sum) } else { sum }
+            if self.relu { apply_relu(sum) } else { sum }
         });
         Ok(())
     }

@@ -1,21 +1,20 @@
-//! Average-pooling, over windows and to a given size.
+//! Average pooling, over windows and to a fixed size.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::Value;
-use crate::ops::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
+use crate::ops::{AvgPoolBackward, AvgPoolForward, AvgPooling, PoolRange};
 
-/// What each output averages: vertical and horizontal stretches.
-fn stretches(averages: &Averages, input: [usize; 4], output: [usize; 4]) -> [Vec<Stretch>; 2] {
-    [0, 1].map(|axis| {
-        (0..output[2 + axis]).map(|index| averages.stretch(axis, index, input[2 + axis])).collect()
-    })
+/// The vertical and horizontal ranges of all outputs.
+fn ranges(pooling: &AvgPooling, input: [usize; 4], output: [usize; 4]) -> [Vec<PoolRange>; 2] {
+    [0, 1]
+        .map(|axis| (0..output[2 + axis]).map(|index| pooling.range(axis, index, input[2 + axis])).collect())
 }
 
-impl Reference for AvgPoolForward {
+impl ReferenceKernel for AvgPoolForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         let (input, output) = (x.image(), y.image());
-        let [rows, columns] = stretches(&self.averages, input, output);
+        let [rows, columns] = ranges(&self.pooling, input, output);
         let mut position = 0;
         for plane in 0..input[0] * input[1] {
             for vertical in &rows {
@@ -35,7 +34,7 @@ impl Reference for AvgPoolForward {
     }
 }
 
-impl Reference for AvgPoolBackward {
+impl ReferenceKernel for AvgPoolBackward {
     /// One plane of `dx`.
     fn scratch(&self, operands: &[&Value]) -> usize {
         operands[1].shape[2..].iter().product()
@@ -44,7 +43,7 @@ impl Reference for AvgPoolBackward {
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, dx] = operands else { return Err(unexpected_operands()) };
         let (input, output) = (dx.image(), dy.image());
-        let [rows, columns] = stretches(&self.averages, input, output);
+        let [rows, columns] = ranges(&self.pooling, input, output);
         let mut position = 0;
         for plane in 0..input[0] * input[1] {
             scratch.fill(0.0);

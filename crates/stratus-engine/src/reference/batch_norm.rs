@@ -1,11 +1,11 @@
-//! Batch normalisation, alone or with the rectifier and the pooling fused to it.
+//! Batch normalisation, alone or fused with ReLU and pooling.
 
-use super::max_pool2d::{gather, larger, window};
-use super::relu::rectify;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::max_pool2d::{gather, max_so_far, window};
+use super::relu::apply_relu;
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, Parts,
+    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool,
 };
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -18,8 +18,8 @@ pub(super) struct Affine {
 }
 
 impl Affine {
-    /// As stored, so that the backward pass cuts off what the forward pass did.
-    pub(super) fn of(
+    /// Normalisation with the stored statistics, so that the backward pass masks like the forward pass.
+    pub(super) fn from_statistics(
         c: usize,
         weight: &Tensor<'_>,
         bias: &Tensor<'_>,
@@ -34,8 +34,8 @@ impl Affine {
         }
     }
 
-    /// By the running statistics.
-    pub(super) fn running(
+    /// Normalisation with the running statistics.
+    pub(super) fn from_running(
         c: usize,
         weight: &Tensor<'_>,
         bias: &Tensor<'_>,
@@ -44,7 +44,7 @@ impl Affine {
         epsilon: f32,
     ) -> Self {
         let inverse_deviation = 1.0 / (running_var.get(c) + f64::from(epsilon)).sqrt();
-        Self { inverse_deviation, ..Self::of(c, weight, bias, running_mean, running_var) }
+        Self { inverse_deviation, ..Self::from_statistics(c, weight, bias, running_mean, running_var) }
     }
 
     fn normalised(&self, x: f64) -> f64 {
@@ -66,18 +66,18 @@ pub(super) fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize
     })
 }
 
-/// Writes one channel of `y` (and `index`): normalised, rectified where `relu`, pooled where `pool`; as the
-/// channel of a larger map where it is a part of one.
+/// Writes one channel of `y` (and `index`): normalised, with ReLU if `relu`, pooled if `pool`; within a
+/// larger map if it is a channel slice.
 pub(super) fn write_channel(
     affine: &Affine,
     relu: bool,
-    (pool, parts): (Option<FusedPool>, Parts),
+    (pool, parts): (Option<FusedPool>, ChannelOffsets),
     c: usize,
     x: &Tensor<'_>,
     y: &mut Tensor<'_>,
     mut index: Option<&mut Tensor<'_>>,
 ) -> Result<(), String> {
-    let finish = |value| if relu { rectify(value) } else { value };
+    let finish = |value| if relu { apply_relu(value) } else { value };
     let Some(pool) = pool else {
         let to = channel(y.image(), parts.y.unwrap_or(0) + c);
         for (position, to) in channel(x.image(), parts.x.unwrap_or(0) + c).zip(to) {
@@ -96,20 +96,23 @@ pub(super) fn write_channel(
             let row = (h * stride[0] + kh).checked_sub(padding[0]).filter(|&row| row < height);
             let column = (w * stride[1] + kw).checked_sub(padding[1]).filter(|&column| column < width);
             let (Some(row), Some(column)) = (row, column) else { continue };
-            best = larger(best, position, affine.apply(x.get((plane * height + row) * width + column)));
+            best = max_so_far(best, position, affine.apply(x.get((plane * height + row) * width + column)));
         }
-        let (position, value) = best.ok_or("its pooling window is empty")?;
+        let (position, value) = best.ok_or("empty pooling window")?;
         y.set(output, finish(value));
         if let Some(index) = &mut index {
-            index.set(output, if relu && value <= 0.0 { f64::from(FusedPool::CUT) } else { position as f64 });
+            index.set(
+                output,
+                if relu && value <= 0.0 { f64::from(FusedPool::RELU_MASKED) } else { position as f64 },
+            );
         }
     }
     Ok(())
 }
 
-/// Writes one channel's running mean and variance, mean and inverse deviation, from its average, the sum of
-/// squared deviations and the count.
-pub(super) fn settle(
+/// Writes one channel's running statistics, mean and inverse deviation from its mean, its sum of squared
+/// deviations and the count.
+pub(super) fn finish_statistics(
     norm: &BatchNorm2d,
     c: usize,
     [average, squares, total]: [f64; 3],
@@ -124,32 +127,32 @@ pub(super) fn settle(
     }
 }
 
-impl Reference for BatchNormStatistics {
+impl ReferenceKernel for BatchNormStatistics {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [x, running_mean, running_var, mean, inverse_deviation, moments] = operands else {
             return Err(unexpected_operands());
         };
         let shape = x.image();
-        let (channels, first) = (self.norm.channels, self.part.unwrap_or(0));
+        let (channels, first) = (self.norm.channels, self.offset.unwrap_or(0));
         let count = (shape[0] * shape[2] * shape[3]) as f64;
         for c in 0..channels {
-            let own = || channel(shape, first + c).map(|position| x.get(position));
-            let mut average = own().sum::<f64>() / count;
-            let mut squares: f64 = own().map(|x| (x - average).powi(2)).sum();
+            let values = || channel(shape, first + c).map(|position| x.get(position));
+            let mut average = values().sum::<f64>() / count;
+            let mut squares: f64 = values().map(|x| (x - average).powi(2)).sum();
             let mut total = count;
             if !tile.is_first() {
-                let before = tile.index as f64 * count;
+                let before = tile.run_index as f64 * count;
                 total += before;
-                let apart = average - moments.get(c);
-                average = moments.get(c) + apart * count / total;
-                squares += moments.get(channels + c) + apart * apart * before * count / total;
+                let delta = average - moments.get(c);
+                average = moments.get(c) + delta * count / total;
+                squares += moments.get(channels + c) + delta * delta * before * count / total;
             }
             moments.set(c, average);
             moments.set(channels + c, squares);
             if !tile.is_last() {
                 continue;
             }
-            settle(
+            finish_statistics(
                 &self.norm,
                 c,
                 [average, squares, total],
@@ -160,54 +163,55 @@ impl Reference for BatchNormStatistics {
     }
 }
 
-impl Reference for BatchNormApply {
+impl ReferenceKernel for BatchNormApply {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (operands, index) = operands.split_at_mut(operands.len().min(6));
         let [x, weight, bias, mean, inverse_deviation, y] = operands else {
             return Err(unexpected_operands());
         };
         for c in 0..self.norm.channels {
-            let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            write_channel(&affine, self.relu, (self.pool, self.parts), c, x, y, index.first_mut())?;
+            let affine = Affine::from_statistics(c, weight, bias, mean, inverse_deviation);
+            write_channel(&affine, self.relu, (self.pool, self.offsets), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
 }
 
-impl Reference for BatchNormInference {
+impl ReferenceKernel for BatchNormInference {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (operands, index) = operands.split_at_mut(operands.len().min(6));
         let [x, weight, bias, running_mean, running_var, y] = operands else {
             return Err(unexpected_operands());
         };
         for c in 0..self.norm.channels {
-            let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            write_channel(&affine, self.relu, (self.pool, self.parts), c, x, y, index.first_mut())?;
+            let affine = Affine::from_running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
+            write_channel(&affine, self.relu, (self.pool, self.offsets), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
 }
 
-impl Reference for BatchNormInferenceBackward {
+impl ReferenceKernel for BatchNormInferenceBackward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let Some((dx, inputs)) = operands.split_last_mut() else { return Err(unexpected_operands()) };
         let [x, dy, weight, bias, running_mean, running_var, index @ ..] = inputs else {
             return Err(unexpected_operands());
         };
-        let (shape, first) = (x.image(), self.parts.x.unwrap_or(0));
+        let (shape, first) = (x.image(), self.offsets.x.unwrap_or(0));
         for c in 0..self.norm.channels {
-            let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
+            let affine = Affine::from_running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
+            let output_gradient =
+                NormOutputGradient::new(&affine, (self.relu, self.pool, self.offsets), [x, dy], index);
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, first + c) {
-                dx.set(position, scale * behind.gradient(position));
+                dx.set(position, scale * output_gradient.gradient(position));
             }
         }
         Ok(())
     }
 }
 
-impl Reference for BatchNormGradients {
+impl ReferenceKernel for BatchNormGradients {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let Some(inputs) = operands.len().checked_sub(3) else { return Err(unexpected_operands()) };
         let (inputs, outputs) = operands.split_at_mut(inputs);
@@ -216,15 +220,16 @@ impl Reference for BatchNormGradients {
         else {
             return Err(unexpected_operands());
         };
-        let (shape, first) = (x.image(), self.parts.x.unwrap_or(0));
+        let (shape, first) = (x.image(), self.offsets.x.unwrap_or(0));
         let channels = self.norm.channels;
         for c in 0..channels {
-            let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
+            let affine = Affine::from_statistics(c, weight, bias, mean, inverse_deviation);
+            let output_gradient =
+                NormOutputGradient::new(&affine, (self.relu, self.pool, self.offsets), [x, dy], index);
             let (mut sum, mut weighted) =
                 if tile.is_first() { (0.0, 0.0) } else { (sums.get(c), sums.get(channels + c)) };
             for position in channel(shape, first + c) {
-                let gradient = behind.gradient(position);
+                let gradient = output_gradient.gradient(position);
                 sum += gradient;
                 weighted += gradient * (x.get(position) - affine.mean);
             }
@@ -239,25 +244,27 @@ impl Reference for BatchNormGradients {
     }
 }
 
-impl Reference for BatchNormBackwardData {
+impl ReferenceKernel for BatchNormBackwardData {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let Some((dx, inputs)) = operands.split_last_mut() else { return Err(unexpected_operands()) };
         let [x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index @ ..] = inputs else {
             return Err(unexpected_operands());
         };
-        let (shape, first) = (x.image(), self.parts.x.unwrap_or(0));
-        // The means are over the whole batch.
+        let (shape, first) = (x.image(), self.offsets.x.unwrap_or(0));
+        // Means are over the whole batch.
         let count = (shape[0] * shape[2] * shape[3] * tile.count) as f64;
         for c in 0..self.norm.channels {
-            let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
-            // The gradient without its mean and without its part along the normalised map: neither can change
-            // the output.
+            let affine = Affine::from_statistics(c, weight, bias, mean, inverse_deviation);
+            let output_gradient =
+                NormOutputGradient::new(&affine, (self.relu, self.pool, self.offsets), [x, dy], index);
+            // The gradient without its mean and its projection on the normalised map, which cannot change the
+            // output.
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, first + c) {
                 let normalised = affine.normalised(x.get(position));
-                let rest =
-                    behind.gradient(position) - dbias.get(c) / count - normalised * dweight.get(c) / count;
+                let rest = output_gradient.gradient(position)
+                    - dbias.get(c) / count
+                    - normalised * dweight.get(c) / count;
                 dx.set(position, scale * rest);
             }
         }
@@ -265,38 +272,38 @@ impl Reference for BatchNormBackwardData {
     }
 }
 
-/// What comes behind a normalised map in one channel: rectifier, pooling, and the gradient of their result.
-struct Behind<'a> {
+/// The gradient of a normalised map in one channel, through its ReLU and pooling.
+struct NormOutputGradient<'a> {
     affine: &'a Affine,
     relu: bool,
     pool: Option<FusedPool>,
-    parts: Parts,
+    parts: ChannelOffsets,
     x: &'a Tensor<'a>,
     dy: &'a Tensor<'a>,
     index: Option<&'a Tensor<'a>>,
 }
 
-impl<'a> Behind<'a> {
+impl<'a> NormOutputGradient<'a> {
     fn new(
         affine: &'a Affine,
-        (relu, pool, parts): (bool, Option<FusedPool>, Parts),
+        (relu, pool, parts): (bool, Option<FusedPool>, ChannelOffsets),
         [x, dy]: [&'a Tensor<'a>; 2],
         index: &'a [Tensor<'a>],
     ) -> Self {
         Self { affine, relu, pool, parts, x, dy, index: index.first() }
     }
 
-    /// The gradient of the normalised map, at a position of x.
+    /// The gradient of the normalised map at a position of `x`.
     fn gradient(&self, position: usize) -> f64 {
         match (self.pool, self.index) {
             (Some(pool), Some(index)) => gather(&pool.pool(), self.x.image(), self.dy, index, position),
             _ if self.relu && self.affine.apply(self.x.get(position)) <= 0.0 => 0.0,
-            _ => self.dy.get(self.in_whole(position)),
+            _ => self.dy.get(self.position_in_dy(position)),
         }
     }
 
-    /// The position in `dy` of a position of `x`: either may be a part of a larger map.
-    fn in_whole(&self, position: usize) -> usize {
+    /// The position in `dy` of a position of `x`, either of which may be a slice of a larger map.
+    fn position_in_dy(&self, position: usize) -> usize {
         let ([_, of_x, height, width], [_, of_dy, ..]) = (self.x.image(), self.dy.image());
         let [x, dy] = [self.parts.x, self.parts.y].map(|first| first.unwrap_or(0));
         let (pixel, plane) = (position % (height * width), position / (height * width));

@@ -1,9 +1,9 @@
 //! A bias for each channel.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{AddBias, BiasGradient};
 
-impl Reference for AddBias {
+impl ReferenceKernel for AddBias {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [bias, y] = operands else { return Err(unexpected_operands()) };
         let [_, channels, height, width] = y.image();
@@ -15,7 +15,7 @@ impl Reference for AddBias {
     }
 }
 
-impl Reference for BiasGradient {
+impl ReferenceKernel for BiasGradient {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, dbias] = operands else { return Err(unexpected_operands()) };
         let [batch, channels, height, width] = dy.image();

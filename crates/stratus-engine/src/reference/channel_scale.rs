@@ -1,9 +1,9 @@
 //! A factor for each channel of a sample.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{ChannelScale, ChannelScaleGradient};
 
-impl Reference for ChannelScale {
+impl ReferenceKernel for ChannelScale {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, factors, y] = operands else { return Err(unexpected_operands()) };
         let [.., height, width] = x.image();
@@ -12,7 +12,7 @@ impl Reference for ChannelScale {
     }
 }
 
-impl Reference for ChannelScaleGradient {
+impl ReferenceKernel for ChannelScaleGradient {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, dy, gradient] = operands else { return Err(unexpected_operands()) };
         let [.., height, width] = x.image();

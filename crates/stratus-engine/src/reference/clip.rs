@@ -1,10 +1,10 @@
 //! Gradient clipping by the global norm.
 
 use super::loss_scale::read;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{ClipFactor, ClipGradient, SumOfSquares};
 
-impl Reference for SumOfSquares {
+impl ReferenceKernel for SumOfSquares {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [gradient, norm] = operands else { return Err(unexpected_operands()) };
         let squares: f64 = (0..gradient.len()).map(|position| gradient.get(position).powi(2)).sum();
@@ -14,7 +14,7 @@ impl Reference for SumOfSquares {
     }
 }
 
-impl Reference for ClipFactor {
+impl ReferenceKernel for ClipFactor {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (scale, norm) = match operands {
             [norm] => (1.0, norm),
@@ -26,7 +26,7 @@ impl Reference for ClipFactor {
     }
 }
 
-impl Reference for ClipGradient {
+impl ReferenceKernel for ClipGradient {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [norm, gradient] = operands else { return Err(unexpected_operands()) };
         let factor = norm.get(1);

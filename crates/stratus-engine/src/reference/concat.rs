@@ -1,10 +1,10 @@
-//! Feature maps one behind the other: in row-major order a sample's channels are one stretch of numbers.
+//! Concatenation of feature maps: in row-major order the channels of a sample are contiguous.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{ConcatBackward, ConcatForward};
 
-/// Copies `count` channels of every sample of `from`, beginning at channel `first`, to those of `to`
-/// beginning at channel `at`.
+/// Copies `count` channels of every sample, starting at channel `first` of `from`, to `to` starting at
+/// channel `at`.
 fn copy(from: &Tensor<'_>, first: usize, to: &mut Tensor<'_>, at: usize, count: usize) {
     let ([batch, from_channels, height, width], [_, to_channels, ..]) = (from.image(), to.image());
     let pixels = height * width;
@@ -16,7 +16,7 @@ fn copy(from: &Tensor<'_>, first: usize, to: &mut Tensor<'_>, at: usize, count: 
     }
 }
 
-impl Reference for ConcatForward {
+impl ReferenceKernel for ConcatForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [inputs @ .., y] = operands else { return Err(unexpected_operands()) };
         let mut at = 0;
@@ -29,7 +29,7 @@ impl Reference for ConcatForward {
     }
 }
 
-impl Reference for ConcatBackward {
+impl ReferenceKernel for ConcatBackward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, dx] = operands else { return Err(unexpected_operands()) };
         let [_, channels, ..] = dx.image();

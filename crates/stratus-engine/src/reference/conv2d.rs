@@ -1,13 +1,14 @@
-//! Convolution. All three kernels visit the same rows of (weight, x, y) and differ in what they add to what.
+//! Convolution. All three kernels visit the same rows of (weight, x, y) and differ in the operand that they
+//! accumulate.
 
-use super::relu::rectify;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::relu::apply_relu;
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::Value;
 use crate::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// One weight and a row of outputs it contributes to: `y[y + j]` and `x[x + j * stride]` for `j` in
+/// One weight and the row of outputs that it contributes to: `y[y + j]` and `x[x + j * stride]` for `j` in
 /// `0..length`.
 struct Row {
     /// Position in the weight `[O, C/G, KH, KW]`.
@@ -18,7 +19,7 @@ struct Row {
     y: usize,
     /// Outputs in the row.
     length: usize,
-    /// From one input to the next.
+    /// The distance between inputs.
     stride: usize,
 }
 
@@ -56,21 +57,21 @@ fn for_each_row(conv: &Conv2d, x: [usize; 4], y: [usize; 4], mut visit: impl FnM
     }
 }
 
-/// The input position that output `out` reads with tap `tap`; only for those that are inside.
+/// The input position of tap `tap` for output `out`, which must be inside the input.
 fn input_position(conv: &Conv2d, axis: usize, tap: usize, out: usize) -> usize {
     out * conv.stride[axis] + tap * conv.dilation[axis] - conv.padding_before[axis]
 }
 
-/// The outputs whose tap falls on the input rather than on the padding.
+/// The outputs whose tap is on the input rather than on the padding.
 fn inside(conv: &Conv2d, axis: usize, tap: usize, size: usize, outputs: usize) -> Range<usize> {
     let (offset, padding, stride) = (tap * conv.dilation[axis], conv.padding_before[axis], conv.stride[axis]);
     let first = padding.saturating_sub(offset).div_ceil(stride);
-    // The largest `out` with `out * stride + offset - padding < size`, and one more.
+    // One more than the largest `out` with `out * stride + offset - padding < size`.
     let end = (size + padding).saturating_sub(offset).div_ceil(stride).min(outputs);
     first.min(end)..end
 }
 
-/// Elements of one sample of a value, and of the weight: what is widened at a time.
+/// Scratch elements: the weight and one sample of `x` and `y`, which are widened together.
 fn scratch(conv: &Conv2d, x: &Value, y: &Value) -> usize {
     let sample = |value: &Value| value.shape[1..].iter().product::<usize>();
     conv.weight_shape().iter().product::<usize>() + sample(x) + sample(y)
@@ -87,7 +88,7 @@ fn split<'a>(
     (weight, x, y)
 }
 
-impl Reference for Conv2dForward {
+impl ReferenceKernel for Conv2dForward {
     fn scratch(&self, operands: &[&Value]) -> usize {
         scratch(&self.conv, operands[0], operands[operands.len() - 1])
     }
@@ -115,7 +116,7 @@ impl Reference for Conv2dForward {
                 }
             });
             if self.relu {
-                outputs.iter_mut().for_each(|y| *y = rectify(*y));
+                outputs.iter_mut().for_each(|y| *y = apply_relu(*y));
             }
             y.write(n * outputs.len(), outputs);
         }
@@ -123,7 +124,7 @@ impl Reference for Conv2dForward {
     }
 }
 
-impl Reference for Conv2dBackwardData {
+impl ReferenceKernel for Conv2dBackwardData {
     fn scratch(&self, operands: &[&Value]) -> usize {
         scratch(&self.conv, operands[2], operands[0])
     }
@@ -149,7 +150,7 @@ impl Reference for Conv2dBackwardData {
     }
 }
 
-impl Reference for Conv2dBackwardWeights {
+impl ReferenceKernel for Conv2dBackwardWeights {
     fn scratch(&self, operands: &[&Value]) -> usize {
         scratch(&self.conv, operands[0], operands[1])
     }

@@ -1,9 +1,9 @@
-//! Moving values. All layouts are plain here, so that a reorder is a copy.
+//! Conversions. All layouts are plain, so that a reorder is a copy.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 
-impl Reference for Convert {
+impl ReferenceKernel for Convert {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         y.fill_with(|position| x.get(position));
@@ -11,7 +11,7 @@ impl Reference for Convert {
     }
 }
 
-impl Reference for Flatten {
+impl ReferenceKernel for Flatten {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         y.fill_with(|position| x.get(position));
@@ -19,7 +19,7 @@ impl Reference for Flatten {
     }
 }
 
-impl Reference for Reorder {
+impl ReferenceKernel for Reorder {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         y.fill_with(|position| x.get(position));
@@ -27,7 +27,7 @@ impl Reference for Reorder {
     }
 }
 
-impl Reference for Accumulate {
+impl ReferenceKernel for Accumulate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, sum] = operands else { return Err(unexpected_operands()) };
         for position in 0..sum.len() {
@@ -37,11 +37,11 @@ impl Reference for Accumulate {
     }
 }
 
-impl Reference for AddTiles {
+impl ReferenceKernel for AddTiles {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [part, sum] = operands else { return Err(unexpected_operands()) };
         for position in 0..sum.len() {
-            let before = if tile.is_first_of_all() { 0.0 } else { sum.get(position) };
+            let before = if tile.starts_sums() { 0.0 } else { sum.get(position) };
             sum.set(position, before + part.get(position));
         }
         Ok(())

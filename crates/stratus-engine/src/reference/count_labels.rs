@@ -1,9 +1,9 @@
-//! The labels of a batch, counted by class.
+//! Label counts by class.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::CountLabels;
 
-impl Reference for CountLabels {
+impl ReferenceKernel for CountLabels {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [labels, counts] = operands else { return Err(unexpected_operands()) };
         let classes = counts.len();

@@ -1,18 +1,18 @@
-//! Spatial dropout: every channel of a sample asks the mask, or every sample.
+//! Dropout of channels (spatial dropout) and of samples (stochastic depth).
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{Dropout2d, HYPER};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
+use crate::ops::{Dropout2d, ITERATION_SCALAR_FIELDS};
 
-impl Reference for Dropout2d {
+impl ReferenceKernel for Dropout2d {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
-        let [x, hyper, y] = operands else { return Err(unexpected_operands()) };
-        let mut numbers = [0.0; HYPER.len()];
-        hyper.read(0, &mut numbers);
+        let [x, scalars, y] = operands else { return Err(unexpected_operands()) };
+        let mut numbers = [0.0; ITERATION_SCALAR_FIELDS.len()];
+        scalars.read(0, &mut numbers);
         let (mask, scale) = (self.mask(&numbers), self.scale());
         let [batch, channels, height, width] = x.image();
-        let each = if self.whole { channels * height * width } else { height * width };
-        // The mask counts over the whole batch.
-        let first = tile.in_batch() * batch * if self.whole { 1 } else { channels };
+        let each = if self.whole_samples { channels * height * width } else { height * width };
+        // Mask elements are counted over the whole batch.
+        let first = tile.global_position() * batch * if self.whole_samples { 1 } else { channels };
         y.fill_with(|position| {
             let keeps = mask.keeps((first + position / each) as u64);
             if keeps { x.get(position) * scale } else { 0.0 }

@@ -1,18 +1,18 @@
-//! The sigmoid in three straight pieces, and hard swish, its product with the input.
+//! The piecewise-linear sigmoid, and hard swish, its product with the input.
 
 use super::activation::ActivationFunction;
 use stratus_graph::ops::{HardSigmoid, HardSwish};
 
-/// Where the pieces meet.
+/// The absolute value of the points where the pieces meet.
 const BEND: f64 = 3.0;
 
 impl ActivationFunction for HardSigmoid {
     fn value(x: f64) -> f64 {
-        // `clamp` lets NaN pass.
+        // `clamp` propagates NaN.
         (x + BEND).clamp(0.0, 6.0) / 6.0
     }
 
-    /// As PyTorch has it, 0 where the pieces meet.
+    /// 0 where the pieces meet, as in PyTorch.
     fn derivative(x: f64) -> f64 {
         if x.is_nan() {
             return x;
@@ -26,7 +26,7 @@ impl ActivationFunction for HardSwish {
         x * HardSigmoid::value(x)
     }
 
-    /// `x / 3 + 1 / 2` between the places where the pieces meet; there as PyTorch has it, 0 and 1.
+    /// `x / 3 + 1 / 2` between the points where the pieces meet, and 0 and 1 at these points, as in PyTorch.
     fn derivative(x: f64) -> f64 {
         if x <= -BEND {
             0.0
@@ -44,8 +44,8 @@ mod tests {
 
     /// `torch.nn.functional.hardsigmoid` and `hardswish`, and their gradients, in f64.
     #[test]
-    fn values_are_those_of_pytorch() {
-        for (x, sigmoid, slope, swish, of_swish) in [
+    fn matches_pytorch() {
+        for (x, sigmoid, slope, swish, swish_slope) in [
             (-4.0, 0.0, 0.0, 0.0, 0.0),
             (-3.0, 0.0, 0.0, 0.0, 0.0),
             (-1.5, 0.25, 1.0 / 6.0, -0.375, 0.0),
@@ -55,7 +55,7 @@ mod tests {
             (5.0, 1.0, 0.0, 5.0, 1.0),
         ] {
             assert_eq!([HardSigmoid::value(x), HardSigmoid::derivative(x)], [sigmoid, slope], "{x}");
-            assert_eq!([HardSwish::value(x), HardSwish::derivative(x)], [swish, of_swish], "{x}");
+            assert_eq!([HardSwish::value(x), HardSwish::derivative(x)], [swish, swish_slope], "{x}");
         }
         let functions =
             [HardSigmoid::value, HardSigmoid::derivative, HardSwish::value, HardSwish::derivative];

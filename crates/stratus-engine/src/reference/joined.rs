@@ -1,9 +1,9 @@
-//! Weights of several convolutions one behind the other: in row-major order each is one stretch of numbers.
+//! Concatenation of the weights of several convolutions, which are contiguous in row-major order.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{JoinWeights, SplitGradient};
 
-impl Reference for JoinWeights {
+impl ReferenceKernel for JoinWeights {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [weights @ .., joined] = operands else { return Err(unexpected_operands()) };
         let mut at = 0;
@@ -18,12 +18,12 @@ impl Reference for JoinWeights {
     }
 }
 
-impl Reference for SplitGradient {
+impl ReferenceKernel for SplitGradient {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [joined, own] = operands else { return Err(unexpected_operands()) };
-        let [_, filter @ ..] = own.image();
+        let [joined, gradient] = operands else { return Err(unexpected_operands()) };
+        let [_, filter @ ..] = gradient.image();
         let before = self.first * filter.iter().product::<usize>();
-        own.fill_with(|position| joined.get(before + position));
+        gradient.fill_with(|position| joined.get(before + position));
         Ok(())
     }
 }

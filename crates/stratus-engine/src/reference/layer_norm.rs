@@ -1,15 +1,15 @@
 //! Layer normalisation over the channels of each pixel.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{LayerNormBackward, LayerNormForward, LayerNormGradients};
 
-/// Where the channels of each pixel of a map lie: the first, and how far one is from the next.
+/// The offsets of the first channel of each pixel of a map, and the distance between channels.
 fn pixels([batch, channels, height, width]: [usize; 4]) -> (impl Iterator<Item = usize>, usize) {
     let pixels = height * width;
     ((0..batch).flat_map(move |n| (0..pixels).map(move |pixel| n * channels * pixels + pixel)), pixels)
 }
 
-/// The mean of a pixel's channels, and one over the root of their variance plus epsilon.
+/// The mean of a pixel's channels, and one over the square root of their variance plus epsilon.
 fn moments(x: &Tensor<'_>, [first, stride, channels]: [usize; 3], epsilon: f32) -> [f64; 2] {
     let value = |c: usize| x.get(first + c * stride);
     let mean = (0..channels).map(value).sum::<f64>() / channels as f64;
@@ -17,7 +17,7 @@ fn moments(x: &Tensor<'_>, [first, stride, channels]: [usize; 3], epsilon: f32) 
     [mean, (variance + f64::from(epsilon)).sqrt().recip()]
 }
 
-impl Reference for LayerNormForward {
+impl ReferenceKernel for LayerNormForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, weight, bias, y] = operands else { return Err(unexpected_operands()) };
         let (shape, channels) = (x.image(), self.norm.channels);
@@ -33,7 +33,7 @@ impl Reference for LayerNormForward {
     }
 }
 
-impl Reference for LayerNormBackward {
+impl ReferenceKernel for LayerNormBackward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, dy, weight, dx] = operands else { return Err(unexpected_operands()) };
         let (shape, channels) = (x.image(), self.norm.channels);
@@ -53,21 +53,21 @@ impl Reference for LayerNormBackward {
     }
 }
 
-impl Reference for LayerNormGradients {
+impl ReferenceKernel for LayerNormGradients {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, dy, dweight, dbias] = operands else { return Err(unexpected_operands()) };
         let (shape, channels) = (x.image(), self.norm.channels);
         for c in 0..channels {
-            let (mut of_weight, mut of_bias) = (0.0, 0.0);
+            let (mut weight_gradient, mut bias_gradient) = (0.0, 0.0);
             let (pixels, stride) = pixels(shape);
             for first in pixels {
                 let [mean, scale] = moments(x, [first, stride, channels], self.norm.epsilon);
                 let at = first + c * stride;
-                of_weight += dy.get(at) * (x.get(at) - mean) * scale;
-                of_bias += dy.get(at);
+                weight_gradient += dy.get(at) * (x.get(at) - mean) * scale;
+                bias_gradient += dy.get(at);
             }
-            dweight.set(c, of_weight);
-            dbias.set(c, of_bias);
+            dweight.set(c, weight_gradient);
+            dbias.set(c, bias_gradient);
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ mod tests {
     use stratus_graph::ops::LayerNorm2d;
 
     /// Runs a kernel on operands in `f64`; returns the last `results` of them.
-    fn run(kernel: &dyn Reference, operands: &[(&[usize], &[f64])], results: usize) -> Vec<Vec<f64>> {
+    fn run(kernel: &dyn ReferenceKernel, operands: &[(&[usize], &[f64])], results: usize) -> Vec<Vec<f64>> {
         let mut bytes: Vec<Vec<u8>> = operands
             .iter()
             .map(|(_, values)| values.iter().flat_map(|value| value.to_ne_bytes()).collect())
@@ -95,10 +95,10 @@ mod tests {
         tensors[operands.len() - results..].iter().map(read).collect()
     }
 
-    /// What `torch.nn.functional.layer_norm` of PyTorch 2.15 makes in float64, of channels that are moved to
-    /// the end and back.
+    /// The results of `torch.nn.functional.layer_norm` of PyTorch 2.15 in float64, with channels moved to the
+    /// end and back.
     #[test]
-    fn normalises_as_pytorch_does() {
+    fn matches_pytorch() {
         let norm = LayerNorm2d { channels: 3, epsilon: 1e-2 };
         let map = &[1, 3, 1, 2][..];
         let (x, dy) = ([1.0, 2.0, 4.0, -1.0, 0.5, 3.0], [1.0, -1.0, 2.0, 0.5, 0.25, 3.0]);

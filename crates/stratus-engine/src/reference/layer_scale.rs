@@ -1,9 +1,9 @@
 //! A trained factor for each channel.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{LayerScale, LayerScaleGradient};
 
-impl Reference for LayerScale {
+impl ReferenceKernel for LayerScale {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, factors, y] = operands else { return Err(unexpected_operands()) };
         let [_, channels, height, width] = x.image();
@@ -12,7 +12,7 @@ impl Reference for LayerScale {
     }
 }
 
-impl Reference for LayerScaleGradient {
+impl ReferenceKernel for LayerScaleGradient {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, dy, gradient] = operands else { return Err(unexpected_operands()) };
         let [batch, channels, height, width] = x.image();

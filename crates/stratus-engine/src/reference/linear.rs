@@ -1,12 +1,13 @@
 //! The fully connected layer, one sample at a time. A feature map `[N, C, H, W]` is `[N, C*H*W]` in row-major
 //! order.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::Value;
 use crate::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 use stratus_graph::ops::Linear;
 
-/// Elements of the weight, of one input sample and of one output sample: what is widened at a time.
+/// Elements of the weight, of one input sample and of one output sample: the values that are widened
+/// together.
 fn scratch(linear: &Linear) -> usize {
     linear.in_features * linear.out_features + linear.in_features + linear.out_features
 }
@@ -18,7 +19,7 @@ fn split<'a>(linear: &Linear, scratch: &'a mut [f64]) -> (&'a mut [f64], &'a mut
     (weight, x, y)
 }
 
-impl Reference for LinearForward {
+impl ReferenceKernel for LinearForward {
     fn scratch(&self, _operands: &[&Value]) -> usize {
         scratch(&self.linear)
     }
@@ -43,7 +44,7 @@ impl Reference for LinearForward {
     }
 }
 
-impl Reference for LinearBackwardData {
+impl ReferenceKernel for LinearBackwardData {
     fn scratch(&self, _operands: &[&Value]) -> usize {
         scratch(&self.linear)
     }
@@ -66,7 +67,7 @@ impl Reference for LinearBackwardData {
     }
 }
 
-impl Reference for LinearBackwardWeights {
+impl ReferenceKernel for LinearBackwardWeights {
     fn scratch(&self, _operands: &[&Value]) -> usize {
         scratch(&self.linear)
     }

@@ -1,12 +1,12 @@
 //! The gradient of a fully connected layer and its update, a row of weights at a time.
 
 use super::sgd::step;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::LinearUpdate;
 
-impl Reference for LinearUpdate {
+impl ReferenceKernel for LinearUpdate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [x, dy, hyper, parameter, velocity, outputs @ ..] = operands else {
+        let [x, dy, scalars, parameter, velocity, outputs @ ..] = operands else {
             return Err(unexpected_operands());
         };
         let (copy, dbias) = match (outputs, self.linear.bias) {
@@ -21,7 +21,7 @@ impl Reference for LinearUpdate {
             let (o, i) = (position / inputs, position % inputs);
             (0..batch).map(|n| dy.get(n * results + o) * x.get(n * inputs + i)).sum()
         };
-        step(self.sgd, hyper, gradient, parameter, velocity, copy);
+        step(self.sgd, scalars, gradient, parameter, velocity, copy);
         if let Some(dbias) = dbias {
             dbias.fill_with(|o| (0..batch).map(|n| dy.get(n * results + o)).sum());
         }

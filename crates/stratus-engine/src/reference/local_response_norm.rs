@@ -1,6 +1,6 @@
 //! Local response normalisation across channels.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::Value;
 use crate::ops::{LrnBackward, LrnForward};
 use std::ops::Range;
@@ -31,7 +31,7 @@ fn pixels([batch, channels, height, width]: [usize; 4]) -> impl Iterator<Item = 
     (0..batch).flat_map(move |n| (0..pixels).map(move |pixel| n * channels * pixels + pixel))
 }
 
-impl Reference for LrnForward {
+impl ReferenceKernel for LrnForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         let [_, channels, height, width] = x.image();
@@ -47,14 +47,14 @@ impl Reference for LrnForward {
     }
 }
 
-impl Reference for LrnBackward {
+impl ReferenceKernel for LrnBackward {
     /// The scales of a pixel.
     fn scratch(&self, operands: &[&Value]) -> usize {
         operands[0].shape[1]
     }
 
-    /// Every output of whose window the channel is a part passes its gradient on; its own is divided as its
-    /// output was, besides.
+    /// The gradient of a channel is its own gradient times its scale, plus contributions of all outputs whose
+    /// window contains it.
     fn run(&self, operands: &mut [Tensor<'_>], scales: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, dy, dx] = operands else { return Err(unexpected_operands()) };
         let [_, channels, height, width] = x.image();

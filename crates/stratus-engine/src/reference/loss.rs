@@ -2,16 +2,16 @@
 
 use super::count_labels::divisor;
 use super::loss_scale::read;
-use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
+use crate::ops::{FULL_SHARE, MIXED_LABEL_LEN, SoftmaxCrossEntropy};
 
-impl Reference for SoftmaxCrossEntropy {
+impl ReferenceKernel for SoftmaxCrossEntropy {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [logits, labels, rest @ ..] = operands else { return Err(unexpected_operands()) };
-        let Some((class_weights, rest)) = rest.split_at_mut_checked(usize::from(self.weighted)) else {
+        let Some((class_weights, rest)) = rest.split_at_mut_checked(usize::from(self.class_weighted)) else {
             return Err(unexpected_operands());
         };
-        let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.scaled)) else {
+        let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.loss_scaled)) else {
             return Err(unexpected_operands());
         };
         let Some((label_counts, rest)) = rest.split_at_mut_checked(usize::from(self.partial)) else {
@@ -24,14 +24,14 @@ impl Reference for SoftmaxCrossEntropy {
             _ => return Err(unexpected_operands()),
         };
         let [batch, classes, ..] = logits.image();
-        let width = if self.mixed { MIXED } else { 1 };
+        let width = if self.mixed_labels { MIXED_LABEL_LEN } else { 1 };
         let class_weight = |class: usize| class_weights.first().map_or(1.0, |weights| weights.get(class));
         let counted = (0..batch).filter(|&n| labels.get(n * width) >= 0.0).count() as f64;
         let weight = f64::from(self.auxiliary.unwrap_or(1.0));
-        // The number of samples, or the sum of their classes' weights.
+        // The number of samples, or the sum of their class weights.
         let divisor = if let [label_counts] = label_counts {
-            divisor(label_counts, class_weights.first().filter(|_| !self.mixed))
-        } else if self.weighted && !self.mixed {
+            divisor(label_counts, class_weights.first().filter(|_| !self.mixed_labels))
+        } else if self.class_weighted && !self.mixed_labels {
             let known = |n: usize| (0.0..classes as f64).contains(&labels.get(n));
             (0..batch).filter(|&n| known(n)).map(|n| class_weight(labels.get(n) as usize)).sum()
         } else {
@@ -53,42 +53,42 @@ impl Reference for SoftmaxCrossEntropy {
                 if label >= 0.0 && (label as usize) < classes {
                     return Ok(label as usize);
                 }
-                Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"))
+                Err(format!("sample {n}: label {label} is out of range for {classes} classes"))
             };
-            let own = class_at(0)?;
-            let (other, share) = if self.mixed {
-                (class_at(1)?, labels.get(n * width + 2) / f64::from(WHOLE_SHARE))
+            let own_class = class_at(0)?;
+            let (other_class, share) = if self.mixed_labels {
+                (class_at(1)?, labels.get(n * width + 2) / f64::from(FULL_SHARE))
             } else {
-                (own, 0.0)
+                (own_class, 0.0)
             };
             if !(0.0..=1.0).contains(&share) {
-                return Err(format!("sample {n} of the batch is another one to the share of {share}"));
+                return Err(format!("sample {n}: mixing share {share} is not in [0, 1]"));
             }
-            // What counts as a hit.
-            let label = if share > 0.5 { other } else { own };
+            // The class that counts as a hit.
+            let label = if share > 0.5 { other_class } else { own_class };
             // Shifted by the largest logit, so that no exponential overflows.
             let largest = (0..classes).map(logit).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = (0..classes).map(|class| (logit(class) - largest).exp()).sum();
             let target = |class: usize| {
-                let if_it_is = |of: usize, share: f64| if class == of { share } else { 0.0 };
-                let mixed = if_it_is(own, 1.0 - share) + if_it_is(other, share);
+                let share_if = |expected: usize, share: f64| if class == expected { share } else { 0.0 };
+                let mixed = share_if(own_class, 1.0 - share) + share_if(other_class, share);
                 class_weight(class) * ((1.0 - smoothing) * mixed + smoothing / classes as f64)
             };
-            // `-log p` of each class; what is none of the target adds nothing, also where it is infinite.
+            // `-log p` of each class; a share of 0 adds nothing: 0 · ∞ counts as 0.
             let log = sum.ln() + largest;
             let term = |class| if target(class) == 0.0 { 0.0 } else { target(class) * (log - logit(class)) };
             loss += (0..classes).map(term).sum::<f64>();
-            // Classes that the label's is not ahead of; NaN is ahead of nothing.
+            // The number of classes ranked before the label; NaN is ranked last.
             let ahead =
                 |class: usize| logit(label) > logit(class) || (logit(label) == logit(class) && label < class);
             let rank = (0..classes).filter(|&class| class != label && !ahead(class)).count();
             top1 += f64::from(u8::from(rank < 1));
             top5 += f64::from(u8::from(rank < 5));
             if let Some(gradient) = &mut gradient {
-                let all: f64 = (0..classes).map(target).sum();
+                let total: f64 = (0..classes).map(target).sum();
                 for class in 0..classes {
                     let probability = (logit(class) - largest).exp() / sum;
-                    let slope = all * probability - target(class);
+                    let slope = total * probability - target(class);
                     let slope = if factor == 0.0 { 0.0 } else { scale * factor * slope };
                     gradient.set(n * classes + class, slope);
                 }
@@ -99,7 +99,7 @@ impl Reference for SoftmaxCrossEntropy {
             Some(_) => metrics.set(0, metrics.get(0) + mean),
             None => {
                 for (position, value) in [mean, counted, top1, top5].into_iter().enumerate() {
-                    let before = if tile.is_first_of_all() { 0.0 } else { metrics.get(position) };
+                    let before = if tile.starts_sums() { 0.0 } else { metrics.get(position) };
                     metrics.set(position, before + value);
                 }
             }

@@ -1,19 +1,19 @@
-//! The scale of the loss.
+//! Dynamic loss scaling.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{AdjustLossScale, FindOverflow, LOSS_SCALE, LossScale};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
+use crate::ops::{AdjustLossScale, FindOverflow, LOSS_SCALE_FIELDS, LossScale};
 
-/// The numbers of a loss scale.
-fn numbers(value: &Tensor<'_>) -> [f64; LOSS_SCALE.len()] {
+/// Reads the fields of a loss scale.
+fn fields(value: &Tensor<'_>) -> [f64; LOSS_SCALE_FIELDS.len()] {
     std::array::from_fn(|position| value.get(position))
 }
 
-/// What a loss scale says.
+/// Reads and decodes a loss scale.
 pub(super) fn read(value: &Tensor<'_>) -> LossScale {
-    LossScale::of(numbers(value))
+    LossScale::from_fields(fields(value))
 }
 
-impl Reference for FindOverflow {
+impl ReferenceKernel for FindOverflow {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [gradient, scale] = operands else { return Err(unexpected_operands()) };
         if (0..gradient.len()).any(|position| !gradient.get(position).is_finite()) {
@@ -23,10 +23,10 @@ impl Reference for FindOverflow {
     }
 }
 
-impl Reference for AdjustLossScale {
+impl ReferenceKernel for AdjustLossScale {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [scale] = operands else { return Err(unexpected_operands()) };
-        scale.write(0, &self.next(numbers(scale)));
+        scale.write(0, &self.next(fields(scale)));
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
-//! Max-pooling.
+//! Max pooling.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{FusedPool, MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
 
-impl Reference for MaxPoolForward {
+impl ReferenceKernel for MaxPoolForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, y, mut index) = match operands {
             [x, y] => (x, y, None),
@@ -22,13 +22,16 @@ impl Reference for MaxPoolForward {
                         let row = (h * stride[0] + kh).checked_sub(padding[0]).filter(|&row| row < height);
                         let column = (w * stride[1] + kw).checked_sub(padding[1]).filter(|&c| c < width);
                         let (Some(row), Some(column)) = (row, column) else { continue };
-                        best = larger(best, position, x.get((plane * height + row) * width + column));
+                        best = max_so_far(best, position, x.get((plane * height + row) * width + column));
                     }
-                    let (position, value) = best.ok_or("a window lies in the padding alone")?;
+                    let (position, value) = best.ok_or("a window is entirely padding")?;
                     y.set(output, value);
                     if let Some(index) = &mut index {
-                        let is_cut = self.cut && value <= 0.0;
-                        index.set(output, if is_cut { f64::from(FusedPool::CUT) } else { position as f64 });
+                        let is_cut = self.mask_relu && value <= 0.0;
+                        index.set(
+                            output,
+                            if is_cut { f64::from(FusedPool::RELU_MASKED) } else { position as f64 },
+                        );
                     }
                     output += 1;
                 }
@@ -38,8 +41,8 @@ impl Reference for MaxPoolForward {
     }
 }
 
-impl Reference for MaxPoolBackward {
-    /// Gathers: each input asks the windows it lies in whether it won.
+impl ReferenceKernel for MaxPoolBackward {
+    /// Gathers: each input sums the gradients of the windows in which it is the argmax.
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, index, dx] = operands else { return Err(unexpected_operands()) };
         let shape = dx.image();
@@ -48,8 +51,8 @@ impl Reference for MaxPoolBackward {
     }
 }
 
-/// What the gradient of a pooled map gives to a position of its input, which has `shape`: all of it where the
-/// position won a window.
+/// The gradient of a position of the input, which has `shape`: the sum over the windows in which it is the
+/// argmax.
 pub(super) fn gather(
     pool: &MaxPool2d,
     [.., height, width]: [usize; 4],
@@ -77,16 +80,15 @@ pub(super) fn window(kernel: [usize; 2]) -> impl Iterator<Item = (usize, [usize;
     (0..kernel[0] * kernel[1]).map(move |position| (position, [position / kernel[1], position % kernel[1]]))
 }
 
-/// The maximum so far, or `(position, value)` where that is larger. NaN counts as largest, so that a diverged
-/// run shows.
-pub(super) fn larger(best: Option<(usize, f64)>, position: usize, value: f64) -> Option<(usize, f64)> {
+/// The maximum of `best` and `(position, value)`. NaN counts as largest, so that a diverged run shows.
+pub(super) fn max_so_far(best: Option<(usize, f64)>, position: usize, value: f64) -> Option<(usize, f64)> {
     match best {
         Some((_, largest)) if value <= largest || largest.is_nan() => best,
         _ => Some((position, value)),
     }
 }
 
-/// The window whose tap `tap` falls on padded position `position`, where there is one.
+/// The window whose tap `tap` is at the padded position `position`, if any.
 fn window_start(position: usize, tap: usize, stride: usize) -> Option<usize> {
     position.checked_sub(tap).filter(|start| start.is_multiple_of(stride)).map(|start| start / stride)
 }

@@ -1,7 +1,7 @@
-//! The reference backend: plain loops over plain layouts, one file per operation, written to be read.
+//! The reference backend: plain loops over plain layouts, one file per operation, optimised for readability.
 //!
-//! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type
-//! are widened to double precision, all sums are kept in it, and each result is rounded once, when it is
+//! It is the oracle of all other backends and runs if no kernel library is found. Elements of any type are
+//! widened to double precision, all sums are accumulated in it, and each result is rounded once, when it is
 //! stored.
 
 mod activation;
@@ -32,7 +32,6 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
-mod parts;
 mod pixel_loss;
 mod pixels;
 mod relu;
@@ -40,44 +39,45 @@ mod resize;
 mod scale;
 mod sgd;
 mod sigmoid;
+mod stage_transfer;
 mod stem;
 mod tensor;
-mod transfer;
+mod tree_sum;
 
 use crate::backend::{
-    MAX_OPERANDS, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile, step_key,
+    MAX_OPERANDS, Operands, PrepareRequest, PreparedProgram, PreparedStep, StepKernel, Tile, step_key,
 };
 use crate::ops::KernelSpec;
 use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Precision, Program, Value};
 use tensor::Tensor;
 
-/// What its kernels are called in plans and reports.
+/// The implementation name in plans and reports.
 const IMPLEMENTATION: &str = "reference";
 
 /// The naive backend: one thread, row-major layouts, double-precision sums.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceBackend;
 
-/// What computes a kernel. It is stateless: the same operands give the same bits.
-trait Reference: Send {
-    /// Elements of double-precision scratch it needs for operands like these.
+/// The implementation of a kernel. It is stateless: equal operands give bitwise equal results.
+trait ReferenceKernel: Send {
+    /// The number of double-precision scratch elements for these operands.
     fn scratch(&self, _operands: &[&Value]) -> usize {
         0
     }
 
-    /// Computes. `operands` are inputs, updates and outputs in order, their shapes checked by
+    /// Runs the kernel. `operands` are inputs, updates and outputs in order, their shapes checked by
     /// [`KernelSpec::check`].
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], tile: Tile) -> Result<(), String>;
 }
 
 /// The implementation of a kernel.
-fn reference(kernel: &Kernel) -> Box<dyn Reference> {
+fn reference(kernel: &Kernel) -> Box<dyn ReferenceKernel> {
     match kernel {
         Kernel::Accumulate(kernel) => Box::new(*kernel),
         Kernel::AdaptiveUpdate(kernel) => Box::new(*kernel),
         Kernel::AddBias(kernel) => Box::new(*kernel),
         Kernel::AddForward(kernel) => Box::new(*kernel),
-        Kernel::AddParts(kernel) => Box::new(*kernel),
+        Kernel::TreeSum(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
         Kernel::AdjustLossScale(kernel) => Box::new(*kernel),
         Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
@@ -105,7 +105,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Dropout(kernel) => Box::new(*kernel),
         Kernel::Dropout2d(kernel) => Box::new(*kernel),
         Kernel::EmaUpdate(kernel) => Box::new(*kernel),
-        Kernel::ExchangeSums(kernel) => Box::new(*kernel),
+        Kernel::AllReduceBucket(kernel) => Box::new(*kernel),
         Kernel::FindOverflow(kernel) => Box::new(*kernel),
         Kernel::Flatten(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
@@ -130,7 +130,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::NormalisePixels(kernel) => Box::new(*kernel),
         Kernel::PixelCrossEntropy(kernel) => Box::new(*kernel),
-        Kernel::PlaceChannels(kernel) => Box::new(*kernel),
+        Kernel::ScatterChannels(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
         Kernel::ResizeBackward(kernel) => Box::new(*kernel),
@@ -150,7 +150,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::StemInference(kernel) => Box::new(*kernel),
         Kernel::StemStatistics(kernel) => Box::new(*kernel),
         Kernel::SumOfSquares(kernel) => Box::new(*kernel),
-        Kernel::Transfer(kernel) => Box::new(*kernel),
+        Kernel::StageTransfer(kernel) => Box::new(*kernel),
     }
 }
 
@@ -175,14 +175,15 @@ impl Backend for ReferenceBackend {
         vec![Precision::F32, Precision::Bf16, Precision::F16, Precision::F64]
     }
 
-    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {
         let layouts: Vec<Layout> = program.values.iter().map(|value| Layout::plain(&value.shape)).collect();
         for (value, plain) in program.values.iter().zip(&layouts) {
             let fixed = request.fixed.get(&value.name).filter(|fixed| !fixed.same_bytes(plain));
             let chosen = request.choices.layouts.get(&value.name).filter(|tag| **tag != plain.tag);
             if let Some(tag) = fixed.map(|layout| &layout.tag).or(chosen) {
-                return Err(EngineError::Mismatch(format!(
-                    "backend reference holds every value in row-major order, `{}` is asked for as {tag}",
+                return Err(EngineError::InvalidRequest(format!(
+                    "the reference backend supports row-major layouts only; layout {tag} was requested for \
+                     `{}`",
                     value.name
                 )));
             }
@@ -190,7 +191,7 @@ impl Backend for ReferenceBackend {
         let steps = (0..program.steps.len())
             .map(|position| prepare_step(program, position, &request.choices))
             .collect::<Result<_, _>>()?;
-        Ok(Prepared { program: program.clone(), layouts, steps, choices: Choices::default() })
+        Ok(PreparedProgram { program: program.clone(), layouts, steps, choices: Choices::default() })
     }
 }
 
@@ -204,12 +205,12 @@ fn prepare_step(program: &Program, position: usize, choices: &Choices) -> Result
     };
     let chosen = choices.implementations.get(&step_key(program, step));
     if let Some(chosen) = chosen.filter(|chosen| *chosen != IMPLEMENTATION) {
-        return Err(unsupported(format!("it has no implementation `{chosen}`")));
+        return Err(unsupported(format!("no implementation `{chosen}`")));
     }
     let operands = program.operands(position);
     let operands: Vec<&Value> = operands.iter().collect();
     if operands.len() >= MAX_OPERANDS {
-        return Err(unsupported(format!("it has {} operands", operands.len())));
+        return Err(unsupported(format!("unsupported number of operands: {}", operands.len())));
     }
     let kernel = reference(&step.kernel);
     let scratch_bytes = kernel.scratch(&operands) * DType::F64.bytes();
@@ -223,7 +224,7 @@ fn prepare_step(program: &Program, position: usize, choices: &Choices) -> Result
 
 /// A kernel with the types and shapes of its operands.
 struct ReferenceStep {
-    kernel: Box<dyn Reference>,
+    kernel: Box<dyn ReferenceKernel>,
     operands: Vec<(DType, Vec<usize>)>,
 }
 
@@ -240,7 +241,7 @@ impl StepKernel for ReferenceStep {
     }
 }
 
-/// What a kernel says that was given other operands than it was checked for.
+/// The error for operands that differ from the checked ones.
 fn unexpected_operands() -> String {
-    "it was given other operands than it takes".to_owned()
+    "unexpected operands".to_owned()
 }

@@ -2,20 +2,20 @@
 
 use super::count_labels::divisor;
 use super::loss_scale::read;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::PixelCrossEntropy;
 
-impl Reference for PixelCrossEntropy {
+impl ReferenceKernel for PixelCrossEntropy {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [_, at_scale, at_counts, at_metrics, ..] = self.positions();
         let Some((inputs, outputs)) = operands.split_at_mut_checked(at_metrics) else {
             return Err(unexpected_operands());
         };
         let [logits, labels, rest @ ..] = inputs else { return Err(unexpected_operands()) };
-        let scale = if self.scaled { read(&rest[at_scale - 2]).scale } else { 1.0 };
+        let scale = if self.loss_scaled { read(&rest[at_scale - 2]).scale } else { 1.0 };
         let [n, classes, height, width] = logits.image();
         let weights: Vec<f64> =
-            (0..classes).map(|class| if self.weighted { rest[0].get(class) } else { 1.0 }).collect();
+            (0..classes).map(|class| if self.class_weighted { rest[0].get(class) } else { 1.0 }).collect();
         let all_weights: f64 = weights.iter().sum();
         let Some((metrics, outputs)) = outputs.split_first_mut() else { return Err(unexpected_operands()) };
         let (mut predictions, mut gradient) = match (self.predicts, outputs) {
@@ -29,7 +29,8 @@ impl Reference for PixelCrossEntropy {
             if label >= classes as f64 {
                 let (sample, row, column) = (pixel / pixels, pixel / width % height, pixel % width);
                 return Err(format!(
-                    "pixel {row}, {column} of sample {sample} has label {label}, there are {classes} classes"
+                    "sample {sample}, pixel {row}, {column}: label {label} is out of range for {classes} \
+                     classes"
                 ));
             }
             Ok((label >= 0.0).then_some(label as usize))
@@ -39,7 +40,7 @@ impl Reference for PixelCrossEntropy {
             weight += label(pixel)?.map_or(0.0, |label| weights[label]);
         }
         let divisor = match self.partial {
-            true => divisor(&rest[at_counts - 2], rest.first().filter(|_| self.weighted)),
+            true => divisor(&rest[at_counts - 2], rest.first().filter(|_| self.class_weighted)),
             false => weight,
         };
         let factor = if divisor > 0.0 { f64::from(self.auxiliary.unwrap_or(1.0)) / divisor } else { 0.0 };
@@ -66,20 +67,20 @@ impl Reference for PixelCrossEntropy {
             counted += 1.0;
             right += f64::from(u8::from(best.0 == label && !row[label].is_nan()));
             let sum: f64 = row.iter().map(|logit| (logit - best.1).exp()).sum();
-            // `-log p` of a class; what weighs nothing adds nothing, also where it is infinite.
+            // `-log p` of a class; a weight of 0 adds nothing: 0 · ∞ counts as 0.
             let term = |share: f64, class: usize| match share {
                 0.0 => 0.0,
                 _ => share * (sum.ln() + best.1 - row[class]),
             };
             loss += term((1.0 - smoothing) * weights[label], label);
-            let every = smoothing / classes as f64;
-            loss += (0..classes).map(|class| term(every * weights[class], class)).sum::<f64>();
+            let base_share = smoothing / classes as f64;
+            loss += (0..classes).map(|class| term(base_share * weights[class], class)).sum::<f64>();
             if let Some(gradient) = &mut gradient {
-                let total = (1.0 - smoothing) * weights[label] + every * all_weights;
+                let total = (1.0 - smoothing) * weights[label] + base_share * all_weights;
                 for (class, logit) in row.iter().enumerate() {
-                    let own = if class == label { (1.0 - smoothing) * weights[label] } else { 0.0 };
+                    let label_share = if class == label { (1.0 - smoothing) * weights[label] } else { 0.0 };
                     let probability = (logit - best.1).exp() / sum;
-                    let slope = total * probability - own - every * weights[class];
+                    let slope = total * probability - label_share - base_share * weights[class];
                     gradient.set(at(class), if factor == 0.0 { 0.0 } else { scale * factor * slope });
                 }
             }
@@ -89,7 +90,7 @@ impl Reference for PixelCrossEntropy {
             Some(_) => metrics.set(0, metrics.get(0) + mean),
             None => {
                 for (position, value) in [mean, counted, right, weight].into_iter().enumerate() {
-                    let before = if tile.is_first_of_all() { 0.0 } else { metrics.get(position) };
+                    let before = if tile.starts_sums() { 0.0 } else { metrics.get(position) };
                     metrics.set(position, before + value);
                 }
             }

@@ -1,27 +1,27 @@
-//! The rectifier. NaN passes: a diverged run must show.
+//! ReLU. NaN propagates, so that a diverged run shows.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{ReluBackward, ReluForward};
 
-/// `max(x, 0)`, and NaN where `x` is.
-pub(super) fn rectify(x: f64) -> f64 {
+/// `max(x, 0)`; NaN propagates.
+pub(super) fn apply_relu(x: f64) -> f64 {
     if x <= 0.0 { 0.0 } else { x }
 }
 
-impl Reference for ReluForward {
+impl ReferenceKernel for ReluForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
-        // Nothing is at least NaN.
+        // Without a ceiling, the comparison with NaN is always false.
         let ceiling = self.ceiling.map_or(f64::NAN, f64::from);
         y.fill_with(|position| {
             let x = x.get(position);
-            if x >= ceiling { ceiling } else { rectify(x) }
+            if x >= ceiling { ceiling } else { apply_relu(x) }
         });
         Ok(())
     }
 }
 
-impl Reference for ReluBackward {
+impl ReferenceKernel for ReluBackward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [y, dy, dx] = operands else { return Err(unexpected_operands()) };
         let ceiling = self.ceiling.map_or(f64::NAN, f64::from);

@@ -1,15 +1,15 @@
 //! Bilinear resizing.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{Bilinear, ResizeBackward, ResizeForward, Taps};
 use crate::{DType, Value};
 
-/// What every row and every column of the output is made of.
+/// The taps of every row and every column of the output.
 fn taps(bilinear: &Bilinear, input: [usize; 4], output: [usize; 4], dtype: DType) -> [Vec<Taps>; 2] {
     [0, 1].map(|axis| bilinear.axis(axis, input[2 + axis], output[2 + axis], dtype))
 }
 
-/// The four pixels of a plane that an output is made of, and their weights.
+/// The four pixels of a plane that an output reads, and their weights.
 fn pixels(vertical: &Taps, horizontal: &Taps, width: usize) -> [(usize, f64); 4] {
     [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(down, across)| {
         let row = [vertical.first, vertical.second][down];
@@ -18,7 +18,7 @@ fn pixels(vertical: &Taps, horizontal: &Taps, width: usize) -> [(usize, f64); 4]
     })
 }
 
-impl Reference for ResizeForward {
+impl ReferenceKernel for ResizeForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         let (input, output) = (x.image(), y.image());
@@ -38,7 +38,7 @@ impl Reference for ResizeForward {
     }
 }
 
-impl Reference for ResizeBackward {
+impl ReferenceKernel for ResizeBackward {
     /// One plane of `dx`.
     fn scratch(&self, operands: &[&Value]) -> usize {
         operands[1].shape[2..].iter().product()

@@ -1,13 +1,13 @@
 //! Stochastic gradient descent with momentum and weight decay.
 
 use super::loss_scale::read;
-use super::{Reference, Tensor, Tile, unexpected_operands};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::SgdUpdate;
 
-impl Reference for SgdUpdate {
+impl ReferenceKernel for SgdUpdate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [gradient, hyper, rest @ ..] = operands else { return Err(unexpected_operands()) };
-        let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.scaled)) else {
+        let [gradient, scalars, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.loss_scaled)) else {
             return Err(unexpected_operands());
         };
         let (parameter, velocity, copy) = match rest {
@@ -17,32 +17,32 @@ impl Reference for SgdUpdate {
         };
         let scale = scale.first().map(read);
         if scale.is_some_and(|scale| scale.overflow) {
-            refresh(parameter, copy);
+            write_copy(parameter, copy);
             return Ok(());
         }
         let scale = scale.map_or(1.0, |scale| scale.scale);
-        step(*self, hyper, |position| gradient.get(position) / scale, parameter, velocity, copy);
+        step(*self, scalars, |position| gradient.get(position) / scale, parameter, velocity, copy);
         Ok(())
     }
 }
 
-/// Writes the copy of a parameter that is not updated.
-pub(super) fn refresh(parameter: &Tensor<'_>, copy: Option<&mut Tensor<'_>>) {
+/// Writes the copy of a parameter.
+pub(super) fn write_copy(parameter: &Tensor<'_>, copy: Option<&mut Tensor<'_>>) {
     if let Some(copy) = copy {
         copy.fill_with(|position| parameter.get(position));
     }
 }
 
-/// Updates every parameter, given how its gradient is had.
+/// Updates every parameter with the gradient returned by a closure.
 pub(super) fn step(
     sgd: SgdUpdate,
-    hyper: &Tensor<'_>,
+    scalars: &Tensor<'_>,
     gradient: impl Fn(usize) -> f64,
     parameter: &mut Tensor<'_>,
     velocity: &mut Tensor<'_>,
     mut copy: Option<&mut Tensor<'_>>,
 ) {
-    let learning_rate = f64::from(sgd.rate) * hyper.get(0);
+    let learning_rate = f64::from(sgd.rate_factor) * scalars.get(0);
     let (momentum, weight_decay) = (f64::from(sgd.momentum), f64::from(sgd.weight_decay));
     for position in 0..parameter.len() {
         let decayed = gradient(position) + weight_decay * parameter.get(position);
@@ -51,7 +51,7 @@ pub(super) fn step(
         let step = if sgd.nesterov { decayed + momentum * speed } else { speed };
         parameter.set(position, parameter.get(position) - learning_rate * step);
         if let Some(copy) = &mut copy {
-            // From the parameter as it is stored: a refresh must give the same bits.
+            // From the stored parameter, so that a refresh gives the same bits.
             copy.set(position, parameter.get(position));
         }
     }

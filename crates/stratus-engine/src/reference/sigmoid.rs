@@ -31,7 +31,7 @@ mod tests {
     /// Digits of 1 / (1 + e^-x) and of its multiples; the minimum of SiLU, where `x = -1 - W(1/e)` with
     /// Lambert's W, is `-W(1/e)`.
     #[test]
-    fn values_are_the_published_ones() {
+    fn matches_published_values() {
         let near = |got: f64, expected: f64| {
             assert!((got - expected).abs() <= 1e-15 * expected.abs().max(1e-3), "{got}, expected {expected}");
         };

@@ -1,36 +1,38 @@
-//! The stem, whose convolution's output is made in scratch where it is needed at all.
+//! The stem; the convolution's output is computed in scratch if needed.
 
-use super::batch_norm::{Affine, settle, write_channel};
+use super::batch_norm::{Affine, finish_statistics, write_channel};
 use super::max_pool2d::gather;
-use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{Conv2dForward, Parts, Stem, StemApply, StemGradients, StemInference, StemStatistics};
+use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
+use crate::ops::{
+    ChannelOffsets, Conv2dForward, Stem, StemApply, StemGradients, StemInference, StemStatistics,
+};
 use crate::{DType, Value};
 
-/// Pixels of the images by tap: what a tap sees for an output.
-struct Windows<'a> {
+/// The pixels of the images by output and tap.
+struct StemPatches<'a> {
     stem: &'a Stem,
     images: &'a Tensor<'a>,
     output: [usize; 2],
 }
 
-impl<'a> Windows<'a> {
+impl<'a> StemPatches<'a> {
     fn new(stem: &'a Stem, images: &'a Tensor<'a>) -> Result<Self, String> {
         let [.., height, width] = images.image();
         let output = stem.conv.output_size([height, width]).map_err(|error| error.to_string())?;
         Ok(Self { stem, images, output })
     }
 
-    /// Outputs of one channel.
+    /// The number of outputs of one channel.
     fn count(&self) -> usize {
         self.images.image()[0] * self.output[0] * self.output[1]
     }
 
-    /// Calls `visit` with every output's number in its channel, sample by sample, and what its taps see;
+    /// Calls `visit` with every output's index in its channel, sample by sample, and the pixels at its taps;
     /// zeros outside of the image.
     fn for_each(&self, mut visit: impl FnMut(usize, &[f64])) {
         let ([batch, channels, height, width], conv) = (self.images.image(), &self.stem.conv);
-        let mut seen = [0.0; Stem::MOST_TAPS];
-        let mut number = 0;
+        let mut seen = [0.0; Stem::MAX_TAPS];
+        let mut index = 0;
         for n in 0..batch {
             for row in 0..self.output[0] {
                 for column in 0..self.output[1] {
@@ -52,8 +54,8 @@ impl<'a> Windows<'a> {
                             }
                         }
                     }
-                    visit(number, &seen[..tap]);
-                    number += 1;
+                    visit(index, &seen[..tap]);
+                    index += 1;
                 }
             }
         }
@@ -65,7 +67,7 @@ fn add(to: &mut Tensor<'_>, position: usize, value: f64) {
     to.set(position, to.get(position) + value);
 }
 
-impl Reference for StemStatistics {
+impl ReferenceKernel for StemStatistics {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [images, weight, running_mean, running_var, mean, inverse_deviation, correlation] = operands
         else {
@@ -75,7 +77,7 @@ impl Reference for StemStatistics {
         if tile.is_first() {
             correlation.fill_with(|_| 0.0);
         }
-        let windows = Windows::new(&self.stem, images)?;
+        let windows = StemPatches::new(&self.stem, images)?;
         windows.for_each(|_, seen| {
             for j in 0..taps {
                 for k in 0..taps {
@@ -94,30 +96,35 @@ impl Reference for StemStatistics {
             let products = (0..taps).flat_map(|j| (0..taps).map(move |k| (j, k)));
             let square: f64 = products.map(|(j, k)| w(j) * w(k) * correlation.get(j * taps + k)).sum();
             let squares = square - total * average * average;
-            // Rounding may take it below zero; a NaN stays one.
+            // Rounding may make it negative; NaN propagates.
             let squares = if squares < 0.0 { 0.0 } else { squares };
             let norm = &self.stem.norm;
-            settle(norm, c, [average, squares, total], [running_mean, running_var, mean, inverse_deviation]);
+            finish_statistics(
+                norm,
+                c,
+                [average, squares, total],
+                [running_mean, running_var, mean, inverse_deviation],
+            );
         }
         Ok(())
     }
 }
 
-/// Elements of scratch for the convolution's output and for making it.
+/// Scratch elements for the convolution and its output.
 fn scratch(stem: &Stem, operands: &[&Value]) -> usize {
     let (x, y) = (operands[0], output(stem, &operands[0].shape));
-    let made = Value { shape: y.to_vec(), ..operands[6].clone() };
+    let map = Value { shape: y.to_vec(), ..operands[6].clone() };
     let forward = Conv2dForward { conv: stem.conv, relu: false };
-    y.iter().product::<usize>() + Reference::scratch(&forward, &[x, operands[1], &made])
+    y.iter().product::<usize>() + ReferenceKernel::scratch(&forward, &[x, operands[1], &map])
 }
 
-/// The shape of the convolution's output; empty where there is none, which was checked.
+/// The shape of the convolution's output; empty if invalid, which is checked before.
 fn output(stem: &Stem, images: &[usize]) -> [usize; 4] {
     let [height, width] = stem.conv.output_size([images[2], images[3]]).unwrap_or_default();
     [images[0], stem.conv.out_channels, height, width]
 }
 
-/// The pooled map by what normalises each channel.
+/// Writes the pooled map, given each channel's normalisation.
 fn apply(
     stem: &Stem,
     operands: &mut [Tensor<'_>],
@@ -134,13 +141,13 @@ fn apply(
     let map = Tensor::new(DType::F64, &shape, bytemuck::cast_slice_mut(map));
     let mut convolved = [images, weight, map];
     let forward = Conv2dForward { conv: stem.conv, relu: false };
-    Reference::run(&forward, &mut convolved, scratch, Tile::WHOLE)?;
+    ReferenceKernel::run(&forward, &mut convolved, scratch, Tile::WHOLE)?;
     for c in 0..shape[1] {
         let affine = affine(c, [norm_weight, norm_bias, mean, deviation]);
         write_channel(
             &affine,
             stem.relu,
-            (Some(Stem::POOL), Parts::default()),
+            (Some(Stem::POOL), ChannelOffsets::default()),
             c,
             &convolved[2],
             y,
@@ -150,31 +157,31 @@ fn apply(
     Ok(())
 }
 
-impl Reference for StemApply {
+impl ReferenceKernel for StemApply {
     fn scratch(&self, operands: &[&Value]) -> usize {
         scratch(&self.stem, operands)
     }
 
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         apply(&self.stem, operands, scratch, |c, [weight, bias, mean, inverse_deviation]| {
-            Affine::of(c, weight, bias, mean, inverse_deviation)
+            Affine::from_statistics(c, weight, bias, mean, inverse_deviation)
         })
     }
 }
 
-impl Reference for StemInference {
+impl ReferenceKernel for StemInference {
     fn scratch(&self, operands: &[&Value]) -> usize {
         scratch(&self.stem, operands)
     }
 
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         apply(&self.stem, operands, scratch, |c, [weight, bias, mean, var]| {
-            Affine::running(c, weight, bias, mean, var, self.stem.norm.epsilon)
+            Affine::from_running(c, weight, bias, mean, var, self.stem.norm.epsilon)
         })
     }
 }
 
-impl Reference for StemGradients {
+impl ReferenceKernel for StemGradients {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [
             images,
@@ -197,12 +204,12 @@ impl Reference for StemGradients {
         if tile.is_first() {
             sums.fill_with(|_| 0.0);
         }
-        let windows = Windows::new(&self.stem, images)?;
+        let windows = StemPatches::new(&self.stem, images)?;
         let shape = output(&self.stem, images.shape);
         let pixels = shape[2] * shape[3];
-        windows.for_each(|number, seen| {
+        windows.for_each(|output, seen| {
             for c in 0..channels {
-                let position = (number / pixels * channels + c) * pixels + number % pixels;
+                let position = (output / pixels * channels + c) * pixels + output % pixels;
                 let gradient = gather(&Stem::POOL.pool(), shape, dy, index, position);
                 if gradient == 0.0 {
                     continue;

@@ -1,4 +1,4 @@
-//! Operands as numbers: elements of any type, read and written as doubles by their row-major position.
+//! Operands as tensors: elements of any type, read and written as doubles by row-major position.
 
 use crate::DType;
 
@@ -15,7 +15,7 @@ impl<'a> Tensor<'a> {
         Self { dtype, shape, bytes }
     }
 
-    /// The same operand, for a kernel that is run as part of another.
+    /// Reborrows the operand for a kernel that runs as part of another.
     pub(super) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { dtype: self.dtype, shape: self.shape, bytes: self.bytes }
     }
@@ -30,7 +30,7 @@ impl<'a> Tensor<'a> {
         self.bytes.len() / self.dtype.bytes()
     }
 
-    /// `[N, C, H, W]`; dimensions that it lacks count 1.
+    /// `[N, C, H, W]`; missing dimensions are 1.
     pub(super) fn image(&self) -> [usize; 4] {
         std::array::from_fn(|dimension| self.shape.get(dimension).copied().unwrap_or(1))
     }
@@ -47,7 +47,7 @@ impl<'a> Tensor<'a> {
         self.dtype.store(self.bytes, position, value);
     }
 
-    /// A number as the tensor would hold it.
+    /// A value rounded to the tensor's type.
     pub(super) fn rounded(&self, value: f64) -> f64 {
         let mut element = [0; size_of::<f64>()];
         self.dtype.store(&mut element, 0, value);
@@ -80,7 +80,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Sets every element to what `value` says of its position.
+    /// Sets every element to `value` of its position.
     pub(super) fn fill_with(&mut self, mut value: impl FnMut(usize) -> f64) {
         for position in 0..self.len() {
             self.set(position, value(position));

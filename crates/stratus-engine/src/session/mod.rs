@@ -2,9 +2,9 @@
 
 use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::device::Arena;
-use crate::exchange::{self, Exchange};
-use crate::ops::{HYPER, KernelSpec, METRICS};
-use crate::plan::{Location, PartBytes, Persistent, Plan, PreparedPlan};
+use crate::exchange::{self, Communicator};
+use crate::ops::{ITERATION_SCALAR_FIELDS, KernelSpec, METRICS_FIELDS};
+use crate::plan::{Location, Persistent, Plan, PreparedPlan, TileSpan};
 use crate::{AlignedBytes, Backend, Clock, EngineError, Section};
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ mod on_device;
 mod values;
 
 pub use on_device::DeviceSlot;
-pub use values::{StateValue, View, state_of};
+pub use values::{StateValue, View, checkpoint_values};
 
 /// The scalars of one iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hyper {
+pub struct IterationScalars {
     /// The optimiser's learning rate.
     pub learning_rate: f32,
     /// The iteration, counted from 0 over the whole run. A resumed run continues the count, so dropout masks
@@ -26,37 +26,37 @@ pub struct Hyper {
     pub seed: u64,
 }
 
-/// What a run of a program measured. Means and counts are over the samples with a label.
+/// The metrics of a run. Means and counts are over the samples with a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metrics {
     /// Mean loss.
     pub loss: f64,
-    /// Samples that counted.
+    /// Samples with a label.
     pub samples: f64,
-    /// Samples whose best class was right.
+    /// Samples whose top class is correct.
     pub top1: f64,
-    /// Samples whose class was among the best five.
+    /// Samples whose class is among the top five.
     pub top5: f64,
 }
 
-/// What a run of a program with a loss per pixel measured, over the pixels with a label.
+/// The metrics of a run with a per-pixel loss, over the pixels with a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PixelMetrics {
-    /// Mean loss, weighted as the classes are.
+    /// Mean loss, weighted by the class weights.
     pub loss: f64,
-    /// Pixels that counted.
+    /// Pixels with a label.
     pub pixels: f64,
-    /// Pixels whose predicted class was right.
-    pub right: f64,
-    /// The sum of their class weights.
+    /// Correctly predicted pixels.
+    pub correct: f64,
+    /// The sum of the class weights.
     pub weight: f64,
 }
 
 impl From<Metrics> for PixelMetrics {
-    /// The numbers of a program with a loss per pixel: [`PIXEL_METRICS`](crate::ops::PIXEL_METRICS) stand
-    /// where [`METRICS`] do.
+    /// Converts the fields of a per-pixel loss: [`PIXEL_METRICS_FIELDS`](crate::ops::PIXEL_METRICS_FIELDS)
+    /// are stored in place of [`METRICS_FIELDS`].
     fn from(Metrics { loss, samples, top1, top5 }: Metrics) -> Self {
-        Self { loss, pixels: samples, right: top1, weight: top5 }
+        Self { loss, pixels: samples, correct: top1, weight: top5 }
     }
 }
 
@@ -71,39 +71,44 @@ pub struct Inputs {
 
 /// One operand's bytes within the arena.
 #[derive(Clone, Copy, Debug)]
-struct Range {
+struct OperandRange {
     start: usize,
     length: usize,
-    /// Stride from tile to tile in bytes: `length`, or 0 where every tile uses the same bytes.
+    /// Distance between tiles in bytes; 0 if all tiles use the same bytes.
     stride: usize,
-    /// After how many tiles the first one's bytes are used again.
-    places: usize,
+    /// The number of tiles with separate memory.
+    slots: usize,
     operand: usize,
 }
 
 struct LoadedStep {
     kernel: PreparedStep,
-    /// Sorted by start, for splitting the arena.
-    arena: Vec<Range>,
-    /// Which operand, if any, is the images and which the labels.
+    /// Sorted by start, to split the arena.
+    arena: Vec<OperandRange>,
+    /// The operands that are the images and the labels, if any.
     external: [Option<usize>; 2],
-    /// How the batch is cut; into one tile where it runs once.
+    /// The section of the step; with one tile if it runs once.
     section: Section,
-    /// The first of this worker's parts, and into how many the batch of all workers is cut.
+    /// The first part of this worker and the number of parts of all workers.
     parts: [usize; 2],
 }
 
 impl LoadedStep {
     fn tile(&self, turn: usize) -> Tile {
-        let (place, tiles) = (self.section.place(turn), self.section.tiles);
+        let (position, tiles) = (self.section.tile_at(turn), self.section.tiles);
         let [first, parts] = self.parts;
         match self.section.micro_batches {
             in_parts if parts > 1 => {
-                let place = if in_parts { place } else { 0 };
-                Tile { micro_batch: first + place, micro_batches: parts, apart: true, ..Tile::WHOLE }
+                let position = if in_parts { position } else { 0 };
+                Tile {
+                    micro_batch: first + position,
+                    micro_batches: parts,
+                    separate_sums: true,
+                    ..Tile::WHOLE
+                }
             }
-            true => Tile { micro_batch: place, micro_batches: tiles, ..Tile::WHOLE },
-            false => Tile { index: turn, place, count: tiles, ..Tile::WHOLE },
+            true => Tile { micro_batch: position, micro_batches: tiles, ..Tile::WHOLE },
+            false => Tile { run_index: turn, position, count: tiles, ..Tile::WHOLE },
         }
     }
 }
@@ -111,78 +116,80 @@ impl LoadedStep {
 struct LoadedProgram {
     plan: Plan,
     steps: Vec<LoadedStep>,
-    /// What is run in order: see [`Program::passes`](crate::Program::passes).
-    passes: Vec<(std::ops::Range<usize>, usize)>,
+    /// See [`Program::execution_order`](crate::Program::execution_order).
+    execution_order: Vec<(std::ops::Range<usize>, usize)>,
 }
 
-/// Allocates once, runs many times.
+/// Programs bound to one arena: allocates once, runs many times.
 pub struct Session {
     arena: Arena,
     persistent: Persistent,
     programs: Vec<LoadedProgram>,
-    /// What the last run on a device measured.
+    /// Metrics of the last run on a device.
     metrics: Metrics,
-    /// What a device said of the last run: slots and nanoseconds.
+    /// Slots and nanoseconds of the last run on a device.
     measured: Vec<(usize, u64)>,
-    /// What a device was told to run: the program, and the slot of its first step.
+    /// The program that runs on a device, and the slot of its first step.
     launched: Option<(usize, usize)>,
 }
 
 impl Session {
-    /// Allocates the arena of `plans` in the process's memory and binds every step to it. All plans were
+    /// Allocates the arena of `plans` in the process's memory and binds every step to it. All plans must be
     /// prepared with the same `persistent`.
     ///
     /// # Errors
-    /// Where memory cannot be had or a plan does not verify.
+    /// If memory cannot be allocated or a plan does not verify.
     pub fn new(plans: Vec<PreparedPlan>, persistent: Persistent) -> Result<Self, EngineError> {
-        Self::on(None, plans, persistent)
+        Self::with_device(None, plans, persistent)
     }
 
-    /// The same where the backend that prepared the plans has its memory.
+    /// Allocates the arena on the device of `backend`, which prepared the plans, or in the process's memory
+    /// if it has none.
     ///
     /// # Errors
-    /// As [`Session::new`], and where there is no device.
-    pub fn of(
+    /// Those of [`Session::new`], or if the device is unavailable.
+    pub fn on_backend(
         backend: &dyn Backend,
         plans: Vec<PreparedPlan>,
         persistent: Persistent,
     ) -> Result<Self, EngineError> {
-        Self::on(backend.device()?, plans, persistent)
+        Self::with_device(backend.device()?, plans, persistent)
     }
 
-    fn on(
+    fn with_device(
         device: Option<Box<dyn crate::Device>>,
         plans: Vec<PreparedPlan>,
         persistent: Persistent,
     ) -> Result<Self, EngineError> {
         let transient = plans.iter().map(|p| p.plan.transient_bytes).max().unwrap_or(0);
         let external = |slot| {
-            let places = plans.iter().filter_map(|p| p.plan.external(slot));
-            places.map(|place| place.bytes).max().unwrap_or(0)
+            let placements = plans.iter().filter_map(|p| p.plan.external(slot));
+            placements.map(|placement| placement.bytes).max().unwrap_or(0)
         };
         let arena = Arena::new(device, persistent.bytes + transient, [external(0), external(1)])?;
         let mut programs = Vec::with_capacity(plans.len());
         for PreparedPlan { mut plan, kernels } in plans {
-            // A later program may have added persistent values.
+            // Later programs may have added persistent values.
             plan.persistent_bytes = persistent.bytes;
             plan.verify()?;
-            let copies = plan.program.copies();
+            let copies = plan.program.live_copies();
             let steps = kernels
                 .into_iter()
                 .enumerate()
                 .map(|(position, kernel)| load_step(&plan, &copies, position, kernel))
                 .collect::<Result<_, _>>()?;
-            let passes = plan.program.passes();
-            programs.push(LoadedProgram { plan, steps, passes });
+            let execution_order = plan.program.execution_order();
+            programs.push(LoadedProgram { plan, steps, execution_order });
         }
-        let marks =
-            programs.iter().map(|p: &LoadedProgram| p.passes.iter().map(|(steps, _)| steps.len()).sum());
-        let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len() + 1);
+        let step_ends = programs
+            .iter()
+            .map(|p: &LoadedProgram| p.execution_order.iter().map(|(steps, _)| steps.len()).sum());
+        let measured = Vec::with_capacity(step_ends.max().unwrap_or(0) + DeviceSlot::ALL.len() + 1);
         Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured, launched: None })
     }
 
-    /// Connects this worker with the others; `first_part` is the number of its first part.
-    pub fn connect(&mut self, exchange: &Arc<dyn Exchange>, first_part: usize) {
+    /// Connects this worker to the others; `first_part` is the index of its first batch part.
+    pub fn connect(&mut self, exchange: &Arc<dyn Communicator>, first_part: usize) {
         for LoadedProgram { plan, steps, .. } in &mut self.programs {
             for (position, loaded) in steps.iter_mut().enumerate() {
                 loaded.parts[0] = first_part;
@@ -197,13 +204,13 @@ impl Session {
         self.arena.bytes()
     }
 
-    /// The slots that a run of a program stamps: one for each step, and on a device those of [`DeviceSlot`].
+    /// The number of slots that a run stamps: one for each step, and on a device those of [`DeviceSlot`].
     #[must_use]
     pub fn slots(&self, program: usize) -> usize {
         self.plan(program).program.steps.len() + self.device_slots().len()
     }
 
-    /// The slots behind those of the steps.
+    /// The slots that follow those of the steps.
     #[must_use]
     pub fn device_slots(&self) -> &'static [DeviceSlot] {
         match self.arena {
@@ -218,7 +225,7 @@ impl Session {
         &self.programs[program].plan
     }
 
-    /// How many programs there are.
+    /// The number of programs.
     #[must_use]
     pub fn programs(&self) -> usize {
         self.programs.len()
@@ -227,7 +234,7 @@ impl Session {
     /// Memory for one batch of a program's inputs.
     ///
     /// # Errors
-    /// Where memory cannot be had.
+    /// If memory cannot be allocated.
     pub fn inputs(&self, program: usize) -> Result<Inputs, EngineError> {
         let bytes = |slot| self.plan(program).external(slot).map_or(0, |placement| placement.bytes);
         Ok(Inputs {
@@ -236,11 +243,11 @@ impl Session {
         })
     }
 
-    /// Runs every step of a program. On a device, inputs of no bytes are those that were staged, or else
-    /// those of the run before. Step `i` is stamped to slot `first_slot + i`, once per tile.
+    /// Runs every step of a program. On a device, empty inputs stand for the staged batch or, if none is
+    /// staged, for that of the previous run. Step `i` is stamped to slot `first_slot + i`, once per tile.
     ///
     /// # Errors
-    /// Where the inputs are not this program's, or a kernel fails.
+    /// If the inputs have the wrong size, or a kernel fails.
     pub fn run(
         &mut self,
         program: usize,
@@ -253,11 +260,11 @@ impl Session {
         self.finish(clock, None)
     }
 
-    /// Begins to run a program, as [`Session::run`] does; on a device this returns while it runs, and
+    /// Starts a program, like [`Session::run`]; on a device it returns while the program runs, and
     /// [`Session::finish`] waits for it.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// See [`Session::run`].
     pub fn launch(
         &mut self,
         program: usize,
@@ -266,16 +273,16 @@ impl Session {
         clock: &mut Clock,
         first_slot: usize,
     ) -> Result<(), EngineError> {
-        let LoadedProgram { plan, steps, passes } = &mut self.programs[program];
+        let LoadedProgram { plan, steps, execution_order } = &mut self.programs[program];
         let mut inputs = [images, labels];
         for (slot, given) in inputs.iter().enumerate() {
-            let needed = plan.external(slot).map_or(0, |placement| placement.bytes);
-            // What lies on a device may be taken again.
+            let expected = plan.external(slot).map_or(0, |placement| placement.bytes);
+            // Inputs on a device may be reused.
             let is_kept = given.is_empty() && !self.arena.is_host();
-            if needed != given.len() && !is_kept {
-                let what = ["images", "labels"][slot];
-                return Err(EngineError::Mismatch(format!(
-                    "the program takes {needed} bytes of {what}, got {}",
+            if expected != given.len() && !is_kept {
+                let input = ["images", "labels"][slot];
+                return Err(EngineError::InvalidRequest(format!(
+                    "expected {expected} bytes of {input}, got {}",
                     given.len()
                 )));
             }
@@ -284,7 +291,7 @@ impl Session {
             Arena::Host(arena) => arena.as_mut_slice(),
             Arena::Device(_) => return self.launch_on_device(program, &inputs, clock, first_slot),
         };
-        for (range, turn) in passes {
+        for (range, turn) in execution_order {
             for position in range.clone() {
                 execute(plan, position, &mut steps[position], *turn, arena, &mut inputs)?;
                 clock.stamp(first_slot + position);
@@ -293,11 +300,11 @@ impl Session {
         Ok(())
     }
 
-    /// Runs one step of a program alone, all tiles of it, on whatever its operands hold: for measuring
+    /// Runs one step of a program, all tiles of it, on the current contents of its operands: for measuring
     /// kernels.
     ///
     /// # Errors
-    /// Where there is no such step, or its kernel fails.
+    /// If the step is out of range, or its kernel fails.
     pub fn run_step(
         &mut self,
         program: usize,
@@ -307,8 +314,8 @@ impl Session {
     ) -> Result<(), EngineError> {
         let LoadedProgram { plan, steps, .. } = &mut self.programs[program];
         let Some(loaded) = steps.get_mut(step) else {
-            return Err(EngineError::Mismatch(format!(
-                "the program has {} steps, none is number {step}",
+            return Err(EngineError::InvalidRequest(format!(
+                "step {step} is out of range: the program has {} steps",
                 plan.steps.len()
             )));
         };
@@ -330,22 +337,23 @@ impl Session {
         }
     }
 
-    /// Sets the numbers that change from iteration to iteration.
+    /// Sets the scalars of the iteration.
     ///
     /// # Errors
-    /// What a device said.
-    pub fn set_hyper(&mut self, hyper: Hyper) -> Result<(), EngineError> {
-        let Hyper { learning_rate, iteration, seed } = hyper;
-        // Halves: a double holds 53 bits.
+    /// The device's error message.
+    pub fn set_iteration_scalars(&mut self, values: IterationScalars) -> Result<(), EngineError> {
+        let IterationScalars { learning_rate, iteration, seed } = values;
+        // In halves, because a double holds 53 bits.
         let halves = [f64::from(seed as u32), f64::from((seed >> 32) as u32)];
-        let numbers: [f64; HYPER.len()] = [f64::from(learning_rate), iteration as f64, halves[0], halves[1]];
-        match self.persistent.values.get("hyper").map(|place| place.location) {
-            Some(Location::Persistent(start)) => self.arena.write(start, bytemuck::cast_slice(&numbers)),
+        let scalars: [f64; ITERATION_SCALAR_FIELDS.len()] =
+            [f64::from(learning_rate), iteration as f64, halves[0], halves[1]];
+        match self.persistent.values.get("hyper").map(|placement| placement.location) {
+            Some(Location::Persistent(start)) => self.arena.write(start, bytemuck::cast_slice(&scalars)),
             _ => Ok(()),
         }
     }
 
-    /// What the last run measured.
+    /// The metrics of the last run.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         match self.arena {
@@ -355,16 +363,16 @@ impl Session {
     }
 
     fn read_metrics(&self) -> Result<Metrics, EngineError> {
-        let Some(place) = self.persistent.values.get("metrics") else { return Ok(Metrics::default()) };
-        let Location::Persistent(start) = place.location else { return Ok(Metrics::default()) };
-        let mut values = [0.0; METRICS.len()];
+        let Some(placement) = self.persistent.values.get("metrics") else { return Ok(Metrics::default()) };
+        let Location::Persistent(start) = placement.location else { return Ok(Metrics::default()) };
+        let mut values = [0.0; METRICS_FIELDS.len()];
         self.arena.copy_to(start, bytemuck::cast_slice_mut(&mut values))?;
         let [loss, samples, top1, top5] = values;
         Ok(Metrics { loss, samples, top1, top5 })
     }
 }
 
-/// Cuts the arena into the step's operands and runs its kernel.
+/// Splits the arena into the step's operands and runs its kernel.
 #[inline]
 fn execute(
     plan: &Plan,
@@ -374,12 +382,12 @@ fn execute(
     arena: &mut [u8],
     inputs: &mut [&mut [u8]; 2],
 ) -> Result<(), EngineError> {
-    let place = step.section.place(turn);
+    let tile = step.section.tile_at(turn);
     let mut operands = Operands::new(step.tile(turn));
     let mut rest = arena;
     let mut consumed = 0;
     for range in &step.arena {
-        let start = range.start + place % range.places * range.stride;
+        let start = range.start + tile % range.slots * range.stride;
         let (_, tail) = rest.split_at_mut(start - consumed);
         let (slice, tail) = tail.split_at_mut(range.length);
         operands.set(range.operand, slice);
@@ -389,7 +397,7 @@ fn execute(
     for (slice, operand) in inputs.iter_mut().zip(step.external) {
         if let Some(operand) = operand {
             let length = slice.len() / step.section.tiles;
-            operands.set(operand, &mut slice[place * length..][..length]);
+            operands.set(operand, &mut slice[tile * length..][..length]);
         }
     }
     run_kernel(plan, position, step, &mut operands)
@@ -404,7 +412,7 @@ fn run_kernel(
 ) -> Result<(), EngineError> {
     step.kernel.kernel.run(operands).map_err(|reason| {
         let failed = &plan.program.steps[position];
-        EngineError::Failed {
+        EngineError::KernelFailed {
             kernel: failed.kernel.name().to_owned(),
             layer: plan.program.layer_name(failed),
             reason,
@@ -419,19 +427,19 @@ fn load_step(
     kernel: PreparedStep,
 ) -> Result<LoadedStep, EngineError> {
     let step = &plan.program.steps[position];
-    let section = plan.program.pass_of(position);
+    let section = plan.program.section_or_single(position);
     let mut arena = Vec::new();
     let mut external = [None; 2];
     let mut count = 0;
     for (operand, id) in step.operands().enumerate() {
         let placement = &plan.placements[id.0];
         count = operand + 1;
-        let PartBytes { length, stride, places } = plan.part_bytes(id, section.tiles, copies[id.0]);
+        let TileSpan { length, stride, slots } = plan.tile_span(id, section.tiles, copies[id.0]);
         match placement.location {
-            Location::Persistent(start) => arena.push(Range { start, length, stride, places, operand }),
+            Location::Persistent(start) => arena.push(OperandRange { start, length, stride, slots, operand }),
             Location::Transient(start) => {
                 let start = plan.persistent_bytes + start;
-                arena.push(Range { start, length, stride, places, operand });
+                arena.push(OperandRange { start, length, stride, slots, operand });
             }
             Location::External(slot) => external[slot] = Some(operand),
         }
@@ -439,15 +447,15 @@ fn load_step(
     let (start, length) = plan.steps[position].scratch;
     if length > 0 {
         let start = plan.persistent_bytes + start;
-        arena.push(Range { start, length, stride: 0, places: 1, operand: count });
+        arena.push(OperandRange { start, length, stride: 0, slots: 1, operand: count });
         count += 1;
     }
     if count > MAX_OPERANDS {
         return Err(EngineError::Placement(format!(
-            "step {position} has {count} operands, at most {MAX_OPERANDS} are possible"
+            "step {position} has {count} operands; at most {MAX_OPERANDS} are supported"
         )));
     }
     arena.retain(|range| range.length > 0);
     arena.sort_by_key(|range| range.start);
-    Ok(LoadedStep { kernel, arena, external, section, parts: [0, plan.program.parts] })
+    Ok(LoadedStep { kernel, arena, external, section, parts: [0, plan.program.batch_parts] })
 }

@@ -1,5 +1,4 @@
-//! The values of a session, read and set from outside: those that outlive an iteration by their names, and
-//! those of a program by their numbers.
+//! Access to the values of a session: persistent values by name, those of a program by index.
 
 use super::Session;
 use crate::device::Arena;
@@ -8,23 +7,23 @@ use crate::program::{OptimiserState, Origin};
 use crate::{DType, EngineError, Layout, Program, Role};
 use std::borrow::Cow;
 
-/// A value that outlives an iteration, of all programs of a session.
+/// A persistent value of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateValue<'a> {
-    /// Its name, by which [`Session::read`] and [`Session::write`] know it.
+    /// The name for [`Session::read`] and [`Session::write`].
     pub name: &'a str,
     /// Logical extents.
     pub shape: &'a [usize],
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// For the state of an optimiser: the name of the parameter, and which state it is.
+    /// For optimiser state: the name of the parameter and the kind of state.
     pub optimiser_state: Option<(&'a str, OptimiserState)>,
-    /// For a moving average: the name of the value that it is the average of.
+    /// For a moving average: the name of the averaged value.
     pub average_of: Option<&'a str>,
 }
 
-/// Everything that a checkpoint keeps of a session with these programs.
-pub fn state_of<'a>(
+/// The values that a checkpoint of a session with these programs contains.
+pub fn checkpoint_values<'a>(
     programs: impl Iterator<Item = &'a Program> + 'a,
 ) -> impl Iterator<Item = StateValue<'a>> + 'a {
     let mut seen = std::collections::HashSet::new();
@@ -33,7 +32,7 @@ pub fn state_of<'a>(
         .filter(move |(_, value)| {
             let is_kept = matches!(
                 value.role,
-                Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum | Role::Average
+                Role::Parameter | Role::Frozen | Role::Buffer | Role::OptimiserState | Role::Average
             );
             is_kept && seen.insert(value.name.clone())
         })
@@ -42,26 +41,28 @@ pub fn state_of<'a>(
             shape: &value.shape,
             role: value.role,
             optimiser_state: match value.origin {
-                Some(Origin::OptimiserState { of, state }) => Some((&program.value(of).name, state)),
+                Some(Origin::OptimiserState { parameter, state }) => {
+                    Some((&program.value(parameter).name, state))
+                }
                 _ => None,
             },
             average_of: match value.origin {
-                Some(Origin::Average(of)) => Some(&program.value(of).name),
+                Some(Origin::Average(averaged)) => Some(&program.value(averaged).name),
                 _ => None,
             },
         })
 }
 
 impl Session {
-    /// Everything a checkpoint keeps: parameters, buffers, their averages and the state of the optimiser.
+    /// The values of a checkpoint: parameters, buffers, their averages and optimiser state.
     pub fn state(&self) -> impl Iterator<Item = StateValue<'_>> + '_ {
-        state_of(self.programs.iter().map(|program| &program.plan.program))
+        checkpoint_values(self.programs.iter().map(|program| &program.plan.program))
     }
 
     /// Copies a persistent f32 value out, in row-major order of its logical shape.
     ///
     /// # Errors
-    /// Where there is none of that name, or it has another type.
+    /// If there is no such value, or it is not f32.
     pub fn read(&self, name: &str) -> Result<Vec<f32>, EngineError> {
         let view = self.view(name)?;
         let mut plain = vec![0.0; view.len()];
@@ -69,44 +70,42 @@ impl Session {
         Ok(plain)
     }
 
-    /// A persistent f32 value where it lies, or on a device as it is now.
+    /// A view of a persistent f32 value; on a device, a copy of its current contents.
     ///
     /// # Errors
-    /// Where there is none of that name, or it has another type.
+    /// If there is no such value, or it is not f32.
     pub fn view(&self, name: &str) -> Result<View<'_>, EngineError> {
-        let (place, shape) = self.find(name)?;
-        let values = match place.location {
-            Location::Persistent(start) => self.arena.read_as(start, place.bytes)?,
+        let (placement, shape) = self.find(name)?;
+        let values = match placement.location {
+            Location::Persistent(start) => self.arena.read_as(start, placement.bytes)?,
             _ => Cow::Borrowed(&[][..]),
         };
-        Ok(View { layout: &place.layout, values, elements: shape.iter().product() })
+        Ok(View { layout: &placement.layout, values, elements: shape.iter().product() })
     }
 
-    /// Sets a persistent f32 value from row-major order. Run the refresh program afterwards, where there is
-    /// one.
+    /// Sets a persistent f32 value from row-major order. Run the refresh program, if any, afterwards.
     ///
     /// # Errors
-    /// Where there is none of that name, or the sizes differ.
+    /// If there is no such value, or the sizes differ.
     pub fn write(&mut self, name: &str, plain: &[f32]) -> Result<(), EngineError> {
-        let (place, shape) = self.find(name)?;
-        let (place, shape) = (place.clone(), shape.to_vec());
+        let (placement, shape) = self.find(name)?;
+        let (placement, shape) = (placement.clone(), shape.to_vec());
         if plain.len() != shape.iter().product::<usize>() {
-            return Err(EngineError::Mismatch(format!(
-                "`{name}` has shape {shape:?}, {} values were given",
+            return Err(EngineError::InvalidRequest(format!(
+                "`{name}` has shape {shape:?}, got {} values",
                 plain.len()
             )));
         }
-        let Location::Persistent(start) = place.location else { return Ok(()) };
-        let mut values = vec![0.0_f32; place.bytes / size_of::<f32>()];
-        place.layout.for_each(&shape, |to, from| values[to] = plain[from]);
+        let Location::Persistent(start) = placement.location else { return Ok(()) };
+        let mut values = vec![0.0_f32; placement.bytes / size_of::<f32>()];
+        placement.layout.for_each(&shape, |to, from| values[to] = plain[from]);
         self.arena.write(start, bytemuck::cast_slice(&values))
     }
 
-    /// Exchanges the contents of two persistent f32 values. Run the refresh program afterwards, where there
-    /// is one.
+    /// Swaps the contents of two persistent f32 values. Run the refresh program, if any, afterwards.
     ///
     /// # Errors
-    /// Where there is none of such a name, or they lie differently.
+    /// If a value does not exist, or their layouts differ.
     pub fn swap(&mut self, first: &str, second: &str) -> Result<(), EngineError> {
         let (one, other) = (self.find(first)?.0, self.find(second)?.0);
         let (bytes, is_alike) = (one.bytes, one.layout.same_bytes(&other.layout));
@@ -114,12 +113,12 @@ impl Session {
             (&Location::Persistent(one), &Location::Persistent(other)) if is_alike => {
                 self.arena.swap([one, other], bytes)
             }
-            _ => Err(EngineError::Mismatch(format!("`{first}` and `{second}` lie differently"))),
+            _ => Err(EngineError::InvalidRequest(format!("`{first}` and `{second}` differ in layout"))),
         }
     }
 
     fn find(&self, name: &str) -> Result<(&Placement, &[usize]), EngineError> {
-        let missing = || EngineError::Mismatch(format!("the network has no parameter `{name}`"));
+        let missing = || EngineError::InvalidRequest(format!("the network has no parameter `{name}`"));
         let value = self
             .programs
             .iter()
@@ -127,16 +126,16 @@ impl Session {
             .find(|value| value.name == name)
             .ok_or_else(missing)?;
         if value.dtype != DType::F32 {
-            return Err(EngineError::Mismatch(format!("`{name}` is {}, not f32", value.dtype)));
+            return Err(EngineError::InvalidRequest(format!("`{name}` is {}, not f32", value.dtype)));
         }
         Ok((self.persistent.values.get(name).ok_or_else(missing)?, &value.shape))
     }
 
-    /// Fills the arena with one byte, for tests: what no kernel writes can be told from what one did.
+    /// Fills the arena with one byte, so that tests recognise values that no kernel wrote.
     ///
     /// # Errors
-    /// What a device said.
-    pub fn fill(&mut self, byte: u8) -> Result<(), EngineError> {
+    /// The device's error message.
+    pub fn fill_arena(&mut self, byte: u8) -> Result<(), EngineError> {
         match &mut self.arena {
             Arena::Host(arena) => {
                 arena.as_mut_slice().fill(byte);
@@ -149,109 +148,111 @@ impl Session {
         }
     }
 
-    /// Sets a value of a program of any type from row-major order, and its padding to zero, for tests.
+    /// Sets a value of any type from row-major order, and its padding to zero, for tests.
     ///
     /// # Errors
-    /// Where the sizes differ, or the caller provides the value's memory.
+    /// If the sizes differ, or the value is external.
     pub fn write_value(&mut self, program: usize, value: usize, plain: &[f64]) -> Result<(), EngineError> {
         let plan = &self.programs[program].plan;
-        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
-        let start = match place.location {
+        let (placement, value_info) = (&plan.placements[value], &plan.program.values[value]);
+        let start = match placement.location {
             Location::Persistent(start) => start,
             Location::Transient(start) => self.persistent.bytes + start,
             Location::External(_) => {
-                return Err(EngineError::Mismatch(format!("`{}` is not in the arena", described.name)));
+                return Err(EngineError::InvalidRequest(format!(
+                    "`{}` is not in the arena",
+                    value_info.name
+                )));
             }
         };
-        if plain.len() != described.elements() {
-            return Err(EngineError::Mismatch(format!(
-                "`{}` has shape {:?}, {} values were given",
-                described.name,
-                described.shape,
+        if plain.len() != value_info.elements() {
+            return Err(EngineError::InvalidRequest(format!(
+                "`{}` has shape {:?}, got {} values",
+                value_info.name,
+                value_info.shape,
                 plain.len()
             )));
         }
-        let mut bytes = vec![0; place.bytes];
-        place
+        let mut bytes = vec![0; placement.bytes];
+        placement
             .layout
-            .for_each(&described.shape, |to, from| described.dtype.store(&mut bytes, to, plain[from]));
+            .for_each(&value_info.shape, |to, from| value_info.dtype.store(&mut bytes, to, plain[from]));
         self.arena.write(start, &bytes)
     }
 
-    /// Reads a value of a program of any type in row-major order; see [`Session::raw`].
+    /// Reads a value of any type in row-major order; see [`Session::raw_bytes`].
     ///
     /// # Errors
-    /// What a device said.
+    /// The device's error message.
     pub fn read_value(&self, program: usize, value: usize) -> Result<Vec<f64>, EngineError> {
         let plan = &self.programs[program].plan;
-        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
-        let bytes = self.raw(program, value)?;
-        let mut plain = vec![f64::NAN; described.elements()];
+        let (placement, value_info) = (&plan.placements[value], &plan.program.values[value]);
+        let bytes = self.raw_bytes(program, value)?;
+        let mut plain = vec![f64::NAN; value_info.elements()];
         if !bytes.is_empty() {
-            place
+            placement
                 .layout
-                .for_each(&described.shape, |from, to| plain[to] = described.dtype.load(&bytes, from));
+                .for_each(&value_info.shape, |from, to| plain[to] = value_info.dtype.load(&bytes, from));
         }
         Ok(plain)
     }
 
-    /// Reads a value of a program in row-major order as f32 into `to`, which keeps its memory; see
-    /// [`Session::raw`]. Numbers of more bits are rounded.
+    /// Reads a value in row-major order as f32 into `to`, reusing its memory; see [`Session::raw_bytes`].
+    /// Wider types are rounded.
     ///
     /// # Errors
-    /// What a device said.
+    /// The device's error message.
     pub fn read_f32(&self, program: usize, value: usize, to: &mut Vec<f32>) -> Result<(), EngineError> {
         let plan = &self.programs[program].plan;
-        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
-        let bytes = self.raw(program, value)?;
+        let (placement, value_info) = (&plan.placements[value], &plan.program.values[value]);
+        let bytes = self.raw_bytes(program, value)?;
         to.clear();
-        if described.dtype == DType::F32 && place.layout.is_row_major() {
+        if value_info.dtype == DType::F32 && placement.layout.is_row_major() {
             to.extend(bytes.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned::<f32>));
             return Ok(());
         }
-        to.resize(described.elements(), f32::NAN);
+        to.resize(value_info.elements(), f32::NAN);
         if !bytes.is_empty() {
-            place
+            placement
                 .layout
-                .for_each(&described.shape, |from, at| to[at] = described.dtype.load(&bytes, from) as f32);
+                .for_each(&value_info.shape, |from, at| to[at] = value_info.dtype.load(&bytes, from) as f32);
         }
         Ok(())
     }
 
-    /// Reads an i32 value of a program in row-major order into `to`, which keeps its memory; see
-    /// [`Session::raw`].
+    /// Reads an i32 value in row-major order into `to`, reusing its memory; see [`Session::raw_bytes`].
     ///
     /// # Errors
-    /// Where it has another type or layout, or what a device said.
+    /// If it has another type or layout, or the device fails.
     pub fn read_labels(&self, program: usize, value: usize, to: &mut Vec<i32>) -> Result<(), EngineError> {
         let plan = &self.programs[program].plan;
-        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
-        if described.dtype != DType::I32 || !place.layout.is_row_major() {
-            return Err(EngineError::Mismatch(format!(
+        let (placement, value_info) = (&plan.placements[value], &plan.program.values[value]);
+        if value_info.dtype != DType::I32 || !placement.layout.is_row_major() {
+            return Err(EngineError::InvalidRequest(format!(
                 "`{}` is {} in layout {}, not i32 in row-major order",
-                described.name, described.dtype, place.layout.tag
+                value_info.name, value_info.dtype, placement.layout.tag
             )));
         }
-        let bytes = self.raw(program, value)?;
+        let bytes = self.raw_bytes(program, value)?;
         to.clear();
         to.extend(bytes.chunks_exact(size_of::<i32>()).map(bytemuck::pod_read_unaligned::<i32>));
         Ok(())
     }
 
-    /// Reads any value of a program as it lies. Transient ones hold what the last step that used their bytes
-    /// left: after a run, the inputs of the last step are whole.
+    /// Reads the bytes of any value in its layout. Transient values contain the bytes left by the last step
+    /// that used their memory; after a run, the inputs of the last step are intact.
     ///
     /// # Errors
-    /// What a device said.
-    pub fn raw(&self, program: usize, value: usize) -> Result<Cow<'_, [u8]>, EngineError> {
+    /// The device's error message.
+    pub fn raw_bytes(&self, program: usize, value: usize) -> Result<Cow<'_, [u8]>, EngineError> {
         let plan = &self.programs[program].plan;
-        let place = &plan.placements[value];
-        let start = match place.location {
+        let placement = &plan.placements[value];
+        let start = match placement.location {
             Location::Persistent(start) => start,
             Location::Transient(start) => self.persistent.bytes + start,
             Location::External(_) => return Ok(Cow::Borrowed(&[])),
         };
-        self.arena.read_as(start, place.bytes)
+        self.arena.read_as(start, placement.bytes)
     }
 }
 
@@ -264,14 +265,14 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Elements, without padding.
+    /// The number of elements, without padding.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a value has elements")]
     pub fn len(&self) -> usize {
         self.elements
     }
 
-    /// Copies out as many elements as `out` holds, from `first` on; both must lie within the value.
+    /// Fills `out` with the elements starting at `first`; they must be within the value.
     pub fn read(&self, first: usize, out: &mut [f32]) {
         let range = first..first + out.len();
         if self.layout.is_row_major() {

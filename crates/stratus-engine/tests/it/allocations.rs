@@ -1,7 +1,7 @@
-//! A session allocates when it is made and never after.
+//! A session allocates only when it is created.
 
 use crate::common::{published_digits, session, training_program};
-use stratus_engine::session::Hyper;
+use stratus_engine::session::IterationScalars;
 use stratus_engine::{Clock, Precision};
 use stratus_testing::allocator::requests;
 
@@ -16,7 +16,9 @@ fn running_allocates_nothing() {
         assert!(before > 0, "the allocator counts nothing");
         for _ in 0..2 {
             clock.begin_iteration();
-            session.set_hyper(Hyper { learning_rate: 0.1, iteration: 0, seed: 0 }).unwrap();
+            session
+                .set_iteration_scalars(IterationScalars { learning_rate: 0.1, iteration: 0, seed: 0 })
+                .unwrap();
             session
                 .run(0, inputs.images.as_mut_slice(), inputs.labels.as_mut_slice(), &mut clock, 0)
                 .unwrap();

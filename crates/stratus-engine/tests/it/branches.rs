@@ -1,11 +1,10 @@
-//! A network whose values have several readers, with dropout and an auxiliary loss: what becomes of it, and
-//! what it reports.
+//! A network whose values have several readers, with dropout and an auxiliary loss: its programs and metrics.
 
-use crate::common::{HYPER, Probe, branches, fuse, numbers, session, training_program};
+use crate::common::{ITERATION_SCALARS, TestSession, branches, fuse, numbers, session, training_program};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
-use stratus_engine::session::Hyper;
+use stratus_engine::session::IterationScalars;
 use stratus_engine::{Clock, DType, Kernel, Precision, Program, Role, Session, Step};
 use stratus_graph::{Graph, GraphBuilder, Shape, ops};
 
@@ -23,8 +22,8 @@ fn evaluation_program() {
     insta::assert_snapshot!(evaluation(Precision::Bf16, 4).dump());
 }
 
-/// A sum passes its gradient on without a copy: a new value is made only where the old one is still to be
-/// read, or is both terms.
+/// A sum shares its gradient without a copy: a new value is created only if the old one is still needed, or
+/// is both terms.
 #[test]
 fn sums_share_their_gradient() {
     let program = training_program(&branches(), Precision::F32, 4);
@@ -34,62 +33,62 @@ fn sums_share_their_gradient() {
     assert_eq!(sums, 6);
     let is_sum = |kernel: &Kernel| matches!(kernel, Kernel::AddForward(_) | Kernel::BatchNormAddApply(_));
     assert_eq!(count(&is_sum), sums + 3, "{}", program.dump());
-    // What is last added to the gradient of a sum behind a batch norm is added by the step that cuts it off.
-    let cuts = |step: &&Step| matches!(step.kernel, Kernel::BatchNormAddReluGradients(_));
-    let adding = program.steps.iter().filter(cuts).filter(|step| step.inputs.len() == 5).count();
+    // The last term of the gradient of a sum after a batch norm is added by the step that masks it.
+    let is_masking = |step: &&Step| matches!(step.kernel, Kernel::BatchNormAddReluGradients(_));
+    let adding = program.steps.iter().filter(is_masking).filter(|step| step.inputs.len() == 5).count();
     let accumulations = count(&|kernel| matches!(kernel, Kernel::Accumulate(_)));
     assert_eq!([accumulations, adding], [5, 1], "{}", program.dump());
     assert_eq!(count(&|kernel| matches!(kernel, Kernel::Convert(_))), 0, "{}", program.dump());
 }
 
-/// Mean cross-entropy of rows of logits, and how many are largest at the label.
+/// Mean cross-entropy of rows of logits, and the number of rows whose label has the largest logit.
 fn cross_entropy(logits: &[f64], labels: &[f64]) -> (f64, f64) {
     let (mut loss, mut right, mut counted) = (0.0, 0.0, 0.0);
     for (row, &label) in logits.chunks_exact(logits.len() / labels.len()).zip(labels) {
         if label < 0.0 {
             continue;
         }
-        let own = row[label as usize];
-        loss += row.iter().map(|logit| logit.exp()).sum::<f64>().ln() - own;
-        right += f64::from(u8::from(row.iter().all(|&logit| logit <= own)));
+        let label_logit = row[label as usize];
+        loss += row.iter().map(|logit| logit.exp()).sum::<f64>().ln() - label_logit;
+        right += f64::from(u8::from(row.iter().all(|&logit| logit <= label_logit)));
         counted += 1.0;
     }
     (loss / counted, right)
 }
 
 #[test]
-fn auxiliary_losses_count_by_their_weight_and_hits_are_the_outputs() {
+fn auxiliary_losses_are_weighted_and_hits_are_those_of_the_main_output() {
     let mut forward = lower(&branches(), Mode::Train, Precision::F64, 8).unwrap();
     let outputs = ["fc2:y", "aux.fc:y"];
     for value in forward.values.iter_mut().filter(|value| outputs.contains(&value.name.as_str())) {
         value.role = Role::Buffer;
     }
-    let mut probe = Probe::new(&differentiate(&forward).unwrap());
-    probe.write("hyper", &HYPER);
+    let mut test = TestSession::new(&differentiate(&forward).unwrap());
+    test.write("hyper", &ITERATION_SCALARS);
     for (index, parameter) in branches().parameters.iter().enumerate() {
-        probe.write(&parameter.name, &numbers(parameter.elements(), index as u64, 0.5));
+        test.write(&parameter.name, &numbers(parameter.elements(), index as u64, 0.5));
     }
-    probe.write("images", &numbers(8 * 2 * 36, 99, 1.0));
-    probe.write("labels", &[0.0; 8]);
-    probe.loss();
-    // The class that the auxiliary output holds best, where the output holds another: hits must differ.
+    test.write("images", &numbers(8 * 2 * 36, 99, 1.0));
+    test.write("labels", &[0.0; 8]);
+    test.loss();
+    // Labels are the auxiliary output's top classes, which differ from the main output's: hits must differ.
     let best = |logits: &[f64]| -> Vec<f64> {
         let rows = logits.chunks_exact(10);
         rows.map(|row| (0..10).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as f64).collect()
     };
-    let mut labels = best(&probe.read("aux.fc:y"));
-    labels[..3].copy_from_slice(&best(&probe.read("fc2:y"))[..3]);
+    let mut labels = best(&test.read("aux.fc:y"));
+    labels[..3].copy_from_slice(&best(&test.read("fc2:y"))[..3]);
     labels[7] = -1.0;
-    probe.write("labels", &labels);
-    let total = probe.loss();
-    let [own, auxiliary] = outputs.map(|name| cross_entropy(&probe.read(name), &labels));
-    assert!((total - (own.0 + f64::from(0.3f32) * auxiliary.0)).abs() < 1e-12, "{total}");
-    assert_ne!(own.1, auxiliary.1);
-    assert_eq!(probe.read("metrics")[1..3], [7.0, own.1]);
+    test.write("labels", &labels);
+    let total = test.loss();
+    let [main, auxiliary] = outputs.map(|name| cross_entropy(&test.read(name), &labels));
+    assert!((total - (main.0 + f64::from(0.3f32) * auxiliary.0)).abs() < 1e-12, "{total}");
+    assert_ne!(main.1, auxiliary.1);
+    assert_eq!(test.read("metrics")[1..3], [7.0, main.1]);
 }
 
 #[test]
-fn evaluation_knows_nothing_of_auxiliary_outputs_or_dropout() {
+fn evaluation_has_neither_auxiliary_outputs_nor_dropout() {
     let program = evaluation(Precision::F32, 4);
     assert!(program.layers.iter().all(|layer| !layer.name.contains("aux")));
     assert!(program.values.iter().all(|value| !value.name.contains("aux")));
@@ -99,9 +98,9 @@ fn evaluation_knows_nothing_of_auxiliary_outputs_or_dropout() {
     assert!(layer("loss") && layer("loss.aux1") && !layer("loss.aux2"));
 }
 
-/// The loss of one batch with the parameters as they are.
+/// The loss of one batch with the current parameters.
 fn loss(session: &mut Session, iteration: u64, seed: u64) -> f64 {
-    session.set_hyper(Hyper { learning_rate: 0.0, iteration, seed }).unwrap();
+    session.set_iteration_scalars(IterationScalars { learning_rate: 0.0, iteration, seed }).unwrap();
     let mut inputs = session.inputs(0).unwrap();
     let images = inputs.images.as_mut_slice();
     for (position, number) in numbers(images.len() / 4, 3, 1.0).into_iter().enumerate() {
@@ -113,7 +112,7 @@ fn loss(session: &mut Session, iteration: u64, seed: u64) -> f64 {
 }
 
 #[test]
-fn masks_are_a_function_of_iteration_and_seed() {
+fn dropout_masks_depend_on_iteration_and_seed() {
     let mut session = session(&training_program(&branches(), Precision::F32, 4));
     for (index, parameter) in branches().parameters.iter().enumerate() {
         let values = numbers(parameter.elements(), index as u64, 0.5);
@@ -126,7 +125,7 @@ fn masks_are_a_function_of_iteration_and_seed() {
     }
 }
 
-/// One batch norm for each of so many channels, joined in one layer, or two at a time.
+/// One batch norm per channel, concatenated in one layer or two at a time.
 fn many_branches(count: usize, at_once: bool) -> Graph {
     let (mut graph, images) = GraphBuilder::new("test", Shape::image(1, 2, 2));
     let mut parts = Vec::new();
@@ -146,9 +145,9 @@ fn many_branches(count: usize, at_once: bool) -> Graph {
     graph.finish(x).unwrap()
 }
 
-/// More maps than a step has operands: the same numbers as where they are joined two at a time.
+/// More maps than a step has operands give the same results as maps concatenated two at a time.
 #[test]
-fn many_maps_are_joined_in_parts() {
+fn many_maps_are_concatenated_in_several_steps() {
     let (steps, batch) = (2, 2);
     for (count, concats) in [(14, 1), (15, 2), (28, 3), (29, 3), (197, 16)] {
         let trained = |at_once: bool| {
@@ -161,7 +160,9 @@ fn many_maps_are_joined_in_parts() {
                     numbers(parameter.elements(), 5, 0.5).iter().map(|&x| x as f32).collect();
                 session.write(&parameter.name, &values).unwrap();
             }
-            session.set_hyper(Hyper { learning_rate: 0.1, iteration: 0, seed: 1 }).unwrap();
+            session
+                .set_iteration_scalars(IterationScalars { learning_rate: 0.1, iteration: 0, seed: 1 })
+                .unwrap();
             for _ in 0..steps {
                 let mut inputs = session.inputs(0).unwrap();
                 let images = inputs.images.as_mut_slice();
@@ -179,7 +180,7 @@ fn many_maps_are_joined_in_parts() {
 }
 
 #[test]
-fn what_cannot_be_put_together_names_the_layer() {
+fn concat_rejects_a_repeated_input() {
     let (mut graph, images) = GraphBuilder::new("test", Shape::image(1, 2, 2));
     let x = graph.add("all", ops::Concat, &[images, images]).unwrap();
     let x = graph.add("flatten", ops::Flatten, &[x]).unwrap();
@@ -187,6 +188,6 @@ fn what_cannot_be_put_together_names_the_layer() {
     let refused = lower(&graph, Mode::Evaluate, Precision::F32, 1).unwrap_err().to_string();
     insta::assert_snapshot!(
         refused,
-        @"layer `all` (concat) cannot be run: two of its inputs are the same value"
+        @"layer `all` (concat) is not supported: two inputs are the same tensor"
     );
 }

@@ -1,6 +1,6 @@
-//! A network with transposed convolutions and spatial dropout: what becomes of it.
+//! A network with transposed convolutions and spatial dropout.
 
-use crate::common::{HYPER, decoder, training_program};
+use crate::common::{ITERATION_SCALARS, decoder, training_program};
 use crate::reference::one_step;
 use stratus_engine::ops::{
     AddBias, BiasGradient, Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward, Dropout2d, KernelSpec,
@@ -13,9 +13,10 @@ fn training_program_in_bf16() {
     insta::assert_snapshot!(training_program(&decoder(), Precision::Bf16, 4).dump());
 }
 
-/// What is a gradient elsewhere is counted to the forward pass here, and the other way round.
+/// Kernels that compute gradients of convolutions belong to the forward pass of transposed ones, and vice
+/// versa.
 #[test]
-fn phases_are_those_of_the_layer() {
+fn kernels_have_the_phase_of_their_layer() {
     let program = training_program(&decoder(), Precision::Bf16, 4);
     let phases = |layer: &str| -> Vec<(Phase, &'static str)> {
         let steps = program.steps.iter().filter(|step| program.layer_name(step) == layer);
@@ -31,16 +32,16 @@ fn phases_are_those_of_the_layer() {
             (Phase::BackwardData, "conv2d_forward"),
         ]
     );
-    // Kernels read the weight's bf16 copy, which the update renews.
+    // Kernels read the weight's bf16 copy, which the update refreshes.
     for step in program.steps.iter().filter(|step| matches!(step.kernel, Kernel::Conv2dBackwardData(_))) {
-        assert_eq!(program.value(step.inputs[1]).role, Role::Copy);
+        assert_eq!(program.value(step.inputs[1]).role, Role::ComputeCopy);
     }
 }
 
-/// The numbers are those of PyTorch 2.15, in double precision: `ConvTranspose2d(2, 4, (2, 3), stride=(2, 1),
-/// padding=(0, 1), output_padding=(1, 0), groups=2)` and its gradients. All are whole.
+/// Expected values are those of PyTorch 2.15, in double precision: `ConvTranspose2d(2, 4, (2, 3), stride=(2,
+/// 1), padding=(0, 1), output_padding=(1, 0), groups=2)` and its gradients. All are integers.
 #[test]
-fn transposed_convolutions_are_those_of_pytorch() {
+fn transposed_convolutions_match_pytorch() {
     let whole = |numbers: &[i32]| -> Vec<f64> { numbers.iter().map(|&number| f64::from(number)).collect() };
     let x = whole(&[-5, 2, -2, 5, 1, -3, 4, 0]);
     let weight = whole(&[-6, -1, 4, -4, 1, 6, -2, 3, -5, 0, 5, -3, 2, -6, -1, 4, -4, 1, 6, -2, 3, -5, 0, 5]);
@@ -85,12 +86,12 @@ fn transposed_convolutions_are_those_of_pytorch() {
 
 #[test]
 fn spatial_dropout_drops_whole_channels() {
-    let (shape, dropout) = ([40, 25, 2, 3], Dropout2d { p: 0.3, layer: 2, whole: false });
+    let (shape, dropout) = ([40, 25, 2, 3], Dropout2d { p: 0.3, layer: 2, whole_samples: false });
     let x: Vec<f64> = (0..6000).map(|i| f64::from(i) + 1.0).collect();
-    let inputs = [("x", &shape[..], DType::F64, &x[..]), ("hyper", &[4], DType::F64, &HYPER)];
+    let inputs = [("x", &shape[..], DType::F64, &x[..]), ("hyper", &[4], DType::F64, &ITERATION_SCALARS)];
     let y = one_step(dropout, &inputs, &[], &[("y", &shape, DType::F64, &vec![0.0; 6000])]).unwrap();
     let mut dropped = 0;
-    let mask = dropout.mask(&HYPER);
+    let mask = dropout.mask(&ITERATION_SCALARS);
     for (channel, (x, y)) in x.chunks_exact(6).zip(y[0].chunks_exact(6)).enumerate() {
         let factor = if mask.keeps(channel as u64) { dropout.scale() } else { 0.0 };
         dropped += usize::from(factor == 0.0);

@@ -1,21 +1,21 @@
-//! Every backward kernel of the reference against central differences of the forward one, alone and through a
-//! whole network.
+//! Every backward kernel of the reference against central differences of the forward kernel, alone and
+//! through whole networks.
 
 use crate::common::{
-    Checked, HYPER, Probe, branches, check_gradient, check_gradient_in, decoder, digits, fuse, inception,
-    numbers, residual,
+    CheckCounts, ITERATION_SCALARS, TestSession, branches, check_gradient, check_gradient_in, decoder,
+    digits, fuse, inception, numbers, residual,
 };
 use stratus_conformance::{Case, Fill, cases};
 use stratus_engine::ops::{
-    BatchNormAddApply, BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy,
-    StemApply, StemStatistics,
+    BatchNormAddApply, BatchNormApply, BatchNormStatistics, LinearForward, METRICS_FIELDS,
+    SoftmaxCrossEntropy, StemApply, StemStatistics,
 };
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::{Layer, Mode, Origin};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Conv2d, Flatten, Linear};
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, GraphBuilder, Shape};
 
 const CLASSES: usize = 3;
@@ -27,7 +27,7 @@ fn empty(batch: usize) -> Program {
         mode: Mode::Train,
         precision: Precision::F64,
         batch,
-        parts: 1,
+        batch_parts: 1,
         stage: None,
         layers: vec![Layer { name: "layer".to_owned(), kind: "test".to_owned() }],
         values: Vec::new(),
@@ -36,31 +36,31 @@ fn empty(batch: usize) -> Program {
     }
 }
 
-/// Puts the statistics before a program that applies them: its derivative goes through both.
+/// Inserts the statistics before a program that applies them, so that its derivative includes both.
 fn prepend_statistics(program: &mut Program) {
     let (kernel, channels, sums): (Kernel, usize, _) = match program.steps[0].kernel {
         Kernel::BatchNormApply(BatchNormApply { norm, .. }) => {
-            (BatchNormStatistics { norm, part: None }.into(), norm.channels, [2, norm.channels])
+            (BatchNormStatistics { norm, offset: None }.into(), norm.channels, [2, norm.channels])
         }
         Kernel::BatchNormAddApply(BatchNormAddApply { norm, .. }) => {
-            (BatchNormStatistics { norm, part: None }.into(), norm.channels, [2, norm.channels])
+            (BatchNormStatistics { norm, offset: None }.into(), norm.channels, [2, norm.channels])
         }
         Kernel::StemApply(StemApply { stem }) => {
             (StemStatistics { stem }.into(), stem.norm.channels, [stem.taps() + 1, stem.taps()])
         }
         _ => return,
     };
-    // What is normalised, or made from what comes before the parameters of the norm; the statistics come
-    // behind these, and last what is added.
+    // The normalised value, or its source, precedes the parameters of the norm; the statistics follow them,
+    // and the term to add comes last.
     let added = usize::from(matches!(program.steps[0].kernel, Kernel::BatchNormAddApply(_)));
     let inputs = &program.steps[0].inputs;
     let [inputs @ .., _, _, mean, inverse_deviation] = &inputs[..inputs.len() - added] else {
         panic!("inputs")
     };
-    let (inputs, made) = (inputs.to_vec(), [*mean, *inverse_deviation]);
+    let (inputs, statistics) = (inputs.to_vec(), [*mean, *inverse_deviation]);
     let mut value = |name: &str, shape: &[usize]| program.add_value(name, shape, DType::F64, Role::Buffer);
     let updates = vec![value("running_mean", &[channels]), value("running_var", &[channels])];
-    let outputs = made.into_iter().chain([value("sums", &sums)]).collect();
+    let outputs = statistics.into_iter().chain([value("sums", &sums)]).collect();
     let (phase, layers) = (Phase::Forward, vec![0]);
     program.steps.insert(0, Step { kernel, phase, layers, inputs, updates, outputs });
 }
@@ -82,7 +82,7 @@ fn push(
     });
 }
 
-/// Adds a fixed linear layer over `y` and a loss; their values' names begin with `name`.
+/// Adds a fixed linear layer on `y` and a loss, whose value names start with `name`.
 fn push_loss(program: &mut Program, y: ValueId, name: &str) {
     let shape = program.value(y).shape.clone();
     let (batch, in_features) = (shape[0], shape[1..].iter().product());
@@ -92,32 +92,32 @@ fn push_loss(program: &mut Program, y: ValueId, name: &str) {
     let weight = value(program, "weight", &[CLASSES, in_features], DType::F64, Role::Buffer);
     let logits = value(program, "logits", &[batch, CLASSES], DType::F64, Role::Transient);
     let labels = value(program, "labels", &[batch], DType::I32, Role::Buffer);
-    let metrics = value(program, "metrics", &[METRICS.len()], DType::F64, Role::Metrics);
+    let metrics = value(program, "metrics", &[METRICS_FIELDS.len()], DType::F64, Role::Metrics);
     let gradient = program.add_derived(Origin::Gradient(logits), DType::F64, Role::Transient);
     let linear = Linear { in_features, out_features: CLASSES, bias: false };
     push(program, LinearForward { linear }, Phase::Forward, &[y, weight], &[logits]);
     push(program, SoftmaxCrossEntropy::default(), Phase::Loss, &[logits, labels], &[metrics, gradient]);
 }
 
-fn fill_loss(probe: &mut Probe, name: &str) {
-    let weight = probe.read(&format!("{name}weight")).len();
-    let batch = probe.read(&format!("{name}labels")).len();
-    // Logits of about one: a saturated softmax has no gradient to check.
-    probe.write(&format!("{name}weight"), &numbers(weight, 1, (3.0 * CLASSES as f64 / weight as f64).sqrt()));
-    probe.write(&format!("{name}labels"), &(0..batch).map(|n| (n % CLASSES) as f64).collect::<Vec<_>>());
+fn fill_loss(test: &mut TestSession, name: &str) {
+    let weight = test.read(&format!("{name}weight")).len();
+    let batch = test.read(&format!("{name}labels")).len();
+    // Logits of about one, because a saturated softmax has no gradient to check.
+    test.write(&format!("{name}weight"), &numbers(weight, 1, (3.0 * CLASSES as f64 / weight as f64).sqrt()));
+    test.write(&format!("{name}labels"), &(0..batch).map(|n| (n % CLASSES) as f64).collect::<Vec<_>>());
 }
 
-/// Whether a case's forward kernel passes a gradient to an input of this name.
+/// Returns whether a case's forward kernel computes a gradient for an input of this name.
 fn is_trained(name: &str) -> bool {
     let number = ["x", "weight"].iter().find_map(|list| name.strip_prefix(list));
     number.is_some_and(|number| number.parse::<usize>().is_ok())
         || ["a", "b", "x", "factors", "weight", "bias", "norm_weight", "norm_bias"].contains(&name)
 }
 
-/// Checks all gradients of one case's forward kernel; false where it is not one.
-fn check_case(case: &Case, into: &mut Checked) -> bool {
+/// Checks all gradients of a forward case; returns false for other cases.
+fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
     let differentiable = match &case.kernel {
-        // Of a transposed convolution, rather than a convolution's gradient.
+        // The first input is `x` for a transposed convolution, but not for a convolution's gradient.
         Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) => case.inputs[0].name == "x",
         Kernel::BatchNormAddApply(_)
         | Kernel::JoinWeights(_)
@@ -140,26 +140,78 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::Dropout2d(_)
         | Kernel::LinearForward(_)
         | Kernel::StemApply(_) => true,
-        // Of one channel it puts out its bias alone.
+        // With one channel the output is only the bias.
         Kernel::LayerNormForward(layer) => layer.norm.channels > 1,
-        // Without its index it is not trained through; where it cuts, its gradient is that of the rectifier
-        // before it too.
-        Kernel::MaxPoolForward(pool) => case.outputs.len() == 2 && !pool.cut,
-        Kernel::BatchNormInference(norm) if norm.parts.x.is_none() => {
+        // Without an index the pooling has no derivative; with `mask_relu` its gradient includes that of the
+        // preceding ReLU.
+        Kernel::MaxPoolForward(pool) => case.outputs.len() == 2 && !pool.mask_relu,
+        Kernel::BatchNormInference(norm) if norm.offsets.x.is_none() => {
             norm.pool.is_none() || case.outputs.len() == 2
         }
-        // Of a part of a map alone the gradient is made: whole networks show what its other parts' norms make
-        // of it.
-        Kernel::BatchNormApply(norm) => norm.parts.x.is_none(),
-        _ => false,
+        // The gradient of a channel slice is written in slices, which tests of whole networks check.
+        Kernel::BatchNormApply(norm) => norm.offsets.x.is_none(),
+        // Gradients.
+        Kernel::AvgPoolBackward(_)
+        | Kernel::BatchNormAddReluGradients(_)
+        | Kernel::BatchNormBackwardData(_)
+        | Kernel::BatchNormGradients(_)
+        | Kernel::BatchNormInferenceBackward(_)
+        | Kernel::BiasGradient(_)
+        | Kernel::ChannelScaleGradient(_)
+        | Kernel::ClipGradient(_)
+        | Kernel::ConcatBackward(_)
+        | Kernel::Conv2dBackwardWeights(_)
+        | Kernel::GeluBackward(_)
+        | Kernel::HardSigmoidBackward(_)
+        | Kernel::HardSwishBackward(_)
+        | Kernel::LayerNormBackward(_)
+        | Kernel::LayerNormGradients(_)
+        | Kernel::LayerScaleGradient(_)
+        | Kernel::LinearBackwardData(_)
+        | Kernel::LinearBackwardWeights(_)
+        | Kernel::LrnBackward(_)
+        | Kernel::MaxPoolBackward(_)
+        | Kernel::ReluBackward(_)
+        | Kernel::ResizeBackward(_)
+        | Kernel::SigmoidBackward(_)
+        | Kernel::SiluBackward(_)
+        | Kernel::SplitGradient(_)
+        | Kernel::StemGradients(_) => false,
+        // Updates, and sums over parts, tiles and workers.
+        Kernel::Accumulate(_)
+        | Kernel::AdaptiveUpdate(_)
+        | Kernel::AddTiles(_)
+        | Kernel::AdjustLossScale(_)
+        | Kernel::AllReduceBucket(_)
+        | Kernel::ClipFactor(_)
+        | Kernel::EmaUpdate(_)
+        | Kernel::FindOverflow(_)
+        | Kernel::LinearUpdate(_)
+        | Kernel::SgdUpdate(_)
+        | Kernel::StageTransfer(_)
+        | Kernel::SumOfSquares(_)
+        | Kernel::TreeSum(_) => false,
+        // Losses, which every check uses or which have separate tests.
+        Kernel::CountLabels(_) | Kernel::PixelCrossEntropy(_) | Kernel::SoftmaxCrossEntropy(_) => false,
+        // Copies, inputs, statistics, inference, and a pooling norm without index.
+        Kernel::AddBias(_)
+        | Kernel::BatchNormStatistics(_)
+        | Kernel::Convert(_)
+        | Kernel::Flatten(_)
+        | Kernel::NormalisePixels(_)
+        | Kernel::Reorder(_)
+        | Kernel::ScatterChannels(_)
+        | Kernel::StemInference(_)
+        | Kernel::StemStatistics(_)
+        | Kernel::BatchNormInference(_) => false,
     };
-    // Equal inputs are kinks: the gradient is one of several.
-    let ties = case.inputs.iter().any(|input| matches!(input.fill, Fill::Whole { .. }));
+    // Equal inputs are kinks with several valid gradients.
+    let ties = case.inputs.iter().any(|input| matches!(input.fill, Fill::Integers { .. }));
     if !differentiable || ties {
         return false;
     }
     let mut program = case.program(Precision::F64).unwrap();
-    // A normalisation by running statistics is that of a frozen layer: its parameters are not trained.
+    // A normalisation by running statistics is a frozen layer, whose parameters are not trained.
     let frozen = matches!(case.kernel, Kernel::BatchNormInference(_));
     let trained: Vec<&str> = case
         .inputs
@@ -176,20 +228,19 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
     let y = step.outputs.first().copied().unwrap_or_else(|| step.updates[0]);
     prepend_statistics(&mut program);
     push_loss(&mut program, y, "head.");
-    let mut probe = Probe::new(&differentiate(&program).unwrap());
-    fill_loss(&mut probe, "head.");
-    for (operand, contents) in case.inputs.iter().chain(&case.updates).zip(case.draw()) {
-        probe.write(operand.name, &contents);
+    let mut test = TestSession::new(&differentiate(&program).unwrap());
+    fill_loss(&mut test, "head.");
+    for (operand, contents) in case.inputs.iter().chain(&case.updates).zip(case.generate_inputs()) {
+        test.write(operand.name, &contents);
     }
     assert!(!trained.is_empty(), "{}: nothing to check", case.name);
     for name in trained {
         let zero = into.zero;
-        check_gradient(&mut probe, name, 6, into);
-        // One pixel of one sample has no variance, its batch norm no gradient but the bias's; and it may be
-        // dropped.
+        check_gradient(&mut test, name, 6, into);
+        // One pixel of one sample has no variance, so only the bias has a gradient; it may also be dropped.
         let shape = &case.inputs[0].shape;
         let single = shape.iter().product::<usize>() == shape[1];
-        // A handful of outputs may all be cut off by the rectifier, whatever the statistics of their batch.
+        // ReLU may mask all of a few outputs, whatever the batch statistics.
         let few = frozen && case.results().next().is_some_and(|y| y.shape.iter().product::<usize>() <= 4);
         assert!(into.zero == zero || single || few, "{}: the gradient of `{name}` is zero", case.name);
     }
@@ -197,9 +248,9 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
 }
 
 #[test]
-fn every_forward_case_has_the_gradient_of_its_differences() {
-    let (mut checked, mut count) = (Checked::default(), 0);
-    for case in cases::of(Precision::F64) {
+fn gradients_of_every_forward_case_match_differences() {
+    let (mut checked, mut count) = (CheckCounts::default(), 0);
+    for case in cases::for_precision(Precision::F64) {
         count += usize::from(check_case(&case, &mut checked));
     }
     assert!(count > 100, "only {count} cases were checked");
@@ -208,76 +259,76 @@ fn every_forward_case_has_the_gradient_of_its_differences() {
 }
 
 #[test]
-fn the_loss_has_the_gradient_of_its_differences() {
-    let mut checked = Checked::default();
-    for case in cases::of(Precision::F64) {
+fn gradients_of_losses_match_differences() {
+    let mut checked = CheckCounts::default();
+    for case in cases::for_precision(Precision::F64) {
         let is_loss = matches!(case.kernel, Kernel::SoftmaxCrossEntropy(_) | Kernel::PixelCrossEntropy(_));
         let has_gradient = case.outputs.iter().any(|output| output.name == "dlogits");
-        // An auxiliary loss is added to what `metrics` holds, which each run would change.
+        // An auxiliary loss is added to `metrics`, which each run would change.
         if !is_loss || !has_gradient || !case.updates.is_empty() {
             continue;
         }
         let mut program = case.program(Precision::F64).unwrap();
         program.values.iter_mut().filter(|v| v.name == "dlogits").for_each(|v| v.role = Role::Buffer);
-        let mut probe = Probe::new(&program);
-        for (operand, contents) in case.inputs.iter().zip(case.draw()) {
-            probe.write(operand.name, &contents);
+        let mut test = TestSession::new(&program);
+        for (operand, contents) in case.inputs.iter().zip(case.generate_inputs()) {
+            test.write(operand.name, &contents);
         }
-        check_gradient_in(&mut probe, "logits", "dlogits", 30, &mut checked);
+        check_gradient_in(&mut test, "logits", "dlogits", 30, &mut checked);
     }
     assert!(checked.agreed > 150 && checked.kinks == 0, "{checked:?}");
 }
 
-/// A network with gradients of everything, the images included.
-fn network(graph: &Graph, fused: bool) -> Probe {
+/// A network with gradients of all values, including the images.
+fn network(graph: &Graph, fused: bool) -> TestSession {
     let mut forward = lower(graph, Mode::Train, Precision::F64, 3).unwrap();
     forward.values[0].role = Role::Parameter;
     if fused {
         forward = fuse(&forward).unwrap();
     }
-    probe(graph, &forward)
+    test_session(graph, &forward)
 }
 
-/// The differentiated network, with numbers in everything that it reads.
-fn probe(graph: &Graph, forward: &Program) -> Probe {
-    let mut probe = Probe::new(&differentiate(forward).unwrap());
-    let images = probe.read("images").len();
-    probe.write("images", &numbers(images, 5, 1.0));
-    probe.write("labels", &[2.0, -1.0, 1.0]);
-    probe.write("hyper", &HYPER);
+/// A session of the differentiated network, with values in everything that it reads.
+fn test_session(graph: &Graph, forward: &Program) -> TestSession {
+    let mut test = TestSession::new(&differentiate(forward).unwrap());
+    let images = test.read("images").len();
+    test.write("images", &numbers(images, 5, 1.0));
+    test.write("labels", &[2.0, -1.0, 1.0]);
+    test.write("hyper", &ITERATION_SCALARS);
     for (index, parameter) in graph.parameters.iter().enumerate() {
         let offset = f64::from(u8::from(parameter.name.ends_with("running_var")));
         let contents = numbers(parameter.elements(), 10 + index as u64, 0.5);
-        probe.write(&parameter.name, &contents.iter().map(|x| x + offset).collect::<Vec<_>>());
+        test.write(&parameter.name, &contents.iter().map(|x| x + offset).collect::<Vec<_>>());
     }
-    probe
+    test
 }
 
-/// The digits network, one whose values have several readers, one of residual blocks, one of maps one behind
-/// the other, and one that makes its maps larger again.
+/// The digits network, and networks with several readers per value, residual blocks, concatenated maps, and
+/// upsampling.
 fn graphs() -> [Graph; 5] {
     [digits([2, 9, 8], 4, 3), branches(), residual(), inception(), decoder()]
 }
 
-/// The names of the values whose gradient the network makes.
-fn differentiated(probe: &Probe) -> Vec<String> {
-    let values = probe.program.values.iter();
+/// The names of the values with a gradient.
+fn differentiated(test: &TestSession) -> Vec<String> {
+    let values = test.program.values.iter();
     values
-        .filter(|value| value.role == Role::Parameter && probe.gradient(&value.name).is_some())
+        .filter(|value| value.role == Role::Parameter && test.gradient(&value.name).is_some())
         .map(|value| value.name.clone())
         .collect()
 }
 
 #[test]
-fn a_whole_network_has_the_gradient_of_its_differences() {
+fn gradients_of_whole_networks_match_differences() {
     for (graph, parameters) in graphs().iter().zip([12, 21, 25, 30, 16]) {
         for fused in [false, true] {
-            let mut probe = network(graph, fused);
-            let names = differentiated(&probe);
+            let mut test = network(graph, fused);
+            let names = differentiated(&test);
             assert_eq!(names.len(), parameters, "{names:?}");
-            let mut checked = Checked::default();
+            let mut checked = CheckCounts::default();
             for name in names {
-                check_gradient(&mut probe, &name, 12, &mut checked);
+                check_gradient(&mut test, &name, 12, &mut checked);
             }
             assert!(
                 checked.agreed > 90 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
@@ -287,20 +338,20 @@ fn a_whole_network_has_the_gradient_of_its_differences() {
     }
 }
 
-/// Frozen layers between trained ones: gradients pass their running statistics, and nothing of them has a
-/// gradient of its own.
+/// Frozen layers between trained ones: gradients pass through their running statistics, and their parameters
+/// have no gradients.
 #[test]
-fn a_partly_frozen_network_has_the_gradient_of_its_differences() {
+fn gradients_of_partly_frozen_networks_match_differences() {
     let mut graph = digits([2, 9, 8], 4, 3);
     graph.freeze(&["layer2", "fc"]).unwrap();
     for fused in [false, true] {
-        let mut probe = network(&graph, fused);
-        let names = differentiated(&probe);
+        let mut test = network(&graph, fused);
+        let names = differentiated(&test);
         assert_eq!(names.len(), 7, "{names:?}");
         assert!(names.iter().all(|name| !name.starts_with("layer2") && !name.starts_with("fc")), "{names:?}");
-        let mut checked = Checked::default();
+        let mut checked = CheckCounts::default();
         for name in names {
-            check_gradient(&mut probe, &name, 12, &mut checked);
+            check_gradient(&mut test, &name, 12, &mut checked);
         }
         assert!(
             checked.agreed > 60 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
@@ -328,9 +379,9 @@ fn fusion_changes_neither_loss_nor_gradients() {
     }
 }
 
-/// The sum of a residual block is one step with the norm before it and the rectifier behind it. Backward, the
-/// gradient is cut off in its place, with the last addition to it, but where another's gradient is the same
-/// value and still to be read.
+/// The sum of a residual block is fused with the preceding norm and the following ReLU. Backward, the
+/// gradient is masked in place, together with its last addition, unless it is still needed as the gradient of
+/// another value.
 #[test]
 fn residual_blocks_are_fused_forward_and_backward() {
     let program = network(&residual(), true).program;
@@ -351,26 +402,26 @@ fn residual_blocks_are_fused_forward_and_backward() {
     assert_eq!(count(&|step| matches!(step.kernel, Kernel::ReluBackward(_))), 1, "{}", program.dump());
 }
 
-/// Batch norms write where their channels belong, and their gradients are read from there; what others make
-/// is copied.
+/// Batch norms write into their channel slices and read gradients from there; the outputs of other layers are
+/// copied.
 #[test]
-fn maps_are_put_one_behind_the_other_by_what_makes_them() {
+fn batch_norms_write_into_concatenated_maps() {
     let program = network(&inception(), true).program;
     let count = |is: &dyn Fn(&Step) -> bool| program.steps.iter().filter(|step| is(step)).count();
     let copies = |step: &Step| matches!(step.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_));
     assert_eq!(count(&copies), 2 + 4, "{}", program.dump());
     let parts = |step: &Step| match step.kernel {
-        Kernel::BatchNormApply(norm) => norm.parts.y.is_some(),
+        Kernel::BatchNormApply(norm) => norm.offsets.y.is_some(),
         _ => false,
     };
     assert_eq!(count(&|step| parts(step) && step.outputs.len() == 1), 2, "{}", program.dump());
     assert_eq!(count(&|step| parts(step) && step.updates.len() == 1), 3, "{}", program.dump());
 }
 
-/// Convolutions of one tap that read the same map are one, where norms over the batch read them, all is
-/// trained, and the loss is a function of each.
+/// Pointwise convolutions of one map are fused if batch norms read them, all are trained, and the loss
+/// depends on each.
 #[test]
-fn siblings_are_one_convolution() {
+fn pointwise_convolutions_of_one_map_are_fused_horizontally() {
     let joined = |graph: &Graph| {
         let program = network(graph, true).program;
         let weights = program.steps.iter().filter_map(|step| match step.kernel {
@@ -386,7 +437,8 @@ fn siblings_are_one_convolution() {
         graph.freeze(&[frozen]).unwrap();
         assert!(joined(&graph).is_empty(), "{frozen}");
     }
-    // What the loss is no function of has no gradient: of the map with both, a part would not be written.
+    // A branch without influence on the loss has no gradient: its slice of the joint gradient would not be
+    // written.
     let (mut unread, images) = GraphBuilder::new("unread", Shape(vec![3, 4, 4]));
     let [read, _] = ["read", "unread"].map(|name| {
         let y = unread.add(&format!("{name}.conv"), Conv2d::new(3, 16, 1, 1, 0), &[images]).unwrap();
@@ -398,12 +450,12 @@ fn siblings_are_one_convolution() {
     assert!(joined(&unread.finish(y).unwrap()).is_empty());
 }
 
-/// Of the three convolutions of one tap that read the input of an inception block those are joined whose
-/// channels fill lines of a cache.
+/// Of the three pointwise convolutions that read the input of an inception block, only those whose channels
+/// fill cache lines are fused.
 #[test]
-fn the_siblings_of_googlenet_are_joined() {
-    let hyper = Hyperparameters { input: [3, 64, 64], classes: 10, width: None };
-    let graph = (zoo::find("googlenet").unwrap().build)(&hyper).unwrap();
+fn googlenet_convolutions_are_fused_horizontally() {
+    let scalars = ModelConfig { input: [3, 64, 64], classes: 10, width: None };
+    let graph = (zoo::find("googlenet").unwrap().build)(&scalars).unwrap();
     for (precision, expected) in
         [(Precision::F32, vec![3, 3, 3, 2, 2, 3, 3, 3, 3]), (Precision::Bf16, vec![2, 3, 2, 2, 3, 3, 2])]
     {
@@ -413,16 +465,16 @@ fn the_siblings_of_googlenet_are_joined() {
             _ => None,
         });
         assert_eq!(joined.collect::<Vec<_>>(), expected, "{precision}");
-        // Small maps stay in a cache from one reader to the next.
+        // Small maps stay in a cache from one reader to the next and are not fused.
         let program =
             stratus_engine::passes::fuse::fuse(&lower(&graph, Mode::Train, precision, 2).unwrap()).unwrap();
         assert!(!program.steps.iter().any(|step| matches!(step.kernel, Kernel::JoinWeights(_))));
     }
 }
 
-/// A network that begins with a stem, fused and not: the images are constants.
+/// A network with a stem, fused and not: the images are constants.
 #[test]
-fn a_stem_changes_neither_loss_nor_gradients() {
+fn stem_fusion_changes_neither_loss_nor_gradients() {
     for input in [[1, 9, 8], [1, 8, 11]] {
         let graph = digits(input, 4, 8);
         let [mut plain, mut fused] = [false, true].map(|fused| {
@@ -431,7 +483,7 @@ fn a_stem_changes_neither_loss_nor_gradients() {
                 forward = fuse(&forward).unwrap();
                 assert!(matches!(forward.steps[0].kernel, Kernel::StemStatistics(_)), "{}", forward.dump());
             }
-            probe(&graph, &forward)
+            test_session(&graph, &forward)
         });
         assert!((plain.loss() - fused.loss()).abs() < 1e-12);
         for name in differentiated(&plain) {
@@ -441,7 +493,7 @@ fn a_stem_changes_neither_loss_nor_gradients() {
         for name in ["layer1.1.running_mean", "layer1.1.running_var"] {
             stratus_conformance::compare(&plain.read(name), &fused.read(name), 1e-12).unwrap();
         }
-        let mut checked = Checked::default();
+        let mut checked = CheckCounts::default();
         for name in differentiated(&fused) {
             check_gradient(&mut fused, &name, 12, &mut checked);
         }
@@ -462,10 +514,10 @@ fn gradients_of_several_readers_add_up() {
     let program = differentiate(&program).unwrap();
     let accumulations = program.steps.iter().filter(|step| matches!(step.kernel, Kernel::Accumulate(_)));
     assert_eq!(accumulations.count(), 2, "{}", program.dump());
-    let mut probe = Probe::new(&program);
-    ["a.", "b.", "c."].iter().for_each(|reader| fill_loss(&mut probe, reader));
-    probe.write("x", &numbers(20, 3, 1.0));
-    let mut checked = Checked::default();
-    check_gradient(&mut probe, "x", 20, &mut checked);
+    let mut test = TestSession::new(&program);
+    ["a.", "b.", "c."].iter().for_each(|reader| fill_loss(&mut test, reader));
+    test.write("x", &numbers(20, 3, 1.0));
+    let mut checked = CheckCounts::default();
+    check_gradient(&mut test, "x", 20, &mut checked);
     assert_eq!((checked.agreed, checked.zero), (20, 0));
 }

@@ -1,12 +1,11 @@
-//! Images as bytes: the program makes of the pixels what it was given before, and all else is the same to the
-//! bit.
+//! Images as bytes: the program normalises pixels itself, and all results are bitwise equal.
 
-use crate::common::{Probe, branches, digits, fuse, inception, published_digits, session, sgd};
-use stratus_engine::ops::{KernelSpec, MOST_CHANNELS, NormalisePixels};
+use crate::common::{TestSession, branches, digits, fuse, inception, published_digits, session, sgd};
+use stratus_engine::ops::{KernelSpec, MAX_IMAGE_CHANNELS, NormalisePixels};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::images::images_as_bytes;
-use stratus_engine::passes::lower::{lower, refresh};
-use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::images::with_byte_images;
+use stratus_engine::passes::lower::{lower, refresh_copies};
+use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::update;
@@ -15,9 +14,10 @@ use stratus_engine::{DType, EngineError, Phase, Precision, Program, Role};
 use stratus_graph::Graph;
 
 const BATCH: usize = 12;
-const LINES: [[f32; 2]; MOST_CHANNELS] = [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]];
+const SCALE_SHIFT: [[f32; 2]; MAX_IMAGE_CHANNELS] =
+    [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]];
 
-/// What is done to a forward program.
+/// Passes applied to a forward program.
 type Passes = fn(&Program) -> Program;
 
 fn forward(graph: &Graph, precision: Precision, batch: usize) -> Program {
@@ -25,53 +25,54 @@ fn forward(graph: &Graph, precision: Precision, batch: usize) -> Program {
 }
 
 fn bytes(program: &Program) -> Program {
-    images_as_bytes(program.clone(), LINES).unwrap()
+    with_byte_images(program.clone(), SCALE_SHIFT).unwrap()
 }
 
 fn pixels(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i * 151 % 256) as u8).collect()
 }
 
-/// The loss, gradients and running statistics of one run on the same pixels, as bytes or converted before.
+/// The loss, gradients and running statistics of one run on the same pixels, given as bytes or already
+/// normalised.
 fn results(program: &Program) -> Vec<(String, Vec<f64>)> {
-    let mut probe = Probe::filled(program);
+    let mut test = TestSession::filled(program);
     let images = program.value(program.find("images").unwrap()).clone();
     let pixels = pixels(images.elements());
     if images.dtype == DType::U8 {
-        probe.write("images", &pixels.iter().map(|&pixel| f64::from(pixel)).collect::<Vec<_>>());
+        test.write("images", &pixels.iter().map(|&pixel| f64::from(pixel)).collect::<Vec<_>>());
     } else {
         let [_, channels, height, width] = images.shape[..] else { panic!("{:?}", images.shape) };
-        let of = |(at, &pixel): (usize, &u8)| {
-            let [scale, offset] = LINES[at / (height * width) % channels];
+        let normalised = |(at, &pixel): (usize, &u8)| {
+            let [scale, offset] = SCALE_SHIFT[at / (height * width) % channels];
             let product = f32::from(pixel) * scale;
             f64::from(product + offset)
         };
-        probe.write("images", &pixels.iter().enumerate().map(of).collect::<Vec<_>>());
+        test.write("images", &pixels.iter().enumerate().map(normalised).collect::<Vec<_>>());
     }
-    let loss = probe.loss();
+    let loss = test.loss();
     let mut results: Vec<_> =
-        crate::common::results(program).into_iter().map(|name| (name.clone(), probe.read(&name))).collect();
+        crate::common::results(program).into_iter().map(|name| (name.clone(), test.read(&name))).collect();
     results.sort_by(|(a, _), (b, _)| a.cmp(b));
-    results.extend([("loss".to_owned(), vec![loss]), ("metrics".to_owned(), probe.read("metrics"))]);
+    results.extend([("loss".to_owned(), vec![loss]), ("metrics".to_owned(), test.read("metrics"))]);
     results
 }
 
-/// Compares two results to the bit.
-fn expect_same(with: &Program, without: &Program, what: &str) {
+/// Checks that two results are bitwise equal.
+fn expect_same(with: &Program, without: &Program, context: &str) {
     let (with, without) = (results(with), results(without));
-    assert_eq!(with.len(), without.len(), "{what}");
+    assert_eq!(with.len(), without.len(), "{context}");
     for ((name, got), (other, expected)) in with.iter().zip(&without) {
         let bits = |numbers: &[f64]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert!(name == other && bits(got) == bits(expected), "{what}: `{name}` and `{other}` differ");
+        assert!(name == other && bits(got) == bits(expected), "{context}: `{name}` and `{other}` differ");
     }
 }
 
-/// Whatever comes before or behind it.
+/// The order of passes does not matter.
 #[test]
-fn nothing_else_changes_a_bit() {
+fn byte_images_are_bitwise_equal_with_all_passes() {
     let passes: [(&str, Passes, Passes); 5] = [
         (
-            "behind fusion",
+            "after fusion",
             |program| differentiate(&fuse(program).unwrap()).unwrap(),
             |program| differentiate(&bytes(&fuse(program).unwrap())).unwrap(),
         ),
@@ -81,12 +82,12 @@ fn nothing_else_changes_a_bit() {
             |program| differentiate(&without_stems(&bytes(program))).unwrap(),
         ),
         (
-            "behind differentiation",
+            "after differentiation",
             |program| differentiate(&fuse(program).unwrap()).unwrap(),
             |program| bytes(&differentiate(&fuse(program).unwrap()).unwrap()),
         ),
         (
-            "made again",
+            "recomputed",
             |program| recompute(&differentiate(&fuse(program).unwrap()).unwrap(), 0).unwrap(),
             |program| {
                 let program = differentiate(&bytes(&fuse(program).unwrap())).unwrap();
@@ -99,32 +100,34 @@ fn nothing_else_changes_a_bit() {
         ),
         (
             "in micro-batches",
-            |program| micro_batches(&differentiate(&fuse(program).unwrap()).unwrap(), 3).unwrap(),
-            |program| micro_batches(&differentiate(&bytes(&fuse(program).unwrap())).unwrap(), 3).unwrap(),
+            |program| split_into_micro_batches(&differentiate(&fuse(program).unwrap()).unwrap(), 3).unwrap(),
+            |program| {
+                split_into_micro_batches(&differentiate(&bytes(&fuse(program).unwrap())).unwrap(), 3).unwrap()
+            },
         ),
     ];
     let graphs = [digits([3, 9, 8], 4, 3), published_digits(), branches(), inception()];
     for (graph, precision) in graphs.iter().flat_map(|graph| {
         [Precision::F32, Precision::Bf16, Precision::F16].map(|precision| (graph, precision))
     }) {
-        for (what, without, with) in passes {
+        for (passes_applied, without, with) in passes {
             let program = forward(graph, precision, 4);
             let (without, with) = (without(&program), with(&program));
-            expect_same(&with, &without, &format!("{} {precision} {what}", graph.name));
-            // What was planned and placed is sound.
+            expect_same(&with, &without, &format!("{} {precision} {passes_applied}", graph.name));
+            // The plan verifies.
             session(&update(&with, sgd()).unwrap());
         }
     }
 }
 
-/// A stem is one of the images: what is made of them is none.
+/// Stems read the images directly, so normalised images have none.
 fn without_stems(program: &Program) -> Program {
-    let fusions = stratus_engine::passes::fuse::Fusions { large: 0, stems: false };
-    stratus_engine::passes::fuse::fuse_as(program, fusions).unwrap()
+    let fusions = stratus_engine::passes::fuse::Fusions { min_horizontal_bytes: 0, stem: false };
+    stratus_engine::passes::fuse::fuse_with(program, fusions).unwrap()
 }
 
 #[test]
-fn in_tiles_the_pixels_of_a_tile_are_converted_with_it() {
+fn pixels_are_normalised_tile_by_tile() {
     for graph in [digits([2, 9, 8], 4, 3), digits([1, 24, 20], 4, 8)] {
         let mut counts = Vec::new();
         for cache_bytes in [400_000, 100_000, 60_000, 16_000, 5_000] {
@@ -132,22 +135,22 @@ fn in_tiles_the_pixels_of_a_tile_are_converted_with_it() {
             let whole = tile(&differentiate(&program).unwrap(), cache_bytes, 1).unwrap();
             let tiled = tile(&differentiate(&bytes(&program)).unwrap(), cache_bytes, 1).unwrap();
             counts.push(tiled.tiles(0));
-            // Other tiles add up in another order.
+            // Other tiles add up in a different order.
             for ((name, got), (_, expected)) in results(&tiled).iter().zip(&results(&whole)) {
                 stratus_conformance::compare(expected, got, 1e-12)
                     .unwrap_or_else(|problem| panic!("{name}: {problem}"));
             }
-            // Behind it the whole batch is converted before the first tile.
-            let behind = bytes(&whole);
-            assert_eq!(behind.tiles(0), 1);
-            expect_same(&behind, &whole, &graph.name);
+            // After tiling, the whole batch is normalised before the first tile.
+            let after = bytes(&whole);
+            assert_eq!(after.tiles(0), 1);
+            expect_same(&after, &whole, &graph.name);
         }
         assert!(counts.iter().any(|&tiles| tiles > 1), "{counts:?}");
     }
 }
 
 #[test]
-fn evaluation_counts_the_same() {
+fn evaluation_metrics_are_unchanged() {
     for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         for graph in [published_digits(), inception()] {
             let program = fuse(&lower(&graph, Mode::Evaluate, precision, BATCH).unwrap()).unwrap();
@@ -157,7 +160,7 @@ fn evaluation_counts_the_same() {
 }
 
 #[test]
-fn the_first_step_is_a_layer_of_its_own() {
+fn normalisation_is_a_separate_layer() {
     let before = forward(&published_digits(), Precision::Bf16, 4);
     let program = bytes(&before);
     let images = program.value(program.find_role(Role::Images).unwrap());
@@ -166,8 +169,11 @@ fn the_first_step_is_a_layer_of_its_own() {
     assert_eq!((program.layer_name(step), step.phase), ("images".to_owned(), Phase::Forward));
     let layer = Layer { name: "images".to_owned(), kind: "normalise_pixels".to_owned() };
     assert_eq!(program.layers.iter().filter(|own| **own == layer).count(), 1);
-    let made = program.value(step.outputs[0]);
-    assert_eq!((made.dtype, made.role, made.per_sample), (DType::Bf16, Role::Transient, true));
+    let normalised = program.value(step.outputs[0]);
+    assert_eq!(
+        (normalised.dtype, normalised.role, normalised.per_sample),
+        (DType::Bf16, Role::Transient, true)
+    );
     assert_eq!(program.readers(step.inputs[0]).collect::<Vec<_>>(), [0]);
     assert_eq!(program.steps.len(), before.steps.len() + 1);
     let named: Vec<_> = program.steps[1..].iter().map(|step| program.layer_name(step)).collect();
@@ -175,32 +181,36 @@ fn the_first_step_is_a_layer_of_its_own() {
 }
 
 #[test]
-fn what_has_no_pixels_is_refused() {
-    let told = |program: Program, lines| images_as_bytes(program, lines).unwrap_err().to_string();
+fn rejects_programs_without_suitable_images() {
+    let error =
+        |program: Program, scale_shift| with_byte_images(program, scale_shift).unwrap_err().to_string();
     let program = forward(&published_digits(), Precision::Bf16, 4);
-    let copies = refresh(&program).unwrap();
-    assert_eq!(told(copies, LINES), "a program of `digits` that takes no images cannot take them as bytes");
-    let again = told(bytes(&program), LINES);
-    assert_eq!(again, "a program of `digits` takes its images as bytes already");
-    let many = told(forward(&digits([5, 9, 8], 4, 3), Precision::F32, 4), LINES);
-    assert!(many.contains("`images` has 5 channels, it takes 1 to 4"), "{many}");
-    let mut lines = LINES;
-    lines[0][1] = f32::NAN;
-    let nowhere = images_as_bytes(program, lines).unwrap_err();
-    assert!(matches!(nowhere, EngineError::Invalid { pass: "images_as_bytes", step: 0, .. }), "{nowhere}");
-    // Those of a channel that there is not do not matter.
-    lines = LINES;
-    lines[2][0] = f32::INFINITY;
-    assert!(images_as_bytes(forward(&digits([2, 9, 8], 4, 3), Precision::F32, 4), lines).is_ok());
+    let copies = refresh_copies(&program).unwrap();
+    assert_eq!(error(copies, SCALE_SHIFT), "the program of `digits` takes no images");
+    let again = error(bytes(&program), SCALE_SHIFT);
+    assert_eq!(again, "the program of `digits` already takes images as bytes");
+    let many = error(forward(&digits([5, 9, 8], 4, 3), Precision::F32, 4), SCALE_SHIFT);
+    assert!(many.contains("`images`: expected 1 to 4 channels, got 5"), "{many}");
+    let mut scale_shift = SCALE_SHIFT;
+    scale_shift[0][1] = f32::NAN;
+    let nowhere = with_byte_images(program, scale_shift).unwrap_err();
+    assert!(
+        matches!(nowhere, EngineError::InvalidProgram { pass: "with_byte_images", step: 0, .. }),
+        "{nowhere}"
+    );
+    // Entries of missing channels are ignored.
+    scale_shift = SCALE_SHIFT;
+    scale_shift[2][0] = f32::INFINITY;
+    assert!(with_byte_images(forward(&digits([2, 9, 8], 4, 3), Precision::F32, 4), scale_shift).is_ok());
 }
 
 #[test]
-fn products_and_sums_are_rounded_one_by_one() {
-    let kernel = NormalisePixels { scale_shift: LINES };
+fn products_and_sums_are_rounded_separately() {
+    let kernel = NormalisePixels { scale_shift: SCALE_SHIFT };
     assert_eq!(kernel.name(), "normalise_pixels");
-    let apart = (0..=u8::MAX).filter(|&pixel| {
-        let [scale, offset] = LINES[0];
-        kernel.of(0, pixel) != f32::from(pixel).mul_add(scale, offset)
+    let differing = (0..=u8::MAX).filter(|&pixel| {
+        let [scale, offset] = SCALE_SHIFT[0];
+        kernel.normalise(0, pixel) != f32::from(pixel).mul_add(scale, offset)
     });
-    assert!(apart.count() > 10, "fused or not, the numbers are the same: the tests would see nothing");
+    assert!(differing.count() > 10, "fused multiply-adds give the same values: the test detects nothing");
 }

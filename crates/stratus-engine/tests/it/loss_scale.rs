@@ -1,12 +1,12 @@
-//! Training in f16: the loss is scaled, and where a gradient overflows nothing is updated.
+//! Training in f16: the loss is scaled, and an overflow skips all updates.
 
-use crate::common::{HYPER, Probe, branches, digits, fuse, sgd};
+use crate::common::{ITERATION_SCALARS, TestSession, branches, digits, fuse, sgd};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, KernelSpec, LOSS_SCALE_NAME};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
-use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::recompute::recompute;
-use stratus_engine::passes::update::{LARGE, Optimiser, update, update_joined};
+use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimiser, update, update_with_threshold};
 use stratus_engine::program::Mode;
 use stratus_engine::{Kernel, Phase, Precision, Program, Role, ValueId};
 use stratus_graph::Graph;
@@ -15,7 +15,7 @@ const BATCH: usize = 6;
 
 fn adam() -> Optimiser {
     let rule = Adaptive::Adam { betas: [0.9, 0.999], epsilon: 1e-8, decoupled: false };
-    Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay: 1e-3, rate: 1.0, scaled: false })
+    Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay: 1e-3, rate_factor: 1.0, loss_scaled: false })
 }
 
 fn differentiated(graph: &Graph, precision: Precision) -> Program {
@@ -26,51 +26,51 @@ fn program(graph: &Graph, precision: Precision, optimiser: Optimiser) -> Program
     update(&differentiated(graph, precision), optimiser).unwrap()
 }
 
-/// The values that an optimiser changes, with what they hold.
-fn trained(probe: &Probe) -> Vec<(String, Vec<f64>)> {
-    let is_trained = |role| matches!(role, Role::Parameter | Role::Copy | Role::Momentum);
-    let values = probe.program.values.iter().filter(|value| is_trained(value.role));
+/// The values that an optimiser changes, with their contents.
+fn trained(test: &TestSession) -> Vec<(String, Vec<f64>)> {
+    let is_trained = |role| matches!(role, Role::Parameter | Role::ComputeCopy | Role::OptimiserState);
+    let values = test.program.values.iter().filter(|value| is_trained(value.role));
     let values = values.filter(|value| value.name != LOSS_SCALE_NAME);
-    values.map(|value| (value.name.clone(), probe.read(&value.name))).collect()
+    values.map(|value| (value.name.clone(), test.read(&value.name))).collect()
 }
 
-/// Velocities that begin with nothing, as in a run.
-fn fresh(program: &Program) -> Probe {
-    let mut probe = Probe::filled(program);
+/// A session with zero optimiser state, as at the start of a run.
+fn fresh(program: &Program) -> TestSession {
+    let mut test = TestSession::filled(program);
     for value in &program.values {
-        if value.role == Role::Momentum {
-            probe.write(&value.name, &vec![0.0; value.elements()]);
+        if value.role == Role::OptimiserState {
+            test.write(&value.name, &vec![0.0; value.elements()]);
         }
     }
-    probe
+    test
 }
 
-/// Brings copies up to date with their parameters.
-fn equal_copies(probe: &mut Probe) {
-    let program = probe.program.clone();
-    for (id, copy) in program.values.iter().enumerate().filter(|(_, value)| value.role == Role::Copy) {
+/// Refreshes the copies of parameters.
+fn equal_copies(test: &mut TestSession) {
+    let program = test.program.clone();
+    for (id, copy) in program.values.iter().enumerate().filter(|(_, value)| value.role == Role::ComputeCopy) {
         let master = program.master_of(ValueId(id));
-        probe.write(&copy.name, &probe.read(&program.value(master).name));
+        test.write(&copy.name, &test.read(&program.value(master).name));
     }
 }
 
-/// A scale at which nothing of these networks overflows, though their numbers are drawn and not trained.
+/// A scale without overflow in these networks of random parameters.
 const SMALL: [f64; 4] = [-8.0, 0.0, 0.0, 0.0];
 
 #[test]
 fn updates_wait_for_all_gradients() {
     for graph in [digits([2, 9, 8], 4, 3), branches()] {
         let whole = differentiated(&graph, Precision::F16);
-        let parts = micro_batches(&whole, 2).unwrap();
+        let parts = split_into_micro_batches(&whole, 2).unwrap();
         for program in [whole, parts] {
-            // Not even the largest layer is updated where its gradient is made.
-            for large in [0, LARGE] {
-                let program = update_joined(&program, sgd(), large).unwrap();
+            // Not even the largest layer is updated in the step of its gradient.
+            for min_fused_weights in [0, MIN_FUSED_UPDATE_WEIGHTS] {
+                let program = update_with_threshold(&program, sgd(), min_fused_weights).unwrap();
                 let positions = |is: &dyn Fn(&Kernel) -> bool| -> Vec<usize> {
                     (0..program.steps.len()).filter(|&step| is(&program.steps[step].kernel)).collect()
                 };
                 let searches = positions(&|kernel| matches!(kernel, Kernel::FindOverflow(_)));
-                let updates = positions(&|kernel| matches!(kernel, Kernel::SgdUpdate(k) if k.scaled));
+                let updates = positions(&|kernel| matches!(kernel, Kernel::SgdUpdate(k) if k.loss_scaled));
                 let adjusts = positions(&|kernel| matches!(kernel, Kernel::AdjustLossScale(_)));
                 let parameters = program.values.iter().filter(|value| value.role == Role::Parameter).count();
                 assert_eq!([searches.len(), updates.len(), adjusts.len()], [parameters, parameters, 1]);
@@ -85,7 +85,7 @@ fn updates_wait_for_all_gradients() {
 }
 
 #[test]
-fn other_precisions_have_no_scale() {
+fn other_precisions_have_no_loss_scale() {
     for precision in [Precision::F32, Precision::Bf16, Precision::F64] {
         assert_eq!(program(&branches(), precision, sgd()).find(LOSS_SCALE_NAME), None);
     }
@@ -93,10 +93,10 @@ fn other_precisions_have_no_scale() {
     assert_eq!(evaluation.find(LOSS_SCALE_NAME), None);
 }
 
-/// The scale is gone from what is updated: a step is that of double precision, but for the rounding of
-/// activations.
+/// Updates are independent of the loss scale: a step equals that in double precision, except for the rounding
+/// of activations.
 #[test]
-fn a_step_follows_double_precision() {
+fn updates_match_double_precision() {
     for graph in [digits([2, 9, 8], 4, 3), digits([1, 12, 12], 4, 5)] {
         let [mut half, mut double] =
             [Precision::F16, Precision::F64].map(|precision| fresh(&program(&graph, precision, sgd())));
@@ -109,66 +109,66 @@ fn a_step_follows_double_precision() {
             }
         }
         let before = trained(&half);
-        let [loss, exact] = [&mut half, &mut double].map(Probe::loss);
+        let [loss, exact] = [&mut half, &mut double].map(TestSession::loss);
         assert!((loss - exact).abs() < 1e-2 * exact, "{loss} {exact}");
         assert!(half.read(LOSS_SCALE_NAME) == [SMALL[0], 1.0, 0.0, 0.0]);
         for (name, before) in before.into_iter().filter(|(name, _)| !name.contains(':')) {
-            let [half, double] = [&half, &double].map(|probe| -> Vec<f64> {
-                probe.read(&name).iter().zip(&before).map(|(after, before)| after - before).collect()
+            let [half, double] = [&half, &double].map(|test| -> Vec<f64> {
+                test.read(&name).iter().zip(&before).map(|(after, before)| after - before).collect()
             });
             let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
-            let apart: Vec<f64> = half.iter().zip(&double).map(|(a, b)| a - b).collect();
-            let [apart, all] = [norm(&apart), norm(&double)];
-            assert!(apart <= 3e-2 * all + 1e-5, "{} {name}: {apart} of {all}", graph.name);
+            let difference: Vec<f64> = half.iter().zip(&double).map(|(a, b)| a - b).collect();
+            let [difference, all] = [norm(&difference), norm(&double)];
+            assert!(difference <= 3e-2 * all + 1e-5, "{} {name}: {difference} of {all}", graph.name);
         }
     }
 }
 
 #[test]
-fn an_overflow_updates_nothing_and_the_next_iteration_goes_on() {
+fn overflow_skips_all_updates_of_one_iteration() {
     for (graph, optimisers) in [(digits([2, 9, 8], 4, 3), [sgd(), adam()].as_slice()), (branches(), &[sgd()])]
     {
         for &optimiser in optimisers {
             let program = program(&graph, Precision::F16, optimiser);
-            let mut probe = fresh(&program);
-            equal_copies(&mut probe);
-            let before = trained(&probe);
-            // 2^32 times a gradient of a quarter is no f16.
-            probe.write(LOSS_SCALE_NAME, &[16.0, 5.0, 0.0, 0.0]);
-            let loss = probe.loss();
+            let mut test = fresh(&program);
+            equal_copies(&mut test);
+            let before = trained(&test);
+            // 2^32 times a gradient of 0.25 overflows f16.
+            test.write(LOSS_SCALE_NAME, &[16.0, 5.0, 0.0, 0.0]);
+            let loss = test.loss();
             assert!(loss.is_finite());
-            assert_eq!(probe.read(LOSS_SCALE_NAME), [15.0, 0.0, 0.0, 1.0]);
-            assert!(trained(&probe) == before);
-            // As if that iteration had never been: Adam counts its steps without it.
+            assert_eq!(test.read(LOSS_SCALE_NAME), [15.0, 0.0, 0.0, 1.0]);
+            assert!(trained(&test) == before);
+            // As if the iteration had not happened: Adam does not count it.
             let mut other = fresh(&program);
             for (name, values) in &before {
                 other.write(name, values);
             }
             if optimiser == adam() {
-                let [rate, iteration, low, high] = HYPER;
+                let [rate, iteration, low, high] = ITERATION_SCALARS;
                 other.write("hyper", &[rate, iteration - 1.0, low, high]);
             }
-            probe.write(LOSS_SCALE_NAME, &[SMALL[0], 0.0, 0.0, 1.0]);
+            test.write(LOSS_SCALE_NAME, &[SMALL[0], 0.0, 0.0, 1.0]);
             other.write(LOSS_SCALE_NAME, &SMALL);
-            for probe in [&mut probe, &mut other] {
-                probe.loss();
+            for test in [&mut test, &mut other] {
+                test.loss();
             }
-            assert!(trained(&probe) == trained(&other), "{}", graph.name);
-            assert!(trained(&probe) != before);
+            assert!(trained(&test) == trained(&other), "{}", graph.name);
+            assert!(trained(&test) != before);
         }
     }
 }
 
-/// Activations that are made again, and gradients that are sums over parts of a batch.
+/// Recomputed activations, and gradients that are sums over parts of a batch.
 #[test]
-fn other_passes_go_before() {
+fn supports_recomputation_and_micro_batches() {
     let graph = branches();
     let whole = differentiated(&graph, Precision::F16);
     let expected = {
-        let mut probe = fresh(&update(&whole, sgd()).unwrap());
-        probe.write(LOSS_SCALE_NAME, &SMALL);
-        probe.loss();
-        trained(&probe)
+        let mut test = fresh(&update(&whole, sgd()).unwrap());
+        test.write(LOSS_SCALE_NAME, &SMALL);
+        test.loss();
+        trained(&test)
     };
     let mut again = fresh(&update(&recompute(&whole, 0).unwrap(), sgd()).unwrap());
     again.write(LOSS_SCALE_NAME, &SMALL);
@@ -177,7 +177,7 @@ fn other_passes_go_before() {
         assert!(again.read(&name) == expected, "{name}");
     }
     let half = differentiate(&fuse(&lower(&graph, Mode::Train, Precision::F16, BATCH / 2).unwrap()).unwrap());
-    let mut parts = fresh(&update(&micro_batches(&half.unwrap(), 2).unwrap(), sgd()).unwrap());
+    let mut parts = fresh(&update(&split_into_micro_batches(&half.unwrap(), 2).unwrap(), sgd()).unwrap());
     parts.write(LOSS_SCALE_NAME, &SMALL);
     parts.loss();
     assert!(parts.read(LOSS_SCALE_NAME) == [SMALL[0], 1.0, 0.0, 0.0]);
@@ -185,7 +185,7 @@ fn other_passes_go_before() {
 }
 
 #[test]
-fn kernels_say_what_they_cannot_take() {
+fn kernels_reject_invalid_operands() {
     let error = program(&digits([2, 9, 8], 4, 3), Precision::F16, sgd());
     let step = error.steps.iter().find(|step| matches!(step.kernel, Kernel::SgdUpdate(_))).unwrap();
     let operands: Vec<_> = step.operands().map(|id| error.value(id)).collect();
@@ -197,15 +197,16 @@ fn kernels_say_what_they_cannot_take() {
     let with = [&operands[..2], &[&other], &operands[3..]].concat();
     let counts = [step.inputs.len(), step.updates.len(), step.outputs.len()];
     insta::assert_snapshot!(step.kernel.check(&with, counts).unwrap_err());
-    // What updates where a gradient is made cannot wait for the others.
-    let joined = update_joined(&differentiated(&digits([2, 9, 8], 4, 3), Precision::F32), sgd(), 0).unwrap();
-    let step = joined.steps.iter().find(|step| matches!(step.kernel, Kernel::LinearUpdate(_))).unwrap();
-    let operands: Vec<_> = step.operands().map(|id| joined.value(id)).collect();
+    // A fused update cannot wait for other gradients.
+    let fused =
+        update_with_threshold(&differentiated(&digits([2, 9, 8], 4, 3), Precision::F32), sgd(), 0).unwrap();
+    let step = fused.steps.iter().find(|step| matches!(step.kernel, Kernel::LinearUpdate(_))).unwrap();
+    let operands: Vec<_> = step.operands().map(|id| fused.value(id)).collect();
     let counts = [step.inputs.len(), step.updates.len(), step.outputs.len()];
     let mut kernel = step.kernel.clone();
     assert_eq!(kernel.check(&operands, counts), Ok(()));
     if let Kernel::LinearUpdate(update) = &mut kernel {
-        update.sgd.scaled = true;
+        update.sgd.loss_scaled = true;
     }
     insta::assert_snapshot!(kernel.check(&operands, counts).unwrap_err());
 }

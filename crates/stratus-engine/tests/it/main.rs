@@ -1,4 +1,4 @@
-//! What the engine promises, on the reference backend.
+//! Integration tests of the engine on the reference backend.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

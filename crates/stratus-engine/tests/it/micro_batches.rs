@@ -1,12 +1,14 @@
-//! Micro-batches: the numbers of the whole batch where nothing is taken over a batch, else those of its
-//! parts, in less memory.
+//! Micro-batches: the results of the whole batch, except for batch statistics, which are those of each part,
+//! in less memory.
 
-use crate::common::{Checked, Probe, branches, check_gradient, digits, fuse, numbers, published_digits, sgd};
-use stratus_engine::ops::{CLASS_WEIGHTS, MIXED, WHOLE_SHARE};
+use crate::common::{
+    CheckCounts, TestSession, branches, check_gradient, digits, fuse, numbers, published_digits, sgd,
+};
+use stratus_engine::ops::{CLASS_WEIGHTS, FULL_SHARE, MIXED_LABEL_LEN};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::lower::{lower, mix_labels, smooth_labels, weigh_classes};
-use stratus_engine::passes::micro_batch::micro_batches;
-use stratus_engine::passes::parts::{Parts, parts as in_tree};
+use stratus_engine::passes::lower::{lower, with_class_weights, with_label_smoothing, with_mixed_labels};
+use stratus_engine::passes::micro_batch::split_into_micro_batches;
+use stratus_engine::passes::parts::{BatchParts, split_into_parts as in_tree};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::update;
@@ -16,8 +18,8 @@ use stratus_graph::{Graph, layer_file};
 
 const BATCH: usize = 12;
 
-/// Layers that see every sample alone, dropout and a shared sum of gradients among them.
-const ALONE: &str = r#"
+/// Layers that process samples independently, with dropout and a shared sum of gradients.
+const INDEPENDENT: &str = r#"
 name = "alone"
 input = [2, 7, 6]
 output = "fc2"
@@ -79,7 +81,7 @@ fn differentiated(graph: &Graph, precision: Precision, batch: usize) -> Program 
 
 /// A network in `count` micro-batches.
 fn in_parts(graph: &Graph, count: usize) -> Program {
-    micro_batches(&differentiated(graph, Precision::F64, BATCH / count), count).unwrap()
+    split_into_micro_batches(&differentiated(graph, Precision::F64, BATCH / count), count).unwrap()
 }
 
 fn gradients(program: &Program) -> Vec<String> {
@@ -88,23 +90,24 @@ fn gradients(program: &Program) -> Vec<String> {
     parameters.map(|id| program.value(program.gradient_of(id).unwrap()).name.clone()).collect()
 }
 
-fn expect_near(expected: &[f64], got: &[f64], what: &str) {
-    stratus_conformance::compare(expected, got, 1e-12).unwrap_or_else(|problem| panic!("{what}: {problem}"));
+fn expect_near(expected: &[f64], got: &[f64], context: &str) {
+    stratus_conformance::compare(expected, got, 1e-12)
+        .unwrap_or_else(|problem| panic!("{context}: {problem}"));
 }
 
-/// Masks too: they are drawn for a sample of the batch, whatever part it is in.
+/// Dropout masks are drawn for a sample of the batch, whatever its part.
 #[test]
-fn where_samples_are_seen_alone_parts_change_nothing() {
-    let graph = layer_file::parse(ALONE).unwrap();
+fn parts_of_independent_samples_change_nothing() {
+    let graph = layer_file::parse(INDEPENDENT).unwrap();
     let whole = differentiated(&graph, Precision::F64, BATCH);
-    let mut expected = Probe::filled(&whole);
+    let mut expected = TestSession::filled(&whole);
     let loss = expected.loss();
     let counts = expected.read("metrics");
     assert_eq!(gradients(&whole).len(), 8);
     for count in [1, 2, 3, BATCH] {
         let program = in_parts(&graph, count);
         assert_eq!(program.sections.len(), usize::from(count > 1));
-        let mut got = Probe::filled(&program);
+        let mut got = TestSession::filled(&program);
         assert!((got.loss() - loss).abs() < 1e-13, "{count}");
         expect_near(&counts, &got.read("metrics"), "metrics");
         for name in gradients(&whole) {
@@ -113,7 +116,7 @@ fn where_samples_are_seen_alone_parts_change_nothing() {
     }
 }
 
-/// Two convolutions that see every sample alone, and end with a class for each pixel.
+/// Two convolutions that process samples independently, with per-pixel classes.
 const PIXELS: &str = r#"
 name = "pixels"
 input = [2, 5, 4]
@@ -133,73 +136,74 @@ out_channels = 3
 kernel = 1
 "#;
 
-/// Labels are spread unevenly over the parts: some parts have few, one has none, classes differ in weight.
+/// Labels are distributed unevenly over the parts: some parts have few, one has none, classes have different
+/// weights.
 #[test]
-fn unevenly_labelled_parts_have_the_loss_and_gradients_of_the_whole_batch() {
+fn unevenly_labelled_parts_match_the_whole_batch() {
     type Change = fn(Program) -> Program;
     let plain: Change = |program| program;
-    let weighted: Change = |program| weigh_classes(program).unwrap();
-    let smoothed: Change = |program| weigh_classes(smooth_labels(program, 0.1).unwrap()).unwrap();
-    let mixed: Change = |program| mix_labels(weigh_classes(program).unwrap()).unwrap();
-    let (alone, pixels) = (layer_file::parse(ALONE).unwrap(), layer_file::parse(PIXELS).unwrap());
+    let weighted: Change = |program| with_class_weights(program).unwrap();
+    let smoothed: Change = |program| with_class_weights(with_label_smoothing(program, 0.1).unwrap()).unwrap();
+    let mixed: Change = |program| with_mixed_labels(with_class_weights(program).unwrap()).unwrap();
+    let (independent, pixels) = (layer_file::parse(INDEPENDENT).unwrap(), layer_file::parse(PIXELS).unwrap());
     let networks = [
-        ("samples", &alone, plain, 1),
-        ("weighted samples", &alone, weighted, 1),
-        ("weighted smoothed samples", &alone, smoothed, 1),
-        ("weighted mixed samples", &alone, mixed, MIXED),
+        ("samples", &independent, plain, 1),
+        ("weighted samples", &independent, weighted, 1),
+        ("weighted smoothed samples", &independent, smoothed, 1),
+        ("weighted mixed samples", &independent, mixed, MIXED_LABEL_LEN),
         ("pixels", &pixels, plain, 1),
         ("weighted pixels", &pixels, weighted, 1),
         ("weighted smoothed pixels", &pixels, smoothed, 1),
     ];
-    for (what, graph, change, numbers_each) in networks {
+    for (context, graph, change, numbers_each) in networks {
         let forward = |batch| change(lower(graph, Mode::Train, Precision::F64, batch).unwrap());
         let differentiated = |batch| differentiate(&forward(batch)).unwrap();
         let results = |program: &Program| {
-            let mut probe = Probe::filled(program);
-            let labels: Vec<f64> = (0..probe.read("labels").len() / numbers_each)
+            let mut test = TestSession::filled(program);
+            let labels: Vec<f64> = (0..test.read("labels").len() / numbers_each)
                 .flat_map(|n| {
-                    let of_batch = 3 * n * numbers_each < probe.read("labels").len();
-                    let label = if of_batch || n % 5 == 0 { -1.0 } else { (n * n % 3) as f64 };
-                    [label, 1.0, f64::from(WHOLE_SHARE) / 4.0].into_iter().take(numbers_each)
+                    let is_in_first_third = 3 * n * numbers_each < test.read("labels").len();
+                    let label = if is_in_first_third || n % 5 == 0 { -1.0 } else { (n * n % 3) as f64 };
+                    [label, 1.0, f64::from(FULL_SHARE) / 4.0].into_iter().take(numbers_each)
                 })
                 .collect();
-            probe.write("labels", &labels);
-            if probe.has(CLASS_WEIGHTS) {
-                let classes = probe.read(CLASS_WEIGHTS).len();
-                probe.write(CLASS_WEIGHTS, &[0.25, 3.0, 1.5, 7.0][..classes]);
+            test.write("labels", &labels);
+            if test.has(CLASS_WEIGHTS) {
+                let classes = test.read(CLASS_WEIGHTS).len();
+                test.write(CLASS_WEIGHTS, &[0.25, 3.0, 1.5, 7.0][..classes]);
             }
-            let loss = probe.loss();
+            let loss = test.loss();
             let gradients = gradients(program);
-            (loss, probe.read("metrics"), gradients.iter().map(|name| probe.read(name)).collect::<Vec<_>>())
+            (loss, test.read("metrics"), gradients.iter().map(|name| test.read(name)).collect::<Vec<_>>())
         };
         let whole = results(&differentiated(BATCH));
-        assert!(whole.0 > 0.1, "{what}");
+        assert!(whole.0 > 0.1, "{context}");
         let parts = |count: usize| {
-            let parts = Parts { count, workers: 1, bucket_bytes: 1 << 20 };
+            let parts = BatchParts { count, workers: 1, bucket_bytes: 1 << 20 };
             in_tree(&differentiated(BATCH / count), parts).unwrap()
         };
-        let micro = |count: usize| micro_batches(&differentiated(BATCH / count), count).unwrap();
+        let micro = |count: usize| split_into_micro_batches(&differentiated(BATCH / count), count).unwrap();
         for program in [micro(2), micro(3), micro(6), micro(BATCH), parts(2), parts(4)] {
             let (loss, metrics, gradients) = results(&program);
-            assert!((loss - whole.0).abs() < 1e-12, "{what}: {loss} and {}", whole.0);
-            expect_near(&whole.1, &metrics, what);
-            whole.2.iter().zip(&gradients).for_each(|(whole, sum)| expect_near(whole, sum, what));
+            assert!((loss - whole.0).abs() < 1e-12, "{context}: {loss} and {}", whole.0);
+            expect_near(&whole.1, &metrics, context);
+            whole.2.iter().zip(&gradients).for_each(|(whole, sum)| expect_near(whole, sum, context));
         }
     }
 }
 
-/// Batch norm: each part by itself, one after the other, is what the parts of a batch are.
+/// With batch norm, the parts of a batch equal separate batches in sequence.
 #[test]
-fn statistics_are_those_of_each_part() {
+fn each_part_has_its_own_statistics() {
     let graph = digits([2, 9, 8], 4, 3);
     for count in [2, 4, 6] {
         let program = in_parts(&graph, count);
-        let mut got = Probe::filled(&program);
+        let mut got = TestSession::filled(&program);
         let (images, labels) = (got.read("images"), got.read("labels"));
         let loss = got.loss();
 
         let part = differentiated(&graph, Precision::F64, BATCH / count);
-        let mut alone = Probe::filled(&part);
+        let mut alone = TestSession::filled(&part);
         let names = gradients(&part);
         let mut losses = 0.0;
         let mut sums: Vec<Vec<f64>> = names.iter().map(|name| vec![0.0; alone.read(name).len()]).collect();
@@ -225,19 +229,19 @@ fn statistics_are_those_of_each_part() {
     }
 }
 
-/// With everything at once: several readers, dropout, an auxiliary loss, batch norm.
+/// All features at once: several readers, dropout, an auxiliary loss, batch norm.
 #[test]
-fn the_loss_of_parts_has_the_gradient_of_its_differences() {
+fn gradients_of_parts_match_differences() {
     for count in [2, 4] {
         let program = in_parts(&branches(), count);
-        let mut probe = Probe::filled(&program);
-        // Other numbers for the samples of each part.
-        let images = numbers(probe.read("images").len(), 77, 1.0);
-        probe.write("images", &images);
-        let mut checked = Checked::default();
+        let mut test = TestSession::filled(&program);
+        // Different values for the samples of each part.
+        let images = numbers(test.read("images").len(), 77, 1.0);
+        test.write("images", &images);
+        let mut checked = CheckCounts::default();
         let parameters = program.values.iter().filter(|value| value.role == Role::Parameter);
         for value in parameters {
-            check_gradient(&mut probe, &value.name, 4, &mut checked);
+            check_gradient(&mut test, &value.name, 4, &mut checked);
         }
         assert!(checked.agreed > 60 && checked.kinks * 10 < checked.agreed, "{checked:?}");
     }
@@ -247,7 +251,7 @@ fn the_loss_of_parts_has_the_gradient_of_its_differences() {
 fn activations_need_memory_for_one_part() {
     let bytes = |count: usize| {
         let part = differentiated(&published_digits(), Precision::F32, 256 / count);
-        let program = update(&micro_batches(&part, count).unwrap(), sgd()).unwrap();
+        let program = update(&split_into_micro_batches(&part, count).unwrap(), sgd()).unwrap();
         crate::common::session(&program).plan(0).transient_bytes
     };
     let (whole, parts) = (bytes(1), bytes(8));
@@ -255,46 +259,46 @@ fn activations_need_memory_for_one_part() {
 }
 
 #[test]
-fn parts_make_activations_again_too() {
+fn recomputation_works_in_parts() {
     let graph = branches();
     let part = differentiated(&graph, Precision::F64, BATCH / 3);
     let results = |program: &Program| {
-        let mut probe = Probe::filled(program);
-        let loss = probe.loss();
-        (loss, gradients(program).iter().map(|name| probe.read(name)).collect::<Vec<_>>())
+        let mut test = TestSession::filled(program);
+        let loss = test.loss();
+        (loss, gradients(program).iter().map(|name| test.read(name)).collect::<Vec<_>>())
     };
     let less = recompute(&part, 0).unwrap();
     assert!(less.steps.len() > part.steps.len());
-    assert_eq!(results(&micro_batches(&less, 3).unwrap()), results(&micro_batches(&part, 3).unwrap()));
+    assert_eq!(
+        results(&split_into_micro_batches(&less, 3).unwrap()),
+        results(&split_into_micro_batches(&part, 3).unwrap())
+    );
 }
 
 #[test]
-fn a_training_program_in_micro_batches() {
+fn training_program_in_micro_batches() {
     let part = differentiated(&digits([1, 12, 12], 10, 4), Precision::Bf16, 16);
-    insta::assert_snapshot!(update(&micro_batches(&part, 4).unwrap(), sgd()).unwrap().dump());
+    insta::assert_snapshot!(update(&split_into_micro_batches(&part, 4).unwrap(), sgd()).unwrap().dump());
 }
 
 #[test]
-fn what_cannot_be_repeated_is_refused() {
+fn rejects_tiled_programs_and_reads_of_one_part() {
     let graph = published_digits();
     let part = differentiated(&graph, Precision::F32, 64);
     let tiled = tile(&part, 1 << 20, 1).unwrap();
-    let refused = micro_batches(&tiled, 2).unwrap_err().to_string();
-    assert!(refused.contains("a program in tiles cannot be repeated"), "{refused}");
+    let refused = split_into_micro_batches(&tiled, 2).unwrap_err().to_string();
+    assert!(refused.contains("a tiled program cannot be split"), "{refused}");
 
-    // An update behind the section that takes the gradient of the last part for that of the batch.
-    let mut wrong = update(&micro_batches(&part, 2).unwrap(), sgd()).unwrap();
-    let of_part = (0..wrong.values.len()).find(|&id| wrong.is_share(ValueId(id))).unwrap();
-    let name = wrong.values[of_part].name.clone();
-    let shape = wrong.values[of_part].shape.clone();
-    let update = wrong
+    // An update that reads the gradient of the last part instead of that of the batch.
+    let mut invalid = update(&split_into_micro_batches(&part, 2).unwrap(), sgd()).unwrap();
+    let partial_sum = (0..invalid.values.len()).find(|&id| invalid.is_partial_sum(ValueId(id))).unwrap();
+    let name = invalid.values[partial_sum].name.clone();
+    let shape = invalid.values[partial_sum].shape.clone();
+    let update = invalid
         .steps
         .iter()
-        .position(|step| step.phase == Phase::Update && wrong.value(step.inputs[0]).shape == shape);
-    wrong.steps[update.unwrap()].inputs[0].0 = of_part;
-    let refused = wrong.verify("test").unwrap_err().to_string();
-    assert!(
-        refused.contains(&format!("it reads `{name}`, of which there is one for each micro-batch")),
-        "{refused}"
-    );
+        .position(|step| step.phase == Phase::Update && invalid.value(step.inputs[0]).shape == shape);
+    invalid.steps[update.unwrap()].inputs[0].0 = partial_sum;
+    let refused = invalid.verify("test").unwrap_err().to_string();
+    assert!(refused.contains(&format!("reads `{name}`, which exists once per micro-batch")), "{refused}");
 }

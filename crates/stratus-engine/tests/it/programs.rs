@@ -1,9 +1,9 @@
-//! Programs and plans of the digits network: what fusion, differentiation and update make of it, what
-//! verification refuses, how close the placement comes to the least memory.
+//! Programs and plans of the digits network: the results of passes, verification errors, and the quality of
+//! memory placement.
 
 use crate::common::{digits, fuse, published_digits, session, training_program};
 use stratus_engine::ops::{Kernel, KernelSpec, ReluForward};
-use stratus_engine::passes::lower::{lower, refresh};
+use stratus_engine::passes::lower::{lower, refresh_copies};
 use stratus_engine::program::{Mode, Origin};
 use stratus_engine::{Clock, DType, Phase, Precision, Program, Role, Value, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Flatten, Linear};
@@ -23,7 +23,7 @@ fn training_program_in_single_precision() {
 #[test]
 fn training_program_in_bf16() {
     let program = training_program(&published_digits(), Precision::Bf16, 4);
-    insta::assert_snapshot!(format!("{}{}", program.dump(), refresh(&program).unwrap().dump()));
+    insta::assert_snapshot!(format!("{}{}", program.dump(), refresh_copies(&program).unwrap().dump()));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn placement_is_close_to_the_lower_bound() {
                 assert!(bound > 0 && bytes >= bound);
                 assert!(
                     bytes * 100 <= bound * 115,
-                    "{precision} batch {batch} {:?}: {bytes} bytes, at least {bound} are needed",
+                    "{precision} batch {batch} {:?}: {bytes} bytes, lower bound {bound}",
                     program.mode
                 );
                 assert_eq!(session.arena_bytes(), plan.persistent_bytes + bytes);
@@ -56,14 +56,14 @@ fn placement_is_close_to_the_lower_bound() {
     }
 }
 
-/// The kernels of a program, with the layers they belong to, of the steps that a phase has.
+/// The kernels, with their layers, of the steps of selected phases.
 fn kernels(program: &Program, is: impl Fn(Phase) -> bool) -> Vec<String> {
     let steps = program.steps.iter().filter(|step| is(step.phase));
     steps.map(|step| format!("{} {}", step.kernel.name(), program.layer_name(step))).collect()
 }
 
 #[test]
-fn the_backward_pass_ends_where_only_frozen_layers_are_left() {
+fn backward_pass_stops_at_frozen_layers() {
     for precision in [Precision::F32, Precision::Bf16] {
         let mut graph = published_digits();
         let whole = training_program(&graph, precision, 4);
@@ -74,10 +74,10 @@ fn the_backward_pass_ends_where_only_frozen_layers_are_left() {
         for step in kernels(&program, is_backward) {
             assert!(step.contains("layer3") || step.contains("fc"), "{step}");
         }
-        // The first layer that is trained needs no gradient of its input.
+        // The first trained layer needs no input gradient.
         let data = kernels(&program, |phase| phase == Phase::BackwardData);
         assert_eq!(data, ["linear_backward_data fc", "batch_norm_relu_backward_data layer3.1+layer3.2"]);
-        // Running statistics of frozen layers are read and never changed; nothing remembers which pixel won.
+        // Running statistics of frozen layers are read and never changed, and no argmax index is stored.
         let touched = |name: &str| {
             program.steps.iter().any(|step| {
                 step.updates.iter().chain(&step.outputs).any(|&id| program.value(id).name == name)
@@ -94,8 +94,8 @@ fn the_backward_pass_ends_where_only_frozen_layers_are_left() {
         assert!(
             frozen.transient_bytes < all.transient_bytes && frozen.persistent_bytes < all.persistent_bytes
         );
-        // Copies of frozen parameters are brought up to date with the others.
-        let count = |program: &Program| refresh(program).unwrap().steps.len();
+        // Copies of frozen parameters are refreshed with the others.
+        let count = |program: &Program| refresh_copies(program).unwrap().steps.len();
         assert_eq!(count(&program), count(&whole));
         insta::assert_snapshot!(format!("frozen_below_{precision}"), program.dump());
     }
@@ -113,7 +113,7 @@ fn gradients_pass_frozen_layers() {
 }
 
 #[test]
-fn every_trained_parameter_is_updated_once_and_only_after_its_last_reader() {
+fn every_trained_parameter_is_updated_once_after_its_last_reader() {
     for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let program = training_program(&published_digits(), precision, 4);
         for (id, value) in program.values.iter().enumerate().filter(|(_, v)| v.role == Role::Parameter) {
@@ -131,14 +131,14 @@ fn every_trained_parameter_is_updated_once_and_only_after_its_last_reader() {
 }
 
 fn broken(change: impl FnOnce(&mut Program)) -> String {
-    // Of a width that makes no stem: it begins with a convolution.
+    // A width without stem fusion, so that the first step is a convolution.
     let mut program = training_program(&digits([1, 28, 28], 10, 6), Precision::F32, 4);
     change(&mut program);
     program.verify("test").unwrap_err().to_string()
 }
 
 #[test]
-fn verification_names_pass_step_layer_and_what_is_wrong() {
+fn verification_errors_name_pass_step_layer_and_problem() {
     let twice = broken(|program| {
         let step = program.steps[0].clone();
         program.steps.insert(1, step);
@@ -165,7 +165,7 @@ fn verification_names_pass_step_layer_and_what_is_wrong() {
 }
 
 #[test]
-fn verification_names_origins_that_cannot_be() {
+fn verification_rejects_invalid_origins() {
     let change = |change: &dyn Fn(&mut Program, ValueId, ValueId)| {
         broken(|program| {
             let weight = program.find("fc.weight").unwrap();
@@ -177,11 +177,11 @@ fn verification_names_origins_that_cannot_be() {
         program.values[gradient.0].origin = Some(Origin::Gradient(ValueId(program.values.len())));
     });
     let itself = change(&|program, weight, _| {
-        program.values[weight.0].origin = Some(Origin::Copy(weight));
+        program.values[weight.0].origin = Some(Origin::ComputeCopy(weight));
     });
     let shape = change(&|program, weight, _| {
         let bias = program.find("fc.bias").unwrap();
-        program.values[bias.0].origin = Some(Origin::Copy(weight));
+        program.values[bias.0].origin = Some(Origin::ComputeCopy(weight));
     });
     let second = change(&|program, weight, _| {
         program.add_derived(Origin::Gradient(weight), DType::F32, Role::Transient);
@@ -189,9 +189,9 @@ fn verification_names_origins_that_cannot_be() {
     insta::assert_snapshot!([missing, itself, shape, second].join("\n"));
 }
 
-/// What was written before values had origins is read; what is written now keeps them.
+/// Programs written before values had origins can be read; new ones keep origins.
 #[test]
-fn origins_are_written_and_may_be_missing() {
+fn origins_are_optional_in_files() {
     let program = training_program(&published_digits(), Precision::Bf16, 4);
     let mut written = serde_json::to_value(&program).unwrap();
     assert_eq!(serde_json::from_value::<Program>(written.clone()).unwrap(), program);
@@ -203,37 +203,40 @@ fn origins_are_written_and_may_be_missing() {
     read.verify("test").unwrap();
 }
 
-/// Whatever values are dropped, the others stay related.
+/// Dropping values keeps the relations of the others.
 #[test]
 fn dropping_values_keeps_origins() {
     let mut program = training_program(&published_digits(), Precision::Bf16, 4);
     let related = |program: &Program| -> Vec<(String, String)> {
-        let of = |value: &Value| Some((value.name.clone(), program.value(value.origin?.of()).name.clone()));
-        program.values.iter().filter_map(of).collect()
+        let name_and_source =
+            |value: &Value| Some((value.name.clone(), program.value(value.origin?.source()).name.clone()));
+        program.values.iter().filter_map(name_and_source).collect()
     };
     let (before, count) = (related(&program), program.values.len());
-    // Without the forward pass most activations are gone, and with them what their gradients were derived
-    // from.
+    // Without the forward pass most activations are dropped, and with them the sources of gradients.
     program.steps.retain(|step| step.phase == Phase::Update);
     program.drop_unused_values();
     let is_left = |name: &str| program.find(name).is_some();
-    let expected: Vec<_> = before.into_iter().filter(|(value, of)| is_left(value) && is_left(of)).collect();
+    let expected: Vec<_> =
+        before.into_iter().filter(|(value, source)| is_left(value) && is_left(source)).collect();
     assert!(program.values.len() < count && expected.len() > 20, "{expected:?}");
     assert_eq!(related(&program), expected);
 }
 
 #[test]
-fn a_session_takes_only_whole_batches() {
+fn session_rejects_inputs_of_the_wrong_size() {
     let program = training_program(&published_digits(), Precision::F32, 4);
     let mut session = session(&program);
     let mut inputs = session.inputs(0).unwrap();
     let mut clock = Clock::disabled(program.steps.len());
     let error = session.run(0, &mut [0; 100], inputs.labels.as_mut_slice(), &mut clock, 0).unwrap_err();
-    insta::assert_snapshot!(error, @"the program takes 12544 bytes of images, got 100");
+    insta::assert_snapshot!(error, @"expected 12544 bytes of images, got 100");
     assert!(
         session.write_value(0, 0, &[0.0]).unwrap_err().to_string().contains("`images` is not in the arena")
     );
-    assert!(session.write("fc.bias", &[0.0; 3]).unwrap_err().to_string().contains("shape [10], 3 values"));
+    assert!(
+        session.write("fc.bias", &[0.0; 3]).unwrap_err().to_string().contains("shape [10], got 3 values")
+    );
     assert!(session.read("fc.nothing").unwrap_err().to_string().contains("`fc.nothing`"));
     session.write("fc.bias", &[0.5; 10]).unwrap();
     assert_eq!(session.read("fc.bias").unwrap(), [0.5; 10]);
@@ -245,7 +248,7 @@ fn a_session_takes_only_whole_batches() {
     );
 }
 
-/// Batch norm of vectors behind a flattened map and one other layer, and a linear layer for the logits.
+/// Batch norm of vectors after a flattened map and one other layer, and a linear layer for the logits.
 fn vectors(before: &[Op], features: usize) -> Graph {
     let (mut graph, mut x) = GraphBuilder::new("vectors", Shape(vec![2, 3, 2]));
     for (name, op) in ["flatten", "fc1"].iter().zip(before) {
@@ -258,7 +261,7 @@ fn vectors(before: &[Op], features: usize) -> Graph {
 }
 
 #[test]
-fn batch_norm_behind_a_linear_layer_brings_it_to_the_compute_precision() {
+fn batch_norm_after_a_linear_layer_has_the_compute_precision() {
     let linear = Linear { in_features: 12, out_features: 5, bias: true };
     let graph = vectors(&[Flatten.into(), linear.into()], 5);
     let program = training_program(&graph, Precision::Bf16, 3);
@@ -269,17 +272,17 @@ fn batch_norm_behind_a_linear_layer_brings_it_to_the_compute_precision() {
 }
 
 #[test]
-fn batch_norm_of_a_flattened_map_is_refused() {
+fn rejects_batch_norm_of_a_flattened_map() {
     let graph = vectors(&[Flatten.into()], 12);
     let error = lower(&graph, Mode::Train, Precision::F32, 3).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "layer `norm` (batch_norm2d) cannot be run: its input is a flattened map; \
-         normalise the map before it is flattened"
+        "layer `norm` (batch_norm2d) is not supported: the input is a flattened feature map; hint: put \
+         batch_norm2d before flatten"
     );
 }
 
-/// The loss of a network that ends with a flattened map is that of a vector: of `[classes]` for each sample.
+/// The loss of a network that ends with a flattened map is that of `[classes]` per sample.
 #[test]
 fn logits_of_a_flattened_map_are_a_matrix() {
     for [height, width] in [[1, 1], [2, 3]] {

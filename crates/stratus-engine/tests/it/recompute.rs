@@ -1,6 +1,6 @@
-//! Activations that are made again: the same bits in less memory.
+//! Recomputed activations: bitwise equal results in less memory.
 
-use crate::common::{Probe, branches, decoder, digits, fuse, inception, session, sgd};
+use crate::common::{TestSession, branches, decoder, digits, fuse, inception, session, sgd};
 use stratus_engine::ops::{KernelSpec, Tiling};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
@@ -14,35 +14,35 @@ use stratus_graph::{Graph, zoo};
 const BATCH: usize = 6;
 
 fn network(name: &str, side: usize, width: usize) -> Graph {
-    let hyper = zoo::Hyperparameters { input: [3, side, side], classes: 4, width: Some(width) };
-    (zoo::find(name).unwrap().build)(&hyper).unwrap()
+    let scalars = zoo::ModelConfig { input: [3, side, side], classes: 4, width: Some(width) };
+    (zoo::find(name).unwrap().build)(&scalars).unwrap()
 }
 
 fn differentiated(graph: &Graph, precision: Precision) -> Program {
     differentiate(&fuse(&lower(graph, Mode::Train, precision, BATCH).unwrap()).unwrap()).unwrap()
 }
 
-/// Every bit that leaves an iteration: the loss, gradients of parameters, running statistics.
+/// All results of an iteration: the loss, gradients of parameters, running statistics.
 fn results(program: &Program) -> Vec<(String, Vec<f64>)> {
-    let mut probe = Probe::filled(program);
-    let loss = probe.loss();
+    let mut test = TestSession::filled(program);
+    let loss = test.loss();
     let mut results = vec![("loss".to_owned(), vec![loss])];
-    results.extend(crate::common::results(program).into_iter().map(|name| (name.clone(), probe.read(&name))));
+    results.extend(crate::common::results(program).into_iter().map(|name| (name.clone(), test.read(&name))));
     results
 }
 
-/// The values that are computed a second time, with the ones that were computed first.
+/// The recomputed values with their originals.
 fn recomputed(program: &Program) -> impl Iterator<Item = (ValueId, ValueId)> + '_ {
     let ids = (0..program.values.len()).map(ValueId);
     ids.filter_map(|id| Some((id, program.recomputed_from(id)?)))
 }
 
-fn made_again(program: &Program) -> usize {
+fn recomputed_count(program: &Program) -> usize {
     recomputed(program).count()
 }
 
 #[test]
-fn less_memory_has_the_same_bits() {
+fn recomputation_is_bitwise_equal() {
     let graphs = [
         digits([2, 9, 8], 4, 3),
         branches(),
@@ -60,7 +60,7 @@ fn less_memory_has_the_same_bits() {
         let mut counts = Vec::new();
         for share in [0.9, 0.75, 0.0] {
             let less = recompute(&whole, (share * bytes as f64) as usize).unwrap();
-            counts.push(made_again(&less));
+            counts.push(recomputed_count(&less));
             assert!(live_bytes(&less) <= bytes, "{}", graph.name);
             assert_eq!(
                 results(&less),
@@ -75,30 +75,30 @@ fn less_memory_has_the_same_bits() {
     }
 }
 
-/// Of what is alive in VGG-11, the gradient of one weight is 87 %. Its pooled maps are made again together
+/// In VGG-11, the gradient of one weight is 87 % of the live memory. Its pooled maps are recomputed together
 /// with the maps that only the poolings read.
 #[test]
-fn what_is_alive_shrinks_to_what_was_asked_for() {
+fn live_memory_shrinks_to_the_limit() {
     for (graph, least) in [(network("resnet18_cifar", 32, 8), 0.55), (network("vgg11", 64, 8), 0.9)] {
         let whole = differentiated(&graph, Precision::F32);
         let bytes = live_bytes(&whole);
         for share in [0.95, least] {
-            let asked = (share * bytes as f64) as usize;
-            let less = recompute(&whole, asked).unwrap();
-            assert!(live_bytes(&less) <= asked, "{}: {} of {bytes}", graph.name, live_bytes(&less));
+            let limit = (share * bytes as f64) as usize;
+            let less = recompute(&whole, limit).unwrap();
+            assert!(live_bytes(&less) <= limit, "{}: {} of {bytes}", graph.name, live_bytes(&less));
         }
     }
 }
 
 #[test]
-fn what_fits_stays_as_it_is() {
+fn programs_within_the_limit_are_unchanged() {
     let program = differentiated(&digits([2, 9, 8], 4, 3), Precision::Bf16);
     assert_eq!(recompute(&program, live_bytes(&program)).unwrap(), program);
     assert_eq!(recompute(&program, usize::MAX).unwrap(), program);
 }
 
 #[test]
-fn statistics_are_gathered_once() {
+fn statistics_are_not_recomputed() {
     let program = recompute(&differentiated(&network("resnet18_cifar", 8, 2), Precision::F32), 0).unwrap();
     for (position, step) in program.steps.iter().enumerate() {
         let again = step.outputs.iter().any(|&id| program.recomputed_from(id).is_some());
@@ -108,7 +108,7 @@ fn statistics_are_gathered_once() {
 }
 
 #[test]
-fn what_is_made_again_runs_in_tiles_too() {
+fn recomputed_steps_run_in_tiles() {
     for graph in [branches(), inception(), decoder()] {
         let whole = differentiated(&graph, Precision::F64);
         let less = recompute(&whole, 0).unwrap();
@@ -121,9 +121,9 @@ fn what_is_made_again_runs_in_tiles_too() {
     }
 }
 
-/// A map that is made in parts is made again by all who made it.
+/// A concatenated map is recomputed by all its producers.
 #[test]
-fn what_was_made_in_parts_is_made_again_in_parts() {
+fn concatenated_maps_are_recomputed_by_all_producers() {
     let less = recompute(&differentiated(&inception(), Precision::F32), 0).unwrap();
     let writers = |value: ValueId| {
         let writes = |step: &&Step| step.outputs.iter().chain(&step.updates).any(|&id| id == value);
@@ -138,9 +138,10 @@ fn what_was_made_in_parts_is_made_again_in_parts() {
     assert!(in_parts > 0, "{}", less.dump());
 }
 
-/// In how many tiles each sum over the batch is made.
+/// The number of tiles of each sum over the batch.
 fn tiles_of_sums(program: &Program) -> Vec<(String, usize)> {
-    let sums = program.steps.iter().enumerate().filter(|(_, step)| step.kernel.tiling() == Tiling::Sums);
+    let sums =
+        program.steps.iter().enumerate().filter(|(_, step)| step.kernel.tiling() == Tiling::PartialSums);
     let mut sums: Vec<(String, usize)> = sums
         .map(|(position, step)| {
             let tiles = program.section_of(position).map_or(1, |section| section.tiles);
@@ -152,18 +153,18 @@ fn tiles_of_sums(program: &Program) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn sums_are_made_in_the_tiles_that_they_have_without() {
+fn sums_have_the_same_tiles_with_recomputation() {
     let (mut tiled, mut compared) = (0, 0);
     let graphs = [network("resnet18_cifar", 8, 8), network("vgg11", 32, 4), network("mobilenet_v2", 32, 2)];
     for program in graphs.map(|graph| differentiated(&graph, Precision::F64)) {
-        let most = live_bytes(&program);
+        let peak = live_bytes(&program);
         for kib in [4, 16, 64, 256] {
             let expected = tiles_of_sums(&tile(&program, kib << 10, 1).unwrap());
             tiled += expected.iter().filter(|(_, tiles)| *tiles > 1).count();
             for share in [9, 8, 7, 6, 5] {
-                let less = recompute(&program, most / 10 * share).unwrap();
+                let less = recompute(&program, peak / 10 * share).unwrap();
                 assert_eq!(tiles_of_sums(&tile(&less, kib << 10, 1).unwrap()), expected, "{kib} {share}");
-                compared += made_again(&less);
+                compared += recomputed_count(&less);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! The reference backend against the definitions, and all cases on it in every precision.
+//! The reference backend against the definitions and PyTorch, and all cases on it in every precision.
 
 use std::collections::HashSet;
 use stratus_conformance::{Case, cases};
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::ops::{
-    Adaptive, AdaptiveUpdate, Averages, ClipFactor, ClipGradient, LrnForward, MIXED, SgdUpdate,
-    SoftmaxCrossEntropy, SumOfSquares, WHOLE_SHARE,
+    Adaptive, AdaptiveUpdate, AvgPooling, ClipFactor, ClipGradient, FULL_SHARE, LrnForward, MIXED_LABEL_LEN,
+    SgdUpdate, SoftmaxCrossEntropy, SumOfSquares,
 };
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
@@ -34,13 +34,13 @@ fn case_names_are_unique() {
 }
 
 #[test]
-fn every_case_runs_repeats_its_bits_and_agrees_with_double_precision() {
+fn every_case_is_deterministic_and_matches_double_precision() {
     for precision in PRECISIONS {
-        for case in cases::of(precision) {
+        for case in cases::for_precision(precision) {
             let results = run(&case, precision);
             case.compare(precision, &results, &results).unwrap();
             assert_eq!(results, run(&case, precision), "{} {precision}", case.name);
-            // Inputs are exact in single precision, so that only rounding the results makes a difference.
+            // Inputs are exact in single precision, so only the rounding of results differs.
             if precision == Precision::F32 {
                 case.compare(precision, &run(&case, Precision::F64), &results).unwrap();
             }
@@ -48,7 +48,7 @@ fn every_case_runs_repeats_its_bits_and_agrees_with_double_precision() {
     }
 }
 
-/// Convolution as its definition has it: a sum over channels and taps for every output.
+/// Convolution by its definition: a sum over channels and taps for every output.
 fn convolution(conv: &Conv2d, x: &[f64], shape: [usize; 4], weight: &[f64], bias: &[f64]) -> Vec<f64> {
     let [batch, channels, height, width] = shape;
     let [out_height, out_width] = conv.output_size([height, width]).unwrap();
@@ -86,11 +86,11 @@ fn convolution(conv: &Conv2d, x: &[f64], shape: [usize; 4], weight: &[f64], bias
 }
 
 #[test]
-fn convolutions_follow_their_definition() {
+fn convolutions_match_their_definition() {
     let mut count = 0;
-    for case in cases::of(Precision::F64) {
+    for case in cases::for_precision(Precision::F64) {
         let Kernel::Conv2dForward(kernel) = &case.kernel else { continue };
-        let inputs = case.draw();
+        let inputs = case.generate_inputs();
         let shape = case.inputs[0].shape.as_slice().try_into().unwrap();
         let bias = inputs.get(2).map_or(&[][..], Vec::as_slice);
         let mut expected = convolution(&kernel.conv, &inputs[0], shape, &inputs[1], bias);
@@ -104,11 +104,11 @@ fn convolutions_follow_their_definition() {
 }
 
 #[test]
-fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
+fn batch_norm_and_running_statistics_match_pytorch() {
     let case = |name: &str| {
-        let case = cases::of(Precision::F64).into_iter().find(|case| case.name == name);
+        let case = cases::for_precision(Precision::F64).into_iter().find(|case| case.name == name);
         let case = case.unwrap_or_else(|| panic!("no case `{name}`"));
-        (case.draw(), run(&case, Precision::F64))
+        (case.generate_inputs(), run(&case, Precision::F64))
     };
     let (inputs, results) = case("batch_norm_statistics 2x17x6x5");
     let [running_mean, running_var, mean, inverse_deviation, moments] = &results[..] else {
@@ -141,7 +141,7 @@ fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
 /// An operand of a single step.
 pub type Given<'a> = (&'a str, &'a [usize], DType, &'a [f64]);
 
-/// Runs one step on given inputs and updates; outputs are named with what they hold before. Returns updates
+/// Runs one step on given inputs and updates; outputs are given with their initial contents. Returns updates
 /// and outputs.
 pub fn one_step(
     kernel: impl Into<Kernel>,
@@ -154,7 +154,7 @@ pub fn one_step(
         mode: Mode::Evaluate,
         precision: Precision::F64,
         batch: 1,
-        parts: 1,
+        batch_parts: 1,
         stage: None,
         layers: vec![Layer { name: "step".to_owned(), kind: "step".to_owned() }],
         values: Vec::new(),
@@ -198,20 +198,21 @@ fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, S
 
 fn assert_close(got: &[f64], expected: &[f64]) {
     assert_eq!(got.len(), expected.len());
-    let apart = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
-    assert!(apart < 1e-8, "{got:?} is not {expected:?}");
+    let difference =
+        got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
+    assert!(difference < 1e-8, "{got:?} is not {expected:?}");
 }
 
-/// The numbers are those of PyTorch 2.15, in double precision: `cross_entropy(logits, labels,
+/// Expected values are those of PyTorch 2.15 in double precision: `cross_entropy(logits, labels,
 /// label_smoothing=0.1)` and its gradient.
 #[test]
-fn smoothed_labels_are_those_of_pytorch() {
+fn label_smoothing_matches_pytorch() {
     let logits = [0.5, -1.25, 2.0, 0.25, 3.0, 1.5, -0.5, 0.0, 0.0, 0.0, 1.0, -2.0];
     let inputs =
         [("logits", &[3, 4][..], DType::F64, &logits[..]), ("labels", &[3], DType::I32, &[2.0, 3.0, 1.0])];
     let outputs =
         [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
-    // A float, as the configuration's number becomes one.
+    // An f32, like the configured value.
     let loss = SoftmaxCrossEntropy { smoothing: 0.1, ..SoftmaxCrossEntropy::default() };
     let results = one_step(loss, &inputs, &[], &outputs).unwrap();
     let expected = [
@@ -232,18 +233,20 @@ fn smoothed_labels_are_those_of_pytorch() {
     assert_close(&results[1], &expected);
 }
 
-/// The numbers are those of PyTorch 2.15, in double precision: `cross_entropy(logits, target,
-/// label_smoothing=0.1)` and its gradient, where `target` has both classes' shares.
+/// Expected values are those of PyTorch 2.15 in double precision: `cross_entropy(logits, target,
+/// label_smoothing=0.1)` and its gradient, where `target` contains the shares of both classes.
 #[test]
-fn mixed_samples_are_those_of_pytorch() {
+fn mixed_samples_match_pytorch() {
     let logits = [0.5, -1.25, 2.0, 0.25, 3.0, 1.5, -0.5, 0.0, 0.0, 0.0, 1.0, -2.0];
-    let share = |of: f64| of * f64::from(WHOLE_SHARE);
+    let share = |fraction: f64| fraction * f64::from(FULL_SHARE);
     let labels = [2.0, 0.0, share(0.25), 3.0, 2.0, share(0.75), 1.0, 1.0, share(0.5)];
-    let inputs =
-        [("logits", &[3, 4][..], DType::F64, &logits[..]), ("labels", &[3, MIXED], DType::I32, &labels)];
+    let inputs = [
+        ("logits", &[3, 4][..], DType::F64, &logits[..]),
+        ("labels", &[3, MIXED_LABEL_LEN], DType::I32, &labels),
+    ];
     let outputs =
         [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
-    let loss = SoftmaxCrossEntropy { smoothing: 0.1, mixed: true, ..SoftmaxCrossEntropy::default() };
+    let loss = SoftmaxCrossEntropy { smoothing: 0.1, mixed_labels: true, ..SoftmaxCrossEntropy::default() };
     let results = one_step(loss, &inputs, &[], &outputs).unwrap();
     let expected = [
         -0.031_527_354_614,
@@ -263,18 +266,18 @@ fn mixed_samples_are_those_of_pytorch() {
     assert_close(&results[1], &expected);
 }
 
-/// The numbers are those of PyTorch 2.15, in double precision: `cross_entropy(logits, target, weight,
-/// label_smoothing=…)` and its gradient, of one class and of both classes' shares. The first is divided by
-/// the weights of the labels, the second by samples.
+/// Expected values are those of PyTorch 2.15 in double precision: `cross_entropy(logits, target, weight,
+/// label_smoothing=…)` and its gradient, for one class and for the shares of both classes. The first is
+/// divided by the weights of the labels, the second by samples.
 #[test]
-fn class_weights_are_those_of_pytorch() {
+fn class_weights_match_pytorch() {
     let logits = [0.5, -1.25, 2.0, 0.25, 3.0, 1.5, -0.5, 0.0, 0.0, 0.0, 1.0, -2.0];
     let weights = [0.5, 2.0, 1.25, 0.75];
-    let share = |of: f64| of * f64::from(WHOLE_SHARE);
+    let share = |fraction: f64| fraction * f64::from(FULL_SHARE);
     let mixed = [2.0, 0.0, share(0.25), 3.0, 2.0, share(0.75), 1.0, 1.0, share(0.5)];
-    let of = |labels: &[f64], smoothing: f32| {
+    let run_loss = |labels: &[f64], smoothing: f32| {
         let mixed = labels.len() > 3;
-        let shape = [3, MIXED];
+        let shape = [3, MIXED_LABEL_LEN];
         let inputs = [
             ("logits", &[3, 4][..], DType::F64, &logits[..]),
             ("labels", &shape[..1 + usize::from(mixed)], DType::I32, labels),
@@ -282,7 +285,12 @@ fn class_weights_are_those_of_pytorch() {
         ];
         let outputs =
             [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
-        let loss = SoftmaxCrossEntropy { smoothing, mixed, weighted: true, ..SoftmaxCrossEntropy::default() };
+        let loss = SoftmaxCrossEntropy {
+            smoothing,
+            mixed_labels: mixed,
+            class_weighted: true,
+            ..SoftmaxCrossEntropy::default()
+        };
         one_step(loss, &inputs, &[], &outputs).unwrap()
     };
     let check = |results: Vec<Vec<f64>>, loss: f64, top1: f64, gradient: [f64; 12]| {
@@ -290,7 +298,7 @@ fn class_weights_are_those_of_pytorch() {
         assert_close(&results[1], &gradient);
     };
     check(
-        of(&[2.0, 3.0, 1.0], 0.0),
+        run_loss(&[2.0, 3.0, 1.0], 0.0),
         1.515_015_793_170,
         1.0,
         [
@@ -309,7 +317,7 @@ fn class_weights_are_those_of_pytorch() {
         ],
     );
     check(
-        of(&[2.0, 3.0, 1.0], 0.1),
+        run_loss(&[2.0, 3.0, 1.0], 0.1),
         1.540_795_683_467,
         1.0,
         [
@@ -328,7 +336,7 @@ fn class_weights_are_those_of_pytorch() {
         ],
     );
     check(
-        of(&mixed, 0.0),
+        run_loss(&mixed, 0.0),
         2.624_263_375_074,
         1.0,
         [
@@ -347,7 +355,7 @@ fn class_weights_are_those_of_pytorch() {
         ],
     );
     check(
-        of(&mixed, 0.1),
+        run_loss(&mixed, 0.1),
         2.598_212_329_485,
         1.0,
         [
@@ -365,7 +373,7 @@ fn class_weights_are_those_of_pytorch() {
             0.011_525_658_971,
         ],
     );
-    // Samples whose classes weigh nothing change nothing.
+    // Samples whose classes have weight 0 have no effect.
     let inputs = [
         ("logits", &[2, 2][..], DType::F64, &[1.0, f64::NEG_INFINITY, 3.0, 1.0][..]),
         ("labels", &[2], DType::I32, &[1.0, -1.0]),
@@ -373,34 +381,30 @@ fn class_weights_are_those_of_pytorch() {
     ];
     let outputs =
         [("metrics", &[4][..], DType::F64, &[9.0; 4][..]), ("dlogits", &[2, 2], DType::F64, &[9.0; 4])];
-    let loss = SoftmaxCrossEntropy { weighted: true, ..SoftmaxCrossEntropy::default() };
+    let loss = SoftmaxCrossEntropy { class_weighted: true, ..SoftmaxCrossEntropy::default() };
     assert_eq!(one_step(loss, &inputs, &[], &outputs).unwrap(), [vec![0.0, 1.0, 0.0, 1.0], vec![0.0; 4]]);
 }
 
-/// A hit is the class with the larger share, the first where both are equal.
+/// A hit is the class with the larger share, the first if both are equal.
 #[test]
-fn a_mixed_sample_is_the_class_with_the_larger_share() {
+fn mixed_samples_count_as_the_class_with_the_larger_share() {
     let hits = |share: i32| {
         let inputs = [
             ("logits", &[1, 3][..], DType::F64, &[0.0, 1.0, 0.5][..]),
-            ("labels", &[1, MIXED], DType::I32, &[1.0, 2.0, f64::from(share)]),
+            ("labels", &[1, MIXED_LABEL_LEN], DType::I32, &[1.0, 2.0, f64::from(share)]),
         ];
-        let loss = SoftmaxCrossEntropy { mixed: true, ..SoftmaxCrossEntropy::default() };
+        let loss = SoftmaxCrossEntropy { mixed_labels: true, ..SoftmaxCrossEntropy::default() };
         one_step(loss, &inputs, &[], &[("metrics", &[4], DType::F64, &[0.0; 4])]).map(|results| results[0][2])
     };
-    let half = WHOLE_SHARE / 2;
-    assert_eq!([0, half, half + 1, WHOLE_SHARE].map(|share| hits(share).unwrap()), [1.0, 1.0, 0.0, 0.0]);
-    assert!(
-        hits(WHOLE_SHARE + 1)
-            .unwrap_err()
-            .contains("sample 0 of the batch is another one to the share of 1.0000000")
-    );
+    let half = FULL_SHARE / 2;
+    assert_eq!([0, half, half + 1, FULL_SHARE].map(|share| hits(share).unwrap()), [1.0, 1.0, 0.0, 0.0]);
+    assert!(hits(FULL_SHARE + 1).unwrap_err().contains("sample 0: mixing share 1.0000000"));
     assert!(hits(-1).is_err());
 }
 
 /// PyTorch 2.15's `clip_grad_norm_` with the norms 1.5 and 10, in double precision.
 #[test]
-fn gradients_are_clipped_as_pytorch_clips_them() {
+fn gradient_clipping_matches_pytorch() {
     let gradients = [vec![0.5, -1.0, 2.0], vec![0.25, -3.0]];
     let clipped = [
         vec![0.198_245_527_734_794, -0.396_491_055_469_588, 0.792_982_110_939_176],
@@ -419,7 +423,8 @@ fn gradients_are_clipped_as_pytorch_clips_them() {
             norm = results.unwrap().swap_remove(0);
         }
         let updates = [("norm", &[2][..], DType::F64, &norm[..])];
-        norm = one_step(ClipFactor { max_norm, scaled: false }, &[], &updates, &[]).unwrap().swap_remove(0);
+        norm =
+            one_step(ClipFactor { max_norm, loss_scaled: false }, &[], &updates, &[]).unwrap().swap_remove(0);
         for (gradient, expected) in gradients.iter().zip(expected) {
             let inputs = [("norm", &[2][..], DType::F64, &norm[..])];
             let updates = [("gradient", &[gradient.len()][..], DType::F64, &gradient[..])];
@@ -434,13 +439,14 @@ fn gradients_are_clipped_as_pytorch_clips_them() {
 /// Three steps of PyTorch 2.15's `SGD(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)`, in double
 /// precision.
 #[test]
-fn the_steps_of_nesterov_are_those_of_pytorch() {
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true, rate: 1.0, scaled: false };
+fn nesterov_updates_match_pytorch() {
+    let sgd =
+        SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true, rate_factor: 1.0, loss_scaled: false };
     let (mut parameter, mut velocity) = (vec![1.0, -2.0, 0.5], vec![0.0; 3]);
     for gradient in [[0.5, -1.0, 2.0], [0.25, 0.5, -1.0], [-0.75, 0.125, 0.5]] {
-        let hyper = [0.1, 0.0, 0.0, 0.0];
+        let scalars = [0.1, 0.0, 0.0, 0.0];
         let inputs =
-            [("gradient", &[3][..], DType::F64, &gradient[..]), ("hyper", &[4], DType::F64, &hyper[..])];
+            [("gradient", &[3][..], DType::F64, &gradient[..]), ("hyper", &[4], DType::F64, &scalars[..])];
         let updates = [
             ("parameter", &[3][..], DType::F64, &parameter[..]),
             ("velocity", &[3], DType::F64, &velocity[..]),
@@ -450,17 +456,17 @@ fn the_steps_of_nesterov_are_those_of_pytorch() {
         parameter = results.swap_remove(0);
     }
     let expected = [0.895_369_708_191, -1.800_128_416_382, -0.014_120_321_230];
-    // Momentum and decay are floats.
-    let apart =
+    // Momentum and weight decay are f32.
+    let difference =
         parameter.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
-    assert!(apart < 1e-7, "{parameter:?}");
+    assert!(difference < 1e-7, "{parameter:?}");
 }
 
 /// Three steps of PyTorch 2.15's `Adam` and `AdamW` (lr=0.1, betas=(0.8, 0.95)), `Adagrad` (lr=0.1) and
 /// `Adadelta` (lr=0.5, rho=0.9), all with eps=1e-3 and weight_decay=0.01, in double precision: the parameter,
-/// then what is remembered.
+/// then the state.
 #[test]
-fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
+fn adaptive_updates_match_pytorch() {
     let (betas, epsilon) = ([0.8, 0.95], 1e-3);
     let cases: [(Adaptive, f64, &[[f64; 3]]); 4] = [
         (
@@ -504,9 +510,11 @@ fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
         held.resize(expected.len(), vec![0.0; 3]);
         let gradients = [[0.5, -1.0, 2.0], [0.25, 0.5, -1.0], [-0.75, 0.125, 0.5]];
         for (iteration, gradient) in gradients.iter().enumerate() {
-            let hyper = [rate, iteration as f64, 0.0, 0.0];
-            let inputs =
-                [("gradient", &[3][..], DType::F64, &gradient[..]), ("hyper", &[4], DType::F64, &hyper[..])];
+            let scalars = [rate, iteration as f64, 0.0, 0.0];
+            let inputs = [
+                ("gradient", &[3][..], DType::F64, &gradient[..]),
+                ("hyper", &[4], DType::F64, &scalars[..]),
+            ];
             let names = ["parameter", "first", "second"];
             let updates: Vec<_> = names
                 .iter()
@@ -514,7 +522,7 @@ fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
                 .map(|(name, held)| (*name, &[3][..], DType::F64, &held[..]))
                 .collect();
             held = one_step(
-                AdaptiveUpdate { rule, weight_decay: 0.01, rate: 1.0, scaled: false },
+                AdaptiveUpdate { rule, weight_decay: 0.01, rate_factor: 1.0, loss_scaled: false },
                 &inputs,
                 &updates,
                 &[],
@@ -522,34 +530,36 @@ fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
             .unwrap();
         }
         for (got, expected) in held.iter().zip(expected) {
-            let apart = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(apart < 1e-11, "{rule:?}: {held:?}");
+            let difference = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(difference < 1e-11, "{rule:?}: {held:?}");
         }
     }
 }
 
 #[test]
-fn the_loss_counts_hits_and_ignores_negative_labels() {
-    // Equal logits: the smaller index is ahead, so that label 0 is a hit and label 5 is not among five.
+fn loss_counts_hits_and_ignores_negative_labels() {
+    // Among equal logits the smaller index ranks first, so that label 0 is a hit and label 5 is not among
+    // five.
     assert_eq!(metrics(&[0.0; 12], 6, &[0.0, 5.0]).unwrap()[1..], [2.0, 1.0, 1.0]);
     let loss = metrics(&[0.0; 12], 6, &[0.0, 5.0]).unwrap()[0];
     assert!((loss - 6f64.ln()).abs() < 1e-12);
     assert_eq!(metrics(&[1.0, 0.0, 0.0, 1.0], 2, &[0.0, -1.0]).unwrap()[1..], [1.0, 1.0, 1.0]);
     assert_eq!(metrics(&[1.0, 0.0], 2, &[-1.0]).unwrap(), [0.0; 4]);
-    // A diverged network scores nothing.
+    // A diverged network has no hits.
     let diverged = metrics(&[f64::NAN; 8], 8, &[3.0]).unwrap();
     assert!(diverged[0].is_nan());
     assert_eq!(diverged[1..], [1.0, 0.0, 0.0]);
     assert_eq!(
         metrics(&[0.0; 6], 3, &[1.0, 3.0]).unwrap_err().to_string(),
         "softmax_cross_entropy of layer `step` failed: \
-         sample 1 of the batch has label 3, there are 3 classes"
+         sample 1: label 3 is out of range for 3 classes"
     );
 }
 
 #[test]
-fn what_is_not_row_major_is_refused() {
-    let case = cases::of(Precision::F32).into_iter().find(|case| case.name.starts_with("relu ")).unwrap();
+fn reference_rejects_layouts_other_than_row_major() {
+    let case =
+        cases::for_precision(Precision::F32).into_iter().find(|case| case.name.starts_with("relu ")).unwrap();
     let program = case.program(Precision::F32).unwrap();
     let prepare = |request: &PrepareRequest| {
         ReferenceBackend.prepare(&program, request).err().map(|error| error.to_string())
@@ -561,19 +571,22 @@ fn what_is_not_row_major_is_refused() {
     request.fixed.insert("x".to_owned(), Layout::channels_last(shape));
     insta::assert_snapshot!(
         prepare(&request).unwrap(),
-        @"backend reference holds every value in row-major order, `x` is asked for as nhwc"
+        @"the reference backend supports row-major layouts only; layout nhwc was requested for `x`"
     );
     let mut request = PrepareRequest::default();
     request.choices.layouts.insert("y".to_owned(), "aBcd16b".to_owned());
-    assert!(prepare(&request).unwrap().contains("`y` is asked for as aBcd16b"));
+    assert!(prepare(&request).unwrap().contains("layout aBcd16b was requested for `y`"));
     let mut request = PrepareRequest::default();
     request.choices.implementations.insert(format!("{}:relu_forward", case.name), "jit".to_owned());
-    assert!(prepare(&request).unwrap().contains("it has no implementation `jit`"));
+    assert!(prepare(&request).unwrap().contains("no implementation `jit`"));
 }
 
 #[test]
-fn measurements_are_of_the_case() {
-    let case = cases::of(Precision::F32).into_iter().find(|case| case.name.starts_with("linear ")).unwrap();
+fn measurements_describe_the_case() {
+    let case = cases::for_precision(Precision::F32)
+        .into_iter()
+        .find(|case| case.name.starts_with("linear "))
+        .unwrap();
     let measured = case.bench(&ReferenceBackend, Precision::F32, Choices::default(), false, 3).unwrap();
     assert_eq!(
         (measured.kernel, measured.implementation.as_str(), measured.runs),
@@ -585,20 +598,19 @@ fn measurements_are_of_the_case() {
     assert_eq!(measured.layout_seconds, 0.0);
 }
 
-/// A pixel of a padded image: a number beyond its borders where padding counts as zeros, nothing where it
-/// does not.
+/// A pixel of a padded image: zero beyond its borders if padding counts, else `None`.
 fn padded(x: &[f64], plane: usize, size: [usize; 2], at: [i64; 2]) -> Option<f64> {
     let inside = (0..2).all(|axis| (0..size[axis] as i64).contains(&at[axis]));
     inside.then(|| x[(plane * size[0] + at[0] as usize) * size[1] + at[1] as usize])
 }
 
 #[test]
-fn average_pooling_follows_its_definition() {
-    let mut met = [0; 3];
-    for case in cases::of(Precision::F64) {
+fn average_pooling_matches_its_definition() {
+    let mut checked = [0; 3];
+    for case in cases::for_precision(Precision::F64) {
         let Kernel::AvgPoolForward(kernel) = &case.kernel else { continue };
         let (x, [batch, channels, height, width]) =
-            (&case.draw()[0], case.inputs[0].shape[..].try_into().unwrap());
+            (&case.generate_inputs()[0], case.inputs[0].shape[..].try_into().unwrap());
         let size: [usize; 2] = [height, width];
         let outputs = [case.outputs[0].shape[2], case.outputs[0].shape[3]];
         let planes: usize = batch * channels;
@@ -607,12 +619,12 @@ fn average_pooling_follows_its_definition() {
             .flat_map(|p| (0..outputs[0]).flat_map(move |h| (0..outputs[1]).map(move |w| (p, h, w))))
         {
             let at = [h, w];
-            let ranges: [std::ops::Range<i64>; 2] = std::array::from_fn(|axis| match kernel.averages {
-                Averages::Windows(pool) => {
+            let ranges: [std::ops::Range<i64>; 2] = std::array::from_fn(|axis| match kernel.pooling {
+                AvgPooling::Windows(pool) => {
                     let start = (at[axis] * pool.stride[axis]) as i64 - pool.padding[axis] as i64;
                     start..start + pool.kernel[axis] as i64
                 }
-                Averages::Bins(_) => {
+                AvgPooling::Bins(_) => {
                     let (bins, size) = (outputs[axis] as f64, size[axis] as f64);
                     let [start, end] =
                         [at[axis] as f64, at[axis] as f64 + 1.0].map(|edge| edge * size / bins);
@@ -622,24 +634,24 @@ fn average_pooling_follows_its_definition() {
             let window = ranges[0].clone().flat_map(|i| ranges[1].clone().map(move |j| [i, j]));
             let pixels: Vec<Option<f64>> = window.map(|at| padded(x, plane, size, at)).collect();
             let sum: f64 = pixels.iter().flatten().sum();
-            let all = matches!(kernel.averages, Averages::Windows(pool) if pool.count_include_pad);
+            let all = matches!(kernel.pooling, AvgPooling::Windows(pool) if pool.count_include_pad);
             let count = if all { pixels.len() } else { pixels.iter().flatten().count() };
             expected.push(sum / count as f64);
         }
         case.compare(Precision::F64, &[expected], &run(&case, Precision::F64)).unwrap();
-        met[match kernel.averages {
-            Averages::Windows(pool) => usize::from(pool.count_include_pad),
-            Averages::Bins(_) => 2,
+        checked[match kernel.pooling {
+            AvgPooling::Windows(pool) => usize::from(pool.count_include_pad),
+            AvgPooling::Bins(_) => 2,
         }] += 1;
     }
-    assert!(met.iter().all(|&count| count > 5), "{met:?}");
+    assert!(checked.iter().all(|&count| count > 5), "{checked:?}");
 }
 
-/// Numbers worked out by hand: alpha is divided by the size, an even window has one channel more before than
-/// behind.
+/// Values computed by hand: alpha is divided by the size, and an even window has one more channel before than
+/// after.
 #[test]
-fn local_response_norm_divides_by_the_squares_around() {
-    let mut case = cases::of(Precision::F64)
+fn local_response_norm_matches_values_computed_by_hand() {
+    let mut case = cases::for_precision(Precision::F64)
         .into_iter()
         .find(|case| matches!(case.kernel, Kernel::LrnForward(_)))
         .unwrap();

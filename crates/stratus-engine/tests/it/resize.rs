@@ -1,6 +1,7 @@
-//! Bilinear resizing against PyTorch, made by `scripts/fixtures/resize.py`, and to the size of another map.
+//! Bilinear resizing against PyTorch values from `scripts/fixtures/resize.py`, and to the size of another
+//! map.
 
-use stratus_conformance::{Case, Class};
+use stratus_conformance::{Case, DTypeClass};
 use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
@@ -12,7 +13,7 @@ use stratus_graph::layer_file;
 
 const FIXTURE: &str = include_str!("../fixtures/resize.json");
 
-/// One resizing: shapes, and what PyTorch computes.
+/// One case: shapes, and the results of PyTorch.
 #[derive(serde::Deserialize)]
 struct Resized {
     x: Vec<usize>,
@@ -23,18 +24,18 @@ struct Resized {
     gradient: Vec<f64>,
 }
 
-/// The numbers of the script's rule.
+/// The values of the script's rule.
 fn numbers(shape: &[usize]) -> Vec<f64> {
     let count = shape.iter().product::<usize>();
     (0..count).map(|i| f64::from(((i * 7919 % 2003) as f64 / 1001.5 - 1.0) as f32)).collect()
 }
 
-/// What a kernel makes of the rule's numbers.
+/// Runs a kernel on the rule's values.
 fn run(kernel: impl Into<Kernel>, from: &[usize], to: &[usize]) -> Vec<f64> {
-    let case = Case::new("resize".to_owned(), kernel).input("from", from, Class::Compute).output(
+    let case = Case::new("resize".to_owned(), kernel).input("from", from, DTypeClass::Compute).output(
         "to",
         to,
-        Class::Compute,
+        DTypeClass::Compute,
     );
     let program = case.program(Precision::F32).unwrap();
     let mut persistent = Persistent::default();
@@ -48,9 +49,9 @@ fn run(kernel: impl Into<Kernel>, from: &[usize], to: &[usize]) -> Vec<f64> {
     session.read_value(0, to_id).unwrap()
 }
 
-/// To the rounding of f32: results, and places among up to sixteen pixels, whose last bit is 2^-20.
+/// Up to the rounding of f32: results, and positions among up to sixteen pixels, whose last bit is 2^-20.
 #[test]
-fn outputs_and_gradients_are_those_of_pytorch() {
+fn outputs_and_gradients_match_pytorch() {
     let cases: Vec<Resized> = serde_json::from_str(FIXTURE).unwrap();
     assert_eq!(cases.len(), 12);
     for Resized { x, y, scale, align_corners, output, gradient } in cases {
@@ -69,9 +70,9 @@ fn outputs_and_gradients_are_those_of_pytorch() {
     }
 }
 
-/// The map whose size another becomes is neither read nor trained through it.
+/// The map that gives the size is neither read nor differentiated.
 #[test]
-fn the_map_that_gives_the_size_gets_no_gradient() {
+fn size_input_gets_no_gradient() {
     let text = "name = 'like'\ninput = [3, 9, 8]\n\
                 [[layer]]\nname = 'deep'\nop = 'conv2d'\nout_channels = 4\nkernel = 3\nstride = 3\n\
                 [[layer]]\nname = 'wide'\nop = 'conv2d'\nout_channels = 5\nkernel = 2\ninputs = 'input'\n\
@@ -85,7 +86,7 @@ fn the_map_that_gives_the_size_gets_no_gradient() {
     assert_eq!((step.inputs.len(), program.value(step.outputs[0]).shape.clone()), (1, vec![2, 4, 8, 7]));
     let has_gradient = |name: &str| {
         let id = program.values.iter().position(|value| value.name == name).unwrap();
-        let gradient = |value: usize| program.differentiated(stratus_engine::ValueId(value));
+        let gradient = |value: usize| program.primal_of(stratus_engine::ValueId(value));
         (0..program.values.len()).any(|value| gradient(value) == Some(stratus_engine::ValueId(id)))
     };
     assert!(has_gradient("deep.weight") && !has_gradient("wide.weight"), "{}", program.dump());

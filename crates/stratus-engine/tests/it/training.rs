@@ -1,11 +1,11 @@
-//! A tiny training run: it learns, and it repeats its bits.
+//! A tiny training run: it learns, and it is deterministic.
 
 use crate::common::{digits, fuse, numbers, training_program};
-use stratus_engine::passes::lower::{lower, refresh};
+use stratus_engine::passes::lower::{lower, refresh_copies};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::session::{IterationScalars, Metrics};
 use stratus_engine::{Choices, Clock, DType, Precision, Session};
 use stratus_graph::Initialisation;
 use stratus_random::{Purpose, Stream};
@@ -14,7 +14,7 @@ const BATCH: usize = 16;
 const CLASSES: usize = 4;
 const PIXELS: usize = 64;
 
-/// A batch of noisy copies of one prototype per class, in the type of the precision, and their labels.
+/// A batch of noisy copies of one prototype per class, in the given type, and their labels.
 fn batch(iteration: u64, dtype: DType) -> (Vec<u8>, Vec<u8>) {
     let mut stream = Stream::new(3, Purpose::Synthetic, iteration, 0);
     let (mut images, mut labels) = (vec![0; BATCH * PIXELS * dtype.bytes()], vec![0; BATCH * 4]);
@@ -28,8 +28,7 @@ fn batch(iteration: u64, dtype: DType) -> (Vec<u8>, Vec<u8>) {
     (images, labels)
 }
 
-/// Trains for some iterations; returns the loss of each, what evaluation says of a new batch, and every bit
-/// of the state.
+/// Trains for some iterations; returns the losses, the evaluation of a new batch, and the final state.
 fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
     let graph = digits([1, 8, 8], CLASSES, 4);
     let program = training_program(&graph, precision, BATCH);
@@ -38,7 +37,7 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
     let mut plan = |program| {
         Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap()
     };
-    let plans = vec![plan(&program), plan(&evaluate), plan(&refresh(&program).unwrap())];
+    let plans = vec![plan(&program), plan(&evaluate), plan(&refresh_copies(&program).unwrap())];
     let mut session = Session::new(plans, persistent).unwrap();
     for (index, parameter) in graph.parameters.iter().enumerate() {
         let mut stream = Stream::new(4, Purpose::Initialise, index as u64, 0);
@@ -48,14 +47,14 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
                 Initialisation::Ones => 1.0,
                 Initialisation::Uniform { bound } => stream.uniform_between(-bound, bound),
                 Initialisation::Normal { std } => std * stream.normal(),
-                other => panic!("the digits begin with {other:?}"),
+                other => panic!("unexpected first layer {other:?}"),
             })
             .collect();
         session.write(&parameter.name, &values).unwrap();
     }
     let mut clock = Clock::new(program.steps.len());
     session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
-    session.set_hyper(Hyper { learning_rate: 0.02, iteration: 0, seed: 0 }).unwrap();
+    session.set_iteration_scalars(IterationScalars { learning_rate: 0.02, iteration: 0, seed: 0 }).unwrap();
     let mut losses = Vec::new();
     for iteration in 0..40 {
         let (mut images, mut labels) = batch(iteration, precision.compute());
@@ -71,7 +70,7 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
 }
 
 #[test]
-fn training_reduces_the_loss_and_repeats_its_bits() {
+fn training_reduces_the_loss_deterministically() {
     for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let (losses, evaluated, state) = train(precision);
         assert!(losses[0] > 1.0, "{losses:?}");

@@ -1,21 +1,22 @@
-//! The binary interfaces of MPI: what handles and constants are.
+//! The binary interfaces of MPI: handles and constants.
 //!
-//! Handles are pointers in the standard interface and in Open MPI's, 32-bit integers in MPICH's. All are kept
-//! in a word here: the calling conventions of x86-64 and AArch64 pass an integer argument in the lower half
-//! of a register, and ignore the upper.
+//! Handles are pointers in the standard interface and in Open MPI's, 32-bit integers in MPICH's. Here each is
+//! stored in a machine word: the calling conventions of x86-64 and AArch64 pass an integer argument in the
+//! lower half of a register and ignore the upper half.
 
-/// Which interface a library has.
+/// The binary interface of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abi {
-    /// That of MPI 5: `mpi_abi.h`.
+    /// The standard interface of MPI 5: `mpi_abi.h`.
     Standard,
-    /// That of MPICH, Intel MPI, Cray MPICH and MVAPICH ("MPICH ABI Compatibility Initiative", 2013).
+    /// The interface of MPICH, Intel MPI, Cray MPICH and MVAPICH ("MPICH ABI Compatibility Initiative",
+    /// 2013).
     Mpich,
-    /// That of Open MPI, whose constants are addresses of objects in the library.
+    /// The interface of Open MPI, whose constants are addresses of objects in the library.
     OpenMpi,
 }
 
-/// The handles and constants that are used.
+/// The handles and constants of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Constants {
     pub comm_world: usize,
@@ -24,7 +25,7 @@ pub(super) struct Constants {
     pub float: usize,
     pub sum: usize,
     pub status_ignore: usize,
-    /// The level of threads at which one thread alone calls the library.
+    /// The thread level at which only one thread calls the library.
     pub thread_funneled: i32,
 }
 
@@ -33,7 +34,8 @@ pub(super) const OPEN_MPI_OBJECTS: [&str; 5] =
     ["ompi_mpi_comm_world", "ompi_mpi_byte", "ompi_mpi_errors_return", "ompi_mpi_float", "ompi_mpi_op_sum"];
 
 impl Abi {
-    /// Its constants; `objects` are the addresses of [`OPEN_MPI_OBJECTS`], used with Open MPI alone.
+    /// The constants of this interface; `objects` are the addresses of [`OPEN_MPI_OBJECTS`], used only for
+    /// Open MPI.
     pub(super) fn constants(self, objects: [usize; 5]) -> Constants {
         match self {
             Self::Standard => Constants {
@@ -67,6 +69,6 @@ impl Abi {
     }
 }
 
-/// Whether handles can be passed as [the module](self) says.
-pub(super) const KNOWN_SYSTEM: bool =
+/// True on platforms where handles can be passed as described in [the module](self).
+pub(super) const IS_SUPPORTED_PLATFORM: bool =
     cfg!(all(unix, any(target_arch = "x86_64", target_arch = "aarch64"), target_endian = "little"));

@@ -1,6 +1,6 @@
-//! The functions of a loaded library.
+//! The functions of a loaded MPI library.
 
-use super::abi::{Abi, Constants, KNOWN_SYSTEM, OPEN_MPI_OBJECTS};
+use super::abi::{Abi, Constants, IS_SUPPORTED_PLATFORM, OPEN_MPI_OBJECTS};
 use crate::ExchangeError;
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_void};
@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 
 type Transfer = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
 
-/// Functions and constants of MPI. Requests are words as handles are.
+/// Functions and constants of MPI. Requests are machine words, like handles.
 pub(super) struct Library {
     constants: Constants,
     init_thread: unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int,
@@ -23,30 +23,30 @@ pub(super) struct Library {
     all_reduce: unsafe extern "C" fn(*const c_void, *mut c_void, c_int, usize, usize, usize) -> c_int,
     error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
     version: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int,
-    /// Last, so that it is closed last. It never is: MPI leaves threads and handlers behind.
+    /// The library. It is never closed, since threads and signal handlers of MPI outlive its use.
     _loaded: std::mem::ManuallyDrop<Loaded>,
 }
 
-/// Why a library was not taken.
+/// The error of a library that could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
     #[error("{path} cannot be loaded: {reason}")]
     Absent { path: String, reason: String },
-    #[error("{path} is no MPI that can be used: {reason}")]
+    #[error("{path} is not a usable MPI library: {reason}")]
     Unusable { path: String, reason: String },
 }
 
-/// Whether there is no such file.
+/// Returns whether the library could not be opened.
 pub(super) fn is_absent(error: &LoadError) -> bool {
     matches!(error, LoadError::Absent { .. })
 }
 
-/// A function of a library.
+/// Looks up a function of a library.
 ///
 /// # Safety
-/// The library's function of this name has the type `F`.
+/// The library's function with this name must have the type `F`.
 unsafe fn function<F: Copy>(loaded: &Loaded, path: &Path, name: &str) -> Result<F, LoadError> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let found = unsafe { loaded.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|_| LoadError::Unusable {
         path: path.display().to_string(),
@@ -54,23 +54,23 @@ unsafe fn function<F: Copy>(loaded: &Loaded, path: &Path, name: &str) -> Result<
     })
 }
 
-/// The longest text that a library writes, in any interface.
-const MOST_TEXT: usize = 8192;
+/// The maximum length of a text that a library of any interface writes.
+const MAX_TEXT_BYTES: usize = 8192;
 
 impl Library {
-    /// Loads a library's file. Its symbols become known to what it loads itself, as Open MPI's plug-ins need.
+    /// Loads a library file. Its symbols are global, as Open MPI's plug-ins require.
     pub(super) fn load(path: &Path) -> Result<Self, LoadError> {
         let name = || path.display().to_string();
         let unusable = |reason: String| LoadError::Unusable { path: name(), reason };
-        if !KNOWN_SYSTEM {
-            return Err(unusable("MPI is called on 64-bit Linux and macOS alone".to_owned()));
+        if !IS_SUPPORTED_PLATFORM {
+            return Err(unusable("MPI is supported only on 64-bit Linux and macOS".to_owned()));
         }
-        // SAFETY: the initialisers of an MPI library do nothing before it is called; the user, the system or
-        // `make deps` put it where it was found.
+        // SAFETY: the initialisers of an MPI library have no effect before it is called; the file was
+        // installed by the user, the system or `make deps`.
         let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
             .map_err(|error| LoadError::Absent { path: name(), reason: error.to_string() })?;
         let address = |symbol: &str| {
-            // SAFETY: the address alone is taken, nothing behind it is read.
+            // SAFETY: only the address is taken; the object is not read.
             unsafe { loaded.get::<*mut c_void>(symbol.as_bytes()) }
                 .map(|found| found.into_raw() as usize)
                 .map_err(|_| unusable(format!("it has no {symbol}")))
@@ -89,8 +89,8 @@ impl Library {
             }
             Abi::Standard | Abi::Mpich => abi.constants([0; 5]),
         };
-        // SAFETY: the function of each name has the type of its field in every interface, handles as `abi`
-        // says.
+        // SAFETY: in every interface, the function of each name has the type of its field; handles are those
+        // of `abi`.
         unsafe {
             Ok(Self {
                 constants,
@@ -110,10 +110,10 @@ impl Library {
         }
     }
 
-    /// Joins the other processes. Errors are returned from then on, rather than ending the process.
+    /// Initialises MPI. From then on, errors are returned instead of ending the process.
     pub(super) fn init(&self) -> Result<(), ExchangeError> {
         let mut provided = 0;
-        // SAFETY: MPI allows null arguments; it is called once, as its owner is made once in a process.
+        // SAFETY: MPI allows null arguments; it is called once, since its owner is created once per process.
         let code = unsafe {
             (self.init_thread)(null_mut(), null_mut(), self.constants.thread_funneled, &raw mut provided)
         };
@@ -121,10 +121,10 @@ impl Library {
         if provided < self.constants.thread_funneled {
             return Err(ExchangeError::Library {
                 library: self.version(),
-                reason: "it was built for programs without threads".to_owned(),
+                reason: "it lacks MPI_THREAD_FUNNELED".to_owned(),
             });
         }
-        // SAFETY: MPI is initialised; both are its constants.
+        // SAFETY: MPI is initialised; both arguments are its constants.
         let code = unsafe { (self.set_errhandler)(self.constants.comm_world, self.constants.errors_return) };
         self.check("MPI_Comm_set_errhandler", code)
     }
@@ -149,26 +149,26 @@ impl Library {
         Ok(usize::try_from(number).unwrap_or(0))
     }
 
-    /// Begins to send.
+    /// Starts to send.
     ///
     /// # Safety
-    /// The bytes live and stay as they are until the request is done.
+    /// The bytes must stay alive and unchanged until the request has completed.
     pub(super) unsafe fn send(&self, bytes: &[u8], peer: usize, tag: c_int) -> Result<usize, ExchangeError> {
-        // SAFETY: as the caller says; MPI does not write to what it sends.
+        // SAFETY: guaranteed by the caller; MPI does not write to a send buffer.
         unsafe { self.transfer("MPI_Isend", self.isend, bytes.as_ptr().cast_mut(), bytes.len(), peer, tag) }
     }
 
-    /// Begins to receive.
+    /// Starts to receive.
     ///
     /// # Safety
-    /// The bytes live and are not touched until the request is done.
+    /// The bytes must stay alive and untouched until the request has completed.
     pub(super) unsafe fn receive(
         &self,
         bytes: &mut [u8],
         peer: usize,
         tag: c_int,
     ) -> Result<usize, ExchangeError> {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.transfer("MPI_Irecv", self.irecv, bytes.as_mut_ptr(), bytes.len(), peer, tag) }
     }
 
@@ -184,26 +184,26 @@ impl Library {
         let Constants { byte, comm_world, .. } = self.constants;
         let mut request = 0;
         let (count, peer) = (c_int::try_from(length).unwrap_or(c_int::MAX), peer as c_int);
-        // SAFETY: `count` bytes are there, as the caller says; MPI is initialised.
+        // SAFETY: the buffer has `count` bytes, as guaranteed by the caller; MPI is initialised.
         let code = unsafe { function(bytes.cast(), count, byte, peer, tag, comm_world, &raw mut request) };
         self.check(call, code)?;
         Ok(request)
     }
 
-    /// Whether a request is done, which lets the library work at it.
+    /// Returns whether a request has completed. The call also lets the library make progress.
     pub(super) fn test(&self, request: &mut usize) -> Result<bool, ExchangeError> {
         let mut done = 0;
-        // SAFETY: the request is one of `transfer`'s, or the null request that MPI has put in its place.
+        // SAFETY: the request is one of `transfer`, or the null request that replaced it.
         let code = unsafe { (self.test)(request, &raw mut done, self.constants.status_ignore) };
         self.check("MPI_Test", code)?;
         Ok(done != 0)
     }
 
-    /// Adds up values over all processes, in whatever order the library likes.
+    /// Sums values over all processes, in an order that the library chooses.
     pub(super) fn all_reduce(&self, values: &[f32], sums: &mut [f32]) -> Result<(), ExchangeError> {
         let Constants { float, sum, comm_world, .. } = self.constants;
         let count = c_int::try_from(values.len().min(sums.len())).unwrap_or(c_int::MAX);
-        // SAFETY: both hold `count` numbers, and the call returns when it needs neither any more.
+        // SAFETY: both buffers hold `count` numbers, and the call uses neither after it returns.
         let code = unsafe {
             (self.all_reduce)(values.as_ptr().cast(), sums.as_mut_ptr().cast(), count, float, sum, comm_world)
         };
@@ -216,10 +216,10 @@ impl Library {
         self.check("MPI_Finalize", code)
     }
 
-    /// The library's first line about itself.
+    /// The first line of the library's version text.
     pub(super) fn version(&self) -> String {
         let text = text(|buffer, length| {
-            // SAFETY: the buffer holds what any interface writes at most.
+            // SAFETY: the buffer is as large as the longest text of any interface.
             unsafe { (self.version)(buffer, length) }
         });
         text.lines().next().unwrap_or("MPI").trim().to_owned()
@@ -230,19 +230,19 @@ impl Library {
             return Ok(());
         }
         let reason = text(|buffer, length| {
-            // SAFETY: the buffer holds what any interface writes at most.
+            // SAFETY: the buffer is as large as the longest text of any interface.
             unsafe { (self.error_string)(code, buffer, length) }
         });
         Err(ExchangeError::Call { call, reason: format!("{} (code {code})", reason.trim()) })
     }
 }
 
-/// The text that a function writes.
+/// The text that `write` puts into a buffer.
 fn text(write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
-    let mut buffer = vec![0u8; MOST_TEXT + 1];
+    let mut buffer = vec![0u8; MAX_TEXT_BYTES + 1];
     let mut length = 0;
     write(buffer.as_mut_ptr().cast(), &raw mut length);
-    let length = usize::try_from(length).unwrap_or(0).min(MOST_TEXT);
+    let length = usize::try_from(length).unwrap_or(0).min(MAX_TEXT_BYTES);
     let written = &buffer[..length];
     let end = written.iter().position(|&byte| byte == 0).unwrap_or(length);
     String::from_utf8_lossy(&written[..end]).into_owned()

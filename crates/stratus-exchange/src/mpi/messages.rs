@@ -1,26 +1,26 @@
-//! Messages over MPI that go beside each other and beside what is computed.
+//! Concurrent messages over MPI.
 
 use super::library::Library;
-use super::{MOST_BYTES, Mpi};
-use crate::{ExchangeError, Message, Pending};
+use super::{MAX_MESSAGE_BYTES, Mpi};
+use crate::{ExchangeError, Message, TransferState};
 
-/// The tag of the first kind of messages; each kind has two: of its length and of its bytes.
+/// The tag of the first kind of message; each kind has two tags, one for its length and one for its bytes.
 const FIRST_TAG: i32 = 16;
 
-/// A message that was begun. What the library knows of lies behind the box and the vector, and stays there
-/// until its requests are done.
-pub(super) struct Begun {
+/// A message in flight. The library's pointers refer to the heap memory of the box and the vector, which
+/// stays in place until both requests have completed.
+pub(super) struct PendingMessage {
     peer: usize,
     tag: u16,
     received: bool,
     length: Box<[u8; 8]>,
     bytes: Vec<u8>,
-    /// Of the length and of the bytes.
+    /// The requests of the length and of the bytes.
     requests: [usize; 2],
     done: [bool; 2],
 }
 
-impl Begun {
+impl PendingMessage {
     fn start(
         library: &Library,
         peer: usize,
@@ -28,15 +28,15 @@ impl Begun {
         bytes: Vec<u8>,
         received: bool,
     ) -> Result<Self, ExchangeError> {
-        if bytes.len() > MOST_BYTES {
+        if bytes.len() > MAX_MESSAGE_BYTES {
             let reason = format!("a message of {} bytes is too large", bytes.len());
             return Err(ExchangeError::Call { call: "MPI_Isend", reason });
         }
         let length = Box::new(if received { [0; 8] } else { (bytes.len() as u64).to_le_bytes() });
-        let mut begun = Self { peer, tag, received, length, bytes, requests: [0; 2], done: [false; 2] };
+        let mut message = Self { peer, tag, received, length, bytes, requests: [0; 2], done: [false; 2] };
         let tags = [0, 1].map(|part| FIRST_TAG + 2 * i32::from(tag) + part);
-        let Self { length, bytes, requests, .. } = &mut begun;
-        // SAFETY: both buffers are on the heap, and kept until `one_done` has seen both requests done; an
+        let Self { length, bytes, requests, .. } = &mut message;
+        // SAFETY: both buffers are on the heap and kept until `poll` has seen both requests complete; an
         // error ends the process's use of MPI.
         *requests = unsafe {
             match received {
@@ -46,7 +46,7 @@ impl Begun {
                 false => [library.send(length.as_ref(), peer, tags[0])?, library.send(bytes, peer, tags[1])?],
             }
         };
-        Ok(begun)
+        Ok(message)
     }
 }
 
@@ -58,43 +58,43 @@ impl Mpi {
         bytes: Vec<u8>,
         received: bool,
     ) -> Result<(), ExchangeError> {
-        let begun = Begun::start(&self.library, peer, tag, bytes, received)?;
-        self.begun.push(begun);
+        let message = PendingMessage::start(&self.library, peer, tag, bytes, received)?;
+        self.pending.push(message);
         Ok(())
     }
 
-    pub(super) fn one_done(&mut self) -> Result<Option<Message>, ExchangeError> {
-        for at in 0..self.begun.len() {
-            let Begun { peer, received, length, bytes, requests, done, .. } = &mut self.begun[at];
+    pub(super) fn poll(&mut self) -> Result<Option<Message>, ExchangeError> {
+        for at in 0..self.pending.len() {
+            let PendingMessage { peer, received, length, bytes, requests, done, .. } = &mut self.pending[at];
             for (request, done) in requests.iter_mut().zip(done.iter_mut()) {
                 *done = *done || self.library.test(request)?;
             }
             if *received && done[0] {
                 let (theirs, ours) = (u64::from_le_bytes(**length) as usize, bytes.len());
                 if theirs != ours {
-                    return Err(ExchangeError::Sizes { peer: *peer, theirs, ours });
+                    return Err(ExchangeError::LengthMismatch { peer: *peer, theirs, ours });
                 }
             }
             if *done == [true; 2] {
-                let Begun { peer, tag, received, bytes, .. } = self.begun.remove(at);
+                let PendingMessage { peer, tag, received, bytes, .. } = self.pending.remove(at);
                 return Ok(Some(Message { peer, tag, received, bytes }));
             }
         }
         Ok(None)
     }
 
-    pub(super) fn how_far(&self) -> Pending {
-        match self.begun.iter().any(|begun| !begun.received || begun.done[0]) {
-            true => Pending::Moving,
-            false if self.begun.is_empty() => Pending::Nothing,
-            false => Pending::Waiting,
+    pub(super) fn pending_state(&self) -> TransferState {
+        match self.pending.iter().any(|message| !message.received || message.done[0]) {
+            true => TransferState::Transferring,
+            false if self.pending.is_empty() => TransferState::Idle,
+            false => TransferState::Waiting,
         }
     }
 }
 
 impl Drop for Mpi {
-    /// The library may still write to what was begun.
+    /// Leaks the buffers in flight, since the library may still write to them.
     fn drop(&mut self) {
-        self.begun.drain(..).for_each(std::mem::forget);
+        self.pending.drain(..).for_each(std::mem::forget);
     }
 }

@@ -1,22 +1,22 @@
-//! Workers that are processes, over MPI.
+//! Transport between processes, over MPI.
 //!
-//! The library is loaded at run time, whatever its binary interface: the standard one of MPI 5 (MPI Forum,
-//! "MPI: A Message-Passing Interface Standard", version 5.0, 2025, chapter 20), MPICH's, which Intel's,
-//! Cray's and MVAPICH's have too, or Open MPI's. A few point-to-point functions are all that is used: sums
-//! are ours, so that their order is.
-#![allow(unsafe_code)] // The one room for calls into MPI; each block says why it is sound.
+//! The MPI library is loaded at run time. It may have any of three binary interfaces: the standard one of
+//! MPI 5 (MPI Forum, "MPI: A Message-Passing Interface Standard", version 5.0, 2025, chapter 20), that of
+//! MPICH, Intel MPI, Cray MPICH and MVAPICH, or that of Open MPI. Only a few point-to-point functions are
+//! used: Stratus computes the sums itself, so that their order is fixed.
+#![allow(unsafe_code)] // Calls into MPI are confined to this module; each block states why it is sound.
 
 mod abi;
 mod library;
 mod messages;
 
-use crate::{ExchangeError, Launched, Message, Pending, Transport};
+use crate::{ExchangeError, LaunchInfo, Message, TransferState, Transport};
 use library::Library;
-use messages::Begun;
+use messages::PendingMessage;
 use std::time::Duration;
 use stratus_base::library::LibrarySearch;
 
-/// Where the library is looked for. The standard interface comes first, as MPICH's wheel has it.
+/// The files and folders to search for the library. The standard interface comes first, as in MPICH's wheel.
 pub const SEARCH: LibrarySearch = LibrarySearch {
     name: "MPI",
     environment: "STRATUS_MPI",
@@ -25,67 +25,67 @@ pub const SEARCH: LibrarySearch = LibrarySearch {
     homebrew_folder: "/opt/homebrew/lib",
 };
 
-/// How long a worker that waits for another looks again and again, before it sleeps in between.
-const LOOKS: u32 = 200;
-/// And how long it sleeps.
-const SLEEP: Duration = Duration::from_micros(50);
-/// More bytes than this are sent in several messages: MPI counts in 32 bits.
-const MOST_BYTES: usize = 1 << 30;
+/// The maximum number of polls without sleeping while waiting for another worker.
+const MAX_POLLS: u32 = 200;
+/// The time between later polls.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
+/// The maximum size of a message; longer transfers are split, since MPI counts in 32 bits.
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
 
-/// This process among those that `mpiexec` started.
+/// This process as one of those started by `mpiexec`.
 pub struct Mpi {
     library: Library,
     rank: usize,
     size: usize,
-    /// Messages that are on their way.
-    begun: Vec<Begun>,
+    /// Messages in flight.
+    pending: Vec<PendingMessage>,
 }
 
 impl Mpi {
-    /// Loads the library and joins the others. The thread that calls this alone may use it.
+    /// Loads the library and joins the other processes. Only the calling thread may use the result.
     ///
     /// # Errors
-    /// Where there is no library, or it is not the launcher's.
-    pub fn join(launched: Launched) -> Result<Self, ExchangeError> {
+    /// If no library is found, or it does not belong to the launcher.
+    pub fn join(launched: LaunchInfo) -> Result<Self, ExchangeError> {
         let library = SEARCH.load_first(Library::load, library::is_absent)?;
         library.init()?;
         let (rank, size) = (library.rank()?, library.size()?);
         if size != launched.size {
-            let Launched { launcher, size: expected, .. } = launched;
-            return Err(ExchangeError::OtherLauncher {
+            let LaunchInfo { launcher, size: expected, .. } = launched;
+            return Err(ExchangeError::LauncherMismatch {
                 launcher,
                 library: library.version(),
                 expected,
                 found: size,
             });
         }
-        Ok(Self { library, rank, size, begun: Vec::new() })
+        Ok(Self { library, rank, size, pending: Vec::new() })
     }
 
-    /// The library, in its own words.
+    /// The library's description of itself.
     #[must_use]
     pub fn describe(&self) -> String {
         self.library.version()
     }
 
-    /// Adds up values by the library's own all-reduce, to compare with: its order is its own.
+    /// Sums values with `MPI_Allreduce`, in an order that the library chooses; for comparisons.
     ///
     /// # Errors
-    /// Where a worker is gone.
+    /// If a worker has disconnected.
     pub fn all_reduce(&mut self, values: &[f32], sums: &mut [f32]) -> Result<(), ExchangeError> {
         self.library.all_reduce(values, sums)
     }
 
-    /// Waits until `done` says so: at first at once, then with a sleep in between, so that the processor is
-    /// there for those who compute.
+    /// Waits for all requests. With `sleeps`, the thread sleeps between polls after the first [`MAX_POLLS`],
+    /// so that computing threads keep the CPU.
     fn wait(&self, requests: &mut [usize], sleeps: bool) -> Result<(), ExchangeError> {
-        let mut looks = 0;
+        let mut polls = 0;
         for request in requests {
             while !self.library.test(request)? {
-                looks += 1;
-                match sleeps && looks > LOOKS {
-                    true => std::thread::sleep(SLEEP),
-                    false if looks % 16 == 0 => std::thread::yield_now(),
+                polls += 1;
+                match sleeps && polls > MAX_POLLS {
+                    true => std::thread::sleep(POLL_INTERVAL),
+                    false if polls % 16 == 0 => std::thread::yield_now(),
                     false => std::hint::spin_loop(),
                 }
             }
@@ -94,9 +94,10 @@ impl Mpi {
     }
 }
 
-/// Tags of the messages that two workers meet with.
-const MEET: i32 = 1;
-const DATA: i32 = 2;
+/// The tag of the lengths that two workers exchange first.
+const LENGTH_TAG: i32 = 1;
+/// The tag of the bytes that follow.
+const DATA_TAG: i32 = 2;
 
 impl Transport for Mpi {
     fn rank(&self) -> usize {
@@ -108,22 +109,24 @@ impl Transport for Mpi {
     }
 
     fn send_receive(&mut self, peer: usize, send: &[u8], receive: &mut [u8]) -> Result<(), ExchangeError> {
-        // The two meet first, and say how much they send. Who comes early sleeps; the bytes then move while
-        // both look after them.
+        // Lengths are exchanged first, and the worker that is early sleeps. Then both poll while bytes move.
         let lengths = (send.len() as u64).to_le_bytes();
         let mut theirs = [0; 8];
-        // SAFETY: both buffers outlive the requests, which are waited for before anything else happens to
-        // them; an error ends the process's use of MPI.
+        // SAFETY: both buffers outlive the requests, which are waited for before the buffers are used again;
+        // an error ends the process's use of MPI.
         let mut requests = unsafe {
-            [self.library.receive(&mut theirs, peer, MEET)?, self.library.send(&lengths, peer, MEET)?]
+            [
+                self.library.receive(&mut theirs, peer, LENGTH_TAG)?,
+                self.library.send(&lengths, peer, LENGTH_TAG)?,
+            ]
         };
         self.wait(&mut requests, true)?;
         let theirs = u64::from_le_bytes(theirs) as usize;
         if theirs != receive.len() {
-            return Err(ExchangeError::Sizes { peer, theirs, ours: receive.len() });
+            return Err(ExchangeError::LengthMismatch { peer, theirs, ours: receive.len() });
         }
-        let mut sent = send.chunks(MOST_BYTES);
-        let mut received = receive.chunks_mut(MOST_BYTES);
+        let mut sent = send.chunks(MAX_MESSAGE_BYTES);
+        let mut received = receive.chunks_mut(MAX_MESSAGE_BYTES);
         loop {
             let (out, into) = (sent.next(), received.next());
             if out.is_none() && into.is_none() {
@@ -131,16 +134,16 @@ impl Transport for Mpi {
             }
             if let Some(into) = into {
                 // SAFETY: as above.
-                let mut request = unsafe { [self.library.receive(into, peer, DATA)?] };
+                let mut request = unsafe { [self.library.receive(into, peer, DATA_TAG)?] };
                 if let Some(out) = out {
                     // SAFETY: as above.
-                    let mut sending = unsafe { [self.library.send(out, peer, DATA)?] };
+                    let mut sending = unsafe { [self.library.send(out, peer, DATA_TAG)?] };
                     self.wait(&mut sending, false)?;
                 }
                 self.wait(&mut request, false)?;
             } else if let Some(out) = out {
                 // SAFETY: as above.
-                let mut sending = unsafe { [self.library.send(out, peer, DATA)?] };
+                let mut sending = unsafe { [self.library.send(out, peer, DATA_TAG)?] };
                 self.wait(&mut sending, false)?;
             }
         }
@@ -155,15 +158,15 @@ impl Transport for Mpi {
     }
 
     fn progress(&mut self) -> Result<Option<Message>, ExchangeError> {
-        self.one_done()
+        self.poll()
     }
 
-    fn pending(&self) -> Pending {
-        self.how_far()
+    fn transfer_state(&self) -> TransferState {
+        self.pending_state()
     }
 
     fn leave(&mut self) {
-        // There is nobody to tell of a failure.
+        // A failure does not matter, since the process is about to exit.
         let _ = self.library.finalize();
     }
 }

@@ -1,20 +1,21 @@
-//! A pipeline's result is that of one process: the same bits in any number of stages.
+//! Pipelines: results are bit-identical to those of one process for any number of stages.
 
 use crate::training::{PART, PARTS, Trained, branches, digits, numbers, of_part, train, with_updates};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::recompute::recompute;
-use stratus_engine::passes::stage::{Cut, Room};
+use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Clock, Kernel, Plan, Precision, Program, Role, Session};
-use stratus_exchange::{Workers, in_process};
+use stratus_exchange::{WorkerGroup, in_process};
 use stratus_graph::{Graph, zoo};
 
-const ROOM: Room = Room { per_parameter: 4, limit: usize::MAX, recomputes: false };
-/// Low enough that gradients are clipped, by the norm of those of all stages.
+const ROOM: StageMemory =
+    StageMemory { bytes_per_parameter_byte: 4, limit_bytes: usize::MAX, recomputes: false };
+/// Low enough that gradients are clipped, by the norm over all stages.
 const CLIP: Option<f64> = Some(0.01);
 
 fn evaluation(graph: &Graph, precision: Precision) -> Program {
@@ -24,7 +25,7 @@ fn evaluation(graph: &Graph, precision: Precision) -> Program {
 /// The program of each stage.
 fn stages(graph: &Graph, precision: Precision, count: usize, recomputes: bool) -> Vec<Program> {
     let whole = of_part(graph, precision);
-    let cut = Cut::balanced(&whole, &evaluation(graph, precision), count, ROOM).unwrap();
+    let cut = PipelinePartition::balanced(&whole, &evaluation(graph, precision), count, ROOM).unwrap();
     let of_part = |number| {
         let stage = cut.stage(&whole, number).unwrap();
         if recomputes { recompute(&stage, 0).unwrap() } else { stage }
@@ -32,14 +33,14 @@ fn stages(graph: &Graph, precision: Precision, count: usize, recomputes: bool) -
     (0..count).map(|number| with_updates(&of_part(number), 1, CLIP)).collect()
 }
 
-/// Trains the stages as threads.
+/// Trains each stage on a thread of its own.
 fn train_in(programs: &[Program]) -> Vec<Trained> {
     std::thread::scope(|scope| {
-        let ends = in_process::workers(programs.len()).into_iter().zip(programs);
+        let ends = in_process::transports(programs.len()).into_iter().zip(programs);
         let threads: Vec<_> = ends
             .map(|(transport, program)| {
                 scope.spawn(move || {
-                    let workers = Arc::new(Workers::open(|| Ok(transport)).unwrap());
+                    let workers = Arc::new(WorkerGroup::open(|| Ok(transport)).unwrap());
                     let trained = train(program, Some(Arc::clone(&workers)), 0);
                     workers.leave().unwrap();
                     trained
@@ -51,7 +52,7 @@ fn train_in(programs: &[Program]) -> Vec<Trained> {
 }
 
 #[test]
-fn any_number_of_stages_gives_the_same_bits() {
+fn results_are_bit_identical_for_any_number_of_stages() {
     for (graph, precision) in
         [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
     {
@@ -62,17 +63,17 @@ fn any_number_of_stages_gives_the_same_bits() {
         for count in [2, 4] {
             let programs = stages(&graph, precision, count, false);
             for (number, program) in programs.iter().enumerate() {
-                let copies = program.copies().into_iter().max();
+                let copies = program.live_copies().into_iter().max();
                 assert_eq!(copies, Some(count - number), "{}", program.dump());
                 let has = |role| program.find_role(role).is_some();
                 assert_eq!([has(Role::Images), has(Role::Labels)], [number == 0, number + 1 == count]);
             }
             let trained = train_in(&programs);
             assert_eq!(trained.last().unwrap().1, alone.1, "{count} stages of {}", graph.name);
-            // Each value is in one stage.
-            let shares: Vec<usize> = trained.iter().map(|(values, _)| values.len()).collect();
-            assert_eq!(shares.iter().sum::<usize>(), expected.len());
-            assert!(shares.iter().all(|&share| share > 0), "{shares:?}");
+            // Each value belongs to exactly one stage.
+            let counts: Vec<usize> = trained.iter().map(|(values, _)| values.len()).collect();
+            assert_eq!(counts.iter().sum::<usize>(), expected.len());
+            assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
             for (name, bits) in trained.into_iter().flat_map(|(values, _)| values) {
                 assert_eq!(bits, expected[&name], "`{name}` in {count} stages of {}", graph.name);
             }
@@ -80,12 +81,12 @@ fn any_number_of_stages_gives_the_same_bits() {
     }
 }
 
-/// Activations that are recomputed are not kept of each part that a stage is ahead.
+/// A stage that recomputes activations does not keep them for each part that it is ahead.
 #[test]
-fn stages_recompute_to_the_same_bits() {
+fn recomputation_in_stages_is_bit_identical() {
     let graph = branches();
     let ahead = |programs: &[Program]| {
-        let copies = programs[0].copies();
+        let copies = programs[0].live_copies();
         let values = programs[0].values.iter().zip(copies);
         values.filter(|(_, copies)| *copies > 1).map(|(value, copies)| copies * value.bytes()).sum::<usize>()
     };
@@ -95,13 +96,13 @@ fn stages_recompute_to_the_same_bits() {
     assert_eq!(train_in(&recomputed), train_in(&kept));
 }
 
-/// One forward, one backward: no stage is further ahead than the stages behind it need.
+/// One forward, one backward: no stage is further ahead than the later stages need.
 #[test]
-fn stages_take_turns() {
+fn stages_alternate_forward_and_backward_passes() {
     let programs = stages(&digits(), Precision::F32, 2, false);
     let order = |program: &Program| {
         let section = program.sections[0];
-        let turns = program.turns(&section).into_iter();
+        let turns = program.schedule(&section).into_iter();
         turns.map(|(steps, part)| (steps.start == section.first, part)).collect::<Vec<_>>()
     };
     let first = order(&programs[0]);
@@ -109,56 +110,62 @@ fn stages_take_turns() {
     let last = PARTS - 1;
     assert_eq!(first[first.len() - 3..], [(true, last), (false, last - 1), (false, last)]);
     assert_eq!(first.len(), 2 * PARTS);
-    // The last stage goes back as soon as it has come to the end.
+    // The last stage starts a backward pass right after each forward pass.
     assert_eq!(order(&programs[1]), (0..PARTS).map(|part| (true, part)).collect::<Vec<_>>());
 }
 
-/// Networks of the zoo can be cut, or it is said why not; every step is in one stage.
+/// Every step of a network is in exactly one stage.
 #[test]
-fn networks_of_the_zoo_are_cut() {
+fn splits_every_network_of_the_zoo_into_stages() {
     for network in zoo::NETWORKS {
         let graph = (network.build)(&(network.defaults)()).unwrap();
         let train = of_part(&graph, Precision::F32);
         let evaluate = evaluation(&graph, Precision::F32);
         for count in [2, 4] {
-            let cut = match Cut::balanced(&train, &evaluate, count, ROOM) {
+            let cut = match PipelinePartition::balanced(&train, &evaluate, count, ROOM) {
                 Ok(cut) => cut,
                 Err(error) => panic!("{}: {error}", graph.name),
             };
             for program in [&train, &evaluate] {
                 let parts: Vec<Program> =
                     (0..count).map(|number| cut.stage(program, number).unwrap()).collect();
-                let own = |program: &Program| {
-                    let is_own = |step: &&stratus_engine::Step| !matches!(step.kernel, Kernel::Transfer(_));
+                let count_steps = |program: &Program| {
+                    let is_own =
+                        |step: &&stratus_engine::Step| !matches!(step.kernel, Kernel::StageTransfer(_));
                     program.steps.iter().filter(is_own).count()
                 };
-                assert_eq!(parts.iter().map(own).sum::<usize>(), program.steps.len(), "{}", graph.name);
+                assert_eq!(
+                    parts.iter().map(count_steps).sum::<usize>(),
+                    program.steps.len(),
+                    "{}",
+                    graph.name
+                );
             }
         }
     }
 }
 
 #[test]
-fn too_many_stages_are_refused() {
+fn refuses_more_stages_than_the_network_has() {
     let (train, evaluate) = (of_part(&digits(), Precision::F32), evaluation(&digits(), Precision::F32));
-    let error = Cut::balanced(&train, &evaluate, 100, ROOM).unwrap_err().to_string();
-    assert!(error.contains("stages at most, not 100"), "{error}");
+    let error = PipelinePartition::balanced(&train, &evaluate, 100, ROOM).unwrap_err().to_string();
+    assert!(error.contains("can have at most 7 stages, got 100"), "{error}");
 }
 
-/// Validation goes through the stages too.
+/// Validation runs through the stages too.
 #[test]
-fn stages_evaluate_what_one_process_does() {
+fn evaluation_in_stages_equals_that_of_one_process() {
     let graph = digits();
     let (train, whole) = (of_part(&graph, Precision::F32), evaluation(&graph, Precision::F32));
-    let cut = Cut::balanced(&train, &whole, 2, ROOM).unwrap();
+    let cut = PipelinePartition::balanced(&train, &whole, 2, ROOM).unwrap();
     let programs = [0, 1].map(|number| cut.stage(&whole, number).unwrap());
-    let run = |program: &Program, workers: Option<Arc<Workers>>| {
+    let run = |program: &Program, workers: Option<Arc<WorkerGroup>>| {
         let mut persistent = Persistent::default();
         let plan =
             Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
         let mut session = Session::new(vec![plan], persistent).unwrap();
         if let Some(workers) = workers {
-            let exchange: Arc<dyn stratus_engine::exchange::Exchange> = workers;
+            let exchange: Arc<dyn stratus_engine::exchange::Communicator> = workers;
             session.connect(&exchange, 0);
         }
         let names: Vec<(String, usize)> =
@@ -181,14 +188,15 @@ fn stages_evaluate_what_one_process_does() {
     let alone = run(&whole, None);
     assert!(alone[0].loss > 0.0);
     std::thread::scope(|scope| {
-        let ends = in_process::workers(2).into_iter().zip(&programs);
+        let ends = in_process::transports(2).into_iter().zip(&programs);
         let threads: Vec<_> = ends
             .map(|(transport, program)| {
                 let run = &run;
-                scope.spawn(move || run(program, Some(Arc::new(Workers::open(|| Ok(transport)).unwrap()))))
+                scope
+                    .spawn(move || run(program, Some(Arc::new(WorkerGroup::open(|| Ok(transport)).unwrap()))))
             })
             .collect();
-        let measured: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        assert_eq!(measured[1], alone);
+        let evaluated: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(evaluated[1], alone);
     });
 }

@@ -1,20 +1,20 @@
-//! The result of a training is a function of the experiment: the same bits on any number of workers.
+//! Data-parallel training: results are bit-identical for any number of workers.
 
 use std::sync::Arc;
-use stratus_engine::exchange::Exchange;
+use stratus_engine::exchange::Communicator;
 use stratus_engine::ops::Kernel;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse_as};
+use stratus_engine::passes::fuse::{Fusions, fuse_with};
 use stratus_engine::passes::lower::lower;
-use stratus_engine::passes::parts::{Parts, parts};
+use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::update::{Optimiser, Optimisers, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::session::{IterationScalars, Metrics};
 use stratus_engine::{Choices, Clock, Precision, Program, Session};
-use stratus_exchange::{Transport, Workers, in_process};
+use stratus_exchange::{Transport, WorkerGroup, in_process};
 use stratus_graph::{Graph, layer_file, zoo};
 
 pub const PARTS: usize = 8;
@@ -23,7 +23,7 @@ const ITERATIONS: u64 = 3;
 
 pub fn digits() -> Graph {
     let network = zoo::find("digits").unwrap();
-    (network.build)(&zoo::Hyperparameters { input: [2, 9, 8], classes: 4, width: Some(3) }).unwrap()
+    (network.build)(&zoo::ModelConfig { input: [2, 9, 8], classes: 4, width: Some(3) }).unwrap()
 }
 
 /// Dropout, an auxiliary loss, sums of gradients.
@@ -31,53 +31,54 @@ pub fn branches() -> Graph {
     layer_file::parse(include_str!("../../../stratus-engine/tests/it/branches.toml")).unwrap()
 }
 
-/// Forward and backward pass of one part.
+/// The forward and backward pass of one part.
 pub fn of_part(graph: &Graph, precision: Precision) -> Program {
     let forward = lower(graph, Mode::Train, precision, PART).unwrap();
-    differentiate(&fuse_as(&forward, Fusions { large: 0, ..Fusions::default() }).unwrap()).unwrap()
+    differentiate(&fuse_with(&forward, Fusions { min_horizontal_bytes: 0, ..Fusions::default() }).unwrap())
+        .unwrap()
 }
 
 fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
     with_updates(&of_part(graph, precision), workers, Some(1.0))
 }
 
-/// All parts of a worker, and what follows them.
+/// All parts of a worker, followed by the updates.
 pub fn with_updates(of_part: &Program, workers: usize, clip_norm: Option<f64>) -> Program {
     // Buckets of a few values each.
-    let cut = Parts { count: PARTS, workers, bucket_bytes: 600 };
-    let program = parts(of_part, cut).unwrap();
+    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600 };
+    let program = split_into_parts(of_part, cut).unwrap();
     let sgd = stratus_engine::ops::SgdUpdate {
         momentum: 0.9,
         weight_decay: 1e-4,
         nesterov: false,
-        rate: 1.0,
-        scaled: false,
+        rate_factor: 1.0,
+        loss_scaled: false,
     };
     let optimisers = Optimisers { clip_norm, ..Optimiser::Sgd(sgd).into() };
     average(&update(&program, optimisers).unwrap(), 0.9).unwrap()
 }
 
-/// Numbers without a pattern.
+/// Pseudo-random numbers.
 fn number(i: usize) -> f32 {
     let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 40) as f32 / (1u64 << 24) as f32) - 0.5
 }
 
-/// Bytes as numbers; of a stage without such an input there are none, and they lie nowhere in particular.
+/// Reinterprets bytes as numbers. A stage without this input has an empty slice, which need not be aligned.
 pub fn numbers<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
-/// What a training leaves: every value that a checkpoint has, and the metrics of each iteration.
+/// The result of a training: every value of a checkpoint, and the metrics of each iteration.
 pub type Trained = (Vec<(String, Vec<u32>)>, Vec<Metrics>);
 
-/// A worker's training: of as many workers as there are, those rows of the batch that are number `rank`'s.
-pub fn train(program: &Program, exchange: Option<Arc<Workers>>, rank: usize) -> Trained {
+/// Trains one worker on the rows of the batch that belong to `rank`.
+pub fn train(program: &Program, exchange: Option<Arc<WorkerGroup>>, rank: usize) -> Trained {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();
     if let Some(workers) = exchange {
-        let exchange: Arc<dyn Exchange> = workers;
+        let exchange: Arc<dyn Communicator> = workers;
         session.connect(&exchange, rank * program.batch / PART);
     }
     let names: Vec<(String, usize)> =
@@ -100,10 +101,10 @@ pub fn train(program: &Program, exchange: Option<Arc<Workers>>, rank: usize) -> 
         }
         let labels: &mut [i32] = numbers(inputs.labels.as_mut_slice());
         let before = rank * labels.len();
-        // Some samples do not count.
+        // Some samples are unlabelled.
         let label = |i: usize| if i % 7 == 6 { -1 } else { (i % 3) as i32 };
         labels.iter_mut().enumerate().for_each(|(i, at)| *at = label(before + i));
-        session.set_hyper(Hyper { learning_rate: 0.1, iteration, seed: 5 }).unwrap();
+        session.set_iteration_scalars(IterationScalars { learning_rate: 0.1, iteration, seed: 5 }).unwrap();
         let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
         session.run(0, images, labels, &mut Clock::new(program.steps.len()), 0).unwrap();
         metrics.push(session.metrics());
@@ -118,13 +119,13 @@ pub fn train(program: &Program, exchange: Option<Arc<Workers>>, rank: usize) -> 
 fn train_on(graph: &Graph, precision: Precision, size: usize) -> Vec<Trained> {
     let program = program(graph, precision, size);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = in_process::workers(size)
+        let threads: Vec<_> = in_process::transports(size)
             .into_iter()
             .map(|transport| {
                 let program = &program;
                 scope.spawn(move || {
                     assert!(transport.rank() < size);
-                    let workers = Workers::open(|| Ok(transport)).unwrap();
+                    let workers = WorkerGroup::open(|| Ok(transport)).unwrap();
                     let rank = workers.rank();
                     train(program, Some(Arc::new(workers)), rank)
                 })
@@ -135,7 +136,7 @@ fn train_on(graph: &Graph, precision: Precision, size: usize) -> Vec<Trained> {
 }
 
 #[test]
-fn any_number_of_workers_gives_the_same_bits() {
+fn results_are_bit_identical_for_any_number_of_workers() {
     for (graph, precision) in
         [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
     {
@@ -158,7 +159,7 @@ fn any_number_of_workers_gives_the_same_bits() {
     }
 }
 
-/// Running statistics are the mean of what the parts make of them, not that of the last.
+/// Running statistics are the mean over all parts, not those of the last part.
 #[test]
 fn running_statistics_are_the_mean_over_the_parts() {
     let graph = digits();
@@ -168,7 +169,7 @@ fn running_statistics_are_the_mean_over_the_parts() {
     let text = whole.dump();
     assert!(text.contains("in 8 micro-batches"), "{text}");
     let worker = program(&graph, Precision::F32, 8);
-    assert!(worker.sections.is_empty() && worker.batch == PART && worker.parts == PARTS);
+    assert!(worker.sections.is_empty() && worker.batch == PART && worker.batch_parts == PARTS);
     let starts = worker.dump().matches("exchange_start").count();
     assert!(starts > 3, "{starts}");
 }
@@ -178,22 +179,23 @@ fn mean() -> Kernel {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn rejects_parts_that_are_not_powers_of_two() {
     let forward = lower(&digits(), Mode::Train, Precision::F32, PART).unwrap();
     let differentiated = differentiate(&forward).unwrap();
     for (count, workers) in [(6, 2), (8, 3), (2, 4)] {
-        let error = parts(&differentiated, Parts { count, workers, bucket_bytes: 1 }).unwrap_err();
+        let error =
+            split_into_parts(&differentiated, BatchParts { count, workers, bucket_bytes: 1 }).unwrap_err();
         assert!(error.to_string().contains("powers of two"), "{error}");
     }
-    // A worker that is not connected computes nothing that could be taken for a sum.
+    // A worker that is not connected fails instead of returning its own values as the sum.
     let program = program(&digits(), Precision::F32, 2);
     let outcome = std::panic::catch_unwind(|| train(&program, None, 0));
     assert!(outcome.is_err());
 }
 
-/// Whatever order buckets come in, the norm of the gradients is summed in that of one process.
+/// The norm of the gradients is summed in the order of one process, whatever the order of buckets.
 #[test]
-fn the_norm_is_summed_in_one_order() {
+fn gradient_norm_is_summed_in_a_fixed_order() {
     for graph in [digits(), branches()] {
         let of_part = of_part(&graph, Precision::F32);
         let order = |workers| -> Vec<String> {

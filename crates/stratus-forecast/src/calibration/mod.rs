@@ -1,38 +1,37 @@
-//! A machine's own profile: single kernels of networks that are made for it (`design.rs`), measured within
-//! whole steps, so that it holds for networks that were not measured.
+//! Calibration of a machine: a profile from single kernels of generated networks (`design.rs`), measured
+//! within whole steps, so that it generalises to other networks.
 //!
 //! ```text
 //! design ──run──▶ kernels with their seconds ──fit──▶ coefficients of the terms
-//!                                            ──learn──▶ what the terms leave of each kernel (correction.rs)
+//!                                            ──learn──▶ corrections of the terms per kernel (correction.rs)
 //! ```
 //!
-//! The file holds a row for the machine as the catalogue has it, with measured peaks in the place of its data
-//! sheet's, and a profile for each number format.
+//! The file has a catalogue row for the machine, with measured peaks instead of data-sheet values, and a
+//! profile per number format.
 
 pub mod design;
 
 use crate::catalogue::{Cpu, Machine, Processor};
-use crate::correction::{Correction, Row, group_of};
+use crate::correction::{Correction, KernelResidual, group_name};
 use crate::error::{Error, Result};
 use crate::model::fit::{Prior, Sample, fit};
 use crate::model::{Coefficients, Framework, Peaks, Terms};
-use crate::peaks::{Format, on_matrix_units, peaks};
-use crate::profile::{COVERED, ComparedRun, FORMAT, Profile, Validation, versioned};
+use crate::peaks::{NumberFormat, on_matrix_units, peaks};
+use crate::profile::{COVERAGE, ComparedRun, FORMAT_VERSION, Profile, Validation, versioned};
 use crate::work::{Kernel, Work};
 use serde::{Deserialize, Serialize};
 
-/// The error of a kernel's logarithm that the terms are expected to have.
-const SIGMA: f64 = 0.25;
-/// The least error of a step's logarithm.
-const LEAST_SPREAD: f64 = 0.02;
-/// The fewest networks that a profile is fitted to.
-pub const FEWEST: usize = 5;
+/// Expected standard deviation of the log error of a kernel.
+const EXPECTED_LOG_STD: f64 = 0.25;
+/// Minimum standard deviation of the log error of a step.
+const MIN_LOG_STD: f64 = 0.02;
+/// Minimum number of networks that a profile is fitted to.
+pub const MIN_NETWORKS: usize = 5;
 
-/// A network that was measured.
+/// The measurements of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredNetwork {
-    /// Its kernels, with the seconds that each took within a step; layout changes are part of the kernel
-    /// behind them.
+    /// Its kernels with their seconds within a step; layout changes are part of the following kernel.
     pub kernels: Vec<(Kernel, f64)>,
 }
 
@@ -43,8 +42,8 @@ impl MeasuredNetwork {
         self.kernels.iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// Takes the other's times where its step is shorter: what else a machine does makes steps longer.
-    pub fn improve(&mut self, other: Self) {
+    /// Keeps the measurements with the shorter step, since other load makes steps longer.
+    pub fn keep_faster(&mut self, other: Self) {
         if other.step_s() < self.step_s() {
             *self = other;
         }
@@ -55,52 +54,52 @@ impl MeasuredNetwork {
     }
 }
 
-/// The machine that was calibrated.
+/// The calibrated machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Calibrated {
-    /// The library whose kernels were measured, and its threads.
+pub struct CalibratedMachine {
+    /// The library whose kernels were measured, and its number of threads.
     pub library: String,
-    /// Its row, with measured peaks.
+    /// Its catalogue row, with measured peaks.
     pub processor: Cpu,
 }
 
-/// What calibration writes.
+/// The content of a calibration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     /// The machine.
-    pub machine: Calibrated,
-    /// A profile for each number format.
+    pub machine: CalibratedMachine,
+    /// A profile per number format.
     pub profiles: Vec<Profile>,
 }
 
 #[derive(Serialize)]
-struct Head<'a> {
+struct CalibrationHeader<'a> {
     format: u32,
-    machine: &'a Calibrated,
+    machine: &'a CalibratedMachine,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    machine: Calibrated,
+struct CalibrationFile {
+    machine: CalibratedMachine,
     profile: Vec<toml::Table>,
 }
 
 impl Calibration {
-    /// The machine, to forecast for.
+    /// The machine to forecast for.
     #[must_use]
     pub fn machine(&self) -> Machine {
         let cpu = self.machine.processor.clone();
         Machine { name: cpu.name.clone(), processor: Processor::Cpu(cpu), instance: None }
     }
 
-    /// Adds a run that the profile of its number format is compared with. What it had forecast is without the
-    /// runs before.
+    /// Adds a run to the profile of its number format. Its forecast must not include the correction by
+    /// earlier runs.
     ///
     /// # Errors
-    /// Where there is no profile of the format.
-    pub fn learn(&mut self, format: Format, run: ComparedRun) -> Result<()> {
+    /// If there is no profile for the format.
+    pub fn add_run(&mut self, format: NumberFormat, run: ComparedRun) -> Result<()> {
         let name = &self.machine.processor.name;
         let missing = || Error::Precision { machine: name.clone(), precision: format.name().to_owned() };
         let profile = self.profiles.iter_mut().find(|profile| profile.precision == format.name());
@@ -108,36 +107,36 @@ impl Calibration {
         Ok(())
     }
 
-    /// Reads a file.
+    /// Parses a calibration file.
     ///
     /// # Errors
-    /// Where it is too long, no calibration, or one of another format.
+    /// If the file is too large, not a calibration, or has a different format version.
     pub fn parse(file: &str, text: &str) -> Result<Self> {
         let problem = |problem: String| Error::File { file: file.to_owned(), problem };
         let mut table = versioned(file, text)?;
         table.remove("format");
         if !table.contains_key("profile") {
-            let what = "it is of no machine that was calibrated; give a profile with --profile";
-            return Err(problem(what.to_owned()));
+            return Err(problem("not a calibration; pass a profile with --profile".to_owned()));
         }
-        let written: Written = table.try_into().map_err(|error| problem(error.to_string()))?;
-        let machine = written.machine;
+        let file_content: CalibrationFile = table.try_into().map_err(|error| problem(error.to_string()))?;
+        let machine = file_content.machine;
         machine.processor.check(file)?;
-        let of = |table| Profile::of_table(table).map_err(problem);
-        let profiles: Vec<Profile> = written.profile.into_iter().map(of).collect::<Result<_>>()?;
+        let parse_profile = |table| Profile::from_table(table).map_err(problem);
+        let profiles: Vec<Profile> =
+            file_content.profile.into_iter().map(parse_profile).collect::<Result<_>>()?;
         let is_own = |profile: &Profile| profile.machine.as_ref() == Some(&machine.processor.name);
         if profiles.is_empty() || !profiles.iter().all(is_own) {
-            return Err(problem("its profiles are not those of its machine".to_owned()));
+            return Err(problem("its profiles belong to a different machine".to_owned()));
         }
         Ok(Self { machine, profiles })
     }
 
-    /// The file's content.
+    /// The text of the file.
     ///
     /// # Errors
-    /// Never but by a mistake in this crate, which a test would find.
+    /// Only if a value cannot be serialised (covered by a test).
     pub fn to_toml(&self) -> Result<String> {
-        let head = toml::to_string(&Head { format: FORMAT, machine: &self.machine });
+        let head = toml::to_string(&CalibrationHeader { format: FORMAT_VERSION, machine: &self.machine });
         let problem = |error: toml::ser::Error| Error::TooFew { problem: error.to_string() };
         let mut text = head.map_err(problem)?;
         for profile in &self.profiles {
@@ -155,18 +154,18 @@ struct Fitted {
 }
 
 impl Fitted {
-    fn of(networks: &[&MeasuredNetwork], prior: &Prior, peaks: &Peaks) -> Self {
+    fn new(networks: &[&MeasuredNetwork], prior: &Prior, peaks: &Peaks) -> Self {
         let kernels =
             || networks.iter().flat_map(|network| &network.kernels).filter(|(_, seconds)| *seconds > 0.0);
         let samples: Vec<Sample> = kernels()
-            .map(|(kernel, seconds)| Sample { terms: Terms::of_kernel(kernel, peaks), seconds: *seconds })
+            .map(|(kernel, seconds)| Sample { terms: Terms::for_kernel(kernel, peaks), seconds: *seconds })
             .collect();
-        let coefficients = fit(&samples, prior, SIGMA);
-        let rows: Vec<(String, Row)> = kernels()
+        let coefficients = fit(&samples, prior, EXPECTED_LOG_STD);
+        let rows: Vec<(String, KernelResidual)> = kernels()
             .zip(&samples)
             .map(|((kernel, seconds), sample)| {
                 let residual = (seconds / coefficients.estimate(&sample.terms).seconds).ln();
-                (group_of(kernel), Row { sizes: kernel.sizes, residual })
+                (group_name(kernel), KernelResidual { features: kernel.features, residual })
             })
             .filter(|(_, row)| row.residual.is_finite())
             .collect();
@@ -174,27 +173,27 @@ impl Fitted {
     }
 }
 
-/// Fits the profile of a number format. Its interval, and what it says of itself, are from networks that were
-/// left out one after the other.
+/// Fits the profile of a number format. Its interval and validation are from leave-one-out cross-validation
+/// over the networks.
 ///
 /// # Errors
-/// Where the machine does not compute in the format, or too few networks were measured.
+/// If the machine does not support the format, or too few networks were measured.
 pub fn profile(
     networks: &[MeasuredNetwork],
     processor: &Cpu,
-    format: Format,
+    format: NumberFormat,
     (data, command): (&str, &str),
 ) -> Result<Profile> {
-    if networks.len() < FEWEST {
+    if networks.len() < MIN_NETWORKS {
         let problem =
-            format!("{} networks were measured in {format}: a profile takes {FEWEST}", networks.len());
+            format!("{} networks were measured in {format}; a profile needs {MIN_NETWORKS}", networks.len());
         return Err(Error::TooFew { problem });
     }
-    let of_machine = Processor::Cpu(processor.clone());
-    let (log, deviation) = Framework::Stratus.prior(false, on_matrix_units(&of_machine, format));
-    let (prior, peaks) = (Prior { log, deviation }, peaks(&of_machine, format)?);
+    let machine = Processor::Cpu(processor.clone());
+    let (log, deviation) = Framework::Stratus.prior(false, on_matrix_units(&machine, format));
+    let (prior, peaks) = (Prior { log, deviation }, peaks(&machine, format)?);
     let all: Vec<&MeasuredNetwork> = networks.iter().collect();
-    let Fitted { coefficients, correction } = Fitted::of(&all, &prior, &peaks);
+    let Fitted { coefficients, correction } = Fitted::new(&all, &prior, &peaks);
     let mut profile = Profile {
         machine: Some(processor.name.clone()),
         framework: Framework::Stratus,
@@ -209,22 +208,28 @@ pub fn profile(
         runs: Vec::new(),
     };
     let errors: Vec<f64> = (0..networks.len())
-        .map(|left| {
-            let others: Vec<_> =
-                all.iter().enumerate().filter(|(at, _)| *at != left).map(|(_, of)| *of).collect();
-            let Fitted { coefficients, correction } = Fitted::of(&others, &prior, &peaks);
-            let without = Profile { coefficients, correction, ..profile.clone() };
-            (without.work(&networks[left].work(), &peaks).0.seconds / networks[left].step_s()).ln()
+        .map(|held_out| {
+            let others: Vec<_> = all
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at != held_out)
+                .map(|(_, network)| *network)
+                .collect();
+            let Fitted { coefficients, correction } = Fitted::new(&others, &prior, &peaks);
+            let held_out_profile = Profile { coefficients, correction, ..profile.clone() };
+            (held_out_profile.estimate_work(&networks[held_out].work(), &peaks).0.seconds
+                / networks[held_out].step_s())
+            .ln()
         })
         .collect();
     let count = errors.len() as f64;
     let squares: f64 = errors.iter().map(|error| error * error).sum();
-    profile.spread = (squares / count).sqrt().max(LEAST_SPREAD);
-    let mut off: Vec<f64> = errors.iter().map(|error| error.abs() / profile.spread).collect();
-    off.sort_by(f64::total_cmp);
-    let place = (COVERED * (1.0 + 0.5 / count) * count).ceil() as usize;
-    profile.factor = off[place.clamp(1, off.len()) - 1].max(0.1);
-    let covered = off.iter().filter(|off| **off <= profile.factor).count() as f64;
+    profile.spread = (squares / count).sqrt().max(MIN_LOG_STD);
+    let mut deviations: Vec<f64> = errors.iter().map(|error| error.abs() / profile.spread).collect();
+    deviations.sort_by(f64::total_cmp);
+    let rank = (COVERAGE * (1.0 + 0.5 / count) * count).ceil() as usize;
+    profile.factor = deviations[rank.clamp(1, deviations.len()) - 1].max(0.1);
+    let covered = deviations.iter().filter(|deviation| **deviation <= profile.factor).count() as f64;
     profile.validation = Validation {
         mean_percent: errors.iter().map(|error| 100.0 * (error.exp() - 1.0).abs()).sum::<f64>() / count,
         covered_percent: 100.0 * covered / count,

@@ -1,4 +1,4 @@
-//! Calibrating a made-up machine.
+//! Calibration of a fictitious machine.
 
 use super::*;
 use crate::work::program::work;
@@ -17,7 +17,7 @@ fn processor() -> Cpu {
     }
 }
 
-/// What a kernel takes on a machine that is none: slower where a product has few columns.
+/// Seconds of a kernel on a fictitious machine, which is slower for products with few columns.
 fn seconds(kernel: &Kernel) -> f64 {
     let columns = kernel.product.map_or(1e9, |product| product.columns);
     kernel.flops / 60e9 * (1.0 + 12.0 / columns) + kernel.bytes / 15e9 + 4e-6 * kernel.launches
@@ -32,53 +32,55 @@ fn measured(index: usize) -> MeasuredNetwork {
 
 fn calibration() -> Calibration {
     let networks: Vec<MeasuredNetwork> = (0..8).map(measured).collect();
-    let profile = profile(&networks, &processor(), Format::F32, ("eight", "stratus calibrate")).unwrap();
-    let machine = Calibrated { library: "none".to_owned(), processor: processor() };
+    let profile =
+        profile(&networks, &processor(), NumberFormat::F32, ("eight", "stratus calibrate")).unwrap();
+    let machine = CalibratedMachine { library: "none".to_owned(), processor: processor() };
     Calibration { machine, profiles: vec![profile] }
 }
 
 #[test]
-fn networks_that_were_not_measured_are_told() {
+fn forecasts_unmeasured_networks() {
     let calibration = calibration();
-    let peaks = peaks(&calibration.machine().processor, Format::F32).unwrap();
+    let peaks = peaks(&calibration.machine().processor, NumberFormat::F32).unwrap();
     let mut sum = 0.0;
     for index in 20..27 {
         let unseen = measured(index);
-        let (step, _) = calibration.profiles[0].work(&unseen.work(), &peaks);
+        let (step, _) = calibration.profiles[0].estimate_work(&unseen.work(), &peaks);
         let error = (step.seconds / unseen.step_s() - 1.0).abs();
         assert!(error < 0.2, "{index}: {error}");
         sum += error;
     }
     assert!(sum / 7.0 < 0.06, "{}", sum / 7.0);
-    // The terms alone do not know of columns so few.
+    // The terms alone do not model products with few columns.
     let plain = Profile { correction: Correction::default(), ..calibration.profiles[0].clone() };
     let error = |profile: &Profile| {
         let unseen = measured(24);
-        (profile.work(&unseen.work(), &peaks).0.seconds / unseen.step_s() - 1.0).abs()
+        (profile.estimate_work(&unseen.work(), &peaks).0.seconds / unseen.step_s() - 1.0).abs()
     };
     assert!(error(&calibration.profiles[0]) < error(&plain));
 }
 
 #[test]
-fn a_calibration_comes_back() {
+fn calibration_survives_a_round_trip() {
     let mut written = calibration();
     let run = |forecast_s: f64| ComparedRun { network: "a".into(), batch: 2, forecast_s, measured_s: 0.5 };
-    written.learn(Format::F32, run(0.25)).unwrap();
-    let refused = written.learn(Format::Bf16, run(0.25)).unwrap_err().to_string();
+    written.add_run(NumberFormat::F32, run(0.25)).unwrap();
+    let refused = written.add_run(NumberFormat::Bf16, run(0.25)).unwrap_err().to_string();
     assert_eq!(refused, "made-up does not compute in bf16");
     let text = written.to_toml().unwrap();
     let read = Calibration::parse("m.toml", &text).unwrap();
     assert_eq!(read.machine, written.machine);
     assert_eq!(read.profiles[0].runs, written.profiles[0].runs);
-    let peaks = peaks(&read.machine().processor, Format::F32).unwrap();
-    let step =
-        |calibration: &Calibration| calibration.profiles[0].work(&measured(30).work(), &peaks).0.seconds;
+    let peaks = peaks(&read.machine().processor, NumberFormat::F32).unwrap();
+    let step = |calibration: &Calibration| {
+        calibration.profiles[0].estimate_work(&measured(30).work(), &peaks).0.seconds
+    };
     assert!((step(&read) / step(&written) - 1.0).abs() < 5e-3);
     assert!((step(&read) / step(&calibration()) - 2.0_f64.sqrt()).abs() < 1e-2);
 }
 
 #[test]
-fn what_is_no_calibration_is_refused() {
+fn refuses_invalid_calibrations() {
     let text = calibration().to_toml().unwrap();
     let refused = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
@@ -86,14 +88,16 @@ fn what_is_no_calibration_is_refused() {
     };
     assert_eq!(
         refused("format = 2", "format = 1"),
-        "m.toml: the profile has format 1, this version reads format 2"
+        "m.toml: unsupported profile format 1; expected format 2"
     );
-    assert!(refused("base_ghz = 3.0", "base_ghz = -3.0").contains("base_ghz is -3"));
-    assert!(refused("machine = \"made-up\"", "machine = \"other\"").contains("are not those of its machine"));
+    assert!(refused("base_ghz = 3.0", "base_ghz = -3.0").contains("base_ghz must be above 0"));
+    assert!(
+        refused("machine = \"made-up\"", "machine = \"other\"").contains("belong to a different machine")
+    );
     assert!(refused("library", "librery").contains("unknown field `librery`"));
     let profile = calibration().profiles[0].to_toml();
     let error = Calibration::parse("p.toml", &profile).unwrap_err().to_string();
-    assert!(error.contains("it is of no machine"), "{error}");
-    let few: Vec<MeasuredNetwork> = (0..FEWEST - 1).map(measured).collect();
-    assert!(super::profile(&few, &processor(), Format::F32, ("", "")).is_err());
+    assert!(error.contains("not a calibration"), "{error}");
+    let few: Vec<MeasuredNetwork> = (0..MIN_NETWORKS - 1).map(measured).collect();
+    assert!(super::profile(&few, &processor(), NumberFormat::F32, ("", "")).is_err());
 }

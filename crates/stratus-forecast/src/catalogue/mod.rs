@@ -1,7 +1,7 @@
-//! The machine catalogue: GPUs, processors and cloud instances, each row with its source and date.
+//! The machine catalogue: GPUs, CPUs and cloud instances, each row with its source and date.
 //!
-//! The built-in rows are `data/machines.toml`. A file of the user's own adds rows, and replaces those of the
-//! same name. Files are untrusted: their length and every figure are checked.
+//! The built-in rows are `data/machines.toml`. A user's file adds rows, and replaces those with the same
+//! name. Files are untrusted: their length and all values are validated.
 
 mod rows;
 
@@ -12,37 +12,35 @@ use rows::Rows;
 use std::fmt;
 use stratus_base::nearest;
 
-/// The most bytes of a catalogue file.
-pub const LONGEST: usize = 1 << 20;
-/// The name of the machine that the program runs on.
-pub const HERE: &str = "here";
+/// Maximum size of a catalogue file.
+pub const MAX_FILE_BYTES: usize = 1 << 20;
+/// The name of the machine that this program runs on.
+pub const THIS_MACHINE: &str = "here";
 
-/// Names near an unknown one, or some that there are.
+/// A similar name for an unknown one, or all known names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameHint {
-    near: Option<String>,
+    similar: Option<String>,
     known: Vec<String>,
 }
 
 impl fmt::Display for NameHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.near {
-            Some(near) => write!(f, "did you mean `{near}`?"),
-            None => write!(
-                f,
-                "give one of these, or its row in a file with --machines: {}",
-                self.known.join(", ")
-            ),
+        match &self.similar {
+            Some(similar) => write!(f, "did you mean `{similar}`?"),
+            None => {
+                write!(f, "use one of these, or add a row with --machines FILE: {}", self.known.join(", "))
+            }
         }
     }
 }
 
-/// What is known about machines.
+/// The known machines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Catalogue {
     /// GPUs, in the order of the files.
     pub gpus: Vec<Gpu>,
-    /// Processors.
+    /// CPUs.
     pub cpus: Vec<Cpu>,
     /// Cloud instances.
     pub instances: Vec<Instance>,
@@ -51,20 +49,20 @@ pub struct Catalogue {
 /// A machine to forecast for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// The name it was asked for by.
+    /// The requested name.
     pub name: String,
-    /// What computes.
+    /// The GPU or CPU that computes.
     pub processor: Processor,
-    /// The cloud's instance, where it is one.
+    /// The cloud instance, if it is one.
     pub instance: Option<Instance>,
 }
 
-/// What computes in a machine.
+/// The processor that computes in a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Processor {
     /// A GPU.
     Gpu(Gpu),
-    /// A processor, with the cores that may be used.
+    /// A CPU, with the number of usable cores.
     Cpu(Cpu),
 }
 
@@ -72,19 +70,19 @@ impl Catalogue {
     /// The built-in catalogue.
     ///
     /// # Errors
-    /// Never but by a mistake in the built-in file, which a test would find.
+    /// Only if the built-in file is invalid (covered by a test).
     pub fn builtin() -> Result<Self> {
         Self::default().with("machines.toml", include_str!("../../data/machines.toml"))
     }
 
-    /// With the rows of a file: new ones are added, those of a known name replaced.
+    /// Adds the rows of a file; rows with a known name are replaced.
     ///
     /// # Errors
-    /// Where the file is too long, no catalogue, or a row cannot be.
+    /// If the file is too large, not a catalogue, or has an invalid row.
     pub fn with(mut self, file: &str, text: &str) -> Result<Self> {
         let problem = |problem: String| Error::File { file: file.to_owned(), problem };
-        if text.len() > LONGEST {
-            return Err(problem(format!("it has {} bytes, a catalogue has at most {LONGEST}", text.len())));
+        if text.len() > MAX_FILE_BYTES {
+            return Err(problem(format!("it has {} bytes; the limit is {MAX_FILE_BYTES}", text.len())));
         }
         let rows: Rows = toml::from_str(text).map_err(|error| problem(error.to_string()))?;
         rows.check(file)?;
@@ -99,7 +97,7 @@ impl Catalogue {
                 return Err(Error::Catalogue {
                     file: file.to_owned(),
                     row: format!("instance `{}`", instance.name),
-                    problem: format!("there is no GPU `{}`", instance.gpu),
+                    problem: format!("unknown GPU `{}`", instance.gpu),
                 });
             }
             replace(&mut self.instances, instance, |row| &row.name);
@@ -107,13 +105,13 @@ impl Catalogue {
         Ok(self)
     }
 
-    /// The machine of a name. Upper and lower case are the same.
+    /// Finds a machine by name, ignoring case.
     ///
     /// # Errors
-    /// Where there is none; with the nearest name.
+    /// If there is no such machine; with the most similar name.
     pub fn find(&self, name: &str) -> Result<Machine> {
-        let same = |row: &str| row.eq_ignore_ascii_case(name);
-        if let Some(instance) = self.instances.iter().find(|row| same(&row.name)) {
+        let has_name = |row: &str| row.eq_ignore_ascii_case(name);
+        if let Some(instance) = self.instances.iter().find(|row| has_name(&row.name)) {
             let gpu =
                 self.gpus.iter().find(|gpu| gpu.name == instance.gpu).ok_or_else(|| self.unknown(name))?;
             return Ok(Machine {
@@ -122,27 +120,27 @@ impl Catalogue {
                 instance: Some(instance.clone()),
             });
         }
-        if let Some(gpu) = self.gpus.iter().find(|row| same(&row.name)) {
+        if let Some(gpu) = self.gpus.iter().find(|row| has_name(&row.name)) {
             let processor = Processor::Gpu(gpu.clone());
             return Ok(Machine { name: gpu.name.clone(), processor, instance: None });
         }
-        if let Some(cpu) = self.cpus.iter().find(|row| same(&row.name)) {
+        if let Some(cpu) = self.cpus.iter().find(|row| has_name(&row.name)) {
             let processor = Processor::Cpu(cpu.clone());
             return Ok(Machine { name: cpu.name.clone(), processor, instance: None });
         }
         Err(self.unknown(name))
     }
 
-    /// The processor whose model the system names so, with as many cores as `threads`, if fewer.
+    /// The CPU with this model name of the operating system, with at most `threads` cores.
     #[must_use]
     pub fn cpu_of_model(&self, model: &str, threads: usize) -> Option<Cpu> {
-        // Names end in a blank where another begins with them: `EPYC 9654 96-Core`, `EPYC 9654P 96-Core`.
+        // Names that are prefixes of others end in a blank: `EPYC 9654 96-Core`, `EPYC 9654P 96-Core`.
         let model = format!("{model} ");
         let found = self.cpus.iter().find(|cpu| cpu.models.iter().any(|part| model.contains(part.as_str())));
         found.map(|cpu| Cpu { cores: cpu.cores.min(threads.max(1)), ..cpu.clone() })
     }
 
-    /// All names: instances, GPUs, processors.
+    /// All names: instances, GPUs, CPUs.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let instances = self.instances.iter().map(|row| row.name.as_str());
         let gpus = self.gpus.iter().map(|row| row.name.as_str());
@@ -151,22 +149,23 @@ impl Catalogue {
 
     fn unknown(&self, name: &str) -> Error {
         let known = || self.names().map(str::to_owned).collect();
-        let near = nearest(name, self.names().chain([HERE])).or_else(|| self.begins_like(name));
-        let hint = match near {
-            Some(near) => NameHint { near: Some(near.to_owned()), known: Vec::new() },
-            None => NameHint { near: None, known: known() },
+        let similar = nearest(name, self.names().chain([THIS_MACHINE])).or_else(|| self.find_similar(name));
+        let hint = match similar {
+            Some(similar) => NameHint { similar: Some(similar.to_owned()), known: Vec::new() },
+            None => NameHint { similar: None, known: known() },
         };
         Error::UnknownMachine { name: name.to_owned(), hint }
     }
 
-    /// A machine whose name begins with what was written, blanks and underscores being dashes: `v100`.
-    fn begins_like(&self, name: &str) -> Option<&str> {
+    /// A machine whose name contains the given text as a prefix of a part, with blanks and underscores as
+    /// dashes: `v100`.
+    fn find_similar(&self, name: &str) -> Option<&str> {
         let written = name.to_lowercase().replace([' ', '_'], "-");
-        let near = |known: &&str| {
+        let is_similar = |known: &&str| {
             let known = known.to_lowercase();
             known.starts_with(&written) || known.contains(&format!("-{written}"))
         };
-        if written.len() < 2 { None } else { self.names().find(near) }
+        if written.len() < 2 { None } else { self.names().find(is_similar) }
     }
 }
 
@@ -182,17 +181,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_a_source_and_sane_units() {
+    fn every_row_has_a_source_and_plausible_values() {
         let catalogue = Catalogue::builtin().unwrap();
         assert!(catalogue.gpus.len() >= 25 && catalogue.cpus.len() >= 6 && catalogue.instances.len() >= 10);
         for gpu in &catalogue.gpus {
             assert!(!gpu.source.is_empty() && gpu.date.len() == 7, "{}", gpu.name);
-            // A multiprocessor does 64 to 192 multiply-adds a cycle, at 0.5 to 3 GHz.
-            let each = gpu.f32_tflops * 1e3 / f64::from(gpu.multiprocessors);
-            assert!((100.0..800.0).contains(&each), "{}: {each} GFLOP/s a multiprocessor", gpu.name);
-            // FLOPs a byte: no GPU of these is far from 20.
+            // A multiprocessor does 64 to 192 multiply-adds per cycle, at 0.5 to 3 GHz.
+            let gflops = gpu.f32_tflops * 1e3 / f64::from(gpu.multiprocessors);
+            assert!((100.0..800.0).contains(&gflops), "{}: {gflops} GFLOP/s per multiprocessor", gpu.name);
+            // FLOPs per byte: typically about 20.
             let balance = gpu.f32_tflops * 1e3 / gpu.bandwidth_gb_s;
-            assert!((8.0..130.0).contains(&balance), "{}: {balance} FLOP a byte", gpu.name);
+            assert!((8.0..130.0).contains(&balance), "{}: {balance} FLOP per byte", gpu.name);
             for tensor in [gpu.f16_tensor_tflops, gpu.bf16_tensor_tflops].into_iter().flatten() {
                 assert!((1.5..20.0).contains(&(tensor / gpu.f32_tflops)), "{}", gpu.name);
             }
@@ -202,13 +201,13 @@ mod tests {
         }
         for instance in &catalogue.instances {
             assert!(!instance.source.is_empty() && instance.date.len() == 7, "{}", instance.name);
-            let each = instance.on_demand_per_hour.unwrap() / f64::from(instance.gpus);
-            assert!((0.3..15.0).contains(&each), "{}", instance.name);
+            let price = instance.on_demand_per_hour.unwrap() / f64::from(instance.gpus);
+            assert!((0.3..15.0).contains(&price), "{}", instance.name);
         }
     }
 
     #[test]
-    fn machines_are_found_and_suggested() {
+    fn finds_and_suggests_machines() {
         let catalogue = Catalogue::builtin().unwrap();
         assert_eq!(catalogue.find("V100-16GB").unwrap().name, "v100-16gb");
         let instance = catalogue.find("g4dn.xlarge").unwrap();
@@ -217,11 +216,11 @@ mod tests {
         assert_eq!(hint("v100-16g"), "did you mean `v100-16gb`?");
         assert_eq!(hint("3090"), "did you mean `rtx-3090`?");
         assert_eq!(hint("h100"), "did you mean `h100-80gb-sxm`?");
-        assert!(hint("abacus").starts_with("give one of these"));
+        assert!(hint("abacus").starts_with("use one of these"));
     }
 
     #[test]
-    fn a_processor_is_known_by_its_model() {
+    fn finds_a_cpu_by_its_model_name() {
         let catalogue = Catalogue::builtin().unwrap();
         let cpu = catalogue.cpu_of_model("Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz", 8).unwrap();
         assert_eq!((cpu.name.as_str(), cpu.cores), ("xeon-gold-6230", 8));
@@ -230,25 +229,25 @@ mod tests {
     }
 
     #[test]
-    fn a_file_adds_and_replaces() {
-        let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
+    fn file_adds_and_replaces_rows() {
+        let text = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
                    ram_gib = 64\nspot_per_hour = 0.1\ncurrency = \"EUR\"\n\
                    source = \"us\"\ndate = \"2026-11\"\n";
-        let catalogue = Catalogue::builtin().unwrap().with("own.toml", own).unwrap();
+        let catalogue = Catalogue::builtin().unwrap().with("own.toml", text).unwrap();
         assert_eq!(catalogue.find("lab").unwrap().instance.unwrap().currency.as_deref(), Some("EUR"));
         let refused = |from: &str, to: &str| {
-            let text = own.replace(from, to);
+            let text = text.replace(from, to);
             Catalogue::builtin().unwrap().with("own.toml", &text).unwrap_err().to_string()
         };
         let error = refused("spot_per_hour = 0.1", "spot_per_hour = -0.1");
         assert_eq!(
             error,
-            "own.toml: instance `lab`: spot_per_hour is -0.1; it is at least 0 and at most 100000"
+            "own.toml: instance `lab`: spot_per_hour must be at least 0 and at most 100000, but is -0.1"
         );
-        assert_eq!(refused("rtx-3090", "rtx-3099"), "own.toml: instance `lab`: there is no GPU `rtx-3099`");
-        assert!(refused("gpus = 1", "gpus = 0").contains("gpus is 0"));
+        assert_eq!(refused("rtx-3090", "rtx-3099"), "own.toml: instance `lab`: unknown GPU `rtx-3099`");
+        assert!(refused("gpus = 1", "gpus = 0").contains("gpus must be above 0"));
         assert!(refused("cloud", "clowd").contains("unknown field `clowd`"));
         assert!(refused("\"us\"", "\"\"").contains("source is empty"));
-        assert!(refused("2026-11", "soon").contains("date is `soon`"));
+        assert!(refused("2026-11", "soon").contains("but is `soon`"));
     }
 }

@@ -1,4 +1,4 @@
-//! The rows of a catalogue file, and what they are checked for.
+//! The rows of a catalogue file and their validation.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -7,46 +7,46 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// As on the command line: lower case with dashes.
+    /// The name on the command line: lower case with dashes.
     pub name: String,
-    /// The vendor's name.
+    /// The name of the vendor.
     pub title: String,
-    /// What SkyPilot calls it.
+    /// The name in SkyPilot.
     pub skypilot: Option<String>,
-    /// `kepler`, `maxwell`, `pascal`, `volta`, `turing`, `ampere`, `ada`, `hopper` or what comes later.
+    /// `kepler`, `maxwell`, `pascal`, `volta`, `turing`, `ampere`, `ada`, `hopper` or later.
     pub architecture: String,
     /// CUDA compute capability.
     pub compute_capability: f64,
-    /// f32 outside of tensor cores at the boost clock, 10¹² FLOP/s.
+    /// f32 without tensor cores at the boost clock, 10¹² FLOP/s.
     pub f32_tflops: f64,
-    /// f16 outside of tensor cores, where it is faster than f32.
+    /// f16 without tensor cores, if it is faster than f32.
     pub f16_tflops: Option<f64>,
-    /// f16 on tensor cores, dense, summed in f32.
+    /// f16 on tensor cores, dense, accumulated in f32.
     pub f16_tensor_tflops: Option<f64>,
     /// bf16 on tensor cores, dense.
     pub bf16_tensor_tflops: Option<f64>,
     /// TF32 on tensor cores, dense.
     pub tf32_tensor_tflops: Option<f64>,
-    /// MHz that are promised under any load.
+    /// Guaranteed clock, MHz.
     pub base_mhz: Option<f64>,
-    /// MHz that the peaks are stated for.
+    /// Clock that the peaks are specified for, MHz.
     pub boost_mhz: Option<f64>,
-    /// GiB of memory.
+    /// Memory, GiB.
     pub memory_gib: f64,
-    /// MiB of it that the driver leaves to programs, where known.
+    /// Memory available to programs, MiB, if known.
     pub usable_mib: Option<f64>,
-    /// 10⁹ bytes a second.
+    /// Memory bandwidth, 10⁹ bytes/s.
     pub bandwidth_gb_s: f64,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Where the figures stand.
+    /// The source of the values.
     pub source: String,
-    /// When: `YYYY-MM`.
+    /// The date of the source: `YYYY-MM`.
     pub date: String,
 }
 
 impl Gpu {
-    /// Bytes of memory that programs can have: as known, or 94 % of the whole.
+    /// Bytes of memory available to programs; 94 % of the total if unknown.
     #[must_use]
     pub fn usable_bytes(&self) -> u64 {
         let mib = self.usable_mib.unwrap_or(self.memory_gib * 1024.0 * 0.94);
@@ -54,41 +54,41 @@ impl Gpu {
     }
 }
 
-/// A processor: one socket.
+/// A CPU: one socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
-    /// As on the command line.
+    /// The name on the command line.
     pub name: String,
-    /// The vendor's name.
+    /// The name of the vendor.
     pub title: String,
-    /// Parts of the model's name as the system gives it, each of which tells it.
+    /// Texts that identify the CPU: it matches if the system's model name contains any of them.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Cores.
+    /// Number of cores.
     pub cores: usize,
-    /// GHz that are promised.
+    /// Guaranteed clock, GHz.
     pub base_ghz: f64,
-    /// GHz of one core.
+    /// Boost clock of a single core, GHz.
     pub boost_ghz: Option<f64>,
-    /// f32 operations of a core in a cycle, a multiply-add being two.
+    /// f32 FLOPs per core and cycle; a multiply-add counts as two.
     pub f32_flops_per_cycle: f64,
-    /// The same of bf16, where it has instructions for it.
+    /// bf16 FLOPs per core and cycle, if it has bf16 instructions.
     pub bf16_flops_per_cycle: Option<f64>,
-    /// 10⁹ bytes a second.
+    /// Memory bandwidth, 10⁹ bytes/s.
     pub bandwidth_gb_s: f64,
-    /// GiB of memory, where it is known.
+    /// Memory, GiB, if known.
     pub memory_gib: Option<f64>,
-    /// KiB of each core's second-level cache, where it is known.
+    /// L2 cache per core, KiB, if known.
     pub second_level_kib: Option<usize>,
-    /// Where the figures stand.
+    /// The source of the values.
     pub source: String,
-    /// When: `YYYY-MM`.
+    /// The date of the source: `YYYY-MM`.
     pub date: String,
 }
 
 impl Cpu {
-    /// Checks every figure.
+    /// Validates all values.
     pub(crate) fn check(&self, file: &str) -> Result<()> {
         let row = Row { file, kind: "cpu", name: &self.name };
         row.texts(&self.source, &self.date)?;
@@ -101,17 +101,17 @@ impl Cpu {
         row.above("memory_gib", self.memory_gib, 1e6)?;
         row.above("second_level_kib", self.second_level_kib.map(|kib| kib as f64), 1e6)?;
         if self.models.iter().any(|model| model.trim().is_empty()) {
-            return row.refuse("a part of `models` is empty: it would be every processor's".to_owned());
+            return row.refuse("`models` has an empty entry, which would match every CPU".to_owned());
         }
         Ok(())
     }
 
-    /// One that the catalogue does not have: the system tells its name and cores, and no figures of a data
-    /// sheet, which are 0.
+    /// A CPU that is not in the catalogue: its name and cores come from the operating system, the data-sheet
+    /// values are 0.
     #[must_use]
     pub fn unknown(model: &str, cores: usize) -> Self {
         Self {
-            name: super::HERE.to_owned(),
+            name: super::THIS_MACHINE.to_owned(),
             title: model.to_owned(),
             models: Vec::new(),
             cores,
@@ -128,37 +128,37 @@ impl Cpu {
     }
 }
 
-/// A cloud's machine.
+/// A cloud instance.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instance {
-    /// As the cloud writes it.
+    /// The name as the cloud writes it.
     pub name: String,
-    /// The cloud.
+    /// The name of the cloud.
     pub cloud: String,
-    /// Its GPUs, by the catalogue's name.
+    /// The catalogue name of its GPUs.
     pub gpu: String,
-    /// How many.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// Virtual processors.
+    /// Number of virtual CPUs.
     pub vcpus: u32,
-    /// GiB of memory.
+    /// Memory, GiB.
     pub ram_gib: f64,
-    /// 10⁹ bytes of disk that come with it.
+    /// Included disk space, 10⁹ bytes.
     pub disk_gb: Option<f64>,
-    /// On demand, an hour.
+    /// Price per hour on demand.
     pub on_demand_per_hour: Option<f64>,
-    /// Where it may be taken away, an hour.
+    /// Price per hour of a preemptible (spot) instance.
     pub spot_per_hour: Option<f64>,
-    /// Of the prices: `USD`.
+    /// The currency of the prices: `USD`.
     pub currency: Option<String>,
-    /// Where the figures stand.
+    /// The source of the values.
     pub source: String,
-    /// When: `YYYY-MM`.
+    /// The date of the source: `YYYY-MM`.
     pub date: String,
 }
 
-/// A file.
+/// The content of a catalogue file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rows {
@@ -171,14 +171,14 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Checks every figure.
+    /// Validates all values.
     pub fn check(&self, file: &str) -> Result<()> {
         for gpu in &self.gpu {
             let row = Row { file, kind: "gpu", name: &gpu.name };
             row.texts(&gpu.source, &gpu.date)?;
             let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
             if !gpu.skypilot.as_deref().is_none_or(plain) {
-                return row.refuse("skypilot is a name of letters, digits and `-`".to_owned());
+                return row.refuse("skypilot must consist of letters, digits and `-`".to_owned());
             }
             row.above("compute_capability", Some(gpu.compute_capability), 100.0)?;
             row.above("f32_tflops", Some(gpu.f32_tflops), 1e5)?;
@@ -207,14 +207,14 @@ impl Rows {
             row.not_negative("spot_per_hour", instance.spot_per_hour)?;
             let priced = instance.on_demand_per_hour.or(instance.spot_per_hour).is_some();
             if priced && instance.currency.is_none() {
-                return row.refuse("it has a price and no currency".to_owned());
+                return row.refuse("a price needs a currency".to_owned());
             }
         }
         Ok(())
     }
 }
 
-/// A row that is being checked.
+/// A row that is being validated.
 struct Row<'a> {
     file: &'a str,
     kind: &'a str,
@@ -231,9 +231,11 @@ impl Row<'_> {
         let name_is_plain = !self.name.is_empty()
             && self.name.len() <= 64
             && self.name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+".contains(c));
-        if !name_is_plain || self.name.eq_ignore_ascii_case(super::HERE) {
-            return self
-                .refuse("a name is of letters, digits, `-`, `.`, `_` and `+`, and not `here`".to_owned());
+        if !name_is_plain || self.name.eq_ignore_ascii_case(super::THIS_MACHINE) {
+            return self.refuse(
+                "a name must consist of letters, digits, `-`, `.`, `_` and `+`, and must not be `here`"
+                    .to_owned(),
+            );
         }
         if source.trim().is_empty() {
             return self.refuse("source is empty".to_owned());
@@ -247,24 +249,24 @@ impl Row<'_> {
         };
         match is_month(date) {
             Some(()) => Ok(()),
-            None => self.refuse(format!("date is `{date}`; it is a month, like 2026-11")),
+            None => self.refuse(format!("date must be a month such as 2026-11, but is `{date}`")),
         }
     }
 
-    fn above(&self, key: &str, value: Option<f64>, most: f64) -> Result<()> {
+    fn above(&self, key: &str, value: Option<f64>, max: f64) -> Result<()> {
         match value {
-            Some(value) if !(value > 0.0 && value <= most) => {
-                self.refuse(format!("{key} is {value}; it is above 0 and at most {most}"))
+            Some(value) if !(value > 0.0 && value <= max) => {
+                self.refuse(format!("{key} must be above 0 and at most {max}, but is {value}"))
             }
             _ => Ok(()),
         }
     }
 
     fn not_negative(&self, key: &str, value: Option<f64>) -> Result<()> {
-        const MOST: f64 = 100_000.0;
+        const MAX_PRICE: f64 = 100_000.0;
         match value {
-            Some(value) if !(0.0..=MOST).contains(&value) => {
-                self.refuse(format!("{key} is {value}; it is at least 0 and at most {MOST}"))
+            Some(value) if !(0.0..=MAX_PRICE).contains(&value) => {
+                self.refuse(format!("{key} must be at least 0 and at most {MAX_PRICE}, but is {value}"))
             }
             _ => Ok(()),
         }

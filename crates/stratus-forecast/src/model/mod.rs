@@ -1,39 +1,40 @@
-//! The time model: what a step takes on a machine, from its work and the machine's peaks.
+//! The time model: the time of a step on a machine, from its work and the peaks of the machine.
 //!
 //! ```text
-//! kernel   = arithmetic / peak + bytes / bandwidth + rows, columns that do not fill the machine + launch
+//! kernel   = arithmetic / peak + bytes / bandwidth + cost of few rows and columns + launch
 //! device   = Σ kernels
-//! host     = a constant + what starting each kernel costs the process
-//! step     = (device⁴ + host⁴)^¼          both work at the same time: the slower of the two, rounded off
+//! host     = a constant + the launch of each kernel by the process
+//! step     = (device⁴ + host⁴)^¼          a smooth maximum, since both work at the same time
 //! ```
 //!
-//! Each part is a [`Term`]: seconds that it would take at the machine's full peaks, times a coefficient. The
-//! coefficients are fitted to measured steps ([`mod@fit`]), from a prior that says what is known without any.
-//! They are fitted as logarithms, so that they are positive and an error is a factor.
+//! Each part is a [`Term`]: its seconds at the peak rates of the machine, times a coefficient. The
+//! coefficients are fitted to measured steps ([`mod@fit`]) with a prior, as logarithms, so that they are
+//! positive and errors are relative.
 
 pub mod fit;
 mod prior;
 mod terms;
 
 pub use prior::Framework;
-pub use terms::{COUNT, Peaks, Term, Terms};
+pub use terms::{Peaks, TERM_COUNT, Term, Terms};
 
+use serde::Serialize;
 use terms::dot;
 
-/// The norm by which host and device time are joined.
+/// The exponent of the norm that combines host and device time.
 const OVERLAP: i32 = 4;
 
 /// One number per [`Term`].
-pub type Vector = [f64; COUNT];
+pub type Vector = [f64; TERM_COUNT];
 /// A symmetric matrix over terms.
-pub type Matrix = [[f64; COUNT]; COUNT];
+pub type Matrix = [[f64; TERM_COUNT]; TERM_COUNT];
 
-/// Coefficients with what is uncertain of them.
+/// Coefficients with their uncertainty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coefficients {
-    /// Natural logarithms.
+    /// Natural logarithms of the coefficients.
     pub log: Vector,
-    /// Their covariance.
+    /// The covariance of the logarithms.
     pub covariance: Box<Matrix>,
 }
 
@@ -42,27 +43,65 @@ pub struct Coefficients {
 pub struct Estimate {
     /// Seconds.
     pub seconds: f64,
-    /// The standard deviation of its logarithm that follows from the coefficients.
+    /// The standard deviation of the logarithm of the time, due to the coefficients.
     pub deviation: f64,
-    /// Shares of the device's time, and whether the host is what takes longest.
+    /// The composition of the time.
     pub shares: Shares,
 }
 
-/// What the device's time goes to; they add up to 1.
+/// Fractions of the time of the device, which sum to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// Operations.
+    /// Arithmetic.
     pub arithmetic: f64,
-    /// Bytes.
+    /// Memory traffic.
     pub memory: f64,
-    /// Starting kernels.
+    /// Launching kernels.
     pub launch: f64,
-    /// Whether the process that starts kernels is slower than the device.
+    /// True if launching kernels takes the host longer than the device takes to run them.
     pub host: bool,
 }
 
+/// The bottleneck of a step or of a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bottleneck {
+    /// Arithmetic.
+    Arithmetic,
+    /// Memory traffic.
+    Memory,
+    /// Launching kernels.
+    Launch,
+}
+
+impl Bottleneck {
+    /// The name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Arithmetic => "arithmetic",
+            Self::Memory => "memory",
+            Self::Launch => "launch",
+        }
+    }
+}
+
+impl Shares {
+    /// The bottleneck of a step with these shares.
+    #[must_use]
+    pub fn bottleneck(&self) -> Bottleneck {
+        if self.host || self.launch > self.arithmetic.max(self.memory) {
+            Bottleneck::Launch
+        } else if self.memory > self.arithmetic {
+            Bottleneck::Memory
+        } else {
+            Bottleneck::Arithmetic
+        }
+    }
+}
+
 impl Coefficients {
-    /// What a step of these terms takes.
+    /// The time of a step with these terms.
     #[must_use]
     pub fn estimate(&self, terms: &Terms) -> Estimate {
         let (seconds, gradient) = predict(&self.log, terms);
@@ -81,10 +120,10 @@ impl Coefficients {
                 continue;
             }
             device += seconds;
-            match term.limit() {
-                terms::Limit::Arithmetic => shares.arithmetic += seconds,
-                terms::Limit::Memory => shares.memory += seconds,
-                terms::Limit::Launch => shares.launch += seconds,
+            match term.bottleneck() {
+                Bottleneck::Arithmetic => shares.arithmetic += seconds,
+                Bottleneck::Memory => shares.memory += seconds,
+                Bottleneck::Launch => shares.launch += seconds,
             }
         }
         if device > 0.0 {
@@ -97,7 +136,7 @@ impl Coefficients {
     }
 }
 
-/// Seconds, and the derivative of their logarithm by the logarithms of the coefficients.
+/// Seconds, and the gradient of their logarithm with respect to the logarithms of the coefficients.
 pub(crate) fn predict(log: &Vector, terms: &Terms) -> (f64, Vector) {
     let parts: Vector = std::array::from_fn(|at| log[at].exp() * terms.0[at]);
     let (mut host, mut device) = (0.0, 0.0);
@@ -107,15 +146,15 @@ pub(crate) fn predict(log: &Vector, terms: &Terms) -> (f64, Vector) {
     }
     let longest = host.max(device);
     if longest <= 0.0 {
-        return (0.0, [0.0; COUNT]);
+        return (0.0, [0.0; TERM_COUNT]);
     }
     let power = |seconds: f64| (seconds / longest).powi(OVERLAP);
     let seconds = longest * (power(host) + power(device)).powf(1.0 / f64::from(OVERLAP));
-    let weight = |seconds_of: f64| (seconds_of / seconds).powi(OVERLAP - 1) / seconds;
-    let (of_host, of_device) = (weight(host), weight(device));
+    let weight = |side: f64| (side / seconds).powi(OVERLAP - 1) / seconds;
+    let (host_weight, device_weight) = (weight(host), weight(device));
     let mut gradient = parts;
     for term in Term::ALL {
-        gradient[term as usize] *= if term.is_host() { of_host } else { of_device };
+        gradient[term as usize] *= if term.is_host() { host_weight } else { device_weight };
     }
     (seconds, gradient)
 }
@@ -125,11 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gradient_is_that_of_differences() {
+    fn gradient_equals_finite_differences() {
         let terms = Terms(std::array::from_fn(|at| 1e-3 * (1.0 + at as f64)));
         let log: Vector = std::array::from_fn(|at| 0.1 * at as f64 - 1.0);
         let (_, gradient) = predict(&log, &terms);
-        for at in 0..COUNT {
+        for at in 0..TERM_COUNT {
             let mut moved = log;
             moved[at] += 1e-6;
             let (up, _) = predict(&moved, &terms);
@@ -138,12 +177,12 @@ mod tests {
             let difference = (up / down).ln() / 2e-6;
             assert!((difference - gradient[at]).abs() < 1e-6, "{at}: {difference} {}", gradient[at]);
         }
-        // A step is as long as its parts: a percent of each is a percent of all.
+        // Scaling all parts scales the step equally.
         assert!((gradient.iter().sum::<f64>() - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn no_work_takes_no_time() {
-        assert_eq!(predict(&[0.0; COUNT], &Terms([0.0; COUNT])).0, 0.0);
+        assert_eq!(predict(&[0.0; TERM_COUNT], &Terms([0.0; TERM_COUNT])).0, 0.0);
     }
 }

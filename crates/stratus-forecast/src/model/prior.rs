@@ -1,13 +1,13 @@
-//! What is known of coefficients before anything is measured.
+//! The prior of the coefficients.
 
-use super::{COUNT, Term, Vector};
+use super::{TERM_COUNT, Term, Vector};
 use serde::{Deserialize, Serialize};
 
-/// Whose kernels they are.
+/// The framework whose kernels are modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framework {
-    /// TensorFlow 2.5: cuDNN's convolutions, kernels of its own beside, each started by the process.
+    /// TensorFlow 2.5: cuDNN's convolutions and its own kernels, each launched by the process.
     Tensorflow,
     /// Stratus.
     Stratus,
@@ -23,10 +23,10 @@ impl Framework {
         }
     }
 
-    /// Means of the logarithms and their standard deviations. `tensor`: convolutions run on tensor cores or
-    /// AMX. `gpu`: kernels are started by a process.
+    /// Means and standard deviations of the logarithms. `tensor` means that convolutions run on tensor cores
+    /// or AMX, `gpu` that kernels are launched on a GPU.
     pub(crate) fn prior(self, gpu: bool, tensor: bool) -> (Vector, Vector) {
-        let (mut log, mut deviation) = ([0.0; COUNT], [1.0; COUNT]);
+        let (mut log, mut deviation) = ([0.0; TERM_COUNT], [1.0; TERM_COUNT]);
         for term in Term::ALL {
             let (coefficient, sd) = match self {
                 Self::Tensorflow => tensorflow(term),
@@ -39,14 +39,14 @@ impl Framework {
     }
 }
 
-/// Coefficient and standard deviation of its logarithm.
+/// The coefficient of TensorFlow and the standard deviation of its logarithm.
 ///
 /// - Minimal filtering by tiles of 4×4 needs 36 of 144 products (Lavin, Gray: "Fast algorithms for
-///   convolutional neural networks", 2016), at some 60 % of the peak; its transforms go through the maps a
-///   few times.
+///   convolutional neural networks", 2016), at about 60 % of the peak; its transforms read and write the
+///   feature maps a few times.
 /// - Depthwise convolutions: TensorFlow's take 1.4 times as long as dense ones on groups of channels (Qin et
-///   al.: "Diagonalwise refactorization", 2018), which is some 8 times what their bytes take.
-/// - Matrix products reach most of the peak, kernels that are bound by memory most of the bandwidth.
+///   al.: "Diagonalwise refactorization", 2018), about 8 times the time of their memory traffic.
+/// - Matrix products reach most of the peak, memory-bound kernels most of the bandwidth.
 fn tensorflow(term: Term) -> (f64, f64) {
     match term {
         Term::HostConstant => (1.5, 1.0),
@@ -72,9 +72,11 @@ fn tensorflow(term: Term) -> (f64, f64) {
     }
 }
 
-/// Kernels are started by a recorded graph (GPU) or a function call (processor): the host costs next to
-/// nothing. On a processor a kernel begins and ends with a barrier of its threads, and steps that run tile by
-/// tile find their operands in the caches.
+/// The coefficient of Stratus and the standard deviation of its logarithm.
+///
+/// Kernels are launched by a recorded graph (GPU) or a function call (CPU), so the host costs almost nothing.
+/// On a CPU, a kernel starts and ends with a barrier of its threads, and tiled steps have their operands in
+/// the caches.
 fn stratus(term: Term, gpu: bool, tensor: bool) -> (f64, f64) {
     let bytes = if gpu { 1.2 } else { 0.8 };
     match term {

@@ -1,73 +1,65 @@
-//! The terms of the time model: seconds at full peaks, by kind of kernel.
+//! The terms of the time model: seconds at peak rates, by kind of kernel.
 
-use super::Vector;
-use crate::work::{Kernel, Kind, Work};
+use super::{Bottleneck, Vector};
+use crate::work::{Kernel, KernelKind, Work};
 
-/// A part of a step's time.
+/// A part of the time of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// Host: a millisecond a step.
+    /// Host: one millisecond per step.
     HostConstant,
-    /// Host: ten microseconds a kernel.
+    /// Host: ten microseconds per kernel.
     HostLaunch,
-    /// A millisecond a step.
+    /// One millisecond per step.
     Constant,
-    /// 5000 cycles a kernel.
+    /// 5000 cycles per kernel.
     Launch,
-    /// Operations of [`Kind::Filtering`], over maps padded to tiles.
+    /// Arithmetic of [`KernelKind::Filtering`], with feature maps padded to tiles.
     FilteringArithmetic,
-    /// Their bytes.
+    /// Memory traffic of the same kernels.
     FilteringBytes,
-    /// 256 more rows of their products: too few rows do not fill a machine.
+    /// Cost of 256 extra rows: small products underuse the machine.
     FilteringRows,
-    /// 32 more columns: products are made in blocks of columns.
+    /// Cost of 32 extra columns: products are computed in blocks of columns.
     FilteringColumns,
-    /// As above, of [`Kind::Convolution`].
+    /// Arithmetic of [`KernelKind::Convolution`].
     ConvolutionArithmetic,
-    /// Bytes.
+    /// Memory traffic of other convolutions.
     ConvolutionBytes,
-    /// Rows.
+    /// Cost of 256 extra rows of other convolutions.
     ConvolutionRows,
-    /// Columns.
+    /// Cost of 32 extra columns of other convolutions.
     ConvolutionColumns,
-    /// Operations of first convolutions.
+    /// Arithmetic of first convolutions.
     FirstArithmetic,
-    /// Bytes of their forward kernels.
+    /// Memory traffic of forward kernels of first convolutions.
     FirstForwardBytes,
-    /// Bytes of the gradients of their weights.
+    /// Memory traffic of weight gradients of first convolutions.
     FirstWeightsBytes,
-    /// Operations of fully connected layers.
+    /// Arithmetic of fully connected layers.
     LinearArithmetic,
-    /// Their bytes.
+    /// Memory traffic of fully connected layers.
     LinearBytes,
-    /// Bytes of depthwise convolutions.
+    /// Memory traffic of depthwise convolutions.
     DepthwiseBytes,
-    /// Bytes of norms.
+    /// Memory traffic of normalisation.
     NormBytes,
-    /// Bytes of pooling.
+    /// Memory traffic of pooling.
     PoolBytes,
-    /// Bytes of elementwise kernels.
+    /// Memory traffic of elementwise kernels.
     ElementwiseBytes,
-    /// Bytes of gradients of biases.
+    /// Memory traffic of bias gradients.
     BiasGradientBytes,
-    /// Bytes of updates.
+    /// Memory traffic of updates.
     UpdateBytes,
 }
 
-/// How many there are.
-pub const COUNT: usize = 23;
-
-/// What limits a term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Limit {
-    Arithmetic,
-    Memory,
-    Launch,
-}
+/// The number of terms.
+pub const TERM_COUNT: usize = 23;
 
 impl Term {
-    /// All, in order.
-    pub const ALL: [Self; COUNT] = [
+    /// All terms, in order.
+    pub const ALL: [Self; TERM_COUNT] = [
         Self::HostConstant,
         Self::HostLaunch,
         Self::Constant,
@@ -93,7 +85,7 @@ impl Term {
         Self::UpdateBytes,
     ];
 
-    /// Its name in profiles.
+    /// The name in profiles.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -123,15 +115,15 @@ impl Term {
         }
     }
 
-    /// Whether the process takes the time, and not the device.
+    /// Returns whether it is time of the host instead of the device.
     #[must_use]
     pub fn is_host(self) -> bool {
         matches!(self, Self::HostConstant | Self::HostLaunch)
     }
 
-    pub(super) fn limit(self) -> Limit {
+    pub(super) fn bottleneck(self) -> Bottleneck {
         match self {
-            Self::HostConstant | Self::HostLaunch | Self::Constant | Self::Launch => Limit::Launch,
+            Self::HostConstant | Self::HostLaunch | Self::Constant | Self::Launch => Bottleneck::Launch,
             Self::FilteringArithmetic
             | Self::FilteringRows
             | Self::FilteringColumns
@@ -139,36 +131,36 @@ impl Term {
             | Self::ConvolutionRows
             | Self::ConvolutionColumns
             | Self::FirstArithmetic
-            | Self::LinearArithmetic => Limit::Arithmetic,
-            _ => Limit::Memory,
+            | Self::LinearArithmetic => Bottleneck::Arithmetic,
+            _ => Bottleneck::Memory,
         }
     }
 }
 
-/// A machine's peaks.
+/// The peak rates of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peaks {
-    /// Operations a second, in the number format of convolutions.
+    /// FLOP/s in the number format of convolutions.
     pub arithmetic: f64,
-    /// Bytes a second.
+    /// Memory bandwidth, bytes/s.
     pub bandwidth: f64,
-    /// Cycles a second.
+    /// Clock, cycles/s.
     pub clock: f64,
 }
 
-/// Seconds of each term before its coefficient.
+/// Seconds of each term at peak rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms(pub Vector);
 
-/// Rows and columns by which products are larger.
-const ROWS: f64 = 256.0;
-const COLUMNS: f64 = 32.0;
+/// Extra rows and columns of products.
+const EXTRA_ROWS: f64 = 256.0;
+const EXTRA_COLUMNS: f64 = 32.0;
 
 impl Terms {
     /// The terms of a step.
     #[must_use]
-    pub fn of(work: &Work, peaks: &Peaks) -> Self {
-        let mut terms = Self([0.0; COUNT]);
+    pub fn for_step(work: &Work, peaks: &Peaks) -> Self {
+        let mut terms = Self([0.0; TERM_COUNT]);
         terms.add(Term::HostConstant, 1e-3);
         terms.add(Term::Constant, 1e-3);
         for kernel in &work.kernels {
@@ -177,10 +169,10 @@ impl Terms {
         terms
     }
 
-    /// The terms of one kernel, without what a step costs once.
+    /// The terms of a single kernel, without the constant costs of a step.
     #[must_use]
-    pub fn of_kernel(kernel: &Kernel, peaks: &Peaks) -> Self {
-        let mut terms = Self([0.0; COUNT]);
+    pub fn for_kernel(kernel: &Kernel, peaks: &Peaks) -> Self {
+        let mut terms = Self([0.0; TERM_COUNT]);
         terms.add_kernel(kernel, peaks);
         terms
     }
@@ -196,38 +188,40 @@ impl Terms {
         self.add(Term::Launch, 5e3 / peaks.clock * kernel.launches);
         let product = kernel.product.unwrap_or_default();
         let rows = arithmetic(
-            2.0 * ROWS * product.columns * if product.of_weights { product.rows } else { product.depth },
+            2.0 * EXTRA_ROWS
+                * product.columns
+                * if product.of_weights { product.rows } else { product.depth },
         );
-        let columns = arithmetic(2.0 * COLUMNS * product.rows * product.depth);
+        let columns = arithmetic(2.0 * EXTRA_COLUMNS * product.rows * product.depth);
         match kernel.kind {
-            Kind::Filtering => {
+            KernelKind::Filtering => {
                 let padding = product.padding.max(1.0);
                 self.add(Term::FilteringArithmetic, arithmetic(kernel.flops * padding));
                 self.add(Term::FilteringBytes, bytes);
                 self.add(Term::FilteringRows, rows);
                 self.add(Term::FilteringColumns, columns);
             }
-            Kind::Convolution => {
+            KernelKind::Convolution => {
                 self.add(Term::ConvolutionArithmetic, arithmetic(kernel.flops));
                 self.add(Term::ConvolutionBytes, bytes);
                 self.add(Term::ConvolutionRows, rows);
                 self.add(Term::ConvolutionColumns, columns);
             }
-            Kind::FirstForward | Kind::FirstWeights => {
+            KernelKind::FirstForward | KernelKind::FirstWeights => {
                 self.add(Term::FirstArithmetic, arithmetic(kernel.flops));
-                let of_weights = kernel.kind == Kind::FirstWeights;
+                let of_weights = kernel.kind == KernelKind::FirstWeights;
                 self.add(if of_weights { Term::FirstWeightsBytes } else { Term::FirstForwardBytes }, bytes);
             }
-            Kind::Linear => {
+            KernelKind::Linear => {
                 self.add(Term::LinearArithmetic, arithmetic(kernel.flops));
                 self.add(Term::LinearBytes, bytes);
             }
-            Kind::Depthwise => self.add(Term::DepthwiseBytes, bytes),
-            Kind::Norm => self.add(Term::NormBytes, bytes),
-            Kind::Pool => self.add(Term::PoolBytes, bytes),
-            Kind::Elementwise => self.add(Term::ElementwiseBytes, bytes),
-            Kind::BiasGradient => self.add(Term::BiasGradientBytes, bytes),
-            Kind::Update => self.add(Term::UpdateBytes, bytes),
+            KernelKind::Depthwise => self.add(Term::DepthwiseBytes, bytes),
+            KernelKind::Norm => self.add(Term::NormBytes, bytes),
+            KernelKind::Pool => self.add(Term::PoolBytes, bytes),
+            KernelKind::Elementwise => self.add(Term::ElementwiseBytes, bytes),
+            KernelKind::BiasGradient => self.add(Term::BiasGradientBytes, bytes),
+            KernelKind::Update => self.add(Term::UpdateBytes, bytes),
         }
     }
 }
@@ -241,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_stand_in_their_order() {
+    fn terms_are_in_declaration_order() {
         for (position, term) in Term::ALL.into_iter().enumerate() {
             assert_eq!(term as usize, position, "{}", term.name());
         }

@@ -1,31 +1,31 @@
-//! The work of networks that are given as a table of layers: what TensorFlow runs for them in f32, with plain
-//! SGD. Operations are those of Keras; it fuses none.
+//! The work of networks given as a table of layers: of TensorFlow in f32 with plain SGD, for unfused
+//! operations of Keras.
 
-use super::{Extents, Kernel, Kind, Pass, SIZES, Work};
+use super::{ConvExtents, FEATURE_COUNT, Kernel, KernelKind, Pass, Work};
 use crate::csv::Table;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
-/// A layer of such a table. Extents of maps are `[channels, height, width]`, without the batch.
+/// A layer of a table. Extents of feature maps are `[channels, height, width]`, without the batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Keras' class: `Conv2D`, `Dense`, …
+    /// The kind of layer.
     pub kind: LayerKind,
-    /// The map that it reads.
+    /// The extents of its input.
     pub input: [f64; 3],
-    /// The map that it makes.
+    /// The extents of its output.
     pub output: [f64; 3],
-    /// Kernel `[height, width]`, 1 where it has none.
+    /// Kernel `[height, width]`; 1 without one.
     pub kernel: [f64; 2],
     /// The vertical stride.
     pub stride: f64,
-    /// Whether an activation other than the identity is part of it.
+    /// True if it includes an activation.
     pub activated: bool,
-    /// Trained and running numbers.
+    /// Number of parameters, including running statistics.
     pub parameters: f64,
 }
 
-/// What Keras calls it.
+/// The kind of a layer, with its names in Keras.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
     /// `Conv2D`
@@ -38,9 +38,9 @@ pub enum LayerKind {
     BatchNorm,
     /// `Activation`, `ReLU`
     Activation,
-    /// `Add`, or a scaled sum
+    /// `Add`
     Add,
-    /// A scaled sum of two maps.
+    /// `CustomScaleLayer`: a scaled sum of two feature maps
     ScaledAdd,
     /// `Concatenate`
     Concat,
@@ -77,7 +77,7 @@ impl LayerKind {
 /// A network at one image size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerTable {
-    /// In order.
+    /// The layers, in order.
     pub layers: Vec<Layer>,
 }
 
@@ -85,10 +85,10 @@ pub struct LayerTable {
 pub type Networks = BTreeMap<(String, u32), LayerTable>;
 
 /// Reads a table of layers: `model,image_size,index,kind,in_h,in_w,in_c,out_h,out_w,out_c,kernel_h,kernel_w,
-/// stride_h,stride_w,inputs,activation,parameters`. Layers are put in the order of `index`.
+/// stride_h,stride_w,inputs,activation,parameters`. Layers are sorted by `index`.
 ///
 /// # Errors
-/// Where a column is missing, or a line cannot be.
+/// If a column is missing, or a line is invalid.
 pub fn parse(file: &str, text: &str) -> Result<Networks> {
     let table = Table::parse(file, text)?;
     let column = |name| table.column(name);
@@ -104,9 +104,9 @@ pub fn parse(file: &str, text: &str) -> Result<Networks> {
         let extents = |columns: [usize; 3]| -> Result<[f64; 3]> {
             Ok([row.count(columns[0])?, row.count(columns[1])?, row.count(columns[2])?])
         };
-        let written = row.text(kind);
-        let Some(kind) = LayerKind::parse(written) else {
-            return Err(row.problem(format!("there is no layer `{written}`")));
+        let name = row.text(kind);
+        let Some(kind) = LayerKind::parse(name) else {
+            return Err(row.problem(format!("unknown layer `{name}`")));
         };
         let layer = Layer {
             kind,
@@ -131,7 +131,7 @@ pub fn parse(file: &str, text: &str) -> Result<Networks> {
 }
 
 impl LayerTable {
-    /// What a training step on `batch` samples does.
+    /// The work of a training step on `batch` samples.
     #[must_use]
     pub fn work(&self, batch: f64) -> Work {
         let mut kernels = Vec::new();
@@ -144,7 +144,7 @@ impl LayerTable {
         Work { kernels }
     }
 
-    /// Trained and running numbers.
+    /// Total number of parameters, including running statistics.
     #[must_use]
     pub fn parameters(&self) -> f64 {
         self.layers.iter().map(|layer| layer.parameters).sum()
@@ -160,14 +160,14 @@ struct Adder<'a> {
 }
 
 impl Adder<'_> {
-    fn push(&mut self, name: &str, kind: Kind, flops: f64, elements: f64) {
+    fn push(&mut self, name: &str, kind: KernelKind, flops: f64, elements: f64) {
         let (layer, name) = (self.layer.clone(), name.to_owned());
         let bytes = F32 * elements;
-        let (product, launches, sizes) = (None, 1.0, [0.0; SIZES]);
-        self.kernels.push(Kernel { layer, name, kind, flops, bytes, product, launches, sizes });
+        let (product, launches, sizes) = (None, 1.0, [0.0; FEATURE_COUNT]);
+        self.kernels.push(Kernel { layer, name, kind, flops, bytes, product, launches, features: sizes });
     }
 
-    fn convolution(&mut self, extents: &Extents, pass: Pass, elements: f64) {
+    fn convolution(&mut self, extents: &ConvExtents, pass: Pass, elements: f64) {
         let name = match pass {
             Pass::Forward => "forward",
             Pass::BackwardData => "backward_data",
@@ -188,7 +188,7 @@ impl Layer {
         let mut updates = f64::from(u8::from(self.parameters > 0.0));
         match self.kind {
             LayerKind::Convolution => {
-                let extents = Extents {
+                let extents = ConvExtents {
                     batch,
                     input: self.input,
                     output: self.output,
@@ -213,13 +213,13 @@ impl Layer {
             }
             LayerKind::Depthwise => {
                 for name in ["forward", "backward_data", "backward_weights"] {
-                    to.push(name, Kind::Depthwise, 2.0 * made * taps, read + made);
+                    to.push(name, KernelKind::Depthwise, 2.0 * made * taps, read + made);
                 }
             }
             LayerKind::Linear => {
                 let weights = self.input[0] * self.output[0];
                 for name in ["forward", "backward_data", "backward_weights"] {
-                    to.push(name, Kind::Linear, 2.0 * batch * weights, read + made + weights);
+                    to.push(name, KernelKind::Linear, 2.0 * batch * weights, read + made + weights);
                 }
                 updates = 2.0;
                 bias(made, to);
@@ -229,41 +229,41 @@ impl Layer {
             }
             LayerKind::BatchNorm => {
                 updates = 2.0;
-                to.push("forward", Kind::Norm, 0.0, 3.0 * read);
-                to.push("backward", Kind::Norm, 0.0, 5.0 * read);
+                to.push("forward", KernelKind::Norm, 0.0, 3.0 * read);
+                to.push("backward", KernelKind::Norm, 0.0, 5.0 * read);
             }
             LayerKind::Activation => activation(read, to),
-            LayerKind::ScaledAdd => to.push("forward", Kind::Elementwise, 0.0, 6.0 * read),
-            // Its gradient is that of both inputs: nothing is computed.
-            LayerKind::Add => to.push("forward", Kind::Elementwise, 0.0, 3.0 * made),
+            LayerKind::ScaledAdd => to.push("forward", KernelKind::Elementwise, 0.0, 6.0 * read),
+            // Its gradient is passed unchanged to both inputs.
+            LayerKind::Add => to.push("forward", KernelKind::Elementwise, 0.0, 3.0 * made),
             LayerKind::Concat => {
-                to.push("forward", Kind::Elementwise, 0.0, 2.0 * made);
-                to.push("backward", Kind::Elementwise, 0.0, 2.0 * made);
+                to.push("forward", KernelKind::Elementwise, 0.0, 2.0 * made);
+                to.push("backward", KernelKind::Elementwise, 0.0, 2.0 * made);
             }
             LayerKind::MaxPool => {
-                to.push("forward", Kind::Pool, 0.0, read + made);
-                to.push("backward", Kind::Pool, 0.0, 2.0 * (read + made));
+                to.push("forward", KernelKind::Pool, 0.0, read + made);
+                to.push("backward", KernelKind::Pool, 0.0, 2.0 * (read + made));
             }
             LayerKind::AveragePool | LayerKind::Pad => {
-                to.push("forward", Kind::Elementwise, 0.0, read + made);
-                to.push("backward", Kind::Elementwise, 0.0, read + made);
+                to.push("forward", KernelKind::Elementwise, 0.0, read + made);
+                to.push("backward", KernelKind::Elementwise, 0.0, read + made);
             }
             LayerKind::Flatten => {}
         }
         for _ in 0..updates as usize {
-            to.push("update", Kind::Update, 0.0, 3.0 * self.parameters / updates);
+            to.push("update", KernelKind::Update, 0.0, 3.0 * self.parameters / updates);
         }
     }
 }
 
 fn bias(made: f64, to: &mut Adder<'_>) {
-    to.push("bias", Kind::Elementwise, 0.0, 2.0 * made);
-    to.push("bias_gradient", Kind::BiasGradient, 0.0, made);
+    to.push("bias", KernelKind::Elementwise, 0.0, 2.0 * made);
+    to.push("bias_gradient", KernelKind::BiasGradient, 0.0, made);
 }
 
 fn activation(elements: f64, to: &mut Adder<'_>) {
-    to.push("activation", Kind::Elementwise, 0.0, 2.0 * elements);
-    to.push("activation_gradient", Kind::Elementwise, 0.0, 3.0 * elements);
+    to.push("activation", KernelKind::Elementwise, 0.0, 2.0 * elements);
+    to.push("activation_gradient", KernelKind::Elementwise, 0.0, 3.0 * elements);
 }
 
 #[cfg(test)]
@@ -274,7 +274,7 @@ mod tests {
                          stride_h,stride_w,inputs,activation,parameters\n";
 
     #[test]
-    fn a_convolution_has_three_kernels_and_the_first_has_two() {
+    fn first_convolution_has_no_data_gradient() {
         let text = format!(
             "{TABLE}a,8,1,Conv2D,8,8,16,4,4,32,3,3,2,2,1,linear,4608\n\
              a,8,0,Conv2D,8,8,3,8,8,16,3,3,1,1,1,relu,448\n"
@@ -291,26 +291,26 @@ mod tests {
         let product = forward.product.unwrap();
         assert_eq!((product.rows, product.columns, product.depth, product.padding), (32.0, 32.0, 144.0, 1.0));
         let data = work.kernels[9].product.unwrap();
-        // A quarter of the taps meets each pixel.
+        // A quarter of the taps contributes to each pixel.
         assert_eq!((data.rows, data.columns, data.depth), (128.0, 16.0, 72.0));
     }
 
     #[test]
-    fn small_maps_are_padded_to_tiles() {
+    fn small_feature_maps_are_padded_to_tiles() {
         let text = format!("{TABLE}a,2,0,Conv2D,2,2,8,2,2,8,3,3,1,1,1,linear,576\n");
         let work = parse("layers.csv", &text).unwrap()[&("a".to_owned(), 2)].work(1.0);
-        assert_eq!(work.kernels[0].kind, Kind::Filtering);
+        assert_eq!(work.kernels[0].kind, KernelKind::Filtering);
         assert_eq!(work.kernels[0].product.unwrap().padding, 4.0);
     }
 
     #[test]
-    fn bad_lines_are_named() {
+    fn names_invalid_lines() {
         let refused = |line: &str| parse("l.csv", &format!("{TABLE}{line}\n")).unwrap_err().to_string();
         let error = refused("a,8,0,Conv3D,8,8,3,8,8,16,3,3,1,1,1,relu,448");
-        assert_eq!(error, "l.csv, line 2: there is no layer `Conv3D`");
-        assert!(refused("a,8,0,Conv2D,8,x,3,8,8,16,3,3,1,1,1,relu,448").contains("in_w is `x`"));
-        assert!(refused("a,8,0,Conv2D,8,-8,3,8,8,16,3,3,1,1,1,relu,448").contains("in_w is `-8`"));
+        assert_eq!(error, "l.csv, line 2: unknown layer `Conv3D`");
+        assert!(refused("a,8,0,Conv2D,8,x,3,8,8,16,3,3,1,1,1,relu,448").contains("but is `x`"));
+        assert!(refused("a,8,0,Conv2D,8,-8,3,8,8,16,3,3,1,1,1,relu,448").contains("but is `-8`"));
         assert!(refused("a,8").contains("2 fields"));
-        assert!(parse("l.csv", "a,b\n").unwrap_err().to_string().contains("no column `model`"));
+        assert!(parse("l.csv", "a,b\n").unwrap_err().to_string().contains("missing column `model`"));
     }
 }

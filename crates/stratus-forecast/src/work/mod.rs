@@ -1,40 +1,40 @@
-//! The work of a training step: its kernels with their operations, bytes and the matrix product that each
-//! convolution comes to. It follows from the network alone; machines come later.
+//! The work of a training step: its kernels with their arithmetic, memory traffic and, for convolutions,
+//! matrix products. It depends only on the network, not on the machine.
 
 pub mod layers;
 pub mod program;
 pub mod training;
 
-/// What kind of kernel it is: kinds differ in how much of a machine's peaks they reach.
+/// The kind of a kernel; kinds differ in the fraction of peak rates that they reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A dense convolution that minimal filtering (Winograd) or a transform suits: 3×3, or 5×5 and larger,
-    /// of stride 1.
+pub enum KernelKind {
+    /// A dense convolution that is suited to minimal filtering (Winograd) or a transform: 3×3, or 5×5 and
+    /// larger, with stride 1.
     Filtering,
-    /// Any other convolution of more than four channels: a matrix product.
+    /// Any other convolution with more than four channels: a matrix product.
     Convolution,
-    /// Forward convolution of at most four channels: images.
+    /// Forward pass of a convolution with at most four channels: images.
     FirstForward,
-    /// Gradient of the weights of such a convolution.
+    /// Weight gradient of such a convolution.
     FirstWeights,
-    /// A depthwise convolution: each channel by itself.
+    /// A depthwise convolution.
     Depthwise,
     /// A fully connected layer.
     Linear,
-    /// Batch norm and other norms.
+    /// Batch normalisation and other normalisations.
     Norm,
     /// Pooling, resizing.
     Pool,
-    /// What reads and writes each element once.
+    /// Reading and writing each element once.
     Elementwise,
-    /// The sum of a map's gradient over samples and pixels.
+    /// The sum of the gradient of a feature map over samples and pixels.
     BiasGradient,
     /// The optimiser.
     Update,
 }
 
-impl Kind {
-    /// Its name in tables.
+impl KernelKind {
+    /// The name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,79 +53,79 @@ impl Kind {
     }
 }
 
-/// The matrix product `[rows, depth] × [depth, columns]` that a convolution is.
+/// The matrix product `[rows, depth] × [depth, columns]` that is equivalent to a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Product {
-    /// Of a forward pass: samples × pixels of the output.
+pub struct MatrixProduct {
+    /// Rows; in a forward pass, samples × pixels of the output.
     pub rows: f64,
-    /// Of a forward pass: channels of the output.
+    /// Columns; in a forward pass, channels of the output.
     pub columns: f64,
-    /// Of a forward pass: channels of the input × taps.
+    /// Depth; in a forward pass, channels of the input × taps.
     pub depth: f64,
-    /// Whether it is a gradient of weights, whose depth goes over the batch.
+    /// True if it is a weight gradient, whose depth includes the batch.
     pub of_weights: bool,
-    /// By how much a map that is rounded up to tiles of 4×4 pixels is larger than the map; 1 where it fits.
+    /// The ratio of the size of the feature map padded to 4×4 tiles to its own size; at least 1.
     pub padding: f64,
 }
 
 /// One kernel of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
-    /// The layers that it computes.
+    /// The names of its layers.
     pub layer: String,
-    /// Its name.
+    /// The name of the kernel.
     pub name: String,
-    /// Its kind.
-    pub kind: Kind,
-    /// Floating-point operations by definition, a multiply-add being two.
+    /// The kind of kernel.
+    pub kind: KernelKind,
+    /// Nominal floating-point operations; a multiply-add counts as two.
     pub flops: f64,
-    /// Bytes of the operands that it reads and writes.
+    /// Bytes of operands that are read and written.
     pub bytes: f64,
-    /// For convolutions.
-    pub product: Option<Product>,
-    /// How often it is started.
+    /// The equivalent matrix product of a convolution.
+    pub product: Option<MatrixProduct>,
+    /// Number of launches.
     pub launches: f64,
-    /// Its sizes; zeros where only its layer is known.
-    pub sizes: Sizes,
+    /// The features of its size; zeros if only its layer is known.
+    pub features: KernelFeatures,
 }
 
-/// How many numbers say how large a kernel is.
-pub const SIZES: usize = 9;
+/// The number of features of a kernel.
+pub const FEATURE_COUNT: usize = 9;
 
-/// Binary logarithms of: samples, channels and pixels of its first and of its last operand, a half that of
-/// its operations and of its bytes, tiles.
-pub type Sizes = [f64; SIZES];
+/// Binary logarithms: of samples, channels and pixels of the first and of the last operand; half of those of
+/// operations and of bytes; of tiles.
+pub type KernelFeatures = [f64; FEATURE_COUNT];
 
-/// What a step does.
+/// The work of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// In order.
+    /// The kernels, in order.
     pub kernels: Vec<Kernel>,
 }
 
 impl Work {
-    /// Floating-point operations of a step.
+    /// Total floating-point operations.
     #[must_use]
     pub fn flops(&self) -> f64 {
         self.kernels.iter().map(|kernel| kernel.flops).sum()
     }
 
-    /// Bytes that a step reads and writes.
+    /// Total bytes that are read and written.
     #[must_use]
     pub fn bytes(&self) -> f64 {
         self.kernels.iter().map(|kernel| kernel.bytes).sum()
     }
 
-    /// Kernels that are started.
+    /// Total number of kernel launches.
     #[must_use]
     pub fn launches(&self) -> f64 {
         self.kernels.iter().map(|kernel| kernel.launches).sum()
     }
 }
 
-/// A convolution's extents, of a forward pass.
+/// The extents of the forward pass of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Extents {
+pub(crate) struct ConvExtents {
     pub batch: f64,
     pub input: [f64; 3],
     pub output: [f64; 3],
@@ -135,7 +135,7 @@ pub(crate) struct Extents {
     pub dilated: bool,
 }
 
-/// Which of a convolution's three kernels.
+/// One of the three kernels of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     Forward,
@@ -143,42 +143,44 @@ pub(crate) enum Pass {
     BackwardWeights,
 }
 
-impl Extents {
+impl ConvExtents {
     pub fn flops(&self) -> f64 {
         let [channels, ..] = self.input;
         let [outputs, height, width] = self.output;
         2.0 * self.batch * outputs * height * width * self.taps() * channels / self.groups
     }
 
-    pub fn kind(&self, pass: Pass) -> Kind {
+    pub fn kind(&self, pass: Pass) -> KernelKind {
         let [channels, ..] = self.input;
         let [height, width] = self.kernel;
         let dense = self.stride == 1.0 && self.groups == 1.0 && !self.dilated;
         match pass {
-            _ if self.groups > 1.0 && self.groups == channels => Kind::Depthwise,
-            Pass::BackwardWeights if channels <= 4.0 => Kind::FirstWeights,
-            _ if channels <= 4.0 => Kind::FirstForward,
-            _ if dense && (height == 3.0 && width == 3.0 || height >= 5.0 && width >= 5.0) => Kind::Filtering,
-            _ => Kind::Convolution,
+            _ if self.groups > 1.0 && self.groups == channels => KernelKind::Depthwise,
+            Pass::BackwardWeights if channels <= 4.0 => KernelKind::FirstWeights,
+            _ if channels <= 4.0 => KernelKind::FirstForward,
+            _ if dense && (height == 3.0 && width == 3.0 || height >= 5.0 && width >= 5.0) => {
+                KernelKind::Filtering
+            }
+            _ => KernelKind::Convolution,
         }
     }
 
-    pub fn product(&self, pass: Pass) -> Product {
+    pub fn product(&self, pass: Pass) -> MatrixProduct {
         let ([channels, in_height, in_width], [outputs, height, width]) = (self.input, self.output);
         let (channels, outputs) = (channels / self.groups, outputs / self.groups);
-        let made = self.batch * height * width;
+        let written = self.batch * height * width;
         let read = self.batch * in_height * in_width;
         let (map, rows, columns, depth) = match pass {
-            Pass::Forward => ([height, width], made, outputs, channels * self.taps()),
-            // Of strided convolutions only a part of the taps meets each pixel.
+            Pass::Forward => ([height, width], written, outputs, channels * self.taps()),
+            // In strided convolutions, only a part of the taps contributes to each pixel.
             Pass::BackwardData => {
-                ([in_height, in_width], read, channels, outputs * self.taps() * made / read.max(1.0))
+                ([in_height, in_width], read, channels, outputs * self.taps() * written / read.max(1.0))
             }
-            Pass::BackwardWeights => ([height, width], channels * self.taps(), outputs, made),
+            Pass::BackwardWeights => ([height, width], channels * self.taps(), outputs, written),
         };
         let tiles = |extent: f64| (extent / 4.0).ceil() * 4.0;
         let padding = tiles(map[0]) * tiles(map[1]) / (map[0] * map[1]).max(1.0);
-        Product { rows, columns, depth, of_weights: pass == Pass::BackwardWeights, padding }
+        MatrixProduct { rows, columns, depth, of_weights: pass == Pass::BackwardWeights, padding }
     }
 
     fn taps(&self) -> f64 {

@@ -1,39 +1,37 @@
-//! The work of Stratus: the steps of the program that would run.
+//! The work of Stratus, from the steps of a program.
 
-use super::{Extents, Kernel, Kind, Pass, SIZES, Sizes, Work};
+use super::{ConvExtents, FEATURE_COUNT, Kernel, KernelFeatures, KernelKind, Pass, Work};
 use stratus_engine::ops::{Kernel as Operation, KernelSpec};
 use stratus_engine::{Program, Value, ValueId};
 use stratus_graph::ops::Conv2d;
 
-/// What a run of the program does. Where convolutions run on `tensor_cores` (or AMX), none by minimal
-/// filtering.
+/// The work of a program. On `tensor_cores` (or AMX), no convolution uses minimal filtering.
 #[must_use]
 pub fn work(program: &Program, tensor_cores: bool) -> Work {
     Work { kernels: (0..program.steps.len()).map(|at| kernel(program, at, tensor_cores)).collect() }
 }
 
-/// What TensorFlow does for a program that fuses nothing: it adds biases, and sums their gradients, in
-/// kernels of their own.
+/// The work of TensorFlow for a program without fusion, with separate kernels for biases and their gradients.
 #[must_use]
 pub fn tensorflow(program: &Program) -> Work {
     let mut kernels = Vec::new();
     for position in 0..program.steps.len() {
         let step = &program.steps[position];
-        let mut own = kernel(program, position, false);
+        let mut main = kernel(program, position, false);
         if matches!(step.kernel, Operation::BatchNormStatistics(_) | Operation::BatchNormGradients(_)) {
-            // One kernel with what follows.
-            own.launches = 0.0;
+            // TensorFlow runs this step and the following one as a single kernel.
+            main.launches = 0.0;
         }
-        kernels.push(own);
+        kernels.push(main);
         let (map, kind, passes) = match &step.kernel {
             Operation::Conv2dForward(forward) if forward.conv.bias => {
-                (step.outputs.first(), Kind::Elementwise, 2.0)
+                (step.outputs.first(), KernelKind::Elementwise, 2.0)
             }
-            Operation::LinearForward(_) => (step.outputs.first(), Kind::Elementwise, 2.0),
+            Operation::LinearForward(_) => (step.outputs.first(), KernelKind::Elementwise, 2.0),
             Operation::Conv2dBackwardWeights(backward) if backward.conv.bias => {
-                (step.inputs.get(1), Kind::BiasGradient, 1.0)
+                (step.inputs.get(1), KernelKind::BiasGradient, 1.0)
             }
-            Operation::LinearBackwardWeights(_) => (step.inputs.get(1), Kind::BiasGradient, 1.0),
+            Operation::LinearBackwardWeights(_) => (step.inputs.get(1), KernelKind::BiasGradient, 1.0),
             _ => continue,
         };
         let bytes = passes * map.map_or(0.0, |&id| program.value(id).bytes() as f64);
@@ -45,7 +43,7 @@ pub fn tensorflow(program: &Program) -> Work {
             bytes,
             product: None,
             launches: 1.0,
-            sizes: [0.0; SIZES],
+            features: [0.0; FEATURE_COUNT],
         });
     }
     Work { kernels }
@@ -59,10 +57,10 @@ fn kernel(program: &Program, position: usize, tensor_cores: bool) -> Kernel {
     let (kind, product) = match convolution {
         Some((extents, pass)) => {
             let kind = match extents.kind(pass) {
-                Kind::Filtering if tensor_cores => Kind::Convolution,
+                KernelKind::Filtering if tensor_cores => KernelKind::Convolution,
                 kind => kind,
             };
-            let dense = matches!(kind, Kind::Filtering | Kind::Convolution);
+            let dense = matches!(kind, KernelKind::Filtering | KernelKind::Convolution);
             (kind, dense.then(|| extents.product(pass)))
         }
         None => (kind(&step.kernel), None),
@@ -77,23 +75,23 @@ fn kernel(program: &Program, position: usize, tensor_cores: bool) -> Kernel {
         bytes,
         product,
         launches: tiles,
-        sizes: sizes(ends, [flops, bytes], tiles),
+        features: sizes(ends, [flops, bytes], tiles),
     }
 }
 
-fn sizes([first, last]: [&[usize]; 2], [flops, bytes]: [f64; 2], tiles: f64) -> Sizes {
+fn sizes([first, last]: [&[usize]; 2], [flops, bytes]: [f64; 2], tiles: f64) -> KernelFeatures {
     let at = |shape: &[usize], at: usize| shape.get(at).copied().unwrap_or(1) as f64;
     let pixels = |shape: &[usize]| shape.iter().skip(2).product::<usize>() as f64;
     let counts = [at(first, 0), at(first, 1), pixels(first), at(last, 0), at(last, 1), pixels(last)];
     let log = |number: f64| number.max(1.0).log2();
-    let [samples, channels, map, of_last, channels_of_last, map_of_last] = counts.map(log);
+    let [samples, channels, pixels, last_samples, last_channels, last_pixels] = counts.map(log);
     [
         samples,
         channels,
-        map,
-        of_last,
-        channels_of_last,
-        map_of_last,
+        pixels,
+        last_samples,
+        last_channels,
+        last_pixels,
         0.5 * log(flops),
         0.5 * log(bytes),
         log(tiles),
@@ -105,19 +103,19 @@ fn bytes(program: &Program, position: usize) -> f64 {
     let (step, tiles) = (&program.steps[position], program.tiles(position));
     let seen = program.operands(position);
     let seen: Vec<&Value> = seen.iter().collect();
-    let of = |(at, id): (usize, ValueId)| {
+    let operand_bytes = |(at, id): (usize, ValueId)| {
         let value = program.value(id);
-        // What has the rows of one tile is gone through once for each.
-        let every_tile = tiles > 1 && value.per_sample && !program.is_cut(id, tiles);
+        // A value with the rows of a single tile is read once per tile.
+        let every_tile = tiles > 1 && value.per_sample && !program.is_tiled(id, tiles);
         let bytes = value.bytes() as f64 * if every_tile { tiles as f64 } else { 1.0 };
         let touched = step.kernel.channels_touched(&seen, at).zip(value.shape.get(1));
-        touched.map_or(bytes, |(touched, of)| bytes * touched as f64 / (*of).max(1) as f64)
+        touched.map_or(bytes, |(touched, all)| bytes * touched as f64 / (*all).max(1) as f64)
     };
-    step.operands().enumerate().map(of).sum()
+    step.operands().enumerate().map(operand_bytes).sum()
 }
 
-/// The extents of a convolution's forward pass, of whichever of its kernels this is.
-fn convolution(kernel: &Operation, operands: &[&Value]) -> Option<(Extents, Pass)> {
+/// The extents of the forward pass of a convolution, and which of its kernels this is.
+fn convolution(kernel: &Operation, operands: &[&Value]) -> Option<(ConvExtents, Pass)> {
     let last = operands.len().checked_sub(1)?;
     let (conv, x, y, pass) = match kernel {
         Operation::Conv2dForward(k) => (k.conv, operands[0], operands[last], Pass::Forward),
@@ -130,11 +128,11 @@ fn convolution(kernel: &Operation, operands: &[&Value]) -> Option<(Extents, Pass
     Some((extents(&conv, x, y)?, pass))
 }
 
-fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<Extents> {
+fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<ConvExtents> {
     let [batch, in_channels, in_height, in_width] = x.shape[..] else { return None };
     let [_, channels, height, width] = y.shape[..] else { return None };
     let map = |extents: [usize; 3]| extents.map(|extent| extent as f64);
-    Some(Extents {
+    Some(ConvExtents {
         batch: batch as f64,
         input: map([in_channels, in_height, in_width]),
         output: map([channels, height, width]),
@@ -145,13 +143,13 @@ fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<Extents> {
     })
 }
 
-/// The kind of what is no convolution.
-fn kind(kernel: &Operation) -> Kind {
+/// The kind of a kernel that is not a convolution.
+fn kind(kernel: &Operation) -> KernelKind {
     match kernel {
         Operation::LinearForward(_)
         | Operation::LinearBackwardData(_)
         | Operation::LinearBackwardWeights(_)
-        | Operation::LinearUpdate(_) => Kind::Linear,
+        | Operation::LinearUpdate(_) => KernelKind::Linear,
         Operation::BatchNormAddApply(_)
         | Operation::BatchNormAddReluGradients(_)
         | Operation::BatchNormApply(_)
@@ -164,23 +162,23 @@ fn kind(kernel: &Operation) -> Kind {
         | Operation::LayerNormForward(_)
         | Operation::LayerNormGradients(_)
         | Operation::LrnBackward(_)
-        | Operation::LrnForward(_) => Kind::Norm,
+        | Operation::LrnForward(_) => KernelKind::Norm,
         Operation::AvgPoolBackward(_)
         | Operation::AvgPoolForward(_)
         | Operation::MaxPoolBackward(_)
         | Operation::MaxPoolForward(_)
         | Operation::ResizeBackward(_)
-        | Operation::ResizeForward(_) => Kind::Pool,
+        | Operation::ResizeForward(_) => KernelKind::Pool,
         Operation::StemApply(_) | Operation::StemInference(_) | Operation::StemStatistics(_) => {
-            Kind::FirstForward
+            KernelKind::FirstForward
         }
-        Operation::StemGradients(_) => Kind::FirstWeights,
+        Operation::StemGradients(_) => KernelKind::FirstWeights,
         Operation::AdaptiveUpdate(_)
         | Operation::ClipGradient(_)
         | Operation::EmaUpdate(_)
         | Operation::SgdUpdate(_)
-        | Operation::SumOfSquares(_) => Kind::Update,
-        Operation::BiasGradient(_) => Kind::BiasGradient,
-        _ => Kind::Elementwise,
+        | Operation::SumOfSquares(_) => KernelKind::Update,
+        Operation::BiasGradient(_) => KernelKind::BiasGradient,
+        _ => KernelKind::Elementwise,
     }
 }

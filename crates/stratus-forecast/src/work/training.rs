@@ -1,39 +1,40 @@
-//! The program of a training step by default settings: for benchmarks of networks of the zoo, which have no
-//! experiment. An experiment's own program is `stratus-train`'s.
+//! The program of a training step with default settings, for benchmarks of networks of the zoo without an
+//! experiment. Programs of experiments are made by `stratus-train`.
 
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse_as};
+use stratus_engine::passes::fuse::{Fusions, fuse_with};
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::tile::tile;
-use stratus_engine::passes::update::{LARGE, Optimiser, update, update_joined};
+use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimiser, update, update_with_threshold};
 use stratus_engine::program::Mode;
 use stratus_engine::{EngineError, Precision, Program};
 use stratus_graph::Graph;
 
-/// What a program is made for.
+/// The target of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Stratus on a GPU.
     Gpu,
-    /// Stratus on a processor, whose second-level caches hold so many bytes.
+    /// Stratus on a CPU.
     Cpu {
-        /// Of all its cores.
+        /// Total bytes of the L2 caches of all cores.
         cache_bytes: usize,
     },
-    /// A framework that fuses nothing.
+    /// A framework without fusion.
     Unfused,
 }
 
-/// Bytes of the second-level cache of one core, where the processor is not here: the least of today's.
-pub const SECOND_LEVEL: usize = 1 << 20;
-/// Kernels share a tile's samples out: with fewer than this they lose more than caches give.
-const FEWEST_SAMPLES: usize = 32;
+/// Bytes of the L2 cache of one core of an unavailable CPU: the minimum of current CPUs.
+pub const L2_BYTES_PER_CORE: usize = 1 << 20;
+/// The minimum number of samples of a tile, which are divided among threads. For fewer, tiling costs more
+/// than caches gain.
+const MIN_TILE_SAMPLES: usize = 32;
 
-/// A training step with SGD and momentum, without it where nothing is fused.
+/// The program of a training step with SGD, with momentum unless the target is [`Target::Unfused`].
 ///
 /// # Errors
-/// Where the network cannot be lowered or differentiated.
+/// If the network cannot be lowered or differentiated.
 pub fn training(
     graph: &Graph,
     batch: usize,
@@ -41,20 +42,21 @@ pub fn training(
     target: Target,
 ) -> Result<Program, EngineError> {
     let sgd = |momentum: f32| {
-        let rule = SgdUpdate { momentum, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
+        let rule =
+            SgdUpdate { momentum, weight_decay: 1e-4, nesterov: false, rate_factor: 1.0, loss_scaled: false };
         Optimiser::Sgd(rule)
     };
     let forward = lower(graph, Mode::Train, precision, batch)?;
     match target {
         Target::Unfused => update(&differentiate(&forward)?, sgd(0.0)),
         Target::Gpu => {
-            let fused = fuse_as(&forward, Fusions { stems: false, ..Fusions::default() })?;
-            update_joined(&differentiate(&fused)?, sgd(0.9), LARGE)
+            let fused = fuse_with(&forward, Fusions { stem: false, ..Fusions::default() })?;
+            update_with_threshold(&differentiate(&fused)?, sgd(0.9), MIN_FUSED_UPDATE_WEIGHTS)
         }
         Target::Cpu { cache_bytes } => {
-            let fused = fuse_as(&forward, Fusions::default())?;
-            let tiled = tile(&differentiate(&fused)?, cache_bytes, FEWEST_SAMPLES)?;
-            update_joined(&tiled, sgd(0.9), LARGE)
+            let fused = fuse_with(&forward, Fusions::default())?;
+            let tiled = tile(&differentiate(&fused)?, cache_bytes, MIN_TILE_SAMPLES)?;
+            update_with_threshold(&tiled, sgd(0.9), MIN_FUSED_UPDATE_WEIGHTS)
         }
     }
 }

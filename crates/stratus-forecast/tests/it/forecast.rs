@@ -1,101 +1,109 @@
-//! Forecasts from the shipped profiles: which is taken, and what follows from a step's time.
+//! Forecasts from the shipped profiles: their choice, and the bill of a training.
 
 use stratus_engine::Precision;
-use stratus_forecast::bill::{Conditions, SET_UP_GPU};
+use stratus_forecast::bill::{GPU_STARTUP_S, RunConditions};
 use stratus_forecast::catalogue::Catalogue;
 use stratus_forecast::choice::{Source, choose, choose_tensorflow};
-use stratus_forecast::forecast::{Forecast, Length, Memory, Plan, forecast, layers};
+use stratus_forecast::forecast::{Forecast, PlannedMemory, TrainingLength, TrainingWork, forecast, layers};
 use stratus_forecast::model::Framework;
-use stratus_forecast::peaks::Format;
+use stratus_forecast::peaks::NumberFormat;
+use stratus_forecast::planning_backend::PlanningBackend;
 use stratus_forecast::shipped;
-use stratus_forecast::sketch::Sketch;
 use stratus_forecast::work::program::work;
 use stratus_forecast::work::training::{Target, training};
 use stratus_graph::zoo;
 
-fn plan(batch: usize, format: Format, tensor_cores: bool) -> Plan {
+fn plan(batch: usize, format: NumberFormat, tensor_cores: bool) -> TrainingWork {
     let network = zoo::find("resnet18").unwrap();
     let graph = (network.build)(&(network.defaults)()).unwrap();
     let program = training(&graph, batch, format.precision(), Target::Gpu).unwrap();
-    let memory = Sketch { gpu: true, threads: 1 }.memory(&[&program]).unwrap();
-    Plan {
+    let memory = PlanningBackend { gpu: true, threads: 1 }.memory(&[&program]).unwrap();
+    TrainingWork {
         framework: Framework::Stratus,
         batch: batch as u64,
         train: work(&program, tensor_cores),
         evaluate: work(&program, tensor_cores),
         validation_batch: batch as u64,
-        memory: Memory { per_image: 9 << 20, ..memory },
+        memory: PlannedMemory { per_image: 9 << 20, ..memory },
     }
 }
 
-fn on(machine: &str, format: Format, batch: usize, length: &Length) -> Forecast {
+fn on(machine: &str, format: NumberFormat, batch: usize, length: &TrainingLength) -> Forecast {
     let machine = Catalogue::builtin().unwrap().find(machine).unwrap();
-    let plan = plan(batch, format, format != Format::F32);
+    let plan = plan(batch, format, format != NumberFormat::F32);
     forecast(&machine, format, &plan, length, &shipped::profiles().unwrap()).unwrap()
 }
 
 #[test]
-fn the_best_profile_there_is() {
+fn chooses_the_best_available_profile() {
     let (catalogue, profiles) = (Catalogue::builtin().unwrap(), shipped::profiles().unwrap());
-    let source = |machine: &str, format: Format| {
+    let source = |machine: &str, format: NumberFormat| {
         let (profile, source) =
             choose(&profiles, &catalogue.find(machine).unwrap().processor, format).unwrap();
         assert_eq!(profile.framework, Framework::Stratus);
         source
     };
-    assert_eq!(source("h100-80gb-sxm", Format::Bf16), Source::Profile);
-    assert_eq!(source("h100-80gb-sxm", Format::Tf32), Source::DataSheet);
-    assert_eq!(source("a100-40gb", Format::Bf16), Source::DataSheet);
-    assert_eq!(source("v100-16gb", Format::F32), Source::Profile);
-    assert_eq!(source("rtx-3090", Format::F32), Source::DataSheet);
-    assert_eq!(source("xeon-gold-6230", Format::F32), Source::DataSheet);
-    let tensorflow = |machine: &str, format: Format| {
+    assert_eq!(source("h100-80gb-sxm", NumberFormat::Bf16), Source::Profile);
+    assert_eq!(source("h100-80gb-sxm", NumberFormat::Tf32), Source::DataSheet);
+    assert_eq!(source("a100-40gb", NumberFormat::Bf16), Source::DataSheet);
+    assert_eq!(source("v100-16gb", NumberFormat::F32), Source::Profile);
+    assert_eq!(source("rtx-3090", NumberFormat::F32), Source::DataSheet);
+    assert_eq!(source("xeon-gold-6230", NumberFormat::F32), Source::DataSheet);
+    let tensorflow = |machine: &str, format: NumberFormat| {
         choose_tensorflow(&profiles, &catalogue.find(machine).unwrap().processor, format)
     };
-    assert_eq!(tensorflow("k80-12gb", Format::F32).unwrap().1, Source::Profile);
-    assert_eq!(tensorflow("p100-16gb", Format::F32).unwrap().1, Source::DataSheet);
-    assert!(tensorflow("k80-12gb", Format::F16).is_err() && tensorflow("i9-7900x", Format::F32).is_err());
+    assert_eq!(tensorflow("k80-12gb", NumberFormat::F32).unwrap().1, Source::Profile);
+    assert_eq!(tensorflow("p100-16gb", NumberFormat::F32).unwrap().1, Source::DataSheet);
+    assert!(
+        tensorflow("k80-12gb", NumberFormat::F16).is_err()
+            && tensorflow("i9-7900x", NumberFormat::F32).is_err()
+    );
 }
 
 #[test]
-fn a_training_is_its_steps() {
-    let length = Length {
+fn bill_sums_steps_and_checkpoints() {
+    let length = TrainingLength {
         epochs: 3,
         images: Some(1000),
         validation_images: Some(100),
         validation_every: 1,
         checkpoints: 2,
-        ..Length::default()
+        ..TrainingLength::default()
     };
-    let row = on("g4dn.xlarge", Format::F32, 50, &length);
-    // Validation was planned to be a training step here.
+    let row = on("g4dn.xlarge", NumberFormat::F32, 50, &length);
+    // In this plan, validation has the work of a training step.
     let steps = 3.0 * (1000.0 / 50.0 + 100.0 / 50.0);
     let total = row.total_s.unwrap();
-    // Three checkpoints, one at the end of each epoch, 125 MiB/s; ResNet-18 has some 90 MB with momenta.
-    let checkpoints = total - steps * row.step_s - SET_UP_GPU;
+    // Three checkpoints, one at the end of each epoch, at 125 MiB/s; ResNet-18 has about 90 MB with momenta.
+    let checkpoints = total - steps * row.step_s - GPU_STARTUP_S;
     assert!((1.0..3.0).contains(&checkpoints), "{checkpoints}");
     let hours: f64 = row.bill[..6].iter().filter_map(|part| part.hours).sum();
     assert!((hours * 3600.0 / total - 1.0).abs() < 1e-12);
     assert_eq!((row.bill[6].hours, row.bill[1].hours), (Some(total / 3600.0), None));
     assert!((row.price.unwrap() / (0.526 * row.total_s.unwrap() / 3600.0) - 1.0).abs() < 1e-12);
     assert!(row.low_s < row.step_s && row.step_s < row.high_s && row.price_high > row.price);
-    let unknown = on("g4dn.xlarge", Format::F32, 50, &Length::default());
+    let unknown = on("g4dn.xlarge", NumberFormat::F32, 50, &TrainingLength::default());
     assert_eq!((unknown.epoch_s, unknown.total_s, unknown.price), (None, None, None));
     assert_eq!((unknown.step_s, unknown.bill.len()), (row.step_s, 0));
 }
 
 #[test]
-fn a_machine_that_is_taken_away_has_its_spot_price() {
-    let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"t4-16gb\"\ngpus = 1\nvcpus = 8\n\
+fn preemptible_machine_has_its_spot_price() {
+    let text = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"t4-16gb\"\ngpus = 1\nvcpus = 8\n\
                ram_gib = 64\non_demand_per_hour = 1.0\nspot_per_hour = 0.25\ncurrency = \"EUR\"\n\
                source = \"us\"\ndate = \"2026-11\"\n";
-    let machine = Catalogue::builtin().unwrap().with("own.toml", own).unwrap().find("lab").unwrap();
-    let (plan, profiles) = (plan(50, Format::F32, false), shipped::profiles().unwrap());
+    let machine = Catalogue::builtin().unwrap().with("own.toml", text).unwrap().find("lab").unwrap();
+    let (plan, profiles) = (plan(50, NumberFormat::F32, false), shipped::profiles().unwrap());
     let at = |preemptions: f64| {
-        let conditions = Conditions { preemptions, ..Conditions::default() };
-        let length =
-            Length { epochs: 5, images: Some(1000), validation_every: 4, conditions, ..Length::default() };
-        forecast(&machine, Format::F32, &plan, &length, &profiles).unwrap()
+        let conditions = RunConditions { preemptions_per_hour: preemptions, ..RunConditions::default() };
+        let length = TrainingLength {
+            epochs: 5,
+            images: Some(1000),
+            validation_every: 4,
+            conditions,
+            ..TrainingLength::default()
+        };
+        forecast(&machine, NumberFormat::F32, &plan, &length, &profiles).unwrap()
     };
     let price_of_an_hour = |row: &Forecast| row.price.unwrap() / (row.total_s.unwrap() / 3600.0);
     assert!((price_of_an_hour(&at(0.0)) - 1.0).abs() < 1e-12);
@@ -103,29 +111,33 @@ fn a_machine_that_is_taken_away_has_its_spot_price() {
     assert!(at(0.1).total_s > at(0.0).total_s);
     let never = at(1e6);
     assert_eq!((never.total_s, never.price, never.bill[6].hours), (None, None, None));
-    assert!(never.warnings.iter().any(|warning| warning.contains("never be done")), "{:?}", never.warnings);
+    assert!(
+        never.warnings.iter().any(|warning| warning.contains("may never finish")),
+        "{:?}",
+        never.warnings
+    );
 }
 
 #[test]
-fn what_is_too_large_does_not_fit() {
-    let small = on("quadro-p600", Format::F32, 8, &Length::default());
-    let large = on("quadro-p600", Format::F32, 256, &Length::default());
+fn batch_that_exceeds_memory_does_not_fit() {
+    let small = on("quadro-p600", NumberFormat::F32, 8, &TrainingLength::default());
+    let large = on("quadro-p600", NumberFormat::F32, 256, &TrainingLength::default());
     assert_eq!((small.fits, large.fits), (Some(true), Some(false)));
     assert!(small.spare_bytes > Some(0) && large.spare_bytes < Some(0));
     assert!(large.largest_batch < Some(256));
 }
 
 #[test]
-fn layers_add_up_to_the_step() {
+fn layers_sum_to_the_step() {
     let machine = Catalogue::builtin().unwrap().find("h100-80gb-sxm").unwrap();
-    let plan = plan(256, Format::Bf16, true);
+    let plan = plan(256, NumberFormat::Bf16, true);
     let profiles = shipped::profiles().unwrap();
-    let row = forecast(&machine, Format::Bf16, &plan, &Length::default(), &profiles).unwrap();
-    let layers = layers(&machine, Format::Bf16, (plan.framework, &plan.train), &profiles).unwrap();
+    let row = forecast(&machine, NumberFormat::Bf16, &plan, &TrainingLength::default(), &profiles).unwrap();
+    let layers = layers(&machine, NumberFormat::Bf16, (plan.framework, &plan.train), &profiles).unwrap();
     let seconds: f64 = layers.iter().map(|layer| layer.seconds).sum();
     assert!((seconds / row.step_s - 1.0).abs() < 0.05);
     let flops: f64 = layers.iter().map(|layer| layer.flops).sum();
-    // Forward 1.8 GFLOP times two an image (He et al., 2015), backward twice that but for the first layer.
+    // Forward 2 × 1.8 GFLOP per image (He et al., 2015), backward twice that except for the first layer.
     assert!((flops / 256.0 / (3.0 * 2.0 * 1.82e9) - 1.0).abs() < 0.05, "{flops}");
-    assert_eq!(Format::Bf16.precision(), Precision::Bf16);
+    assert_eq!(NumberFormat::Bf16.precision(), Precision::Bf16);
 }

@@ -1,4 +1,4 @@
-//! The crate by its public items.
+//! Tests of the public interface.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

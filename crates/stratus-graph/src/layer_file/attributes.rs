@@ -1,19 +1,19 @@
-//! Reading the attributes of one layer, of whatever type they were written.
+//! Reads and checks the attributes of one layer.
 
 use crate::Initialisation;
 use crate::ops::Conv2d;
 use toml::{Table, Value};
 
-/// The largest count or extent that a layer file may give.
-pub(crate) const LARGEST: usize = 1 << 20;
+/// The maximum count or extent in a layer file.
+pub(crate) const MAX_EXTENT: usize = 1 << 20;
 
-/// An attribute that is missing, or not what it should be.
+/// A missing or invalid attribute.
 #[derive(Debug)]
 pub(crate) enum AttributeError {
-    /// It has no default and is not there.
+    /// A missing attribute without default.
     Missing(&'static str),
-    /// It is something else than `need`.
-    Wrong { key: &'static str, need: String },
+    /// A value other than `need`.
+    Invalid { key: &'static str, need: String },
 }
 
 /// The keys and values of a layer.
@@ -34,31 +34,31 @@ impl<'a> Attributes<'a> {
         read: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, AttributeError> {
         let Some(value) = self.table.get(key) else { return Ok(None) };
-        read(value).map(Some).ok_or_else(|| AttributeError::Wrong { key, need: need.to_owned() })
+        read(value).map(Some).ok_or_else(|| AttributeError::Invalid { key, need: need.to_owned() })
     }
 
-    /// A whole number, at least 1.
+    /// An integer of at least 1.
     pub(crate) fn count(&self, key: &'static str) -> Result<Option<usize>, AttributeError> {
-        self.read(key, &format!("a whole number from 1 to {LARGEST}"), |value| whole(value, 1))
+        self.read(key, &format!("an integer from 1 to {MAX_EXTENT}"), |value| integer(value, 1))
     }
 
     /// A [`count`](Self::count) that may be zero.
     pub(crate) fn offset(&self, key: &'static str) -> Result<Option<usize>, AttributeError> {
-        self.read(key, &format!("a whole number from 0 to {LARGEST}"), |value| whole(value, 0))
+        self.read(key, &format!("an integer from 0 to {MAX_EXTENT}"), |value| integer(value, 0))
     }
 
     /// A [`count`](Self::count) without default.
-    pub(crate) fn needed_count(&self, key: &'static str) -> Result<usize, AttributeError> {
+    pub(crate) fn required_count(&self, key: &'static str) -> Result<usize, AttributeError> {
         self.count(key)?.ok_or(AttributeError::Missing(key))
     }
 
-    /// `[height, width]`, or one whole number for both, at least 1.
+    /// `[height, width]`, or one integer for both, each at least 1.
     pub(crate) fn pair(&self, key: &'static str) -> Result<Option<[usize; 2]>, AttributeError> {
         self.pair_from(key, 1)
     }
 
     /// A [`pair`](Self::pair) without default.
-    pub(crate) fn needed_pair(&self, key: &'static str) -> Result<[usize; 2], AttributeError> {
+    pub(crate) fn required_pair(&self, key: &'static str) -> Result<[usize; 2], AttributeError> {
         self.pair(key)?.ok_or(AttributeError::Missing(key))
     }
 
@@ -67,18 +67,19 @@ impl<'a> Attributes<'a> {
         self.pair_from(key, 0)
     }
 
-    fn pair_from(&self, key: &'static str, least: usize) -> Result<Option<[usize; 2]>, AttributeError> {
-        let need = format!("a whole number from {least} to {LARGEST}, or two of them, [height, width]");
+    fn pair_from(&self, key: &'static str, min: usize) -> Result<Option<[usize; 2]>, AttributeError> {
+        let need = format!("an integer from {min} to {MAX_EXTENT}, or [height, width]");
         self.read(key, &need, |value| match value {
-            Value::Array(_) => wholes(value, least)?.try_into().ok(),
-            _ => whole(value, least).map(|extent| [extent; 2]),
+            Value::Array(_) => integers(value, min)?.try_into().ok(),
+            _ => integer(value, min).map(|extent| [extent; 2]),
         })
     }
 
     /// `[channels, height, width]`.
-    pub(crate) fn needed_image(&self, key: &'static str) -> Result<[usize; 3], AttributeError> {
-        let need = format!("[channels, height, width], each a whole number from 1 to {LARGEST}");
-        self.read(key, &need, |value| wholes(value, 1)?.try_into().ok())?.ok_or(AttributeError::Missing(key))
+    pub(crate) fn required_image(&self, key: &'static str) -> Result<[usize; 3], AttributeError> {
+        let need = format!("[channels, height, width], each an integer from 1 to {MAX_EXTENT}");
+        self.read(key, &need, |value| integers(value, 1)?.try_into().ok())?
+            .ok_or(AttributeError::Missing(key))
     }
 
     /// A number.
@@ -86,13 +87,13 @@ impl<'a> Attributes<'a> {
         self.read(key, "a number", number)
     }
 
-    /// Factors `[vertical, horizontal]`, or one for both: finite numbers, more than 0.
+    /// Factors `[vertical, horizontal]`, or one for both: finite and > 0.
     pub(crate) fn factors(&self, key: &'static str) -> Result<Option<[f64; 2]>, AttributeError> {
         let factor = |value: &Value| {
             let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
             number.filter(|number| number.is_finite() && *number > 0.0)
         };
-        self.read(key, "a number, more than 0, or two of them, [vertical, horizontal]", |value| match value {
+        self.read(key, "a number > 0, or [vertical, horizontal]", |value| match value {
             Value::Array(values) => values.iter().map(factor).collect::<Option<Vec<_>>>()?.try_into().ok(),
             _ => factor(value).map(|factor| [factor; 2]),
         })
@@ -103,29 +104,29 @@ impl<'a> Attributes<'a> {
         self.read(key, "true or false", Value::as_bool)
     }
 
-    /// A text.
-    pub(crate) fn text(&self, key: &'static str) -> Result<Option<&'a str>, AttributeError> {
-        self.read(key, "a text", Value::as_str)
+    /// A string.
+    pub(crate) fn string(&self, key: &'static str) -> Result<Option<&'a str>, AttributeError> {
+        self.read(key, "a string", Value::as_str)
     }
 
     /// The name of the network or of a layer.
-    pub(crate) fn needed_name(&self, key: &'static str) -> Result<&'a str, AttributeError> {
-        let need = "a text of at most 128 letters, digits, `_`, `-` and `.`";
+    pub(crate) fn required_name(&self, key: &'static str) -> Result<&'a str, AttributeError> {
+        let need = "a string of at most 128 letters, digits, `_`, `-` and `.`";
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         let possible = |text: &&str| (1..=128).contains(&text.len()) && text.chars().all(allowed);
         self.read(key, need, |value| value.as_str().filter(possible))?.ok_or(AttributeError::Missing(key))
     }
 
-    /// A list of texts, or one.
-    pub(crate) fn texts(&self, key: &'static str) -> Result<Option<Vec<&'a str>>, AttributeError> {
-        self.read(key, "a list of names of layers", |value| match value {
+    /// A list of strings, or one string.
+    pub(crate) fn strings(&self, key: &'static str) -> Result<Option<Vec<&'a str>>, AttributeError> {
+        self.read(key, "a list of layer names", |value| match value {
             Value::String(text) => Some(vec![text.as_str()]),
             value => value.as_array()?.iter().map(Value::as_str).collect(),
         })
     }
 
-    /// How a parameter begins. `fan_out` is what `"kaiming_normal"` depends on; `dirac` and `whitening` are
-    /// of a convolution's weight.
+    /// The initialisation of a parameter. `fan_out` is used by `"kaiming_normal"`; `dirac` and `whitening`
+    /// are only for a convolution's weight.
     pub(crate) fn initialisation(
         &self,
         key: &'static str,
@@ -133,11 +134,11 @@ impl<'a> Attributes<'a> {
         convolution: Option<&Conv2d>,
     ) -> Result<Option<Initialisation>, AttributeError> {
         let mut need = "\"zeros\", \"ones\", \"kaiming_normal\", { constant = VALUE }, { normal = STD } or \
-                        { uniform = BOUND }, these two at \
+                        { uniform = BOUND }, with STD and BOUND at \
                         least 0"
             .to_owned();
         if convolution.is_some() {
-            need += "; of a convolution's weight also \"dirac\" or \"whitening\"";
+            need += "; for a convolution's weight also \"dirac\" or \"whitening\"";
         }
         let need = need.as_str();
         self.read(key, need, |value| match value {
@@ -165,13 +166,13 @@ impl<'a> Attributes<'a> {
     }
 }
 
-fn whole(value: &Value, least: usize) -> Option<usize> {
+fn integer(value: &Value, min: usize) -> Option<usize> {
     let number = usize::try_from(value.as_integer()?).ok()?;
-    (least..=LARGEST).contains(&number).then_some(number)
+    (min..=MAX_EXTENT).contains(&number).then_some(number)
 }
 
-fn wholes(value: &Value, least: usize) -> Option<Vec<usize>> {
-    value.as_array()?.iter().map(|value| whole(value, least)).collect()
+fn integers(value: &Value, min: usize) -> Option<Vec<usize>> {
+    value.as_array()?.iter().map(|value| integer(value, min)).collect()
 }
 
 fn number(value: &Value) -> Option<f32> {

@@ -1,7 +1,6 @@
-//! Networks of one's own: a TOML file that lists layers in order. `docs/layer-file.md` describes it.
+//! Custom networks: a TOML file that lists layers in order, described in `docs/layer-file.md`.
 //!
-//! A file may come from anywhere: whatever it says, the answer is a verified graph or an error that names
-//! the layer.
+//! Files are not trusted: parsing returns a verified graph or an error that names the layer.
 
 mod attributes;
 #[cfg(test)]
@@ -9,7 +8,7 @@ mod tests;
 mod write;
 
 pub(crate) use attributes::{AttributeError, Attributes};
-pub(crate) use write::Written;
+pub(crate) use write::AttributeWriter;
 pub use write::write;
 
 use crate::ops::DECLARATIONS;
@@ -19,36 +18,36 @@ use std::fmt;
 use stratus_base::{did_you_mean, nearest};
 use toml::{Table, Value};
 
-/// The longest text that is read, in bytes.
-pub const LONGEST: usize = 1 << 20;
-/// The most layers.
-const MOST_LAYERS: usize = 10_000;
-/// How `inputs` names the images.
+/// The maximum size of a file.
+pub const MAX_FILE_BYTES: usize = 1 << 20;
+/// The maximum number of layers.
+const MAX_LAYERS: usize = 10_000;
+/// The name of the images in `inputs`.
 const INPUT: &str = "input";
 /// The keys of the file.
 const KEYS: &[&str] = &["name", "input", "output", "layer"];
 /// The keys of every layer, whatever its operation.
 const LAYER_KEYS: &[&str] = &["name", "op", "inputs", "auxiliary", "weight_init", "bias_init"];
 
-/// What is wrong with a layer file, and where.
+/// An error of a layer file and its location.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LayerFileError {
-    /// It is not TOML.
-    #[error("it is not TOML: {0}")]
+    /// Invalid TOML.
+    #[error("invalid TOML: {0}")]
     Syntax(String),
-    /// It is longer than any network.
-    #[error("it has {size}, more than {most}")]
-    TooLong {
-        /// What there is too much of.
+    /// It is too large.
+    #[error("layer file too large: {size}, at most {max}")]
+    TooLarge {
+        /// The actual size, with its unit.
         size: String,
-        /// The most there may be.
-        most: usize,
+        /// The maximum.
+        max: usize,
     },
-    /// A key that nothing reads.
-    #[error("{place}: there is no key `{key}`{}; known are {known}", did_you_mean(suggestion.as_deref()))]
+    /// An unknown key.
+    #[error("{location}: unknown key `{key}`{}; available: {known}", did_you_mean(suggestion.as_deref()))]
     UnknownKey {
         /// The file or the layer.
-        place: Place,
+        location: Location,
         /// The key.
         key: String,
         /// The nearest known key.
@@ -56,14 +55,14 @@ pub enum LayerFileError {
         /// All known keys.
         known: String,
     },
-    /// An operation that does not exist.
+    /// An unknown operation.
     #[error(
-        "{place}: there is no operation `{op}`{}; known are {known}",
+        "{location}: unknown operation `{op}`{}; available: {known}",
         did_you_mean(suggestion.as_deref())
     )]
     UnknownOperation {
         /// The layer.
-        place: Place,
+        location: Location,
         /// The operation.
         op: String,
         /// The nearest known operation.
@@ -71,74 +70,74 @@ pub enum LayerFileError {
         /// All known operations.
         known: String,
     },
-    /// A key without default that is not there.
-    #[error("{place}: `{key}` is missing")]
+    /// A missing key without default.
+    #[error("{location}: `{key}` is missing")]
     Missing {
         /// The file or the layer.
-        place: Place,
+        location: Location,
         /// The key.
         key: &'static str,
     },
-    /// A value that is not what its key takes.
-    #[error("{place}: `{key}` is {need}")]
-    Wrong {
+    /// An invalid value.
+    #[error("{location}: `{key}` must be {need}")]
+    InvalidValue {
         /// The file or the layer.
-        place: Place,
+        location: Location,
         /// The key.
         key: &'static str,
-        /// What it should be.
+        /// The accepted values.
         need: String,
     },
-    /// A layer is read that is not there yet.
-    #[error("{place}: no layer before it is named `{input}`{}", did_you_mean(suggestion.as_deref()))]
+    /// An unknown or later layer in `inputs`.
+    #[error("{location}: no earlier layer is named `{input}`{}", did_you_mean(suggestion.as_deref()))]
     UnknownInput {
         /// The layer that reads, or the file.
-        place: Place,
-        /// What it reads.
+        location: Location,
+        /// The name in `inputs`.
         input: String,
         /// The nearest layer.
         suggestion: Option<String>,
     },
-    /// A network that no layer file describes, see [`write()`].
-    #[error("no layer file describes network `{network}`: {problem}")]
+    /// A network that a layer file cannot represent, see [`write()`].
+    #[error("network `{network}` cannot be written as a layer file: {problem}")]
     Unwritable {
         /// The network.
         network: String,
-        /// What would be another.
+        /// The part that is not representable.
         problem: String,
     },
-    /// The layers do not fit together.
+    /// The layers do not form a valid network.
     #[error(transparent)]
     Graph(#[from] GraphError),
 }
 
-/// Where in a layer file something is wrong.
+/// A location in a layer file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// Outside the layers.
     File,
-    /// A layer that has a name.
-    Layer(String),
-    /// A layer without a name that can be used: its position, from 1.
-    Position(usize),
+    /// A named layer.
+    Named(String),
+    /// A layer without a valid name: its position, from 1.
+    Unnamed(usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File => f.write_str("layer file"),
-            Self::Layer(name) => write!(f, "layer `{name}`"),
-            Self::Position(position) => write!(f, "layer {position}"),
+            Self::Named(name) => write!(f, "layer `{name}`"),
+            Self::Unnamed(position) => write!(f, "layer {position}"),
         }
     }
 }
 
-impl Place {
+impl Location {
     fn error(&self, error: AttributeError) -> LayerFileError {
-        let place = self.clone();
+        let location = self.clone();
         match error {
-            AttributeError::Missing(key) => LayerFileError::Missing { place, key },
-            AttributeError::Wrong { key, need } => LayerFileError::Wrong { place, key, need },
+            AttributeError::Missing(key) => LayerFileError::Missing { location, key },
+            AttributeError::Invalid { key, need } => LayerFileError::InvalidValue { location, key, need },
         }
     }
 
@@ -150,92 +149,96 @@ impl Place {
         match table.keys().find(|key| !known.clone().any(|known| known == *key)) {
             None => Ok(()),
             Some(key) => Err(LayerFileError::UnknownKey {
-                place: self.clone(),
-                key: shortened(key),
+                location: self.clone(),
+                key: truncated(key),
                 suggestion: nearest(key, known.clone()).map(str::to_owned),
                 known: known.collect::<Vec<_>>().join(", "),
             }),
         }
     }
 
-    fn unknown_input(&self, input: &str, made: &HashMap<&str, TensorId>) -> LayerFileError {
-        // Sorted, so that of equally near names it is always the same one.
-        let mut names: Vec<&str> = made.keys().copied().collect();
+    fn unknown_input(&self, input: &str, tensors: &HashMap<&str, TensorId>) -> LayerFileError {
+        // Sorted, so that the suggestion is deterministic among equally near names.
+        let mut names: Vec<&str> = tensors.keys().copied().collect();
         names.sort_unstable();
         LayerFileError::UnknownInput {
-            place: self.clone(),
-            input: shortened(input),
+            location: self.clone(),
+            input: truncated(input),
             suggestion: nearest(input, names).map(str::to_owned),
         }
     }
 }
 
-/// What was written, cut to what fits in a message.
-fn shortened(text: &str) -> String {
+/// The text, truncated for a message.
+fn truncated(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// The network that a layer file describes.
+/// Parses a layer file.
 ///
 /// # Errors
-/// What is wrong, and in which layer; unknown names are answered with the nearest known ones.
+/// The first error and its layer; for unknown names with the nearest known ones.
 pub fn parse(text: &str) -> Result<Graph, LayerFileError> {
-    parse_for(text, None)
+    parse_with_input(text, None)
 }
 
-/// The same for images of another shape, `[C, H, W]`, than the file's `input`.
+/// [`parse`] with images of another shape, `[C, H, W]`, than the file's `input`.
 ///
 /// # Errors
-/// As [`parse`]; also where a layer cannot take what comes of such images.
-pub fn parse_for(text: &str, images: Option<[usize; 3]>) -> Result<Graph, LayerFileError> {
-    if text.len() > LONGEST {
+/// See [`parse`]; also if a layer rejects the shapes for such images.
+pub fn parse_with_input(text: &str, images: Option<[usize; 3]>) -> Result<Graph, LayerFileError> {
+    if text.len() > MAX_FILE_BYTES {
         let size = format!("{} bytes", text.len());
-        return Err(LayerFileError::TooLong { size, most: LONGEST });
+        return Err(LayerFileError::TooLarge { size, max: MAX_FILE_BYTES });
     }
     let table: Table = text
         .parse()
         .map_err(|error: toml::de::Error| LayerFileError::Syntax(error.to_string().trim_end().to_owned()))?;
-    let file = Place::File;
+    let file = Location::File;
     file.known_keys(&table, KEYS.iter().copied())?;
     let attributes = Attributes::new(&table);
-    let name = attributes.needed_name("name").map_err(|error| file.error(error))?;
-    let own = attributes.needed_image("input").map_err(|error| file.error(error))?;
-    let [channels, height, width] = images.unwrap_or(own);
-    let output = attributes.text("output").map_err(|error| file.error(error))?;
+    let name = attributes.required_name("name").map_err(|error| file.error(error))?;
+    let file_input = attributes.required_image("input").map_err(|error| file.error(error))?;
+    let [channels, height, width] = images.unwrap_or(file_input);
+    let output = attributes.string("output").map_err(|error| file.error(error))?;
     let layers = layers(&table)?;
 
     let (mut graph, mut last) = GraphBuilder::new(name, Shape::image(channels, height, width));
-    let mut made = HashMap::from([(INPUT, last)]);
+    let mut tensors = HashMap::from([(INPUT, last)]);
     for (layer, position) in layers.into_iter().zip(1..) {
-        let (name, tensor) = add(&mut graph, layer, position, &made, last)?;
-        if made.insert(name, tensor).is_some() {
-            let need = format!("a name of its own; `{name}` is taken");
-            return Err(LayerFileError::Wrong { place: Place::Position(position), key: "name", need });
+        let (name, tensor) = add(&mut graph, layer, position, &tensors, last)?;
+        if tensors.insert(name, tensor).is_some() {
+            let need = format!("unique; `{name}` is already used");
+            return Err(LayerFileError::InvalidValue {
+                location: Location::Unnamed(position),
+                key: "name",
+                need,
+            });
         }
         last = tensor;
     }
     if let Some(output) = output {
-        last = *made.get(output).ok_or_else(|| file.unknown_input(output, &made))?;
+        last = *tensors.get(output).ok_or_else(|| file.unknown_input(output, &tensors))?;
     }
     Ok(graph.finish(last)?)
 }
 
 fn layers(table: &Table) -> Result<Vec<&Table>, LayerFileError> {
-    let file = Place::File;
+    let file = Location::File;
     let Some(layers) = table.get("layer") else {
-        return Err(LayerFileError::Missing { place: file, key: "layer" });
+        return Err(LayerFileError::Missing { location: file, key: "layer" });
     };
     let tables: Option<Vec<&Table>> =
         layers.as_array().and_then(|layers| layers.iter().map(Value::as_table).collect());
     match tables {
-        Some(tables) if tables.len() > MOST_LAYERS => {
-            Err(LayerFileError::TooLong { size: format!("{} layers", tables.len()), most: MOST_LAYERS })
+        Some(tables) if tables.len() > MAX_LAYERS => {
+            Err(LayerFileError::TooLarge { size: format!("{} layers", tables.len()), max: MAX_LAYERS })
         }
         Some(tables) if !tables.is_empty() => Ok(tables),
-        _ => Err(LayerFileError::Wrong {
-            place: file,
+        _ => Err(LayerFileError::InvalidValue {
+            location: file,
             key: "layer",
-            need: "written as [[layer]], once for each layer".to_owned(),
+            need: "an array of tables, one [[layer]] for each layer".to_owned(),
         }),
     }
 }
@@ -245,45 +248,45 @@ fn add<'a>(
     graph: &mut GraphBuilder,
     table: &'a Table,
     position: usize,
-    made: &HashMap<&str, TensorId>,
+    tensors: &HashMap<&str, TensorId>,
     before: TensorId,
 ) -> Result<(&'a str, TensorId), LayerFileError> {
     let attributes = Attributes::new(table);
-    let name = attributes.needed_name("name").map_err(|error| Place::Position(position).error(error))?;
-    let place = Place::Layer(name.to_owned());
-    let wrong = |error| place.error(error);
-    let op = attributes.text("op").map_err(wrong)?;
-    let op = op.ok_or(AttributeError::Missing("op")).map_err(wrong)?;
+    let name = attributes.required_name("name").map_err(|error| Location::Unnamed(position).error(error))?;
+    let location = Location::Named(name.to_owned());
+    let located = |error| location.error(error);
+    let op = attributes.string("op").map_err(located)?;
+    let op = op.ok_or(AttributeError::Missing("op")).map_err(located)?;
     let names = DECLARATIONS.iter().map(|declaration| declaration.name);
     let Some(declaration) = DECLARATIONS.iter().find(|declaration| declaration.name == op) else {
         return Err(LayerFileError::UnknownOperation {
-            place,
-            op: shortened(op),
+            location,
+            op: truncated(op),
             suggestion: nearest(op, names.clone()).map(str::to_owned),
             known: names.collect::<Vec<_>>().join(", "),
         });
     };
-    place.known_keys(table, LAYER_KEYS.iter().chain(declaration.keys).copied())?;
+    location.known_keys(table, LAYER_KEYS.iter().chain(declaration.keys).copied())?;
 
-    let inputs: Vec<TensorId> = match attributes.texts("inputs").map_err(wrong)? {
+    let inputs: Vec<TensorId> = match attributes.strings("inputs").map_err(located)? {
         None => vec![before],
         Some(inputs) => inputs
             .into_iter()
-            .map(|input| made.get(input).copied().ok_or_else(|| place.unknown_input(input, made)))
+            .map(|input| tensors.get(input).copied().ok_or_else(|| location.unknown_input(input, tensors)))
             .collect::<Result<_, _>>()?,
     };
     let shapes: Vec<&Shape> = inputs.iter().map(|&input| graph.shape(input)).collect();
-    let op = (declaration.build)(&attributes, &shapes).map_err(wrong)?;
-    let initial = initial(&attributes, &op).map_err(wrong)?;
-    let auxiliary = attributes.number("auxiliary").map_err(wrong)?;
-    let output = graph.add_with(name, op, &inputs, &initial)?;
+    let op = (declaration.build)(&attributes, &shapes).map_err(located)?;
+    let initial = initial(&attributes, &op).map_err(located)?;
+    let auxiliary = attributes.number("auxiliary").map_err(located)?;
+    let output = graph.add_with_init(name, op, &inputs, &initial)?;
     if let Some(weight) = auxiliary {
         graph.auxiliary(output, weight);
     }
     Ok((name, output))
 }
 
-/// How the parameters begin for which the file says it.
+/// The initialisations that the file sets.
 fn initial(
     attributes: &Attributes<'_>,
     op: &Op,

@@ -1,4 +1,4 @@
-//! Tests of layer files: the example of the documentation, what is inferred, what is refused.
+//! Tests of layer files: the example of the documentation, inferred sizes, invalid files.
 
 use super::*;
 use crate::ParameterKind;
@@ -19,7 +19,7 @@ fn message(text: &str) -> String {
 }
 
 #[test]
-fn the_example_of_the_documentation_is_a_network() {
+fn the_documented_example_is_a_network() {
     let graph = parse(EXAMPLE).unwrap();
     graph.verify().unwrap();
     assert_eq!(graph.name, "small");
@@ -38,7 +38,8 @@ fn resnet9_is_a_network() {
     let graph = parse(include_str!("../../../../docs/examples/resnet9.toml")).unwrap();
     graph.verify().unwrap();
     assert_eq!(graph.shape(graph.output), &Shape::vector(10));
-    // Of 3, 64, 128 twice, 128, 256, 512 twice and 512 channels; two numbers for each of theirs; ten classes.
+    // Inputs of 3, 64, 128 twice, 128, 256, 512 twice and 512 channels; two parameters per output channel;
+    // ten classes.
     let taps = 3 * 64 + 64 * 128 + 2 * 128 * 128 + 128 * 256 + 256 * 512 + 2 * 512 * 512;
     assert_eq!(graph.trained_parameters(), 9 * taps + 2 * (64 + 3 * 128 + 256 + 3 * 512) + 5120);
 }
@@ -81,7 +82,7 @@ fn extent(graph: &Graph, layer: &str) -> usize {
 }
 
 #[test]
-fn the_page_names_every_operation_and_attribute() {
+fn documentation_names_every_operation_and_attribute() {
     for declaration in DECLARATIONS {
         let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` |", declaration.name)));
         let row = row.unwrap_or_else(|| panic!("no row for {}", declaration.name));
@@ -92,11 +93,11 @@ fn the_page_names_every_operation_and_attribute() {
     for key in KEYS.iter().chain(LAYER_KEYS) {
         assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");
     }
-    assert!(PAGE.contains(&format!("{LONGEST} bytes")) && PAGE.contains("10,000 layers"));
+    assert!(PAGE.contains(&format!("{MAX_FILE_BYTES} bytes")) && PAGE.contains("10,000 layers"));
 }
 
 #[test]
-fn the_page_begins_with_a_network() {
+fn documentation_starts_with_a_network() {
     let (_, block) = PAGE.split_once("```toml\n").unwrap();
     let graph = parse(block.split_once("```").unwrap().0).unwrap();
     assert_eq!(graph.trained_parameters(), 80 + 8 * 26 * 26 * 10 + 10);
@@ -124,7 +125,7 @@ fn sizes_follow_from_the_input() {
 }
 
 #[test]
-fn a_transposed_convolution_has_the_weight_of_its_convolution() {
+fn transposed_convolution_has_the_weight_of_its_convolution() {
     let graph = layers(
         "|name = 't'; op = 'conv_transpose2d'; out_channels = 4; kernel = 3; stride = 2; padding = 1; \
          output_padding = [1, 0]; weight_init = 'kaiming_normal'\
@@ -140,7 +141,7 @@ fn a_transposed_convolution_has_the_weight_of_its_convolution() {
 }
 
 #[test]
-fn layers_read_any_layer_before_them() {
+fn layers_read_any_earlier_layer() {
     let graph = layers(
         "|name = 'a'; op = 'conv2d'; out_channels = 3; kernel = 1\
          |name = 'b'; op = 'relu'; inputs = 'input'\
@@ -158,7 +159,7 @@ fn layers_read_any_layer_before_them() {
 }
 
 #[test]
-fn maps_are_resized_to_a_size_by_a_scale_and_to_the_size_of_another() {
+fn resize_accepts_a_size_a_scale_or_another_map() {
     let graph = layers(
         "|name = 'a'; op = 'resize'; size = [5, 3]; align_corners = true\
          |name = 'b'; op = 'resize'; scale = [0.7, 2]\
@@ -174,20 +175,20 @@ fn maps_are_resized_to_a_size_by_a_scale_and_to_the_size_of_another() {
     assert_eq!(parse(&text).unwrap(), graph);
     assert_eq!(
         message("|name = 'a'; op = 'resize'; size = 3; scale = 2"),
-        "layer `a`: `scale` is left out where `size` is given"
+        "layer `a`: `scale` must be omitted when `size` is given"
     );
     assert_eq!(
         message("|name = 'a'; op = 'resize'; scale = [2, 0]"),
-        "layer `a`: `scale` is a number, more than 0, or two of them, [vertical, horizontal]"
+        "layer `a`: `scale` must be a number > 0, or [vertical, horizontal]"
     );
     assert!(message("|name = 'a'; op = 'resize'").contains("layer `a` (resize): resize without `size`"));
 }
 
 #[test]
-fn mistakes_are_answered_with_what_was_meant() {
+fn errors_suggest_the_nearest_name() {
     assert_eq!(
         message("|name = 'a'; op = 'conv2'"),
-        "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, \
+        "layer `a`: unknown operation `conv2`, did you mean `conv2d`?; available: adaptive_avg_pool2d, \
          add, avg_pool2d, \
          batch_norm2d, channel_scale, channel_shuffle, channel_slice, concat, conv2d, conv_transpose2d, \
          dropout, dropout2d, flatten, gelu, \
@@ -196,33 +197,32 @@ fn mistakes_are_answered_with_what_was_meant() {
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),
-        "layer `a`: there is no key `kernal`, did you mean `kernel`?; known are name, op, inputs, \
+        "layer `a`: unknown key `kernal`, did you mean `kernel`?; available: name, op, inputs, \
          auxiliary, weight_init, \
          bias_init, kernel, stride, padding, ceil_mode"
     );
     assert_eq!(
         message("|name = 'first'; op = 'relu'|name = 'b'; op = 'relu'; inputs = ['frist']"),
-        "layer `b`: no layer before it is named `frist`, did you mean `first`?"
+        "layer `b`: no earlier layer is named `frist`, did you mean `first`?"
     );
     assert_eq!(
         parse("nam = 'a'").unwrap_err().to_string(),
-        "layer file: there is no key `nam`, did you mean `name`?; known are name, input, output, layer"
+        "layer file: unknown key `nam`, did you mean `name`?; available: name, input, output, layer"
     );
     assert_eq!(message("|op = 'relu'"), "layer 1: `name` is missing");
     assert_eq!(message("|name = 'a'"), "layer `a`: `op` is missing");
     assert_eq!(message("|name = 'a'; op = 'linear'"), "layer `a`: `out_features` is missing");
     assert_eq!(
         message("|name = 'a'; op = 'linear'; out_features = 3"),
-        "layer `a` (linear): it needs a vector, its input is 3x8x8; a layer of operation flatten makes one \
-         of it"
+        "layer `a` (linear): expected a vector, got 3x8x8; hint: add a flatten layer before it"
     );
     assert_eq!(
         message("|name = 'a'; op = 'relu'|name = 'a'; op = 'relu'"),
-        "layer 2: `name` is a name of its own; `a` is taken"
+        "layer 2: `name` must be unique; `a` is already used"
     );
     assert_eq!(
         message("|name = 'input'; op = 'relu'"),
-        "layer 1: `name` is a name of its own; `input` is taken"
+        "layer 1: `name` must be unique; `input` is already used"
     );
     assert_eq!(
         message("|name = 'a'; op = 'relu'; weight_init = 'zeros'"),
@@ -230,9 +230,9 @@ fn mistakes_are_answered_with_what_was_meant() {
     );
 }
 
-/// Ways for a convolution's weight to begin that depend on its shape and its place.
+/// Initialisations of a convolution's weight that depend on its shape and position.
 #[test]
-fn first_weights_of_convolutions_need_what_they_are_made_of() {
+fn rejects_initialisations_that_do_not_suit_the_convolution() {
     let graph = layers(
         "|name = 'a'; op = 'conv2d'; out_channels = 24; kernel = 2; bias = false; weight_init = 'whitening'\
          |name = 'b'; op = 'conv2d'; out_channels = 32; kernel = 3; weight_init = 'dirac'; bias_init = \
@@ -252,25 +252,24 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
     let whitening = |before: &str, rest: &str| {
         message(&format!("{before}|name = 'c'; op = 'conv2d'; weight_init = 'whitening'; {rest}"))
     };
-    let needs = "network `test`: layer `c`: first weights \"whitening\" are of a dense convolution that \
-                 reads the images, has at most \
-                 512 inputs to an output, here";
+    let needs = "network `test`: layer `c`: \"whitening\" needs the first, dense convolution with at most \
+                 512 inputs per output";
     let right = "kernel = 2; out_channels = 24";
     assert_eq!(
         whitening("", "kernel = 2; out_channels = 12"),
-        format!("{needs} 12, and twice as many output channels, 24")
+        format!("{needs} (here 12) and 24 output channels")
     );
     assert_eq!(
         whitening("|name = 'r'; op = 'relu'", right),
-        format!("{needs} 12, and twice as many output channels, 24")
+        format!("{needs} (here 12) and 24 output channels")
     );
     assert_eq!(
         whitening("", "kernel = 2; out_channels = 24; groups = 3"),
-        format!("{needs} 4, and twice as many output channels, 8")
+        format!("{needs} (here 4) and 8 output channels")
     );
     assert_eq!(
         whitening("", &format!("{right}; dilation = 2")),
-        format!("{needs} 12, and twice as many output channels, 24")
+        format!("{needs} (here 12) and 24 output channels")
     );
     let wide = "name = 'c'; op = 'conv2d'; weight_init = 'whitening'; kernel = [1, 8]; padding = [0, 90]; \
                 out_channels = 48";
@@ -279,9 +278,9 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
         message(
             "|name = 'a'; op = 'conv2d'; out_channels = 6; kernel = 3; groups = 3; weight_init = 'dirac'"
         ),
-        "network `test`: layer `a`: first weights \"dirac\" need one group, it has 3"
+        "network `test`: layer `a`: \"dirac\" needs one group, got 3"
     );
-    // What no layer file can ask for, a builder can.
+    // A builder accepts combinations that a layer file cannot express.
     let conv = Conv2d { bias: true, ..Conv2d::new(3, 24, 2, 1, 0) };
     let linear = Linear { in_features: 3, out_features: 3, bias: true };
     for (op, input, parameter) in
@@ -289,10 +288,10 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
     {
         let (mut builder, input) = GraphBuilder::new("test", input);
         let error =
-            builder.add_with("a", op, &[input], &[(parameter, Initialisation::Whitening)]).unwrap_err();
+            builder.add_with_init("a", op, &[input], &[(parameter, Initialisation::Whitening)]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "network `test`: layer `a`: only the weight of a convolution begins as \"dirac\" or \"whitening\""
+            "network `test`: layer `a`: \"dirac\" and \"whitening\" are only for the weight of a convolution"
         );
     }
     for (layer, init) in [
@@ -300,59 +299,62 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
         ("op = 'conv2d'; kernel = 1; out_channels = 3; inputs = 'input'; bias_init", "dirac"),
     ] {
         let text = message(&format!("|name = 'f'; op = 'flatten'|name = 'a'; {layer} = '{init}'"));
-        assert!(text.starts_with("layer `a`: `") && text.contains("is \"zeros\", \"ones\""), "{text}");
+        assert!(text.starts_with("layer `a`: `") && text.contains("must be \"zeros\", \"ones\""), "{text}");
     }
 }
 
 #[test]
-fn values_of_the_wrong_kind_are_refused() {
+fn rejects_values_of_the_wrong_kind() {
     let conv = "|name = 'a'; op = 'conv2d'; out_channels = 4; kernel = ";
     for kernel in ["0", "-1", "1048577", "'3'", "[3]", "[3, 3, 3]", "[3, 0]", "3.0", "9223372036854775807"] {
         assert_eq!(
             message(&format!("{conv}{kernel}")),
-            "layer `a`: `kernel` is a whole number from 1 to 1048576, or two of them, [height, width]",
+            "layer `a`: `kernel` must be an integer from 1 to 1048576, or [height, width]",
             "{kernel}"
         );
     }
-    assert_eq!(message(&format!("{conv}3; bias = 1")), "layer `a`: `bias` is true or false");
+    assert_eq!(message(&format!("{conv}3; bias = 1")), "layer `a`: `bias` must be true or false");
     assert!(
         message(&format!("{conv}3; weight_init = 'xavier'"))
-            .starts_with("layer `a`: `weight_init` is \"zeros\"")
+            .starts_with("layer `a`: `weight_init` must be \"zeros\"")
     );
     assert!(
         message(&format!("{conv}3; weight_init = {{ normal = -1 }}")).starts_with("layer `a`: `weight_init`")
     );
     assert_eq!(
         message("|name = 'a b'; op = 'relu'"),
-        "layer 1: `name` is a text of at most 128 letters, digits, `_`, `-` and `.`"
+        "layer 1: `name` must be a string of at most 128 letters, digits, `_`, `-` and `.`"
     );
-    assert!(message("|name = 'd'; op = 'dropout'; p = 1.0").contains("its probability p is 1;"));
-    assert!(message("|name = 'd'; op = 'dropout'; p = nan").contains("its probability p is NaN;"));
-    assert!(message("|name = 'd'; op = 'dropout2d'; p = 1").contains("its probability p is 1;"));
+    assert!(message("|name = 'd'; op = 'dropout'; p = 1.0").ends_with("`p` must be in [0, 1), got 1"));
+    assert!(message("|name = 'd'; op = 'dropout'; p = nan").ends_with("`p` must be in [0, 1), got NaN"));
+    assert!(message("|name = 'd'; op = 'dropout2d'; p = 1").ends_with("`p` must be in [0, 1), got 1"));
     assert_eq!(
         message("|name = 'a'; op = 'relu'; inputs = [1]"),
-        "layer `a`: `inputs` is a list of names of layers"
+        "layer `a`: `inputs` must be a list of layer names"
     );
-    assert!(message("|name = 'a'; op = 'add'; inputs = []").contains("add takes two inputs, it was given 0"));
-    assert_eq!(message("layer = 3"), "layer file: `layer` is written as [[layer]], once for each layer");
+    assert!(message("|name = 'a'; op = 'add'; inputs = []").contains("add: expected 2 inputs, got 0"));
+    assert_eq!(
+        message("layer = 3"),
+        "layer file: `layer` must be an array of tables, one [[layer]] for each layer"
+    );
     assert_eq!(message(""), "layer file: `layer` is missing");
     assert!(
-        parse("name = ").unwrap_err().to_string().starts_with("it is not TOML: TOML parse error at line 1")
+        parse("name = ").unwrap_err().to_string().starts_with("invalid TOML: TOML parse error at line 1")
     );
     assert!(message("|name = 'a'; op = 'relu'; auxiliary = 0.5").contains("layer `a` is an output twice"));
 }
 
 #[test]
-fn no_file_is_too_large_to_be_answered() {
+fn rejects_files_that_are_too_large() {
     assert_eq!(
-        parse(&" ".repeat(LONGEST + 1)).unwrap_err().to_string(),
-        "it has 1048577 bytes, more than 1048576"
+        parse(&" ".repeat(MAX_FILE_BYTES + 1)).unwrap_err().to_string(),
+        "layer file too large: 1048577 bytes, at most 1048576"
     );
-    let many: String = (0..=MOST_LAYERS).map(|i| format!("|name = 'l{i}'; op = 'relu'")).collect();
-    assert_eq!(message(&many), "it has 10001 layers, more than 10000");
+    let many: String = (0..=MAX_LAYERS).map(|i| format!("|name = 'l{i}'; op = 'relu'")).collect();
+    assert_eq!(message(&many), "layer file too large: 10001 layers, at most 10000");
     assert!(
         message("|name = 'a'; op = 'adaptive_avg_pool2d'; output = 1048576")
-            .ends_with("its output 3x1048576x1048576 has more than 68719476736 elements")
+            .ends_with("the output 3x1048576x1048576 has more than 68719476736 elements")
     );
     assert!(
         message("|name = 'a'; op = 'conv2d'; out_channels = 1048576; kernel = 1048576; padding = 1048576")
@@ -377,7 +379,7 @@ prop_compose! {
         let mut text = format!("op = '{}'\n", declaration.name);
         for (key, number) in declaration.keys.iter().zip(numbers) {
             let value = match *key {
-                // At most one of them, and none where there are two inputs.
+                // At most one of the two, and none with two inputs.
                 "size" | "scale"
                     if declaration.name == "resize" && (two || (number > 5) == (*key == "size")) =>
                 {
@@ -402,7 +404,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn no_file_makes_it_panic(
+    fn parse_never_panics_on_layers(
         layers in prop::collection::vec(layer(), 1..8),
         image in [1usize..9, 1usize..40, 1usize..40],
     ) {
@@ -419,7 +421,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in "(name|input|layer|op|[\\[\\]={}'\",\n 0-9a-z.-]){0,80}") {
+    fn parse_never_panics_on_text(text in "(name|input|layer|op|[\\[\\]={}'\",\n 0-9a-z.-]){0,80}") {
         let _ = parse(&text);
     }
 }

@@ -1,27 +1,27 @@
-//! Networks to layer files.
+//! Writes networks as layer files.
 
-use super::{INPUT, LONGEST, LayerFileError, MOST_LAYERS, parse};
+use super::{INPUT, LayerFileError, MAX_FILE_BYTES, MAX_LAYERS, parse};
 use crate::{Graph, Initialisation, Node, Op, Operation};
 use std::fmt::Write;
 
-/// The attributes of a layer as lines of its file.
+/// Writes the attributes of a layer as lines of its file.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct AttributeWriter {
     text: String,
 }
 
-impl Written {
+impl AttributeWriter {
     fn line(&mut self, key: &str, value: impl std::fmt::Display) {
         // Writing into a String cannot fail.
         let _ = writeln!(self.text, "{key} = {value}");
     }
 
-    /// A whole number.
+    /// An integer.
     pub(crate) fn count(&mut self, key: &str, value: usize) {
         self.line(key, value);
     }
 
-    /// `[height, width]`, as one number where they are equal.
+    /// `[height, width]`, as one number if they are equal.
     pub(crate) fn pair(&mut self, key: &str, [height, width]: [usize; 2]) {
         if height == width {
             self.line(key, height);
@@ -30,8 +30,8 @@ impl Written {
         }
     }
 
-    /// A [`pair`](Self::pair), where it is not the default.
-    pub(crate) fn pair_unless(&mut self, key: &str, value: [usize; 2], default: [usize; 2]) {
+    /// A [`pair`](Self::pair), unless it is the default.
+    pub(crate) fn pair_if_not(&mut self, key: &str, value: [usize; 2], default: [usize; 2]) {
         if value != default {
             self.pair(key, value);
         }
@@ -42,14 +42,14 @@ impl Written {
         self.line(key, number(value));
     }
 
-    /// A [`number`](Self::number), where it is not the default.
-    pub(crate) fn number_unless(&mut self, key: &str, value: f32, default: f32) {
+    /// A [`number`](Self::number), unless it is the default.
+    pub(crate) fn number_if_not(&mut self, key: &str, value: f32, default: f32) {
         if value != default {
             self.number(key, value);
         }
     }
 
-    /// `[vertical, horizontal]`, as one number where they are equal.
+    /// `[vertical, horizontal]`, as one number if they are equal.
     pub(crate) fn factors(&mut self, key: &str, [vertical, horizontal]: [f64; 2]) {
         if vertical.to_bits() == horizontal.to_bits() {
             self.line(key, format!("{vertical:?}"));
@@ -58,31 +58,30 @@ impl Written {
         }
     }
 
-    /// True or false, where it is not the default.
-    pub(crate) fn flag_unless(&mut self, key: &str, value: bool, default: bool) {
+    /// True or false, unless it is the default.
+    pub(crate) fn flag_if_not(&mut self, key: &str, value: bool, default: bool) {
         if value != default {
             self.line(key, value);
         }
     }
 }
 
-/// The shortest decimal that is read as this number, with a point or an exponent.
+/// The shortest decimal that parses to this number, with a point or an exponent.
 fn number(value: f32) -> String {
     format!("{value:?}")
 }
 
-/// The layer file of a network: [`parse`] gives the same network again, auxiliary outputs and first values
-/// included.
+/// Writes a network as a layer file: [`parse`] returns the same network, auxiliary outputs and
+/// initialisations included.
 ///
 /// # Errors
-/// Where no layer file describes it: a name or a size that none may have, or a tensor that the file could
-/// not name.
+/// If a layer file cannot represent it: an invalid name or size, or an unnamed tensor.
 pub fn write(graph: &Graph) -> Result<String, LayerFileError> {
-    if graph.nodes.len() > MOST_LAYERS {
+    if graph.nodes.len() > MAX_LAYERS {
         let size = format!("{} layers", graph.nodes.len());
-        return Err(LayerFileError::TooLong { size, most: MOST_LAYERS });
+        return Err(LayerFileError::TooLarge { size, max: MAX_LAYERS });
     }
-    let mut to = Written::default();
+    let mut to = AttributeWriter::default();
     to.line("name", quoted(&graph.name));
     to.line("input", format!("{:?}", graph.input_shape().0));
     let names: Vec<(crate::TensorId, &str)> = std::iter::once((graph.input, INPUT))
@@ -106,22 +105,22 @@ pub fn write(graph: &Graph) -> Result<String, LayerFileError> {
                 to.line("inputs", format!("[{}]", inputs.join(", ")));
             }
         }
-        node.op.written(&mut to);
+        node.op.write_attributes(&mut to);
         initial(graph, node, &mut to);
         if let Some(auxiliary) = graph.auxiliary.iter().find(|auxiliary| auxiliary.output == node.output) {
             to.line("auxiliary", number(auxiliary.weight));
         }
         before = node.output;
-        if to.text.len() > LONGEST {
-            return Err(LayerFileError::TooLong { size: "more bytes".to_owned(), most: LONGEST });
+        if to.text.len() > MAX_FILE_BYTES {
+            return Err(LayerFileError::TooLarge { size: "more bytes".to_owned(), max: MAX_FILE_BYTES });
         }
     }
     verify(graph, &parse(&to.text)?)?;
     Ok(to.text)
 }
 
-/// How parameters begin that begin otherwise than their operation has it.
-fn initial(graph: &Graph, node: &Node, to: &mut Written) {
+/// The initialisations that differ from the operation's defaults.
+fn initial(graph: &Graph, node: &Node, to: &mut AttributeWriter) {
     let kaiming = match &node.op {
         Op::Conv2d(conv) => Some(Initialisation::kaiming_normal(conv.fan_out())),
         Op::ConvTranspose2d(conv) => Some(Initialisation::kaiming_normal(conv.transposed().fan_out())),
@@ -149,12 +148,11 @@ fn initial(graph: &Graph, node: &Node, to: &mut Written) {
 }
 
 fn quoted(text: &str) -> String {
-    // Of the names that layer files take, none needs escaping; of others the text is no matter, for they
-    // are refused.
+    // Valid names need no escaping; others are rejected when the text is parsed.
     format!("{text:?}")
 }
 
-/// What was written must be read as what it was written from.
+/// Checks that parsing the text gives the same graph.
 fn verify(graph: &Graph, read: &Graph) -> Result<(), LayerFileError> {
     if graph == read {
         return Ok(());
@@ -162,9 +160,11 @@ fn verify(graph: &Graph, read: &Graph) -> Result<(), LayerFileError> {
     let layer = graph.nodes.iter().zip(&read.nodes).find(|(ours, read)| ours != read);
     let parameter = graph.parameters.iter().zip(&read.parameters).find(|(ours, read)| ours != read);
     let problem = match (layer, parameter) {
-        (Some((node, _)), _) => format!("layer `{}` would be another", node.name),
-        (_, Some((parameter, _))) => format!("parameter `{}` would begin otherwise", parameter.name),
-        _ => "its tensors would be numbered otherwise".to_owned(),
+        (Some((node, _)), _) => format!("layer `{}` is not representable", node.name),
+        (_, Some((parameter, _))) => {
+            format!("the initialisation of `{}` is not representable", parameter.name)
+        }
+        _ => "its tensor numbering is not representable".to_owned(),
     };
     Err(LayerFileError::Unwritable { network: graph.name.clone(), problem })
 }
@@ -178,7 +178,7 @@ mod tests {
     use crate::{GraphBuilder, Shape};
 
     #[test]
-    fn every_network_of_the_zoo_is_written_and_read() {
+    fn write_and_parse_preserve_every_network_of_the_zoo() {
         for network in NETWORKS {
             let graph = (network.build)(&(network.defaults)()).unwrap();
             for graph in [graph.for_inference(), graph] {
@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_written_as_it_was_read() {
+    fn write_and_parse_preserve_the_example() {
         let graph = parse(include_str!("../../../../docs/examples/small.toml")).unwrap();
         assert_eq!(parse(&write(&graph).unwrap()).unwrap(), graph);
     }
 
     #[test]
-    fn only_what_is_not_the_default_is_written() {
+    fn write_omits_defaults() {
         let (mut builder, input) = GraphBuilder::new("small", Shape::image(2, 9, 9));
         let conv = Conv2d { padding_after: [0, 1], bias: true, ..Conv2d::new(2, 4, 3, 2, 0) };
         let x = builder.add("conv", conv, &[input]).unwrap();
@@ -214,17 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn what_no_file_can_say_is_an_error() {
+    fn write_rejects_graphs_that_a_layer_file_cannot_represent() {
         let refused = |name: &str, conv: Conv2d| {
             let (mut builder, input) = GraphBuilder::new("net", Shape::image(1, 8, 8));
             let x = builder.add(name, conv, &[input]).unwrap();
             write(&builder.finish(x).unwrap()).unwrap_err()
         };
         let conv = Conv2d::new(1, 1, 3, 1, 1);
-        assert!(matches!(refused("a b", conv), LayerFileError::Wrong { key: "name", .. }));
-        assert!(matches!(refused("\"\nop = 'add'", conv), LayerFileError::Wrong { key: "name", .. }));
+        assert!(matches!(refused("a b", conv), LayerFileError::InvalidValue { key: "name", .. }));
+        assert!(matches!(refused("\"\nop = 'add'", conv), LayerFileError::InvalidValue { key: "name", .. }));
         let long = Conv2d { stride: [1 << 21; 2], ..conv };
-        assert!(matches!(refused("a", long), LayerFileError::Wrong { key: "stride", .. }));
+        assert!(matches!(refused("a", long), LayerFileError::InvalidValue { key: "stride", .. }));
         let mut graph =
             parse("name = 'a'\ninput = [1, 4, 4]\n[[layer]]\nname = 'c'\nop = 'batch_norm2d'\n").unwrap();
         graph.parameters[2].initialisation = Initialisation::Ones;

@@ -1,10 +1,10 @@
-//! What activations share: one input, whose shape they keep, and neither attributes nor parameters.
+//! The common definition of activations: one input, whose shape they keep, no attributes and no parameters.
 
-/// An activation: its documentation, its type, its name, and how many operations of an element count. How
-/// functions such as the exponential are computed is the kernel's affair: they count as one.
+/// Defines an activation by its documentation, type, name and operations per element. Functions such as the
+/// exponential count as one operation.
 macro_rules! activation {
-    ($(#[$about:meta])* $activation:ident, $name:literal, $flops:literal) => {
-        $(#[$about])*
+    ($(#[$doc:meta])* $activation:ident, $name:literal, $flops:literal) => {
+        $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub struct $activation;
 
@@ -14,7 +14,7 @@ macro_rules! activation {
             }
 
             fn output_shape(&self, inputs: &[&crate::Shape]) -> Result<crate::Shape, crate::ShapeError> {
-                super::only($name, inputs).cloned()
+                super::single_input($name, inputs).cloned()
             }
 
             fn forward_flops(&self, _inputs: &[&crate::Shape], output: &crate::Shape) -> u64 {
@@ -22,10 +22,10 @@ macro_rules! activation {
             }
         }
 
-        impl super::Declared for $activation {
+        impl super::LayerFileOp for $activation {
             const NAME: &'static str = $name;
 
-            fn declared(
+            fn from_attributes(
                 _attributes: &crate::layer_file::Attributes<'_>,
                 _inputs: &[&crate::Shape],
             ) -> Result<Self, crate::layer_file::AttributeError> {
@@ -39,13 +39,13 @@ macro_rules! activation {
             use crate::{Operation, Shape};
 
             #[test]
-            fn keeps_its_shape() {
+            fn keeps_the_shape() {
                 let input = Shape::image(3, 4, 5);
                 assert_eq!($activation.output_shape(&[&input]).unwrap(), input);
                 assert_eq!($activation.forward_flops(&[&input], &input), 60 * $flops);
                 for inputs in [&[][..], &[&input, &input]] {
                     let message = $activation.output_shape(inputs).unwrap_err().to_string();
-                    let expected = format!("{} takes one input, it was given {}", $name, inputs.len());
+                    let expected = format!("{}: expected 1 input, got {}", $name, inputs.len());
                     assert_eq!(message, expected);
                 }
             }

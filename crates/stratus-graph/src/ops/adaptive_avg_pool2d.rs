@@ -1,14 +1,13 @@
-//! Average-pooling to a given size; to 1x1 it is global average-pooling (Lin, Chen, Yan: "Network in
+//! Average pooling to a fixed output size; with 1x1 it is global average pooling (Lin, Chen, Yan: "Network in
 //! network", 2013).
 
-use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, single_input};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The mean of each bin of an image that is cut into `output` bins, whatever its size; see
-/// [`AdaptiveAvgPool2d::bin`].
+/// The mean of each of the `output` bins of an image of any size; see [`AdaptiveAvgPool2d::bin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AdaptiveAvgPool2d {
     /// Bins `[vertical, horizontal]`, which are height and width of the output.
@@ -16,16 +15,16 @@ pub struct AdaptiveAvgPool2d {
 }
 
 impl AdaptiveAvgPool2d {
-    /// One bin: the mean of each channel.
+    /// Global average pooling: one bin.
     pub const GLOBAL: Self = Self { output: [1, 1] };
 
-    /// The pixels of bin `index` of `bins` along an axis of `size`: from `floor(index * size / bins)` up
-    /// to, not including, `ceil((index + 1) * size / bins)`. Neighbouring bins share pixels where `bins`
-    /// does not divide `size`; where there are more bins than pixels, several bins hold the same one.
-    /// `bins` is at least 1.
+    /// The pixels of bin `index` of `bins` along an axis of `size`: from `floor(index * size / bins)` up to,
+    /// not including, `ceil((index + 1) * size / bins)`. Neighbouring bins share pixels if `bins` does not
+    /// divide `size`; if there are more bins than pixels, several bins contain the same pixel. `bins` is at
+    /// least 1.
     #[must_use]
     pub fn bin(index: usize, bins: usize, size: usize) -> Range<usize> {
-        // Of extents up to usize::MAX neither product overflows.
+        // In u128 the products cannot overflow.
         let (index, bins, size) = (index as u128, bins.max(1) as u128, size as u128);
         let (start, end) = (index * size / bins, ((index + 1) * size).div_ceil(bins));
         start as usize..end as usize
@@ -38,16 +37,16 @@ impl Operation for AdaptiveAvgPool2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("adaptive_avg_pool2d", inputs)?;
+        let input = single_input("adaptive_avg_pool2d", inputs)?;
         let [channels, height, width] = input.as_image()?;
         let [bins_down, bins_across] = self.output;
         if bins_down == 0 || bins_across == 0 {
             return Err(ShapeError::new(format!(
-                "its output {bins_down}x{bins_across} is empty; both are at least 1"
+                "the output {bins_down}x{bins_across} is empty; both extents must be at least 1"
             )));
         }
         if height == 0 || width == 0 {
-            return Err(ShapeError::new(format!("its input {input} is empty")));
+            return Err(ShapeError::new(format!("the input {input} is empty")));
         }
         Ok(Shape::image(channels, bins_down, bins_across))
     }
@@ -55,7 +54,7 @@ impl Operation for AdaptiveAvgPool2d {
     /// An addition for every pixel of every bin, and a division for every bin.
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
         let Some(Ok([_, height, width])) = inputs.first().map(|input| input.as_image()) else { return 0 };
-        // Bins overlap by less than a pixel at each end: their average extent is the axis' size over the
+        // Bins overlap by less than a pixel at each end, so their average extent is the size divided by the
         // bins, rounded up.
         let pixels = |axis: usize, size: usize| size.div_ceil(self.output[axis].max(1)) as u64;
         let bin = pixels(0, height).saturating_mul(pixels(1, width));
@@ -67,15 +66,15 @@ impl Operation for AdaptiveAvgPool2d {
     }
 }
 
-impl Declared for AdaptiveAvgPool2d {
+impl LayerFileOp for AdaptiveAvgPool2d {
     const NAME: &'static str = "adaptive_avg_pool2d";
     const KEYS: &'static [&'static str] = &["output"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
-        Ok(Self { output: attributes.needed_pair("output")? })
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self { output: attributes.required_pair("output")? })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.pair("output", self.output);
     }
 }
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_has_the_size_asked_for() {
+    fn output_has_the_requested_size() {
         let pool = AdaptiveAvgPool2d { output: [6, 7] };
         let input = Shape::image(256, 13, 13);
         let output = pool.output_shape(&[&input]).unwrap();
@@ -108,8 +107,8 @@ mod tests {
         let message = |pool: AdaptiveAvgPool2d, input| pool.output_shape(&[&input]).unwrap_err().to_string();
         assert_eq!(
             message(AdaptiveAvgPool2d { output: [0, 1] }, input),
-            "its output 0x1 is empty; both are at least 1"
+            "the output 0x1 is empty; both extents must be at least 1"
         );
-        assert_eq!(message(pool, Shape::image(8, 0, 3)), "its input 8x0x3 is empty");
+        assert_eq!(message(pool, Shape::image(8, 0, 3)), "the input 8x0x3 is empty");
     }
 }

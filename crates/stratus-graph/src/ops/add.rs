@@ -1,7 +1,7 @@
 //! The sum of two feature maps: the shortcut of a residual block (He et al.: "Deep residual learning for
 //! image recognition", 2015).
 
-use super::{Declared, Operation};
+use super::{LayerFileOp, Operation};
 use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ impl Operation for Add {
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         match inputs {
             [a, b] if a == b => Ok((*a).clone()),
-            [a, b] => Err(ShapeError::new(format!("its inputs {a} and {b} differ in shape"))),
-            _ => Err(ShapeError::new(format!("add takes two inputs, it was given {}", inputs.len()))),
+            [a, b] => Err(ShapeError::new(format!("inputs {a} and {b} differ in shape"))),
+            _ => Err(ShapeError::new(format!("add: expected 2 inputs, got {}", inputs.len()))),
         }
     }
 
@@ -28,10 +28,10 @@ impl Operation for Add {
     }
 }
 
-impl Declared for Add {
+impl LayerFileOp for Add {
     const NAME: &'static str = "add";
 
-    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)
     }
 }
@@ -41,12 +41,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_two_equal_shapes() {
+    fn accepts_only_two_equal_shapes() {
         let (a, b) = (Shape::image(4, 3, 5), Shape::image(4, 5, 3));
         assert_eq!(Add.output_shape(&[&a, &a]).unwrap(), a);
         assert_eq!(Add.forward_flops(&[&a, &a], &a), 60);
         let message = |inputs: &[&Shape]| Add.output_shape(inputs).unwrap_err().to_string();
-        assert_eq!(message(&[&a, &b]), "its inputs 4x3x5 and 4x5x3 differ in shape");
-        assert_eq!(message(&[&a]), "add takes two inputs, it was given 1");
+        assert_eq!(message(&[&a, &b]), "inputs 4x3x5 and 4x5x3 differ in shape");
+        assert_eq!(message(&[&a]), "add: expected 2 inputs, got 1");
     }
 }

@@ -1,7 +1,7 @@
-//! Average-pooling.
+//! Average pooling.
 
-use super::{Declared, Operation, pooling_flops, resized};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, map_spatial, pooling_flops};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -15,13 +15,13 @@ pub struct AvgPool2d {
     pub stride: [usize; 2],
     /// Zeros on each side `[vertical, horizontal]`, at most half the window.
     pub padding: [usize; 2],
-    /// Whether the zeros count: the sum is divided by the window's pixels, or by those of them that lie in
-    /// the image.
+    /// True if the divisor is the window's size, including the padding; otherwise it is the number of the
+    /// window's pixels within the image.
     pub count_include_pad: bool,
 }
 
 impl AvgPool2d {
-    /// A square window; zeros count, as PyTorch's default has it.
+    /// A square window whose padding counts, as by default in PyTorch.
     #[must_use]
     pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
         Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], count_include_pad: true }
@@ -30,10 +30,17 @@ impl AvgPool2d {
     /// Height and width of the output for an input of `size`.
     ///
     /// # Errors
-    /// Where the window does not fit, or could lie in the padding alone.
+    /// If the window does not fit or could be entirely padding.
     pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
-        let extent = |axis: usize, what| {
-            pooled_extent(what, size[axis], self.kernel[axis], self.stride[axis], self.padding[axis], false)
+        let extent = |axis: usize, dimension| {
+            pooled_extent(
+                dimension,
+                size[axis],
+                self.kernel[axis],
+                self.stride[axis],
+                self.padding[axis],
+                false,
+            )
         };
         Ok([extent(0, "height")?, extent(1, "width")?])
     }
@@ -45,7 +52,7 @@ impl Operation for AvgPool2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        resized("avg_pool2d", inputs, |size| self.output_size(size))
+        map_spatial("avg_pool2d", inputs, |size| self.output_size(size))
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
@@ -61,12 +68,12 @@ impl Operation for AvgPool2d {
     }
 }
 
-impl Declared for AvgPool2d {
+impl LayerFileOp for AvgPool2d {
     const NAME: &'static str = "avg_pool2d";
     const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "count_include_pad"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
-        let kernel = attributes.needed_pair("kernel")?;
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let kernel = attributes.required_pair("kernel")?;
         Ok(Self {
             kernel,
             stride: attributes.pair("stride")?.unwrap_or(kernel),
@@ -75,11 +82,11 @@ impl Declared for AvgPool2d {
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.pair("kernel", self.kernel);
-        to.pair_unless("stride", self.stride, self.kernel);
-        to.pair_unless("padding", self.padding, [0, 0]);
-        to.flag_unless("count_include_pad", self.count_include_pad, true);
+        to.pair_if_not("stride", self.stride, self.kernel);
+        to.pair_if_not("padding", self.padding, [0, 0]);
+        to.flag_if_not("count_include_pad", self.count_include_pad, true);
     }
 }
 
@@ -88,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_those_of_inception() {
+    fn shapes_match_inception() {
         let input = Shape::image(192, 35, 35);
         assert_eq!(AvgPool2d::new(3, 1, 1).output_shape(&[&input]).unwrap(), input);
         let auxiliary = AvgPool2d::new(5, 3, 0);
@@ -98,20 +105,17 @@ mod tests {
     }
 
     #[test]
-    fn a_window_stays_with_the_image() {
+    fn rejects_windows_beyond_the_image() {
         let message = |pool: AvgPool2d, size| pool.output_size(size).unwrap_err().to_string();
-        assert_eq!(
-            message(AvgPool2d::new(3, 1, 2), [8, 8]),
-            "its padding 2 is more than half its window 3 in height"
-        );
+        assert_eq!(message(AvgPool2d::new(3, 1, 2), [8, 8]), "padding 2 exceeds half the window 3 in height");
         assert_eq!(
             message(AvgPool2d::new(5, 3, 0), [8, 4]),
-            "its window reaches over 5 pixels of width, its padded input has 4 (4 + 0 + 0)"
+            "window of 5 pixels exceeds the padded width 4 (4 + 0 + 0)"
         );
     }
 
     #[test]
-    fn attributes_say_what_is_not_the_default() {
+    fn attributes_show_non_default_values() {
         assert_eq!(AvgPool2d::new(5, 3, 0).attributes(), "5x5 stride 3x3");
         let pool = AvgPool2d { count_include_pad: false, ..AvgPool2d::new(3, 1, 1) };
         assert_eq!(pool.attributes(), "3x3 stride 1x1 padding 1x1 not counted");

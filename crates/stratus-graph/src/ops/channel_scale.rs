@@ -1,7 +1,7 @@
-//! A factor for each channel of a sample, which another layer makes: what squeeze-and-excitation ends with
+//! Multiplication of each channel of a sample by a factor from another layer, as in squeeze-and-excitation
 //! (Hu et al.: "Squeeze-and-excitation networks", 2018).
 
-use super::{Declared, Operation};
+use super::{LayerFileOp, Operation};
 use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -18,14 +18,14 @@ impl Operation for ChannelScale {
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let [x, factors] = inputs else {
             return Err(ShapeError::new(format!(
-                "channel_scale takes two inputs, a map and its factors, it was given {}",
+                "channel_scale: expected 2 inputs, a map and its factors, got {}",
                 inputs.len()
             )));
         };
         let [channels, ..] = x.as_image()?;
         if factors.0 != [channels, 1, 1] {
             return Err(ShapeError::new(format!(
-                "its second input is {factors}; the factors of a map of {x} are {channels}x1x1"
+                "the factors of a map of {x} must be {channels}x1x1, got {factors}"
             )));
         }
         Ok((*x).clone())
@@ -36,10 +36,10 @@ impl Operation for ChannelScale {
     }
 }
 
-impl Declared for ChannelScale {
+impl LayerFileOp for ChannelScale {
     const NAME: &'static str = "channel_scale";
 
-    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)
     }
 }
@@ -49,19 +49,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_a_map_and_its_factors() {
+    fn accepts_a_map_and_its_factors() {
         let (map, factors) = (Shape::image(4, 3, 5), Shape::image(4, 1, 1));
         assert_eq!(ChannelScale.output_shape(&[&map, &factors]).unwrap(), map);
         assert_eq!(ChannelScale.output_shape(&[&factors, &factors]).unwrap(), factors);
         assert_eq!(ChannelScale.forward_flops(&[&map, &factors], &map), 60);
         let message = |inputs: &[&Shape]| ChannelScale.output_shape(inputs).unwrap_err().to_string();
-        assert_eq!(
-            message(&[&factors, &map]),
-            "its second input is 4x3x5; the factors of a map of 4x1x1 are 4x1x1"
-        );
-        assert!(message(&[&map, &Shape::image(3, 1, 1)]).contains("is 3x1x1; the factors of a map of 4x3x5"));
-        assert!(message(&[&map, &Shape::vector(4)]).starts_with("its second input is 4; the factors"));
-        assert_eq!(message(&[&map]), "channel_scale takes two inputs, a map and its factors, it was given 1");
+        assert_eq!(message(&[&factors, &map]), "the factors of a map of 4x1x1 must be 4x1x1, got 4x3x5");
+        assert!(message(&[&map, &Shape::image(3, 1, 1)]).contains("a map of 4x3x5 must be 4x1x1, got 3x1x1"));
+        assert!(message(&[&map, &Shape::vector(4)]).ends_with("got 4"));
+        assert_eq!(message(&[&map]), "channel_scale: expected 2 inputs, a map and its factors, got 1");
         assert!(message(&[&Shape::vector(4), &factors]).contains("image"));
     }
 }

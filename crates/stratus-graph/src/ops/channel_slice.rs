@@ -1,16 +1,16 @@
-//! Some of a map's channels: a part of a split.
+//! A slice of a map's channels, such as a part of a split.
 
-use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, single_input};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// The `channels` of a map from the channel `first` on.
+/// The `channels` channels of a map starting at channel `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelSlice {
     /// The first channel, from 0.
     pub first: usize,
-    /// How many there are.
+    /// The number of channels.
     pub channels: usize,
 }
 
@@ -20,12 +20,13 @@ impl Operation for ChannelSlice {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let [channels, height, width] = only("channel_slice", inputs)?.as_image()?;
+        let [channels, height, width] = single_input("channel_slice", inputs)?.as_image()?;
         let end = self.first.checked_add(self.channels);
         if self.channels == 0 || end.is_none_or(|end| end > channels) {
             return Err(ShapeError::new(format!(
-                "its {} channels from channel {} on are not among the {channels} of its input",
-                self.channels, self.first
+                "channels {}..{} are out of range for {channels} input channels",
+                self.first,
+                self.first.saturating_add(self.channels)
             )));
         }
         Ok(Shape::image(self.channels, height, width))
@@ -41,16 +42,16 @@ impl Operation for ChannelSlice {
     }
 }
 
-impl Declared for ChannelSlice {
+impl LayerFileOp for ChannelSlice {
     const NAME: &'static str = "channel_slice";
     const KEYS: &'static [&'static str] = &["first", "channels"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let first = attributes.offset("first")?.unwrap_or(0);
-        Ok(Self { first, channels: attributes.needed_count("channels")? })
+        Ok(Self { first, channels: attributes.required_count("channels")? })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         if self.first != 0 {
             to.count("first", self.first);
         }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn channels_are_among_those_of_the_input() {
+    fn rejects_channels_out_of_range() {
         let input = Shape::image(6, 4, 5);
         for (first, channels) in [(0, 6), (2, 4), (5, 1)] {
             let slice = ChannelSlice { first, channels };
@@ -71,7 +72,7 @@ mod tests {
         }
         for (first, channels) in [(0, 7), (6, 1), (2, 0), (usize::MAX, 2)] {
             let message = ChannelSlice { first, channels }.output_shape(&[&input]).unwrap_err().to_string();
-            assert!(message.ends_with("are not among the 6 of its input"), "{message}");
+            assert!(message.ends_with("are out of range for 6 input channels"), "{message}");
         }
     }
 }

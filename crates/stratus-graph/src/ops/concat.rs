@@ -1,7 +1,7 @@
-//! Feature maps one behind the other: the end of an inception module (Szegedy et al.: "Going deeper with
-//! convolutions", 2014).
+//! Concatenation of feature maps along channels, as at the end of an inception module (Szegedy et al.: "Going
+//! deeper with convolutions", 2014).
 
-use super::{Declared, Operation};
+use super::{LayerFileOp, Operation};
 use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -17,19 +17,14 @@ impl Operation for Concat {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let [first, _, ..] = inputs else {
-            return Err(ShapeError::new(format!(
-                "concat takes two inputs or more, it was given {}",
-                inputs.len()
-            )));
+            return Err(ShapeError::new(format!("concat: expected at least 2 inputs, got {}", inputs.len())));
         };
         let [_, height, width] = first.as_image()?;
         let mut sum = 0usize;
         for input in inputs {
             let [channels, h, w] = input.as_image()?;
             if [h, w] != [height, width] {
-                return Err(ShapeError::new(format!(
-                    "its inputs {first} and {input} differ in height or width"
-                )));
+                return Err(ShapeError::new(format!("inputs {first} and {input} differ in height or width")));
             }
             sum = sum.saturating_add(channels);
         }
@@ -41,10 +36,10 @@ impl Operation for Concat {
     }
 }
 
-impl Declared for Concat {
+impl LayerFileOp for Concat {
     const NAME: &'static str = "concat";
 
-    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)
     }
 }
@@ -54,15 +49,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adds_channels_of_equal_images() {
+    fn sums_channels_of_images_of_one_size() {
         let (a, b, c) = (Shape::image(4, 3, 5), Shape::image(2, 3, 5), Shape::image(2, 3, 4));
         assert_eq!(Concat.output_shape(&[&a, &b, &a]).unwrap(), Shape::image(10, 3, 5));
         let message = |inputs: &[&Shape]| Concat.output_shape(inputs).unwrap_err().to_string();
-        assert_eq!(message(&[&a, &b, &c]), "its inputs 4x3x5 and 2x3x4 differ in height or width");
-        assert_eq!(message(&[&a]), "concat takes two inputs or more, it was given 1");
-        assert_eq!(
-            message(&[&a, &Shape::vector(7)]),
-            "it needs an image of channels x height x width, its input is 7"
-        );
+        assert_eq!(message(&[&a, &b, &c]), "inputs 4x3x5 and 2x3x4 differ in height or width");
+        assert_eq!(message(&[&a]), "concat: expected at least 2 inputs, got 1");
+        assert_eq!(message(&[&a, &Shape::vector(7)]), "expected an image (channels x height x width), got 7");
     }
 }

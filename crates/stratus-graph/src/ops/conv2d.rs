@@ -1,8 +1,10 @@
-//! Two-dimensional convolution (cross-correlation, as every framework has it).
+//! Two-dimensional convolution (cross-correlation, as in every framework).
 
-use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
-use crate::shape::{limited, sliding_extent};
+use super::{
+    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
+use crate::shape::{check_tensor_size, sliding_extent};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +23,11 @@ pub struct Conv2d {
     pub padding_before: [usize; 2],
     /// Zeros added `[bottom, right]`.
     pub padding_after: [usize; 2],
-    /// Distance of the kernel's taps, 1 for a dense kernel.
+    /// Distance between the kernel's taps, 1 for a dense kernel.
     pub dilation: [usize; 2],
     /// Groups; `in_channels` of them with one channel each is a depthwise convolution.
     pub groups: usize,
-    /// Whether a bias is added.
+    /// True if a bias is added.
     pub bias: bool,
 }
 
@@ -58,28 +60,28 @@ impl Conv2d {
         [self.out_channels, self.in_channels / self.groups.max(1), self.kernel[0], self.kernel[1]]
     }
 
-    /// The values of the output that each input value takes part in:
-    /// `out_channels * kernel height * kernel width`, whatever the groups, as PyTorch counts it.
+    /// The number of output values that each input value contributes to: `out_channels * kernel height *
+    /// kernel width`, independent of the groups, as in PyTorch.
     #[must_use]
     pub fn fan_out(&self) -> usize {
         self.out_channels.saturating_mul(self.kernel[0]).saturating_mul(self.kernel[1])
     }
 
-    /// The values that each value of the output is a sum of:
-    /// `in_channels / groups * kernel height * kernel width`.
+    /// The number of input values of each output value: `in_channels / groups * kernel height * kernel
+    /// width`.
     #[must_use]
     pub fn fan_in(&self) -> usize {
         self.weight_shape()[1..].iter().fold(1, |product: usize, &extent| product.saturating_mul(extent))
     }
 
-    /// Whether it is a product of matrices: one dense tap for every pixel, and no other pixels.
+    /// Returns whether it is a matrix product: one tap per pixel, without stride, padding and groups.
     #[must_use]
     pub fn is_pointwise(&self) -> bool {
         let padding = [self.padding_before, self.padding_after];
         [self.kernel, self.stride] == [[1, 1]; 2] && padding == [[0, 0]; 2] && self.groups == 1
     }
 
-    /// PyTorch's default bounds its uniform first weights by `1 / sqrt(fan_in)`.
+    /// The bound of PyTorch's default uniform initialisation, `1 / sqrt(fan_in)`.
     #[must_use]
     pub fn bound(&self) -> f32 {
         1.0 / (self.fan_in().max(1) as f32).sqrt()
@@ -88,11 +90,11 @@ impl Conv2d {
     /// Height and width of the output for an input of `size`.
     ///
     /// # Errors
-    /// Where the window does not fit.
+    /// If the window does not fit.
     pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
-        let extent = |axis: usize, what| {
+        let extent = |axis: usize, dimension| {
             sliding_extent(
-                what,
+                dimension,
                 size[axis],
                 self.kernel[axis],
                 self.stride[axis],
@@ -110,11 +112,11 @@ impl Operation for Conv2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("conv2d", inputs)?;
+        let input = single_input("conv2d", inputs)?;
         let [channels, height, width] = input.as_image()?;
         if channels != self.in_channels {
             return Err(ShapeError::new(format!(
-                "its weight {:?} expects {} channels, its input {input} has {channels}",
+                "the weight {:?} expects {} channels, but the input {input} has {channels}",
                 self.weight_shape(),
                 self.in_channels
             )));
@@ -122,17 +124,17 @@ impl Operation for Conv2d {
         let divides = |channels: usize| channels.is_multiple_of(self.groups);
         if self.groups == 0 || !divides(self.in_channels) || !divides(self.out_channels) {
             return Err(ShapeError::new(format!(
-                "{} groups do not divide its {} input and {} output channels",
+                "{} groups do not divide {} input and {} output channels",
                 self.groups, self.in_channels, self.out_channels
             )));
         }
         if self.in_channels == 0 || self.out_channels == 0 {
             return Err(ShapeError::new(format!(
-                "it has {} input and {} output channels; it needs at least one of each",
+                "needs at least one input and one output channel, got {} and {}",
                 self.in_channels, self.out_channels
             )));
         }
-        limited("its weight", &self.weight_shape())?;
+        check_tensor_size("the weight", &self.weight_shape())?;
         let [height, width] = self.output_size([height, width])?;
         Ok(Shape::image(self.out_channels, height, width))
     }
@@ -177,17 +179,17 @@ impl Operation for Conv2d {
     }
 }
 
-impl Declared for Conv2d {
+impl LayerFileOp for Conv2d {
     const NAME: &'static str = "conv2d";
     const KEYS: &'static [&'static str] =
         &["out_channels", "kernel", "stride", "padding", "padding_after", "dilation", "groups", "bias"];
 
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let padding_before = attributes.padding("padding")?.unwrap_or_default();
         Ok(Self {
-            in_channels: leading(inputs),
-            out_channels: attributes.needed_count("out_channels")?,
-            kernel: attributes.needed_pair("kernel")?,
+            in_channels: input_channels(inputs),
+            out_channels: attributes.required_count("out_channels")?,
+            kernel: attributes.required_pair("kernel")?,
             stride: attributes.pair("stride")?.unwrap_or([1, 1]),
             padding_before,
             padding_after: attributes.padding("padding_after")?.unwrap_or(padding_before),
@@ -197,17 +199,17 @@ impl Declared for Conv2d {
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.count("out_channels", self.out_channels);
         to.pair("kernel", self.kernel);
-        to.pair_unless("stride", self.stride, [1, 1]);
-        to.pair_unless("padding", self.padding_before, [0, 0]);
-        to.pair_unless("padding_after", self.padding_after, self.padding_before);
-        to.pair_unless("dilation", self.dilation, [1, 1]);
+        to.pair_if_not("stride", self.stride, [1, 1]);
+        to.pair_if_not("padding", self.padding_before, [0, 0]);
+        to.pair_if_not("padding_after", self.padding_after, self.padding_before);
+        to.pair_if_not("dilation", self.dilation, [1, 1]);
         if self.groups != 1 {
             to.count("groups", self.groups);
         }
-        to.flag_unless("bias", self.bias, true);
+        to.flag_if_not("bias", self.bias, true);
     }
 }
 
@@ -216,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_depthwise_convolution_has_a_kernel_for_each_channel() {
+    fn depthwise_convolution_has_one_kernel_per_channel() {
         let conv = Conv2d { groups: 32, ..Conv2d::new(32, 64, 3, 2, 1) };
         let input = Shape::image(32, 9, 9);
         let output = conv.output_shape(&[&input]).unwrap();
@@ -229,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_divide_both_channel_counts() {
+    fn groups_must_divide_both_channel_counts() {
         for (groups, channels) in [(0, 32), (3, 32), (32, 48)] {
             let conv = Conv2d { groups, ..Conv2d::new(32, channels, 3, 1, 1) };
             let message = conv.output_shape(&[&Shape::image(32, 9, 9)]).unwrap_err().to_string();
             assert_eq!(
                 message,
-                format!("{groups} groups do not divide its 32 input and {channels} output channels")
+                format!("{groups} groups do not divide 32 input and {channels} output channels")
             );
         }
     }

@@ -1,13 +1,16 @@
 //! Transposed convolution, also called deconvolution (Zeiler et al.: "Deconvolutional networks", 2010).
 
-use super::{Conv2d, Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
-use crate::shape::limited;
+use super::{
+    Conv2d, Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels,
+    single_input,
+};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
+use crate::shape::check_tensor_size;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// The transpose of a convolution that is read as a matrix: each input value adds its multiple of the kernel
-/// to a window of the output. `y[i * stride + tap * dilation - padding] += w[tap] * x[i] (+ b)`.
+/// The transpose of a convolution seen as a matrix: each input value adds its multiple of the kernel to a
+/// window of the output. `y[i * stride + tap * dilation - padding] += w[tap] * x[i] (+ b)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConvTranspose2d {
     /// Channels of the input.
@@ -16,20 +19,20 @@ pub struct ConvTranspose2d {
     pub out_channels: usize,
     /// Kernel `[height, width]`.
     pub kernel: [usize; 2],
-    /// Distance of neighbouring inputs' windows in the output, `[vertical, horizontal]`.
+    /// Distance between the windows of neighbouring inputs in the output, `[vertical, horizontal]`.
     pub stride: [usize; 2],
-    /// Pixels cut off the output `[top, left]`.
+    /// Pixels cropped from the output `[top, left]`.
     pub padding_before: [usize; 2],
-    /// Pixels cut off the output `[bottom, right]`.
+    /// Pixels cropped from the output `[bottom, right]`.
     pub padding_after: [usize; 2],
-    /// Pixels that the output has more `[bottom, right]`, less than the stride: several sizes of a
-    /// convolution's input give one size of its output.
+    /// Additional output pixels `[bottom, right]`, less than the stride, because several input sizes of a
+    /// convolution give the same output size.
     pub output_padding: [usize; 2],
-    /// Distance of the kernel's taps, 1 for a dense kernel.
+    /// Distance between the kernel's taps, 1 for a dense kernel.
     pub dilation: [usize; 2],
     /// Groups.
     pub groups: usize,
-    /// Whether a bias is added.
+    /// True if a bias is added.
     pub bias: bool,
 }
 
@@ -58,8 +61,7 @@ impl ConvTranspose2d {
         }
     }
 
-    /// The convolution, from this one's output to its input, whose transpose it is: with the same weight, its
-    /// gradient of the input is what this computes.
+    /// The convolution whose input gradient, with the same weight, is this operation.
     #[must_use]
     pub fn transposed(&self) -> Conv2d {
         Conv2d {
@@ -84,29 +86,30 @@ impl ConvTranspose2d {
     /// Height and width of the output for an input of `size`.
     ///
     /// # Errors
-    /// Where an attribute is 0 that may not be, or nothing is left of the output.
+    /// If an attribute is 0, or the output is empty.
     pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
         Ok([self.extent(0, "height", size[0])?, self.extent(1, "width", size[1])?])
     }
 
     /// `(size - 1)*stride + dilation*(kernel - 1) + 1 + output_padding - before - after`.
-    fn extent(&self, axis: usize, what: &str, size: usize) -> Result<usize, ShapeError> {
+    fn extent(&self, axis: usize, dimension: &str, size: usize) -> Result<usize, ShapeError> {
         let (kernel, stride, dilation) = (self.kernel[axis], self.stride[axis], self.dilation[axis]);
         if size == 0 || kernel == 0 || stride == 0 || dilation == 0 {
             return Err(ShapeError::new(format!(
-                "its {what} has size {size}, kernel {kernel}, stride {stride}, dilation {dilation}; none of \
-                 them may be 0"
+                "size {size}, kernel {kernel}, stride {stride} and dilation {dilation} in {dimension} must \
+                 be at least 1"
             )));
         }
         let more = self.output_padding[axis];
         if more >= stride {
             return Err(ShapeError::new(format!(
-                "its output_padding {more} in {what} is not less than its stride {stride}"
+                "output_padding {more} in {dimension} must be less than the stride {stride}"
             )));
         }
         let overflow = || {
             ShapeError::new(format!(
-                "its {what} overflows: size {size}, stride {stride}, kernel {kernel}, dilation {dilation}"
+                "the {dimension} overflows: size {size}, stride {stride}, kernel {kernel}, dilation \
+                 {dilation}"
             ))
         };
         let windows = (size - 1).checked_mul(stride).ok_or_else(overflow)?;
@@ -117,7 +120,7 @@ impl ConvTranspose2d {
         match before.checked_add(after).and_then(|cut| whole.checked_sub(cut)) {
             Some(left @ 1..) => Ok(left),
             _ => Err(ShapeError::new(format!(
-                "its {what} has {whole} pixels, of which its padding cuts off {before} and {after}"
+                "padding {before} + {after} leaves nothing of {whole} pixels of {dimension}"
             ))),
         }
     }
@@ -129,11 +132,11 @@ impl Operation for ConvTranspose2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("conv_transpose2d", inputs)?;
+        let input = single_input("conv_transpose2d", inputs)?;
         let [channels, height, width] = input.as_image()?;
         if channels != self.in_channels {
             return Err(ShapeError::new(format!(
-                "its weight {:?} expects {} channels, its input {input} has {channels}",
+                "the weight {:?} expects {} channels, but the input {input} has {channels}",
                 self.weight_shape(),
                 self.in_channels
             )));
@@ -141,23 +144,23 @@ impl Operation for ConvTranspose2d {
         let divides = |channels: usize| channels.is_multiple_of(self.groups);
         if self.groups == 0 || !divides(self.in_channels) || !divides(self.out_channels) {
             return Err(ShapeError::new(format!(
-                "{} groups do not divide its {} input and {} output channels",
+                "{} groups do not divide {} input and {} output channels",
                 self.groups, self.in_channels, self.out_channels
             )));
         }
         if self.in_channels == 0 || self.out_channels == 0 {
             return Err(ShapeError::new(format!(
-                "it has {} input and {} output channels; it needs at least one of each",
+                "needs at least one input and one output channel, got {} and {}",
                 self.in_channels, self.out_channels
             )));
         }
-        limited("its weight", &self.weight_shape())?;
+        check_tensor_size("the weight", &self.weight_shape())?;
         let [height, width] = self.output_size([height, width])?;
         Ok(Shape::image(self.out_channels, height, width))
     }
 
-    /// PyTorch's default: uniform within `1 / sqrt(out / groups * kernel height * kernel width)`. Its fan-in
-    /// is taken of the weight as if it were a convolution's.
+    /// PyTorch's default: uniform within `1 / sqrt(out / groups * kernel height * kernel width)`. PyTorch
+    /// computes the fan-in as if the weight were a convolution's.
     fn parameters(&self) -> Vec<ParameterSpec> {
         let bound = self.transposed().bound();
         let trained = |name, shape: Vec<usize>| ParameterSpec {
@@ -189,7 +192,7 @@ impl Operation for ConvTranspose2d {
     }
 }
 
-impl Declared for ConvTranspose2d {
+impl LayerFileOp for ConvTranspose2d {
     const NAME: &'static str = "conv_transpose2d";
     const KEYS: &'static [&'static str] = &[
         "out_channels",
@@ -203,12 +206,12 @@ impl Declared for ConvTranspose2d {
         "bias",
     ];
 
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let padding_before = attributes.padding("padding")?.unwrap_or_default();
         Ok(Self {
-            in_channels: leading(inputs),
-            out_channels: attributes.needed_count("out_channels")?,
-            kernel: attributes.needed_pair("kernel")?,
+            in_channels: input_channels(inputs),
+            out_channels: attributes.required_count("out_channels")?,
+            kernel: attributes.required_pair("kernel")?,
             stride: attributes.pair("stride")?.unwrap_or([1, 1]),
             padding_before,
             padding_after: attributes.padding("padding_after")?.unwrap_or(padding_before),
@@ -219,18 +222,18 @@ impl Declared for ConvTranspose2d {
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.count("out_channels", self.out_channels);
         to.pair("kernel", self.kernel);
-        to.pair_unless("stride", self.stride, [1, 1]);
-        to.pair_unless("padding", self.padding_before, [0, 0]);
-        to.pair_unless("padding_after", self.padding_after, self.padding_before);
-        to.pair_unless("output_padding", self.output_padding, [0, 0]);
-        to.pair_unless("dilation", self.dilation, [1, 1]);
+        to.pair_if_not("stride", self.stride, [1, 1]);
+        to.pair_if_not("padding", self.padding_before, [0, 0]);
+        to.pair_if_not("padding_after", self.padding_after, self.padding_before);
+        to.pair_if_not("output_padding", self.output_padding, [0, 0]);
+        to.pair_if_not("dilation", self.dilation, [1, 1]);
         if self.groups != 1 {
             to.count("groups", self.groups);
         }
-        to.flag_unless("bias", self.bias, true);
+        to.flag_if_not("bias", self.bias, true);
     }
 }
 
@@ -238,10 +241,9 @@ impl Declared for ConvTranspose2d {
 mod tests {
     use super::*;
 
-    /// The sizes that `torch.nn.ConvTranspose2d` gives; the convolution that it is the transpose of leads
-    /// back.
+    /// The sizes of `torch.nn.ConvTranspose2d`; its convolution inverts them.
     #[test]
-    fn sizes_are_pytorchs_and_lead_back() {
+    fn sizes_match_pytorch_and_invert_the_convolution() {
         let dilated = ConvTranspose2d { dilation: [2, 3], ..ConvTranspose2d::new(4, 6, 3, 2, 1, 1) };
         let uneven = ConvTranspose2d { padding_after: [1, 1], ..ConvTranspose2d::new(4, 6, 3, 2, 0, 0) };
         for (conv, size, expected) in [
@@ -261,7 +263,7 @@ mod tests {
 
     /// `torch.nn.ConvTranspose2d(32, 64, (3, 2), stride=2, groups=4)`: its parameters and their bounds.
     #[test]
-    fn parameters_are_pytorchs() {
+    fn parameters_match_pytorch() {
         let conv = ConvTranspose2d {
             kernel: [3, 2],
             groups: 4,
@@ -281,26 +283,23 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_output_is_refused() {
+    fn rejects_empty_outputs() {
         let message =
             |conv: ConvTranspose2d| conv.output_shape(&[&Shape::image(4, 1, 5)]).unwrap_err().to_string();
         let new = ConvTranspose2d::new;
         assert_eq!(
             message(new(4, 6, 3, 2, 1, 2)),
-            "its output_padding 2 in height is not less than its stride 2"
+            "output_padding 2 in height must be less than the stride 2"
         );
-        assert_eq!(
-            message(new(4, 6, 2, 2, 1, 0)),
-            "its height has 2 pixels, of which its padding cuts off 1 and 1"
-        );
+        assert_eq!(message(new(4, 6, 2, 2, 1, 0)), "padding 1 + 1 leaves nothing of 2 pixels of height");
         assert_eq!(
             message(new(4, 6, 2, 0, 0, 0)),
-            "its height has size 1, kernel 2, stride 0, dilation 1; none of them may be 0"
+            "size 1, kernel 2, stride 0 and dilation 1 in height must be at least 1"
         );
         let groups = ConvTranspose2d { groups: 3, ..new(4, 6, 2, 2, 0, 0) };
-        assert_eq!(message(groups), "3 groups do not divide its 4 input and 6 output channels");
+        assert_eq!(message(groups), "3 groups do not divide 4 input and 6 output channels");
         assert!(message(new(3, 6, 2, 2, 0, 0)).contains("expects 3 channels"));
         let huge = ConvTranspose2d { dilation: [usize::MAX; 2], ..new(4, 6, 3, 2, 0, 0) };
-        assert!(message(huge).contains("its height overflows"));
+        assert!(message(huge).contains("the height overflows"));
     }
 }

@@ -1,16 +1,16 @@
 //! Spatial dropout (Tompson et al.: "Efficient object localization using convolutional networks", 2015).
 
-use super::{Declared, Operation, expect_share, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, expect_share, single_input};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// In training each channel of a sample is zero with probability `p`, the others are multiplied by
-/// `1 / (1 - p)`. In inference nothing happens. Neighbouring pixels of a map say nearly the same, so that
-/// dropping single ones regularises little.
+/// In training, each channel of a sample is zero with probability `p` and otherwise multiplied by `1 / (1 -
+/// p)`; the identity in inference. Neighbouring pixels are correlated, so dropping single pixels regularises
+/// little.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropout2d {
-    /// The share of channels that are dropped, from 0 up to, not including, 1.
+    /// The probability of dropping a channel, in [0, 1).
     pub p: f32,
 }
 
@@ -21,7 +21,7 @@ impl Operation for Dropout2d {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         expect_share(self.p)?;
-        let input = only("dropout2d", inputs)?;
+        let input = single_input("dropout2d", inputs)?;
         input.as_image()?;
         Ok(input.clone())
     }
@@ -35,16 +35,16 @@ impl Operation for Dropout2d {
     }
 }
 
-impl Declared for Dropout2d {
+impl LayerFileOp for Dropout2d {
     const NAME: &'static str = "dropout2d";
     const KEYS: &'static [&'static str] = &["p"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self { p: attributes.number("p")?.unwrap_or(0.5) })
     }
 
-    fn written(&self, to: &mut Written) {
-        to.number_unless("p", self.p, 0.5);
+    fn write_attributes(&self, to: &mut AttributeWriter) {
+        to.number_if_not("p", self.p, 0.5);
     }
 }
 
@@ -53,14 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_maps_and_a_share() {
+    fn accepts_maps_and_checks_p() {
         let input = Shape::image(9, 3, 2);
         for p in [0.0, 0.3, 0.999] {
             assert_eq!(Dropout2d { p }.output_shape(&[&input]).unwrap(), input);
         }
         for p in [-0.1, 1.0, f32::NAN] {
             let message = Dropout2d { p }.output_shape(&[&input]).unwrap_err().to_string();
-            assert_eq!(message, format!("its probability p is {p}; it is at least 0 and less than 1"));
+            assert_eq!(message, format!("`p` must be in [0, 1), got {p}"));
         }
         assert!(Dropout2d { p: 0.3 }.output_shape(&[&Shape::vector(9)]).is_err());
     }

@@ -1,11 +1,11 @@
-//! Feature maps to vectors.
+//! Flattening of feature maps to vectors.
 
-use super::{Declared, Operation, only};
+use super::{LayerFileOp, Operation, single_input};
 use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `[C, H, W]` to `[C * H * W]`, channels slowest, as PyTorch's `flatten(1)` has it.
+/// `[C, H, W]` to `[C * H * W]`, channels slowest, like PyTorch's `flatten(1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flatten;
 
@@ -15,7 +15,7 @@ impl Operation for Flatten {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        Ok(Shape::vector(only("flatten", inputs)?.elements()))
+        Ok(Shape::vector(single_input("flatten", inputs)?.elements()))
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
@@ -23,10 +23,10 @@ impl Operation for Flatten {
     }
 }
 
-impl Declared for Flatten {
+impl LayerFileOp for Flatten {
     const NAME: &'static str = "flatten";
 
-    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)
     }
 }

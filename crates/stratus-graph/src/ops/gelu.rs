@@ -1,5 +1,5 @@
-//! The Gaussian error linear unit (Hendrycks, Gimpel: "Gaussian error linear units", 2016), exact, as
-//! PyTorch's default is.
+//! The Gaussian error linear unit (Hendrycks, Gimpel: "Gaussian error linear units", 2016), exact, as by
+//! default in PyTorch.
 
 use super::activation::activation;
 

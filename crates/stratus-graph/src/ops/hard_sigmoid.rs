@@ -1,4 +1,4 @@
-//! The sigmoid in three straight pieces (Howard et al.: "Searching for MobileNetV3", 2019).
+//! The piecewise-linear sigmoid (Howard et al.: "Searching for MobileNetV3", 2019).
 
 use super::activation::activation;
 

@@ -1,4 +1,4 @@
-//! SiLU with the sigmoid in three straight pieces (Howard et al.: "Searching for MobileNetV3", 2019).
+//! SiLU with the piecewise-linear sigmoid (Howard et al.: "Searching for MobileNetV3", 2019).
 
 use super::activation::activation;
 

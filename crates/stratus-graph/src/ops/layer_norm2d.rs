@@ -1,13 +1,15 @@
-//! Layer normalisation over the channels of each pixel (Ba et al.: "Layer normalization", 2016), as ConvNeXt
-//! has it: torchvision's `LayerNorm2d`, or `torch.nn.LayerNorm` of maps whose channels come last.
+//! Layer normalisation over the channels of each pixel (Ba et al.: "Layer normalization", 2016), as in
+//! ConvNeXt: torchvision's `LayerNorm2d`, or `torch.nn.LayerNorm` of channels-last maps.
 
-use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{
+    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, where mean and (biased) variance are those of
-/// a pixel's channels, in training as in inference.
+/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, with mean and (biased) variance over a
+/// pixel's channels, in training and inference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm2d {
     /// Channels of the image.
@@ -30,16 +32,16 @@ impl Operation for LayerNorm2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("layer_norm2d", inputs)?;
+        let input = single_input("layer_norm2d", inputs)?;
         let [channels, ..] = input.as_image()?;
         if channels != self.channels {
             return Err(ShapeError::new(format!(
-                "it normalises {} channels, its input {input} has {channels}",
+                "expected {} channels, but the input {input} has {channels}",
                 self.channels
             )));
         }
         if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
-            return Err(ShapeError::new(format!("its epsilon is {}; it is more than 0", self.epsilon)));
+            return Err(ShapeError::new(format!("`epsilon` must be > 0, got {}", self.epsilon)));
         }
         Ok(input.clone())
     }
@@ -54,28 +56,28 @@ impl Operation for LayerNorm2d {
         vec![parameter("weight", Initialisation::Ones), parameter("bias", Initialisation::Zeros)]
     }
 
-    /// Four for mean and variance, four to normalise, per element.
+    /// Per element four for mean and variance and four to normalise.
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         (output.elements() as u64).saturating_mul(8)
     }
 
     fn attributes(&self) -> String {
-        let usual = Self::new(self.channels).epsilon;
-        if self.epsilon == usual { String::new() } else { format!("epsilon {}", self.epsilon) }
+        let default = Self::new(self.channels).epsilon;
+        if self.epsilon == default { String::new() } else { format!("epsilon {}", self.epsilon) }
     }
 }
 
-impl Declared for LayerNorm2d {
+impl LayerFileOp for LayerNorm2d {
     const NAME: &'static str = "layer_norm2d";
     const KEYS: &'static [&'static str] = &["epsilon"];
 
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
-        let usual = Self::new(leading(inputs));
-        Ok(Self { epsilon: attributes.number("epsilon")?.unwrap_or(usual.epsilon), ..usual })
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let default = Self::new(input_channels(inputs));
+        Ok(Self { epsilon: attributes.number("epsilon")?.unwrap_or(default.epsilon), ..default })
     }
 
-    fn written(&self, to: &mut Written) {
-        to.number_unless("epsilon", self.epsilon, Self::new(self.channels).epsilon);
+    fn write_attributes(&self, to: &mut AttributeWriter) {
+        to.number_if_not("epsilon", self.epsilon, Self::new(self.channels).epsilon);
     }
 }
 
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_images_of_its_channels() {
+    fn accepts_images_of_its_channels() {
         let norm = LayerNorm2d::new(8);
         let input = Shape::image(8, 3, 2);
         assert_eq!(norm.output_shape(&[&input]).unwrap(), input);
@@ -92,11 +94,11 @@ mod tests {
         assert_eq!(LayerNorm2d { epsilon: 1e-6, ..norm }.attributes(), "epsilon 0.000001");
         let message = |norm: LayerNorm2d, input| norm.output_shape(&[&input]).unwrap_err().to_string();
         let other = Shape::image(4, 8, 8);
-        assert_eq!(message(norm, other), "it normalises 8 channels, its input 4x8x8 has 4");
+        assert_eq!(message(norm, other), "expected 8 channels, but the input 4x8x8 has 4");
         assert!(norm.output_shape(&[&Shape::vector(8)]).is_err());
         for epsilon in [0.0, f32::NAN, f32::INFINITY] {
-            let wrong = message(LayerNorm2d { epsilon, ..norm }, input.clone());
-            assert_eq!(wrong, format!("its epsilon is {epsilon}; it is more than 0"));
+            let error = message(LayerNorm2d { epsilon, ..norm }, input.clone());
+            assert_eq!(error, format!("`epsilon` must be > 0, got {epsilon}"));
         }
     }
 }

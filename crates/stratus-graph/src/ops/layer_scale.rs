@@ -1,8 +1,10 @@
-//! A trained factor for each channel, small at first, of what a residual branch adds (Touvron et al.: "Going
-//! deeper with image transformers", 2021).
+//! A trained factor, initially small, for each channel of a residual branch (Touvron et al.: "Going deeper
+//! with image transformers", 2021).
 
-use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{
+    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +13,12 @@ use serde::{Deserialize, Serialize};
 pub struct LayerScale {
     /// Channels of the image.
     pub channels: usize,
-    /// What every factor begins with, finite.
+    /// The initial value of every factor, finite.
     pub initial: f32,
 }
 
 impl LayerScale {
-    /// ConvNeXt's: 1e-6 at first.
+    /// ConvNeXt's initial value, 1e-6.
     #[must_use]
     pub fn new(channels: usize) -> Self {
         Self { channels, initial: 1e-6 }
@@ -29,22 +31,22 @@ impl Operation for LayerScale {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("layer_scale", inputs)?;
+        let input = single_input("layer_scale", inputs)?;
         let [channels, ..] = input.as_image()?;
         if channels != self.channels {
             return Err(ShapeError::new(format!(
-                "it scales {} channels, its input {input} has {channels}",
+                "expected {} channels, but the input {input} has {channels}",
                 self.channels
             )));
         }
         if !self.initial.is_finite() {
             let initial = self.initial;
-            return Err(ShapeError::new(format!("its factors begin as {initial}; that is a finite number")));
+            return Err(ShapeError::new(format!("`initial` must be finite, got {initial}")));
         }
         Ok(input.clone())
     }
 
-    /// `[C, 1, 1]`, as torchvision has it.
+    /// `[C, 1, 1]`, as in torchvision.
     fn parameters(&self) -> Vec<ParameterSpec> {
         vec![ParameterSpec {
             name: "layer_scale",
@@ -59,17 +61,17 @@ impl Operation for LayerScale {
     }
 }
 
-impl Declared for LayerScale {
+impl LayerFileOp for LayerScale {
     const NAME: &'static str = "layer_scale";
     const KEYS: &'static [&'static str] = &["initial"];
 
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
-        let usual = Self::new(leading(inputs));
-        Ok(Self { initial: attributes.number("initial")?.unwrap_or(usual.initial), ..usual })
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let default = Self::new(input_channels(inputs));
+        Ok(Self { initial: attributes.number("initial")?.unwrap_or(default.initial), ..default })
     }
 
-    fn written(&self, to: &mut Written) {
-        to.number_unless("initial", self.initial, Self::new(self.channels).initial);
+    fn write_attributes(&self, to: &mut AttributeWriter) {
+        to.number_if_not("initial", self.initial, Self::new(self.channels).initial);
     }
 }
 
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn factors_are_those_of_the_channels() {
+    fn has_one_factor_per_channel() {
         let scale = LayerScale::new(6);
         let input = Shape::image(6, 4, 5);
         assert_eq!(scale.output_shape(&[&input]).unwrap(), input);
@@ -86,9 +88,9 @@ mod tests {
         assert_eq!(scale.parameters()[0].initialisation, Initialisation::Constant { value: 1e-6 });
         let message = |scale: LayerScale, input| scale.output_shape(&[&input]).unwrap_err().to_string();
         let other = Shape::image(4, 8, 8);
-        assert_eq!(message(scale, other), "it scales 6 channels, its input 4x8x8 has 4");
-        let wrong = message(LayerScale { initial: f32::NAN, ..scale }, input);
-        assert_eq!(wrong, "its factors begin as NaN; that is a finite number");
+        assert_eq!(message(scale, other), "expected 6 channels, but the input 4x8x8 has 4");
+        let not_finite = message(LayerScale { initial: f32::NAN, ..scale }, input);
+        assert_eq!(not_finite, "`initial` must be finite, got NaN");
         assert!(scale.output_shape(&[&Shape::vector(6)]).is_err());
     }
 }

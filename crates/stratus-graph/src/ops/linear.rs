@@ -1,8 +1,10 @@
 //! The fully connected layer.
 
-use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
-use crate::shape::limited;
+use super::{
+    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
+use crate::shape::check_tensor_size;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -13,12 +15,12 @@ pub struct Linear {
     pub in_features: usize,
     /// Features of the output.
     pub out_features: usize,
-    /// Whether a bias is added.
+    /// True if a bias is added.
     pub bias: bool,
 }
 
 impl Linear {
-    /// With a bias.
+    /// A layer with a bias.
     #[must_use]
     pub fn new(in_features: usize, out_features: usize) -> Self {
         Self { in_features, out_features, bias: true }
@@ -31,25 +33,25 @@ impl Operation for Linear {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("linear", inputs)?;
+        let input = single_input("linear", inputs)?;
         if input.0.len() > 1 {
             return Err(ShapeError::new(format!(
-                "it needs a vector, its input is {input}; a layer of operation flatten makes one of it"
+                "expected a vector, got {input}; hint: add a flatten layer before it"
             )));
         }
         if *input != Shape::vector(self.in_features) {
             return Err(ShapeError::new(format!(
-                "its weight [{}, {}] expects {} features, its input is {input}",
+                "the weight [{}, {}] expects {} features, but the input is {input}",
                 self.out_features, self.in_features, self.in_features
             )));
         }
         if self.in_features == 0 || self.out_features == 0 {
             return Err(ShapeError::new(format!(
-                "its weight [{}, {}] is empty",
+                "the weight [{}, {}] is empty",
                 self.out_features, self.in_features
             )));
         }
-        limited("its weight", &[self.out_features, self.in_features])?;
+        check_tensor_size("the weight", &[self.out_features, self.in_features])?;
         Ok(Shape::vector(self.out_features))
     }
 
@@ -75,21 +77,21 @@ impl Operation for Linear {
     }
 }
 
-impl Declared for Linear {
+impl LayerFileOp for Linear {
     const NAME: &'static str = "linear";
     const KEYS: &'static [&'static str] = &["out_features", "bias"];
 
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {
-            in_features: leading(inputs),
-            out_features: attributes.needed_count("out_features")?,
+            in_features: input_channels(inputs),
+            out_features: attributes.required_count("out_features")?,
             bias: attributes.flag("bias")?.unwrap_or(true),
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.count("out_features", self.out_features);
-        to.flag_unless("bias", self.bias, true);
+        to.flag_if_not("bias", self.bias, true);
     }
 }
 
@@ -98,18 +100,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_vectors_of_its_length() {
+    fn accepts_vectors_of_its_length() {
         let linear = Linear::new(12, 5);
         let output = linear.output_shape(&[&Shape::vector(12)]).unwrap();
         assert_eq!(output, Shape::vector(5));
         assert_eq!(linear.forward_flops(&[], &output), 5 * 25);
         let message = |input| linear.output_shape(&[&input]).unwrap_err().to_string();
-        assert_eq!(message(Shape::vector(9)), "its weight [5, 12] expects 12 features, its input is 9");
+        assert_eq!(message(Shape::vector(9)), "the weight [5, 12] expects 12 features, but the input is 9");
         assert_eq!(
             message(Shape::image(12, 1, 1)),
-            "it needs a vector, its input is 12x1x1; a layer of operation flatten makes one of it"
+            "expected a vector, got 12x1x1; hint: add a flatten layer before it"
         );
         let huge = Linear::new(1 << 30, 1 << 30).output_shape(&[&Shape::vector(1 << 30)]).unwrap_err();
-        assert_eq!(huge.to_string(), "its weight 1073741824x1073741824 has more than 68719476736 elements");
+        assert_eq!(huge.to_string(), "the weight 1073741824x1073741824 has more than 68719476736 elements");
     }
 }

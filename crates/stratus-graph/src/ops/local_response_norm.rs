@@ -1,21 +1,21 @@
 //! Local response normalisation across channels (Krizhevsky, Sutskever, Hinton: "ImageNet classification
 //! with deep convolutional neural networks", 2012).
 
-use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, single_input};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y[c] = x[c] / (k + alpha / size * sum of x[i]^2)^beta`, the sum over the channels
-/// `c - size / 2 ..= c + (size - 1) / 2` that exist.
+/// `y[c] = x[c] / (k + alpha / size * sum of x[i]^2)^beta`, the sum over the existing channels among `c -
+/// size / 2 ..= c + (size - 1) / 2`.
 ///
-/// `alpha` is divided by `size`, as PyTorch has it. The paper does not divide: its alpha of 1e-4 over five
+/// `alpha` is divided by `size`, as in PyTorch. The paper does not divide: its alpha of 1e-4 over five
 /// channels is 5e-4 here.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LocalResponseNorm {
-    /// Channels that are summed.
+    /// The number of channels of the window.
     pub size: usize,
-    /// What their mean square is multiplied by.
+    /// The factor of their mean square.
     pub alpha: f32,
     /// The exponent.
     pub beta: f32,
@@ -29,18 +29,17 @@ impl Operation for LocalResponseNorm {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let input = only("local_response_norm", inputs)?;
+        let input = single_input("local_response_norm", inputs)?;
         input.as_image()?;
         if self.size == 0 {
-            return Err(ShapeError::new("its size is 0; it sums at least one channel".to_owned()));
+            return Err(ShapeError::new("`size` must be at least 1, got 0".to_owned()));
         }
         let possible = self.alpha >= 0.0
             && self.k > 0.0
             && [self.alpha, self.beta, self.k].iter().all(|v| v.is_finite());
         if !possible {
             return Err(ShapeError::new(format!(
-                "its alpha {}, beta {}, k {} could divide by zero; all are finite, alpha is at least 0 and \
-                 k more than 0",
+                "alpha {}, beta {} and k {} could divide by zero: all must be finite, alpha >= 0 and k > 0",
                 self.alpha, self.beta, self.k
             )));
         }
@@ -57,24 +56,24 @@ impl Operation for LocalResponseNorm {
     }
 }
 
-impl Declared for LocalResponseNorm {
+impl LayerFileOp for LocalResponseNorm {
     const NAME: &'static str = "local_response_norm";
     const KEYS: &'static [&'static str] = &["size", "alpha", "beta", "k"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {
-            size: attributes.needed_count("size")?,
+            size: attributes.required_count("size")?,
             alpha: attributes.number("alpha")?.unwrap_or(1e-4),
             beta: attributes.number("beta")?.unwrap_or(0.75),
             k: attributes.number("k")?.unwrap_or(1.0),
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.count("size", self.size);
-        to.number_unless("alpha", self.alpha, 1e-4);
-        to.number_unless("beta", self.beta, 0.75);
-        to.number_unless("k", self.k, 1.0);
+        to.number_if_not("alpha", self.alpha, 1e-4);
+        to.number_if_not("beta", self.beta, 0.75);
+        to.number_if_not("k", self.k, 1.0);
     }
 }
 
@@ -93,11 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_divide_by_zero_are_refused() {
+    fn rejects_attributes_that_divide_by_zero() {
         let message = |norm: LocalResponseNorm, input| norm.output_shape(&[&input]).unwrap_err().to_string();
         let image = || Shape::image(3, 2, 2);
-        assert!(message(PUBLISHED, Shape::vector(8)).contains("its input is 8"));
-        assert!(message(LocalResponseNorm { size: 0, ..PUBLISHED }, image()).contains("its size is 0"));
+        assert!(message(PUBLISHED, Shape::vector(8)).contains("got 8"));
+        assert!(
+            message(LocalResponseNorm { size: 0, ..PUBLISHED }, image())
+                .contains("`size` must be at least 1")
+        );
         assert!(message(LocalResponseNorm { k: 0.0, ..PUBLISHED }, image()).contains("k 0 could divide"));
         assert!(message(LocalResponseNorm { beta: f32::NAN, ..PUBLISHED }, image()).contains("beta NaN"));
         assert!(message(LocalResponseNorm { alpha: -1.0, ..PUBLISHED }, image()).contains("alpha -1"));

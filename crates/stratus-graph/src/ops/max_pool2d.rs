@@ -1,13 +1,13 @@
-//! Max-pooling.
+//! Max pooling.
 
-use super::{Declared, Operation, pooling_flops, resized};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, map_spatial, pooling_flops};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// The largest value of each window; padding never wins. Of equal values the first in row order wins, and
-/// takes the gradient.
+/// The largest value of each window, ignoring padding. Among equal values the first in row order is selected
+/// and receives the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPool2d {
     /// Window `[height, width]`; at most 255 pixels in all.
@@ -16,8 +16,8 @@ pub struct MaxPool2d {
     pub stride: [usize; 2],
     /// Padding on each side `[vertical, horizontal]`, at most half the window.
     pub padding: [usize; 2],
-    /// Whether a last window may reach beyond the padding, where the stride leaves pixels over; it begins
-    /// in the image or the padding before it.
+    /// True if a last window may extend beyond the padding when the stride leaves pixels over; it starts
+    /// within the image or the padding before it.
     #[serde(default)]
     pub ceil_mode: bool,
 }
@@ -32,17 +32,17 @@ impl MaxPool2d {
     /// Height and width of the output for an input of `size`.
     ///
     /// # Errors
-    /// Where the window does not fit, is too large, or could lie in the padding alone.
+    /// If the window does not fit, is too large, or could be entirely padding.
     pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
         if self.kernel[0].saturating_mul(self.kernel[1]) > 255 {
             return Err(ShapeError::new(format!(
-                "its window {}x{} has more than 255 pixels",
+                "the window {}x{} has more than 255 pixels",
                 self.kernel[0], self.kernel[1]
             )));
         }
-        let extent = |axis: usize, what| {
+        let extent = |axis: usize, dimension| {
             let (kernel, stride, padding) = (self.kernel[axis], self.stride[axis], self.padding[axis]);
-            pooled_extent(what, size[axis], kernel, stride, padding, self.ceil_mode)
+            pooled_extent(dimension, size[axis], kernel, stride, padding, self.ceil_mode)
         };
         Ok([extent(0, "height")?, extent(1, "width")?])
     }
@@ -54,7 +54,7 @@ impl Operation for MaxPool2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        resized("max_pool2d", inputs, |size| self.output_size(size))
+        map_spatial("max_pool2d", inputs, |size| self.output_size(size))
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
@@ -70,12 +70,12 @@ impl Operation for MaxPool2d {
     }
 }
 
-impl Declared for MaxPool2d {
+impl LayerFileOp for MaxPool2d {
     const NAME: &'static str = "max_pool2d";
     const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "ceil_mode"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
-        let kernel = attributes.needed_pair("kernel")?;
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let kernel = attributes.required_pair("kernel")?;
         Ok(Self {
             kernel,
             stride: attributes.pair("stride")?.unwrap_or(kernel),
@@ -84,11 +84,11 @@ impl Declared for MaxPool2d {
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.pair("kernel", self.kernel);
-        to.pair_unless("stride", self.stride, self.kernel);
-        to.pair_unless("padding", self.padding, [0, 0]);
-        to.flag_unless("ceil_mode", self.ceil_mode, false);
+        to.pair_if_not("stride", self.stride, self.kernel);
+        to.pair_if_not("padding", self.padding, [0, 0]);
+        to.flag_if_not("ceil_mode", self.ceil_mode, false);
     }
 }
 
@@ -108,15 +108,15 @@ mod tests {
         for (size, small, large) in [(112, 55, 56), (56, 27, 28), (28, 13, 14), (7, 3, 3), (3, 1, 1)] {
             assert_eq!((extent(floor, size), extent(ceil, size)), (small, large), "{size}");
         }
-        // A window larger than the image by less than a stride.
+        // A window that exceeds the image by less than a stride.
         assert_eq!(extent(ceil, 2), 1);
         assert!(floor.output_size([2, 2]).is_err());
         assert!(MaxPool2d { kernel: [4, 4], ..ceil }.output_size([2, 2]).is_err());
     }
 
     #[test]
-    fn a_window_that_would_begin_behind_the_image_is_dropped() {
-        // Windows begin at pixel -1, 2 and 5: the last is behind an image of 5.
+    fn ceil_mode_drops_windows_after_the_image() {
+        // Windows start at pixels -1, 2 and 5: the last is after an image of 5 pixels.
         let pool = MaxPool2d { kernel: [2, 2], stride: [3, 3], padding: [1, 1], ceil_mode: true };
         assert_eq!(extent(pool, 5), 2);
         assert_eq!(extent(pool, 6), 3);
@@ -131,6 +131,6 @@ mod tests {
             "2x2 stride 2x2 ceil"
         );
         let message = MaxPool2d::new(3, 2, 2).output_size([9, 9]).unwrap_err().to_string();
-        assert_eq!(message, "its padding 2 is more than half its window 3 in height");
+        assert_eq!(message, "padding 2 exceeds half the window 3 in height");
     }
 }

@@ -1,4 +1,4 @@
-//! Operations: attributes, shape rule, parameters and cost. A new one is a file here and a line in
+//! Operations: attributes, shape rule, parameters and cost. To add one, add a file here and a line in
 //! `operations!`.
 
 mod activation;
@@ -62,11 +62,11 @@ pub use sigmoid::Sigmoid;
 pub use silu::Silu;
 pub use stochastic_depth::StochasticDepth;
 
-use crate::layer_file::{AttributeError, Attributes, Written};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// How a parameter's first values are drawn.
+/// The initialisation of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Initialisation {
     /// All zero.
@@ -83,40 +83,40 @@ pub enum Initialisation {
         /// Standard deviation.
         std: f32,
     },
-    /// All one number.
+    /// All one value.
     Constant {
-        /// The number.
+        /// The value.
         value: f32,
     },
-    /// Of a convolution: its first output channels hand its input channels on unchanged, as PyTorch's
-    /// `dirac_` has it; those of which it has more than inputs are uniform in `[-bound, bound)`. A network
-    /// begins as little more than its pooling (Zagoruyko, Komodakis: "DiracNets", 2017).
+    /// For a convolution: its first output channels are the identity of its input channels, as in PyTorch's
+    /// `dirac_`; further output channels are uniform in `[-bound, bound)`. At initialisation the network is
+    /// close to the identity plus pooling (Zagoruyko, Komodakis: "DiracNets", 2017).
     Dirac {
-        /// Half the width of the others' interval.
+        /// Half the width of the interval of further channels.
         bound: f32,
     },
-    /// Of a convolution that reads the images: the principal components of their patches, scaled to equal
-    /// variance, each with both signs, so that its outputs are not correlated and a rectifier loses none of
-    /// them (Coates, Ng: "Learning feature representations with k-means", 2012; K. Jordan: "94% on CIFAR-10
-    /// in 3.29 seconds on a single GPU", 2024).
+    /// For a convolution that reads the images: the principal components of their patches, scaled to equal
+    /// variance, each with both signs, so that its outputs are uncorrelated and ReLU loses none of them
+    /// (Coates, Ng: "Learning feature representations with k-means", 2012; K. Jordan: "94% on CIFAR-10 in
+    /// 3.29 seconds on a single GPU", 2024).
     Whitening,
 }
 
 impl Initialisation {
-    /// Normal with variance `2 / fan` (He et al.: "Delving deep into rectifiers", 2015): a rectified layer
-    /// keeps its signal's variance.
+    /// Normal with variance `2 / fan` (He et al.: "Delving deep into rectifiers", 2015): it preserves the
+    /// signal's variance through ReLU.
     #[must_use]
     pub fn kaiming_normal(fan: usize) -> Self {
         Self::Normal { std: (2.0 / fan.max(1) as f32).sqrt() }
     }
 }
 
-/// Whether the optimiser changes a parameter.
+/// The kind of a parameter, which determines if the optimiser changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParameterKind {
     /// Trained by its gradient.
     Trained,
-    /// Kept beside the weights and changed by the forward pass: running statistics.
+    /// Stored with the weights and changed by the forward pass: running statistics.
     Buffer,
 }
 
@@ -128,21 +128,21 @@ pub struct ParameterSpec {
     /// Extents: `[out, in / groups, kernel height, kernel width]` (transposed: `[in, out / groups, ...]`),
     /// `[out, in]` or `[channels]`.
     pub shape: Vec<usize>,
-    /// First values.
+    /// The initialisation.
     pub initialisation: Initialisation,
     /// Trained or buffer.
     pub kind: ParameterKind,
 }
 
-/// What every operation knows of itself.
+/// Shape rule, parameters and cost of an operation.
 pub trait Operation {
-    /// The field's name for it, in snake case.
+    /// Its common name, in snake case.
     fn kind(&self) -> &'static str;
 
     /// The shape of its output for one sample.
     ///
     /// # Errors
-    /// Where the inputs cannot be taken; the message names the shapes.
+    /// If it does not accept the inputs; the message names the shapes.
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError>;
 
     /// The tensors it owns, in the order PyTorch registers them.
@@ -153,71 +153,71 @@ pub trait Operation {
     /// Floating-point operations of its forward pass for one sample (a multiply-add counts two).
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64;
 
-    /// Its attributes in a few words, for tables.
+    /// Its attributes in short, for tables.
     fn attributes(&self) -> String {
         String::new()
     }
 }
 
-/// How an operation is written in a layer file.
-pub(crate) trait Declared: Sized {
+/// The form of an operation in a layer file.
+pub(crate) trait LayerFileOp: Sized {
     /// Its name, that of [`Operation::kind`].
     const NAME: &'static str;
 
     /// The attributes it takes.
     const KEYS: &'static [&'static str] = &[];
 
-    /// The operation that the attributes describe. Sizes that follow from the inputs are no attributes.
+    /// Builds the operation from its attributes. Sizes that follow from the inputs are not attributes.
     ///
     /// # Errors
-    /// Where an attribute is missing or not what it should be.
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError>;
+    /// If an attribute is missing or invalid.
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError>;
 
-    /// Says the attributes that are not the defaults of [`declared`](Self::declared).
-    fn written(&self, _to: &mut Written) {}
+    /// Writes the attributes that differ from the defaults of [`from_attributes`](Self::from_attributes).
+    fn write_attributes(&self, _to: &mut AttributeWriter) {}
 }
 
-/// [`Declared`], as a value.
+/// The items of [`LayerFileOp`] for one operation, as a value.
 #[derive(Debug)]
-pub(crate) struct Declaration {
+pub(crate) struct OpDeclaration {
     pub(crate) name: &'static str,
     pub(crate) keys: &'static [&'static str],
     pub(crate) build: fn(&Attributes<'_>, &[&Shape]) -> Result<Op, AttributeError>,
 }
 
-/// The one input of a unary operation.
-pub(crate) fn only<'a>(kind: &str, inputs: &[&'a Shape]) -> Result<&'a Shape, ShapeError> {
+/// The input of a unary operation.
+pub(crate) fn single_input<'a>(kind: &str, inputs: &[&'a Shape]) -> Result<&'a Shape, ShapeError> {
     match inputs {
         [input] => Ok(input),
-        _ => Err(ShapeError::new(format!("{kind} takes one input, it was given {}", inputs.len()))),
+        _ => Err(ShapeError::new(format!("{kind}: expected 1 input, got {}", inputs.len()))),
     }
 }
 
-/// Expects a probability by which something is dropped.
+/// Checks a dropout probability.
 fn expect_share(p: f32) -> Result<(), ShapeError> {
     if (0.0..1.0).contains(&p) {
         return Ok(());
     }
-    Err(ShapeError::new(format!("its probability p is {p}; it is at least 0 and less than 1")))
+    Err(ShapeError::new(format!("`p` must be in [0, 1), got {p}")))
 }
 
-/// The channels of the first input, or its features; 0 where there are none.
-fn leading(inputs: &[&Shape]) -> usize {
+/// The channels or features of the first input; 0 without inputs.
+fn input_channels(inputs: &[&Shape]) -> usize {
     inputs.first().and_then(|shape| shape.0.first()).copied().unwrap_or(0)
 }
 
-/// The shape of one image whose channels stay and whose height and width become what `resize` says.
-fn resized(
+/// The shape of an image with the same channels, whose height and width are changed by `resize`.
+fn map_spatial(
     kind: &str,
     inputs: &[&Shape],
     resize: impl FnOnce([usize; 2]) -> Result<[usize; 2], ShapeError>,
 ) -> Result<Shape, ShapeError> {
-    let [channels, height, width] = only(kind, inputs)?.as_image()?;
+    let [channels, height, width] = single_input(kind, inputs)?.as_image()?;
     let [height, width] = resize([height, width])?;
     Ok(Shape::image(channels, height, width))
 }
 
-/// Operations of a pooling: as many as pixels are looked at for each output.
+/// The operations of a pooling: one per pixel of each window.
 fn pooling_flops(kernel: [usize; 2], output: &Shape) -> u64 {
     (output.elements() as u64).saturating_mul(kernel[0].saturating_mul(kernel[1]) as u64)
 }
@@ -236,17 +236,17 @@ macro_rules! operations {
             }
         })*
 
-        /// Every operation as a layer file has it.
-        pub(crate) const DECLARATIONS: &[Declaration] = &[$(Declaration {
+        /// The layer file declarations of all operations.
+        pub(crate) const DECLARATIONS: &[OpDeclaration] = &[$(OpDeclaration {
             name: $name::NAME,
             keys: $name::KEYS,
-            build: |attributes, inputs| $name::declared(attributes, inputs).map(Op::$name),
+            build: |attributes, inputs| $name::from_attributes(attributes, inputs).map(Op::$name),
         }),*];
 
         impl Op {
-            /// [`Declared::written`] of the operation.
-            pub(crate) fn written(&self, to: &mut Written) {
-                match self { $(Self::$name(operation) => operation.written(to),)* }
+            /// Calls [`LayerFileOp::write_attributes`] of the operation.
+            pub(crate) fn write_attributes(&self, to: &mut AttributeWriter) {
+                match self { $(Self::$name(operation) => operation.write_attributes(to),)* }
             }
         }
 
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declared_names_are_the_kinds() {
+    fn layer_file_names_are_the_kinds() {
         let table: toml::Table =
             "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5\nfactor = 2\n\
              groups = 1\nchannels = 1"
@@ -318,6 +318,7 @@ mod tests {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 29);
+        let names: std::collections::BTreeSet<&str> = DECLARATIONS.iter().map(|op| op.name).collect();
+        assert_eq!(names.len(), DECLARATIONS.len(), "two operations have one name");
     }
 }

@@ -1,30 +1,30 @@
-//! A linear layer at every pixel: `torch.nn.Linear` of maps whose channels come last.
+//! A linear layer at every pixel: `torch.nn.Linear` of channels-last maps.
 
-use super::{Conv2d, Declared, Operation, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{Conv2d, LayerFileOp, Operation, ParameterSpec, input_channels, single_input};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y = W x (+ b)` of each pixel's channels. It is a convolution of one tap, whose weight has the shape of a
-/// linear layer's, `[out, in]`.
+/// `y = W x (+ b)` of each pixel's channels. It is a 1x1 convolution whose weight has the shape of a linear
+/// layer's, `[out, in]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PointwiseLinear {
     /// Channels of the input.
     pub in_channels: usize,
     /// Channels of the output.
     pub out_channels: usize,
-    /// Whether a bias is added.
+    /// True if a bias is added.
     pub bias: bool,
 }
 
 impl PointwiseLinear {
-    /// With a bias.
+    /// A layer with a bias.
     #[must_use]
     pub fn new(in_channels: usize, out_channels: usize) -> Self {
         Self { in_channels, out_channels, bias: true }
     }
 
-    /// The convolution that it is; its weight is `[out, in, 1, 1]`.
+    /// The equivalent convolution, with the weight `[out, in, 1, 1]`.
     #[must_use]
     pub fn conv(&self) -> Conv2d {
         Conv2d { bias: self.bias, ..Conv2d::new(self.in_channels, self.out_channels, 1, 1, 0) }
@@ -37,7 +37,7 @@ impl Operation for PointwiseLinear {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        only("pointwise_linear", inputs)?;
+        single_input("pointwise_linear", inputs)?;
         self.conv().output_shape(inputs)
     }
 
@@ -55,21 +55,21 @@ impl Operation for PointwiseLinear {
     }
 }
 
-impl Declared for PointwiseLinear {
+impl LayerFileOp for PointwiseLinear {
     const NAME: &'static str = "pointwise_linear";
     const KEYS: &'static [&'static str] = &["out_channels", "bias"];
 
-    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {
-            in_channels: leading(inputs),
-            out_channels: attributes.needed_count("out_channels")?,
+            in_channels: input_channels(inputs),
+            out_channels: attributes.required_count("out_channels")?,
             bias: attributes.flag("bias")?.unwrap_or(true),
         })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         to.count("out_channels", self.out_channels);
-        to.flag_unless("bias", self.bias, true);
+        to.flag_if_not("bias", self.bias, true);
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use crate::Initialisation;
 
     #[test]
-    fn is_a_convolution_of_one_tap_with_the_weight_of_a_linear_layer() {
+    fn equals_a_1x1_convolution_with_a_linear_weight() {
         let linear = PointwiseLinear::new(4, 6);
         let input = Shape::image(4, 3, 5);
         let output = linear.output_shape(&[&input]).unwrap();
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(linear.parameters()[0].initialisation, Initialisation::Uniform { bound: 0.5 });
         assert_eq!(PointwiseLinear { bias: false, ..linear }.parameters().len(), 1);
         let message = linear.output_shape(&[&Shape::image(3, 2, 2)]).unwrap_err().to_string();
-        assert_eq!(message, "its weight [6, 4, 1, 1] expects 4 channels, its input 3x2x2 has 3");
+        assert_eq!(message, "the weight [6, 4, 1, 1] expects 4 channels, but the input 3x2x2 has 3");
         assert!(linear.output_shape(&[&Shape::vector(4)]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The rectifier.
+//! The rectified linear unit.
 
 use super::activation::activation;
 

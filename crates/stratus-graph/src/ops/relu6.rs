@@ -1,5 +1,5 @@
-//! The rectifier with a ceiling (Krizhevsky: "Convolutional deep belief networks on CIFAR-10", 2010), as
-//! MobileNetV2 has it.
+//! ReLU with a ceiling (Krizhevsky: "Convolutional deep belief networks on CIFAR-10", 2010), as in
+//! MobileNetV2.
 
 use super::activation::activation;
 
@@ -9,6 +9,6 @@ activation! {
 }
 
 impl Relu6 {
-    /// The largest result.
+    /// The largest output.
     pub const CEILING: f32 = 6.0;
 }

@@ -1,68 +1,69 @@
-//! Bilinear resizing of feature maps: what a decoder brings maps to the size of others with (Long,
-//! Shelhamer, Darrell: "Fully convolutional networks for semantic segmentation", 2015), as PyTorch's
-//! `interpolate(mode="bilinear")` has it.
+//! Bilinear resizing of feature maps, as in decoders of segmentation networks (Long, Shelhamer, Darrell:
+//! "Fully convolutional networks for semantic segmentation", 2015); equal to PyTorch's
+//! `interpolate(mode="bilinear")`.
 
-use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes, Written};
+use super::{LayerFileOp, Operation, single_input};
+use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// What gives the output its height and width.
+/// The target size of a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ResizeTo {
     /// `[height, width]`.
     Size([usize; 2]),
-    /// `[vertical, horizontal]`: the input's extents times these, rounded down. Outputs then lie `1 / scale`
-    /// pixels apart, also where the extent was rounded.
+    /// `[vertical, horizontal]` factors of the input's extents, rounded down. Outputs are `1 / scale` pixels
+    /// apart even if the extent was rounded.
     Scale([f64; 2]),
-    /// The height and width of a second input, whose elements do not matter.
+    /// The height and width of a second input, whose elements are not read.
     Like,
 }
 
-/// Each output is interpolated between the four pixels around its place in the input, without antialiasing.
-/// Channels stay.
+/// Each output is interpolated between the four nearest pixels of the input, without antialiasing. Channels
+/// stay.
 ///
-/// With `s` input pixels from one output to the next, output `i` lies at `max(s (i + 0.5) - 0.5, 0)`, where
-/// `s` is input / output extent or 1 / scale; with `align_corners` at `s i`, where the corners of input and
-/// output are the same: `s = (input - 1) / (output - 1)`. Places behind the last pixel have its value.
+/// With a step of `s` input pixels between outputs, output `i` is at `max(s (i + 0.5) - 0.5, 0)`, where `s`
+/// is input / output extent or 1 / scale. With `align_corners` it is at `s i`, with `s = (input - 1) /
+/// (output - 1)`, so that the corners of input and output coincide. Positions after the last pixel have its
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resize {
     /// The output's size.
     pub to: ResizeTo,
-    /// Whether the centres of the corner pixels lie on each other, instead of the image's edges.
+    /// True if the centres of the corner pixels are aligned, instead of the image edges.
     pub align_corners: bool,
 }
 
 impl Resize {
-    /// To the size of a second input, between the images' edges.
+    /// Resizes to the size of a second input, aligning the image edges.
     pub const LIKE: Self = Self { to: ResizeTo::Like, align_corners: false };
 
-    /// To a size `[height, width]`, between the images' edges.
+    /// Resizes to `[height, width]`, aligning the image edges.
     #[must_use]
     pub fn to_size(size: [usize; 2]) -> Self {
         Self { to: ResizeTo::Size(size), align_corners: false }
     }
 
-    /// By the same factor in height and width, between the images' edges.
+    /// Resizes by one factor in height and width, aligning the image edges.
     #[must_use]
     pub fn by(scale: f64) -> Self {
         Self { to: ResizeTo::Scale([scale; 2]), align_corners: false }
     }
 }
 
-/// The extents of an image by a scale factor.
+/// The extents of a scaled image.
 fn scaled(size: [usize; 2], scale: [f64; 2]) -> Result<[usize; 2], ShapeError> {
     if !scale.iter().all(|scale| scale.is_finite() && *scale > 0.0) {
         return Err(ShapeError::new(format!(
-            "its scale {}x{} is no size; both are finite and more than 0",
+            "`scale` must be finite and > 0, got {}x{}",
             scale[0], scale[1]
         )));
     }
-    // Beyond usize is beyond what any graph accepts.
+    // The cast saturates; no graph accepts such extents.
     let scaled = [0, 1].map(|axis| (size[axis] as f64 * scale[axis]).floor() as usize);
     if scaled.contains(&0) {
         return Err(ShapeError::new(format!(
-            "its scale {}x{} leaves nothing of an image of {}x{}",
+            "scale {}x{} leaves no pixels of an image of {}x{}",
             scale[0], scale[1], size[0], size[1]
         )));
     }
@@ -79,16 +80,16 @@ impl Operation for Resize {
             (ResizeTo::Like, [input, like]) => (*input, Some(*like)),
             (ResizeTo::Like, _) => {
                 return Err(ShapeError::new(format!(
-                    "resize without `size` and `scale` takes two inputs, the second of the size that the \
-                     first becomes; it was given {}",
+                    "resize without `size` and `scale`: expected 2 inputs, the second of the target size, \
+                     got {}",
                     inputs.len()
                 )));
             }
-            _ => (only("resize", inputs)?, None),
+            _ => (single_input("resize", inputs)?, None),
         };
         let [channels, height, width] = input.as_image()?;
         if height == 0 || width == 0 {
-            return Err(ShapeError::new(format!("its input {input} is empty")));
+            return Err(ShapeError::new(format!("the input {input} is empty")));
         }
         let [to_height, to_width] = match (self.to, like) {
             (ResizeTo::Scale(scale), _) => scaled([height, width], scale)?,
@@ -101,7 +102,7 @@ impl Operation for Resize {
         };
         if to_height == 0 || to_width == 0 {
             return Err(ShapeError::new(format!(
-                "its output {to_height}x{to_width} is empty; both are at least 1"
+                "the output {to_height}x{to_width} is empty; both extents must be at least 1"
             )));
         }
         Ok(Shape::image(channels, to_height, to_width))
@@ -125,30 +126,30 @@ impl Operation for Resize {
     }
 }
 
-impl Declared for Resize {
+impl LayerFileOp for Resize {
     const NAME: &'static str = "resize";
     const KEYS: &'static [&'static str] = &["size", "scale", "align_corners"];
 
-    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+    fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let to = match (attributes.pair("size")?, attributes.factors("scale")?) {
             (Some(size), None) => ResizeTo::Size(size),
             (None, Some(scale)) => ResizeTo::Scale(scale),
             (None, None) => ResizeTo::Like,
             (Some(_), Some(_)) => {
-                let need = "left out where `size` is given".to_owned();
-                return Err(AttributeError::Wrong { key: "scale", need });
+                let need = "omitted when `size` is given".to_owned();
+                return Err(AttributeError::Invalid { key: "scale", need });
             }
         };
         Ok(Self { to, align_corners: attributes.flag("align_corners")?.unwrap_or(false) })
     }
 
-    fn written(&self, to: &mut Written) {
+    fn write_attributes(&self, to: &mut AttributeWriter) {
         match self.to {
             ResizeTo::Size(size) => to.pair("size", size),
             ResizeTo::Scale(scale) => to.factors("scale", scale),
             ResizeTo::Like => {}
         }
-        to.flag_unless("align_corners", self.align_corners, false);
+        to.flag_if_not("align_corners", self.align_corners, false);
     }
 }
 
@@ -157,12 +158,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_given_scaled_or_those_of_another_map() {
+    fn size_is_given_scaled_or_that_of_another_map() {
         let input = Shape::image(11, 90, 120);
         let size = |resize: Resize| resize.output_shape(&[&input]).unwrap();
         assert_eq!(size(Resize::to_size([360, 480])), Shape::image(11, 360, 480));
         assert_eq!(size(Resize::by(4.0)), Shape::image(11, 360, 480));
-        // As doubles, 0.7 times 90 is a little less than 63.
+        // In f64, 0.7 times 90 is slightly less than 63.
         assert_eq!(size(Resize { to: ResizeTo::Scale([0.7, 1.1]), align_corners: true }).0, [11, 62, 132]);
         let like = Resize::LIKE.output_shape(&[&input, &Shape::image(64, 23, 30)]).unwrap();
         assert_eq!(like, Shape::image(11, 23, 30));
@@ -175,29 +176,25 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_size_is_refused() {
+    fn rejects_invalid_sizes() {
         let message =
             |resize: Resize, inputs: &[&Shape]| resize.output_shape(inputs).unwrap_err().to_string();
         let input = Shape::image(2, 3, 4);
         assert_eq!(
             message(Resize::to_size([0, 4]), &[&input]),
-            "its output 0x4 is empty; both are at least 1"
+            "the output 0x4 is empty; both extents must be at least 1"
         );
         assert_eq!(
             message(Resize::by(0.25), &[&input]),
-            "its scale 0.25x0.25 leaves nothing of an image of 3x4"
+            "scale 0.25x0.25 leaves no pixels of an image of 3x4"
         );
-        assert_eq!(
-            message(Resize::by(f64::NAN), &[&input]),
-            "its scale NaNxNaN is no size; both are finite and more than 0"
-        );
-        assert_eq!(message(Resize::by(2.0), &[&input, &input]), "resize takes one input, it was given 2");
+        assert_eq!(message(Resize::by(f64::NAN), &[&input]), "`scale` must be finite and > 0, got NaNxNaN");
+        assert_eq!(message(Resize::by(2.0), &[&input, &input]), "resize: expected 1 input, got 2");
         assert_eq!(
             message(Resize::LIKE, &[&input]),
-            "resize without `size` and `scale` takes two inputs, the second of the size that the first \
-             becomes; it was given 1"
+            "resize without `size` and `scale`: expected 2 inputs, the second of the target size, got 1"
         );
-        assert!(message(Resize::LIKE, &[&input, &Shape::vector(4)]).contains("its input is 4"));
-        assert_eq!(message(Resize::by(2.0), &[&Shape::image(2, 0, 4)]), "its input 2x0x4 is empty");
+        assert!(message(Resize::LIKE, &[&input, &Shape::vector(4)]).contains("got 4"));
+        assert_eq!(message(Resize::by(2.0), &[&Shape::image(2, 0, 4)]), "the input 2x0x4 is empty");
     }
 }

@@ -1,25 +1,25 @@
 //! `digits`: the small network of the CloudUT decks for 28×28 digits.
 //!
-//! Three units of 3×3 convolution, batch norm and ReLU with 8, 16 and 32 filters; 2×2 max-pooling after the
+//! Three units of 3×3 convolution, batch norm and ReLU with 8, 16 and 32 filters; 2×2 max pooling after the
 //! first two; one linear layer.
 
-use super::{Hyperparameters, Network, image, positive};
+use super::{ModelConfig, Network, check_count, image};
 use crate::ops::{BatchNorm2d, Conv2d, Flatten, Linear, MaxPool2d, Relu};
 use crate::{Graph, GraphBuilder, GraphError};
 
 pub(super) const NETWORK: Network = Network {
     name: "digits",
-    about: "3 x (conv 3x3, batch norm, ReLU) of 8/16/32 filters, two max-pools, one linear layer (CloudUT \
-            decks)",
-    defaults: || Hyperparameters { input: [1, 28, 28], classes: 10, width: None },
+    description: "3 x (conv 3x3, batch norm, ReLU) of 8/16/32 filters, two max-pools, one linear layer \
+            (CloudUT decks)",
+    defaults: || ModelConfig { input: [1, 28, 28], classes: 10, width: None },
     build,
 };
 
-fn build(hyper: &Hyperparameters) -> Result<Graph, GraphError> {
-    let width = positive("digits", "model.width", hyper.width.unwrap_or(8))?;
-    let classes = positive("digits", "model.classes", hyper.classes)?;
-    let (mut graph, mut x) = GraphBuilder::new("digits", image(hyper.input));
-    let mut channels = hyper.input[0];
+fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
+    let width = check_count("digits", "model.width", config.width.unwrap_or(8))?;
+    let classes = check_count("digits", "model.classes", config.classes)?;
+    let (mut graph, mut x) = GraphBuilder::new("digits", image(config.input));
+    let mut channels = config.input[0];
     for (unit, filters) in [width, 2 * width, 4 * width].into_iter().enumerate() {
         let name = |part: usize| format!("layer{}.{part}", unit + 1);
         x = graph.add(&name(0), Conv2d::new(channels, filters, 3, 1, 1), &[x])?;
@@ -61,19 +61,20 @@ mod tests {
     }
 
     #[test]
-    fn impossible_shapes_name_the_layer_and_both_shapes() {
-        let tiny = Hyperparameters { input: [1, 2, 2], classes: 10, width: None };
+    fn shape_errors_name_the_layer_and_both_shapes() {
+        let tiny = ModelConfig { input: [1, 2, 2], classes: 10, width: None };
         let message = build(&tiny).unwrap_err().to_string();
         assert_eq!(
             message,
-            "layer `pool2` (max_pool2d): its window reaches over 2 pixels of height, its padded input has 1 \
+            "layer `pool2` (max_pool2d): window of 2 pixels exceeds the padded height 1 \
              (1 + 0 + 0)"
         );
         let mut graph = build(&(NETWORK.defaults)()).unwrap();
         graph.tensors[0] = crate::Shape::image(3, 28, 28);
         assert_eq!(
             graph.verify().unwrap_err().to_string(),
-            "layer `layer1.0` (conv2d): its weight [8, 1, 3, 3] expects 1 channels, its input 3x28x28 has 3"
+            "layer `layer1.0` (conv2d): the weight [8, 1, 3, 3] expects 1 channels, but the input 3x28x28 \
+             has 3"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The networks by name: a file per family, a line in `NETWORKS`.
+//! The networks by name: one file per family and one line in `NETWORKS`.
 
 mod alexnet;
 mod convnext;
@@ -20,12 +20,12 @@ use crate::ops::{BatchNorm2d, Conv2d};
 use crate::{Graph, GraphBuilder, GraphError, Initialisation, Op, Shape, TensorId};
 use stratus_base::nearest;
 
-/// What a network can be asked to be.
+/// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hyperparameters {
+pub struct ModelConfig {
     /// One sample: `[channels, height, width]`.
     pub input: [usize; 3],
-    /// Classes to tell apart.
+    /// Number of classes.
     pub classes: usize,
     /// The width of the network: the filters of its first convolution. `None` is the published width.
     pub width: Option<usize>,
@@ -36,12 +36,12 @@ pub struct Hyperparameters {
 pub struct Network {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is and where it is published.
-    pub about: &'static str,
-    /// The published input and class count.
-    pub defaults: fn() -> Hyperparameters,
-    /// Builds it as it is trained, auxiliary outputs included; [`Graph::for_inference`] leaves them out.
-    pub build: fn(&Hyperparameters) -> Result<Graph, GraphError>,
+    /// A short description and the publication.
+    pub description: &'static str,
+    /// The published configuration.
+    pub defaults: fn() -> ModelConfig,
+    /// Builds it for training, auxiliary outputs included; [`Graph::for_inference`] removes them.
+    pub build: fn(&ModelConfig) -> Result<Graph, GraphError>,
 }
 
 /// Every network.
@@ -84,7 +84,7 @@ pub const NETWORKS: &[Network] = &[
 /// Finds a network by name.
 ///
 /// # Errors
-/// Where there is none; the message suggests the nearest name.
+/// If there is no such network; the message suggests the nearest name.
 pub fn find(name: &str) -> Result<&'static Network, GraphError> {
     let names = || NETWORKS.iter().map(|network| network.name);
     NETWORKS.iter().find(|network| network.name == name).ok_or_else(|| GraphError::Unknown {
@@ -94,19 +94,19 @@ pub fn find(name: &str) -> Result<&'static Network, GraphError> {
     })
 }
 
-/// The hyper-parameters of a network for photographs of 1,000 classes.
-const fn imagenet(size: usize) -> Hyperparameters {
-    Hyperparameters { input: [3, size, size], classes: 1000, width: None }
+/// The configuration for ImageNet with square images of `size` pixels.
+const fn imagenet(size: usize) -> ModelConfig {
+    ModelConfig { input: [3, size, size], classes: 1000, width: None }
 }
 
-/// Checks what all networks need of their hyper-parameters.
-fn positive(network: &str, key: &'static str, value: usize) -> Result<usize, GraphError> {
+/// Checks a count of the configuration.
+fn check_count(network: &str, key: &'static str, value: usize) -> Result<usize, GraphError> {
     if value == 0 || value > 1 << 20 {
-        return Err(GraphError::Hyperparameter {
+        return Err(GraphError::InvalidConfig {
             network: network.to_owned(),
             key,
             value: value.to_string(),
-            need: "it is a count from 1 to 1048576".to_owned(),
+            need: "must be an integer from 1 to 1048576".to_owned(),
         });
     }
     Ok(value)
@@ -116,45 +116,47 @@ fn image(input: [usize; 3]) -> Shape {
     Shape::image(input[0], input[1], input[2])
 }
 
-/// The checked sizes of a network: how many classes, and how its channels follow from its width.
+/// The checked class count of a network, and the scaling of its channels to the requested width.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
+struct ChannelScaling {
     classes: usize,
     width: usize,
     published: usize,
 }
 
-impl Sizes {
-    /// `published`: the filters of the first convolution, where no width is asked for.
-    fn new(network: &str, hyper: &Hyperparameters, published: usize) -> Result<Self, GraphError> {
-        let width = positive(network, "model.width", hyper.width.unwrap_or(published))?;
-        let classes = positive(network, "model.classes", hyper.classes)?;
+impl ChannelScaling {
+    /// A scaling in which `published` is the number of filters of the first convolution, used if no width is
+    /// configured.
+    fn new(network: &str, config: &ModelConfig, published: usize) -> Result<Self, GraphError> {
+        let width = check_count(network, "model.width", config.width.unwrap_or(published))?;
+        let classes = check_count(network, "model.classes", config.classes)?;
         Ok(Self { classes, width, published })
     }
 
-    /// A published count of channels or features at this width: to the nearest whole number, at least one.
-    fn of(&self, channels: usize) -> usize {
+    /// Scales a published count of channels or features to this width, rounded to the nearest integer, at
+    /// least 1.
+    fn scale(&self, channels: usize) -> usize {
         ((channels * self.width + self.published / 2) / self.published).max(1)
     }
 }
 
-/// Layers one behind the other, and how their weights begin.
+/// A graph builder with a common initialisation and epsilon for all layers.
 #[derive(Debug)]
-struct Chain {
+struct NetworkBuilder {
     graph: GraphBuilder,
-    /// How the weights of convolutions begin; biases begin at zero.
+    /// The initialisation of convolution weights; biases are initialised to zero.
     conv: fn(&Conv2d) -> Initialisation,
     /// The epsilon of batch norms.
     epsilon: f32,
 }
 
-impl Chain {
+impl NetworkBuilder {
     /// Adds a layer without parameters.
     fn add(&mut self, name: &str, op: impl Into<Op>, x: TensorId) -> Result<TensorId, GraphError> {
         self.graph.add(name, op, &[x])
     }
 
-    /// The channels of a feature map, the elements of a vector.
+    /// The channels of a feature map or the elements of a vector.
     fn channels(&self, x: TensorId) -> usize {
         self.graph.shape(x).0.first().copied().unwrap_or(0)
     }
@@ -162,7 +164,7 @@ impl Chain {
     /// Adds a convolution.
     fn conv(&mut self, name: &str, conv: Conv2d, x: TensorId) -> Result<TensorId, GraphError> {
         let initial = [("weight", (self.conv)(&conv)), ("bias", Initialisation::Zeros)];
-        self.graph.add_with(name, conv, &[x], if conv.bias { &initial } else { &initial[..1] })
+        self.graph.add_with_init(name, conv, &[x], if conv.bias { &initial } else { &initial[..1] })
     }
 
     /// Adds a batch norm.
@@ -172,8 +174,7 @@ impl Chain {
     }
 }
 
-/// He et al.'s variance over the outputs that a weight takes part in, as torchvision's residual networks
-/// have it.
+/// He et al.'s initialisation by fan-out, as in torchvision's residual networks.
 fn kaiming_fan_out(conv: &Conv2d) -> Initialisation {
     Initialisation::kaiming_normal(conv.fan_out())
 }

@@ -2,11 +2,11 @@
 //! groups (Xie et al.: "Aggregated residual transformations for deep neural networks", 2017), torchvision's
 //! layers and names.
 //!
-//! As in torchvision a bottleneck strides in its 3x3 convolution, where the paper strides in the first 1x1.
-//! A rectifier that a block uses twice or thrice is one module there and a layer each here: `relu1`,
-//! `relu2`, `relu3`; they own no parameters.
+//! As in torchvision, a bottleneck strides in its 3x3 convolution; in the paper the first 1x1 convolution
+//! strides. A ReLU that a block uses several times is one module in torchvision and separate layers here:
+//! `relu1`, `relu2`, `relu3`; they have no parameters.
 
-use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet, kaiming_fan_out};
+use super::{ChannelScaling, ModelConfig, Network, NetworkBuilder, image, imagenet, kaiming_fan_out};
 use crate::ops::{AdaptiveAvgPool2d, Add, Conv2d, Flatten, Linear, MaxPool2d, Relu};
 use crate::{Graph, GraphBuilder, GraphError, TensorId};
 
@@ -15,7 +15,7 @@ type Depths = [usize; 4];
 
 /// The channels inside the blocks of each stage. All stages but the first halve height and width.
 const CHANNELS: [usize; 4] = [64, 128, 256, 512];
-/// The groups of convolutions that have them.
+/// The number of groups of grouped convolutions.
 const GROUPS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -24,26 +24,26 @@ enum Block {
     Basic,
     /// 1x1, 3x3, and 1x1 to four times the channels.
     Bottleneck,
-    /// A bottleneck of twice the channels, whose 3x3 convolution has 32 groups where the first convolution of
+    /// A bottleneck of twice the channels, whose 3x3 convolution has 32 groups if the first convolution of
     /// the network has 64 filters.
     Grouped,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Stem {
-    /// 7x7 with stride 2, then 3x3 max-pooling with stride 2.
+    /// 7x7 with stride 2, then 3x3 max pooling with stride 2.
     Photograph,
     /// 3x3 with stride 1, for images of 32x32.
     Small,
 }
 
 macro_rules! network {
-    ($constant:ident, $name:literal, $block:ident, $depths:expr, $about:literal) => {
+    ($constant:ident, $name:literal, $block:ident, $depths:expr, $description:literal) => {
         pub(super) const $constant: Network = Network {
             name: $name,
-            about: $about,
+            description: $description,
             defaults: || imagenet(224),
-            build: |hyper| build($name, Stem::Photograph, Block::$block, $depths, hyper),
+            build: |config| build($name, Stem::Photograph, Block::$block, $depths, config),
         };
     };
 }
@@ -82,9 +82,9 @@ network!(
 
 pub(super) const RESNET18_CIFAR: Network = Network {
     name: "resnet18_cifar",
-    about: "resnet18 for images of 32x32: it begins with a 3x3 convolution of stride 1 and no max-pooling",
-    defaults: || Hyperparameters { input: [3, 32, 32], classes: 10, width: None },
-    build: |hyper| build("resnet18_cifar", Stem::Small, Block::Basic, [2, 2, 2, 2], hyper),
+    description: "resnet18 for 32x32 images: starts with a 3x3 convolution of stride 1, without max pooling",
+    defaults: || ModelConfig { input: [3, 32, 32], classes: 10, width: None },
+    build: |config| build("resnet18_cifar", Stem::Small, Block::Basic, [2, 2, 2, 2], config),
 };
 
 fn build(
@@ -92,54 +92,54 @@ fn build(
     stem: Stem,
     block: Block,
     depths: Depths,
-    hyper: &Hyperparameters,
+    config: &ModelConfig,
 ) -> Result<Graph, GraphError> {
-    let sizes = Sizes::new(name, hyper, CHANNELS[0])?;
-    let (graph, mut x) = GraphBuilder::new(name, image(hyper.input));
-    let mut chain = Chain { graph, conv: kaiming_fan_out, epsilon: 1e-5 };
+    let scaling = ChannelScaling::new(name, config, CHANNELS[0])?;
+    let (graph, mut x) = GraphBuilder::new(name, image(config.input));
+    let mut net = NetworkBuilder { graph, conv: kaiming_fan_out, epsilon: 1e-5 };
     let [kernel, stride, padding] = match stem {
         Stem::Photograph => [7, 2, 3],
         Stem::Small => [3, 1, 1],
     };
-    x = chain.conv("conv1", Conv2d::new(hyper.input[0], sizes.width, kernel, stride, padding), x)?;
-    x = chain.norm("bn1", x)?;
-    x = chain.add("relu", Relu, x)?;
+    x = net.conv("conv1", Conv2d::new(config.input[0], scaling.width, kernel, stride, padding), x)?;
+    x = net.norm("bn1", x)?;
+    x = net.add("relu", Relu, x)?;
     if stem == Stem::Photograph {
-        x = chain.add("maxpool", MaxPool2d::new(3, 2, 1), x)?;
+        x = net.add("maxpool", MaxPool2d::new(3, 2, 1), x)?;
     }
-    let groups = if block == Block::Grouped { (GROUPS * sizes.width / CHANNELS[0]).max(1) } else { 1 };
+    let groups = if block == Block::Grouped { (GROUPS * scaling.width / CHANNELS[0]).max(1) } else { 1 };
     for (stage, (depth, channels)) in depths.into_iter().zip(CHANNELS).enumerate() {
         for position in 0..depth {
             let stride = if stage > 0 && position == 0 { 2 } else { 1 };
             let name = format!("layer{}.{position}", stage + 1);
             let geometry = Geometry { stride, dilations: [1, 1], groups };
-            x = residual(&mut chain, &name, block, sizes.of(channels), geometry, x)?;
+            x = residual(&mut net, &name, block, scaling.scale(channels), geometry, x)?;
         }
     }
-    x = chain.add("avgpool", AdaptiveAvgPool2d::GLOBAL, x)?;
-    x = chain.add("flatten", Flatten, x)?;
-    x = chain.add("fc", Linear::new(chain.channels(x), sizes.classes), x)?;
-    chain.graph.finish(x)
+    x = net.add("avgpool", AdaptiveAvgPool2d::GLOBAL, x)?;
+    x = net.add("flatten", Flatten, x)?;
+    x = net.add("fc", Linear::new(net.channels(x), scaling.classes), x)?;
+    net.graph.finish(x)
 }
 
-/// resnet18 whose last stages are dilated instead of strided once `output_stride` is reached: the maps of
-/// `layer1`, at a quarter of the size, and of `layer4`. Layers have `prefix` before their names.
+/// resnet18 whose last stages are dilated instead of strided once `output_stride` is reached. Returns the
+/// maps of `layer1`, at a quarter of the size, and of `layer4`. Layer names start with `prefix`.
 ///
-/// The convolution that had the stride keeps the dilation from before it, those behind it have the stage's:
-/// each sees what it saw, in denser maps, as in torchvision's dilated residual networks, which have
-/// bottlenecks alone.
+/// The convolution that had the stride keeps the previous dilation, the following ones have that of the
+/// stage: their receptive fields stay the same in denser maps, as in torchvision's dilated residual networks,
+/// which only have bottlenecks.
 pub(super) fn dilated_resnet18(
-    chain: &mut Chain,
+    net: &mut NetworkBuilder,
     prefix: &str,
-    sizes: &Sizes,
+    scaling: &ChannelScaling,
     output_stride: usize,
     images: TensorId,
 ) -> Result<[TensorId; 2], GraphError> {
-    let stem = Conv2d::new(chain.channels(images), sizes.width, 7, 2, 3);
-    let mut x = chain.conv(&format!("{prefix}conv1"), stem, images)?;
-    x = chain.norm(&format!("{prefix}bn1"), x)?;
-    x = chain.add(&format!("{prefix}relu"), Relu, x)?;
-    x = chain.add(&format!("{prefix}maxpool"), MaxPool2d::new(3, 2, 1), x)?;
+    let stem = Conv2d::new(net.channels(images), scaling.width, 7, 2, 3);
+    let mut x = net.conv(&format!("{prefix}conv1"), stem, images)?;
+    x = net.norm(&format!("{prefix}bn1"), x)?;
+    x = net.add(&format!("{prefix}relu"), Relu, x)?;
+    x = net.add(&format!("{prefix}maxpool"), MaxPool2d::new(3, 2, 1), x)?;
     let (mut low, mut stride, mut dilation) = (x, 4, 1);
     for (channels, stage) in CHANNELS.into_iter().zip(1..) {
         let (mut step, before) = (1, dilation);
@@ -148,11 +148,11 @@ pub(super) fn dilated_resnet18(
         } else if stage > 1 {
             dilation *= 2;
         }
-        let (name, channels) = (|block| format!("{prefix}layer{stage}.{block}"), sizes.of(channels));
+        let (name, channels) = (|block| format!("{prefix}layer{stage}.{block}"), scaling.scale(channels));
         let first = Geometry { stride: step, dilations: [before, dilation], groups: 1 };
-        x = residual(chain, &name(0), Block::Basic, channels, first, x)?;
+        x = residual(net, &name(0), Block::Basic, channels, first, x)?;
         let second = Geometry { stride: 1, dilations: [dilation; 2], groups: 1 };
-        x = residual(chain, &name(1), Block::Basic, channels, second, x)?;
+        x = residual(net, &name(1), Block::Basic, channels, second, x)?;
         if stage == 1 {
             low = x;
         }
@@ -160,8 +160,7 @@ pub(super) fn dilated_resnet18(
     Ok([low, x])
 }
 
-/// How a block strides, how far apart the taps of its 3x3 convolutions are, and in how many groups these
-/// convolve; a bottleneck has one.
+/// Stride of a block, and dilation and groups of its 3x3 convolutions.
 #[derive(Clone, Copy)]
 struct Geometry {
     stride: usize,
@@ -169,14 +168,14 @@ struct Geometry {
     groups: usize,
 }
 
-/// The greatest number that divides both: at widths that groups do not divide, there are fewer.
+/// The greatest common divisor: the number of groups at widths that the published groups do not divide.
 fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// A block: its convolutions, its shortcut (a 1x1 convolution where shapes differ), their sum.
 fn residual(
-    chain: &mut Chain,
+    net: &mut NetworkBuilder,
     name: &str,
     block: Block,
     channels: usize,
@@ -193,24 +192,24 @@ fn residual(
     };
     let mut y = x;
     for (&(kernel, stride, dilation, filters), number) in layers.iter().zip(1..) {
-        let conv = Conv2d::new(chain.channels(y), filters, kernel, stride, dilation * (kernel / 2));
+        let conv = Conv2d::new(net.channels(y), filters, kernel, stride, dilation * (kernel / 2));
         let groups = if kernel == 3 { common_divisor(groups, filters) } else { 1 };
         let conv = Conv2d { dilation: [dilation; 2], groups, ..conv };
-        y = chain.conv(&format!("{name}.conv{number}"), conv, y)?;
-        y = chain.norm(&format!("{name}.bn{number}"), y)?;
+        y = net.conv(&format!("{name}.conv{number}"), conv, y)?;
+        y = net.norm(&format!("{name}.bn{number}"), y)?;
         if number < layers.len() {
-            y = chain.add(&format!("{name}.relu{number}"), Relu, y)?;
+            y = net.add(&format!("{name}.relu{number}"), Relu, y)?;
         }
     }
     let mut shortcut = x;
-    let (from, to) = (chain.channels(x), chain.channels(y));
+    let (from, to) = (net.channels(x), net.channels(y));
     if stride != 1 || from != to {
         let conv = Conv2d::new(from, to, 1, stride, 0);
-        shortcut = chain.conv(&format!("{name}.downsample.0"), conv, x)?;
-        shortcut = chain.norm(&format!("{name}.downsample.1"), shortcut)?;
+        shortcut = net.conv(&format!("{name}.downsample.0"), conv, x)?;
+        shortcut = net.norm(&format!("{name}.downsample.1"), shortcut)?;
     }
-    y = chain.graph.add(&format!("{name}.add"), Add, &[y, shortcut])?;
-    chain.add(&format!("{name}.relu{}", layers.len()), Relu, y)
+    y = net.graph.add(&format!("{name}.add"), Add, &[y, shortcut])?;
+    net.add(&format!("{name}.relu{}", layers.len()), Relu, y)
 }
 
 #[cfg(test)]
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_small_variant_keeps_its_pixels_longer() {
+    fn small_variant_strides_later() {
         let graph = (RESNET18_CIFAR.build)(&(RESNET18_CIFAR.defaults)()).unwrap();
         assert_eq!(graph.trained_parameters(), 11_173_962);
         let last = graph.nodes.iter().find(|node| node.name == "layer4.1.relu2").unwrap();

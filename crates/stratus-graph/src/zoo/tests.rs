@@ -1,19 +1,18 @@
-//! Tests of all networks: what torchvision says of them, and what they have in common.
+//! Tests of all networks: comparison with torchvision, and common properties.
 
 use super::*;
 use crate::{Operation, ParameterKind};
 
 #[test]
-fn misspelt_names_are_answered_with_the_nearest() {
+fn find_suggests_the_nearest_name() {
     let message = find("digts").unwrap_err().to_string();
     assert!(
-        message
-            .starts_with("there is no network `digts`, did you mean `digits`?; known are digits, alexnet,")
+        message.starts_with("unknown network `digts`, did you mean `digits`?; available: digits, alexnet,")
     );
     let message = find("resnet81").unwrap_err().to_string();
     assert!(message.contains("did you mean `resnet18`?"), "{message}");
     let message = find("transformer").unwrap_err().to_string();
-    assert!(message.starts_with("there is no network `transformer`; known are digits, "), "{message}");
+    assert!(message.starts_with("unknown network `transformer`; available: digits, "), "{message}");
 }
 
 #[test]
@@ -27,29 +26,29 @@ fn every_network_builds_with_its_defaults() {
     }
 }
 
-/// What the first lines of a file of `scripts/fixtures/torchvision_keys.py` say.
+/// A number in the header of a file of `scripts/fixtures/torchvision_keys.py`.
 fn heading(text: &str, key: &str) -> u64 {
-    said(text, key).unwrap().parse().unwrap()
+    header_field(text, key).unwrap().parse().unwrap()
 }
 
-fn said<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+fn header_field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(&format!("# {key} ")))
 }
 
 fn same_as_torchvision(name: &str, text: &str) {
     let network = find(name).unwrap();
-    let mut hyper = (network.defaults)();
-    if let Some(input) = said(text, "input") {
+    let mut config = (network.defaults)();
+    if let Some(input) = header_field(text, "input") {
         let extents: Vec<usize> = input.split('x').map(|extent| extent.parse().unwrap()).collect();
-        hyper.input = extents.try_into().unwrap();
-        hyper.classes = heading(text, "classes") as usize;
+        config.input = extents.try_into().unwrap();
+        config.classes = heading(text, "classes") as usize;
     }
-    let graph = (network.build)(&hyper).unwrap();
+    let graph = (network.build)(&config).unwrap();
     let ours = graph.parameters.iter().map(|p| format!("{} {}", p.name, Shape(p.shape.clone())));
     let mut ours: Vec<String> = ours.collect();
     let mut theirs: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     if text.contains(".layer_scale ") {
-        // A module's own parameters stand before those of its parts, whenever it reads them.
+        // A module's own parameters precede those of its children, in any order of use.
         ours.sort_unstable();
         theirs.sort_unstable();
     }
@@ -61,7 +60,7 @@ fn same_as_torchvision(name: &str, text: &str) {
     let buffers = graph.parameters.iter().filter(|p| p.kind == ParameterKind::Buffer);
     assert!(buffers.clone().all(|p| p.name.ends_with(".running_mean") || p.name.ends_with(".running_var")));
     assert_eq!(buffers.count(), theirs.iter().filter(|line| line.contains(".running_")).count(), "{name}");
-    // Strides, paddings and pools show in how often each weight is used.
+    // Strides, paddings and pools determine the number of uses of each weight.
     let multiply_adds: u64 = graph
         .nodes
         .iter()
@@ -71,7 +70,7 @@ fn same_as_torchvision(name: &str, text: &str) {
         })
         .map(|node| {
             let weight = &graph.parameters[node.parameters[0].0].shape;
-            // A deconvolution uses its weights once an input.
+            // A transposed convolution uses its weights once per input.
             let is_transposed = matches!(node.op, Op::ConvTranspose2d(_));
             let used = if is_transposed { node.inputs[0] } else { node.output };
             graph.shape(used).elements() as u64 * weight[1..].iter().product::<usize>() as u64
@@ -92,7 +91,7 @@ macro_rules! torchvision {
     )*};
 }
 
-/// Keys, their order, shapes, counts and operations are torchvision's.
+/// Keys, their order, shapes, counts and operations equal torchvision's.
 mod torchvision {
     use super::same_as_torchvision;
 
@@ -124,7 +123,7 @@ mod torchvision {
     );
 }
 
-/// The same of networks that scripts/fixtures/segmentation.py defines.
+/// The same for networks defined in scripts/fixtures/segmentation.py.
 mod pytorch {
     use super::same_as_torchvision;
 
@@ -132,14 +131,14 @@ mod pytorch {
 }
 
 #[test]
-fn every_network_can_be_narrow_and_its_images_small() {
+fn every_network_supports_small_widths_and_images() {
     for network in NETWORKS {
         let published = (network.build)(&(network.defaults)()).unwrap();
         let size = if network.name == "inception_v3" { 299 } else { 64 };
-        let hyper = Hyperparameters { input: [1, size, size], classes: 3, width: Some(8) };
-        let graph = (network.build)(&hyper).unwrap();
+        let config = ModelConfig { input: [1, size, size], classes: 3, width: Some(8) };
+        let graph = (network.build)(&config).unwrap();
         assert_eq!(graph.shape(graph.output).0[0], 3, "{}", network.name);
-        // ERFNet's first convolution has its filters beside the pooled images.
+        // ERFNet concatenates its first convolution with the pooled images.
         let first = if network.name.starts_with("erfnet") { 7 } else { 8 };
         assert_eq!(graph.parameters[0].shape[..2], [first, 1], "{}", network.name);
         assert_eq!(graph.parameters.len(), published.parameters.len(), "{}", network.name);
@@ -153,22 +152,20 @@ fn every_network_can_be_narrow_and_its_images_small() {
 }
 
 #[test]
-fn what_is_impossible_names_the_layer_or_the_key() {
+fn errors_name_the_layer_or_the_key() {
     let build = |name: &str, size: usize, classes: usize, width: Option<usize>| {
-        let hyper = Hyperparameters { input: [3, size, size], classes, width };
-        (find(name).unwrap().build)(&hyper).unwrap_err().to_string()
+        let config = ModelConfig { input: [3, size, size], classes, width };
+        (find(name).unwrap().build)(&config).unwrap_err().to_string()
     };
+    assert!(build("vgg16", 16, 10, None).starts_with("layer `features.30` (max_pool2d): window of"));
     assert!(
-        build("vgg16", 16, 10, None).starts_with("layer `features.30` (max_pool2d): its window reaches over")
-    );
-    assert!(
-        build("inception_v3", 200, 10, None).starts_with("layer `AuxLogits.conv1.conv` (conv2d): its window")
+        build("inception_v3", 200, 10, None).starts_with("layer `AuxLogits.conv1.conv` (conv2d): window of")
     );
     for network in NETWORKS {
         let name = network.name;
         assert!(build(name, 0, 10, None).contains("size 0"), "{name}");
-        assert!(build(name, 32, 0, None).contains("model.classes = 0 is not possible"), "{name}");
-        assert!(build(name, 32, 10, Some(0)).contains("model.width = 0 is not possible"), "{name}");
+        assert!(build(name, 32, 0, None).contains("invalid `model.classes` 0: must be"), "{name}");
+        assert!(build(name, 32, 10, Some(0)).contains("invalid `model.width` 0: must be"), "{name}");
         let huge = build(name, 32, 10, Some(1 << 20));
         assert!(
             huge.contains("has more than 68719476736 elements") || huge.contains("window"),
@@ -179,44 +176,44 @@ fn what_is_impossible_names_the_layer_or_the_key() {
 }
 
 #[test]
-fn weights_begin_as_torchvision_has_it() {
-    let begin = |network: &str, key: &str| {
+fn initialisations_match_torchvision() {
+    let initialisation = |network: &str, key: &str| {
         let network = find(network).unwrap();
         let graph = (network.build)(&(network.defaults)()).unwrap();
         graph.parameters.iter().find(|p| p.name == key).unwrap().initialisation
     };
     let normal = |std| Initialisation::Normal { std };
     let uniform = |bound| Initialisation::Uniform { bound };
-    let root = |x: f32| x.sqrt();
+    let sqrt = |x: f32| x.sqrt();
     for (network, key, expected) in [
-        ("alexnet", "features.0.weight", uniform(1.0 / root(363.0))),
-        ("alexnet", "features.0.bias", uniform(1.0 / root(363.0))),
-        ("vgg11", "features.3.weight", normal(root(2.0 / (128.0 * 9.0)))),
+        ("alexnet", "features.0.weight", uniform(1.0 / sqrt(363.0))),
+        ("alexnet", "features.0.bias", uniform(1.0 / sqrt(363.0))),
+        ("vgg11", "features.3.weight", normal(sqrt(2.0 / (128.0 * 9.0)))),
         ("vgg11", "features.3.bias", Initialisation::Zeros),
         ("vgg11", "classifier.6.weight", normal(0.01)),
         ("vgg11", "classifier.6.bias", Initialisation::Zeros),
-        ("resnet18", "conv1.weight", normal(root(2.0 / (64.0 * 49.0)))),
-        ("resnet18", "fc.bias", uniform(1.0 / root(512.0))),
+        ("resnet18", "conv1.weight", normal(sqrt(2.0 / (64.0 * 49.0)))),
+        ("resnet18", "fc.bias", uniform(1.0 / sqrt(512.0))),
         ("googlenet", "conv1.conv.weight", normal(0.01)),
         ("googlenet", "aux1.fc1.weight", normal(0.01)),
-        ("googlenet", "aux1.fc1.bias", uniform(1.0 / root(2048.0))),
+        ("googlenet", "aux1.fc1.bias", uniform(1.0 / sqrt(2048.0))),
         ("inception_v3", "AuxLogits.conv1.conv.weight", normal(0.1)),
         ("inception_v3", "AuxLogits.fc.weight", normal(0.001)),
-        ("mobilenet_v2", "features.1.conv.0.0.weight", normal(root(2.0 / (32.0 * 9.0)))),
+        ("mobilenet_v2", "features.1.conv.0.0.weight", normal(sqrt(2.0 / (32.0 * 9.0)))),
         ("mobilenet_v2", "classifier.1.bias", Initialisation::Zeros),
-        ("mobilenet_v3_small", "features.1.block.1.fc1.weight", normal(root(2.0 / 8.0))),
+        ("mobilenet_v3_small", "features.1.block.1.fc1.weight", normal(sqrt(2.0 / 8.0))),
         ("mobilenet_v3_small", "classifier.3.weight", normal(0.01)),
-        ("efficientnet_b0", "classifier.1.weight", uniform(1.0 / root(1000.0))),
+        ("efficientnet_b0", "classifier.1.weight", uniform(1.0 / sqrt(1000.0))),
         ("convnext_tiny", "features.0.0.weight", normal(0.02)),
         ("convnext_tiny", "features.1.0.block.3.weight", normal(0.02)),
         ("convnext_tiny", "features.1.0.block.3.bias", Initialisation::Zeros),
         ("convnext_tiny", "features.1.0.layer_scale", Initialisation::Constant { value: 1e-6 }),
-        ("squeezenet1_1", "features.3.squeeze.weight", uniform(root(6.0 / 64.0))),
+        ("squeezenet1_1", "features.3.squeeze.weight", uniform(sqrt(6.0 / 64.0))),
         ("squeezenet1_1", "classifier.1.weight", normal(0.01)),
-        ("densenet121", "features.conv0.weight", normal(root(2.0 / 147.0))),
-        ("densenet121", "classifier.weight", uniform(1.0 / root(1024.0))),
+        ("densenet121", "features.conv0.weight", normal(sqrt(2.0 / 147.0))),
+        ("densenet121", "classifier.weight", uniform(1.0 / sqrt(1024.0))),
     ] {
-        assert_eq!(begin(network, key), expected, "{network} {key}");
+        assert_eq!(initialisation(network, key), expected, "{network} {key}");
     }
     let epsilons: Vec<String> = ["googlenet", "inception_v3", "mobilenet_v3_large", "resnet18"]
         .map(|name| {

@@ -1,7 +1,7 @@
-//! The used part of libjpeg's interface: function pointers from the loaded library, and the leading fields of
-//! its structs.
+//! The used part of the libjpeg API: function pointers of the loaded library, and the leading fields of its
+//! structs.
 //!
-//! Layouts are those of `jpeglib.h` on 64-bit Linux and macOS. Interfaces 62, 70 and 80 differ only in fields
+//! Layouts are those of `jpeglib.h` on 64-bit Linux and macOS. The ABIs 62, 70 and 80 differ only in fields
 //! of `jpeg_decompress_struct` after the ones declared here.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_uint, c_ulong, c_void};
@@ -63,9 +63,9 @@ pub(super) struct Decompress {
 }
 
 /// An upper bound of the size of `jpeg_decompress_struct`: 632 bytes (62) or 656 (80).
-pub(super) const LARGEST_STRUCT: usize = 1024;
+pub(super) const MAX_STRUCT_BYTES: usize = 1024;
 
-/// A callback with the object as argument.
+/// A callback that takes the object.
 pub(super) type Callback<R = ()> = unsafe extern "C-unwind" fn(*mut Decompress) -> R;
 
 /// `jpeg_error_mgr`.
@@ -77,7 +77,7 @@ pub(super) struct ErrorManager {
     pub format_message: Option<unsafe extern "C-unwind" fn(*mut Decompress, *mut c_char)>,
     pub reset_error_mgr: Option<Callback>,
     pub msg_code: c_int,
-    /// As integers; a union with an 80-byte string.
+    /// The message parameters as integers; a union with an 80-byte string.
     pub msg_parm: [c_int; 20],
     pub trace_level: c_int,
     pub num_warnings: c_long,
@@ -105,10 +105,10 @@ pub(super) struct ProgressManager {
     pub total_passes: c_int,
 }
 
-/// Whether the layouts hold on this system.
+/// True if the layouts are valid on this system.
 const KNOWN_SYSTEM: bool = cfg!(all(unix, target_pointer_width = "64"));
 
-// Offsets that a C compiler gives for the header, with interfaces 62 and 80 alike.
+// A C compiler gives these offsets for the header, with the ABIs 62 and 80 alike.
 #[cfg(all(unix, target_pointer_width = "64"))]
 const _: () = {
     use std::mem::offset_of;
@@ -119,7 +119,7 @@ const _: () = {
     assert!(offset_of!(Decompress, output_scanline) == 168);
     assert!(offset_of!(Decompress, coef_bits) == 192);
     assert!(offset_of!(Decompress, data_precision) == 296);
-    assert!(size_of::<Decompress>() <= LARGEST_STRUCT);
+    assert!(size_of::<Decompress>() <= MAX_STRUCT_BYTES);
     assert!(offset_of!(ErrorManager, num_warnings) == 128);
     assert!(offset_of!(ErrorManager, last_jpeg_message) == 144);
     assert!(size_of::<ErrorManager>() == 168);
@@ -127,49 +127,48 @@ const _: () = {
     assert!(size_of::<ProgressManager>() == 32);
 };
 
-/// Why a library cannot be used.
+/// The error for an unusable library.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file is not there, or cannot be loaded.
-    #[error("{} cannot be loaded: {reason}", path.display())]
+    /// The file does not exist or cannot be loaded.
+    #[error("cannot load {}: {reason}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// What the dynamic linker said.
+        /// The message of the dynamic linker.
         reason: String,
     },
     /// A function is missing.
-    #[error("{} has no function {symbol}: it is not libjpeg-turbo 1.5 or newer", path.display())]
+    #[error("{} is not libjpeg-turbo 1.5 or newer: no function {symbol}", path.display())]
     Symbol {
         /// The file.
         path: PathBuf,
         /// The function.
         symbol: &'static str,
     },
-    /// The library has an unknown interface.
-    #[error("{} has an interface that Stratus does not know: {found}", path.display())]
-    Interface {
+    /// The library has an unknown ABI.
+    #[error("unsupported libjpeg ABI of {}: {found}", path.display())]
+    UnknownAbi {
         /// The file.
         path: PathBuf,
-        /// What it says it is.
+        /// The ABI of the library.
         found: String,
     },
 }
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        #[allow(non_snake_case, reason = "the names of the C interface")]
+        #[allow(non_snake_case, reason = "the names of the C API")]
         pub(super) struct Functions {
             $(pub $name: unsafe extern "C-unwind" fn($($argument),*) $(-> $result)?,)*
         }
 
         impl Functions {
-            #[allow(non_snake_case, reason = "the names of the C interface")]
+            #[allow(non_snake_case, reason = "the names of the C API")]
             fn resolve(library: &libloading::Library, path: &Path) -> Result<Self, LoadError> {
                 $(
                     let symbol = concat!(stringify!($name), "\0");
-                    // SAFETY: the symbol's type is the one that `jpeglib.h` declares, the same in all of its
-                    // versions.
+                    // SAFETY: the type of the symbol is that of `jpeglib.h`, the same in all versions.
                     let $name = *unsafe { library.get(symbol.as_bytes()) }
                         .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: stringify!($name) })?;
                 )*
@@ -192,7 +191,7 @@ functions! {
     jpeg_finish_decompress: fn(*mut Decompress) -> c_int;
 }
 
-/// A loaded libjpeg-turbo; clones share it.
+/// A loaded libjpeg-turbo. Clones share it.
 #[derive(Clone)]
 pub struct Library {
     inner: Arc<Inner>,
@@ -202,26 +201,25 @@ struct Inner {
     functions: Functions,
     path: PathBuf,
     version: Option<String>,
-    /// The interface and the bytes of `jpeg_decompress_struct`.
-    interface: Interface,
-    /// Never unloaded: it owns the error messages.
+    abi: Abi,
+    /// Never unloaded, since it owns the error messages.
     _library: ManuallyDrop<libloading::Library>,
 }
 
-/// The binary interface of a library.
+/// The binary interface of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
+pub(super) struct Abi {
     /// `JPEG_LIB_VERSION`.
     pub version: c_int,
-    /// Bytes of `jpeg_decompress_struct`.
+    /// The size of `jpeg_decompress_struct`.
     pub bytes: usize,
-    /// Codes of warnings that do not affect pixels.
-    pub harmless: [Option<c_int>; HARMLESS.len()],
+    /// The codes of [`HARMLESS_WARNINGS`].
+    pub harmless: [Option<c_int>; HARMLESS_WARNINGS.len()],
 }
 
-/// The beginnings of warnings that do not affect pixels: stray bytes between segments, which cameras leave;
+/// The first words of warnings that do not affect pixels: stray bytes between segments, which cameras leave;
 /// versions of metadata; scan parameters that only progressive files use.
-const HARMLESS: [&str; 4] = [
+const HARMLESS_WARNINGS: [&str; 4] = [
     "Corrupt JPEG data: %u extraneous bytes before marker",
     "Warning: unknown JFIF revision number",
     "Unknown Adobe color transform code",
@@ -229,50 +227,43 @@ const HARMLESS: [&str; 4] = [
 ];
 
 impl Library {
-    /// Loads a library and checks that it is libjpeg-turbo with an interface that is known.
+    /// Loads a library and checks that it is libjpeg-turbo with a known ABI.
     ///
     /// # Errors
-    /// [`LoadError`].
+    /// If the library cannot be loaded or is not a supported libjpeg-turbo.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         if !KNOWN_SYSTEM {
-            let found = "its layouts are known on 64-bit Linux and macOS".to_owned();
-            return Err(LoadError::Interface { path: path.to_owned(), found });
+            let found = "struct layouts are known only for 64-bit Linux and macOS".to_owned();
+            return Err(LoadError::UnknownAbi { path: path.to_owned(), found });
         }
-        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named
-        // by the user, who trusts it as they trust any library on their search path.
+        // SAFETY: loading runs the initialisers of the library. The path is a documented one or set by the
+        // user, who trusts it like any library on the search path.
         let library = unsafe { libloading::Library::new(path) }
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
         let functions = Functions::resolve(&library, path)?;
-        let found = file_of(functions.jpeg_CreateDecompress as *const c_void);
+        let found = loaded_from(functions.jpeg_CreateDecompress as *const c_void);
         let path = found.unwrap_or_else(|| path.to_owned());
-        let (version, bytes) = session::interface(&functions).ok_or_else(|| LoadError::Interface {
-            path: path.clone(),
-            found: "it does not say".to_owned(),
-        })?;
-        if ![62, 70, 80].contains(&version) || !(size_of::<Decompress>()..=LARGEST_STRUCT).contains(&bytes) {
-            let found = format!("version {version}, with {bytes} bytes for an object");
-            return Err(LoadError::Interface { path, found });
+        let (version, bytes) = session::detect_abi(&functions)
+            .ok_or_else(|| LoadError::UnknownAbi { path: path.clone(), found: "not reported".to_owned() })?;
+        if ![62, 70, 80].contains(&version) || !(size_of::<Decompress>()..=MAX_STRUCT_BYTES).contains(&bytes)
+        {
+            let found = format!("version {version}, struct of {bytes} bytes");
+            return Err(LoadError::UnknownAbi { path, found });
         }
-        let interface = Interface { version, bytes, harmless: harmless(&functions) };
+        let abi = Abi { version, bytes, harmless: harmless(&functions) };
         let version = version_in(&path);
         Ok(Self {
-            inner: Arc::new(Inner {
-                functions,
-                path,
-                version,
-                interface,
-                _library: ManuallyDrop::new(library),
-            }),
+            inner: Arc::new(Inner { functions, path, version, abi, _library: ManuallyDrop::new(library) }),
         })
     }
 
-    /// Its file.
+    /// The library file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// Its version, such as `3.1.0 (build 20241218)`, where its file says it.
+    /// The version, such as `3.1.0 (build 20241218)`, if the file contains it.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.inner.version.as_deref()
@@ -282,26 +273,23 @@ impl Library {
         &self.inner.functions
     }
 
-    pub(super) fn interface(&self) -> Interface {
-        self.inner.interface
+    pub(super) fn abi(&self) -> Abi {
+        self.inner.abi
     }
 }
 
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { path, version, interface, .. } = self.inner.as_ref();
-        f.debug_struct("Library")
-            .field("path", path)
-            .field("version", version)
-            .field("interface", interface)
-            .finish()
+        let Inner { path, version, abi, .. } = self.inner.as_ref();
+        f.debug_struct("Library").field("path", path).field("version", version).field("abi", abi).finish()
     }
 }
 
-/// The codes of harmless warnings, which differ between versions, from the library's message table.
-fn harmless(functions: &Functions) -> [Option<c_int>; HARMLESS.len()] {
+/// Looks up the codes of harmless warnings, which differ between versions, in the message table of the
+/// library.
+fn harmless(functions: &Functions) -> [Option<c_int>; HARMLESS_WARNINGS.len()] {
     let errors = session::standard_errors(functions);
-    HARMLESS.map(|text| {
+    HARMLESS_WARNINGS.map(|text| {
         (0..=errors.last_jpeg_message).find(|&code| {
             // SAFETY: the table is a constant of the library with entries from 0 to `last_jpeg_message`.
             let message = unsafe { *errors.jpeg_message_table.add(code as usize) };
@@ -322,35 +310,35 @@ struct DlInfo {
 }
 
 #[cfg(not(unix))]
-fn file_of(_: *const c_void) -> Option<PathBuf> {
+fn loaded_from(_: *const c_void) -> Option<PathBuf> {
     None
 }
 
-/// The file from which a function was loaded.
+/// Returns the file from which a function was loaded.
 #[cfg(unix)]
-fn file_of(function: *const c_void) -> Option<PathBuf> {
+fn loaded_from(function: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let process = libloading::os::unix::Library::this();
-    // SAFETY: POSIX 2024 and both systems' manuals declare `dladdr` like this.
+    // SAFETY: POSIX 2024 and the manuals of both systems declare `dladdr` like this.
     let dladdr = unsafe {
         process.get::<unsafe extern "C" fn(*const c_void, *mut DlInfo) -> c_int>(b"dladdr\0").ok()?
     };
     let (name, address) = (std::ptr::null(), std::ptr::null_mut());
     let mut info = DlInfo { file: name, base: address, symbol: name, address };
-    // SAFETY: `info` is there for the call to fill in.
+    // SAFETY: `info` is valid for writes.
     let known = unsafe { dladdr(function, &raw mut info) } != 0 && !info.file.is_null();
-    // SAFETY: the name belongs to the loaded library, which is not unloaded meanwhile.
+    // SAFETY: the name belongs to the loaded library, which is not unloaded.
     known.then(|| {
         Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(info.file) }.to_bytes())).to_owned()
     })
 }
 
-/// The version, found in the library file: no function returns it.
+/// Searches the library file for the version, which no function returns.
 fn version_in(path: &Path) -> Option<String> {
     const LABEL: &[u8] = b"libjpeg-turbo version ";
-    const LARGEST_LIBRARY: u64 = 64 << 20;
+    const MAX_LIBRARY_BYTES: u64 = 64 << 20;
     let mut content = Vec::new();
-    File::open(path).ok()?.take(LARGEST_LIBRARY).read_to_end(&mut content).ok()?;
+    File::open(path).ok()?.take(MAX_LIBRARY_BYTES).read_to_end(&mut content).ok()?;
     let label = content.windows(LABEL.len()).position(|window| window == LABEL)?;
     let text = content.get(label + LABEL.len()..)?;
     let text = text.get(..text.iter().take(64).position(|&byte| byte == 0 || byte == b'\n')?)?;

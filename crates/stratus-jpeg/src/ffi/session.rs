@@ -1,7 +1,7 @@
-//! Decoding one file: the life of a `jpeg_decompress_struct`.
+//! A safe wrapper of `jpeg_decompress_struct`, which decodes one file.
 //!
 //! Each file gets a new object in reused memory. A reused object would keep the Huffman and quantisation
-//! tables of the last file and apply them to a file that lacks its own. Creating an object takes about a
+//! tables of the previous file and apply them to a file without tables. Creating an object takes about a
 //! thousandth of the decoding time.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong};
@@ -9,14 +9,15 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::raw::{Decompress, ErrorManager, Functions, Interface, LARGEST_STRUCT, Library, ProgressManager};
+use super::raw::{Abi, Decompress, ErrorManager, Functions, Library, MAX_STRUCT_BYTES, ProgressManager};
 
-/// The most scans of a file. Encoders write about ten, and each one costs a pass over the whole image.
-const MOST_SCANS: c_int = 100;
-/// The most rows per call; the library returns one to four.
-const ROWS_AT_ONCE: usize = 8;
+/// The maximum number of scans of a file. Encoders write about ten, and each costs a pass over the whole
+/// image.
+const MAX_SCANS: c_int = 100;
+/// The maximum number of rows requested per call; the library returns one to four.
+const MAX_ROWS_PER_CALL: usize = 8;
 /// `JMSG_LENGTH_MAX`.
-const LONGEST_MESSAGE: usize = 200;
+const MAX_MESSAGE_BYTES: usize = 200;
 
 /// The values of `J_COLOR_SPACE` that occur in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(crate) enum ColourSpace {
 }
 
 impl ColourSpace {
-    fn of(code: c_int) -> Self {
+    fn from_code(code: c_int) -> Self {
         match code {
             1 => Self::Grey,
             2 => Self::Rgb,
@@ -53,15 +54,15 @@ impl ColourSpace {
     }
 }
 
-/// State that the callbacks read and write, through `client_data`.
+/// The state that callbacks access through `client_data`.
 struct CallbackState {
-    interface: Interface,
+    abi: Abi,
     problem: String,
 }
 
-/// The memory of a [`Session`]: the object and the structs it points to.
+/// The memory of a [`Decompressor`]: the object and the structs it points to.
 pub(crate) struct DecoderMemory {
-    object: MaybeUninit<[u64; LARGEST_STRUCT / 8]>,
+    object: MaybeUninit<[u64; MAX_STRUCT_BYTES / 8]>,
     errors: MaybeUninit<ErrorManager>,
     progress: ProgressManager,
     state: CallbackState,
@@ -69,10 +70,10 @@ pub(crate) struct DecoderMemory {
 
 impl DecoderMemory {
     pub(crate) fn new(library: &Library) -> Self {
-        Self::with(library.interface())
+        Self::with(library.abi())
     }
 
-    fn with(interface: Interface) -> Self {
+    fn with(abi: Abi) -> Self {
         Self {
             object: MaybeUninit::uninit(),
             errors: MaybeUninit::uninit(),
@@ -83,60 +84,60 @@ impl DecoderMemory {
                 completed_passes: 0,
                 total_passes: 0,
             },
-            state: CallbackState { interface, problem: String::new() },
+            state: CallbackState { abi, problem: String::new() },
         }
     }
 }
 
 /// A decompression object. Its memory and the file are borrowed for `'a` and accessed only through these
 /// pointers.
-pub(crate) struct Session<'a> {
+pub(crate) struct Decompressor<'a> {
     functions: &'a Functions,
     object: *mut Decompress,
     state: *mut CallbackState,
     borrowed: PhantomData<(&'a mut DecoderMemory, &'a [u8])>,
 }
 
-/// The panic payload that unwinds through the frames of the library, in place of `longjmp`.
+/// The panic payload that unwinds through the frames of the library instead of `longjmp`.
 struct DecodingFailed;
 
-impl<'a> Session<'a> {
-    /// Starts reading a file; next comes [`read_header`](Self::read_header). The library may allocate at most
-    /// `memory` bytes for whole-image arrays.
+impl<'a> Decompressor<'a> {
+    /// Starts reading a file; [`read_header`](Self::read_header) must follow. The library may allocate at
+    /// most `memory` bytes for whole-image arrays.
     pub(crate) fn begin(
         library: &'a Library,
         storage: &'a mut DecoderMemory,
         file: &'a [u8],
         memory: usize,
     ) -> Result<Self, String> {
-        let Interface { version, bytes, .. } = library.interface();
+        let Abi { version, bytes, .. } = library.abi();
         let storage: *mut DecoderMemory = storage;
-        let mut session = Self::on(library.functions(), storage);
-        // SAFETY: the object's memory has the bytes that the library asks for and knows where errors go.
-        session.call(|functions, object| unsafe {
+        let mut decompressor = Self::init(library.functions(), storage);
+        // SAFETY: the object has the size that the library requires, and its error manager is set.
+        decompressor.call(|functions, object| unsafe {
             (functions.jpeg_CreateDecompress)(object, version, bytes);
         })?;
-        // SAFETY: the object is made, with a memory manager; the progress monitor is borrowed for as long as
+        // SAFETY: the object is created, with a memory manager; the progress monitor is borrowed as long as
         // the object lives.
         unsafe {
-            (*session.object).progress = &raw mut (*storage).progress;
-            (*(*session.object).mem).max_memory_to_use = c_long::try_from(memory).unwrap_or(c_long::MAX);
+            (*decompressor.object).progress = &raw mut (*storage).progress;
+            (*(*decompressor.object).mem).max_memory_to_use = c_long::try_from(memory).unwrap_or(c_long::MAX);
         }
-        // SAFETY: the object is made, and the file is borrowed for as long as it lives.
-        session.call(|functions, object| unsafe {
+        // SAFETY: the object is created, and the file is borrowed as long as the object lives.
+        decompressor.call(|functions, object| unsafe {
             (functions.jpeg_mem_src)(object, file.as_ptr(), file.len() as c_ulong);
         })?;
-        Ok(session)
+        Ok(decompressor)
     }
 
-    /// A zeroed object with an error manager, before `jpeg_CreateDecompress`.
-    fn on(functions: &'a Functions, storage: *mut DecoderMemory) -> Self {
-        // SAFETY: the place is borrowed for `'a`, by the caller; what is not written yet is written here
-        // before it is read: the error manager by the library's function for it, and the object by zeros,
-        // which are null pointers and numbers.
+    /// Initialises a zeroed object with an error manager, before `jpeg_CreateDecompress`.
+    fn init(functions: &'a Functions, storage: *mut DecoderMemory) -> Self {
+        // SAFETY: the caller borrows the memory for `'a`. Uninitialised parts are written here before they
+        // are read: the error manager by `jpeg_std_error`, the object by zeros, which are valid pointers and
+        // numbers.
         unsafe {
             let object: *mut Decompress = (&raw mut (*storage).object).cast();
-            object.cast::<[u64; LARGEST_STRUCT / 8]>().write([0; LARGEST_STRUCT / 8]);
+            object.cast::<[u64; MAX_STRUCT_BYTES / 8]>().write([0; MAX_STRUCT_BYTES / 8]);
             let errors: *mut ErrorManager = (&raw mut (*storage).errors).cast();
             (*object).err = (functions.jpeg_std_error)(errors);
             (*errors).error_exit = Some(error_exit);
@@ -148,21 +149,21 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Calls the library; returns its error message where the call fails.
+    /// Calls the library and returns its error message if the call fails.
     fn call<T>(&mut self, call: impl FnOnce(&Functions, *mut Decompress) -> T) -> Result<T, String> {
         let (functions, object) = (self.functions, self.object);
         catch_unwind(AssertUnwindSafe(|| call(functions, object))).map_err(|payload| {
             if !payload.is::<DecodingFailed>() {
                 resume_unwind(payload);
             }
-            // SAFETY: no callback runs, and nobody else has the notes.
+            // SAFETY: no callback runs, so nothing else accesses the state.
             std::mem::take(unsafe { &mut (*self.state).problem })
         })
     }
 
     /// Reads the header.
     pub(crate) fn read_header(&mut self) -> Result<(), String> {
-        // SAFETY: the object is made and has a file.
+        // SAFETY: the object is created and has a file.
         self.call(|functions, object| unsafe {
             (functions.jpeg_read_header)(object, 1);
         })
@@ -170,7 +171,7 @@ impl<'a> Session<'a> {
 
     /// Height and width of the image.
     pub(crate) fn size(&self) -> [usize; 2] {
-        // SAFETY: the object's memory is set, and no call is under way.
+        // SAFETY: the object is initialised, and no call is in progress.
         unsafe { [(*self.object).image_height as usize, (*self.object).image_width as usize] }
     }
 
@@ -183,37 +184,38 @@ impl<'a> Session<'a> {
     /// The colour space of the file, once the header is read.
     pub(crate) fn colours(&self) -> ColourSpace {
         // SAFETY: as in `size`.
-        ColourSpace::of(unsafe { (*self.object).jpeg_color_space })
+        ColourSpace::from_code(unsafe { (*self.object).jpeg_color_space })
     }
 
-    /// Starts decoding to these colours, reduced by 1, 2, 4 or 8; returns the bytes per pixel. Multi-scan
-    /// files are read to their end.
-    pub(crate) fn start(&mut self, colours: ColourSpace, by: usize) -> Result<usize, String> {
-        // SAFETY: as in `size`. Smoothing would guess what scans that are missing hold, from the neighbours.
+    /// Starts decoding to a colour space at the scale 1/`denominator` (1, 2, 4 or 8). Returns the bytes per
+    /// pixel. Multi-scan files are read to their end.
+    pub(crate) fn start(&mut self, colours: ColourSpace, denominator: usize) -> Result<usize, String> {
+        // Smoothing would interpolate coefficients of missing scans, so it is disabled.
+        // SAFETY: as in `size`.
         unsafe {
             (*self.object).out_color_space = colours.code();
             (*self.object).do_block_smoothing = 0;
-            ((*self.object).scale_num, (*self.object).scale_denom) = (1, by as u32);
+            ((*self.object).scale_num, (*self.object).scale_denom) = (1, denominator as u32);
         }
-        // SAFETY: the header is read, or the library says that it is not.
+        // SAFETY: the header is read, or the library reports an error.
         self.call(|functions, object| unsafe {
             (functions.jpeg_start_decompress)(object);
             (*object).output_components as usize
         })
     }
 
-    /// Height and width of what is decoded, once decoding has begun: those of the image, divided by the
-    /// reduction and rounded up.
+    /// Height and width of the decoded image, once decoding has begun: the size of the image divided by the
+    /// denominator of the scale, rounded up.
     pub(crate) fn output_size(&self) -> [usize; 2] {
         // SAFETY: as in `size`.
         unsafe { [(*self.object).output_height as usize, (*self.object).output_width as usize] }
     }
 
-    /// Restricts decoding to some columns, rounded outwards; returns the first column and the width of rows.
+    /// Restricts decoding to `columns` columns from `first`, rounded outwards. Returns the first column and
+    /// the width of rows.
     pub(crate) fn crop(&mut self, first: usize, columns: usize) -> Result<(usize, usize), String> {
         let (mut offset, mut width) = (first as u32, columns as u32);
-        // SAFETY: decoding has begun, or the library says that it has not; both numbers are there for the
-        // call to change.
+        // SAFETY: decoding has begun, or the library reports an error; both pointers are valid for writes.
         self.call(|functions, object| unsafe {
             (functions.jpeg_crop_scanline)(object, &raw mut offset, &raw mut width);
         })?;
@@ -222,28 +224,28 @@ impl<'a> Session<'a> {
 
     /// Skips rows.
     pub(crate) fn skip(&mut self, rows: usize) -> Result<(), String> {
-        // SAFETY: decoding has begun, or the library says that it has not.
+        // SAFETY: decoding has begun, or the library reports an error.
         let skipped =
             self.call(|functions, object| unsafe { (functions.jpeg_skip_scanlines)(object, rows as u32) })?;
         if skipped as usize == rows {
             Ok(())
         } else {
-            Err("the image has fewer rows than its header says".to_owned())
+            Err("the image has fewer rows than the header specifies".to_owned())
         }
     }
 
-    /// Decodes as many rows as `rows` holds, each to the start of its slice.
+    /// Decodes a row to the start of each slice of `rows`.
     pub(crate) fn read<'r>(&mut self, rows: impl Iterator<Item = &'r mut [u8]>) -> Result<(), String> {
         // SAFETY: as in `size`.
         let bytes =
             unsafe { (*self.object).output_width as usize * (*self.object).output_components as usize };
         let mut rows = rows.fuse();
         loop {
-            let mut pointers = [std::ptr::null_mut(); ROWS_AT_ONCE];
+            let mut pointers = [std::ptr::null_mut(); MAX_ROWS_PER_CALL];
             let mut count = 0;
             for (pointer, row) in pointers.iter_mut().zip(&mut rows) {
                 if row.len() < bytes {
-                    return Err(format!("a row has {bytes} bytes, with room for {}", row.len()));
+                    return Err(format!("a row of {bytes} bytes does not fit into {} bytes", row.len()));
                 }
                 *pointer = row.as_mut_ptr();
                 count += 1;
@@ -254,51 +256,51 @@ impl<'a> Session<'a> {
             let mut done = 0;
             while done < count {
                 let left = &mut pointers[done..count];
-                // SAFETY: each pointer leads to a row's memory, which the iterator lent for the call.
+                // SAFETY: each pointer is to the memory of a row, which the iterator lent for the call.
                 let read = self.call(|functions, object| unsafe {
                     (functions.jpeg_read_scanlines)(object, left.as_mut_ptr(), left.len() as u32)
                 })?;
                 if read == 0 {
-                    return Err("the image has fewer rows than its header says".to_owned());
+                    return Err("the image has fewer rows than the header specifies".to_owned());
                 }
                 done += read as usize;
             }
         }
     }
 
-    /// Reads to the end of the file; all rows must have been read.
+    /// Reads to the end of the file. All rows must have been read.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
-        // SAFETY: decoding has begun, or the library says that it has not.
+        // SAFETY: decoding has begun, or the library reports an error.
         self.call(|functions, object| unsafe {
             (functions.jpeg_finish_decompress)(object);
         })
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for Decompressor<'_> {
     fn drop(&mut self) {
-        // SAFETY: the object is made, in whatever state, or its memory is zeros, which the function knows.
+        // SAFETY: the object is created, or its memory is zeros, which the function accepts.
         let _ = self.call(|functions, object| unsafe { (functions.jpeg_destroy_decompress)(object) });
     }
 }
 
-/// The library's version and the size of its object, which it reports when a caller passes wrong ones.
-pub(super) fn interface(functions: &Functions) -> Option<(c_int, usize)> {
-    let unknown = Interface { version: 0, bytes: 0, harmless: [None; _] };
-    let refused = |version| {
+/// Returns the version of the library and the size of its object, which it reports when a caller passes wrong
+/// values.
+pub(super) fn detect_abi(functions: &Functions) -> Option<(c_int, usize)> {
+    let unknown = Abi { version: 0, bytes: 0, harmless: [None; _] };
+    let reported = |version| {
         let mut storage = DecoderMemory::with(unknown);
         let storage: *mut DecoderMemory = &raw mut storage;
-        let mut session = Session::on(functions, storage);
-        // SAFETY: the object's memory knows where errors go, and the library looks at version and bytes
-        // before it touches more.
-        let made = session.call(|functions, object| unsafe {
+        let mut decompressor = Decompressor::init(functions, storage);
+        // SAFETY: the error manager is set, and the library checks version and size before it accesses more.
+        let created = decompressor.call(|functions, object| unsafe {
             (functions.jpeg_CreateDecompress)(object, version, 0);
         });
-        // SAFETY: `on` has set the error manager, in a place that is still there.
-        made.is_err().then(|| unsafe { (*(*session.object).err).msg_parm[0] })
+        // SAFETY: `init` has set the error manager, whose memory is still valid.
+        created.is_err().then(|| unsafe { (*(*decompressor.object).err).msg_parm[0] })
     };
-    let version = refused(0)?;
-    Some((version, usize::try_from(refused(version)?).ok()?))
+    let version = reported(0)?;
+    Some((version, usize::try_from(reported(version)?).ok()?))
 }
 
 /// The default error manager of the library.
@@ -314,16 +316,16 @@ pub(super) fn standard_errors(functions: &Functions) -> ErrorManager {
 /// Stores the error message and unwinds out of the library.
 ///
 /// # Safety
-/// For the library to call, with an object of a [`Session`].
+/// Only for the library to call, with the object of a [`Decompressor`].
 unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
-    // SAFETY: a session's object has an error manager and notes for as long as it is used; the message has
-    // the length that the header demands.
+    // SAFETY: the object of a decompressor has an error manager and a state as long as it is used; the
+    // message has the length that `jpeglib.h` requires.
     unsafe {
-        let mut message = [0 as c_char; LONGEST_MESSAGE];
+        let mut message = [0 as c_char; MAX_MESSAGE_BYTES];
         if let Some(format) = (*(*object).err).format_message {
             format(object, message.as_mut_ptr());
         }
-        message[LONGEST_MESSAGE - 1] = 0;
+        message[MAX_MESSAGE_BYTES - 1] = 0;
         let state: *mut CallbackState = (*object).client_data.cast();
         (*state).problem = CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned();
     }
@@ -334,13 +336,13 @@ unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
 /// Treats a warning as an error, unless it does not affect pixels.
 ///
 /// # Safety
-/// As [`error_exit`].
+/// Like [`error_exit`].
 unsafe extern "C-unwind" fn emit_message(object: *mut Decompress, level: c_int) {
     // SAFETY: as in `error_exit`.
     unsafe {
         let state: *mut CallbackState = (*object).client_data.cast();
         let code = (*(*object).err).msg_code;
-        if level < 0 && !(*state).interface.harmless.contains(&Some(code)) {
+        if level < 0 && !(*state).abi.harmless.contains(&Some(code)) {
             error_exit(object);
         }
     }
@@ -349,18 +351,18 @@ unsafe extern "C-unwind" fn emit_message(object: *mut Decompress, level: c_int) 
 /// Prints nothing.
 unsafe extern "C-unwind" fn output_message(_: *mut Decompress) {}
 
-/// Called every few rows of a scan: stops decoding where there are too many scans.
+/// Called every few rows of a scan. Stops decoding if there are too many scans.
 ///
 /// # Safety
-/// As [`error_exit`].
+/// Like [`error_exit`].
 unsafe extern "C-unwind" fn progress_monitor(object: *mut Decompress) {
     // SAFETY: as in `error_exit`.
     unsafe {
-        if (*object).input_scan_number <= MOST_SCANS {
+        if (*object).input_scan_number <= MAX_SCANS {
             return;
         }
         let state: *mut CallbackState = (*object).client_data.cast();
-        (*state).problem = format!("more than {MOST_SCANS} scans");
+        (*state).problem = format!("more than {MAX_SCANS} scans");
     }
     resume_unwind(Box::new(DecodingFailed));
 }

@@ -1,4 +1,4 @@
-//! Windows of JPEG images, against whole ones and damaged files.
+//! Decoding of windows compared with whole images, and damaged files.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

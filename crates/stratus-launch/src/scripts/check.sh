@@ -1,4 +1,4 @@
-# check FOLDER: makes the folder, and says what the machine is.
+# check FOLDER: creates the folder and prints facts about the host.
 case $1 in
   '~') root=$HOME ;;
   '~/'*) root=$HOME/${1#'~/'} ;;

@@ -1,20 +1,19 @@
-# Trains the repetitions of a launch, one after the other. What is done stays as it is; what was begun is
-# continued.
+# Trains the repetitions of a launch, one after the other. Completed ones are skipped, started ones resumed.
 cd "$(dirname "$0")" || exit 1
 trap 'stopped=1; : > stop; [ -n "$child" ] && kill -TERM "$child"' TERM
-own . "$1"
-# What is in the list is this script's, whoever took it once.
+take_ownership . "$1"
+# The listed repetitions belong to this script, even if another host claimed them before.
 for n in $repetitions; do
   [ -e "$n/claimed/trained" ] || rm -rf "$n/claimed"
 done
 for n in $repetitions; do
   [ -e stop ] && break
-  over && break
+  lease_expired && break
   [ "$(cat "$n/exit" 2> /dev/null)" = 0 ] && continue
-  # Where machines share the repetitions, another may take one that waits.
+  # Another host may have claimed a waiting repetition.
   mkdir "$n/claimed" 2> /dev/null && : > "$n/claimed/trained"
   [ -e "$n/claimed/trained" ] || continue
   train "$n"
   [ "$code" = 75 ] && break
 done
-kill "$heart" 2> /dev/null
+kill "$heartbeat_pid" 2> /dev/null

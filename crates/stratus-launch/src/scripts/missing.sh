@@ -1,4 +1,4 @@
-# missing ROOT < hashes: those that are not there, with the bytes that are.
+# missing ROOT < hashes: prints the hashes of missing files, with the size of their partial files.
 cd "$1/content" || exit 11
 while IFS= read -r hash; do
   [ -f "$hash" ] && continue

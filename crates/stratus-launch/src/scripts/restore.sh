@@ -1,5 +1,5 @@
-# restore ROOT JOB REPETITION < tar: a repetition that another machine had, from where it was if it comes with
-# a run.
+# restore ROOT JOB REPETITION < tar: replaces a repetition by that of another host, with its run if the
+# archive has one.
 umask 077
 mkdir -p "$1/jobs/$2/$3" && cd "$1/jobs/$2/$3" || exit 11
 rm -rf .run run claimed exit

@@ -1,4 +1,4 @@
-# revoke ROOT JOB: what is trained is another machine's now. The script goes on to its end.
+# revoke ROOT JOB: stops the training process of a repetition that another host has now. The script continues.
 cd "$1/jobs/$2" || exit 11
 pid=$(cat pid 2> /dev/null)
 [ -n "$pid" ] && kill -TERM "$pid" 2> /dev/null

@@ -1,7 +1,7 @@
-# slurm-check < batch script: whether Slurm is there and would take such a job.
+# slurm-check < batch script: checks that Slurm is installed and would accept the job.
 for program in sbatch squeue scancel; do
   command -v "$program" > /dev/null 2>&1 || {
-    echo "$program is not there" >&2
+    echo "$program not found" >&2
     exit 30
   }
 done

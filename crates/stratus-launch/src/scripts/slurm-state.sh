@@ -1,5 +1,5 @@
-# slurm-state ROOT JOB REPETITION…: how a job stands by its files and by the queue; where Slurm keeps
-# accounts, also what became of what is in neither. 16 where there is none.
+# slurm-state ROOT JOB REPETITION…: prints the state of a job from its files and the queue, and from `sacct`
+# for tasks in neither. Exits with 16 if the job does not exist.
 [ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && exit 16
 cd "$1/jobs/$2" || exit 11
 job=$2

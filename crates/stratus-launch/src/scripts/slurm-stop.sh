@@ -1,4 +1,4 @@
-# slurm-stop ROOT JOB: what waits leaves the queue; what trains is asked for a checkpoint, in its own time.
+# slurm-stop ROOT JOB: cancels waiting tasks and signals running ones to save a checkpoint and stop.
 cd "$1/jobs/$2" || exit 11
 me=$(id -un)
 queued=$(squeue -h -u "$me" -n "$2" -o '%i') || exit 22

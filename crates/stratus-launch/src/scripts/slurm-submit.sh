@@ -1,4 +1,4 @@
-# slurm-submit ROOT JOB CONCURRENT REPETITION… < tar: hands to Slurm what is not done and not in its queue.
+# slurm-submit ROOT JOB CONCURRENT REPETITION… < tar: submits repetitions neither completed nor queued.
 umask 077
 mkdir -p "$1/jobs/$2" && cd "$1/jobs/$2" || exit 11
 job=$2
@@ -23,7 +23,7 @@ for n in $(echo "$todo" | tr ',' ' '); do
   rm -f "$n/exit" "$n/idle"
 done
 [ "$concurrent" -gt 0 ] && todo="$todo%$concurrent"
-# Slurm writes the environment of jobs to its disk.
+# Slurm stores the environment of jobs on disk.
 unset STRATUS_WEBHOOK
-# Not the lock: what is started here may outlive this.
+# Closes the lock: the started process may outlive this script.
 sbatch --parsable --array="${todo#,}" batch.sh 9>&- || exit 23

@@ -1,5 +1,5 @@
-# One task of the array trains one repetition. The signal before the end of its time asks for a checkpoint;
-# then the task goes back into the queue.
+# Each task of the array trains one repetition. Before the time limit, a signal makes it save a checkpoint,
+# and the task is requeued.
 umask 077
 cd "$SLURM_SUBMIT_DIR" || exit 1
 n=$SLURM_ARRAY_TASK_ID
@@ -8,54 +8,54 @@ say() {
   echo "$(date -u +%FT%TZ) $task on $(uname -n): $1"
 }
 [ -e stop ] && exit 75
-over && exit 75
+lease_expired && exit 75
 [ "$(cat "$n/exit" 2> /dev/null)" = 0 ] && exit 0
-# Threads as many as processors that were asked for, also where nothing binds them.
+# One thread per requested CPU, even if Slurm does not bind processes to CPUs.
 if [ -n "$SLURM_CPUS_PER_TASK" ]; then
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"
 fi
 trap 'stopped=1; [ -n "$child" ] && kill -TERM "$child"' TERM
-# A node that Slurm gave up may still train: its heart beats every two seconds, by whatever clock.
+# A node that Slurm gave up may still train: its heartbeat changes every two seconds, even if clocks differ.
 if [ -f "$n/owner" ] && read -r _ host _ < "$n/owner" && [ "$host" != "$(uname -n)" ]; then
   before=$(cat "$n/heartbeat" 2> /dev/null)
   sleep 6
   if [ "$before" != "$(cat "$n/heartbeat" 2> /dev/null)" ]; then
-    say "repetition $n is being trained already, on $host"
+    say "repetition $n is already running on $host"
     exit 20
   fi
 fi
 iterations() {
   { wc -l < "$n/run/iterations.csv"; } 2> /dev/null || echo 0
 }
-own "$n" "$task"
+take_ownership "$n" "$task"
 before=$(iterations)
-say "trains repetition $n"
+say "training repetition $n"
 train "$n"
-kill "$heart" 2> /dev/null
-say "ended with $code"
-# A limit of its own that is reached (a deadline, a budget) is no reason to go on.
+kill "$heartbeat_pid" 2> /dev/null
+say "exited with $code"
+# A run that reached its own limit (a deadline, a budget) is not requeued.
 if [ "$code" != 75 ] || [ -z "$stopped" ] || [ -e stop ]; then
   exit "$code"
 fi
-if over; then
+if lease_expired; then
   exit 75
 fi
-# What does not get further is not tried for ever.
+# Stops requeueing a task that makes no progress.
 idle=0
 if [ "$(iterations)" -le "$before" ]; then
   idle=$(($(cat "$n/idle" 2> /dev/null || echo 0) + 1))
 fi
 echo "$idle" > "$n/idle"
 if [ "$idle" -ge 3 ]; then
-  say 'three times without an iteration: not requeued; it needs a longer time or an earlier signal'
+  say 'no progress in three attempts: not requeued; set a longer time limit or an earlier signal'
   exit 75
 fi
-# Nothing that comes now may keep it from the queue.
+# A signal must not prevent requeueing.
 trap '' TERM
 case $(squeue -h -j "$task" -o '%T %r' 2> /dev/null) in
   'COMPLETING TimeLimit'*) notice requeue "$n" 75 ;;
   COMPLETING* | CANCELLED* | PREEMPTED*)
-    say 'Slurm has taken the task away, and says whether it comes back'
+    say 'cancelled or preempted by Slurm, which decides whether to requeue it'
     exit 75
     ;;
   *)
@@ -67,8 +67,8 @@ case $(squeue -h -j "$task" -o '%T %r' 2> /dev/null) in
     ;;
 esac
 if sbatch --array="$n" --dependency="afterany:$task" batch.sh 2>&1; then
-  say 'goes on in a job of its own'
+  say 'resubmitted as a separate job'
 else
-  say 'cannot be requeued from here: stratus launch resume'
+  say 'cannot be requeued from here: run stratus launch resume'
 fi
 exit 75

@@ -1,4 +1,4 @@
-# state ROOT JOB REPETITION…: how a job stands; 16 where there is none.
+# state ROOT JOB REPETITION…: prints the state of a job. Exits with 16 if the job does not exist.
 [ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && exit 16
 cd "$1/jobs/$2" || exit 11
 shift 2

@@ -1,4 +1,4 @@
-# stop ROOT JOB: asks its training to stop, with a checkpoint.
+# stop ROOT JOB: signals the training process to save a checkpoint and stop.
 [ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && { echo idle; exit 0; }
 cd "$1/jobs/$2" || exit 11
 flock -n -s owner.lock true && { echo idle; exit 0; }

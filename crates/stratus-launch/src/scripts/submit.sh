@@ -1,8 +1,9 @@
-# submit ROOT JOB TOKEN < webhook's address, tar: starts a job, or says who has it.
+# submit ROOT JOB TOKEN < webhook address, tar: starts a job, or prints its owner.
 umask 077
 IFS= read -r webhook
 mkdir -p "$1/jobs/$2" && cd "$1/jobs/$2" || exit 11
-# A machine that shares the folder may have it: its heart beats every two seconds, by whatever clock.
+# Another host that shares the folder may own it. Its heartbeat changes every two seconds, even if the clocks
+# differ.
 if [ -f owner ] && read -r _ host _ < owner && [ "$host" != "$(uname -n)" ]; then
   before=$(cat heartbeat 2> /dev/null)
   sleep 6
@@ -23,7 +24,7 @@ while [ "$tries" -lt 100 ]; do
   if [ -f owner ] && read -r token _ < owner && [ "$token" = "$3" ]; then
     exit 0
   fi
-  # Another start may have been faster.
+  # Another start may have won the race.
   if ! kill -0 $! 2> /dev/null && ! flock -n -s owner.lock true; then
     cat owner
     exit 20

@@ -1,164 +1,166 @@
-//! The output of a script, separated from what the account's shell writes around it.
+//! Separates the output of a script from other output of the account's shell.
 //!
-//! Start-up files greet (`echo Welcome`, a list of modules, a quota), others say something at the end, and
-//! all of it comes on the streams of the script. So a script is framed: it prints a mark of its own before
-//! its first command and another one, with its exit code, behind its last, on standard output and on standard
-//! error. Only what stands between the marks is its answer, and an answer without the second mark was cut.
+//! Start-up files may print greetings (`echo Welcome`, a list of modules, a quota) and log-out files a
+//! farewell, all on the streams of the script. So a script is framed: it prints a unique mark before its
+//! first command and another one, with its exit code, after its last command, on standard output and on
+//! standard error. Only the text between the marks is its output; without the second mark, the output was
+//! cut.
 //!
-//! The account's shell need not be a Bourne shell. All it has to read is [`Frame::line`]: one line with a
-//! word in single quotes, which has no line break, backslash, single quote or exclamation mark, so that `sh`,
-//! `csh`, `tcsh`, `fish`, `zsh` and others read it alike. The script itself comes on standard input, in front
-//! of its own input, and is read byte by byte: a shell that reads a script from there by itself may read
-//! ahead.
+//! The account's shell need not be a Bourne shell. It only has to run [`Frame::command_line`]: one line with
+//! a word in single quotes, which has no line break, backslash, single quote or exclamation mark, so that
+//! `sh`, `csh`, `tcsh`, `fish`, `zsh` and others read it alike. The script itself arrives on standard input,
+//! before its own input, and is read byte by byte, because a shell that reads a script from standard input
+//! may read ahead.
 
 use std::io::{self, Read};
 use std::time::{SystemTime, UNIX_EPOCH};
-use stratus_base::text::quoted;
+use stratus_base::text::shell_quoted;
 
-/// The most that is passed over before the first mark.
+/// The maximum length of the output before the first mark.
 const MAX_GREETING_BYTES: u64 = 64 << 20;
-/// The last bytes of what was passed over that are kept for messages.
-const KEPT_BYTES: usize = 4 << 10;
-/// The bytes of a stream's buffer.
+/// The length of the end of the skipped output that is kept for messages.
+const GREETING_TAIL_BYTES: usize = 4 << 10;
+/// The size of a stream's buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The first and the last line of a script as it is sent: what arrives otherwise is not run.
-const FIRST: &str = "#stratus";
-const LAST: &str = "#end";
+/// The first and the last line of a script as it is sent; an incomplete script is not run.
+const FIRST_LINE: &str = "#stratus";
+const LAST_LINE: &str = "#end";
 
-/// The marks of one script.
+/// The marks around the output of one script.
 pub(super) struct Frame {
     token: String,
 }
 
 impl Frame {
     pub(super) fn new() -> Self {
-        Self { token: token() }
+        Self { token: unique_token() }
     }
 
     /// The script as it is sent, with its arguments and marks.
     ///
-    /// The marks are put together there, so that a shell which repeats what it runs does not print them.
+    /// The script assembles the marks, so that a shell that echoes its commands does not print them.
     pub(super) fn script(&self, script: &str, arguments: &[&str]) -> String {
         let token = &self.token;
-        let words: String = arguments.iter().map(|argument| format!(" {}", quoted(argument))).collect();
+        let words: String = arguments.iter().map(|argument| format!(" {}", shell_quoted(argument))).collect();
         let mark = |name: &str, more: &str| {
             let print = format!("printf '%s-%s-%s{more}\\n' stratus {token} {name}");
             let code = if more.is_empty() { "" } else { " \"$code\"" };
             format!("{print}{code}; {print}{code} >&2")
         };
         format!(
-            "{FIRST}\n{}\n(\nset --{words}\n{script}\n)\ncode=$?\n{}\nexit \"$code\"\n{LAST}",
+            "{FIRST_LINE}\n{}\n(\nset --{words}\n{script}\n)\ncode=$?\n{}\nexit \"$code\"\n{LAST_LINE}",
             mark("begins", ""),
             mark("ended", " %s")
         )
     }
 
-    /// The line that runs a script of some bytes from standard input, for whatever shell the account has.
-    pub(super) fn line(bytes: usize) -> String {
+    /// The line that runs a script of `bytes` bytes from standard input, for any shell.
+    pub(super) fn command_line(bytes: usize) -> String {
         format!(
-            "sh -c 'stratus=$(dd bs=1 count={bytes} 2> /dev/null); case $stratus in \"{FIRST}\"*\"{LAST}\") \
-             eval \"$stratus\" ;; *) echo \"the script did not come whole\" >&2; exit 1 ;; esac' stratus"
+            "sh -c 'stratus=$(dd bs=1 count={bytes} 2> /dev/null); case $stratus in \
+             \"{FIRST_LINE}\"*\"{LAST_LINE}\") eval \"$stratus\" ;; \
+             *) echo \"the script is incomplete\" >&2; exit 1 ;; esac' stratus"
         )
     }
 
-    /// One of the streams that the script writes to.
-    pub(super) fn stream<R: Read>(&self, from: R) -> Framed<R> {
+    /// Wraps an output stream of the script.
+    pub(super) fn stream<R: Read>(&self, from: R) -> FramedStream<R> {
         let mark = |name: &str| format!("stratus-{}-{name}", self.token).into_bytes();
-        Framed {
+        FramedStream {
             from,
-            begins: [&mark("begins")[..], b"\n"].concat(),
-            ended: [&mark("ended")[..], b" "].concat(),
+            start_mark: [&mark("begins")[..], b"\n"].concat(),
+            end_mark: [&mark("ended")[..], b" "].concat(),
             buffer: vec![0; BUFFER_BYTES],
             start: 0,
-            clear: 0,
+            safe_end: 0,
             filled: 0,
-            is_over: false,
+            is_at_end: false,
             phase: Phase::Before,
-            passed: Vec::new(),
-            passed_bytes: 0,
+            skipped: Vec::new(),
+            skipped_bytes: 0,
         }
     }
 }
 
-/// Returns a word that no other script or start has.
-pub(crate) fn token() -> String {
+/// Returns a unique token.
+pub(crate) fn unique_token() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
     format!("{now:x}-{:x}-{:x}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// How far a stream has been read.
+/// The progress of reading a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The script has not begun.
+    /// The script has not started.
     Before,
     Within,
-    /// Nothing more is the script's. Its exit code, where its last mark came.
+    /// The output of the script has ended; its exit code if the end mark was read.
     After(Option<i32>),
 }
 
-/// A stream whose bytes are those that a script wrote.
-pub(super) struct Framed<R> {
+/// A stream of only the bytes that a script wrote.
+pub(super) struct FramedStream<R> {
     from: R,
-    begins: Vec<u8>,
-    ended: Vec<u8>,
-    /// The bytes read so far are in `start..filled`; those of the script, without any part of a mark, in
-    /// `start..clear`.
+    start_mark: Vec<u8>,
+    end_mark: Vec<u8>,
+    /// The bytes read so far are `start..filled`. The script's bytes, without any part of a mark, are
+    /// `start..safe_end`.
     buffer: Vec<u8>,
     start: usize,
-    clear: usize,
+    safe_end: usize,
     filled: usize,
-    /// Whether nothing more comes.
-    is_over: bool,
+    /// True if the stream has ended.
+    is_at_end: bool,
     phase: Phase,
-    passed: Vec<u8>,
-    passed_bytes: u64,
+    skipped: Vec<u8>,
+    skipped_bytes: u64,
 }
 
-impl<R: Read> Framed<R> {
-    /// Waits for the script's begin; whether it came.
-    pub(super) fn begins(&mut self) -> bool {
-        // A stream that cannot be read does not begin.
-        self.phase != Phase::Before || self.begin().unwrap_or(false)
+impl<R: Read> FramedStream<R> {
+    /// Waits for the start of the script and returns whether it started.
+    pub(super) fn wait_for_start(&mut self) -> bool {
+        // A read error counts as a script that did not start.
+        self.phase != Phase::Before || self.skip_greeting().unwrap_or(false)
     }
 
-    /// The script's exit code, where its end has been read.
-    pub(super) fn code(&self) -> Option<i32> {
+    /// The exit code of the script, if its end was read.
+    pub(super) fn exit_code(&self) -> Option<i32> {
         match self.phase {
             Phase::After(code) => code,
             Phase::Before | Phase::Within => None,
         }
     }
 
-    /// The last of what came before the script began.
+    /// The end of the output before the script started.
     pub(super) fn greeting(&self) -> &[u8] {
-        &self.passed
+        &self.skipped
     }
 
-    /// The stream behind what is the script's.
+    /// The stream after the output of the script.
     pub(super) fn into_rest(self) -> R {
         self.from
     }
 
-    fn came(&self) -> &[u8] {
+    fn unread(&self) -> &[u8] {
         &self.buffer[self.start..self.filled]
     }
 
-    /// Reads more; whether something came.
+    /// Reads more bytes and returns whether there were any.
     fn fill(&mut self) -> io::Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.filled, 0);
             self.filled -= self.start;
-            self.clear = self.clear.saturating_sub(self.start);
+            self.safe_end = self.safe_end.saturating_sub(self.start);
             self.start = 0;
         }
         loop {
             match self.from.read(&mut self.buffer[self.filled..]) {
                 Ok(count) => {
                     self.filled += count;
-                    self.is_over = count == 0;
+                    self.is_at_end = count == 0;
                     return Ok(count > 0);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -167,38 +169,38 @@ impl<R: Read> Framed<R> {
         }
     }
 
-    /// Passes over bytes that are not the script's.
-    fn pass(&mut self, bytes: usize) {
-        self.passed.extend_from_slice(&self.buffer[self.start..self.start + bytes]);
-        let more = self.passed.len().saturating_sub(KEPT_BYTES);
-        self.passed.drain(..more);
-        self.passed_bytes += bytes as u64;
+    /// Skips bytes that are not the script's.
+    fn skip(&mut self, bytes: usize) {
+        self.skipped.extend_from_slice(&self.buffer[self.start..self.start + bytes]);
+        let more = self.skipped.len().saturating_sub(GREETING_TAIL_BYTES);
+        self.skipped.drain(..more);
+        self.skipped_bytes += bytes as u64;
         self.start += bytes;
     }
 
-    /// Passes over what comes before the script; whether it begins.
-    fn begin(&mut self) -> io::Result<bool> {
+    /// Skips the output before the script and returns whether the script started.
+    fn skip_greeting(&mut self) -> io::Result<bool> {
         loop {
-            if let Some(at) = find(self.came(), &self.begins) {
-                self.pass(at);
-                self.start += self.begins.len();
-                self.clear = self.start;
+            if let Some(at) = find(self.unread(), &self.start_mark) {
+                self.skip(at);
+                self.start += self.start_mark.len();
+                self.safe_end = self.start;
                 self.phase = Phase::Within;
                 return Ok(true);
             }
-            let kept = if self.is_over { 0 } else { begun(self.came(), &self.begins) };
-            self.pass(self.came().len() - kept);
-            if self.is_over || self.passed_bytes > MAX_GREETING_BYTES {
+            let kept = if self.is_at_end { 0 } else { partial_match_length(self.unread(), &self.start_mark) };
+            self.skip(self.unread().len() - kept);
+            if self.is_at_end || self.skipped_bytes > MAX_GREETING_BYTES {
                 return Ok(false);
             }
             self.fill()?;
         }
     }
 
-    /// Reads the exit code behind the last mark.
-    fn end(&mut self) -> io::Result<()> {
+    /// Reads the exit code after the end mark.
+    fn read_exit_code(&mut self) -> io::Result<()> {
         loop {
-            let digits = &self.came()[self.ended.len()..];
+            let digits = &self.unread()[self.end_mark.len()..];
             if let Some(end) = digits.iter().position(|&byte| byte == b'\n') {
                 let code = std::str::from_utf8(&digits[..end]).ok().and_then(|text| text.parse().ok());
                 self.phase = Phase::After(code);
@@ -212,26 +214,26 @@ impl<R: Read> Framed<R> {
     }
 }
 
-impl<R: Read> Read for Framed<R> {
+impl<R: Read> Read for FramedStream<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if out.is_empty() || self.phase == Phase::Before && !self.begin()? {
+        if out.is_empty() || self.phase == Phase::Before && !self.skip_greeting()? {
             return Ok(0);
         }
         while self.phase == Phase::Within {
-            if self.clear > self.start {
-                let count = out.len().min(self.clear - self.start);
+            if self.safe_end > self.start {
+                let count = out.len().min(self.safe_end - self.start);
                 out[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
                 self.start += count;
                 return Ok(count);
             }
-            match find(self.came(), &self.ended) {
-                Some(0) => self.end()?,
-                Some(at) => self.clear = self.start + at,
-                None if self.is_over && self.came().is_empty() => self.phase = Phase::After(None),
-                None if self.is_over => self.clear = self.filled,
+            match find(self.unread(), &self.end_mark) {
+                Some(0) => self.read_exit_code()?,
+                Some(at) => self.safe_end = self.start + at,
+                None if self.is_at_end && self.unread().is_empty() => self.phase = Phase::After(None),
+                None if self.is_at_end => self.safe_end = self.filled,
                 None => {
-                    self.clear = self.filled - begun(self.came(), &self.ended);
-                    if self.clear == self.start {
+                    self.safe_end = self.filled - partial_match_length(self.unread(), &self.end_mark);
+                    if self.safe_end == self.start {
                         self.fill()?;
                     }
                 }
@@ -241,7 +243,7 @@ impl<R: Read> Read for Framed<R> {
     }
 }
 
-/// Where a word first stands in bytes.
+/// The position of the first occurrence of a word.
 fn find(bytes: &[u8], word: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(next) = bytes[at..].iter().position(|&byte| byte == word[0]) {
@@ -254,15 +256,15 @@ fn find(bytes: &[u8], word: &[u8]) -> Option<usize> {
     None
 }
 
-/// The number of last bytes with which a word may begin.
-fn begun(bytes: &[u8], word: &[u8]) -> usize {
-    let most = bytes.len().min(word.len() - 1);
-    (1..=most).rev().find(|&count| bytes.ends_with(&word[..count])).unwrap_or(0)
+/// The length of the longest end of `bytes` that is a proper beginning of `word`.
+fn partial_match_length(bytes: &[u8], word: &[u8]) -> usize {
+    let max_length = bytes.len().min(word.len() - 1);
+    (1..=max_length).rev().find(|&count| bytes.ends_with(&word[..count])).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, Framed, KEPT_BYTES};
+    use super::{Frame, FramedStream, GREETING_TAIL_BYTES};
     use std::io::{self, Read};
 
     /// Gives a few bytes at a time.
@@ -275,20 +277,20 @@ mod tests {
         }
     }
 
-    fn read<R: Read>(framed: &mut Framed<R>) -> Vec<u8> {
+    fn read<R: Read>(framed: &mut FramedStream<R>) -> Vec<u8> {
         let mut bytes = Vec::new();
         framed.read_to_end(&mut bytes).unwrap();
         bytes
     }
 
     #[test]
-    fn an_answer_is_what_stands_between_the_marks_however_it_comes() {
+    fn output_between_the_marks_is_independent_of_read_sizes() {
         let frame = Frame::new();
         let mark = |name: &str| format!("stratus-{}-{name}", frame.token);
         let (begins, ended) = (mark("begins\n"), mark("ended "));
         let large: Vec<u8> =
             (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        // Beginnings of the marks are no marks.
+        // Beginnings of the marks are not marks.
         let almost = [&begins.as_bytes()[..begins.len() - 1], &ended.as_bytes()[..20], b"stratus-"].concat();
         for greeting in [&b""[..], b"Welcome\n", b"no end of line", &large, &almost, &ended.as_bytes()[..5]] {
             for answer in [&b""[..], b"text\n", b"\0\xff\n\n", &large, &almost, begins.as_bytes()] {
@@ -298,25 +300,25 @@ mod tests {
                     let end = [ended.as_bytes(), after.as_bytes()].concat();
                     let whole = [greeting, begins.as_bytes(), answer, &end].concat();
                     for step in [1, 7, 60, usize::MAX] {
-                        // A byte at a time, of large ones, takes long and shows nothing more.
+                        // Small steps through large output are slow and test nothing more.
                         if step < 60 && whole.len() > 100_000 {
                             continue;
                         }
                         let mut framed = frame.stream(Slow(&whole, step));
                         assert_eq!(read(&mut framed), answer);
-                        assert_eq!(framed.code(), code);
-                        let kept = &greeting[greeting.len().saturating_sub(KEPT_BYTES)..];
+                        assert_eq!(framed.exit_code(), code);
+                        let kept = &greeting[greeting.len().saturating_sub(GREETING_TAIL_BYTES)..];
                         assert_eq!(framed.greeting(), kept);
                     }
                 }
-                // Cut: what came is the answer, and has no end.
+                // Cut output: the received bytes without an exit code.
                 let cut = [greeting, begins.as_bytes(), answer, &ended.as_bytes()[..9]].concat();
                 let mut framed = frame.stream(&cut[..]);
                 assert_eq!(read(&mut framed), [answer, &ended.as_bytes()[..9]].concat());
-                assert!(framed.begins() && framed.code().is_none());
+                assert!(framed.wait_for_start() && framed.exit_code().is_none());
             }
             let mut framed = frame.stream(greeting);
-            assert!(read(&mut framed).is_empty() && !framed.begins());
+            assert!(read(&mut framed).is_empty() && !framed.wait_for_start());
         }
     }
 }

@@ -1,246 +1,265 @@
 //! The kind `sky`: machines of clouds and of Kubernetes, through SkyPilot's managed jobs.
 //!
-//! What is brought and what comes back lies in a bucket, which the machines mount: none of them is there when
-//! a launch begins, and any may be taken away. A repetition is a job of its own, named by the launch and its
-//! number. SkyPilot finds the machine, and another one where it was taken away; the script there keeps the
-//! run in the bucket with every checkpoint, and goes on from there.
+//! Uploaded files and runs are in a bucket, which the machines mount, since no machine exists when a launch
+//! starts, and any may be preempted. Each repetition is a separate job, named after the launch and its
+//! number. SkyPilot finds a machine, and another one after a preemption; the script there saves the run to
+//! the bucket with every checkpoint and resumes from it.
 //!
-//! The command `sky` is used, with what it knows of accounts. Requests to the bucket are this program's own.
+//! Jobs are submitted by the command `sky`, with its own credentials. The bucket is accessed directly.
 
 mod bucket;
 mod queue;
 mod task;
 
-use crate::job::{Job, Record, State, Status};
-use crate::local::Local;
-use crate::shell::{self, Ended};
-use crate::target::{Link, Needs, Prepared, Target, taken};
-use crate::{Error, Fetched, Parcel, Result, SkySettings};
+use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus};
+use crate::local::LocalShell;
+use crate::shell::{self, ScriptExit};
+use crate::target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target, already_running_error};
+use crate::{Error, FetchStats, FileSet, Result, SkySettings};
 use bucket::Bucket;
-use queue::Queue;
+use queue::JobQueue;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The exit code of a shell that does not find a program.
-const NOT_FOUND: i32 = 127;
-/// The most repetitions whose queue is told in a message.
-const MOST_NAMED: usize = 8;
+/// The exit code of a shell that does not find a command.
+const COMMAND_NOT_FOUND: i32 = 127;
+/// The maximum number of owners that are named in a message.
+const MAX_NAMED_OWNERS: usize = 8;
 
-pub(crate) struct Sky {
-    /// The target.
+pub(crate) struct SkyTarget {
+    /// The name of the target.
     pub(crate) name: String,
-    /// The folder on a machine's own disk.
+    /// The folder on the disk of a machine.
     pub(crate) folder: String,
     pub(crate) settings: Box<SkySettings>,
-    /// A folder that nobody else can enter.
+    /// A folder that only the user may enter.
     pub(crate) private: PathBuf,
 }
 
-/// The job of a repetition.
+/// The job name of a repetition.
 fn job_name(id: &str, repetition: usize) -> String {
     format!("{id}-{repetition}")
 }
 
-/// The number of a launch's last start; `stop` has that of the last which was stopped.
-fn submitted(id: &str) -> String {
+/// The file with the number of the last start of a launch.
+fn submitted_path(id: &str) -> String {
     format!("jobs/{id}/submitted")
 }
 
-fn stopped(id: &str) -> String {
+/// The file with the number of the last start that was stopped.
+fn stopped_path(id: &str) -> String {
     format!("jobs/{id}/stop")
 }
 
-impl Sky {
+impl SkyTarget {
     fn bucket(&self) -> Result<Bucket> {
         Bucket::open(&self.name, &self.settings.bucket)
     }
 
-    fn error(&self, ended: &Ended, what: &str) -> Error {
-        if ended.code == Some(NOT_FOUND) {
-            let problem = format!("{}: there is no command `sky`", self.name);
+    fn error(&self, ended: &ScriptExit, task: &str) -> Error {
+        if ended.code == Some(COMMAND_NOT_FOUND) {
+            let problem = format!("{}: command `sky` not found", self.name);
             return Error::target(
                 problem,
                 "install SkyPilot: pip install \"skypilot[aws]\", then `sky check`",
             );
         }
-        ended.error(&Local { name: self.name.clone() }, what)
+        ended.to_error(&LocalShell { name: self.name.clone() }, task)
     }
 
-    /// What `sky` with these arguments answers.
-    fn sky(&self, what: &str, arguments: &[&str]) -> Result<String> {
-        let shell = Local { name: self.name.clone() };
-        let (ended, text) = shell::text(&shell, "exec sky \"$@\"", arguments, b"")?;
-        if ended.code == Some(0) { Ok(text) } else { Err(self.error(&ended, what)) }
+    /// Runs `sky` with these arguments and returns its output; `task` describes it in errors.
+    fn run_sky(&self, task: &str, arguments: &[&str]) -> Result<String> {
+        let shell = LocalShell { name: self.name.clone() };
+        let (ended, text) = shell::run_for_text(&shell, "exec sky \"$@\"", arguments, b"")?;
+        if ended.code == Some(0) { Ok(text) } else { Err(self.error(&ended, task)) }
     }
 
-    fn queue(&self) -> Result<Queue> {
-        let text = self.sky("see SkyPilot's queue", &["jobs", "queue", "--all", "--output", "json"])?;
-        Queue::parse(&text).ok_or_else(|| {
-            let problem = format!("{}: SkyPilot's queue is no list that is understood", self.name);
-            Error::target(problem, "`sky jobs queue --output json` is of SkyPilot 0.11 and newer")
+    fn queue(&self) -> Result<JobQueue> {
+        let text = self.run_sky("query SkyPilot's queue", &["jobs", "queue", "--all", "--output", "json"])?;
+        JobQueue::parse(&text).ok_or_else(|| {
+            let problem = format!("{}: the output of `sky jobs queue` is not valid", self.name);
+            Error::target(problem, "`sky jobs queue --output json` needs SkyPilot 0.11 or newer")
         })
     }
 
-    /// How a launch stands, by what its jobs keep and by the queue.
-    fn stands(&self, bucket: &Bucket, id: &str, repetitions: usize, queue: &Queue) -> Result<State> {
+    /// Queries the state of a launch from the bucket and the queue.
+    fn query_state(
+        &self,
+        bucket: &Bucket,
+        id: &str,
+        repetitions: usize,
+        queue: &JobQueue,
+    ) -> Result<LaunchState> {
         let mut text = String::new();
         for number in 1..=repetitions {
-            let said = bucket.text(&format!("jobs/{id}/{number}/state"))?;
-            // One that says nothing, or several, would shift the numbers of all behind it.
-            let said = said.filter(|said| said.matches("repetition=").count() == 1);
-            text += &said.unwrap_or_else(|| "repetition=\n".to_owned());
+            let saved = bucket.text(&format!("jobs/{id}/{number}/state"))?;
+            // A missing or duplicate state would shift the numbers of all later repetitions.
+            let saved = saved.filter(|saved| saved.matches("repetition=").count() == 1);
+            text += &saved.unwrap_or_else(|| "repetition=\n".to_owned());
             text.push('\n');
         }
-        let mut state = state(&text, id, queue);
-        let is_stopped = bucket.number(&stopped(id))?.unwrap_or(0);
-        state.stopped = is_stopped >= bucket.number(&submitted(id))?.unwrap_or(1);
+        let mut state = parse_state(&text, id, queue);
+        let stopped_start = bucket.number(&stopped_path(id))?.unwrap_or(0);
+        state.stopped = stopped_start >= bucket.number(&submitted_path(id))?.unwrap_or(1);
         Ok(state)
     }
 }
 
-/// How a launch stands, by what its jobs say and by the queue.
-fn state(text: &str, id: &str, queue: &Queue) -> State {
-    let (mut state, begun) = State::facts(text);
-    for (one, begun) in state.repetitions.iter_mut().zip(begun) {
+/// Parses the state of a launch from the states of its jobs and the queue.
+fn parse_state(text: &str, id: &str, queue: &JobQueue) -> LaunchState {
+    let (mut state, started) = LaunchState::parse_fields(text);
+    for (one, started) in state.repetitions.iter_mut().zip(started) {
         let queued = queue.get(&job_name(id, one.repetition));
-        let (is_live, runs) = queued.map_or((false, false), |queued| (queued.is_live(), queued.runs()));
+        let (is_live, is_running) =
+            queued.map_or((false, false), |queued| (queued.is_live(), queued.is_running()));
         one.queue = queued.map(ToString::to_string);
-        // It was told when it beat.
+        // The saved age is out of date.
         one.heartbeat_s = None;
-        one.status = match one.stands(begun, runs) {
-            Status::Completed => Status::Completed,
-            _ if runs => Status::Running,
-            _ if is_live => Status::Waiting,
-            // It never came to a script that says so: no machine, no set-up.
-            Status::Waiting | Status::Interrupted if queued.is_some_and(queue::Queued::failed) => {
-                Status::Failed
+        one.status = match one.derive_status(started, is_running) {
+            RepetitionStatus::Completed => RepetitionStatus::Completed,
+            _ if is_running => RepetitionStatus::Running,
+            _ if is_live => RepetitionStatus::Waiting,
+            // The job failed before its script started: no machine, or a failed setup.
+            RepetitionStatus::Waiting | RepetitionStatus::Interrupted
+                if queued.is_some_and(queue::QueuedJob::failed) =>
+            {
+                RepetitionStatus::Failed
             }
             status => status,
         };
-        state.alive |= is_live && one.status != Status::Completed;
+        state.is_running |= is_live && one.status != RepetitionStatus::Completed;
     }
-    let running = state.repetitions.iter().filter(|one| one.status == Status::Running);
-    let owners: Vec<&str> = running.filter_map(|one| one.owner.as_deref()).take(MOST_NAMED).collect();
-    state.owner = if owners.is_empty() && state.alive { "SkyPilot".to_owned() } else { owners.join("; ") };
+    let running = state.repetitions.iter().filter(|one| one.status == RepetitionStatus::Running);
+    let owners: Vec<&str> = running.filter_map(|one| one.owner.as_deref()).take(MAX_NAMED_OWNERS).collect();
+    state.owner =
+        if owners.is_empty() && state.is_running { "SkyPilot".to_owned() } else { owners.join("; ") };
     state
 }
 
-impl Target for Sky {
+impl Target for SkyTarget {
     fn files(&self, job: &Job) -> Vec<(String, String)> {
-        task::files(self, job, 1)
+        task::job_files(self, job, 1)
     }
 
-    fn prepare(&self, needs: &Needs<'_>) -> Result<Prepared> {
-        // Before anything is sent: whether there is somebody who can start it.
-        self.sky("use SkyPilot", &["--version"])?;
+    fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget> {
+        // Checks that jobs can be submitted before anything is uploaded.
+        self.run_sky("use SkyPilot", &["--version"])?;
         let bucket = self.bucket()?;
-        let parcels: Vec<&Parcel> = std::iter::once(&needs.program.parcel).chain(needs.parcels).collect();
-        let (files, bytes) = bucket.bring(&parcels)?;
+        let file_sets: Vec<&FileSet> =
+            std::iter::once(&options.executable.file_set).chain(options.file_sets).collect();
+        let (files, bytes) = bucket.upload_missing(&file_sets)?;
         let mut notes = Vec::new();
         if self.settings.instance.is_none() {
             notes.push(format!(
-                "{}: machines with other processors may choose other kernels, which differ in the last bits: \
-                 `instance` names one kind of machine",
+                "{}: machines with other CPUs may use other kernels, whose results differ in the last bits; \
+                 set `instance` to use one kind of machine",
                 self.name
             ));
         }
-        Ok(Prepared {
+        Ok(PreparedTarget {
             root: self.settings.root(),
-            folders: parcels.iter().map(|parcel| parcel.folder()).collect(),
+            folders: file_sets.iter().map(|file_set| file_set.remote_folder()).collect(),
             files,
             bytes,
-            processor: String::new(),
+            cpu_model: String::new(),
             hosts: Vec::new(),
             notes,
         })
     }
 
-    fn link(&self, program: &str) -> Result<Link> {
+    fn measure_link(&self, program: &str) -> Result<LinkMeasurement> {
         let root = format!("{}/", self.settings.root());
         let path = program.strip_prefix(&root).unwrap_or(program);
         let began = Instant::now();
         let bytes = self.bucket()?.first_bytes(path)?;
-        // Clouds keep their machines' clocks.
-        Ok(Link { ahead_s: 0, bytes_per_s: bytes as f64 / began.elapsed().as_secs_f64().max(1e-3) })
+        // Clouds synchronise the clocks of their machines.
+        Ok(LinkMeasurement {
+            clock_offset_s: 0,
+            bytes_per_s: bytes as f64 / began.elapsed().as_secs_f64().max(1e-3),
+        })
     }
 
     fn submit(&self, _: &str, job: &Job) -> Result<()> {
         let (bucket, queue) = (self.bucket()?, self.queue()?);
         let repetitions = job.experiments.len();
-        let state = self.stands(&bucket, &job.id, repetitions, &queue)?;
-        let is_live = |number| queue.get(&job_name(&job.id, number)).is_some_and(queue::Queued::is_live);
+        let state = self.query_state(&bucket, &job.id, repetitions, &queue)?;
+        let is_live = |number| queue.get(&job_name(&job.id, number)).is_some_and(queue::QueuedJob::is_live);
         let open: Vec<usize> = state
             .repetitions
             .iter()
-            .filter(|one| one.status != Status::Completed && !is_live(one.repetition))
+            .filter(|one| one.status != RepetitionStatus::Completed && !is_live(one.repetition))
             .map(|one| one.repetition)
             .collect();
         if open.is_empty() {
-            return if state.alive { Err(taken(&self.name, &job.id, &state.owner)) } else { Ok(()) };
+            return if state.is_running {
+                Err(already_running_error(&self.name, &job.id, &state.owner))
+            } else {
+                Ok(())
+            };
         }
-        // What was stopped before this start does not stop it.
-        let number = bucket.number(&stopped(&job.id))?.unwrap_or(0) + 1;
-        bucket.write(&submitted(&job.id), &number.to_string())?;
-        let files = task::files(self, job, number);
-        fs::create_dir_all(&self.private).map_err(Error::file("make", &self.private))?;
+        // An earlier stop request does not stop this start.
+        let number = bucket.number(&stopped_path(&job.id))?.unwrap_or(0) + 1;
+        bucket.write(&submitted_path(&job.id), &number.to_string())?;
+        let files = task::job_files(self, job, number);
+        fs::create_dir_all(&self.private).map_err(Error::file("create", &self.private))?;
         for number in open {
-            let of_it = format!("{number}/");
-            for (path, text) in files.iter().filter(|(path, _)| path.starts_with(&of_it)) {
+            let prefix = format!("{number}/");
+            for (path, text) in files.iter().filter(|(path, _)| path.starts_with(&prefix)) {
                 bucket.write(&format!("jobs/{}/{path}", job.id), text)?;
             }
             let name = job_name(&job.id, number);
-            let task = task::task(self, job, number);
+            let task = task::task_file(self, job, number);
             let file = self.private.join(format!("{name}.yaml"));
             fs::write(&file, task).map_err(Error::file("write", &file))?;
             let path = file.display().to_string();
             let arguments = ["jobs", "launch", "--yes", "--detach-run", "--name", &name, &path];
-            let started = self.sky("hand the job to SkyPilot", &arguments);
-            // One that stays does no harm.
+            let started = self.run_sky("submit the job to SkyPilot", &arguments);
+            // A remaining task file does no harm.
             let _ = fs::remove_file(&file);
             started?;
         }
         Ok(())
     }
 
-    fn state(&self, launch: &Record) -> Result<State> {
-        self.stands(&self.bucket()?, &launch.id, launch.runs.len(), &self.queue()?)
+    fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {
+        self.query_state(&self.bucket()?, &launch.id, launch.runs.len(), &self.queue()?)
     }
 
-    fn logs(&self, launch: &Record, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
+    fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
         let name = job_name(&launch.id, repetition);
         let arguments = ["jobs", "logs", "--name", &name, "--no-follow", "--tail", "0"];
         let copy = |input: &mut dyn Read| {
-            // What was shown comes again, and is passed over.
-            let passed = std::io::copy(&mut input.take(from), &mut std::io::sink()).unwrap_or(0);
-            Ok(passed + shell::show(input, out))
+            // `sky` prints the log from its start; skips the part that was already printed.
+            let skipped = std::io::copy(&mut input.take(from), &mut std::io::sink()).unwrap_or(0);
+            Ok(skipped + shell::copy_escaped(input, out))
         };
-        let shell = Local { name: self.name.clone() };
+        let shell = LocalShell { name: self.name.clone() };
         let (ended, bytes) = shell::run(&shell, "exec sky \"$@\"", &arguments, |_| Ok(()), copy)?;
         if ended.code == Some(0) { Ok(bytes) } else { Err(self.error(&ended, "read the log")) }
     }
 
-    fn fetch(&self, launch: &Record, repetition: usize, into: &Path) -> Result<Fetched> {
+    fn fetch(&self, launch: &LaunchRecord, repetition: usize, into: &Path) -> Result<FetchStats> {
         self.bucket()?.fetch(&format!("jobs/{}/{repetition}", launch.id), into)
     }
 
-    fn stop(&self, launch: &Record) -> Result<bool> {
+    fn stop(&self, launch: &LaunchRecord) -> Result<bool> {
         let (bucket, queue) = (self.bucket()?, self.queue()?);
         let live = (1..=launch.runs.len()).filter_map(|number| {
             let name = job_name(&launch.id, number);
             let queued = queue.get(&name).filter(|queued| queued.is_live())?;
-            Some((name, queued.runs()))
+            Some((name, queued.is_running()))
         });
         let live: Vec<(String, bool)> = live.collect();
         if live.is_empty() {
             return Ok(false);
         }
-        // Those that run hear it, and end with a checkpoint; those that wait have none to write.
-        let number = bucket.number(&submitted(&launch.id))?.unwrap_or(1);
-        bucket.write(&stopped(&launch.id), &number.to_string())?;
-        for (name, _) in live.iter().filter(|(_, runs)| !runs) {
-            self.sky("cancel the job", &["jobs", "cancel", "--yes", "--name", name])?;
+        // Running jobs see the stop request and save a checkpoint; waiting jobs are cancelled.
+        let number = bucket.number(&submitted_path(&launch.id))?.unwrap_or(1);
+        bucket.write(&stopped_path(&launch.id), &number.to_string())?;
+        for (name, _) in live.iter().filter(|(_, is_running)| !is_running) {
+            self.run_sky("cancel the job", &["jobs", "cancel", "--yes", "--name", name])?;
         }
         Ok(true)
     }
@@ -250,11 +269,11 @@ impl Target for Sky {
 
 #[cfg(test)]
 mod tests {
-    use super::{Queue, state};
-    use crate::Status;
+    use super::{JobQueue, parse_state};
+    use crate::RepetitionStatus;
 
     #[test]
-    fn a_repetition_stands_as_its_job_keeps_and_the_queue_says() {
+    fn status_follows_from_saved_state_and_queue() {
         let queue = r#"Some word of the server.
             [{"job_id": 9, "job_name": "x-2", "status": "RUNNING", "failure_reason": null},
              {"job_id": 4, "job_name": "x-2", "status": "CANCELLED"},
@@ -262,19 +281,19 @@ mod tests {
              {"job_id": 6, "job_name": "x-4", "status": "FAILED_NO_RESOURCE", "failure_reason": "\u001b[2J"},
              {"job_id": 7, "job_name": "x-5", "status": "CANCELLED"},
              {"job_id": 8, "job_name": "x-1", "status": "SUCCEEDED"}, {"job_id": "?"}, 7]"#;
-        let queue = Queue::parse(queue).unwrap();
+        let queue = JobQueue::parse(queue).unwrap();
         let text = "repetition=1\nexit=0\nbegun=1\nrepetition=2\nbegun=1\nowner=t node 4 9\nheartbeat_s=2\n\
                     repetition=3\nbegun=1\nexit=75\nrepetition=\nrepetition=5\nbegun=1\nrepetition=6\n";
-        let state = state(text, "x", &queue);
-        let statuses: Vec<Status> = state.repetitions.iter().map(|one| one.status).collect();
-        use Status::{Completed, Failed, Interrupted, Running, Waiting};
+        let state = parse_state(text, "x", &queue);
+        let statuses: Vec<RepetitionStatus> = state.repetitions.iter().map(|one| one.status).collect();
+        use RepetitionStatus::{Completed, Failed, Interrupted, Running, Waiting};
         assert_eq!(statuses, [Completed, Running, Waiting, Failed, Interrupted, Waiting]);
         let queue = state.repetitions[3].queue.as_deref().unwrap();
         assert!(queue.starts_with("FAILED_NO_RESOURCE: ") && !queue.contains('\u{1b}'), "{queue}");
-        assert!(state.alive);
+        assert!(state.is_running);
         assert_eq!((state.owner.as_str(), state.heartbeat_s), ("node, process 4", None));
         for wrong in ["", "nothing", "{}", "[1"] {
-            assert!(Queue::parse(wrong).is_none(), "{wrong}");
+            assert!(JobQueue::parse(wrong).is_none(), "{wrong}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The keys of the kind `slurm`.
 
-use super::{Section, SshSettings, is_option};
+use super::{SshSettings, TargetSection, is_option};
 use crate::Result;
 
-/// The keys of the kind, beside those of `ssh`.
+/// The keys of the kind, besides the `ssh` keys.
 pub(super) const KEYS: [&str; 12] = [
     "partition",
     "account",
@@ -18,8 +18,8 @@ pub(super) const KEYS: [&str; 12] = [
     "options",
     "setup",
 ];
-/// Options of `sbatch` that a launch gives itself.
-const OWN_OPTIONS: [&str; 9] = [
+/// Options of `sbatch` that a launch sets.
+const RESERVED_OPTIONS: [&str; 9] = [
     "--array",
     "--chdir",
     "--dependency",
@@ -30,38 +30,38 @@ const OWN_OPTIONS: [&str; 9] = [
     "--parsable",
     "--wrap",
 ];
-/// What a cluster of Slurm is asked for. What is not said, it decides itself.
+/// The resources requested from a Slurm cluster. The cluster decides about unset values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlurmSettings {
-    /// The machine where `sbatch` is; none: here.
+    /// The host with `sbatch`; `None` means this machine.
     pub ssh: Option<SshSettings>,
-    /// `--partition`, `--account`, `--qos`, `--constraint`, `--gres`, `--mem` and `--time`, each where it is
-    /// given.
-    pub asked: Vec<(&'static str, String)>,
+    /// `--partition`, `--account`, `--qos`, `--constraint`, `--gres`, `--mem` and `--time`, as far as they
+    /// are set.
+    pub sbatch_options: Vec<(&'static str, String)>,
     /// `--cpus-per-task`.
     pub cpus: Option<u64>,
-    /// How many seconds before its end a repetition is asked for a checkpoint: `--signal`.
+    /// The seconds before the time limit at which training saves a checkpoint and stops: `--signal`.
     pub signal_seconds: u64,
-    /// How many repetitions are trained at a time, at most.
+    /// The maximum number of repetitions that run at the same time.
     pub concurrent: Option<u64>,
     /// Other options of `sbatch`.
     pub options: Vec<String>,
-    /// Lines of shell that run before the training, such as `module load cuda`.
+    /// Shell commands that run before training, such as `module load cuda`.
     pub setup: String,
 }
 
 impl SlurmSettings {
-    /// Whether GPUs are asked for.
+    /// Returns whether GPUs are requested.
     #[must_use]
     pub fn has_gpu(&self) -> bool {
-        self.asked.iter().any(|(option, value)| *option == "--gres" && value.starts_with("gpu"))
+        self.sbatch_options.iter().any(|(option, value)| *option == "--gres" && value.starts_with("gpu"))
             || self.options.iter().any(|option| option.starts_with("--gpus"))
     }
 }
 
-impl Section<'_> {
+impl TargetSection<'_> {
     pub(super) fn slurm(&self) -> Result<SlurmSettings> {
-        let mut asked = Vec::new();
+        let mut sbatch_options = Vec::new();
         for (key, option) in [
             ("partition", "--partition"),
             ("account", "--account"),
@@ -77,32 +77,32 @@ impl Section<'_> {
                 "time" => self.word(key, digits("-:"))?,
                 _ => self.word(key, is_option)?,
             };
-            asked.extend(value.map(|value| (option, value)));
+            sbatch_options.extend(value.map(|value| (option, value)));
         }
         let mut options = Vec::new();
         if let Some(value) = self.table.get("options") {
-            let list = value.as_array().ok_or_else(|| self.wrong("`options` is a list of texts"))?;
+            let list = value.as_array().ok_or_else(|| self.error("`options` must be a list of strings"))?;
             for value in list {
                 let option = value.as_str().unwrap_or_default();
                 if !option.starts_with("--") || !option.chars().all(is_option) {
-                    return Err(self.wrong(format!("`options`: {value} is no option, like --exclusive")));
+                    return Err(self.error(format!("`options`: {value} is not an option like --exclusive")));
                 }
                 let name = option.split('=').next().unwrap_or(option);
-                // What sbatch takes for one of them: it knows shortened names.
-                if OWN_OPTIONS.iter().any(|own| own.starts_with(name)) {
-                    return Err(self.wrong(format!("`options`: {name} is what a launch says itself")));
+                // sbatch accepts abbreviated names.
+                if RESERVED_OPTIONS.iter().any(|option| option.starts_with(name)) {
+                    return Err(self.error(format!("`options`: {name} is set by stratus")));
                 }
                 options.push(option.to_owned());
             }
         }
         Ok(SlurmSettings {
             ssh: self.ssh()?,
-            asked,
+            sbatch_options,
             cpus: self.number("cpus", 65536)?,
             signal_seconds: self.number("signal_seconds", 65535)?.unwrap_or(120),
             concurrent: self.number("concurrent", 1000)?,
             options,
-            setup: self.text("setup")?.unwrap_or_default(),
+            setup: self.string("setup")?.unwrap_or_default(),
         })
     }
 }

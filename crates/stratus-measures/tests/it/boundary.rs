@@ -1,36 +1,36 @@
-//! Boundary F1 by hand, and against the definition followed pixel by pixel.
+//! Boundary F1 computed by hand, and compared with the definition pixel by pixel.
 
 use proptest::prelude::*;
 use stratus_measures::{
-    BoundaryMatches, BoundaryScore, BoundaryWorkspace, ConfusionMatrix, MeasureError, Tolerance,
+    BoundaryMatches, BoundaryScore, BoundaryWorkspace, ConfusionMatrix, MetricError, Tolerance,
 };
 
 use stratus_testing::allocator::requests;
 
 use super::distance::squared;
 
-/// The pixels of a class that have a neighbour which is not of it, or that lie at the image's edge.
+/// The pixels of a class with a neighbour of another class, or at the edge of the image.
 fn boundary(image: &[i32], [height, width]: [usize; 2], class: i32) -> Vec<usize> {
-    let of_class = |row: isize, column: isize| {
+    let has_class = |row: isize, column: isize| {
         let inside = row >= 0 && column >= 0 && row < height as isize && column < width as isize;
         inside && image[row as usize * width + column as usize] == class
     };
     let on_boundary = |&pixel: &usize| {
         let (row, column) = ((pixel / width) as isize, (pixel % width) as isize);
         let around = [(row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)];
-        image[pixel] == class && around.iter().any(|&(row, column)| !of_class(row, column))
+        image[pixel] == class && around.iter().any(|&(row, column)| !has_class(row, column))
     };
     (0..image.len()).filter(on_boundary).collect()
 }
 
-/// Precision, recall and F1 of a class, from the definition.
+/// The precision, recall and F1 of a class by the definition.
 fn score(truth: &[i32], predicted: &[i32], size: [usize; 2], class: i32, tolerance: f64) -> [Option<f64>; 3] {
     let (truth, predicted) = (boundary(truth, size, class), boundary(predicted, size, class));
-    let share = |of: &[usize], near: &[usize]| {
+    let share = |pixels: &[usize], others: &[usize]| {
         let found = |&&pixel: &&usize| {
-            near.iter().any(|&other| (squared(size[1], pixel, other) as f64).sqrt() <= tolerance)
+            others.iter().any(|&other| (squared(size[1], pixel, other) as f64).sqrt() <= tolerance)
         };
-        (!of.is_empty()).then(|| of.iter().filter(found).count() as f64 / of.len() as f64)
+        (!pixels.is_empty()).then(|| pixels.iter().filter(found).count() as f64 / pixels.len() as f64)
     };
     let (precision, recall) = (share(&predicted, &truth), share(&truth, &predicted));
     let f1 = match (precision, recall) {
@@ -48,7 +48,8 @@ fn near(got: Option<f64>, expected: Option<f64>) -> bool {
     }
 }
 
-/// An image's size, labels and predictions, of 4 classes: blocks of pixels, so that classes have insides.
+/// The size, labels and predictions of an image with 4 classes, in blocks of pixels so that classes have
+/// interior pixels.
 fn images() -> impl Strategy<Value = ([usize; 2], Vec<i32>, Vec<i32>)> {
     (1usize..12, 1usize..12, 1usize..4).prop_flat_map(|(height, width, block)| {
         let spread = move |blocks: Vec<i32>| {
@@ -63,7 +64,7 @@ fn images() -> impl Strategy<Value = ([usize; 2], Vec<i32>, Vec<i32>)> {
 
 proptest! {
     #[test]
-    fn scores_are_those_of_the_definition(
+    fn scores_match_the_definition(
         several in prop::collection::vec(images(), 1..4),
         tolerance in prop_oneof![Just(0.0), Just(1.0), Just(2.0), 0.0..4.0],
     ) {
@@ -96,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_images_does_not_matter(several in prop::collection::vec(images(), 2..6)) {
+    fn scores_do_not_depend_on_the_order_of_images(several in prop::collection::vec(images(), 2..6)) {
         let mut workspace = BoundaryWorkspace::default();
         let mut forwards = BoundaryScore::with_tolerance(4, Tolerance::Pixels(1.5));
         let mut parts = Vec::new();
@@ -117,8 +118,8 @@ proptest! {
 }
 
 #[test]
-fn by_hand() {
-    // A square of 2×2, predicted a pixel to the right: 2 of its 4 pixels lie on the true square.
+fn computes_scores_by_hand() {
+    // A square of 2×2 is predicted a pixel to the right: 2 of its 4 pixels are on the true square.
     #[rustfmt::skip]
     let (truth, predicted) = (
         [0, 0, 0, 0,
@@ -133,7 +134,7 @@ fn by_hand() {
     let mut workspace = BoundaryWorkspace::default();
     let found = workspace.compare(&truth, &predicted, [4, 4], 3, Tolerance::Diagonal).unwrap();
     assert_eq!(found[1], BoundaryMatches { truth: 4, truth_matched: 2, predicted: 4, predicted_matched: 2 });
-    // Class 0's boundary is all it has; 10 pixels are the same.
+    // All pixels of class 0 are on its boundary; 10 of them match.
     assert_eq!(
         found[0],
         BoundaryMatches { truth: 12, truth_matched: 10, predicted: 12, predicted_matched: 10 }
@@ -143,19 +144,20 @@ fn by_hand() {
     assert_eq!(within_one[1].f1(), Some(1.0));
     let mut score = BoundaryScore::new(3);
     score.add(&truth, &predicted, [4, 4], &mut workspace).unwrap();
-    // The class is missed altogether in a second image, and a third has nothing of it.
+    // The class is missed in the second image, and does not occur in the third.
     score.add(&[1, 0], &[0u8, 0], [1, 2], &mut workspace).unwrap();
     score.add(&[0], &[0u8], [1, 1], &mut workspace).unwrap();
     assert_eq!((score.class(1), score.images(1), score.class(2)), (Some(0.25), 2, None));
 }
 
 #[test]
-fn ignored_pixels_are_of_no_class() {
+fn ignores_pixels_without_a_label() {
     let mut workspace = BoundaryWorkspace::default();
-    // Whatever is predicted where there is no label, the score is full.
-    for wild in 0..3u8 {
-        let found =
-            workspace.compare(&[0, 0, -1, 1], &[0, 0, wild, 1], [1, 4], 3, Tolerance::Diagonal).unwrap();
+    // The prediction of an ignored pixel does not affect the score.
+    for prediction in 0..3u8 {
+        let found = workspace
+            .compare(&[0, 0, -1, 1], &[0, 0, prediction, 1], [1, 4], 3, Tolerance::Diagonal)
+            .unwrap();
         assert_eq!(found.iter().map(BoundaryMatches::f1).collect::<Vec<_>>(), [Some(1.0), Some(1.0), None]);
     }
     let mut score = BoundaryScore::new(2);
@@ -166,11 +168,11 @@ fn ignored_pixels_are_of_no_class() {
 }
 
 #[test]
-fn images_are_measured_without_allocations() {
+fn adds_images_without_allocations() {
     let (labels, predictions) = (vec![0, 1, 1, -1, 0, 1], vec![0u16, 1, 0, 1, 1, 1]);
     let mut workspace = BoundaryWorkspace::default();
     let (mut score, mut matrix) = (BoundaryScore::new(2), ConfusionMatrix::new(2));
-    // In the second round boundaries are longer, and the image has as many pixels.
+    // In the second round, the number of pixels is the same, but boundaries are longer.
     for (round, size) in [[2, 3], [1, 6]].into_iter().enumerate() {
         let before = requests();
         score.add(&labels, &predictions, size, &mut workspace).unwrap();
@@ -180,35 +182,34 @@ fn images_are_measured_without_allocations() {
 }
 
 #[test]
-fn the_tolerance_is_a_share_of_the_diagonal() {
-    // Diagonals of 600, 400 and 5 pixels: 4.5, 3 and 0.0375.
-    assert_eq!(Tolerance::Diagonal.squared([360, 480]), 20);
-    assert_eq!(Tolerance::Diagonal.squared([240, 320]), 9);
-    assert_eq!(Tolerance::Diagonal.squared([3, 4]), 0);
-    assert_eq!(Tolerance::Pixels(4.5).squared([3, 4]), 20);
-    assert_eq!(Tolerance::Pixels(-1.0).squared([3, 4]), 0);
-    assert_eq!(Tolerance::Pixels(f64::NAN).squared([3, 4]), 0);
+fn converts_tolerances_to_squared_distances() {
+    // Diagonals of 600, 400 and 5 pixels give 4.5, 3 and 0.0375.
+    assert_eq!(Tolerance::Diagonal.max_squared_distance([360, 480]), 20);
+    assert_eq!(Tolerance::Diagonal.max_squared_distance([240, 320]), 9);
+    assert_eq!(Tolerance::Diagonal.max_squared_distance([3, 4]), 0);
+    assert_eq!(Tolerance::Pixels(4.5).max_squared_distance([3, 4]), 20);
+    assert_eq!(Tolerance::Pixels(-1.0).max_squared_distance([3, 4]), 0);
+    assert_eq!(Tolerance::Pixels(f64::NAN).max_squared_distance([3, 4]), 0);
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn rejects_mismatched_sizes_and_limits() {
     let mut workspace = BoundaryWorkspace::default();
     let mut score = BoundaryScore::new(2);
     let image = score.add(&[0, 1, 0], &[0u8, 1, 0], [2, 2], &mut workspace).unwrap_err();
-    assert_eq!(image.to_string(), "an image of 2×2 pixels has 3 labels");
+    assert_eq!(image.to_string(), "expected 2×2 labels, one per pixel, found 3");
     let label = score.add(&[0, 2], &[0u8, 1], [1, 2], &mut workspace).unwrap_err();
-    assert_eq!(label, MeasureError::Label { label: 2, position: 1, classes: 2 });
+    assert_eq!(label, MetricError::LabelOutOfRange { label: 2, position: 1, classes: 2 });
     let overflow = score.add(&[0], &[0u8], [usize::MAX, 2], &mut workspace).unwrap_err();
-    assert!(matches!(overflow, MeasureError::Image { .. }));
+    assert!(matches!(overflow, MetricError::ImageSizeMismatch { .. }));
     let high = vec![0; 65_536];
     let limit = score.add(&high, &high, [65_536, 1], &mut workspace).unwrap_err();
-    assert_eq!(limit.to_string(), "65536 rows are more than the 65535 that boundary scores are made for");
+    assert_eq!(limit.to_string(), "65536 rows exceed the limit of 65535 for boundary F1");
     assert_eq!(
         score.merge(&BoundaryScore::new(3)).unwrap_err().to_string(),
-        "counts of 3 classes cannot be \
-        added to those of 2"
+        "cannot add counts of 3 classes to counts of 2 classes"
     );
     let other = BoundaryScore::with_tolerance(2, Tolerance::Pixels(1.0));
-    assert_eq!(score.merge(&other), Err(MeasureError::Tolerance));
+    assert_eq!(score.merge(&other), Err(MetricError::ToleranceMismatch));
     assert_eq!(score, BoundaryScore::new(2));
 }

@@ -1,4 +1,4 @@
-//! Measures against independent ones: scikit-learn's, and definitions followed word by word.
+//! Metrics compared with scikit-learn and with direct implementations of their definitions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The loaded library with its CPU engine, and the attributes that primitives are made with.
+//! The loaded library with its CPU engine, and primitive attributes.
 
 use super::raw::{Functions, Handle, LoadError, Version};
 use std::ffi::c_int;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 const CPU: c_int = 1;
 const ALGORITHM_RELU: c_int = 0x20;
-/// With a slope of 0 the library takes the maximum with 0, in which a NaN vanishes and a diverged run does
-/// not show. With any other it multiplies, and a NaN stays. Negative numbers then become tiny negative ones,
-/// which no sum with ordinary numbers shows and every test for a positive number refuses.
+/// With a slope of 0, oneDNN takes the maximum with 0, which turns a NaN into 0 and hides a diverged run.
+/// With any other slope it multiplies, and a NaN stays. Negative numbers then become tiny negative ones,
+/// which vanish in sums with well-scaled numbers and fail every test for a positive number.
 const NEGATIVE_SLOPE: f32 = 1e-30;
 const SCRATCHPAD_USER: c_int = 1;
 
@@ -19,19 +19,19 @@ struct Library {
     engine: Handle,
     version: Version,
     path: PathBuf,
-    on_our_threads: bool,
+    on_stratus_threads: bool,
 }
 
-// SAFETY: the engine is never changed after its creation, and the library's documentation lets any number of
-// threads use one engine. The functions are plain addresses; the path and version are owned data.
+// SAFETY: the engine is never changed after its creation, and oneDNN documents that any number of threads may
+// use one engine. The functions are plain addresses; the path and version are owned data.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Drop for Library {
     fn drop(&mut self) {
-        // SAFETY: the engine was created by this library and is destroyed once; everything made from it keeps
-        // this alive.
+        // SAFETY: the engine was created by this library and is destroyed once; everything created from it
+        // keeps this alive.
         unsafe { (self.functions.dnnl_engine_destroy)(self.engine) };
     }
 }
@@ -43,21 +43,21 @@ pub struct Context {
 }
 
 impl Context {
-    /// Loads the library at `path` and starts its CPU engine.
+    /// Loads the library at `path` and creates its CPU engine.
     ///
     /// # Errors
-    /// Where it is no oneDNN 3.x, or does not start.
+    /// If it is not oneDNN 3.x, or does not start.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let (functions, version, on_our_threads) = Functions::load(path)?;
+        let (functions, version, on_stratus_threads) = Functions::load(path)?;
         let start = |reason: String| LoadError::Start { path: path.to_owned(), reason };
         let mut engine = null_mut();
         // SAFETY: the out-pointer is valid; index 0 is the only CPU engine.
         unsafe { call!(functions, dnnl_engine_create(&raw mut engine, CPU, 0)) }.map_err(start)?;
         let path = path.to_owned();
-        Ok(Self { library: Arc::new(Library { functions, engine, version, path, on_our_threads }) })
+        Ok(Self { library: Arc::new(Library { functions, engine, version, path, on_stratus_threads }) })
     }
 
-    /// The library's functions.
+    /// The functions of the library.
     pub(super) fn functions(&self) -> &Functions {
         &self.library.functions
     }
@@ -67,43 +67,43 @@ impl Context {
         self.library.engine
     }
 
-    /// The library's version.
+    /// oneDNN's version.
     #[must_use]
     pub fn version(&self) -> Version {
         self.library.version
     }
 
-    /// Where it was loaded from.
+    /// The path of the loaded library.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.library.path
     }
 
-    /// Whether it runs on the threads of `stratus-threads`.
+    /// Returns whether the library runs on the threads of `stratus-threads`.
     #[must_use]
-    pub fn is_on_our_threads(&self) -> bool {
-        self.library.on_our_threads
+    pub fn is_on_stratus_threads(&self) -> bool {
+        self.library.on_stratus_threads
     }
 
-    /// Whether its kernels may use AMX.
+    /// Returns whether oneDNN's kernels may use AMX.
     #[must_use]
     pub fn has_amx(&self) -> bool {
         self.instruction_set() == "AMX"
     }
 
-    /// Whether its kernels may multiply bf16 without converting it to f32 first.
+    /// Returns whether oneDNN's kernels may multiply bf16 without converting it to f32 first.
     #[must_use]
     pub fn has_bf16(&self) -> bool {
         matches!(self.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
     }
 
-    /// Whether its kernels may use AVX-512 VNNI, the dot products of integers.
+    /// Returns whether oneDNN's kernels may use AVX-512 VNNI (integer dot products).
     #[must_use]
     pub fn has_vnni(&self) -> bool {
         self.instruction_set() == "AVX-512 VNNI" || self.has_bf16()
     }
 
-    /// The instruction set its kernels use (`dnnl_cpu_isa_t`), by name.
+    /// The name of the instruction set of oneDNN's kernels (`dnnl_cpu_isa_t`).
     #[must_use]
     pub fn instruction_set(&self) -> &'static str {
         // SAFETY: a query without arguments.
@@ -121,7 +121,7 @@ impl Context {
         }
     }
 
-    /// Whether the library may use AVX2 and AVX-512 (`ONEDNN_MAX_CPU_ISA` restricts it). Native kernels
+    /// Returns whether AVX2 and AVX-512 may be used (`ONEDNN_MAX_CPU_ISA` restricts them). Native kernels
     /// follow it.
     #[must_use]
     pub fn allows(&self) -> [bool; 2] {
@@ -130,19 +130,19 @@ impl Context {
         [isa & 0x4 != 0, isa & 0x20 != 0]
     }
 
-    /// A symbol of the library or of what it is linked against: the OpenMP run time.
+    /// A symbol of the library or of its dependencies, such as the OpenMP runtime.
     ///
     /// # Safety
     /// `T` must be the function's type.
     pub(crate) unsafe fn symbol<T: Copy>(&self, name: &[u8]) -> Option<T> {
-        // SAFETY: the caller vouches for the type.
+        // SAFETY: the caller guarantees the type.
         unsafe { self.functions().library.get::<T>(name) }.ok().map(|symbol| *symbol)
     }
 
-    /// Attributes with the scratchpad provided by the caller.
+    /// Creates attributes with a scratchpad provided by the caller.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn attributes(&self, relu: bool) -> Result<Attributes, String> {
         let f = self.functions();
         let mut handle = null_mut();

@@ -1,26 +1,25 @@
-//! The library's kernels treat denormal numbers as zero (flush-to-zero and denormals-are-zero).
+//! Treats denormal numbers as zero in oneDNN's kernels (flush-to-zero and denormals-are-zero).
 //!
-//! A processor takes a hundred times as long for numbers below 1e-38, which change no training. They do
-//! occur: in AlexNet's first iterations in f32 the library's weight gradients took up to ten times as long as
-//! otherwise, and no longer once denormals were zero (docs/benchmarks/kernels.md). Rust code relies on the
-//! ordinary rules: they hold everywhere but in the library.
+//! A CPU computes with numbers below 1e-38 a hundred times more slowly, and they do not affect training. They
+//! do occur: in AlexNet's first iterations in f32, oneDNN's weight gradients took up to ten times as long
+//! until denormals were zero (docs/benchmarks/kernels.md). Rust code relies on the default floating-point
+//! mode, which therefore applies everywhere except in oneDNN.
 //!
-//! A thread inherits the rules of the one that starts it. So the library's threads have the library's rules,
-//! and native kernels on them run inside [`ordinarily`].
+//! A thread inherits the mode of the thread that starts it. Therefore oneDNN's threads have oneDNN's mode,
+//! and native kernels on them run inside [`with_default_fp_mode`].
 
 /// MXCSR bits: denormal results and operands are zero.
 #[cfg(target_arch = "x86_64")]
-const AS_ZERO: u32 = 0x8040;
+const FTZ_DAZ_BITS: u32 = 0x8040;
 
-/// MXCSR as Rust starts threads: every exception masked, rounding to nearest, denormals kept.
+/// MXCSR of new Rust threads: every exception masked, rounding to nearest, denormals kept.
 #[cfg(target_arch = "x86_64")]
-const ORDINARY: u32 = 0x1f80;
+const DEFAULT_MXCSR: u32 = 0x1f80;
 
 #[cfg(target_arch = "x86_64")]
 fn read() -> u32 {
     let mut control = 0u32;
-    // SAFETY: stores the register into the variable. (The intrinsics for it are deprecated in favour of
-    // assembly.)
+    // SAFETY: stores the register into the variable. (The intrinsics are deprecated in favour of assembly.)
     unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) };
     control
 }
@@ -28,7 +27,7 @@ fn read() -> u32 {
 #[cfg(target_arch = "x86_64")]
 fn write(control: u32) {
     // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. The functions
-    // below restore the ordinary rules before any Rust arithmetic.
+    // below restore the default mode before any Rust arithmetic.
     unsafe {
         std::arch::asm!(
             "ldmxcsr [{}]",
@@ -38,13 +37,13 @@ fn write(control: u32) {
     }
 }
 
-/// Calls the library with denormals as zero, on the calling thread and those that the library starts.
+/// Calls oneDNN with denormals as zero, on the calling thread and on those that oneDNN starts.
 #[inline(never)]
-pub fn as_zero<R>(call: impl FnOnce() -> R) -> R {
+pub fn with_flush_to_zero<R>(call: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         let before = read();
-        write(before | AS_ZERO);
+        write(before | FTZ_DAZ_BITS);
         let result = call();
         write(before);
         result
@@ -53,15 +52,15 @@ pub fn as_zero<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Calls native code on a thread of the library's by the ordinary rules. Afterwards the library's hold again,
-/// unless the thread is the caller's.
+/// Runs native code on one of oneDNN's threads in the default mode. Restores oneDNN's mode afterwards, unless
+/// the thread is the caller's.
 #[inline(never)]
-pub fn ordinarily<R>(is_callers: bool, call: impl FnOnce() -> R) -> R {
+pub fn with_default_fp_mode<R>(is_callers: bool, call: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
-        write(ORDINARY);
+        write(DEFAULT_MXCSR);
         let result = call();
-        write(if is_callers { ORDINARY } else { ORDINARY | AS_ZERO });
+        write(if is_callers { DEFAULT_MXCSR } else { DEFAULT_MXCSR | FTZ_DAZ_BITS });
         result
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -76,21 +75,21 @@ mod tests {
     use super::*;
     use std::hint::black_box;
 
-    /// Whether half of the smallest normal number is zero.
+    /// Returns whether half of the smallest normal number is zero.
     fn vanishes() -> bool {
         black_box(f32::MIN_POSITIVE) * black_box(0.5) == 0.0
     }
 
     #[test]
-    fn rules_hold_inside_and_not_outside() {
+    fn denormals_are_flushed_only_inside_onednn() {
         assert!(!vanishes());
-        assert!(as_zero(vanishes));
+        assert!(with_flush_to_zero(vanishes));
         assert!(!vanishes());
-        as_zero(|| {
-            assert!(std::thread::spawn(vanishes).join().unwrap_or(false), "threads inherit the rules");
-            assert!(!ordinarily(false, vanishes));
+        with_flush_to_zero(|| {
+            assert!(std::thread::spawn(vanishes).join().unwrap_or(false), "threads inherit the mode");
+            assert!(!with_default_fp_mode(false, vanishes));
             assert!(vanishes());
-            assert!(!ordinarily(true, vanishes));
+            assert!(!with_default_fp_mode(true, vanishes));
             assert!(!vanishes());
         });
         assert!(!vanishes());

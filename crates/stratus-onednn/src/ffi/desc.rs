@@ -1,4 +1,4 @@
-//! Memory descriptors: the layouts of operands, made from a layout as plain data and read back as one.
+//! Memory descriptors, which hold the layouts of operands; convertible from and to plain data.
 
 use super::context::Context;
 use super::raw::{Dims, Handle, MAX_DIMENSIONS};
@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use stratus_engine::{DType, Layout};
 
-/// Element types of the library (`dnnl_data_type_t`).
+/// The element types of oneDNN (`dnnl_data_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum DataType {
@@ -17,9 +17,9 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// The library's name of a type, where it has kernels for it.
+    /// oneDNN's type for `dtype`, if it has kernels for it.
     #[must_use]
-    pub fn of(dtype: DType) -> Option<Self> {
+    pub fn from_dtype(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Self::F32),
             DType::Bf16 => Some(Self::Bf16),
@@ -28,7 +28,7 @@ impl DataType {
     }
 }
 
-/// What a descriptor can be asked (`dnnl_query_*`).
+/// The queries of a descriptor (`dnnl_query_*`).
 mod query {
     pub const STRIDES: i32 = 14;
     pub const DIMENSIONS: i32 = 256;
@@ -45,24 +45,24 @@ const TAG_ABCD16B: c_int = 78;
 const FORMAT_KIND_BLOCKED: c_int = 2;
 
 impl Context {
-    /// A descriptor in which the library chooses the layout.
+    /// Creates a descriptor whose layout oneDNN chooses.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn any(&self, shape: &[usize], dtype: DataType) -> Result<Desc, String> {
         self.tagged(shape, dtype, TAG_ANY)
     }
 
-    /// Channels in blocks of 16: `nChw16c`.
+    /// Creates a descriptor with channels in blocks of 16: `nChw16c`.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn blocked16(&self, shape: &[usize], dtype: DataType) -> Result<Desc, String> {
         let desc = self.tagged(shape, dtype, TAG_ABCD16B)?;
-        // The number is the library's, not the C API's promise: see that it means what it should.
+        // The tag's number is not part of the documented API: check that it means what it should.
         let layout = desc.layout()?;
         if layout.blocks != [(1, 16)] || layout.strides.last() != Some(&16) {
-            return Err(format!("this library means {} by the number of aBcd16b", layout.tag));
+            return Err(format!("this library uses the tag number of aBcd16b for {}", layout.tag));
         }
         Ok(desc)
     }
@@ -81,10 +81,10 @@ impl Context {
         Ok(Desc { context: self.clone(), handle })
     }
 
-    /// A dense descriptor with the given strides (in elements).
+    /// Creates a dense descriptor with the given strides (in elements).
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn strided(&self, shape: &[usize], dtype: DataType, strides: &[usize]) -> Result<Desc, String> {
         let [extents, strides] = [dims(shape)?, dims(strides)?];
         let mut handle = null_mut();
@@ -107,7 +107,7 @@ impl Context {
 
 fn dims(shape: &[usize]) -> Result<Dims, String> {
     if shape.len() > MAX_DIMENSIONS {
-        return Err(format!("{} dimensions are more than oneDNN has", shape.len()));
+        return Err(format!("{} dimensions are too many for oneDNN", shape.len()));
     }
     let mut dims = [0; MAX_DIMENSIONS];
     for (to, &from) in dims.iter_mut().zip(shape) {
@@ -135,65 +135,65 @@ impl Drop for Desc {
 }
 
 impl Desc {
-    /// A copy of a descriptor that belongs to something else.
+    /// Copies a descriptor owned by something else.
     ///
     /// # Safety
     /// `borrowed` is a descriptor of this library, alive during the call.
     pub(super) unsafe fn copied(context: &Context, borrowed: Handle) -> Result<Self, String> {
         let mut handle = null_mut();
-        // SAFETY: the caller vouches for the handle.
+        // SAFETY: the caller guarantees the handle.
         unsafe { call!(context.functions(), dnnl_memory_desc_clone(&raw mut handle, borrowed)) }?;
         Ok(Self { context: context.clone(), handle })
     }
 
-    /// A copy.
+    /// Returns a copy.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn duplicate(&self) -> Result<Self, String> {
         // SAFETY: the handle is this descriptor's own.
         unsafe { Self::copied(&self.context, self.handle) }
     }
 
-    /// Bytes of memory.
+    /// The size in bytes of the described memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         // SAFETY: the handle is alive.
         unsafe { (self.context.functions().dnnl_memory_desc_get_size)(self.handle) }
     }
 
-    fn number(&self, what: i32) -> Result<c_int, String> {
+    fn number(&self, query: i32) -> Result<c_int, String> {
         let mut value: c_int = 0;
         let to = (&raw mut value).cast::<c_void>();
         // SAFETY: these queries write one int.
-        unsafe { call!(self.context.functions(), dnnl_memory_desc_query(self.handle, what, to)) }?;
+        unsafe { call!(self.context.functions(), dnnl_memory_desc_query(self.handle, query, to)) }?;
         Ok(value)
     }
 
-    fn list(&self, what: i32, length: usize) -> Result<Vec<usize>, String> {
+    fn list(&self, query: i32, length: usize) -> Result<Vec<usize>, String> {
         let mut values: *const i64 = null();
         let to = (&raw mut values).cast::<c_void>();
         // SAFETY: these queries write the address of an array of DNNL_MAX_NDIMS numbers that lives as long as
         // the descriptor.
-        unsafe { call!(self.context.functions(), dnnl_memory_desc_query(self.handle, what, to)) }?;
+        unsafe { call!(self.context.functions(), dnnl_memory_desc_query(self.handle, query, to)) }?;
         if values.is_null() || length > MAX_DIMENSIONS {
-            return Err("dnnl_memory_desc_query: nothing there".to_owned());
+            return Err("dnnl_memory_desc_query: null result".to_owned());
         }
         // SAFETY: `length` is at most DNNL_MAX_NDIMS.
         let values = unsafe { std::slice::from_raw_parts(values, length) };
         values
             .iter()
-            .map(|&v| usize::try_from(v).map_err(|_| format!("extent {v} in a descriptor")))
+            .map(|&v| usize::try_from(v).map_err(|_| format!("invalid extent {v} in a descriptor")))
             .collect()
     }
 
-    /// The layout as plain data.
+    /// Returns the layout as plain data.
     ///
     /// # Errors
-    /// Where the layout is opaque.
+    /// If the layout is opaque.
     pub fn layout(&self) -> Result<Layout, String> {
         if self.number(query::FORMAT_KIND)? != FORMAT_KIND_BLOCKED {
-            return Err("the library chose an opaque layout".to_owned());
+            return Err("oneDNN chose an opaque layout".to_owned());
         }
         let count = self.number(query::DIMENSIONS)? as usize;
         let inner = self.number(query::INNER_BLOCKS)? as usize;
@@ -208,7 +208,8 @@ impl Desc {
     }
 }
 
-/// oneDNN's letters: dimensions from outermost to innermost, capitals for blocked ones, then the blocks.
+/// The layout tag in oneDNN's letters: dimensions from outermost to innermost, capitals for blocked ones,
+/// then the blocks.
 fn tag(strides: &[usize], blocks: &[(usize, usize)]) -> String {
     let mut order: Vec<usize> = (0..strides.len()).collect();
     order.sort_by_key(|&d| (std::cmp::Reverse(strides[d]), d));

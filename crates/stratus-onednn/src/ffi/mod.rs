@@ -1,12 +1,12 @@
-//! The oneDNN C API, 3.x, loaded at run time: no headers and no library are needed to build.
+//! The oneDNN C API, 3.x, loaded at run time: neither headers nor a library are needed to build.
 //!
 //! `raw` declares the functions; `context` (library and engine), `desc` (memory descriptors), `operations`
 //! and `primitive` wrap them in types that release what they own and keep alive what they need. Calls that
-//! return a status go through [`call!`]. Everything unsafe about the library is in this module.
-#![allow(unsafe_code)] // The one room for calls into oneDNN; each block says why it is sound.
+//! return a status use [`call!`]. This module contains all unsafe calls into oneDNN.
+#![allow(unsafe_code)] // All calls into oneDNN; each block says why it is sound.
 
-/// Calls a function of the library and turns its status into a `Result`, whose error names the function:
-/// `unsafe { call!(functions, dnnl_stream_create(&raw mut stream, engine, 1)) }?`.
+/// Calls a function of oneDNN and turns its status into a `Result` whose error names the function: `unsafe {
+/// call!(functions, dnnl_stream_create(&raw mut stream, engine, 1)) }?`.
 macro_rules! call {
     ($functions:expr, $name:ident($($argument:expr),* $(,)?)) => {
         $crate::ffi::raw::check(($functions.$name)($($argument),*), stringify!($name))
@@ -23,10 +23,10 @@ mod primitive;
 mod raw;
 
 pub use context::{Attributes, Context};
-pub use denormals::ordinarily;
+pub use denormals::with_default_fp_mode;
 pub use desc::{DataType, Desc};
 pub use operations::{Propagation, Window};
-pub use primitive::{Argument, Kernel, PrimitiveDesc, Which};
+pub use primitive::{Argument, Kernel, MemoryDescQuery, PrimitiveDesc};
 pub use raw::{LoadError, Runtime};
 
 /// Execution arguments (`DNNL_ARG_*`).

@@ -1,4 +1,4 @@
-//! Operations: each function makes the primitive descriptor of one. The library's reason says where it has no
+//! Creates primitive descriptors, one function per operation. The error is oneDNN's message if it has no
 //! implementation.
 
 use super::context::{Attributes, Context};
@@ -9,17 +9,17 @@ use std::ptr::null_mut;
 
 const ALGORITHM_CONVOLUTION_DIRECT: c_int = 1;
 
-/// `dnnl_prop_kind_t`, as far as it is an argument.
+/// The values of `dnnl_prop_kind_t` that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Propagation {
-    /// Forward, keeping what the backward pass needs.
+    /// Forward, keeping the values that the backward pass needs.
     Training = 64,
-    /// Forward alone.
+    /// Forward only.
     Inference = 96,
 }
 
-/// The window of a convolution over two spatial dimensions. Dilations count from 0, as oneDNN has them.
+/// The window of a convolution over two spatial dimensions. Dilations count from 0, as in oneDNN.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Strides.
@@ -36,7 +36,7 @@ impl Context {
     /// Convolution forward.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn convolution_forward(
         &self,
         propagation: Propagation,
@@ -46,8 +46,8 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: all handles are alive, the arrays hold a number for each of the two spatial dimensions, and
-        // the library copies everything.
+        // SAFETY: all handles are alive, the arrays hold one number per spatial dimension, and oneDNN copies
+        // everything.
         unsafe {
             call!(
                 self.functions(),
@@ -74,7 +74,7 @@ impl Context {
     /// Convolution, gradient of the source.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn convolution_backward_data(
         &self,
         [diff_src, weights, diff_dst]: [&Desc; 3],
@@ -109,7 +109,7 @@ impl Context {
     /// Convolution, gradient of weights and bias.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn convolution_backward_weights(
         &self,
         [src, diff_weights, diff_dst]: [&Desc; 3],
@@ -146,7 +146,7 @@ impl Context {
     /// Inner product forward.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn inner_product_forward(
         &self,
         propagation: Propagation,
@@ -155,7 +155,7 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: all handles are alive, and the library copies everything.
+        // SAFETY: all handles are alive, and oneDNN copies everything.
         unsafe {
             call!(
                 self.functions(),
@@ -177,7 +177,7 @@ impl Context {
     /// Inner product, gradient of the source.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn inner_product_backward_data(
         &self,
         [diff_src, weights, diff_dst]: [&Desc; 3],
@@ -206,7 +206,7 @@ impl Context {
     /// Inner product, gradient of weights and bias.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn inner_product_backward_weights(
         &self,
         [src, diff_weights, diff_dst]: [&Desc; 3],
@@ -237,14 +237,14 @@ impl Context {
     /// Matrix product `dst = src x weights`.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn matmul(
         &self,
         [src, weights, dst]: [&Desc; 3],
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: all handles are alive, and the library copies everything.
+        // SAFETY: all handles are alive, and oneDNN copies everything.
         unsafe {
             call!(
                 self.functions(),
@@ -262,13 +262,13 @@ impl Context {
         Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
-    /// A change of layout, or of type and layout.
+    /// A change of layout, or of layout and type.
     ///
     /// # Errors
-    /// Where the library has no implementation.
+    /// If oneDNN has no implementation.
     pub fn reorder(&self, from: &Desc, to: &Desc, attributes: &Attributes) -> Result<PrimitiveDesc, String> {
         let (mut handle, engine) = (null_mut(), self.engine());
-        // SAFETY: all handles are alive, and the library copies everything.
+        // SAFETY: all handles are alive, and oneDNN copies everything.
         unsafe {
             call!(
                 self.functions(),

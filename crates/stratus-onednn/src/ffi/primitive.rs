@@ -1,4 +1,4 @@
-//! Primitives: an operation with an implementation chosen, and the kernel that runs it on any addresses.
+//! Primitives: an operation with a chosen implementation, and the kernel that runs it on any addresses.
 
 use super::arg;
 use super::context::Context;
@@ -11,7 +11,7 @@ use std::ptr::{null, null_mut};
 /// The memory descriptors of a primitive (`dnnl_query_*_md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Which {
+pub enum MemoryDescQuery {
     /// Source.
     Src = 129,
     /// Gradient of the source.
@@ -31,7 +31,7 @@ pub enum Which {
 const QUERY_IMPLEMENTATION: i32 = 8;
 const IN_ORDER: u32 = 1;
 
-/// A primitive descriptor: an operation with an implementation chosen.
+/// A primitive descriptor: an operation with a chosen implementation.
 pub struct PrimitiveDesc {
     context: Context,
     pub(super) handle: Handle,
@@ -45,15 +45,15 @@ impl Drop for PrimitiveDesc {
 }
 
 impl PrimitiveDesc {
-    /// Takes over a handle that the library made.
+    /// Takes ownership of a handle created by oneDNN.
     pub(super) fn new(context: Context, handle: Handle) -> Self {
         Self { context, handle }
     }
 
-    /// A copy.
+    /// Returns a copy.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn duplicate(&self) -> Result<Self, String> {
         let mut handle = null_mut();
         // SAFETY: the handle is alive.
@@ -61,13 +61,13 @@ impl PrimitiveDesc {
         Ok(Self::new(self.context.clone(), handle))
     }
 
-    /// Moves on to the next implementation; `false` where there is none.
+    /// Advances to the next implementation; `false` if there is none.
     pub fn advance(&mut self) -> bool {
         // SAFETY: the handle is alive and not shared.
         unsafe { call!(self.context.functions(), dnnl_primitive_desc_next_impl(self.handle)) }.is_ok()
     }
 
-    /// What the library calls the implementation.
+    /// oneDNN's name of the implementation.
     #[must_use]
     pub fn implementation(&self) -> String {
         let mut text: *const c_char = null();
@@ -83,11 +83,11 @@ impl PrimitiveDesc {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// The layout that the implementation takes for an operand.
+    /// The layout that the implementation requires of an operand.
     ///
     /// # Errors
-    /// Where the primitive has no such operand.
-    pub fn desc(&self, which: Which) -> Result<Desc, String> {
+    /// If the primitive has no such operand.
+    pub fn desc(&self, which: MemoryDescQuery) -> Result<Desc, String> {
         // SAFETY: the handle is alive.
         let borrowed = unsafe {
             (self.context.functions().dnnl_primitive_desc_query_md)(self.handle, which as c_int, 0)
@@ -99,14 +99,14 @@ impl PrimitiveDesc {
         unsafe { Desc::copied(&self.context, borrowed) }
     }
 
-    /// Bytes of scratch that it needs.
+    /// The scratch space required, in bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.desc(Which::Scratchpad).map_or(0, |desc| desc.bytes())
+        self.desc(MemoryDescQuery::Scratchpad).map_or(0, |desc| desc.bytes())
     }
 }
 
-/// An operand of a kernel: which argument it is, and its descriptor.
+/// An operand of a kernel: its argument number and its descriptor.
 pub struct Argument<'a> {
     /// `DNNL_ARG_*`.
     pub arg: i32,
@@ -120,27 +120,27 @@ struct Memory {
     bytes: usize,
 }
 
-/// A primitive with its memory objects: ready to execute on any addresses.
+/// A primitive with its memory objects, ready to execute on any addresses.
 pub struct Kernel {
     context: Context,
     primitive: Handle,
-    /// One per kernel: two threads may not use a stream at once, and kernels of several sessions may run at
+    /// One per kernel: two threads must not use a stream at once, but kernels of several sessions may run at
     /// once.
     stream: Handle,
     memories: Vec<Memory>,
     arguments: Vec<ExecArg>,
 }
 
-// SAFETY: the kernel owns its handles and nothing else refers to them; it is used by one thread at a time
-// through `&mut`. All primitives are made with the scratchpad in user mode, in which the library keeps
-// nothing of a primitive per thread.
+// SAFETY: the kernel owns its handles and nothing else refers to them; one thread at a time uses it through
+// `&mut`. All primitives are created with the scratchpad in user mode, in which oneDNN keeps no per-thread
+// state of a primitive.
 unsafe impl Send for Kernel {}
 
 impl Drop for Kernel {
     fn drop(&mut self) {
         let functions = self.context.functions();
         // SAFETY: created by this library, destroyed once; a stream that could not be created is null and
-        // left alone.
+        // skipped.
         unsafe {
             for memory in &self.memories {
                 (functions.dnnl_memory_destroy)(memory.handle);
@@ -154,17 +154,17 @@ impl Drop for Kernel {
 }
 
 impl Kernel {
-    /// Makes the primitive and memory objects for its operands, in the order they will be given to
-    /// [`Kernel::execute`]; scratch comes last where [`PrimitiveDesc::scratch_bytes`] is not zero.
+    /// Creates the primitive and memory objects for its operands, in the order in which [`Kernel::execute`]
+    /// gets them; scratch is last, if [`PrimitiveDesc::scratch_bytes`] is not zero.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn new(desc: &PrimitiveDesc, operands: &[Argument<'_>]) -> Result<Self, String> {
         let context = desc.context.clone();
         let mut primitive = null_mut();
         // SAFETY: the descriptor is alive.
         unsafe { call!(context.functions(), dnnl_primitive_create(&raw mut primitive, desc.handle)) }?;
-        // Owned from here on: what follows may fail.
+        // The kernel owns the handle from here on, because the following calls may fail.
         let mut kernel =
             Self { context, primitive, stream: null_mut(), memories: Vec::new(), arguments: Vec::new() };
         let (functions, engine) = (kernel.context.functions(), kernel.context.engine());
@@ -173,7 +173,9 @@ impl Kernel {
         for operand in operands {
             kernel.add(operand.arg, operand.desc)?;
         }
-        if let Some(scratch) = desc.desc(Which::Scratchpad).ok().filter(|scratch| scratch.bytes() > 0) {
+        if let Some(scratch) =
+            desc.desc(MemoryDescQuery::Scratchpad).ok().filter(|scratch| scratch.bytes() > 0)
+        {
             kernel.add(arg::SCRATCHPAD, &scratch)?;
         }
         Ok(kernel)
@@ -189,15 +191,15 @@ impl Kernel {
         Ok(())
     }
 
-    /// Points operand `position` at `slice`. The slice must stay untouched by others until
-    /// [`Kernel::execute`] returns.
+    /// Points operand `position` at `slice`. Nothing else may touch the slice until [`Kernel::execute`]
+    /// returns.
     fn bind(&mut self, position: usize, slice: &mut [u8]) -> Result<(), String> {
         let Some(memory) = self.memories.get_mut(position) else {
-            return Err(format!("operand {position} is not one of the kernel's"));
+            return Err(format!("the kernel has no operand {position}"));
         };
         if slice.len() < memory.bytes {
             return Err(format!(
-                "operand {position} has {} bytes, the kernel touches {}",
+                "operand {position} has {} bytes, the kernel needs {}",
                 slice.len(),
                 memory.bytes
             ));
@@ -205,8 +207,8 @@ impl Kernel {
         let address = slice.as_mut_ptr().cast::<c_void>();
         if address != memory.address {
             let functions = self.context.functions();
-            // SAFETY: the handle is alive; the address is only followed while executing, when the slice is
-            // borrowed by the caller.
+            // SAFETY: the handle is alive; the address is dereferenced only during execution, while the slice
+            // is borrowed by the caller.
             unsafe { call!(functions, dnnl_memory_set_data_handle(memory.handle, address)) }?;
             memory.address = address;
         }
@@ -216,12 +218,12 @@ impl Kernel {
     /// Runs the primitive on these operands, in the order given to [`Kernel::new`].
     ///
     /// # Errors
-    /// Where a slice is too short, or what the library said.
+    /// If a slice is too short, or oneDNN's error message.
     pub fn execute<'a>(&mut self, mut operand: impl FnMut(usize) -> &'a mut [u8]) -> Result<(), String> {
-        // Every slice is held, mutably, until the primitive is done.
+        // Every slice stays mutably borrowed until the primitive has finished.
         let mut held: [&mut [u8]; 8] = std::array::from_fn(|_| Default::default());
         if self.memories.len() > held.len() {
-            return Err("the kernel has more operands than can be held".to_owned());
+            return Err("the kernel has more operands than supported".to_owned());
         }
         for (position, slot) in held.iter_mut().enumerate().take(self.memories.len()) {
             *slot = operand(position);
@@ -230,9 +232,9 @@ impl Kernel {
         let functions = self.context.functions();
         let (count, arguments) = (self.arguments.len() as c_int, self.arguments.as_ptr());
         // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its
-        // descriptor needs (checked by `bind`), and was made from the descriptors of this primitive. The CPU
-        // stream executes before it returns.
-        denormals::as_zero(|| unsafe {
+        // descriptor needs (checked by `bind`), and was created from the descriptors of this primitive. The
+        // CPU stream executes before it returns.
+        denormals::with_flush_to_zero(|| unsafe {
             call!(functions, dnnl_primitive_execute(self.primitive, self.stream, count, arguments))
         })
     }

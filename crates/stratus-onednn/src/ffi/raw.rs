@@ -1,4 +1,4 @@
-//! The functions of the C API that Stratus calls, as pointers found in the loaded library.
+//! The functions of the C API that Stratus calls, as pointers resolved in the loaded library.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -31,49 +31,50 @@ struct RawVersion {
     gpu_runtime: u32,
 }
 
-/// A library that was loaded.
-struct Opened {
+/// A loaded library.
+struct OpenedLibrary {
     library: Library,
-    /// Whether its OpenMP functions are ours.
-    on_our_threads: bool,
+    /// True if its OpenMP functions are those of `stratus-threads`.
+    on_stratus_threads: bool,
 }
 
-/// Loads the library. Its OpenMP functions are ours where it needs no others; else those of the run time that
-/// it is linked with, be there others of these names in the program.
-fn open(path: &Path) -> Result<Opened, libloading::Error> {
+/// Loads oneDNN. Its OpenMP functions resolve to Stratus's if those suffice; otherwise to those of the
+/// runtime it is linked with, even if the program exports functions of the same names.
+fn open(path: &Path) -> Result<OpenedLibrary, libloading::Error> {
     #[cfg(target_os = "linux")]
     {
         use libloading::os::unix;
-        /// Of the system's loader: names are looked up among the library's own dependencies first.
+        /// A flag of the system's loader: names are resolved among the library's own dependencies first.
         const RTLD_DEEPBIND: c_int = 0x8;
-        let on_our_threads = stratus_threads::are_exported() && super::imports::runs_on_our_threads(path);
-        let own = if on_our_threads { 0 } else { RTLD_DEEPBIND };
-        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL | own;
-        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named
-        // by the user, who trusts it as they trust any library on their search path.
+        let on_stratus_threads =
+            stratus_threads::are_exported() && super::imports::runs_on_stratus_threads(path);
+        let scope = if on_stratus_threads { 0 } else { RTLD_DEEPBIND };
+        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL | scope;
+        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or given
+        // by the user, who trusts it like any library on their search path.
         let library = unsafe { unix::Library::open(Some(path), flags) }?.into();
-        Ok(Opened { library, on_our_threads })
+        Ok(OpenedLibrary { library, on_stratus_threads })
     }
     #[cfg(not(target_os = "linux"))]
     {
         // SAFETY: as above.
         let library = unsafe { Library::new(path) }?;
-        Ok(Opened { library, on_our_threads: false })
+        Ok(OpenedLibrary { library, on_stratus_threads: false })
     }
 }
 
-/// How the library runs its threads.
+/// The threading runtime of oneDNN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
     /// One thread.
     Sequential,
     /// OpenMP.
     OpenMp,
-    /// Another runtime (TBB, a caller's thread pool).
+    /// Another runtime (TBB, or a thread pool of the caller).
     Other,
 }
 
-/// The library's version.
+/// oneDNN's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// Major.
@@ -82,23 +83,23 @@ pub struct Version {
     pub minor: i32,
     /// Patch.
     pub patch: i32,
-    /// How it runs threads.
+    /// The threading runtime.
     pub runtime: Runtime,
 }
 
-/// Why a library cannot be used.
+/// The reasons why a library cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file is there, and cannot be loaded.
-    #[error("{} cannot be loaded: {reason}", path.display())]
+    /// The file exists but cannot be loaded.
+    #[error("cannot load {}: {reason}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// What the dynamic linker said.
+        /// The dynamic linker's error message.
         reason: String,
     },
     /// A function is missing.
-    #[error("{} has no function {symbol}: it is not oneDNN 3.x", path.display())]
+    #[error("{} is not oneDNN 3.x: function {symbol} not found", path.display())]
     Symbol {
         /// The file.
         path: PathBuf,
@@ -106,27 +107,27 @@ pub enum LoadError {
         symbol: &'static str,
     },
     /// Another major version.
-    #[error("{} is oneDNN {found}; Stratus speaks the interface of 3.x", path.display())]
+    #[error("{}: found oneDNN {found}, need 3.x", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// What it says it is.
+        /// The version found.
         found: String,
     },
-    /// The library refused to start.
-    #[error("{} does not start: {reason}", path.display())]
+    /// oneDNN does not start.
+    #[error("cannot start {}: {reason}", path.display())]
     Start {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// oneDNN's error message.
         reason: String,
     },
 }
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The loaded library. The pointers are valid for ever: it is never unloaded, because its OpenMP run
-        /// time keeps threads that run its code after the last call.
+        /// The functions of the loaded library. The pointers stay valid forever: the library is never
+        /// unloaded, because the threads of its OpenMP runtime run its code after the last call.
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             pub library: ManuallyDrop<Library>,
@@ -136,8 +137,8 @@ macro_rules! functions {
             fn resolve(library: Library, path: &Path) -> Result<Self, LoadError> {
                 $(
                     let symbol = concat!(stringify!($name), "\0");
-                    // SAFETY: the symbol's type is the one that oneDNN's public header (3.x, a stable C
-                    // interface) declares.
+                    // SAFETY: the symbol has the type declared in oneDNN's public header (3.x, a stable C
+                    // interface).
                     let $name = *unsafe { library.get(symbol.as_bytes()) }
                         .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: stringify!($name) })?;
                 )*
@@ -204,12 +205,12 @@ functions! {
     dnnl_get_effective_cpu_isa: fn() -> c_int;
 }
 
-/// A status as a result; `function` is the one that returned it.
+/// Converts a status to a result; `function` is the function that returned it.
 pub fn check(status: Status, function: &str) -> Result<(), String> {
     if status == 0 { Ok(()) } else { Err(format!("{function}: {}", status_text(status))) }
 }
 
-/// What a status code means (`dnnl_status_t`).
+/// The meaning of a status code (`dnnl_status_t`).
 fn status_text(status: Status) -> &'static str {
     match status {
         1 => "out of memory",
@@ -225,14 +226,13 @@ fn status_text(status: Status) -> &'static str {
 impl Functions {
     /// Loads a library and checks that it is oneDNN 3.x.
     pub fn load(path: &Path) -> Result<(Self, Version, bool), LoadError> {
-        let Opened { library, on_our_threads } = open(path)
+        let OpenedLibrary { library, on_stratus_threads } = open(path)
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
         // SAFETY: the type is the header's.
         let version =
             unsafe { library.get::<unsafe extern "C" fn() -> *const RawVersion>(b"dnnl_version\0") }
                 .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: "dnnl_version" })?;
-        // SAFETY: the function only returns the address of a constant, which begins with these fields since
-        // 1.0.
+        // SAFETY: the function returns the address of a constant, which starts with these fields since 1.0.
         let version = unsafe { &*version() };
         let runtime = match version.cpu_runtime {
             1 => Runtime::Sequential,
@@ -244,6 +244,6 @@ impl Functions {
             let found = format!("{}.{}.{}", version.major, version.minor, version.patch);
             return Err(LoadError::Version { path: path.to_owned(), found });
         }
-        Ok((Self::resolve(library, path)?, version, on_our_threads))
+        Ok((Self::resolve(library, path)?, version, on_stratus_threads))
     }
 }

@@ -4,7 +4,7 @@
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
 
-/// An activation in f32. NaN passes.
+/// An activation in f32. NaN is propagated.
 pub trait ActivationFunction: 'static {
     /// `f(x)`
     fn value(x: f32) -> f32;

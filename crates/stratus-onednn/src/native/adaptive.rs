@@ -1,5 +1,5 @@
-//! Optimisers with a rate per weight: Adam and AdamW, Adagrad, Adadelta. Bound by memory: parameter, states
-//! and gradient are read once, parameter and states written once.
+//! Optimisers with a rate per weight: Adam and AdamW, Adagrad, Adadelta. Memory-bound: parameter, states and
+//! gradient are read once, parameter and states written once.
 
 use super::elementwise::{CpuContext, MAX_STATES, convert};
 use super::simd::{Bf16, multiversion};
@@ -7,7 +7,7 @@ use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
 
 /// The constants of an update.
 #[derive(Clone, Copy, Debug)]
-enum Rates {
+enum AdaptiveConstants {
     /// `p ← kept · p - step · m / (root · √v + epsilon)`, with `g ← g + decay · p`, `m ← old₀ m + new₀ g`, `v
     /// ← old₁ v + new₁ g²`.
     Adam {
@@ -33,11 +33,11 @@ enum Rates {
     },
 }
 
-impl Rates {
-    /// Of an optimiser; `hyper` is [`stratus_engine::ops::HYPER`].
-    fn of(update: AdaptiveUpdate, hyper: &[f64]) -> Self {
-        let number = |position: usize| hyper.get(position).copied().unwrap_or(0.0);
-        let (rate, iteration, decay) = (update.rate * number(0), number(1), update.weight_decay);
+impl AdaptiveConstants {
+    /// The constants of an update; `scalars` is [`stratus_engine::ops::ITERATION_SCALAR_FIELDS`].
+    fn from_scalars(update: AdaptiveUpdate, scalars: &[f64]) -> Self {
+        let number = |position: usize| scalars.get(position).copied().unwrap_or(0.0);
+        let (rate, iteration, decay) = (update.rate_factor * number(0), number(1), update.weight_decay);
         match update.rule {
             Adaptive::Adam { betas, epsilon, decoupled } => {
                 let corrections = Adaptive::corrections(betas, iteration);
@@ -66,24 +66,26 @@ impl Rates {
 }
 
 impl CpuContext {
-    /// See [`AdaptiveUpdate`]; `hyper` is [`stratus_engine::ops::HYPER`]. States that the rule does not have
-    /// are empty; `copy` may be.
+    /// See [`AdaptiveUpdate`]; `scalars` is [`stratus_engine::ops::ITERATION_SCALAR_FIELDS`]. States that the
+    /// rule does not have are empty; `copy` may be empty.
     pub fn adaptive(
         &self,
         update: AdaptiveUpdate,
-        hyper: &[f64],
+        scalars: &[f64],
         gradient: &[f32],
         parameter: &mut [f32],
         states: [&mut [f32]; MAX_STATES],
         copy: &mut [Bf16],
     ) {
-        let rates = Rates::of(update, hyper);
+        let rates = AdaptiveConstants::from_scalars(update, scalars);
         self.for_parameter_ranges(parameter, states, copy, &|range, (parameter, [first, second], copy)| {
             let gradient = &gradient[range];
             match rates {
-                Rates::Adam { .. } => adam(self.level, rates, gradient, parameter, first, second),
-                Rates::Adagrad { .. } => adagrad(self.level, rates, gradient, parameter, first),
-                Rates::Adadelta { .. } => adadelta(self.level, rates, gradient, parameter, first, second),
+                AdaptiveConstants::Adam { .. } => adam(self.level, rates, gradient, parameter, first, second),
+                AdaptiveConstants::Adagrad { .. } => adagrad(self.level, rates, gradient, parameter, first),
+                AdaptiveConstants::Adadelta { .. } => {
+                    adadelta(self.level, rates, gradient, parameter, first, second);
+                }
             }
             convert(self.level, parameter, copy);
         });
@@ -92,7 +94,7 @@ impl CpuContext {
 
 multiversion! {
     fn adam / adam_body [] [] (
-        rates: Rates,
+        rates: AdaptiveConstants,
         gradient: &[f32],
         parameter: &mut [f32],
         mean: &mut [f32],
@@ -101,8 +103,14 @@ multiversion! {
 }
 
 #[inline(always)]
-fn adam_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], mean: &mut [f32], square: &mut [f32]) {
-    let Rates::Adam { kept, decay, old, new, step, root, epsilon } = rates else { return };
+fn adam_body(
+    rates: AdaptiveConstants,
+    gradient: &[f32],
+    parameter: &mut [f32],
+    mean: &mut [f32],
+    square: &mut [f32],
+) {
+    let AdaptiveConstants::Adam { kept, decay, old, new, step, root, epsilon } = rates else { return };
     for (((p, m), v), g) in parameter.iter_mut().zip(mean).zip(square).zip(gradient) {
         let g = p.mul_add(decay, *g);
         *m = m.mul_add(old[0], new[0] * g);
@@ -112,12 +120,14 @@ fn adam_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], mean: &mut [
 }
 
 multiversion! {
-    fn adagrad / adagrad_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32])
+    fn adagrad / adagrad_body [] [] (
+        rates: AdaptiveConstants, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32],
+    )
 }
 
 #[inline(always)]
-fn adagrad_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32]) {
-    let Rates::Adagrad { decay, step, epsilon } = rates else { return };
+fn adagrad_body(rates: AdaptiveConstants, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32]) {
+    let AdaptiveConstants::Adagrad { decay, step, epsilon } = rates else { return };
     for ((p, s), g) in parameter.iter_mut().zip(sum).zip(gradient) {
         let g = p.mul_add(decay, *g);
         *s = g.mul_add(g, *s);
@@ -127,7 +137,7 @@ fn adagrad_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut
 
 multiversion! {
     fn adadelta / adadelta_body [] [] (
-        rates: Rates,
+        rates: AdaptiveConstants,
         gradient: &[f32],
         parameter: &mut [f32],
         square: &mut [f32],
@@ -137,18 +147,18 @@ multiversion! {
 
 #[inline(always)]
 fn adadelta_body(
-    rates: Rates,
+    rates: AdaptiveConstants,
     gradient: &[f32],
     parameter: &mut [f32],
     square: &mut [f32],
     delta: &mut [f32],
 ) {
-    let Rates::Adadelta { decay, step, old, new, epsilon } = rates else { return };
+    let AdaptiveConstants::Adadelta { decay, step, old, new, epsilon } = rates else { return };
     for (((p, s), d), g) in parameter.iter_mut().zip(square).zip(delta).zip(gradient) {
         let g = p.mul_add(decay, *g);
         *s = s.mul_add(old, new * g * g);
-        let taken = ((*d + epsilon) / (*s + epsilon)).sqrt() * g;
-        *d = d.mul_add(old, new * taken * taken);
-        *p -= step * taken;
+        let change = ((*d + epsilon) / (*s + epsilon)).sqrt() * g;
+        *d = d.mul_add(old, new * change * change);
+        *p -= step * change;
     }
 }

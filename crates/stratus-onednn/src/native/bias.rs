@@ -1,19 +1,22 @@
-//! A bias for each channel of a map, by itself: added, and its gradient. Bound by memory.
+//! Adds a bias per channel to a map, and computes its gradient. Memory-bound.
 
-use super::by_channel::{sum_channels, with_numbers};
+use super::by_channel::{sum_channels, with_channel_constants};
 use super::elementwise::CpuContext;
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::{Element, multiversion};
 
-/// `y += bias`, a number for each channel. Scratch: [`numbers_scratch`](super::by_channel::numbers_scratch).
+/// `y += bias`, one number per channel. Scratch:
+/// [`constants_scratch_bytes`](super::by_channel::constants_scratch_bytes).
 pub fn add_bias<E: Element>(
     cpu: &CpuContext,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     bias: &[f32],
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    with_numbers(cpu, geometry, bias, y, scratch, |constants, _, y| add_constants(cpu.level, constants, y));
+    with_channel_constants(cpu, geometry, bias, y, scratch, |constants, _, y| {
+        add_constants(cpu.level, constants, y);
+    });
 }
 
 multiversion! {
@@ -29,10 +32,11 @@ fn add_constants_body<E: Element>(constants: &[f32], y: &mut [E]) {
     }
 }
 
-/// `dbias = Σ dy` over samples and pixels. Scratch: [`sums_scratch`](super::by_channel::sums_scratch).
+/// `dbias = Σ dy` over samples and pixels. Scratch:
+/// [`sums_scratch_bytes`](super::by_channel::sums_scratch_bytes).
 pub fn bias_gradient<E: Element>(
     cpu: &CpuContext,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     dy: &[E],
     dbias: &mut [f32],
     scratch: &mut [u8],
@@ -46,7 +50,7 @@ multiversion! {
     fn sum_periods / sum_periods_body [E: Element] [E] (dy: &[E], sums: &mut [f32])
 }
 
-/// Four periods at a time: the sums, too many for registers, are loaded and stored a fourth as often.
+/// Sums four periods at a time: the sums, too many for registers, are loaded and stored a fourth as often.
 #[inline(always)]
 fn sum_periods_body<E: Element>(dy: &[E], sums: &mut [f32]) {
     let period = sums.len();

@@ -1,28 +1,28 @@
-//! What kernels with a number for each channel of a map share: the numbers beside the map's elements, and
-//! sums over samples and pixels.
+//! Helpers for kernels with a constant per channel: constants repeated along the map, and sums over samples
+//! and pixels.
 //!
 //! Threads divide pixel rows. Sums run in `f32` over up to [`MAX_ADDENDS`] numbers and are then added in
-//! `f64`; the threads' sums are added up in the order of the threads.
+//! `f64`; the threads' sums are added in the order of the threads.
 
 use super::elementwise::CpuContext;
-use super::rows::{ChannelSlice, Geometry, repeat};
-use super::threads::{cut, pairs};
+use super::rows::{ChannelSlice, MapGeometry, repeat};
+use super::threads::{split_lengths, zip_parts};
 use std::ops::Range;
 
-/// Numbers summed in `f32` before the sum goes to `f64`.
+/// The number of terms summed in `f32` before the sum is added in `f64`.
 const MAX_ADDENDS: usize = 128;
 
-/// Bytes of scratch of [`with_numbers`].
+/// The scratch bytes of [`with_channel_constants`].
 #[must_use]
-pub fn numbers_scratch(geometry: &Geometry) -> usize {
+pub fn constants_scratch_bytes(geometry: &MapGeometry) -> usize {
     4 * (geometry.padded() + geometry.groups * geometry.period())
 }
 
-/// Calls `body` for stretches of `y` whose channels repeat: with their numbers over a period, the place of
-/// the stretch in the map, and the stretch. What is behind the map's channels has the number 0.
-pub fn with_numbers<E: Send>(
+/// Calls `body` for runs of `y` whose channels repeat, with the constants over a period, the position of the
+/// run in the map, and the run. Constants of padded channels are 0.
+pub fn with_channel_constants<E: Send>(
     cpu: &CpuContext,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     numbers: &[f32],
     y: &mut [E],
     scratch: &mut [f32],
@@ -35,7 +35,7 @@ pub fn with_numbers<E: Send>(
     repeat(geometry, period, padded, repeated);
     let (map, repeated) = (ChannelSlice::all_of(*geometry), &*repeated);
     let rows = |thread| geometry.thread_rows(threads, thread);
-    let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * row));
+    let mut parts = split_lengths(y, (0..threads).map(|thread| rows(thread).len() * row));
     cpu.team.run_parts(&mut parts[..threads], &|thread, part| {
         let first = rows(thread).start;
         for (group, rows) in map.stretches(rows(thread)) {
@@ -45,28 +45,31 @@ pub fn with_numbers<E: Send>(
     });
 }
 
-/// Bytes of scratch of [`sum_channels`].
+/// The scratch bytes of [`sum_channels`].
 #[must_use]
-pub fn sums_scratch(cpu: &CpuContext, geometry: &Geometry) -> usize {
+pub fn sums_scratch_bytes(cpu: &CpuContext, geometry: &MapGeometry) -> usize {
     cpu.team.threads() * (8 * geometry.padded() + 4 * geometry.period())
 }
 
-/// Sums over samples and pixels, for each channel. `add` adds the elements of a range of the map to sums over
-/// a period, which begin at 0.
+/// Sums over samples and pixels, per channel. `add` adds the elements of a range of the map to sums over a
+/// period, which start at 0.
 pub fn sum_channels(
     cpu: &CpuContext,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     results: &mut [f32],
     scratch: &mut [u8],
     add: impl Fn(Range<usize>, &mut [f32]) + Sync,
 ) {
     let (threads, padded, period) = (cpu.team.threads(), geometry.padded(), geometry.period());
-    let (row, width) = (geometry.row_elements(), geometry.width);
+    let (row, width) = (geometry.row_elements(), geometry.pixel_channels);
     let (totals, sums) = scratch.split_at_mut(8 * threads * padded);
     let totals: &mut [f64] = bytemuck::cast_slice_mut(totals);
     let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..4 * threads * period]);
     let map = ChannelSlice::all_of(*geometry);
-    let mut parts = pairs(cut(totals, (0..threads).map(|_| padded)), cut(sums, (0..threads).map(|_| period)));
+    let mut parts = zip_parts(
+        split_lengths(totals, (0..threads).map(|_| padded)),
+        split_lengths(sums, (0..threads).map(|_| period)),
+    );
     cpu.team.run_parts(&mut parts[..threads], &|thread, (totals, sums)| {
         totals.fill(0.0);
         for (group, rows) in map.stretches(geometry.thread_rows(threads, thread)) {

@@ -1,34 +1,33 @@
-//! A factor for each channel of an image, and its gradient.
+//! Multiplies the channels of an image by factors, and computes their gradient.
 //!
-//! Factors are `[N, C, 1, 1]`, which lie as `[N][C]` in either layout of maps: those of an image are
-//! contiguous. Bound by memory. Threads divide pixel rows, or where pixels are summed the planes: a plane's
-//! sums are made by one thread, in the order of its pixels, whatever the number of threads.
+//! Factors are `[N, C, 1, 1]`, stored as `[N][C]` in either layout of maps, so that those of an image are
+//! contiguous. Memory-bound. Threads divide pixel rows, or planes when summing pixels: one thread sums a
+//! plane, in the order of its pixels, whatever the number of threads.
 
 use super::elementwise::CpuContext;
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::{Element, multiversion};
-use super::threads::{cut, pairs, split};
+use super::threads::{split, split_lengths, zip_parts};
 use std::ops::Range;
 
-/// Bytes of scratch: numbers over a period, of each thread.
+/// The scratch bytes: constants over a period, per thread.
 #[must_use]
-pub fn scratch_bytes(cpu: &CpuContext, map: &Geometry) -> usize {
+pub fn scratch_bytes(cpu: &CpuContext, map: &MapGeometry) -> usize {
     4 * cpu.team.threads() * map.period()
 }
 
-/// Where the numbers of a plane's channels lie among those of all channels; of the last plane of an image
-/// with their padding.
-fn place(map: &Geometry, each: &Geometry, plane: usize) -> Range<usize> {
+/// The range of a plane's channels among the factors; for the last plane of an image, including padding.
+fn channel_range(map: &MapGeometry, each: &MapGeometry, plane: usize) -> Range<usize> {
     let (image, group) = (plane / map.groups, plane % map.groups);
-    let (begin, first) = (group * map.width, image * each.padded());
-    let end = if group + 1 == map.groups { each.padded() } else { begin + map.width };
+    let (begin, first) = (group * map.pixel_channels, image * each.padded());
+    let end = if group + 1 == map.groups { each.padded() } else { begin + map.pixel_channels };
     first + begin..first + end
 }
 
 /// `y = x s`; `map` is the geometry of `x` and `y`, `each` that of `s`.
 pub fn channel_scale<E: Element>(
     cpu: &CpuContext,
-    [map, each]: [&Geometry; 2],
+    [map, each]: [&MapGeometry; 2],
     x: &[E],
     factors: &[E],
     y: &mut [E],
@@ -36,9 +35,9 @@ pub fn channel_scale<E: Element>(
 ) {
     let (threads, period, row) = (cpu.team.threads(), map.period(), map.row_elements());
     let rows = |thread| map.thread_rows(threads, thread);
-    let mut parts = pairs(
-        cut(y, (0..threads).map(|thread| rows(thread).len() * row)),
-        cut(scratch, (0..threads).map(|_| period)),
+    let mut parts = zip_parts(
+        split_lengths(y, (0..threads).map(|thread| rows(thread).len() * row)),
+        split_lengths(scratch, (0..threads).map(|_| period)),
     );
     cpu.team.run_parts(&mut parts[..threads], &|thread, (y, repeated)| {
         let (first, end) = (rows(thread).start, rows(thread).end);
@@ -46,10 +45,10 @@ pub fn channel_scale<E: Element>(
         while next < end {
             let plane = next / map.height;
             let until = ((plane + 1) * map.height).min(end);
-            // Padded channels are zero whatever they are multiplied by.
-            for pixel in repeated.chunks_exact_mut(map.width) {
+            // Padded channels are zero, whatever the factor.
+            for pixel in repeated.chunks_exact_mut(map.pixel_channels) {
                 pixel.fill(0.0);
-                for (to, from) in pixel.iter_mut().zip(&factors[place(map, each, plane)]) {
+                for (to, from) in pixel.iter_mut().zip(&factors[channel_range(map, each, plane)]) {
                     *to = from.load();
                 }
             }
@@ -76,7 +75,7 @@ fn multiply_body<E: Element>(factors: &[f32], x: &[E], y: &mut [E]) {
 /// `ds = Σ x dy` over the pixels of each channel of each image.
 pub fn channel_scale_gradient<E: Element>(
     cpu: &CpuContext,
-    [map, each]: [&Geometry; 2],
+    [map, each]: [&MapGeometry; 2],
     x: &[E],
     dy: &[E],
     gradient: &mut [E],
@@ -84,21 +83,23 @@ pub fn channel_scale_gradient<E: Element>(
 ) {
     let (threads, period, plane_elements) = (cpu.team.threads(), map.period(), map.plane_elements());
     let planes = |thread| split(map.planes, threads, thread);
-    let numbers = |thread| planes(thread).map(|plane| place(map, each, plane).len()).sum();
-    let mut parts =
-        pairs(cut(gradient, (0..threads).map(numbers)), cut(scratch, (0..threads).map(|_| period)));
+    let numbers = |thread| planes(thread).map(|plane| channel_range(map, each, plane).len()).sum();
+    let mut parts = zip_parts(
+        split_lengths(gradient, (0..threads).map(numbers)),
+        split_lengths(scratch, (0..threads).map(|_| period)),
+    );
     cpu.team.run_parts(&mut parts[..threads], &|thread, (gradient, sums)| {
         let mut rest = &mut gradient[..];
         for plane in planes(thread) {
             let elements = plane * plane_elements..(plane + 1) * plane_elements;
             sums.fill(0.0);
             add_products(cpu.level, &x[elements.clone()], &dy[elements], sums);
-            let numbers = place(map, each, plane).len();
+            let numbers = channel_range(map, each, plane).len();
             let (to, behind) = std::mem::take(&mut rest).split_at_mut(numbers);
             for (channel, to) in to.iter_mut().enumerate() {
-                // What is behind the map's channels is padding.
-                let of_channel = sums.iter().skip(channel).step_by(map.width);
-                *to = E::store(if channel < map.width { of_channel.sum() } else { 0.0 });
+                // The rest is padding.
+                let pixel_sums = sums.iter().skip(channel).step_by(map.pixel_channels);
+                *to = E::store(if channel < map.pixel_channels { pixel_sums.sum() } else { 0.0 });
             }
             rest = behind;
         }

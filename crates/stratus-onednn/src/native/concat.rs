@@ -1,42 +1,42 @@
-//! Concatenation of feature maps along channels, and slicing: channels copied from map to map. Threads divide
-//! pixel rows of the result.
+//! Concatenation of feature maps along channels, and slicing: channels copied between maps. Threads divide
+//! pixel rows of the output.
 
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::Element;
-use super::threads::{ThreadTeam, cut};
+use super::threads::{ThreadTeam, split_lengths};
 use std::ops::Range;
 use stratus_engine::backend::MAX_OPERANDS;
 
-/// Channels of a source, and where in the result they go.
+/// A range of channels of a source, and its position in the output.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    /// The source's geometry, with the images and pixels of the result.
-    pub from: Geometry,
+pub struct ChannelRange {
+    /// The source's geometry; images and pixels are those of the output.
+    pub from: MapGeometry,
     /// The first channel in the source.
     pub first: usize,
-    /// The first channel in the result.
+    /// The first channel in the output.
     pub at: usize,
-    /// How many channels.
+    /// The number of channels.
     pub channels: usize,
 }
 
-/// A map that is put together from channels of others.
+/// A map concatenated from channels of others.
 #[derive(Clone, Debug)]
 pub struct Concat {
-    /// The pieces: together they are every channel of the result.
-    pub pieces: Vec<Piece>,
-    /// The result's geometry.
-    pub to: Geometry,
-    /// Threads.
+    /// The pieces, which together cover all channels of the output.
+    pub pieces: Vec<ChannelRange>,
+    /// The output's geometry.
+    pub to: MapGeometry,
+    /// The threads.
     pub team: ThreadTeam,
 }
 
 impl Concat {
-    /// Copies every piece and zeroes the result's padding. `sources` are in the order of the pieces.
+    /// Copies every piece and zeroes the output's padding. `sources` are in the order of the pieces.
     pub fn run<E: Element>(&self, sources: &[&[E]; MAX_OPERANDS], y: &mut [E]) {
         let (threads, to) = (self.team.threads(), &self.to);
         let rows = |thread: usize| to.thread_rows(threads, thread);
-        let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * to.row_elements()));
+        let mut parts = split_lengths(y, (0..threads).map(|thread| rows(thread).len() * to.row_elements()));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let mut rest = &mut **part;
             let (mut next, end) = (rows(thread).start, rows(thread).end);
@@ -46,14 +46,14 @@ impl Concat {
                 let stop = ((plane + 1) * to.height).min(end);
                 let (y, remaining) =
                     std::mem::take(&mut rest).split_at_mut((stop - next) * to.row_elements());
-                let first = (next - plane * to.height) * to.row;
-                self.plane(plane, first..first + (stop - next) * to.row, sources, y);
+                let first = (next - plane * to.height) * to.row_pixels;
+                self.plane(plane, first..first + (stop - next) * to.row_pixels, sources, y);
                 (next, rest) = (stop, remaining);
             }
         });
     }
 
-    /// Fills some pixels of one plane of the result.
+    /// Fills some pixels of one plane of the output.
     fn plane<E: Element>(
         &self,
         plane: usize,
@@ -61,21 +61,22 @@ impl Concat {
         sources: &[&[E]; MAX_OPERANDS],
         y: &mut [E],
     ) {
-        let Geometry { width, groups, channels, .. } = self.to;
+        let MapGeometry { pixel_channels: width, groups, channels, .. } = self.to;
         let (image, group) = (plane / groups, plane % groups);
         let group_channels = group * width..((group + 1) * width).min(channels);
         for (piece, source) in self.pieces.iter().zip(sources) {
             let mut channel = piece.at.max(group_channels.start);
             let end = (piece.at + piece.channels).min(group_channels.end);
             while channel < end {
-                // As many channels as are contiguous in the source too.
+                // Copy the channels that are contiguous in the source too.
                 let from = piece.first + channel - piece.at;
-                let (from_group, within) = (from / piece.from.width, from % piece.from.width);
-                let run = (end - channel).min(piece.from.width - within);
+                let (from_group, within) =
+                    (from / piece.from.pixel_channels, from % piece.from.pixel_channels);
+                let run = (end - channel).min(piece.from.pixel_channels - within);
                 let from_plane = image * piece.from.groups + from_group;
                 let x = &source[from_plane * piece.from.plane_elements()..][..piece.from.plane_elements()];
-                let x = &x[pixels.start * piece.from.width..pixels.end * piece.from.width];
-                copy([within, piece.from.width], x, [channel - group_channels.start, width], y, run);
+                let x = &x[pixels.start * piece.from.pixel_channels..pixels.end * piece.from.pixel_channels];
+                copy([within, piece.from.pixel_channels], x, [channel - group_channels.start, width], y, run);
                 channel += run;
             }
         }
@@ -85,7 +86,7 @@ impl Concat {
     }
 }
 
-/// Copies `run` channels of every pixel; `from` and `to` are `[first channel, channels of a pixel]`.
+/// Copies `run` channels of every pixel; `from` and `to` are `[first channel, channels per pixel]`.
 fn copy<E: Element>(from: [usize; 2], x: &[E], to: [usize; 2], y: &mut [E], run: usize) {
     if [from[1], to[1]] == [run; 2] {
         y.copy_from_slice(x);

@@ -1,36 +1,35 @@
 //! Dropout: the mask is recomputed wherever it is needed, 16 blocks of the Philox sequence at a time.
 //!
-//! Elements are numbered in row-major order `[N, C, H, W]` whatever the layout. Where that is the order in
-//! memory, the four words of a block decide over four neighbours. With channels innermost, whose numbers are
-//! H·W apart, every element takes one word of a block of its own.
+//! Elements are numbered in row-major order `[N, C, H, W]` in every layout. If that is the order in memory,
+//! the four words of a block decide over four neighbours. With channels innermost, whose indices differ by
+//! H·W, every element takes one word of its own block.
 
 use super::elementwise::CpuContext;
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::{Element, multiversion};
-use super::threads::cut;
+use super::threads::split_lengths;
 use std::ops::Range;
 use stratus_engine::ops::Mask;
 
 /// Blocks computed at a time.
 const LANES: usize = 16;
 
-/// The mask of a step, and the scale of what it keeps.
+/// The mask of a step, and the scale of the kept elements.
 #[derive(Clone, Debug)]
 pub struct DropoutMask {
-    /// Which elements are dropped.
+    /// The mask of dropped elements.
     pub mask: Mask,
-    /// Factor of the others.
+    /// The factor of the kept elements.
     pub scale: f32,
-    /// Number of the first element: those of earlier tiles come before it.
+    /// The index of the tile's first element in the whole batch.
     pub first: u64,
 }
 
-/// `y = x * scale`, or 0 where the mask drops the element. Without a geometry the order in memory is
-/// row-major.
+/// `y = x * scale`, or 0 if the mask drops the element. Without a geometry the order in memory is row-major.
 pub fn dropout<A: Element, B: Element>(
     cpu: &CpuContext,
     dropout: &DropoutMask,
-    geometry: Option<&Geometry>,
+    geometry: Option<&MapGeometry>,
     x: &[A],
     y: &mut [B],
 ) {
@@ -44,7 +43,7 @@ pub fn dropout<A: Element, B: Element>(
     let threads = cpu.team.threads();
     let rows = |thread| geometry.thread_rows(threads, thread);
     let row = geometry.row_elements();
-    let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * row));
+    let mut parts = split_lengths(y, (0..threads).map(|thread| rows(thread).len() * row));
     cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
         let rows = rows(thread);
         map_rows(cpu.level, dropout, geometry, rows.clone(), &x[rows.start * row..rows.end * row], y);
@@ -60,7 +59,7 @@ multiversion! {
     )
 }
 
-/// Consecutive elements, from number `first` on.
+/// Consecutive elements, starting with index `first`.
 #[inline(always)]
 fn contiguous_body<A: Element, B: Element>(dropout: &DropoutMask, first: u64, x: &[A], y: &mut [B]) {
     let mut position = 0;
@@ -87,7 +86,7 @@ fn contiguous_body<A: Element, B: Element>(dropout: &DropoutMask, first: u64, x:
 
 multiversion! {
     fn map_rows / map_rows_body [A: Element, B: Element] [A, B] (
-        dropout: &DropoutMask, geometry: &Geometry, rows: Range<usize>, x: &[A], y: &mut [B],
+        dropout: &DropoutMask, geometry: &MapGeometry, rows: Range<usize>, x: &[A], y: &mut [B],
     )
 }
 
@@ -95,12 +94,12 @@ multiversion! {
 #[inline(always)]
 fn map_rows_body<A: Element, B: Element>(
     dropout: &DropoutMask,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     rows: Range<usize>,
     x: &[A],
     y: &mut [B],
 ) {
-    let Geometry { height, row, width, groups, channels, .. } = *geometry;
+    let MapGeometry { height, row_pixels: row, pixel_channels: width, groups, channels, .. } = *geometry;
     let pixels = (height * row) as u64;
     let first_pixel = rows.start * row;
     for (position, (x, y)) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).enumerate() {

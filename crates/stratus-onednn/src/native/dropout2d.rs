@@ -1,36 +1,36 @@
-//! Spatial dropout: a factor for each channel of an image, drawn wherever it is needed. Stochastic depth: one
-//! for each image.
+//! Spatial dropout: a factor per image and channel, drawn wherever it is needed. Stochastic depth: a factor
+//! per image.
 //!
-//! Bound by memory. Threads divide pixel rows, and draw the factors of an image, or of its block of 16
-//! channels, when they come to it.
+//! Memory-bound. Threads divide pixel rows, and draw the factors of an image, or of its block of 16 channels,
+//! when they reach it.
 
 use super::dropout::DropoutMask;
 use super::elementwise::CpuContext;
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::{Element, multiversion};
-use super::threads::{cut, pairs};
+use super::threads::{split_lengths, zip_parts};
 
-/// Bytes of scratch: factors over a period, of each thread.
+/// The scratch bytes: factors over a period, per thread.
 #[must_use]
-pub fn scratch_bytes(cpu: &CpuContext, geometry: &Geometry) -> usize {
+pub fn scratch_bytes(cpu: &CpuContext, geometry: &MapGeometry) -> usize {
     4 * cpu.team.threads() * geometry.period()
 }
 
-/// `y = x * scale`, or 0 where the mask drops the channel of the image, or if it is `whole` the image;
-/// [`DropoutMask::first`] is the number of the first image's first channel, or of the first image.
+/// `y = x * scale`, or 0 if the mask drops the channel (with `whole`, the image); [`DropoutMask::first`] is
+/// the index of the first image's first channel (with `whole`, of the first image).
 pub fn dropout2d<E: Element>(
     cpu: &CpuContext,
     (dropout, whole): (&DropoutMask, bool),
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     x: &[E],
     y: &mut [E],
     scratch: &mut [f32],
 ) {
     let (threads, period, row) = (cpu.team.threads(), geometry.period(), geometry.row_elements());
     let rows = |thread| geometry.thread_rows(threads, thread);
-    let mut parts = pairs(
-        cut(y, (0..threads).map(|thread| rows(thread).len() * row)),
-        cut(scratch, (0..threads).map(|_| period)),
+    let mut parts = zip_parts(
+        split_lengths(y, (0..threads).map(|thread| rows(thread).len() * row)),
+        split_lengths(scratch, (0..threads).map(|_| period)),
     );
     cpu.team.run_parts(&mut parts[..threads], &|thread, (y, factors)| {
         let (first, end) = (rows(thread).start, rows(thread).end);
@@ -47,9 +47,9 @@ pub fn dropout2d<E: Element>(
 }
 
 /// The factors of a plane's channels, repeated over a period; 0 for padded channels.
-fn draw(dropout: &DropoutMask, whole: bool, geometry: &Geometry, plane: usize, factors: &mut [f32]) {
+fn draw(dropout: &DropoutMask, whole: bool, geometry: &MapGeometry, plane: usize, factors: &mut [f32]) {
     let (image, group) = (plane / geometry.groups, plane % geometry.groups);
-    let (begin, width) = (group * geometry.width, geometry.width);
+    let (begin, width) = (group * geometry.pixel_channels, geometry.pixel_channels);
     let used = width.min(geometry.channels - begin);
     if whole {
         let keeps = dropout.mask.keeps(dropout.first + image as u64);
@@ -78,7 +78,7 @@ multiversion! {
 fn multiply_body<E: Element>(factors: &[f32], x: &[E], y: &mut [E]) {
     for (x, y) in x.chunks(factors.len()).zip(y.chunks_mut(factors.len())) {
         for ((x, y), factor) in x.iter().zip(y).zip(factors) {
-            // What is dropped is 0, whatever it was.
+            // Dropped elements are 0, whatever their value.
             *y = E::store(if *factor == 0.0 { 0.0 } else { x.load() * factor });
         }
     }

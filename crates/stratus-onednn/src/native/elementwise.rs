@@ -1,46 +1,46 @@
 //! Kernels that read and write their operands once: ReLU, sums, SGD, conversion, accumulation.
 //!
-//! Bound by memory; they are loops that the compiler vectorises, compiled for each level. Threads divide
-//! ranges of elements.
+//! Memory-bound loops that the compiler vectorises, compiled for each level. Threads divide ranges of
+//! elements.
 
-use super::simd::{Bf16, Element, Level, multiversion};
-use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use super::simd::{Bf16, Element, IsaLevel, multiversion};
+use super::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use stratus_engine::ops::SgdUpdate;
 
-/// Below this, waking the team costs more than it saves.
+/// Below this size, waking the team costs more than it saves.
 const MIN_PARALLEL_ELEMENTS: usize = 1 << 15;
 
-/// Elements of a tensor whose squares are one of the terms of their sum. The number is fixed, so that the sum
-/// does not depend on how many threads there are.
+/// The number of elements whose squares form one term of the sum. It is fixed, so that the sum does not
+/// depend on the number of threads.
 pub const SQUARES_PER_SUM: usize = 1 << 13;
 
-/// Sums of squares at a time, as many as fill registers.
+/// Partial sums of squares, enough to fill the registers.
 const SQUARE_LANES: usize = 32;
 
-/// State tensors of an optimiser, at most.
+/// The maximum number of state tensors of an optimiser.
 pub(super) const MAX_STATES: usize = 2;
 
-/// A thread's share of a parameter, of its states and of its bf16 copy.
+/// A thread's range of a parameter, of its states and of its bf16 copy.
 type ParameterShare<'a> = (&'a mut [f32], [&'a mut [f32]; MAX_STATES], &'a mut [Bf16]);
 
-/// Threads and instructions that kernels run with.
+/// The threads and instructions of native kernels.
 #[derive(Clone)]
 pub struct CpuContext {
-    /// Threads.
+    /// The threads.
     pub team: ThreadTeam,
-    /// Instructions.
-    pub level: Level,
+    /// The instruction set.
+    pub level: IsaLevel,
 }
 
 impl CpuContext {
-    /// Calls `body(range, piece of y)` for every thread's range of `0..y.len()`.
+    /// Calls `body(range, part of y)` for every thread's range of `0..y.len()`.
     pub(super) fn for_ranges<T: Send>(
         &self,
         y: &mut [T],
         body: &(dyn Fn(std::ops::Range<usize>, &mut [T]) + Sync),
     ) {
         let (threads, length) = (self.team.threads(), y.len());
-        let mut parts = cut(y, (0..threads).map(|t| split(length, threads, t).len()));
+        let mut parts = split_lengths(y, (0..threads).map(|t| split(length, threads, t).len()));
         let task = |thread: usize, part: &mut &mut [T]| body(split(length, threads, thread), part);
         if length < MIN_PARALLEL_ELEMENTS {
             self.team.run_serially(&mut parts[..threads], &task);
@@ -49,12 +49,12 @@ impl CpuContext {
         }
     }
 
-    /// `y = max(x, 0)`, or `min(max(x, 0), ceiling)`; NaN passes.
+    /// `y = max(x, 0)`, or `min(max(x, 0), ceiling)`; NaN is propagated.
     pub fn relu<A: Element, B: Element>(&self, ceiling: Option<f32>, x: &[A], y: &mut [B]) {
         self.for_ranges(y, &|range, y| relu(self.level, ceiling.unwrap_or(f32::NAN), &x[range], y));
     }
 
-    /// `dx = dy` where `0 < y < ceiling`, else 0.
+    /// `dx = dy` if `0 < y < ceiling`, else 0.
     pub fn relu_backward<E: Element>(&self, ceiling: Option<f32>, y: &[E], dy: &[E], dx: &mut [E]) {
         let ceiling = ceiling.unwrap_or(f32::NAN);
         self.for_ranges(dx, &|range, dx| {
@@ -62,9 +62,9 @@ impl CpuContext {
         });
     }
 
-    /// `y = a + b`, or `max(a + b, 0)`; NaN passes.
-    pub fn add<A: Element, B: Element>(&self, rectified: bool, a: &[A], b: &[A], y: &mut [B]) {
-        let sum = if rectified { add_relu } else { add };
+    /// `y = a + b`, or `max(a + b, 0)`; NaN is propagated.
+    pub fn add<A: Element, B: Element>(&self, with_relu: bool, a: &[A], b: &[A], y: &mut [B]) {
+        let sum = if with_relu { add_relu } else { add };
         self.for_ranges(y, &|range, y| sum(self.level, &a[range.clone()], &b[range], y));
     }
 
@@ -85,10 +85,10 @@ impl CpuContext {
         }
     }
 
-    /// `Σ x²`. Scratch has an element for each [`SQUARES_PER_SUM`] of `x`, or a part of them, or more.
+    /// `Σ x²`. Scratch has at least one element per [`SQUARES_PER_SUM`] elements of `x`, rounded up.
     pub fn sum_of_squares(&self, x: &[f32], scratch: &mut [f64]) -> f64 {
         let (threads, length) = (self.team.threads(), x.len().div_ceil(SQUARES_PER_SUM));
-        let mut parts = cut(scratch, (0..threads).map(|t| split(length, threads, t).len()));
+        let mut parts = split_lengths(scratch, (0..threads).map(|t| split(length, threads, t).len()));
         let task = |thread: usize, sums: &mut &mut [f64]| {
             let first = split(length, threads, thread).start * SQUARES_PER_SUM;
             let parts = x.get(first..).unwrap_or_default().chunks(SQUARES_PER_SUM);
@@ -129,7 +129,7 @@ impl CpuContext {
     /// See [`stratus_engine::ops::SgdUpdate`]. `copy` may be empty.
     pub fn sgd(
         &self,
-        rates: Rates,
+        rates: SgdConstants,
         gradient: &[f32],
         parameter: &mut [f32],
         velocity: &mut [f32],
@@ -158,11 +158,11 @@ impl CpuContext {
             (0..threads).map(move |t| if whole == 0 { 0 } else { split(length, threads, t).len() })
         };
         let copied = copy.len();
-        let mut copies = cut(copy, lengths(copied));
-        let mut parameters = cut(parameter, lengths(length));
+        let mut copies = split_lengths(copy, lengths(copied));
+        let mut parameters = split_lengths(parameter, lengths(length));
         let mut states = states.map(|state| {
             let remembered = state.len();
-            cut(state, lengths(remembered))
+            split_lengths(state, lengths(remembered))
         });
         let mut parts: [ParameterShare<'_>; MAX_THREADS] = std::array::from_fn(|t| {
             let states = states.each_mut().map(|pieces| std::mem::take(&mut pieces[t]));
@@ -177,25 +177,26 @@ impl CpuContext {
     }
 }
 
-impl Rates {
-    /// Of an optimiser; `hyper` is [`stratus_engine::ops::HYPER`], rounded to `f32`.
+impl SgdConstants {
+    /// The constants of an update; `scalars` is [`stratus_engine::ops::ITERATION_SCALAR_FIELDS`], rounded to
+    /// `f32`.
     #[must_use]
-    pub fn of(sgd: SgdUpdate, hyper: &[f64]) -> Self {
-        let learning = sgd.rate * hyper.first().copied().unwrap_or(0.0) as f32;
+    pub fn from_scalars(sgd: SgdUpdate, scalars: &[f64]) -> Self {
+        let learning = sgd.rate_factor * scalars.first().copied().unwrap_or(0.0) as f32;
         Self { learning, momentum: sgd.momentum, decay: sgd.weight_decay, nesterov: sgd.nesterov }
     }
 }
 
 /// The constants of an SGD update.
 #[derive(Clone, Copy, Debug)]
-pub struct Rates {
+pub struct SgdConstants {
     /// Learning rate.
     pub learning: f32,
     /// Momentum.
     pub momentum: f32,
     /// Weight decay.
     pub decay: f32,
-    /// Whether the step is Nesterov's.
+    /// True to use Nesterov momentum.
     pub nesterov: bool,
 }
 
@@ -205,7 +206,7 @@ multiversion! { fn relu / relu_body [A: Element, B: Element] [A, B] (ceiling: f3
 fn relu_body<A: Element, B: Element>(ceiling: f32, x: &[A], y: &mut [B]) {
     for (y, x) in y.iter_mut().zip(x) {
         let value = x.load();
-        // Comparisons that NaN passes: a diverged run must show. A NaN ceiling cuts nothing off.
+        // Comparisons that propagate NaN, so that a diverged run is noticed. A NaN ceiling has no effect.
         let value = if value <= 0.0 { 0.0 } else { value };
         *y = B::store(if value >= ceiling { ceiling } else { value });
     }
@@ -219,7 +220,7 @@ multiversion! {
 fn relu_backward_body<E: Element>(ceiling: f32, y: &[E], dy: &[E], dx: &mut [E]) {
     for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
         let (y, dy) = (y.load(), dy.load());
-        // Both comparisons always: a branch per element would not be vectorised.
+        // Both comparisons are always evaluated: a branch per element would not be vectorised.
         let clipped = y >= ceiling;
         *dx = E::store(if (y > 0.0) & !clipped { dy } else { 0.0 });
     }
@@ -307,7 +308,7 @@ fn convert_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
 
 multiversion! {
     fn sgd / sgd_body [] [] (
-        rates: Rates,
+        rates: SgdConstants,
         gradient: &[f32],
         parameter: &mut [f32],
         velocity: &mut [f32],
@@ -316,7 +317,13 @@ multiversion! {
 }
 
 #[inline(always)]
-fn sgd_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], velocity: &mut [f32], copy: &mut [Bf16]) {
+fn sgd_body(
+    rates: SgdConstants,
+    gradient: &[f32],
+    parameter: &mut [f32],
+    velocity: &mut [f32],
+    copy: &mut [Bf16],
+) {
     if rates.nesterov {
         for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
             let decayed = p.mul_add(rates.decay, *g);
@@ -340,15 +347,15 @@ mod tests {
 
     /// Neither threads nor instructions change a bit of a norm.
     #[test]
-    fn sums_of_squares_depend_on_the_numbers_alone() {
+    fn sums_of_squares_depend_only_on_the_values() {
         for count in [0, 1, 31, 33, SQUARES_PER_SUM, 5 * SQUARES_PER_SUM + 17] {
             let x: Vec<f32> = (0..count).map(|i| (i as f32 * 0.37).sin()).collect();
             let exact: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
             let mut sums = Vec::new();
-            for level in Level::all() {
+            for level in IsaLevel::all() {
                 for threads in [1, 2, 3, 7] {
-                    let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level };
-                    // More scratch than is needed, with something in it.
+                    let cpu = CpuContext { team: ThreadTeam::emulating(threads), level };
+                    // More scratch than needed, not zeroed.
                     let mut scratch = vec![f64::NAN; count.div_ceil(SQUARES_PER_SUM) + 3];
                     sums.push(cpu.sum_of_squares(&x, &mut scratch));
                 }
@@ -359,10 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn an_average_of_what_stays_stays() {
+    fn the_average_of_a_constant_is_constant() {
         let x = [0.1, -3.7, 1e-30];
         let mut average = x;
-        let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
         cpu.ema(0.3, &x, &mut average);
         assert_eq!(average, x);
         cpu.ema(0.5, &[1.1, -1.7, 1.0], &mut average);

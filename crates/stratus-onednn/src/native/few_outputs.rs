@@ -1,18 +1,18 @@
 //! Matrix products over few terms: the data gradient of a classifier with few outputs, `dx[N, I] = dy[N, O] ×
 //! w[O, I]`.
 //!
-//! General kernels pack both matrices and keep partial sums between passes over K. With K ≤ 32 there is
-//! nothing to keep: each element of the result is summed in a register and stored once, four rows by two
+//! General kernels pack both matrices and keep partial sums between passes over K. With K ≤ 32 that is
+//! unnecessary: each element of the result is summed in a register and stored once, four rows by two
 //! registers at a time. Threads divide rows.
 
 use super::elementwise::CpuContext;
 use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use super::threads::{cut, split};
+use super::threads::{split, split_lengths};
 
-/// Terms, at most: with more, the second matrix leaves L1 between two rows of the first.
+/// The maximum number of terms: with more, the second matrix leaves L1 between two rows of the first.
 const MAX_TERMS: usize = 32;
 
-/// Rows made together, so that loads of the second matrix serve several.
+/// Rows computed together, to reuse loads of the second matrix.
 const ROWS: usize = 4;
 
 /// `y = a b`, all row-major: `[rows, terms] × [terms, columns]`.
@@ -25,18 +25,18 @@ pub struct FewOutputsProduct {
 }
 
 impl FewOutputsProduct {
-    /// `None` where another kernel has to do it.
+    /// The kernel for a product; `None` if it does not support these sizes.
     #[must_use]
     pub fn new(rows: usize, terms: usize, columns: usize, cpu: &CpuContext) -> Option<Self> {
-        let suits = (1..=MAX_TERMS).contains(&terms) && columns >= LANES;
-        suits.then(|| Self { rows, terms, columns, cpu: cpu.clone() })
+        let is_supported = (1..=MAX_TERMS).contains(&terms) && columns >= LANES;
+        is_supported.then(|| Self { rows, terms, columns, cpu: cpu.clone() })
     }
 
     /// `y = a b`.
     pub fn run<E: LaneElement>(&self, a: &[E], b: &[E], y: &mut [E]) {
         let threads = self.cpu.team.threads();
         let rows = |thread: usize| split(self.rows, threads, thread);
-        let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * self.columns));
+        let mut parts = split_lengths(y, (0..threads).map(|thread| rows(thread).len() * self.columns));
         self.cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
             let rows = rows(thread);
             let a = &a[rows.start * self.terms..rows.end * self.terms];
@@ -94,7 +94,7 @@ unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
         at += LANES;
     }
     if at < columns {
-        // The last columns, overlapping some that are done: they come out the same.
+        // The last columns overlap some that are already stored, with the same values.
         unsafe { block::<V, E, R, 1>(factors, b, columns, columns - LANES, y) };
     }
 }

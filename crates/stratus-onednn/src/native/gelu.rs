@@ -6,8 +6,8 @@
 use super::activation::{ActivationFunction, exp_of_negative};
 use stratus_graph::ops::Gelu;
 
-/// The variable of [`TAIL`] is `1 / (1 + FALL * |x|)`.
-const FALL: f32 = 0.3;
+/// The variable of [`TAIL`] is `1 / (1 + TAIL_SLOPE * |x|)`.
+const TAIL_SLOPE: f32 = 0.3;
 
 /// Φ(-|x|) exp(x²/2) / t as a polynomial in t, lowest power first. Reweighted least squares on 400 Chebyshev
 /// nodes for |x| up to 14: relative error 1.5e-7 in exact arithmetic over the whole tail.
@@ -23,13 +23,13 @@ const TAIL: [f32; 8] = [
 ];
 
 /// φ(0) = 1 / √(2π).
-const PEAK: f32 = 0.398_942_3;
+const DENSITY_AT_ZERO: f32 = 0.398_942_3;
 
 /// Φ(x), and φ(x) / φ(0).
 #[inline(always)]
 fn normal(x: f32) -> [f32; 2] {
     let bell = exp_of_negative((-0.5 * x * x).max(-87.0));
-    let t = 1.0 / x.abs().mul_add(FALL, 1.0);
+    let t = 1.0 / x.abs().mul_add(TAIL_SLOPE, 1.0);
     let mut sum = TAIL[7];
     for coefficient in [TAIL[6], TAIL[5], TAIL[4], TAIL[3], TAIL[2], TAIL[1], TAIL[0]] {
         sum = t.mul_add(sum, coefficient);
@@ -47,7 +47,7 @@ impl ActivationFunction for Gelu {
     #[inline(always)]
     fn derivative(x: f32) -> f32 {
         let [distribution, bell] = normal(x);
-        (x * PEAK).mul_add(bell, distribution)
+        (x * DENSITY_AT_ZERO).mul_add(bell, distribution)
     }
 }
 
@@ -55,7 +55,7 @@ impl ActivationFunction for Gelu {
 mod tests {
     use super::*;
 
-    /// The series of the reference backend; its own tests hold it against tables.
+    /// The series of the reference backend, whose own tests compare it with tables.
     fn exact(x: f64) -> [f64; 2] {
         let bell = (-0.5 * x * x).exp();
         let (mut term, mut sum) = (x.abs(), x.abs());

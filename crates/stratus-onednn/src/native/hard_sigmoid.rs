@@ -1,4 +1,4 @@
-//! The sigmoid in three straight pieces, `min(max(x + 3, 0), 6) / 6`, and hard swish, its product with `x`.
+//! The piecewise linear sigmoid, `min(max(x + 3, 0), 6) / 6`, and hard swish, its product with `x`.
 
 use super::activation::ActivationFunction;
 use stratus_graph::ops::{HardSigmoid, HardSwish};
@@ -7,7 +7,7 @@ impl ActivationFunction for HardSigmoid {
     #[inline(always)]
     fn value(x: f32) -> f32 {
         let y = x + 3.0;
-        // Comparisons in this direction let NaN pass.
+        // Comparisons in this direction propagate NaN.
         let y = if y < 0.0 { 0.0 } else { y };
         (if y > 6.0 { 6.0 } else { y }) / 6.0
     }
@@ -22,7 +22,7 @@ impl ActivationFunction for HardSigmoid {
 impl ActivationFunction for HardSwish {
     #[inline(always)]
     fn value(x: f32) -> f32 {
-        // Minus infinity times 0 is 0 here, as of any other number as small.
+        // -∞ · 0 counts as 0, as for any other very small number.
         let share = HardSigmoid::value(x);
         if x <= -3.0 { 0.0 } else { x * share }
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_meet_where_they_should() {
+    fn pieces_meet_at_their_boundaries() {
         let near =
             |got: f32, expected: f64| assert!((f64::from(got) - expected).abs() < 3e-7, "{got} {expected}");
         for step in -600..=600 {
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overflows_and_nan_is_propagated() {
+    fn does_not_overflow_and_propagates_nan() {
         let far = [-f32::MAX, -1e30, 1e30, f32::MAX];
         assert_eq!(far.map(HardSigmoid::value), [0.0, 0.0, 1.0, 1.0]);
         assert_eq!(far.map(HardSwish::value), [0.0, 0.0, 1e30, f32::MAX]);

@@ -1,18 +1,18 @@
-//! Labels counted by class, and the divisor of a loss that follows from them.
+//! Counts labels by class, and computes the divisor of a loss from the counts.
 
-use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use super::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 
 /// Below this number of labels, waking the team costs more than it saves.
 const MIN_PARALLEL_LABELS: usize = 1 << 14;
 
-/// The number of counters that [`count_labels`] needs as scratch: a row of classes for each thread.
+/// The number of counters that [`count_labels`] needs as scratch: a row of classes per thread.
 #[must_use]
 pub fn scratch_counts(classes: usize, threads: usize) -> usize {
     classes * threads
 }
 
-/// Counts the labels of each class; `stride` numbers make a label, the first of which is its class. Negative
-/// labels and those beyond the classes are not counted. See [`stratus_engine::ops::CountLabels`].
+/// Counts the labels of each class; a label has `stride` numbers, starting with its class. Negative and
+/// out-of-range labels are not counted. See [`stratus_engine::ops::CountLabels`].
 pub fn count_labels(
     team: &ThreadTeam,
     labels: &[i32],
@@ -22,7 +22,7 @@ pub fn count_labels(
 ) {
     let (classes, samples) = (counts.len(), labels.len() / stride);
     let threads = if samples < MIN_PARALLEL_LABELS { 1 } else { team.threads() };
-    let rows = cut(scratch, (0..threads).map(|_| classes));
+    let rows = split_lengths(scratch, (0..threads).map(|_| classes));
     let mut parts = rows;
     let task = |thread: usize, row: &mut &mut [u64]| {
         row.fill(0);
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_those_of_any_number_of_threads() {
+    fn counts_do_not_depend_on_the_number_of_threads() {
         let labels: Vec<i32> = (0..40_000).map(|i| i * 7919 % 13 - 2).collect();
         let expected: Vec<f64> =
             (0..9).map(|class| labels.iter().filter(|&&label| label == class).count() as f64).collect();
         for threads in [1, 2, 3] {
             let (mut counts, mut scratch) = (vec![f64::NAN; 9], vec![7; scratch_counts(9, threads)]);
-            count_labels(&ThreadTeam::in_turn(threads), &labels, 1, &mut counts, &mut scratch);
+            count_labels(&ThreadTeam::emulating(threads), &labels, 1, &mut counts, &mut scratch);
             assert_eq!(counts, expected);
         }
         let (mut counts, mut scratch) = ([f64::NAN; 3], [7; 3]);

@@ -1,30 +1,31 @@
-//! A trained factor for each channel of a map, and its gradient. Bound by memory.
+//! Multiplies a map by trained factors per channel, and computes their gradient. Memory-bound.
 
-use super::by_channel::{sum_channels, with_numbers};
+use super::by_channel::{sum_channels, with_channel_constants};
 use super::channel_scale::{add_products, multiply};
 use super::elementwise::CpuContext;
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::Element;
 
-/// `y = x * factors`, a number for each channel. Scratch:
-/// [`numbers_scratch`](super::by_channel::numbers_scratch).
+/// `y = x * factors`, one factor per channel. Scratch:
+/// [`constants_scratch_bytes`](super::by_channel::constants_scratch_bytes).
 pub fn layer_scale<E: Element>(
     cpu: &CpuContext,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     x: &[E],
     factors: &[f32],
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    with_numbers(cpu, geometry, factors, y, scratch, |factors, elements, y| {
+    with_channel_constants(cpu, geometry, factors, y, scratch, |factors, elements, y| {
         multiply(cpu.level, factors, &x[elements], y);
     });
 }
 
-/// `dfactors = Σ x dy` over samples and pixels. Scratch: [`sums_scratch`](super::by_channel::sums_scratch).
+/// `dfactors = Σ x dy` over samples and pixels. Scratch:
+/// [`sums_scratch_bytes`](super::by_channel::sums_scratch_bytes).
 pub fn layer_scale_gradient<E: Element>(
     cpu: &CpuContext,
-    geometry: &Geometry,
+    geometry: &MapGeometry,
     [x, dy]: [&[E]; 2],
     gradient: &mut [f32],
     scratch: &mut [u8],

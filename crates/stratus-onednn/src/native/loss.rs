@@ -5,15 +5,15 @@
 //! target = (1 - ε) · ((1 - λ) onehot(own) + λ onehot(other)) + ε / classes
 //! ```
 //!
-//! ε is label smoothing, λ the share of the other sample of a mixed one. With class weights `w`, `t` stands
-//! for `w · target`, and the gradient is `(softmax(z) · Σ t - t) · weight / divisor`. Small next to a
-//! network, so it is plain code, a row at a time. Threads divide samples.
+//! ε is label smoothing, λ the share of the other sample of a mixed one. With class weights `w`, `t` is `w ·
+//! target`, and the gradient is `(softmax(z) · Σ t - t) · weight / divisor`. Cheap compared with the network,
+//! therefore plain code, one row at a time. Threads divide samples.
 
 use super::label_counts::divisor;
 use super::simd::Element;
-use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use super::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use stratus_engine::backend::Tile;
-use stratus_engine::ops::{MIXED, WHOLE_SHARE};
+use stratus_engine::ops::{FULL_SHARE, MIXED_LABEL_LEN};
 
 /// A thread's sums.
 #[derive(Clone, Copy, Default)]
@@ -24,7 +24,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Counts where the logit of `label` stands. Ties are won by the lower class; NaN is ahead of nothing.
+    /// Updates the top-1 and top-5 counts for `label`. Lower classes win ties; NaN never outranks the label.
     fn rank(&mut self, row: &[f32], label: usize) {
         let ahead = |i: usize, logit: f32| row[label] > logit || (row[label] == logit && label < i);
         let better = row.iter().enumerate().filter(|&(i, &logit)| i != label && !ahead(i, logit)).count();
@@ -33,23 +33,23 @@ impl Sums {
     }
 }
 
-/// Below this, waking the team costs more than it saves.
+/// Below this number of logits, waking the team costs more than it saves.
 const MIN_PARALLEL_LOGITS: usize = 1 << 12;
 
-/// A loss.
+/// A softmax cross-entropy loss.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'a> {
-    /// Classes, a logit for each.
+    /// The number of classes, with one logit each.
     pub classes: usize,
     /// The weight of an auxiliary loss.
     pub auxiliary: Option<f32>,
-    /// ε: the share of the target that all classes have equally.
+    /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
-    /// Whether samples have two classes.
+    /// True if samples are mixed, with two classes.
     pub mixed: bool,
-    /// The weight of each class, if they have weights.
+    /// The weight of each class, if there are weights.
     pub class_weights: Option<&'a [f32]>,
-    /// The labels of the whole batch by class, where the samples are a part of it.
+    /// The labels of the whole batch by class, if the samples are a part of it.
     pub label_counts: Option<&'a [f64]>,
     /// The tile or micro-batch.
     pub tile: Tile,
@@ -58,7 +58,7 @@ pub struct Loss<'a> {
 /// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` may be empty. An auxiliary loss is multiplied
 /// by its weight and added to that of `metrics`.
 ///
-/// Where a label is no class, or a share is out of range; names the sample.
+/// If a label is out of range, or a share; names the sample.
 pub fn softmax_cross_entropy<E: Element>(
     team: &ThreadTeam,
     logits: &[f32],
@@ -68,11 +68,11 @@ pub fn softmax_cross_entropy<E: Element>(
     gradient: &mut [E],
 ) -> Result<(), String> {
     let Loss { classes, auxiliary, smoothing, mixed, class_weights, label_counts, tile } = loss;
-    let width = if mixed { MIXED } else { 1 };
+    let width = if mixed { MIXED_LABEL_LEN } else { 1 };
     let (threads, batch) = (team.threads(), labels.len() / width);
     labels.chunks_exact(width).enumerate().try_for_each(|(n, label)| check(n, label, classes))?;
     let counted = labels.iter().step_by(width).filter(|&&label| label >= 0).count();
-    // Class weights count towards the divisor only where a sample has one class.
+    // Class weights affect the divisor only for samples with one class.
     let own_weights = class_weights.filter(|_| !mixed);
     let weights_of_labels = || match own_weights {
         Some(weights) => {
@@ -88,7 +88,7 @@ pub fn softmax_cross_entropy<E: Element>(
         Some(_) => (f64::from(auxiliary.unwrap_or(1.0)) / divisor) as f32,
     };
     let wanted = !gradient.is_empty();
-    let mut gradients = cut(
+    let mut gradients = split_lengths(
         gradient,
         (0..threads).map(|t| if wanted { split(batch, threads, t).len() * classes } else { 0 }),
     );
@@ -100,10 +100,12 @@ pub fn softmax_cross_entropy<E: Element>(
         let labels = labels[range.start * width..range.end * width].chunks_exact(width);
         let logits = logits[range.start * classes..range.end * classes].chunks_exact(classes);
         for (row, label) in logits.zip(labels) {
-            let (target, gradient) = (Target::of(label), rows.next());
+            let (target, gradient) = (Target::from_label(label), rows.next());
             match class_weights {
                 None => one_row(row, target, [weight, smoothing], sums, gradient),
-                Some(of) => weighted_row(row, target, of, [weight, smoothing], sums, gradient),
+                Some(class_weights) => {
+                    weighted_row(row, target, class_weights, [weight, smoothing], sums, gradient);
+                }
             }
         }
     };
@@ -122,7 +124,7 @@ pub fn softmax_cross_entropy<E: Element>(
     match (auxiliary, &mut *metrics) {
         (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
         _ => {
-            if tile.is_first_of_all() {
+            if tile.starts_sums() {
                 metrics.fill(0.0);
             }
             let counts = [mean, counted as f64, total.top1 as f64, total.top5 as f64];
@@ -132,38 +134,37 @@ pub fn softmax_cross_entropy<E: Element>(
     Ok(())
 }
 
-/// Checks the label of sample `n`. If it does not count, its other class may be anything.
+/// Checks the label of sample `n`. If it is ignored, its other class may be anything.
 fn check(n: usize, label: &[i32], classes: usize) -> Result<(), String> {
     let is_class = |label: i32| usize::try_from(label).is_ok_and(|label| label < classes);
-    let wrong =
-        |label| Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"));
+    let wrong = |label| Err(format!("sample {n}: label {label} is out of range for {classes} classes"));
     match *label {
         [own, ..] if own < 0 => Ok(()),
         [own, ..] if !is_class(own) => wrong(own),
         [_, other, _] if !is_class(other) => wrong(other),
-        [_, _, share] if !(0..=WHOLE_SHARE).contains(&share) => Err(format!(
-            "sample {n} of the batch is another one to the share of {}",
-            f64::from(share) / f64::from(WHOLE_SHARE)
+        [_, _, share] if !(0..=FULL_SHARE).contains(&share) => Err(format!(
+            "sample {n}: mixing share {} is not in [0, 1]",
+            f64::from(share) / f64::from(FULL_SHARE)
         )),
         _ => Ok(()),
     }
 }
 
-/// The classes of a sample that counts.
+/// The classes of a sample that is not ignored.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     own: usize,
     other: usize,
-    /// λ, 0 where there is one class.
+    /// λ; 0 if there is one class.
     share: f32,
 }
 
 impl Target {
-    /// Of a checked label; `None` where it does not count.
-    fn of(label: &[i32]) -> Option<Self> {
+    /// The target of a checked label; `None` if it is ignored.
+    fn from_label(label: &[i32]) -> Option<Self> {
         let own = usize::try_from(*label.first()?).ok()?;
         let (other, share) = match *label {
-            [_, other, share] => (usize::try_from(other).ok()?, share as f32 / WHOLE_SHARE as f32),
+            [_, other, share] => (usize::try_from(other).ok()?, share as f32 / FULL_SHARE as f32),
             _ => (own, 0.0),
         };
         Some(Self { own, other, share })
@@ -183,11 +184,11 @@ fn one_row<E: Element>(
         }
         return;
     };
-    // The class that counts as a hit.
+    // The class that counts as correct.
     let label = if share > 0.5 { other } else { own };
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
-    // 0 · ∞ = 0 here.
+    // 0 · ∞ counts as 0.
     let part = |share: f32, class: usize| match share {
         0.0 => 0.0,
         _ => f64::from(share) * f64::from(row[class] - maximum),
@@ -201,22 +202,22 @@ fn one_row<E: Element>(
     sums.rank(row, label);
     if let Some(gradient) = gradient {
         let factor = weight / sum;
-        let every = weight * smoothing / row.len() as f32;
-        let of_classes = weight * (1.0 - smoothing);
+        let base_share = weight * smoothing / row.len() as f32;
+        let label_share = weight * (1.0 - smoothing);
         for (i, (to, logit)) in gradient.iter_mut().zip(row).enumerate() {
-            let mut target = every;
+            let mut target = base_share;
             if i == own {
-                target += of_classes * (1.0 - share);
+                target += label_share * (1.0 - share);
             }
             if i == other {
-                target += of_classes * share;
+                target += label_share * share;
             }
             *to = E::store((logit - maximum).exp() * factor - target);
         }
     }
 }
 
-/// As [`one_row`], where classes have weights.
+/// [`one_row`] with class weights.
 fn weighted_row<E: Element>(
     row: &[f32],
     target: Option<Target>,
@@ -234,14 +235,14 @@ fn weighted_row<E: Element>(
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
     let log = f64::from(sum.ln());
-    let (every, of_classes) = (smoothing / row.len() as f32, 1.0 - smoothing);
+    let (base_share, label_share) = (smoothing / row.len() as f32, 1.0 - smoothing);
     let target = |class: usize| {
-        let mut target = every;
+        let mut target = base_share;
         if class == own {
-            target += of_classes * (1.0 - share);
+            target += label_share * (1.0 - share);
         }
         if class == other {
-            target += of_classes * share;
+            target += label_share * share;
         }
         class_weights[class] * target
     };
@@ -249,7 +250,7 @@ fn weighted_row<E: Element>(
     for (class, logit) in row.iter().enumerate() {
         let target = f64::from(target(class));
         all += target;
-        // 0 · ∞ = 0 here.
+        // 0 · ∞ counts as 0.
         if target != 0.0 {
             sums.loss += target * (log - f64::from(logit - maximum));
         }
@@ -272,7 +273,7 @@ mod tests {
 
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
-        let of = Loss {
+        let config = Loss {
             classes: 3,
             auxiliary: None,
             smoothing: 0.0,
@@ -281,20 +282,20 @@ mod tests {
             label_counts: None,
             tile: Tile::WHOLE,
         };
-        softmax_cross_entropy(&ThreadTeam::single(), logits, labels, of, &mut metrics, &mut gradient)?;
+        softmax_cross_entropy(&ThreadTeam::single(), logits, labels, config, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }
 
     #[test]
-    fn a_label_beyond_the_classes_names_the_sample() {
+    fn an_out_of_range_label_is_an_error_that_names_the_sample() {
         let error = loss(&[0.0; 9], &[2, 3, 0]).unwrap_err();
-        assert_eq!(error, "sample 1 of the batch has label 3, there are 3 classes");
+        assert_eq!(error, "sample 1: label 3 is out of range for 3 classes");
     }
 
     #[test]
-    fn an_invalid_mixed_label_names_the_sample() {
+    fn an_invalid_mixed_label_is_an_error_that_names_the_sample() {
         let loss = |labels: &[i32]| {
-            let of = Loss {
+            let config = Loss {
                 classes: 3,
                 auxiliary: None,
                 smoothing: 0.0,
@@ -304,18 +305,25 @@ mod tests {
                 tile: Tile::WHOLE,
             };
             let (mut metrics, mut gradient) = ([0.0; 4], [f32::NAN; 6]);
-            softmax_cross_entropy(&ThreadTeam::single(), &[0.0; 6], labels, of, &mut metrics, &mut gradient)?;
+            softmax_cross_entropy(
+                &ThreadTeam::single(),
+                &[0.0; 6],
+                labels,
+                config,
+                &mut metrics,
+                &mut gradient,
+            )?;
             Ok::<_, String>((metrics[1], gradient))
         };
-        let wrong = |label: [i32; 3]| loss(&[&[0, 1, 5], &label[..]].concat()).unwrap_err();
+        let error_for = |label: [i32; 3]| loss(&[&[0, 1, 5], &label[..]].concat()).unwrap_err();
         for label in [[3, 0, 0], [0, 3, 1], [0, -1, 0]] {
             let number = if label[0] == 3 { 3 } else { label[1] };
-            let error = format!("sample 1 of the batch has label {number}, there are 3 classes");
-            assert_eq!(wrong(label), error);
+            let error = format!("sample 1: label {number} is out of range for 3 classes");
+            assert_eq!(error_for(label), error);
         }
-        assert_eq!(wrong([0, 1, WHOLE_SHARE * 2]), "sample 1 of the batch is another one to the share of 2");
-        assert_eq!(wrong([0, 1, -WHOLE_SHARE]), "sample 1 of the batch is another one to the share of -1");
-        // A sample that does not count is not checked.
+        assert_eq!(error_for([0, 1, FULL_SHARE * 2]), "sample 1: mixing share 2 is not in [0, 1]");
+        assert_eq!(error_for([0, 1, -FULL_SHARE]), "sample 1: mixing share -1 is not in [0, 1]");
+        // An ignored sample is not checked.
         let (counted, gradient) = loss(&[-1, 7, -7, 2, 2, 0]).unwrap();
         assert_eq!(counted, 1.0);
         assert!(gradient[..3].iter().all(|&x| x == 0.0) && gradient[5] < 0.0);
@@ -323,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_zero_share_of_an_infinite_logit_is_zero() {
-        let of = Loss {
+        let config = Loss {
             classes: 3,
             auxiliary: None,
             smoothing: 0.0,
@@ -332,25 +340,32 @@ mod tests {
             label_counts: None,
             tile: Tile::WHOLE,
         };
-        for label in [[0, 1, WHOLE_SHARE], [1, 0, 0]] {
+        for label in [[0, 1, FULL_SHARE], [1, 0, 0]] {
             let mut metrics = [0.0; 4];
             let logits = [f32::NEG_INFINITY, 1.0, 1.0];
-            softmax_cross_entropy::<f32>(&ThreadTeam::single(), &logits, &label, of, &mut metrics, &mut [])
-                .unwrap();
+            softmax_cross_entropy::<f32>(
+                &ThreadTeam::single(),
+                &logits,
+                &label,
+                config,
+                &mut metrics,
+                &mut [],
+            )
+            .unwrap();
             assert!((metrics[0] - 2f64.ln()).abs() < 1e-6, "{metrics:?}");
         }
     }
 
     #[test]
-    fn without_a_counted_sample_everything_is_zero() {
+    fn the_loss_of_an_entirely_ignored_batch_is_zero() {
         assert_eq!(loss(&[1.0; 6], &[-1, i32::MIN]).unwrap(), ([0.0; 4], vec![0.0; 6]));
     }
 
     #[test]
-    fn labels_that_weigh_nothing_change_nothing() {
+    fn labels_of_zero_weight_have_no_effect() {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], [f32::NAN; 6]);
         let logits = [1.0, f32::NEG_INFINITY, 0.0, 3.0, 2.0, 1.0];
-        let mut of = Loss {
+        let mut config = Loss {
             classes: 3,
             auxiliary: None,
             smoothing: 0.0,
@@ -359,17 +374,24 @@ mod tests {
             label_counts: None,
             tile: Tile::WHOLE,
         };
-        of.class_weights = Some(&[1.0, 0.0, 2.0]);
+        config.class_weights = Some(&[1.0, 0.0, 2.0]);
         let mut loss = |labels: &[i32]| {
-            softmax_cross_entropy(&ThreadTeam::single(), &logits, labels, of, &mut metrics, &mut gradient)?;
+            softmax_cross_entropy(
+                &ThreadTeam::single(),
+                &logits,
+                labels,
+                config,
+                &mut metrics,
+                &mut gradient,
+            )?;
             Ok::<_, String>((metrics, gradient))
         };
         assert_eq!(loss(&[1, -1]).unwrap(), ([0.0, 1.0, 0.0, 1.0], [0.0; 6]));
-        assert_eq!(loss(&[0, 3]).unwrap_err(), "sample 1 of the batch has label 3, there are 3 classes");
+        assert_eq!(loss(&[0, 3]).unwrap_err(), "sample 1: label 3 is out of range for 3 classes");
     }
 
     #[test]
-    fn nan_is_never_the_best_class() {
+    fn nan_is_never_the_predicted_class() {
         let (metrics, _) = loss(&[f32::NAN, 1.0, 2.0], &[0]).unwrap();
         assert!(metrics[0].is_nan() && metrics[2] == 0.0, "{metrics:?}");
         let (metrics, _) = loss(&[f32::NAN; 3], &[1]).unwrap();

@@ -1,23 +1,23 @@
-//! Native kernels: for what oneDNN does not have, does not fuse, or does slowly.
+//! Native kernels, for operations that oneDNN does not have, does not fuse, or runs slowly.
 //!
 //! | module | kernels |
 //! |---|---|
 //! | [`conv`] | few channels, tiles on AMX, minimal filtering, weight gradients |
 //! | [`norm`] | batch norm with ReLU and max-pooling, layer norm, local response normalisation |
-//! | [`pool`] | max- and average-pooling alone |
-//! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without the large map |
+//! | [`pool`] | max- and average-pooling |
+//! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without storing the large map |
 //! | [`relayout`], [`mod@concat`], [`channels`] | copies between layouts and maps |
 //! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
-//! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
-//! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`] | a number for each channel |
-//! | [`by_channel`] | what these share: numbers beside elements, sums of channels |
+//! | [`elementwise`], [`dropout`], [`pixels`] | elementwise operations |
+//! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`] | one constant per channel |
+//! | [`by_channel`] | shared by these: constants per channel, sums over channels |
 //! | [`activation`] with [`gelu`], [`sigmoid`], [`hard_sigmoid`] | smooth activations |
 //! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
-//! They run on the library's OpenMP threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and
-//! the baseline ([`simd`], [`lanes`]). Work is divided by the number of threads alone, and partial sums are
-//! added in a fixed order: the same inputs give the same bits.
+//! They run on oneDNN's threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and the
+//! baseline ([`simd`], [`lanes`]). Work is divided by the number of threads only, and partial sums are added
+//! in a fixed order: the same inputs give the same bits.
 #![allow(unsafe_code)] // OpenMP calls, code for detected instructions, intrinsics.
 
 pub mod activation;

@@ -5,46 +5,46 @@
 //! loss = w(y) (log Σ e + m - z[y])      dz = w(y) (e / Σ e - onehot(y)) / Σ w
 //! ```
 //!
-//! Pixels are taken [`BLOCK`] at a time: their logits are copied class by class, so that each step is a loop
-//! over pixels, whatever the layout of the map and the number of classes. Threads divide blocks. With
+//! Pixels are processed in blocks of [`BLOCK`]: their logits are copied class by class, so that each step is
+//! a loop over pixels, for every layout of the map and number of classes. Threads divide blocks. With
 //! smoothing ε, `w(y)` becomes `(1 - ε) w(y)` and the mean of all classes' weighted losses is added.
 
 use super::activation::exp_of_negative;
 use super::elementwise::CpuContext;
 use super::label_counts::divisor;
-use super::rows::Geometry;
+use super::rows::MapGeometry;
 use super::simd::{Element, multiversion};
-use super::threads::{MAX_THREADS, cut, split};
+use super::threads::{MAX_THREADS, split, split_lengths};
 use stratus_engine::backend::Tile;
 
-/// Pixels at a time.
+/// The number of pixels of a block.
 const BLOCK: usize = 64;
 
-/// A number for each pixel of a block.
+/// One number per pixel of a block.
 type Pixels = [f32; BLOCK];
 
-/// A loss.
+/// A per-pixel softmax cross-entropy loss.
 #[derive(Clone, Copy, Debug)]
 pub struct PixelLoss {
-    /// How logits and their gradient are walked: a class is a channel.
-    pub geometry: Geometry,
+    /// The geometry of logits and their gradient: a class is a channel.
+    pub geometry: MapGeometry,
     /// The weight of an auxiliary loss.
     pub auxiliary: Option<f32>,
-    /// ε: the share of the target that all classes have equally.
+    /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
 }
 
-/// What a step reads and writes.
+/// The operands of the step.
 pub struct PixelOperands<'a, A, E> {
     /// The map of logits.
     pub logits: &'a [A],
-    /// A class for each pixel; negative ones do not count.
+    /// A class per pixel; negative ones are ignored.
     pub labels: &'a [i32],
-    /// A weight for each class; empty: 1 each.
+    /// A weight per class; empty: 1 each.
     pub weights: &'a [f32],
-    /// The labels of the whole batch by class, where these are those of a part.
+    /// The labels of the whole batch by class, if this is a part of it.
     pub label_counts: Option<&'a [f64]>,
-    /// See [`stratus_engine::ops::PIXEL_METRICS`].
+    /// See [`stratus_engine::ops::PIXEL_METRICS_FIELDS`].
     pub metrics: &'a mut [f64],
     /// Predicted classes; may be empty.
     pub predictions: &'a mut [i32],
@@ -54,41 +54,41 @@ pub struct PixelOperands<'a, A, E> {
     pub scratch: &'a mut [f32],
 }
 
-/// Numbers of scratch that a loss needs: the class weights, and a block of logits for each thread.
+/// The elements of scratch: the class weights, and a block of logits per thread.
 #[must_use]
 pub fn scratch_elements(classes: usize, threads: usize) -> usize {
     classes + threads * classes * BLOCK
 }
 
-/// A thread's sums.
+/// The sums of a thread.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     loss: f64,
     weight: f64,
     counted: u64,
-    right: u64,
-    /// The first pixel whose label is no class.
-    wrong: Option<usize>,
+    correct: u64,
+    /// The first pixel whose label is out of range.
+    first_invalid: Option<usize>,
 }
 
-/// The memory of the gradient, of which each thread writes the pixels of its blocks.
+/// The memory of the gradient; each thread writes the pixels of its blocks.
 struct SharedMap<E>(*mut E);
 
 // SAFETY: threads write different pixels; `E` is plain data that may be sent.
 unsafe impl<E: Send> Sync for SharedMap<E> {}
 
-/// What all blocks of a run have in common.
-struct Run<'a, A, E> {
+/// The values shared by all blocks.
+struct LossContext<'a, A, E> {
     loss: PixelLoss,
     classes: usize,
-    /// Pixels of a sample.
+    /// The pixels of a sample.
     pixels: usize,
     logits: &'a [A],
     labels: &'a [i32],
     weights: &'a [f32],
-    /// Their sum.
+    /// The sum of the weights.
     all_weights: f32,
-    /// What the gradient of a pixel's weighted loss is multiplied by.
+    /// The factor of the gradient of a pixel's weighted loss.
     factor: f32,
     gradient: Option<SharedMap<E>>,
 }
@@ -97,7 +97,7 @@ struct Run<'a, A, E> {
 /// that of `metrics`.
 ///
 /// # Errors
-/// Where a label is no class; names the pixel.
+/// If a label is out of range; names the pixel.
 pub fn pixel_cross_entropy<A: Element, E: Element>(
     cpu: &CpuContext,
     loss: PixelLoss,
@@ -106,16 +106,16 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
 ) -> Result<(), String> {
     let PixelOperands { logits, labels, weights, label_counts, metrics, predictions, gradient, scratch } =
         operands;
-    let Geometry { height, row, channels: classes, .. } = loss.geometry;
+    let MapGeometry { height, row_pixels: row, channels: classes, .. } = loss.geometry;
     let (threads, pixels) = (cpu.team.threads(), height * row);
     let (ones, buffers) = scratch.split_at_mut(classes);
     ones.fill(1.0);
     let weights = if weights.is_empty() { &*ones } else { weights };
     let counts = count(cpu, labels, weights);
-    if let Some(pixel) = counts.wrong {
+    if let Some(pixel) = counts.first_invalid {
         let (sample, at) = (pixel / pixels, pixel % pixels);
         return Err(format!(
-            "pixel {}, {} of sample {sample} has label {}, there are {classes} classes",
+            "sample {sample}, pixel ({}, {}): label {} is out of range for {classes} classes",
             at / row,
             at % row,
             labels[pixel]
@@ -132,55 +132,64 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
     });
     let all_weights = weights.iter().sum();
     let factor_f32 = factor as f32;
-    let run =
-        Run { loss, classes, pixels, logits, labels, weights, all_weights, factor: factor_f32, gradient };
+    let context = LossContext {
+        loss,
+        classes,
+        pixels,
+        logits,
+        labels,
+        weights,
+        all_weights,
+        factor: factor_f32,
+        gradient,
+    };
     let per_sample = pixels.div_ceil(BLOCK);
     let blocks = labels.len() / pixels.max(1) * per_sample;
-    // Predictions are in row-major order: each thread's are contiguous.
+    // Predictions are in row-major order, so that each thread's are contiguous.
     let first_pixel = |block: usize| block / per_sample * pixels + block % per_sample * BLOCK;
-    let of_thread = |thread: usize| split(blocks, threads, thread);
+    let thread_blocks = |thread: usize| split(blocks, threads, thread);
     let wanted = !predictions.is_empty();
-    let mut predicted = cut(
+    let mut predicted = split_lengths(
         predictions,
         (0..threads).map(|thread| match wanted {
-            true => first_pixel(of_thread(thread).end) - first_pixel(of_thread(thread).start),
+            true => first_pixel(thread_blocks(thread).end) - first_pixel(thread_blocks(thread).start),
             false => 0,
         }),
     );
-    let mut buffers = cut(buffers, (0..threads).map(|_| classes * BLOCK));
+    let mut buffers = split_lengths(buffers, (0..threads).map(|_| classes * BLOCK));
     let mut parts: [(Sums, &mut [i32], &mut [f32]); MAX_THREADS] = std::array::from_fn(|thread| {
         (Sums::default(), std::mem::take(&mut predicted[thread]), std::mem::take(&mut buffers[thread]))
     });
     cpu.team.run_parts(&mut parts[..threads], &|thread, (sums, predictions, buffer)| {
         let mut done = 0;
-        for block in of_thread(thread) {
+        for block in thread_blocks(thread) {
             let (sample, start) = (block / per_sample, block % per_sample * BLOCK);
             let count = BLOCK.min(pixels - start);
             let predictions = if wanted { &mut predictions[done..done + count] } else { &mut [] };
-            one_block(cpu.level, &run, [sample, start, count], buffer, predictions, sums);
+            one_block(cpu.level, &context, [sample, start, count], buffer, predictions, sums);
             done += count;
         }
     });
-    let (mut total, mut right) = (0.0, 0);
+    let (mut total, mut correct) = (0.0, 0);
     for (sums, ..) in &parts[..threads] {
         total += sums.loss;
-        right += sums.right;
+        correct += sums.correct;
     }
     let mean = total * factor;
     match (loss.auxiliary, &mut *metrics) {
         (Some(_), [loss, ..]) => *loss += mean,
         _ => {
-            if tile.is_first_of_all() {
+            if tile.starts_sums() {
                 metrics.fill(0.0);
             }
-            let numbers = [mean, counts.counted as f64, right as f64, counts.weight];
+            let numbers = [mean, counts.counted as f64, correct as f64, counts.weight];
             metrics.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
         }
     }
     Ok(())
 }
 
-/// Counts the labels and adds up their weights.
+/// Counts the labels and sums their weights.
 fn count(cpu: &CpuContext, labels: &[i32], weights: &[f32]) -> Sums {
     let threads = cpu.team.threads();
     let mut parts = [Sums::default(); MAX_THREADS];
@@ -189,7 +198,7 @@ fn count(cpu: &CpuContext, labels: &[i32], weights: &[f32]) -> Sums {
         for (pixel, &label) in range.clone().zip(&labels[range]) {
             let Ok(class) = usize::try_from(label) else { continue };
             let Some(&weight) = weights.get(class) else {
-                sums.wrong = Some(pixel);
+                sums.first_invalid = Some(pixel);
                 break;
             };
             sums.weight += f64::from(weight);
@@ -200,33 +209,33 @@ fn count(cpu: &CpuContext, labels: &[i32], weights: &[f32]) -> Sums {
     for sums in &parts[..threads] {
         total.weight += sums.weight;
         total.counted += sums.counted;
-        total.wrong = total.wrong.or(sums.wrong);
+        total.first_invalid = total.first_invalid.or(sums.first_invalid);
     }
     total
 }
 
 multiversion! {
     fn one_block / one_block_body [A: Element, E: Element] [A, E] (
-        run: &Run<'_, A, E>,
-        place: [usize; 3],
+        context: &LossContext<'_, A, E>,
+        pixels: [usize; 3],
         buffer: &mut [f32],
         predictions: &mut [i32],
         sums: &mut Sums,
     )
 }
 
-/// `place` is the sample, the first pixel in it, and the number of pixels.
+/// `pixels` holds the sample, its first pixel, and the number of pixels.
 #[inline(always)]
 fn one_block_body<A: Element, E: Element>(
-    run: &Run<'_, A, E>,
-    place: [usize; 3],
+    context: &LossContext<'_, A, E>,
+    pixels: [usize; 3],
     buffer: &mut [f32],
     predictions: &mut [i32],
     sums: &mut Sums,
 ) {
-    let [sample, start, count] = place;
-    let (classes, smoothing) = (run.classes, run.loss.smoothing);
-    load(run, place, buffer);
+    let [sample, start, count] = pixels;
+    let (classes, smoothing) = (context.classes, context.loss.smoothing);
+    load(context, pixels, buffer);
     let (mut largest, mut best) = ([f32::NEG_INFINITY; BLOCK], [0_i32; BLOCK]);
     for (class, row) in buffer.chunks_exact(BLOCK).enumerate() {
         for pixel in 0..BLOCK {
@@ -236,22 +245,24 @@ fn one_block_body<A: Element, E: Element>(
         }
     }
     predictions.copy_from_slice(&best[..predictions.len()]);
-    let labels = &run.labels[sample * run.pixels + start..][..count];
-    // Of each pixel the weight and logit of its class, and 1 where it counts.
+    let labels = &context.labels[sample * context.pixels + start..][..count];
+    // Per pixel: the weight and logit of its class, and 1 unless it is ignored.
     let (mut weight, mut logit, mut counts) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
     for (pixel, &label) in labels.iter().enumerate() {
         let Ok(class) = usize::try_from(label) else { continue };
-        weight[pixel] = run.weights[class] * (1.0 - smoothing);
+        weight[pixel] = context.weights[class] * (1.0 - smoothing);
         logit[pixel] = buffer[class * BLOCK + pixel];
         counts[pixel] = 1.0;
-        sums.right += u64::from(best[pixel] == label && !logit[pixel].is_nan());
+        sums.correct += u64::from(best[pixel] == label && !logit[pixel].is_nan());
     }
-    let every = smoothing / classes as f32;
+    let base_share = smoothing / classes as f32;
     // Σₖ w(k) z[k], for smoothed labels.
     let mut weighted: Pixels = [0.0; BLOCK];
-    if every > 0.0 {
-        for (row, &of_class) in buffer.chunks_exact(BLOCK).zip(run.weights).filter(|(_, of)| **of != 0.0) {
-            (0..BLOCK).for_each(|pixel| weighted[pixel] += of_class * (row[pixel] - largest[pixel]));
+    if base_share > 0.0 {
+        for (row, &class_weight) in
+            buffer.chunks_exact(BLOCK).zip(context.weights).filter(|(_, class_weight)| **class_weight != 0.0)
+        {
+            (0..BLOCK).for_each(|pixel| weighted[pixel] += class_weight * (row[pixel] - largest[pixel]));
         }
     }
     let mut sum: Pixels = [0.0; BLOCK];
@@ -265,45 +276,49 @@ fn one_block_body<A: Element, E: Element>(
     for pixel in 0..BLOCK {
         let log = ln(sum[pixel]);
         let own = weight[pixel] * (log + (largest[pixel] - logit[pixel]));
-        // What weighs nothing adds nothing, also where it is infinite.
+        // 0 · ∞ counts as 0.
         let own = if weight[pixel] == 0.0 { 0.0 } else { own };
-        let all = every * (run.all_weights * log - weighted[pixel]);
-        let all = if every == 0.0 { 0.0 } else { all };
+        let all = base_share * (context.all_weights * log - weighted[pixel]);
+        let all = if base_share == 0.0 { 0.0 } else { all };
         losses[pixel] = if counts[pixel] == 0.0 { 0.0 } else { own + all };
     }
     sums.loss += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
-    if run.gradient.is_none() {
+    if context.gradient.is_none() {
         return;
     }
     let mut scale: Pixels = [0.0; BLOCK];
     for pixel in 0..BLOCK {
-        let slope = run.factor * (weight[pixel] + every * run.all_weights);
+        let slope = context.factor * (weight[pixel] + base_share * context.all_weights);
         scale[pixel] = slope / sum[pixel];
-        // A factor of 0: no label weighs anything.
-        counts[pixel] = if run.factor == 0.0 { 0.0 } else { counts[pixel] };
+        // The factor is 0 if all labels have weight 0.
+        counts[pixel] = if context.factor == 0.0 { 0.0 } else { counts[pixel] };
     }
-    for (row, &of_class) in buffer.chunks_exact_mut(BLOCK).zip(run.weights) {
-        let of_all = run.factor * every * of_class;
+    for (row, &class_weight) in buffer.chunks_exact_mut(BLOCK).zip(context.weights) {
+        let smoothing_term = context.factor * base_share * class_weight;
         for pixel in 0..BLOCK {
-            let slope = row[pixel] * scale[pixel] - of_all;
+            let slope = row[pixel] * scale[pixel] - smoothing_term;
             row[pixel] = if counts[pixel] == 0.0 { 0.0 } else { slope };
         }
     }
     for (pixel, &label) in labels.iter().enumerate() {
         if let Ok(class) = usize::try_from(label) {
-            buffer[class * BLOCK + pixel] -= run.factor * weight[pixel];
+            buffer[class * BLOCK + pixel] -= context.factor * weight[pixel];
         }
     }
-    store(run, place, buffer);
+    store(context, pixels, buffer);
 }
 
-/// Copies a block's logits to `[class][pixel]`. What follows the last pixel is left as it is.
+/// Copies a block's logits to `[class][pixel]`. Elements after the last pixel are not written.
 #[inline(always)]
-fn load<A: Element, E>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3], buffer: &mut [f32]) {
-    let Geometry { width, groups, .. } = run.loss.geometry;
+fn load<A: Element, E>(
+    context: &LossContext<'_, A, E>,
+    [sample, start, count]: [usize; 3],
+    buffer: &mut [f32],
+) {
+    let MapGeometry { pixel_channels: width, groups, .. } = context.loss.geometry;
     for (group, rows) in buffer.chunks_mut(width * BLOCK).enumerate() {
-        let first = ((sample * groups + group) * run.pixels + start) * width;
-        let map = &run.logits[first..first + count * width];
+        let first = ((sample * groups + group) * context.pixels + start) * width;
+        let map = &context.logits[first..first + count * width];
         for (pixel, logits) in map.chunks_exact(width).enumerate() {
             for (row, logit) in rows.chunks_exact_mut(BLOCK).zip(logits) {
                 row[pixel] = logit.load();
@@ -312,13 +327,13 @@ fn load<A: Element, E>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3], 
     }
 }
 
-/// Copies a block's gradient to the map, and zeros to its padding.
+/// Copies a block's gradient to the map, and zeroes its padding.
 #[inline(always)]
-fn store<A, E: Element>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3], buffer: &[f32]) {
-    let Some(SharedMap(gradient)) = &run.gradient else { return };
-    let Geometry { width, groups, .. } = run.loss.geometry;
+fn store<A, E: Element>(context: &LossContext<'_, A, E>, [sample, start, count]: [usize; 3], buffer: &[f32]) {
+    let Some(SharedMap(gradient)) = &context.gradient else { return };
+    let MapGeometry { pixel_channels: width, groups, .. } = context.loss.geometry;
     for (group, rows) in buffer.chunks(width * BLOCK).enumerate() {
-        let first = ((sample * groups + group) * run.pixels + start) * width;
+        let first = ((sample * groups + group) * context.pixels + start) * width;
         // SAFETY: the map has `planes * plane_elements` elements, as was checked, and these are the block's
         // pixels in one of its planes; no other thread has the block.
         let map = unsafe { std::slice::from_raw_parts_mut(gradient.add(first), count * width) };
@@ -329,25 +344,25 @@ fn store<A, E: Element>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3],
     }
 }
 
-/// `exp(y)` for `y <= 0`; what is below the least normal number is 0. NaN passes.
+/// `exp(y)` for `y <= 0`; 0 below the smallest normal number. NaN is propagated.
 #[inline(always)]
 fn exp(y: f32) -> f32 {
-    const LEAST: f32 = -87.0;
-    let e = exp_of_negative(if y < LEAST { LEAST } else { y });
-    if y < LEAST { 0.0 } else { e }
+    const MIN_EXP_ARGUMENT: f32 = -87.0;
+    let e = exp_of_negative(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
+    if y < MIN_EXP_ARGUMENT { 0.0 } else { e }
 }
 
-/// `ln(x)` for a normal number `x >= 1`, error below 3e-7 of `max(1, ln x)`; NaN passes.
+/// `ln(x)` for a normal number `x >= 1`, error below 3e-7 of `max(1, ln x)`; NaN is propagated.
 ///
 /// With `x = 2ⁿ m`, `m` from √½ to √2, and `t = (m - 1) / (m + 1)`:
 /// `ln x = n ln 2 + 2 (t + t³/3 + t⁵/5 + t⁷/7 + t⁹/9 + …)`.
 #[inline(always)]
 fn ln(x: f32) -> f32 {
-    // Moves the border between exponents from 1 to √½.
-    const BORDER: u32 = 0x3f35_04f3;
-    let shifted = x.to_bits().wrapping_sub(BORDER);
+    // Moves the boundary between exponents from 1 to √½.
+    const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+    let shifted = x.to_bits().wrapping_sub(SQRT_HALF_BITS);
     let n = (shifted as i32 >> 23) as f32;
-    let m = f32::from_bits((shifted & 0x007f_ffff).wrapping_add(BORDER));
+    let m = f32::from_bits((shifted & 0x007f_ffff).wrapping_add(SQRT_HALF_BITS));
     let t = (m - 1.0) / (m + 1.0);
     let square = t * t;
     let mut series = 1.0 / 9.0;
@@ -361,11 +376,11 @@ fn ln(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::simd::Level;
+    use crate::native::simd::IsaLevel;
     use crate::native::threads::ThreadTeam;
 
     #[test]
-    fn a_logarithm_is_accurate() {
+    fn the_logarithm_is_accurate() {
         for step in 0..200_000 {
             let x = 1.0 + step as f32 * 0.037;
             let exact = f64::from(x).ln();
@@ -376,12 +391,19 @@ mod tests {
     }
 
     /// Metrics, predictions, gradient.
-    type Made = ([f64; 4], Vec<i32>, Vec<f32>);
+    type Outcome = ([f64; 4], Vec<i32>, Vec<f32>);
 
     /// Three classes, channels last.
-    fn loss(logits: &[f32], labels: &[i32]) -> Result<Made, String> {
+    fn loss(logits: &[f32], labels: &[i32]) -> Result<Outcome, String> {
         let pixels = labels.len();
-        let geometry = Geometry { planes: 1, height: 1, row: pixels, width: 3, groups: 1, channels: 3 };
+        let geometry = MapGeometry {
+            planes: 1,
+            height: 1,
+            row_pixels: pixels,
+            pixel_channels: 3,
+            groups: 1,
+            channels: 3,
+        };
         let loss = PixelLoss { geometry, auxiliary: None, smoothing: 0.0 };
         let (mut metrics, mut predictions) = ([f64::NAN; 4], vec![7; pixels]);
         let (mut gradient, mut scratch) = (vec![f32::NAN; 3 * pixels], vec![0.0; scratch_elements(3, 2)]);
@@ -395,19 +417,19 @@ mod tests {
             gradient: &mut gradient,
             scratch: &mut scratch,
         };
-        let cpu = CpuContext { team: ThreadTeam::in_turn(2), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::emulating(2), level: IsaLevel::detect([true, true]) };
         pixel_cross_entropy(&cpu, loss, Tile::WHOLE, operands)?;
         Ok((metrics, predictions, gradient))
     }
 
     #[test]
-    fn a_label_beyond_the_classes_names_the_pixel() {
+    fn an_out_of_range_label_is_an_error_that_names_the_pixel() {
         let error = loss(&[0.0; 9], &[2, 3, 0]).unwrap_err();
-        assert_eq!(error, "pixel 0, 1 of sample 0 has label 3, there are 3 classes");
+        assert_eq!(error, "sample 0, pixel (0, 1): label 3 is out of range for 3 classes");
     }
 
     #[test]
-    fn without_a_label_that_weighs_something_everything_is_zero() {
+    fn the_loss_of_labels_of_zero_weight_is_zero() {
         let (metrics, predictions, gradient) =
             loss(&[f32::NAN, 1.0, 3.0, 2.0, 1.0, 0.0, 5.0, 5.0, 9.0], &[-1, i32::MIN, 1]).unwrap();
         assert_eq!(metrics, [0.0, 1.0, 0.0, 0.0]);
@@ -416,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_never_predicted_and_reaches_the_loss() {
+    fn nan_is_never_predicted_and_propagates_to_the_loss() {
         let (metrics, predictions, _) =
             loss(&[f32::NAN, 1.0, 1.0, f32::NAN, f32::NAN, f32::NAN], &[0, 0]).unwrap();
         assert!(metrics[0].is_nan());
@@ -425,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_without_weight_counts_with_nothing_even_where_its_logit_is_infinite() {
+    fn a_class_of_zero_weight_has_no_effect_even_with_an_infinite_logit() {
         let (metrics, _, gradient) = loss(&[0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0, 0.0], &[1, 2]).unwrap();
         assert!((metrics[0] - 3.0_f64.ln()).abs() < 1e-6, "{metrics:?}");
         assert_eq!(gradient[..3], [0.0; 3]);

@@ -1,17 +1,18 @@
-//! Normalisation of stored pixels: `y = scale · byte + offset` per channel.
+//! Normalises pixels from bytes: `y = scale · byte + offset` per channel.
 
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
-use stratus_engine::ops::MOST_CHANNELS;
+use stratus_engine::ops::MAX_IMAGE_CHANNELS;
 
 /// The normalisation of each channel, and the layout of the images.
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleShift {
     /// `[scale, offset]` of each channel.
-    pub of: [[f32; 2]; MOST_CHANNELS],
-    /// Channels, at least 1.
+    pub by_channel: [[f32; 2]; MAX_IMAGE_CHANNELS],
+    /// The number of channels, at least 1.
     pub channels: usize,
-    /// Consecutive pixels of one channel, at least 1: H·W of planar images, 1 of `[N, H, W, C]`.
+    /// The number of consecutive pixels of one channel, at least 1: H·W for planar images, 1 for `[N, H, W,
+    /// C]`.
     pub run: usize,
 }
 
@@ -34,19 +35,19 @@ multiversion! {
     )
 }
 
-/// `first`: position of `images[0]` in the batch.
+/// `first`: the position of `images[0]` in the batch.
 #[inline(always)]
 fn normalise_body<E: Element>(scales: ScaleShift, first: usize, images: &[u8], y: &mut [E]) {
-    let ScaleShift { of, channels, run } = scales;
+    let ScaleShift { by_channel, channels, run } = scales;
     let (mut channel, mut left) = (first / run % channels, run - first % run);
     let (mut images, mut y) = (images, y);
     while !y.is_empty() {
         let count = left.min(y.len());
-        let [scale, offset] = of[channel % MOST_CHANNELS];
+        let [scale, offset] = by_channel[channel % MAX_IMAGE_CHANNELS];
         let (pixels, others) = images.split_at(count);
         let (numbers, rest) = y.split_at_mut(count);
         for (number, &pixel) in numbers.iter_mut().zip(pixels) {
-            // Two roundings, as defined: not a fused multiply-add.
+            // Two roundings, as defined, not a fused multiply-add.
             *number = E::store(f32::from(pixel) * scale + offset);
         }
         (images, y, left) = (others, rest, run);
@@ -57,24 +58,24 @@ fn normalise_body<E: Element>(scales: ScaleShift, first: usize, images: &[u8], y
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::simd::{Bf16, Level};
+    use crate::native::simd::{Bf16, IsaLevel};
     use stratus_engine::ops::NormalisePixels;
 
     #[test]
-    fn every_pixel_is_scaled_by_its_channel_wherever_threads_begin() {
+    fn pixels_are_scaled_by_their_channel_for_every_thread_range() {
         let kernel =
             NormalisePixels { scale_shift: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
         let images: Vec<u8> = (0..2000).map(|i| (i * 151 % 256) as u8).collect();
-        for level in Level::all() {
+        for level in IsaLevel::all() {
             for (channels, run) in [(1, 1), (3, 1), (4, 1), (1, 50), (2, 35), (3, 7)] {
-                let scales = ScaleShift { of: kernel.scale_shift, channels, run };
+                let scales = ScaleShift { by_channel: kernel.scale_shift, channels, run };
                 for first in [0, 1, 6, 33, 104] {
                     let images = &images[first..];
                     let (mut y, mut half) = (vec![f32::NAN; images.len()], vec![Bf16(0xffff); images.len()]);
                     normalise(level, scales, first, images, &mut y);
                     normalise(level, scales, first, images, &mut half);
                     for (at, &pixel) in images.iter().enumerate() {
-                        let expected = kernel.of((first + at) / run % channels, pixel);
+                        let expected = kernel.normalise((first + at) / run % channels, pixel);
                         assert_eq!(y[at].to_bits(), expected.to_bits(), "{channels} {run} {first} {at}");
                         assert_eq!(half[at], Bf16::store(expected));
                     }

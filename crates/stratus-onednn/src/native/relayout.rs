@@ -1,16 +1,15 @@
-//! A copy into another layout, another element type, or both: weights on their way to a kernel that wants
-//! blocks.
+//! Copies between layouts, element types or both, such as weights for kernels with blocked layouts.
 //!
 //! ```text
 //! offset(i, j, ..) = Σ over dimensions of table[dimension][index]       in source and target
 //! ```
 //!
-//! holds for every layout that blocks make, so a table per dimension and side says where all elements are.
-//! Tiles over two dimensions keep what is read and written in L1, whatever the orders are; sixteen elements
-//! that are neighbours on both sides are moved together, squares of 16×16 are transposed in registers. The
-//! library copies some of these layouts an element at a time. Threads divide the target.
+//! This holds for every blocked layout, so a table per dimension and side gives the offsets of all elements.
+//! Tiles over two dimensions keep both sides in L1 for every order of dimensions; sixteen elements that are
+//! neighbours on both sides are copied together, squares of 16×16 are transposed in registers. oneDNN copies
+//! some of these layouts one element at a time. Threads divide the target.
 //!
-//! Squares are transposed at 33 to 70 GB/s where the library's `jit:uni` kernel reaches 12 to 25
+//! Squares are transposed at 33 to 70 GB/s, where oneDNN's `jit:uni` kernel reaches 12 to 25
 //! (docs/benchmarks/kernels.md).
 
 #[cfg(target_arch = "x86_64")]
@@ -19,20 +18,20 @@ mod transposed;
 use super::elementwise::CpuContext;
 use super::lanes::LaneElement;
 use super::simd::{Isa, multiversion};
-use super::threads::{cut, split};
+use super::threads::{split, split_lengths};
 use std::ops::Range;
 use stratus_engine::Layout;
 
-/// Indices of a tile along its outer and its inner dimension.
+/// The size of a tile along its outer and inner dimensions.
 const TILE: [usize; 2] = [16, 32];
 
-/// The same where it is transposed: long in the direction in which the target is written in order, along the
+/// The size of a transposed tile: long in the direction in which the target is written in order, along the
 /// outer dimension or, in blocks of pairs, along the inner one.
 const TRANSPOSED_TILE: [usize; 2] = [256, 16];
 const PAIRED_TILE: [usize; 2] = [16, 256];
 
-/// Elements that are moved at once where they are neighbours.
-const RUN: usize = 16;
+/// The number of neighbouring elements copied at once.
+const RUN_ELEMENTS: usize = 16;
 
 const MAX_DIMENSIONS: usize = 6;
 
@@ -44,33 +43,34 @@ pub struct Relayout {
     offsets: [Vec<Vec<usize>>; 2],
     /// Dimensions of a tile, `[outer, inner]`.
     tiled: [usize; 2],
-    /// How tiles are copied.
+    /// The method of copying tiles.
     method: CopyMethod,
     /// The outermost dimension of the target, along which threads divide it.
     outermost: usize,
-    /// Indices of that dimension in a contiguous stretch of the target, and the elements of the stretch.
+    /// Indices of that dimension in a contiguous run of the target, and the elements of the run.
     stretch: [usize; 2],
-    /// Whether the target has padding.
+    /// True if the target has padding.
     pads: bool,
     elements: usize,
     cpu: CpuContext,
 }
 
-/// How a tile is copied; where it is less than a run at its end, by elements.
+/// The method of copying a tile; a remainder shorter than a run is copied by elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopyMethod {
     /// One by one.
     Elements,
-    /// [`RUN`] at a time: [`RUN`] indices of the inner dimension are neighbours in source and target.
+    /// [`RUN_ELEMENTS`] at a time: this number of indices of the inner dimension are neighbours in source and
+    /// target.
     Runs,
-    /// [`RUN`] by [`RUN`]: [`RUN`] indices of the inner dimension are neighbours in the source, of the outer
-    /// one in the target.
+    /// [`RUN_ELEMENTS`] by [`RUN_ELEMENTS`]: [`RUN_ELEMENTS`] indices of the inner dimension are neighbours
+    /// in the source, of the outer one in the target.
     Transposed,
-    /// The same with indices of the inner dimension in pairs in the target, as VNNI takes them.
+    /// [`Self::Transposed`] with inner indices in pairs in the target, as VNNI requires.
     TransposedPairs,
 }
 
-/// The table of one dimension.
+/// The offset table of one dimension.
 fn offsets(layout: &Layout, dimension: usize) -> Vec<usize> {
     let mut index = vec![0; layout.shape.len()];
     let offset = |at: usize| {
@@ -81,7 +81,7 @@ fn offsets(layout: &Layout, dimension: usize) -> Vec<usize> {
 }
 
 impl Relayout {
-    /// From one layout to another of the same shape; `None` where another kernel has to do it.
+    /// The copy between two layouts of the same shape; `None` if this kernel does not support it.
     #[must_use]
     pub fn new(from: &Layout, to: &Layout, cpu: &CpuContext) -> Option<Self> {
         let shape = &to.shape;
@@ -105,8 +105,8 @@ impl Relayout {
             }
             _ => (CopyMethod::Elements, [first, second]),
         };
-        // Threads write contiguous stretches of the target: along the dimension of the largest stride, a
-        // block at a time.
+        // Threads write contiguous runs of the target: along the dimension of the largest stride, a block at
+        // a time.
         let outermost =
             (0..shape.len()).filter(|&d| to.padded[d] > block(to, d)).max_by_key(|&d| to.strides[d]);
         let outermost = outermost.unwrap_or(0);
@@ -119,7 +119,7 @@ impl Relayout {
         Some(Self { shape, offsets, tiled, method, outermost, stretch, pads, elements, cpu })
     }
 
-    /// Whether squares are transposed in registers.
+    /// Returns whether squares are transposed in registers.
     #[must_use]
     pub fn transposes(&self) -> bool {
         matches!(self.method, CopyMethod::Transposed | CopyMethod::TransposedPairs)
@@ -130,21 +130,21 @@ impl Relayout {
         let threads = self.cpu.team.threads();
         let [indices, elements] = self.stretch;
         let stretches = |thread| split(self.elements / elements, threads, thread);
-        let mut parts = cut(y, (0..threads).map(|thread| stretches(thread).len() * elements));
+        let mut parts = split_lengths(y, (0..threads).map(|thread| stretches(thread).len() * elements));
         self.cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
             if self.pads {
                 y.fill(Y::store(0.0));
             }
             let Range { start, end } = stretches(thread);
-            let most = self.shape[self.outermost];
+            let extent = self.shape[self.outermost];
             let mut ranges: [Range<usize>; MAX_DIMENSIONS] =
                 std::array::from_fn(|d| 0..self.shape.get(d).copied().unwrap_or(1));
-            ranges[self.outermost] = (start * indices).min(most)..(end * indices).min(most);
+            ranges[self.outermost] = (start * indices).min(extent)..(end * indices).min(extent);
             self.copy_ranges(&ranges, start * elements, x, y);
         });
     }
 
-    /// Copies some ranges of indices; `y` begins at offset `first` of the target.
+    /// Copies some ranges of indices; `y` starts at offset `first` of the target.
     fn copy_ranges<X: LaneElement, Y: LaneElement>(
         &self,
         ranges: &[Range<usize>; MAX_DIMENSIONS],
@@ -161,7 +161,7 @@ impl Relayout {
         for outers in tiles(&ranges[outer], tile[0]) {
             for inners in tiles(&ranges[inner], tile[1]) {
                 let in_runs = |indices: &Range<usize>| {
-                    indices.start.is_multiple_of(RUN) && indices.end.is_multiple_of(RUN)
+                    indices.start.is_multiple_of(RUN_ELEMENTS) && indices.end.is_multiple_of(RUN_ELEMENTS)
                 };
                 let method = match self.method {
                     CopyMethod::Elements => CopyMethod::Elements,
@@ -175,7 +175,7 @@ impl Relayout {
                 let columns =
                     [&self.offsets[0][inner][inners.clone()], &self.offsets[1][inner][inners.clone()]];
                 self.for_each(&ranges, |mut from, mut to| {
-                    // The first element's tables are in rows and columns, so it is not counted twice.
+                    // Rows and columns both contain the first element's offset, which must count once.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
                     let tile = CopyTile { rows, columns, from, to, first };
@@ -184,7 +184,7 @@ impl Relayout {
                         CopyMethod::Elements | CopyMethod::Runs => {
                             copy_tile(level, &tile, method == CopyMethod::Runs, x, y);
                         }
-                        // Only chosen where there is AVX-512.
+                        // Only chosen with AVX-512.
                         CopyMethod::Transposed | CopyMethod::TransposedPairs => {
                             #[cfg(target_arch = "x86_64")]
                             transposed::copy_tile(level, &tile, method == CopyMethod::TransposedPairs, x, y);
@@ -195,7 +195,7 @@ impl Relayout {
         }
     }
 
-    /// Calls `visit` with the two offsets of every element of some ranges.
+    /// Calls `visit` with the two offsets of every element in the ranges.
     fn for_each(&self, ranges: &[Range<usize>; MAX_DIMENSIONS], mut visit: impl FnMut(usize, usize)) {
         let dimensions = self.shape.len();
         if ranges[..dimensions].iter().any(Range::is_empty) {
@@ -203,7 +203,8 @@ impl Relayout {
         }
         let mut index: [usize; MAX_DIMENSIONS] = std::array::from_fn(|d| ranges[d].start);
         loop {
-            let offset = |of: &[Vec<usize>]| of.iter().zip(&index).map(|(offsets, &at)| offsets[at]).sum();
+            let offset =
+                |tables: &[Vec<usize>]| tables.iter().zip(&index).map(|(offsets, &at)| offsets[at]).sum();
             visit(offset(&self.offsets[0]), offset(&self.offsets[1]));
             let Some(dimension) = (0..dimensions).rev().find(|&d| index[d] + 1 < ranges[d].end) else {
                 return;
@@ -216,7 +217,7 @@ impl Relayout {
     }
 }
 
-/// How a tile can be transposed and its dimensions `[outer, inner]`, the largest that allow it.
+/// The transposed method, with its largest suitable dimensions `[outer, inner]`, if one applies.
 fn transposed(offsets: &[Vec<Vec<usize>>; 2], by_extent: &[usize]) -> Option<(CopyMethod, [usize; 2])> {
     let [from, to] = offsets;
     let inner = by_extent.iter().copied().find(|&d| are_strided_runs(&from[d], 1))?;
@@ -230,20 +231,21 @@ fn transposed(offsets: &[Vec<Vec<usize>>; 2], by_extent: &[usize]) -> Option<(Co
     }
 }
 
-/// Whether offsets are `stride` apart, [`RUN`] at a time, except for a rest at the end.
+/// Returns whether offsets are `stride` apart within each [`RUN_ELEMENTS`], ignoring a remainder at the end.
 fn are_strided_runs(offsets: &[usize], stride: usize) -> bool {
-    let (runs, _) = offsets.as_chunks::<RUN>();
-    let is_run =
-        |run: &[usize; RUN]| run.iter().zip((run[0]..).step_by(stride)).all(|(&offset, next)| offset == next);
+    let (runs, _) = offsets.as_chunks::<RUN_ELEMENTS>();
+    let is_run = |run: &[usize; RUN_ELEMENTS]| {
+        run.iter().zip((run[0]..).step_by(stride)).all(|(&offset, next)| offset == next)
+    };
     !runs.is_empty() && runs.iter().all(is_run)
 }
 
-/// Indices of a dimension in one block.
+/// The number of indices of a dimension in one block.
 fn block(layout: &Layout, dimension: usize) -> usize {
     layout.blocks.iter().filter(|block| block.0 == dimension).map(|block| block.1).product()
 }
 
-/// A range in pieces that begin at multiples of `length`.
+/// Splits a range into pieces that start at multiples of `length`.
 fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
     let Range { start, end } = range.clone();
     (start / length..end.div_ceil(length))
@@ -255,10 +257,11 @@ fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
 struct CopyTile<'a> {
     rows: [&'a [usize]; 2],
     columns: [&'a [usize]; 2],
-    /// Offset of the rest in the source.
+    /// The offset of the rest in the source.
     from: usize,
-    /// Offset of the rest in the target, and offset at which the target's slice begins.
+    /// The offset of the rest in the target.
     to: usize,
+    /// The offset at which the slice of the target starts.
     first: usize,
 }
 
@@ -268,16 +271,18 @@ multiversion! {
     )
 }
 
-/// Copies a tile. `runs`: columns are neighbours, [`RUN`] at a time.
+/// Copies a tile. `runs`: columns are neighbours, [`RUN_ELEMENTS`] at a time.
 #[inline(always)]
 fn copy_tile_body<X: LaneElement, Y: LaneElement>(tile: &CopyTile<'_>, runs: bool, x: &[X], y: &mut [Y]) {
     let &CopyTile { rows, columns, from, to, first } = tile;
     for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
         let (x, offset) = (&x[from + row..], to + to_row);
         if runs {
-            for (&column, &to_column) in columns[0].iter().step_by(RUN).zip(columns[1].iter().step_by(RUN)) {
-                let y = &mut y[offset + to_column - first..][..RUN];
-                x[column..][..RUN].iter().zip(y).for_each(|(x, y)| *y = Y::store(x.load()));
+            for (&column, &to_column) in
+                columns[0].iter().step_by(RUN_ELEMENTS).zip(columns[1].iter().step_by(RUN_ELEMENTS))
+            {
+                let y = &mut y[offset + to_column - first..][..RUN_ELEMENTS];
+                x[column..][..RUN_ELEMENTS].iter().zip(y).for_each(|(x, y)| *y = Y::store(x.load()));
             }
             continue;
         }
@@ -290,7 +295,7 @@ fn copy_tile_body<X: LaneElement, Y: LaneElement>(tile: &CopyTile<'_>, runs: boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::simd::{Bf16, Level};
+    use crate::native::simd::{Bf16, IsaLevel};
     use crate::native::threads::ThreadTeam;
     use proptest::prelude::*;
 
@@ -318,15 +323,15 @@ mod tests {
             .prop_map(move |(order, blocks)| layout(&shape, &order, &blocks))
     }
 
-    /// Every element is where the target has it; padding is zero.
+    /// Checks that every element has its position in the target, and that padding is zero.
     fn check<X: LaneElement, Y: LaneElement>(from: &Layout, to: &Layout, threads: usize) {
         let number = |plain: usize| (plain % 251) as f32 - 100.0;
         let mut x = vec![X::store(f32::NAN); from.elements()];
         from.for_each(&from.shape, |at, plain| x[at] = X::store(number(plain)));
         let mut expected = vec![0.0; to.elements()];
         to.for_each(&to.shape, |at, plain| expected[at] = number(plain));
-        for level in Level::all() {
-            let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level };
+        for level in IsaLevel::all() {
+            let cpu = CpuContext { team: ThreadTeam::emulating(threads), level };
             let relayout = Relayout::new(from, to, &cpu).unwrap();
             let mut y = vec![Y::store(f32::NAN); to.elements()];
             relayout.run(&x, &mut y);
@@ -337,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_element_arrives(
+        fn every_element_is_copied(
             (from, to) in prop_oneof![
                 prop::collection::vec(1usize..70, 2..4),
                 prop::collection::vec(1usize..7, 4..6),
@@ -352,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Whole squares, rests, and the blocks that products of pairs want.
+    /// Whole squares, remainders, and the blocks for products of pairs.
     #[test]
     fn matrices_are_transposed() {
         let targets = |shape: &[usize]| {
@@ -366,7 +371,7 @@ mod tests {
         for shape in [[64, 48], [300, 272], [70, 530]] {
             for (to, method) in targets(&shape) {
                 let from = Layout::plain(&shape);
-                let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+                let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
                 if cpu.level.isa() == Isa::Avx512 {
                     assert_eq!(Relayout::new(&from, &to, &cpu).unwrap().method, method, "{to:?}");
                 }
@@ -380,8 +385,8 @@ mod tests {
     }
 
     #[test]
-    fn shapes_must_be_equal() {
-        let team = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+    fn refuses_different_shapes() {
+        let team = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
         assert!(Relayout::new(&Layout::plain(&[2, 3]), &Layout::plain(&[3, 2]), &team).is_none());
     }
 }

@@ -1,230 +1,256 @@
 //! Bilinear resizing, up and down, of maps of any number of channels.
 //!
-//! Both directions gather: rows are weighted sums of rows (*down*), pixels of pixels of their row (*across*).
+//! Both directions gather: a row is a weighted sum of rows (*vertical*), a pixel a weighted sum of the pixels
+//! of its row (*horizontal*).
 //!
 //! ```text
-//! to more rows     from ──across──▶ rows of [W', C], two of them held ──down──▶ to
-//! to fewer rows    from ──down────▶ one row of [W, C]                 ──across──▶ to
+//! to more rows     from ──horizontal──▶ rows of [W', C], two buffered ──vertical────▶ to
+//! to fewer rows    from ──vertical────▶ one row of [W, C]             ──horizontal──▶ to
 //! ```
 //!
-//! Bound by memory: the larger map is read or written once, in order, by loops *down* over whole rows, which
-//! are vectorised whatever the number of channels is. *Across*, a pixel's channels are loaded and stored in
-//! vectors that may reach into the next pixel, which is written after it. Threads divide the rows that are
-//! written, and every sum is in the order of what is summed.
+//! Memory-bound: the larger map is read or written once, in order, by *vertical* loops over whole rows, which
+//! are vectorised for any number of channels. In *horizontal* loops, a pixel's channels are loaded and stored
+//! in vectors that may overlap the next pixel, which is written afterwards. Threads divide the written rows,
+//! and every sum has the order of its terms.
 
 use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use super::rows::Geometry;
-use super::simd::{Element, Level, multiversion, stream};
-use super::threads::{ThreadTeam, cut, pairs, split};
+use super::rows::MapGeometry;
+use super::simd::{Element, IsaLevel, multiversion, stream};
+use super::threads::{ThreadTeam, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_engine::DType;
 use stratus_engine::ops::Bilinear;
 
-/// Elements of a row that are summed at a time: their sums stay in L1.
-const PIECE: usize = 4096;
+/// The elements of a row summed at a time, whose sums stay in L1.
+const ROW_CHUNK: usize = 4096;
 
-/// A map of this size has left the caches before its reader comes: it is stored past them. As for pooled
-/// maps.
+/// A map of this size has left the caches before it is read, so it is stored past them, like pooled maps.
 const LARGE_MAP_BYTES: usize = 16 << 20;
 
 /// A bilinear resizing, or its derivative. Both maps have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct Resize {
-    from: Geometry,
-    to: Geometry,
-    vertical: Sums,
-    horizontal: Sums,
-    across_first: bool,
-    level: Level,
+    from: MapGeometry,
+    to: MapGeometry,
+    vertical: WeightedSums,
+    horizontal: WeightedSums,
+    horizontal_first: bool,
+    level: IsaLevel,
     team: ThreadTeam,
 }
 
-/// A row or a pixel that is read, and its weight.
+/// A source row or pixel, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Part {
+struct WeightedSource {
     from: usize,
     weight: f32,
 }
 
-/// What the rows, or the pixels of a row, are sums of.
+/// The weighted sums for the rows, or for the pixels of a row.
 #[derive(Clone, Debug)]
-struct Sums {
-    /// Per row or pixel that is written, its place in `parts`.
-    places: Vec<Range<usize>>,
-    parts: Vec<Part>,
+struct WeightedSums {
+    /// Per written row or pixel, its range in `parts`.
+    source_ranges: Vec<Range<usize>>,
+    parts: Vec<WeightedSource>,
 }
 
-impl Sums {
-    fn new(sums: impl Iterator<Item = Vec<Part>>) -> Self {
-        let mut all = Self { places: Vec::new(), parts: Vec::new() };
+impl WeightedSums {
+    fn new(sums: impl Iterator<Item = Vec<WeightedSource>>) -> Self {
+        let mut all = Self { source_ranges: Vec::new(), parts: Vec::new() };
         for sum in sums {
             let first = all.parts.len();
             all.parts.extend(sum);
-            all.places.push(first..all.parts.len());
+            all.source_ranges.push(first..all.parts.len());
         }
         all
     }
 
-    /// Per output of an axis, its inputs.
+    /// The inputs of each output along an axis.
     fn forward(bilinear: &Bilinear, axis: usize, inputs: usize, outputs: usize) -> Self {
         Self::new(bilinear.axis(axis, inputs, outputs, DType::F32).into_iter().map(|taps| {
             let both = [taps.first, taps.second].into_iter().zip(taps.weights);
-            let parts = both.map(|(from, weight)| Part { from, weight: weight as f32 });
+            let parts = both.map(|(from, weight)| WeightedSource { from, weight: weight as f32 });
             parts.take(if taps.first == taps.second { 1 } else { 2 }).collect()
         }))
     }
 
-    /// Per input of an axis, the outputs that it is a part of.
+    /// The outputs that each input contributes to, along an axis.
     fn backward(bilinear: &Bilinear, axis: usize, inputs: usize, outputs: usize) -> Self {
         let mut sums = vec![Vec::new(); inputs];
         let forward = Self::forward(bilinear, axis, inputs, outputs);
         for output in 0..outputs {
-            for &Part { from: input, weight } in forward.of(output) {
+            for &WeightedSource { from: input, weight } in forward.sources_of(output) {
                 if weight > 0.0 {
-                    sums[input].push(Part { from: output, weight });
+                    sums[input].push(WeightedSource { from: output, weight });
                 }
             }
         }
         Self::new(sums.into_iter())
     }
 
-    fn of(&self, written: usize) -> &[Part] {
-        &self.parts[self.places[written].clone()]
+    fn sources_of(&self, written: usize) -> &[WeightedSource] {
+        &self.parts[self.source_ranges[written].clone()]
     }
 
-    fn longest(&self) -> usize {
-        self.places.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
+    fn max_sources(&self) -> usize {
+        self.source_ranges.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 }
 
 impl Resize {
-    /// `x -> y`, of maps of these geometries.
+    /// `x -> y`, between maps of these geometries.
     #[must_use]
-    pub fn forward(bilinear: &Bilinear, x: Geometry, y: Geometry, level: Level, team: ThreadTeam) -> Self {
-        let vertical = Sums::forward(bilinear, 0, x.height, y.height);
-        let horizontal = Sums::forward(bilinear, 1, x.row, y.row);
+    pub fn forward(
+        bilinear: &Bilinear,
+        x: MapGeometry,
+        y: MapGeometry,
+        level: IsaLevel,
+        team: ThreadTeam,
+    ) -> Self {
+        let vertical = WeightedSums::forward(bilinear, 0, x.height, y.height);
+        let horizontal = WeightedSums::forward(bilinear, 1, x.row_pixels, y.row_pixels);
         Self::new([x, y], [vertical, horizontal], level, team)
     }
 
-    /// `dy -> dx`: each pixel gathers from the outputs that it is a part of.
+    /// `dy -> dx`: each pixel gathers from the outputs that it contributes to.
     #[must_use]
-    pub fn backward(bilinear: &Bilinear, dx: Geometry, dy: Geometry, level: Level, team: ThreadTeam) -> Self {
-        let vertical = Sums::backward(bilinear, 0, dx.height, dy.height);
-        let horizontal = Sums::backward(bilinear, 1, dx.row, dy.row);
+    pub fn backward(
+        bilinear: &Bilinear,
+        dx: MapGeometry,
+        dy: MapGeometry,
+        level: IsaLevel,
+        team: ThreadTeam,
+    ) -> Self {
+        let vertical = WeightedSums::backward(bilinear, 0, dx.height, dy.height);
+        let horizontal = WeightedSums::backward(bilinear, 1, dx.row_pixels, dy.row_pixels);
         Self::new([dy, dx], [vertical, horizontal], level, team)
     }
 
     fn new(
-        [from, to]: [Geometry; 2],
-        [vertical, horizontal]: [Sums; 2],
-        level: Level,
+        [from, to]: [MapGeometry; 2],
+        [vertical, horizontal]: [WeightedSums; 2],
+        level: IsaLevel,
         team: ThreadTeam,
     ) -> Self {
-        // Two rows are held, and each is resized across once.
-        let across_first = to.height > from.height && vertical.longest() <= 2;
-        Self { from, to, vertical, horizontal, across_first, level, team }
+        // Two rows are buffered, and each is resized horizontally once.
+        let horizontal_first = to.height > from.height && vertical.max_sources() <= 2;
+        Self { from, to, vertical, horizontal, horizontal_first, level, team }
     }
 
-    /// Elements of a row between the two passes, with room for its last vector.
-    fn held_row(&self) -> usize {
-        let map = if self.across_first { &self.to } else { &self.from };
+    /// The elements of a row between the two passes, padded for its last vector.
+    fn buffered_row(&self) -> usize {
+        let map = if self.horizontal_first { &self.to } else { &self.from };
         map.row_elements().next_multiple_of(LANES) + LANES
     }
 
-    /// Elements of scratch of a thread: two rows and a piece of a third, or one row.
-    fn held(&self) -> usize {
-        if self.across_first { 2 * self.held_row() + PIECE } else { self.held_row() }
+    /// The elements of a thread's scratch: two rows and a chunk of a third, or one row.
+    fn row_buffer(&self) -> usize {
+        if self.horizontal_first { 2 * self.buffered_row() + ROW_CHUNK } else { self.buffered_row() }
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.team.threads() * self.held() * size_of::<f32>()
+        self.team.threads() * self.row_buffer() * size_of::<f32>()
     }
 
     /// Resizes a map.
     pub fn run<A: LaneElement, B: LaneElement>(&self, from: &[A], to: &mut [B], scratch: &mut [f32]) {
         let threads = self.team.threads();
         let (rows, elements) = (self.to.planes * self.to.height, self.to.row_elements());
-        let maps = cut(to, (0..threads).map(|thread| split(rows, threads, thread).len() * elements));
-        let held = cut(scratch, (0..threads).map(|_| self.held()));
-        let mut parts = pairs(maps, held);
-        self.team.run_parts(&mut parts[..threads], &|thread, (to, held)| {
+        let maps =
+            split_lengths(to, (0..threads).map(|thread| split(rows, threads, thread).len() * elements));
+        let row_buffer = split_lengths(scratch, (0..threads).map(|_| self.row_buffer()));
+        let mut parts = zip_parts(maps, row_buffer);
+        self.team.run_parts(&mut parts[..threads], &|thread, (to, row_buffer)| {
             let rows = split(rows, threads, thread);
-            if self.across_first {
-                self.across_first::<A, B>(rows, from, to, held);
+            if self.horizontal_first {
+                self.horizontal_first::<A, B>(rows, from, to, row_buffer);
             } else {
-                self.down_first::<A, B>(rows, from, to, held);
+                self.vertical_first::<A, B>(rows, from, to, row_buffer);
             }
         });
     }
 
-    fn across_first<A: LaneElement, B: LaneElement>(
+    fn horizontal_first<A: LaneElement, B: LaneElement>(
         &self,
         rows: Range<usize>,
         from: &[A],
         to: &mut [B],
-        held: &mut [f32],
+        row_buffer: &mut [f32],
     ) {
         let (in_row, out_row) = (self.from.row_elements(), self.to.row_elements());
         let is_large = self.to.planes * self.to.plane_elements() * size_of::<B>() >= LARGE_MAP_BYTES;
-        let (upper, rest) = held.split_at_mut(self.held_row());
-        let (lower, stage) = rest.split_at_mut(self.held_row());
+        let (upper, rest) = row_buffer.split_at_mut(self.buffered_row());
+        let (lower, stage) = rest.split_at_mut(self.buffered_row());
         let stage: &mut [B] = if is_large { bytemuck::cast_slice_mut(stage) } else { &mut [] };
-        let mut held = [upper, lower];
-        // Which rows of the map these are, resized across.
-        let mut rows_held = [usize::MAX; 2];
+        let mut row_buffer = [upper, lower];
+        // The map rows in the buffers, resized horizontally.
+        let mut buffered_rows = [usize::MAX; 2];
         for (row, to) in rows.zip(to.chunks_exact_mut(out_row)) {
             let (plane, row) = (row / self.to.height, row % self.to.height);
-            let row_of = |part: &Part| plane * self.from.height + part.from;
-            let parts = self.vertical.of(row);
-            if parts.first().is_some_and(|first| rows_held[1] == row_of(first)) {
-                held.swap(0, 1);
-                rows_held.swap(0, 1);
+            let row_of = |part: &WeightedSource| plane * self.from.height + part.from;
+            let parts = self.vertical.sources_of(row);
+            if parts.first().is_some_and(|first| buffered_rows[1] == row_of(first)) {
+                row_buffer.swap(0, 1);
+                buffered_rows.swap(0, 1);
             }
-            for ((part, row_held), held) in parts.iter().zip(&mut rows_held).zip(&mut held) {
-                if *row_held != row_of(part) {
-                    *row_held = row_of(part);
-                    let from = &from[*row_held * in_row..];
-                    across_map(self.level, &self.horizontal, self.to.width, from, held);
+            for ((part, is_buffered), row_buffer) in parts.iter().zip(&mut buffered_rows).zip(&mut row_buffer)
+            {
+                if *is_buffered != row_of(part) {
+                    *is_buffered = row_of(part);
+                    let from = &from[*is_buffered * in_row..];
+                    horizontal_map(self.level, &self.horizontal, self.to.pixel_channels, from, row_buffer);
                 }
             }
-            let held = held.each_ref().map(|held| &held[..out_row]);
+            let row_buffer = row_buffer.each_ref().map(|row_buffer| &row_buffer[..out_row]);
             if stage.is_empty() {
-                down_held(self.level, parts, held, to);
+                vertical_buffered(self.level, parts, row_buffer, to);
                 continue;
             }
-            for (number, to) in to.chunks_mut(PIECE).enumerate() {
+            for (number, to) in to.chunks_mut(ROW_CHUNK).enumerate() {
                 let stage = &mut stage[..to.len()];
-                down_held(self.level, parts, held.map(|held| &held[number * PIECE..]), stage);
+                vertical_buffered(
+                    self.level,
+                    parts,
+                    row_buffer.map(|row_buffer| &row_buffer[number * ROW_CHUNK..]),
+                    stage,
+                );
                 stream(self.level, stage, to);
             }
         }
     }
 
-    fn down_first<A: LaneElement, B: LaneElement>(
+    fn vertical_first<A: LaneElement, B: LaneElement>(
         &self,
         rows: Range<usize>,
         from: &[A],
         to: &mut [B],
-        held: &mut [f32],
+        row_buffer: &mut [f32],
     ) {
         let (elements, plane_elements) = (self.from.row_elements(), self.from.plane_elements());
         for (row, to) in rows.zip(to.chunks_exact_mut(self.to.row_elements())) {
             let plane = &from[row / self.to.height * plane_elements..][..plane_elements];
-            down_map(self.level, self.vertical.of(row % self.to.height), plane, &mut held[..elements]);
-            across_held(self.level, &self.horizontal, self.to.width, held, to);
+            vertical_map(
+                self.level,
+                self.vertical.sources_of(row % self.to.height),
+                plane,
+                &mut row_buffer[..elements],
+            );
+            horizontal_buffered(self.level, &self.horizontal, self.to.pixel_channels, row_buffer, to);
         }
     }
 }
 
 multiversion! {
-    fn down_held / down_held_body [E: Element] [E] (parts: &[Part], held: [&[f32]; 2], to: &mut [E])
+    fn vertical_buffered / vertical_buffered_body [E: Element] [E] (
+        parts: &[WeightedSource], row_buffer: [&[f32]; 2], to: &mut [E],
+    )
 }
 
-/// The weighted sum of two rows or one, as far as `to` goes.
+/// The weighted sum of one or two rows, over the length of `to`.
 #[inline(always)]
-fn down_held_body<E: Element>(parts: &[Part], [first, second]: [&[f32]; 2], to: &mut [E]) {
+fn vertical_buffered_body<E: Element>(parts: &[WeightedSource], [first, second]: [&[f32]; 2], to: &mut [E]) {
     match parts {
         [a, b] => weighted_sum(a.weight, first, b.weight, second, to),
         [a] => to.iter_mut().zip(first).for_each(|(to, row)| *to = E::store(a.weight * row)),
@@ -233,16 +259,18 @@ fn down_held_body<E: Element>(parts: &[Part], [first, second]: [&[f32]; 2], to: 
 }
 
 multiversion! {
-    fn down_map / down_map_body [E: Element] [E] (parts: &[Part], plane: &[E], to: &mut [f32])
+    fn vertical_map / vertical_map_body [E: Element] [E] (
+        parts: &[WeightedSource], plane: &[E], to: &mut [f32],
+    )
 }
 
 /// The weighted sum of rows of a plane, each as long as `to`.
 #[inline(always)]
-fn down_map_body<E: Element>(parts: &[Part], plane: &[E], to: &mut [f32]) {
+fn vertical_map_body<E: Element>(parts: &[WeightedSource], plane: &[E], to: &mut [f32]) {
     let elements = to.len();
-    for (number, sums) in to.chunks_mut(PIECE).enumerate() {
+    for (number, sums) in to.chunks_mut(ROW_CHUNK).enumerate() {
         let length = sums.len();
-        let row = |part: &Part| &plane[part.from * elements + number * PIECE..][..length];
+        let row = |part: &WeightedSource| &plane[part.from * elements + number * ROW_CHUNK..][..length];
         let (first, rest) = parts.split_at(parts.len().min(2));
         match first {
             [a, b] => weighted_sum(a.weight, row(a), b.weight, row(b), sums),
@@ -281,31 +309,43 @@ fn add_two<E: Element>(a_weight: f32, a: &[E], b_weight: f32, b: &[E], to: &mut 
 }
 
 with_lanes! {
-    fn across_map / across_map_body (sums: &Sums, width: usize, from: &[E], to: &mut [f32])
+    fn horizontal_map / horizontal_map_body (sums: &WeightedSums, width: usize, from: &[E], to: &mut [f32])
 }
 
-/// A row of the map, behind which the map goes on, to a row that is held.
+/// Resizes a row of the map, followed by more elements of it, into a row buffer.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-unsafe fn across_map_body<V: Lanes, E: LaneElement>(sums: &Sums, width: usize, from: &[E], to: &mut [f32]) {
+unsafe fn horizontal_map_body<V: Lanes, E: LaneElement>(
+    sums: &WeightedSums,
+    width: usize,
+    from: &[E],
+    to: &mut [f32],
+) {
     // SAFETY: upheld by the caller.
-    unsafe { across::<V, E, f32>(sums, width, from, to) }
+    unsafe { horizontal::<V, E, f32>(sums, width, from, to) }
 }
 
 with_lanes! {
-    fn across_held / across_held_body (sums: &Sums, width: usize, from: &[f32], to: &mut [E])
+    fn horizontal_buffered / horizontal_buffered_body (
+        sums: &WeightedSums, width: usize, from: &[f32], to: &mut [E],
+    )
 }
 
-/// A row that is held to a row of the map.
+/// Resizes a row buffer into a row of the map.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-unsafe fn across_held_body<V: Lanes, E: LaneElement>(sums: &Sums, width: usize, from: &[f32], to: &mut [E]) {
+unsafe fn horizontal_buffered_body<V: Lanes, E: LaneElement>(
+    sums: &WeightedSums,
+    width: usize,
+    from: &[f32],
+    to: &mut [E],
+) {
     // SAFETY: upheld by the caller.
-    unsafe { across::<V, f32, E>(sums, width, from, to) }
+    unsafe { horizontal::<V, f32, E>(sums, width, from, to) }
 }
 
 /// Resizes a row along its pixels of `width` channels.
@@ -313,14 +353,14 @@ unsafe fn across_held_body<V: Lanes, E: LaneElement>(sums: &Sums, width: usize, 
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-unsafe fn across<V: Lanes, A: LaneElement, B: LaneElement>(
-    sums: &Sums,
+unsafe fn horizontal<V: Lanes, A: LaneElement, B: LaneElement>(
+    sums: &WeightedSums,
     width: usize,
     from: &[A],
     to: &mut [B],
 ) {
-    for pixel in 0..sums.places.len() {
-        let parts = sums.of(pixel);
+    for pixel in 0..sums.source_ranges.len() {
+        let parts = sums.sources_of(pixel);
         for channel in (0..width).step_by(LANES) {
             let Some(to) = to.get_mut(pixel * width + channel..) else { return };
             let end = parts.last().map_or(0, |last| last.from * width + channel + LANES);
@@ -342,17 +382,19 @@ unsafe fn across<V: Lanes, A: LaneElement, B: LaneElement>(
     }
 }
 
-/// The channels of a pixel from `channel` on, at the end of a row or of the map.
+/// Computes the channels of a pixel from `channel`, at the end of a row or of the map.
 #[cold]
 fn one_by_one<A: Element, B: Element>(
-    parts: &[Part],
+    parts: &[WeightedSource],
     width: usize,
     channel: usize,
     from: &[A],
     to: &mut [B],
 ) {
     for (to, channel) in to.iter_mut().zip(channel..width.min(channel + LANES)) {
-        let add = |sum: f32, part: &Part| from[part.from * width + channel].load().mul_add(part.weight, sum);
+        let add = |sum: f32, part: &WeightedSource| {
+            from[part.from * width + channel].load().mul_add(part.weight, sum)
+        };
         *to = B::store(parts.iter().fold(0.0, add));
     }
 }
@@ -366,19 +408,19 @@ mod tests {
 
     /// Backward is the transpose: every input of an output is an output of an input.
     #[test]
-    fn what_is_gathered_backward_is_what_was_given_forward() {
-        let all = |sums: &Sums, written: usize| {
-            let of = |at| sums.of(at).iter().map(move |part| (at, part.from, part.weight));
-            (0..written).flat_map(of).collect::<Vec<_>>()
+    fn backward_is_the_transpose_of_forward() {
+        let all = |sums: &WeightedSums, written: usize| {
+            let sources = |at| sums.sources_of(at).iter().map(move |part| (at, part.from, part.weight));
+            (0..written).flat_map(sources).collect::<Vec<_>>()
         };
         for align_corners in [false, true] {
             for (inputs, outputs) in [(1, 1), (1, 7), (7, 1), (5, 20), (20, 5), (6, 7), (9, 4), (3, 3)] {
                 let bilinear = Bilinear { align_corners, ..EDGES };
-                let mut forward = all(&Sums::forward(&bilinear, 0, inputs, outputs), outputs);
+                let mut forward = all(&WeightedSums::forward(&bilinear, 0, inputs, outputs), outputs);
                 forward.retain(|(.., weight)| *weight > 0.0);
                 forward.iter_mut().for_each(|(output, input, _)| std::mem::swap(output, input));
                 forward.sort_by_key(|(input, output, _)| (*input, *output));
-                let backward = all(&Sums::backward(&bilinear, 0, inputs, outputs), inputs);
+                let backward = all(&WeightedSums::backward(&bilinear, 0, inputs, outputs), inputs);
                 assert_eq!(backward, forward, "{inputs} to {outputs}");
             }
         }
@@ -387,12 +429,18 @@ mod tests {
     #[test]
     fn every_level_and_number_of_threads_gives_the_same_bits() {
         for width in [1, 11, 16, 35] {
-            let geometry =
-                |height, row| Geometry { planes: 2, height, row, width, groups: 1, channels: width };
+            let geometry = |height, row| MapGeometry {
+                planes: 2,
+                height,
+                row_pixels: row,
+                pixel_channels: width,
+                groups: 1,
+                channels: width,
+            };
             for (small, large) in [([5, 7], [20, 9]), ([9, 8], [4, 13]), ([1, 1], [6, 5]), ([6, 5], [1, 1])] {
                 let (x, y) = (geometry(small[0], small[1]), geometry(large[0], large[1]));
                 let both = |level, threads| {
-                    let team = || ThreadTeam::in_turn(threads);
+                    let team = || ThreadTeam::emulating(threads);
                     let map: Vec<f32> =
                         (0..2 * x.plane_elements()).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
                     let (mut out, mut back) =
@@ -404,16 +452,26 @@ mod tests {
                     run(Resize::backward(&EDGES, x, y, level, team()), &out, &mut back);
                     [out, back]
                 };
-                // Of the instructions that add a product in one step, all give the same bits.
+                // All instruction sets with fused multiply-add give the same bits.
                 let mut fused = None;
-                for level in Level::all() {
-                    let alone = both(level, 1);
-                    assert!(alone.iter().flatten().all(|value| value.is_finite()));
+                for level in IsaLevel::all() {
+                    let single_threaded = both(level, 1);
+                    assert!(single_threaded.iter().flatten().all(|value| value.is_finite()));
                     for threads in [2, 7] {
-                        assert_eq!(both(level, threads), alone, "{width} {} {threads}", level.name());
+                        assert_eq!(
+                            both(level, threads),
+                            single_threaded,
+                            "{width} {} {threads}",
+                            level.name()
+                        );
                     }
                     if level.isa() != Isa::Baseline {
-                        assert_eq!(*fused.get_or_insert(alone.clone()), alone, "{width} {}", level.name());
+                        assert_eq!(
+                            *fused.get_or_insert(single_threaded.clone()),
+                            single_threaded,
+                            "{width} {}",
+                            level.name()
+                        );
                     }
                 }
             }

@@ -9,14 +9,14 @@ use stratus_graph::ops::{Sigmoid, Silu};
 /// s = 1 / (1 + e)      σ(|x|) = s,   σ(-|x|) = e s      σ'(x) = σ(x) σ(-x) = e s²
 /// ```
 ///
-/// Relative error 5e-7; below -87, where f32 has hardly a number left, 0.
+/// Relative error 5e-7; 0 below -87, where f32 has hardly any precision left.
 #[inline(always)]
 fn sigmoid(x: f32) -> [f32; 2] {
-    const LEAST: f32 = -87.0;
+    const MIN_EXP_ARGUMENT: f32 = -87.0;
     let y = -x.abs();
-    // Comparisons in this direction let NaN pass.
-    let e = exp_of_negative(if y < LEAST { LEAST } else { y });
-    let e = if y < LEAST { 0.0 } else { e };
+    // Comparisons in this direction propagate NaN.
+    let e = exp_of_negative(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
+    let e = if y < MIN_EXP_ARGUMENT { 0.0 } else { e };
     let s = 1.0 / (1.0 + e);
     [if x < 0.0 { e * s } else { s }, e * s * s]
 }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overflows_and_nan_is_propagated() {
+    fn does_not_overflow_and_propagates_nan() {
         let far = [-f32::MAX, -1e30, -90.0, 90.0, 1e30, f32::MAX];
         assert_eq!(far.map(Sigmoid::value), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
         assert_eq!(far.map(Sigmoid::derivative), [0.0; 6]);

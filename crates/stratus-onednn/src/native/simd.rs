@@ -1,6 +1,6 @@
 //! Instruction sets, elements, prefetching, streaming stores.
 
-/// Instruction sets that kernels are compiled for, in ascending order.
+/// The instruction sets that kernels are compiled for, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// The compiler's target.
@@ -11,12 +11,12 @@ pub enum Isa {
     Avx512,
 }
 
-/// An instruction set that the processor was seen to have: a value is the proof.
+/// An instruction set that the CPU was detected to have; a value proves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Level(Isa);
+pub struct IsaLevel(Isa);
 
-impl Level {
-    /// All levels of the processor, in ascending order.
+impl IsaLevel {
+    /// All levels that the CPU supports, in ascending order.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut levels = vec![Self(Isa::Baseline)];
@@ -33,7 +33,7 @@ impl Level {
         levels
     }
 
-    /// The highest level that the processor has and `[avx2, avx512]` permits.
+    /// The highest level that the CPU supports and `[avx2, avx512]` permits.
     #[must_use]
     pub fn detect([avx2, avx512]: [bool; 2]) -> Self {
         let permitted = |level: &Self| match level.0 {
@@ -50,7 +50,7 @@ impl Level {
         self.0
     }
 
-    /// Its name in plans.
+    /// The name in plans.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
@@ -62,14 +62,14 @@ impl Level {
 }
 
 /// Defines `$name(level, ...)`, which runs `$body`, an `#[inline(always)]` function with the same arguments,
-/// compiled for the level. Generic parameters are given twice, with bounds and without.
+/// compiled for the level. Generic parameters are given twice, with and without bounds.
 macro_rules! multiversion {
     (
         $visibility:vis fn $name:ident / $body:ident [$($bounds:tt)*] [$($generics:tt)*]
         ($($argument:ident: $type:ty),* $(,)?)
     ) => {
         #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
-        $visibility fn $name<$($bounds)*>(level: $crate::native::simd::Level, $($argument: $type),*) {
+        $visibility fn $name<$($bounds)*>(level: $crate::native::simd::IsaLevel, $($argument: $type),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
@@ -82,7 +82,7 @@ macro_rules! multiversion {
                 }
                 use $crate::native::simd::Isa;
                 match level.isa() {
-                    // SAFETY: the level is the proof that the processor has these instructions.
+                    // SAFETY: the level proves that the CPU has these instructions.
                     Isa::Avx512 => return unsafe { avx512::<$($generics)*>($($argument),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2::<$($generics)*>($($argument),*) },
@@ -96,9 +96,9 @@ macro_rules! multiversion {
 }
 pub(crate) use multiversion;
 
-/// An element that kernels compute with as `f32`.
+/// An element type whose arithmetic is in `f32`.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// Its value.
+    /// The value as `f32`.
     fn load(self) -> f32;
     /// The nearest element.
     fn store(value: f32) -> Self;
@@ -130,7 +130,7 @@ impl Element for Bf16 {
     fn load(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
     }
-    /// To nearest, ties to even; NaN stays NaN.
+    /// Rounds to nearest, ties to even; NaN stays NaN.
     #[inline(always)]
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
@@ -140,37 +140,36 @@ impl Element for Bf16 {
     }
 }
 
-/// Bytes of a cache line.
+/// The size of a cache line in bytes.
 pub const CACHE_LINE: usize = 64;
 
-/// Bytes by which maps are prefetched ahead. On a Zen 5 in a virtual machine, two threads read 43 GB/s with
-/// the hardware prefetcher alone, and 80 to 90 with prefetches 2 to 16 KiB ahead
-/// (docs/benchmarks/kernels.md).
+/// The prefetch distance in bytes. On a Zen 5 in a virtual machine, two threads read 43 GB/s with the
+/// hardware prefetcher alone, and 80 to 90 with prefetches 2 to 16 KiB ahead (docs/benchmarks/kernels.md).
 const PREFETCH_DISTANCE: usize = 4096;
 
-/// Prefetches what is [`PREFETCH_DISTANCE`] after `near`: for a kernel that walks a map in order.
+/// Prefetches the element [`PREFETCH_DISTANCE`] after `near`, for kernels that read a map in order.
 #[inline(always)]
 pub fn prefetch_ahead<E>(near: &[E]) {
     prefetch(near, PREFETCH_DISTANCE / size_of::<E>());
 }
 
-/// Elements by which to prefetch ahead where rows begin `step` elements apart: [`PREFETCH_DISTANCE`], rounded
-/// up to whole steps.
+/// The prefetch distance in elements for rows `step` elements apart: [`PREFETCH_DISTANCE`], rounded up to
+/// whole steps.
 #[inline(always)]
 pub fn steps_ahead<E>(step: usize) -> usize {
     PREFETCH_DISTANCE.div_ceil((step * size_of::<E>()).max(1)) * step
 }
 
-/// Prefetches the row that begins `ahead` elements after the beginning of `near` and is as long.
+/// Prefetches the row that starts `ahead` elements after the start of `near`, with its length.
 #[inline(always)]
 pub fn prefetch_step<E>(near: &[E], ahead: usize) {
     prefetch(near, ahead.saturating_sub(near.len()));
 }
 
-/// Prefetches into L1 as many elements as `near` has, from `distance` elements after its end.
+/// Prefetches into L1 the range of `near`'s length that starts `distance` elements after its end.
 ///
-/// Where a kernel stops to compute between two rows of a map that is not in the caches, the hardware
-/// prefetcher stops with it.
+/// When a kernel computes between two rows of a map outside of the caches, the hardware prefetcher pauses as
+/// well.
 #[inline(always)]
 pub fn prefetch<E>(near: &[E], distance: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -178,7 +177,7 @@ pub fn prefetch<E>(near: &[E], distance: usize) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = near.as_ptr_range().end.wrapping_add(distance).cast::<i8>();
         for line in (0..size_of_val(near)).step_by(CACHE_LINE) {
-            // SAFETY: a hint: it reads nothing, and an address that is not mapped is ignored.
+            // SAFETY: a hint: it reads nothing, and unmapped addresses are ignored.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
         }
     }
@@ -211,14 +210,14 @@ pub fn prefetch_element<E: Element>(map: &[E], at: usize) {
     let _ = (map, at);
 }
 
-/// Copies with non-temporal stores: for results too large to be still in the caches when they are read. Saves
-/// reading the lines that are overwritten.
-pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
+/// Copies with non-temporal stores, for results too large to be in the caches when they are read. Avoids
+/// reading the overwritten lines.
+pub fn stream<E: Element>(level: IsaLevel, from: &[E], to: &mut [E]) {
     assert_eq!(from.len(), to.len(), "source and target differ in length");
     #[cfg(target_arch = "x86_64")]
     if level.isa() == Isa::Avx512 {
         let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
-        // SAFETY: the level is the proof of AVX-512; both slices have the same length.
+        // SAFETY: the level proves AVX-512; both slices have the same length.
         unsafe { stream_avx512(from, to) };
         return;
     }
@@ -227,7 +226,7 @@ pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
 }
 
 /// # Safety
-/// AVX-512 must be available, and both slices of the same length.
+/// AVX-512 must be available, and both slices must have the same length.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {
@@ -247,7 +246,7 @@ unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {
     }
     let tail = head + lines * 64;
     to[tail..].copy_from_slice(&from[tail..]);
-    // Non-temporal stores are weakly ordered: they must be visible before the work is reported as done.
+    // Non-temporal stores are weakly ordered: they must be visible before the work is reported as finished.
     _mm_sfence();
 }
 
@@ -256,9 +255,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streamed_copies_are_copies_whatever_the_alignment() {
+    fn streaming_copies_at_every_alignment() {
         let from: Vec<f32> = (0..1000u16).map(f32::from).collect();
-        for level in Level::all() {
+        for level in IsaLevel::all() {
             for (start, length) in [(0, 0), (0, 1), (1, 15), (3, 16), (5, 17), (0, 64), (7, 500), (15, 985)] {
                 let mut to = vec![-1.0; 1000];
                 stream(level, &from[start..start + length], &mut to[start..start + length]);
@@ -271,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn levels_respect_what_is_permitted() {
-        assert_eq!(Level::detect([false, false]).name(), "baseline");
-        assert!(Level::detect([true, false]).isa() <= Isa::Avx2);
-        assert_eq!(Some(Level::detect([true, true])), Level::all().into_iter().max());
+    fn levels_respect_the_permitted_instruction_sets() {
+        assert_eq!(IsaLevel::detect([false, false]).name(), "baseline");
+        assert!(IsaLevel::detect([true, false]).isa() <= Isa::Avx2);
+        assert_eq!(Some(IsaLevel::detect([true, true])), IsaLevel::all().into_iter().max());
     }
 
     #[test]
-    fn bf16_rounds_as_the_half_crate_does() {
+    fn bf16_rounds_like_the_half_crate() {
         let mut bits = 1u32;
         for _ in 0..200_000 {
             bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

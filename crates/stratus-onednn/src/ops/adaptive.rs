@@ -1,14 +1,14 @@
-//! Optimisers with a rate per element.
+//! Optimisers with per-element rates.
 
 use super::native::native_step;
-use super::sgd::TYPES;
-use super::{NativeStep, OnCpu, StepOperands};
+use super::sgd::UNSUPPORTED_DTYPES;
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::ops::AdaptiveUpdate;
 use stratus_engine::{DType, Step};
 
-impl OnCpu for AdaptiveUpdate {
+impl CpuOp for AdaptiveUpdate {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let states = self.rule.states().len();
         let (first, copy) = (3, 3 + states);
@@ -16,14 +16,14 @@ impl OnCpu for AdaptiveUpdate {
         operands.expect_same_layout(&[masters.as_slice(), &[copy]].concat())?;
         let has_other_copy = operands.dtype(copy).is_some_and(|dtype| dtype != DType::Bf16);
         if operands.one_type(&masters)? != DType::F32 || has_other_copy {
-            return Err(TYPES.to_owned());
+            return Err(UNSUPPORTED_DTYPES.to_owned());
         }
         let (update, cpu) = (*self, cpu.clone());
         Ok(native_step(0, move |o| {
             let second = if states > 1 { o.elements(first + 1) } else { &mut [] };
             let states = [o.elements(first), second];
-            let (hyper, gradient, parameter) = (o.elements(1), o.elements(0), o.elements(2));
-            cpu.adaptive(update, hyper, gradient, parameter, states, o.elements(copy));
+            let (scalars, gradient, parameter) = (o.elements(1), o.elements(0), o.elements(2));
+            cpu.adaptive(update, scalars, gradient, parameter, states, o.elements(copy));
         }))
     }
 

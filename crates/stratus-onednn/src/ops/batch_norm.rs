@@ -1,23 +1,23 @@
-//! Batch norm, rectified and pooled where that was fused.
+//! Batch norm, with fused ReLU and pooling.
 
 use super::max_pool2d::max_pool;
 use super::native::native_step;
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::norm::batch::{BatchNorm, Pooling};
 use crate::native::norm::pooled::disjoint::DisjointPool;
-use crate::native::rows::{ChannelSlice, Geometry};
+use crate::native::rows::{ChannelSlice, MapGeometry};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, Parts,
+    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool,
 };
 use stratus_engine::{DType, Operands};
 use stratus_graph::ops::BatchNorm2d;
 
-impl OnCpu for BatchNormStatistics {
+impl CpuOp for BatchNormStatistics {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[])?;
-        let parts = Parts { x: self.part, y: self.part };
+        let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = operands.norm_maps(0, &self.norm, parts)?;
         let norm = batch_norm(cpu, maps, &self.norm, false, None, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
@@ -29,10 +29,10 @@ impl OnCpu for BatchNormStatistics {
     }
 }
 
-impl OnCpu for BatchNormApply {
+impl CpuOp for BatchNormApply {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[5])?;
-        let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.parts));
+        let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.offsets));
         let norm = operands.norm_before(cpu, 5, norm, fused, dtypes)?;
         let pooled = self.pool.is_some();
         Ok(native_step(norm.scratch_bytes(), move |o| {
@@ -45,12 +45,12 @@ impl OnCpu for BatchNormApply {
     }
 }
 
-impl OnCpu for BatchNormInference {
+impl CpuOp for BatchNormInference {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[5])?;
         let [_, _, outputs] = operands.counts;
         let indexed = outputs > 1;
-        let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.parts));
+        let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.offsets));
         let norm = operands.norm_before(cpu, 5, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let x = o.take(0);
@@ -62,12 +62,12 @@ impl OnCpu for BatchNormInference {
     }
 }
 
-impl OnCpu for BatchNormInferenceBackward {
+impl CpuOp for BatchNormInferenceBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let pool = self.pool;
         let result = if pool.is_some() { 7 } else { 6 };
         let dtypes = operands.norm_types(&[1, result])?;
-        let (norm, fused) = ((&self.norm, self.relu), (pool, self.parts));
+        let (norm, fused) = ((&self.norm, self.relu), (pool, self.offsets));
         let norm = operands.norm_before(cpu, 1, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let (x, dy) = (o.take(0), o.take(1));
@@ -78,12 +78,12 @@ impl OnCpu for BatchNormInferenceBackward {
     }
 }
 
-impl OnCpu for BatchNormGradients {
+impl CpuOp for BatchNormGradients {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let pool = self.pool;
         let first = if pool.is_some() { 7 } else { 6 };
         let dtypes = operands.norm_types(&[1])?;
-        let (norm, fused) = ((&self.norm, self.relu), (pool, self.parts));
+        let (norm, fused) = ((&self.norm, self.relu), (pool, self.offsets));
         let norm = operands.norm_before(cpu, 1, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let (x, dy) = (o.take(0), o.take(1));
@@ -95,12 +95,12 @@ impl OnCpu for BatchNormGradients {
     }
 }
 
-impl OnCpu for BatchNormBackwardData {
+impl CpuOp for BatchNormBackwardData {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let pool = self.pool;
         let result = if pool.is_some() { 9 } else { 8 };
         let dtypes = operands.norm_types(&[1, result])?;
-        let (norm, fused) = ((&self.norm, self.relu), (pool, self.parts));
+        let (norm, fused) = ((&self.norm, self.relu), (pool, self.offsets));
         let norm = operands.norm_before(cpu, 1, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let (x, dy) = (o.take(0), o.take(1));
@@ -113,33 +113,32 @@ impl OnCpu for BatchNormBackwardData {
     }
 }
 
-/// The operand that is a pooling's argmax; empty where there is no pooling.
+/// The operand with the argmax indices of pooling; empty without pooling.
 fn index_at<'a>(position: usize, pool: Option<FusedPool>, operands: &mut Operands<'a>) -> &'a mut [u8] {
     if pool.is_some() { operands.take(position) } else { <&mut [u8]>::default() }
 }
 
 impl StepOperands {
-    /// The types of a batch norm: of the first operand, and of its result and gradients, which are at
-    /// `results`.
+    /// The types of a batch norm: of the first operand, and of its output and gradients, at `results`.
     pub(super) fn norm_types(&self, results: &[usize]) -> Result<[DType; 2], String> {
         let x = self.one_type(&[0])?;
         let y = if results.is_empty() { x } else { self.one_type(results)? };
         match (x, y) {
-            // A linear layer's results have the master precision.
+            // Outputs of linear layers have the master precision.
             (DType::F32, DType::F32 | DType::Bf16) | (DType::Bf16, DType::Bf16) => Ok([x, y]),
-            _ => Err(format!("there is no kernel for {x} and {y}")),
+            _ => Err(format!("no kernel for {x} and {y}")),
         }
     }
 
-    /// The maps of a batch norm: its input, and its result, which is at `position`. Either may be some
-    /// channels of a larger map.
+    /// The maps of a batch norm: its input, and its output at `position`. Either may be a channel slice of a
+    /// larger map.
     pub(super) fn norm_maps(
         &self,
         position: usize,
         norm: &BatchNorm2d,
-        parts: Parts,
+        parts: ChannelOffsets,
     ) -> Result<[ChannelSlice; 2], String> {
-        if parts == Parts::default() {
+        if parts == ChannelOffsets::default() {
             return Ok([ChannelSlice::all_of(self.common_geometry(0)?); 2]);
         }
         let is_like_input = |&at: &usize| at != position && self.values[at].shape.len() == 4;
@@ -147,22 +146,22 @@ impl StepOperands {
         let normalised = self.geometry(0)?.with_channels(norm.channels);
         let part = |at: usize, first: Option<usize>| {
             let first = first.unwrap_or(0);
-            ChannelSlice::of(self.geometry(at)?, first, normalised).ok_or_else(|| {
+            ChannelSlice::new(self.geometry(at)?, first, normalised).ok_or_else(|| {
                 let tag = self.tag(at);
-                format!("native kernels do not reach the channels from {first} on of a map in layout {tag}")
+                format!("no kernel for a channel slice from {first} of a map in layout {tag}")
             })
         };
         Ok([part(0, parts.x)?, part(position, parts.y)?])
     }
 
-    /// A batch norm whose result, or the gradient of it, is at `position`: rectified, pooled, or some
-    /// channels of a larger map.
+    /// The batch norm whose output (or its gradient) is at `position`: with ReLU, pooled, or a channel slice
+    /// of a larger map.
     pub(super) fn norm_before(
         &self,
         cpu: &CpuContext,
         position: usize,
         (norm, relu): (&BatchNorm2d, bool),
-        (pool, parts): (Option<FusedPool>, Parts),
+        (pool, parts): (Option<FusedPool>, ChannelOffsets),
         dtypes: [DType; 2],
     ) -> Result<BatchNorm, String> {
         let pool = pool.map(|pool| Ok::<_, String>((pool, self.common_geometry(position)?))).transpose()?;
@@ -170,14 +169,13 @@ impl StepOperands {
     }
 }
 
-/// A batch norm from one map to another, which are of these types. `pool` comes with the geometry of the
-/// pooled map.
+/// The batch norm between two maps of these types. `pool` includes the geometry of the pooled map.
 pub(super) fn batch_norm(
     cpu: &CpuContext,
     [input, output]: [ChannelSlice; 2],
     norm: &BatchNorm2d,
     relu: bool,
-    pool: Option<(FusedPool, Geometry)>,
+    pool: Option<(FusedPool, MapGeometry)>,
     [dtype, output_dtype]: [DType; 2],
 ) -> Result<BatchNorm, String> {
     let pool = pool.map(|(FusedPool { window, overlapping }, pooled)| match overlapping {
@@ -185,7 +183,7 @@ pub(super) fn batch_norm(
         None => Pooling::Disjoint(DisjointPool { window }),
     });
     if pool.is_some() && dtype != output_dtype {
-        return Err(format!("there is no kernel that pools {dtype} into {output_dtype}"));
+        return Err(format!("no kernel for pooling from {dtype} to {output_dtype}"));
     }
     Ok(BatchNorm {
         geometry: input.slice(),

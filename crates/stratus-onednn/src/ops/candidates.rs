@@ -1,56 +1,56 @@
-//! Candidates: the implementations that a step can run on, oneDNN's and native ones.
+//! Candidates: the oneDNN and native implementations of a step.
 
 use super::is_fallback;
-use crate::ffi::{Argument, Attributes, Context, Desc, Kernel, PrimitiveDesc, Which, arg};
+use crate::ffi::{Argument, Attributes, Context, Desc, Kernel, MemoryDescQuery, PrimitiveDesc, arg};
 use crate::native::elementwise::CpuContext;
 use crate::native::threads::ThreadTeam;
 use stratus_engine::{Layout, Operands, StepKernel};
 
-/// Marks an implementation that takes its weights, or makes their gradient, in another layout than is
-/// decided: a reorder before or behind it is part of its cost.
+/// The suffix of an implementation whose weights, or their gradient, differ from the decided layout: the
+/// reorder before or after it counts towards its time.
 pub(crate) const REORDERED: &str = "+reorder";
 
-/// What the names of native kernels begin with.
+/// The prefix of the names of native kernels.
 pub(crate) const NATIVE_PREFIX: &str = "stratus:";
 
-/// How many of the library's implementations of one primitive are looked at.
-const MOST_IMPLEMENTATIONS: usize = 4;
+/// The number of oneDNN's implementations of a primitive that are considered.
+const MAX_IMPLEMENTATIONS: usize = 4;
 
 /// One implementation of a step.
 pub(crate) struct Candidate {
-    /// Its name, as plans record it; ends in [`REORDERED`] where weights change their layout.
+    /// The name recorded in plans; ends in [`REORDERED`] if the weights are reordered.
     pub name: String,
-    /// What runs.
+    /// The primitive or native kernel.
     pub implementation: Implementation,
     /// The step's operands: argument (`DNNL_ARG_*`) and layout.
     pub operands: Vec<(i32, Desc)>,
 }
 
-/// What runs a step.
+/// The implementation of a step.
 pub(crate) enum Implementation {
-    /// A primitive of the library.
+    /// A oneDNN primitive.
     Primitive(PrimitiveDesc),
-    /// A native kernel, or the library's in another role.
+    /// A native kernel, or a oneDNN primitive in another role.
     Native(Box<dyn NativeKernel>),
 }
 
-/// A native kernel for what oneDNN also has kernels for: measured against them before it is made.
+/// A native alternative to oneDNN's kernels, measured against them before it is built.
 pub(crate) trait NativeKernel {
-    /// Bytes of scratch.
+    /// The scratch space in bytes.
     fn scratch_bytes(&self) -> usize;
 
-    /// Makes the kernel.
+    /// Builds the kernel.
     ///
     /// # Errors
-    /// What the library said, where it is used.
+    /// oneDNN's error message, if it is used.
     fn kernel(&self) -> Result<Box<dyn StepKernel>, String>;
 }
 
 impl Candidate {
-    /// Makes the kernel.
+    /// Builds the kernel.
     ///
     /// # Errors
-    /// What the library said.
+    /// oneDNN's error message.
     pub fn build(&self, team: &ThreadTeam) -> Result<Box<dyn StepKernel>, String> {
         Ok(match &self.implementation {
             Implementation::Primitive(desc) => {
@@ -62,7 +62,7 @@ impl Candidate {
         })
     }
 
-    /// Whether it is anything but a primitive of the library's that is used as it is meant.
+    /// Returns whether it is anything other than a oneDNN primitive in its own role.
     pub fn is_native(&self) -> bool {
         matches!(self.implementation, Implementation::Native(_))
     }
@@ -72,7 +72,7 @@ impl Candidate {
         self.operands.iter().find(|(arg, _)| matches!(*arg, arg::WEIGHTS | arg::DIFF_WEIGHTS))
     }
 
-    /// Bytes of scratch.
+    /// The scratch space in bytes.
     pub fn scratch_bytes(&self) -> usize {
         match &self.implementation {
             Implementation::Primitive(desc) => desc.scratch_bytes(),
@@ -89,14 +89,14 @@ struct Primitive {
 
 impl StepKernel for Primitive {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        // The number of threads belongs to the calling thread, which may not be the one that prepared.
-        self.team.adopt();
+        // The thread count is per calling thread, which may differ from the one that prepared the step.
+        self.team.apply_thread_count();
         self.kernel.execute(|position| operands.take(position))
     }
 }
 
-/// The name of a native kernel, of a `family` where there are several for a step. It takes weights, or makes
-/// their gradient, in the layout `takes`; `decided` is the layout they have, where that is decided.
+/// The name of a native kernel, with its `family` if a step has several. `takes` is the layout in which it
+/// reads weights or writes their gradient; `decided` is their layout, if decided.
 pub(super) fn native_name(
     family: &str,
     cpu: &CpuContext,
@@ -111,20 +111,20 @@ pub(super) fn native_name(
 /// Reads the arguments and layouts of a step's operands from a primitive descriptor.
 type OperandsOf<'a> = dyn Fn(&PrimitiveDesc) -> Result<Vec<(i32, Desc)>, String> + 'a;
 
-/// The library's candidates for one primitive that takes weights or makes their gradient.
+/// oneDNN's candidates for one primitive that reads weights or computes their gradient.
 pub(super) struct Candidates<'a> {
-    /// Makes the primitive descriptor with the weights, or their gradient, in a layout.
+    /// Creates the primitive descriptor with the weights, or their gradient, in a layout.
     pub make: &'a dyn Fn(&Desc) -> Result<PrimitiveDesc, String>,
     /// Reads the operands.
     pub operands: &'a OperandsOf<'a>,
-    /// Which implementations, by name, may be used at all.
+    /// True if the implementation of this name may be used at all.
     pub usable: &'a dyn Fn(&str) -> bool,
 }
 
 impl Candidates<'_> {
-    /// All candidates, in the library's order, which is best first. Where the layout of the weights is
-    /// `decided`, those that take it, then, marked [`REORDERED`], those for the layout the library prefers
-    /// (`any`). Reference kernels only where there is nothing else.
+    /// All candidates, in oneDNN's order, which is best first. If the layout of the weights is `decided`:
+    /// those that take it, then those for oneDNN's preferred layout (`any`), marked [`REORDERED`]. Reference
+    /// kernels are included only if there is nothing else.
     pub fn list(
         &self,
         builder: &KernelBuilder<'_>,
@@ -134,8 +134,8 @@ impl Candidates<'_> {
         let Some(decided) = decided else { return self.implementations(builder, any, "") };
         let layout = decided.layout()?;
         let as_decided = self.implementations(builder, decided, "");
-        let found = as_decided.iter().flatten().any(|candidate| builder.wants(&candidate.name));
-        if as_decided.is_ok() && (found || builder.wants_native()) {
+        let found = as_decided.iter().flatten().any(|candidate| builder.requires(&candidate.name));
+        if as_decided.is_ok() && (found || builder.requires_native()) {
             return as_decided;
         }
         let reordered = self.implementations(builder, any, REORDERED);
@@ -144,7 +144,7 @@ impl Candidates<'_> {
             (as_decided, reordered) => {
                 let mut candidates = as_decided.unwrap_or_default();
                 for candidate in reordered.unwrap_or_default() {
-                    // The library may prefer the layout that is decided: then this is no further candidate.
+                    // If oneDNN prefers the decided layout, this is not a further candidate.
                     let Some((_, weights)) = candidate.weights() else { continue };
                     if !weights.layout()?.same_bytes(&layout) {
                         candidates.push(candidate);
@@ -171,27 +171,27 @@ impl Candidates<'_> {
             let known = candidates.iter().any(|other| other.name == name);
             if !known && (self.usable)(&implementation) {
                 let operands = (self.operands)(&desc)?;
-                // Operands in an opaque layout can neither be read nor reordered by native kernels.
+                // Native kernels can neither read nor reorder operands in an opaque layout.
                 if operands.iter().all(|(_, operand)| operand.layout().is_ok()) {
                     let implementation = Implementation::Primitive(desc.duplicate()?);
                     candidates.push(Candidate { name, implementation, operands });
                 }
             }
-            let is_enough = |last: &Candidate| builder.wants_native() || builder.wants(&last.name);
+            let is_enough = |last: &Candidate| builder.requires_native() || builder.requires(&last.name);
             let found = candidates.last().is_some_and(is_enough);
-            if found || candidates.len() >= MOST_IMPLEMENTATIONS || !desc.advance() {
+            if found || candidates.len() >= MAX_IMPLEMENTATIONS || !desc.advance() {
                 break;
             }
         }
         if candidates.is_empty() {
-            return Err("the library offers no implementation that is safe to use".to_owned());
+            return Err("oneDNN has no safe implementation".to_owned());
         }
         drop_fallbacks(&mut candidates);
         Ok(candidates)
     }
 }
 
-/// Drops reference kernels where there are others.
+/// Drops reference kernels if there are others.
 pub(super) fn drop_fallbacks(candidates: &mut Vec<Candidate>) {
     if candidates.iter().any(|candidate| !is_fallback(&candidate.name)) {
         candidates.retain(|candidate| !is_fallback(&candidate.name));
@@ -199,31 +199,34 @@ pub(super) fn drop_fallbacks(candidates: &mut Vec<Candidate>) {
 }
 
 /// Reads the descriptors of a primitive's operands.
-pub(super) fn descs(desc: &PrimitiveDesc, list: &[(i32, Which)]) -> Result<Vec<(i32, Desc)>, String> {
+pub(super) fn descs(
+    desc: &PrimitiveDesc,
+    list: &[(i32, MemoryDescQuery)],
+) -> Result<Vec<(i32, Desc)>, String> {
     list.iter().map(|&(arg, which)| Ok((arg, desc.desc(which)?))).collect()
 }
 
-/// What candidates are made with.
+/// The context for building candidates.
 pub(crate) struct KernelBuilder<'a> {
-    /// The library.
-    pub library: &'a Context,
-    /// What native kernels run on.
+    /// oneDNN.
+    pub onednn: &'a Context,
+    /// The context of native kernels.
     pub cpu: &'a CpuContext,
-    /// Attributes with scratch by the caller and nothing fused.
+    /// Attributes with caller-provided scratch and nothing fused.
     pub plain: Attributes,
-    /// The same with a rectified result.
+    /// Attributes with caller-provided scratch and fused ReLU.
     pub relu: Attributes,
-    /// The implementation that a plan asks for: the library's behind it need not be looked at.
-    pub wanted: Option<String>,
+    /// The implementation required by the plan: oneDNN's later ones are not considered.
+    pub required: Option<String>,
 }
 
 impl KernelBuilder<'_> {
-    fn wants(&self, name: &str) -> bool {
-        self.wanted.as_deref() == Some(name)
+    fn requires(&self, name: &str) -> bool {
+        self.required.as_deref() == Some(name)
     }
 
-    /// Whether the plan asks for a native kernel: then one of the library's implementations is enough.
-    fn wants_native(&self) -> bool {
-        self.wanted.as_ref().is_some_and(|wanted| wanted.starts_with(NATIVE_PREFIX))
+    /// Returns whether the plan requires a native kernel: then one of oneDNN's implementations is enough.
+    fn requires_native(&self) -> bool {
+        self.required.as_ref().is_some_and(|required| required.starts_with(NATIVE_PREFIX))
     }
 }

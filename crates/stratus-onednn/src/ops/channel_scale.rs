@@ -1,12 +1,12 @@
-//! A factor for each channel of a sample.
+//! A factor per sample and channel.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::channel_scale::{channel_scale, channel_scale_gradient, scratch_bytes};
 use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
 
-impl OnCpu for ChannelScale {
+impl CpuOp for ChannelScale {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2])?;
         let (map, each, cpu) = (operands.geometry(0)?, operands.geometry(1)?, cpu.clone());
@@ -18,7 +18,7 @@ impl OnCpu for ChannelScale {
     }
 }
 
-impl OnCpu for ChannelScaleGradient {
+impl CpuOp for ChannelScaleGradient {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (map, each, cpu) = (operands.geometry(0)?, operands.geometry(2)?, cpu.clone());

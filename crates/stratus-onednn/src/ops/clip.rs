@@ -1,21 +1,21 @@
 //! Gradient clipping by the global norm.
 
-use super::loss_scale::REFUSAL;
+use super::loss_scale::UNSUPPORTED_LOSS_SCALE;
 use super::native::native_step;
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::{CpuContext, SQUARES_PER_SUM};
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::ops::{ClipFactor, ClipGradient, SumOfSquares};
 use stratus_engine::{DType, Step};
 
-const TYPES: &str = "it has a kernel for f32 alone";
+const UNSUPPORTED_DTYPES: &str = "only f32 is supported";
 
-impl OnCpu for SumOfSquares {
+impl CpuOp for SumOfSquares {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         if operands.dtype(0) != Some(DType::F32) {
-            return Err(TYPES.to_owned());
+            return Err(UNSUPPORTED_DTYPES.to_owned());
         }
-        // Padding is zero, so it may be added too.
+        // Padding is zero, so it may be summed too.
         let sums = operands.layouts[0].elements().div_ceil(SQUARES_PER_SUM);
         let (first, cpu) = (self.first, cpu.clone());
         Ok(native_step(sums * size_of::<f64>(), move |o| {
@@ -27,7 +27,7 @@ impl OnCpu for SumOfSquares {
     }
 
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
-        plan.add_beside(step, step.inputs[0], step.inputs[0])
+        plan.add_sharing_layout(step, step.inputs[0], step.inputs[0])
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
@@ -35,10 +35,10 @@ impl OnCpu for SumOfSquares {
     }
 }
 
-impl OnCpu for ClipFactor {
+impl CpuOp for ClipFactor {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        if self.scaled {
-            return Err(REFUSAL.to_owned());
+        if self.loss_scaled {
+            return Err(UNSUPPORTED_LOSS_SCALE.to_owned());
         }
         let clip = *self;
         Ok(native_step(0, move |o| {
@@ -49,10 +49,10 @@ impl OnCpu for ClipFactor {
     }
 }
 
-impl OnCpu for ClipGradient {
+impl CpuOp for ClipGradient {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         if operands.dtype(1) != Some(DType::F32) {
-            return Err(TYPES.to_owned());
+            return Err(UNSUPPORTED_DTYPES.to_owned());
         }
         let cpu = cpu.clone();
         Ok(native_step(0, move |o| {
@@ -62,7 +62,7 @@ impl OnCpu for ClipGradient {
     }
 
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
-        plan.add_beside(step, step.updates[0], step.updates[0])
+        plan.add_sharing_layout(step, step.updates[0], step.updates[0])
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {

@@ -1,14 +1,14 @@
-//! The labels of a batch, counted by class.
+//! Counts the labels of a batch by class.
 
 use super::native::native_step;
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::label_counts::{count_labels, scratch_counts};
 use crate::prepare::PlanBuilder;
 use stratus_engine::Step;
 use stratus_engine::ops::CountLabels;
 
-impl OnCpu for CountLabels {
+impl CpuOp for CountLabels {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let classes = operands.values.get(1).map_or(0, stratus_engine::Value::elements);
         let scratch_bytes = scratch_counts(classes, cpu.team.threads()) * size_of::<u64>();
@@ -18,7 +18,7 @@ impl OnCpu for CountLabels {
         }))
     }
 
-    /// Never measured: no candidate competes with it.
+    /// It is never measured, because it has no alternatives.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         plan.add_native(step.clone(), false)
     }

@@ -1,14 +1,14 @@
 //! Dropout, whose mask is a function of seed, iteration, layer and element.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::dropout::{DropoutMask, dropout};
 use crate::native::elementwise::CpuContext;
 use crate::native::simd::Bf16;
 use stratus_engine::ops::Dropout;
 use stratus_engine::{DType, Layout, Operands, Value};
 
-impl OnCpu for Dropout {
+impl CpuOp for Dropout {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2])?;
         let (kernel, cpu) = (*self, cpu.clone());
@@ -17,11 +17,11 @@ impl OnCpu for Dropout {
         let row_major = operands.layouts.first().is_some_and(Layout::is_row_major);
         let geometry = if row_major { None } else { Some(operands.geometry(0)?) };
         let drop = move |o: &mut Operands<'_>| {
-            let (mask, first) = (kernel.mask(o.elements(1)), (o.tile().in_batch() * elements) as u64);
+            let (mask, first) = (kernel.mask(o.elements(1)), (o.tile().global_position() * elements) as u64);
             DropoutMask { mask, scale, first }
         };
         Ok(match (operands.dtype(0), operands.dtype(2)) {
-            // A linear layer's results have the master precision.
+            // Outputs of linear layers have the master precision.
             (Some(DType::F32), Some(DType::Bf16)) => native_step(0, move |o| {
                 let drop = drop(o);
                 dropout::<f32, Bf16>(&cpu, &drop, geometry.as_ref(), o.elements(0), o.elements(2));

@@ -1,18 +1,18 @@
 //! The exponential moving average of weights.
 
 use super::native::native_step;
-use super::sgd::TYPES;
-use super::{NativeStep, OnCpu, StepOperands};
+use super::sgd::UNSUPPORTED_DTYPES;
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::ops::EmaUpdate;
 use stratus_engine::{DType, Step};
 
-impl OnCpu for EmaUpdate {
+impl CpuOp for EmaUpdate {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2])?;
         if operands.one_type(&[0, 2])? != DType::F32 {
-            return Err(TYPES.to_owned());
+            return Err(UNSUPPORTED_DTYPES.to_owned());
         }
         let (ema, cpu) = (*self, cpu.clone());
         Ok(native_step(0, move |o| {
@@ -22,7 +22,7 @@ impl OnCpu for EmaUpdate {
     }
 
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
-        plan.add_beside(step, step.inputs[0], step.updates[0])
+        plan.add_sharing_layout(step, step.inputs[0], step.updates[0])
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {

@@ -1,14 +1,14 @@
-//! Weights of several convolutions joined into one, and the gradient of one of them.
+//! Joins the weights of several convolutions, and splits their gradient.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::ops::{JoinWeights, SplitGradient};
 use stratus_engine::{Layout, Step};
 
-impl OnCpu for JoinWeights {
-    /// All are row-major (see [`Self::prepare`]): joined, they stand one behind the other.
+impl CpuOp for JoinWeights {
+    /// All are row-major (see [`Self::prepare`]), so joining concatenates them.
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let [weights, ..] = operands.counts;
         let cpu = cpu.clone();
@@ -41,7 +41,7 @@ impl OnCpu for JoinWeights {
     }
 }
 
-impl OnCpu for SplitGradient {
+impl CpuOp for SplitGradient {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let split = &operands.values[1];
         let first = split.elements() / split.shape[0].max(1) * self.first;
@@ -52,7 +52,7 @@ impl OnCpu for SplitGradient {
         })))
     }
 
-    /// Row-major, as the joined gradient and all weights that were joined are.
+    /// Row-major, like the joined gradient and all joined weights.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let [joined, split] = [step.inputs[0], step.outputs[0]].map(|id| Layout::plain(plan.shape(id)));
         let layout = plan.layout_or(step.inputs[0], &joined);

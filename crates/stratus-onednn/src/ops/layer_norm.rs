@@ -1,12 +1,12 @@
 //! Layer normalisation over the channels of each pixel.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::norm::layer::LayerNorm;
 use stratus_engine::ops::{LayerNormBackward, LayerNormForward, LayerNormGradients};
 
-/// The normalisation of the step's maps, which are at these positions.
+/// The normalisation of the step's maps at these positions.
 fn norm(
     epsilon: f32,
     operands: &StepOperands,
@@ -17,7 +17,7 @@ fn norm(
     Ok(LayerNorm::new(epsilon, operands.geometry(0)?, cpu.level, cpu.team.clone()))
 }
 
-impl OnCpu for LayerNormForward {
+impl CpuOp for LayerNormForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let norm = norm(self.norm.epsilon, operands, &[0, 3], cpu)?;
         Ok(typed!(operands.one_type(&[0, 3])?, E => native_step(norm.scratch_bytes(), move |o| {
@@ -27,7 +27,7 @@ impl OnCpu for LayerNormForward {
     }
 }
 
-impl OnCpu for LayerNormBackward {
+impl CpuOp for LayerNormBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let norm = norm(self.norm.epsilon, operands, &[0, 1, 3], cpu)?;
         Ok(typed!(operands.one_type(&[0, 1, 3])?, E => native_step(norm.scratch_bytes(), move |o| {
@@ -37,7 +37,7 @@ impl OnCpu for LayerNormBackward {
     }
 }
 
-impl OnCpu for LayerNormGradients {
+impl CpuOp for LayerNormGradients {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let norm = norm(self.norm.epsilon, operands, &[0, 1], cpu)?;
         let scratch = norm.gradients_scratch_bytes();

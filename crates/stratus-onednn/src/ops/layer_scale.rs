@@ -1,17 +1,17 @@
-//! A trained factor for each channel.
+//! A trained factor per channel.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
-use crate::native::by_channel::{numbers_scratch, sums_scratch};
+use super::{CpuOp, NativeStep, StepOperands};
+use crate::native::by_channel::{constants_scratch_bytes, sums_scratch_bytes};
 use crate::native::elementwise::CpuContext;
 use crate::native::layer_scale::{layer_scale, layer_scale_gradient};
 use stratus_engine::ops::{LayerScale, LayerScaleGradient};
 
-impl OnCpu for LayerScale {
+impl CpuOp for LayerScale {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2])?;
         let (map, cpu) = (operands.geometry(0)?, cpu.clone());
-        let scratch = numbers_scratch(&map);
+        let scratch = constants_scratch_bytes(&map);
         Ok(typed!(operands.one_type(&[0, 2])?, E => native_step(scratch, move |o| {
             let (x, factors, y) = (o.elements(0), o.elements(1), o.elements(2));
             layer_scale::<E>(&cpu, &map, x, factors, y, o.elements(3));
@@ -19,11 +19,11 @@ impl OnCpu for LayerScale {
     }
 }
 
-impl OnCpu for LayerScaleGradient {
+impl CpuOp for LayerScaleGradient {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (map, cpu) = (operands.geometry(0)?, cpu.clone());
-        let scratch = sums_scratch(&cpu, &map);
+        let scratch = sums_scratch_bytes(&cpu, &map);
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(scratch, move |o| {
             let (maps, gradient) = ([&*o.elements(0), &*o.elements(1)], o.elements(2));
             layer_scale_gradient::<E>(&cpu, &map, maps, gradient, o.take(3));

@@ -1,24 +1,23 @@
-//! The gradient of a large fully connected layer's weights, used by the optimiser where it is made: a block
-//! of rows at a time, which stays in the second-level cache. Products are the library's, updates native.
+//! The weight gradient of a large fully connected layer, consumed by the optimiser as it is computed: a block
+//! of rows at a time, which stays in the L2 cache. Products are oneDNN's, updates native.
 
 use super::candidates::NativeKernel;
 use super::linear::weight_gradient_matmul::{Product, columns_first, sum_rows};
 use super::linear::{LinearContext, weight_shape};
-use super::{Candidate, Implementation, KernelBuilder, LibraryUse, OnCpu};
+use super::{Candidate, CpuOp, Implementation, KernelBuilder, OneDnnUse};
 use crate::ffi::{DataType, Kernel, arg};
-use crate::native::elementwise::{CpuContext, Rates};
+use crate::native::elementwise::{CpuContext, SgdConstants};
 use crate::native::simd::{Bf16, Element};
-use crate::prepare::{LayoutNeeds, PlanBuilder, seen_as};
+use crate::prepare::{LayoutNeeds, PlanBuilder, reshape_layout};
 use stratus_engine::ops::{LinearBackwardWeights, LinearUpdate, SgdUpdate};
 use stratus_engine::{Layout, Operands, Phase, Step, StepKernel};
 
-/// Bytes of gradient that are made at once. So few stay in the caches until they are used, and with fewer
-/// rows the library takes no AMX (73 instead of 43 ms for AlexNet's classifier.1,
-/// docs/benchmarks/kernels.md).
+/// Bytes of gradient computed at once: few enough to stay in the caches until they are used. With fewer rows
+/// oneDNN does not use AMX (73 instead of 43 ms for AlexNet's classifier.1, docs/benchmarks/kernels.md).
 const BLOCK_BYTES: usize = 1 << 22;
 
-impl OnCpu for LinearUpdate {
-    /// One step where the weights are stored as a matrix, else two with the gradient between them.
+impl CpuOp for LinearUpdate {
+    /// Adds one step if the weights are stored as a matrix, else two with the gradient between them.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let (parameter, velocity) = (step.updates[0], step.updates[1]);
         let copy = (copies(self, step) > 0).then(|| step.outputs[0]);
@@ -30,7 +29,7 @@ impl OnCpu for LinearUpdate {
         let layout = plan.layout_or(parameter, &context.rows_first());
         let separate = plan.separate_copy(copy, &layout);
         let copied = copy.is_some() && separate.is_none();
-        let candidate = match seen_as(&layout, &context.weight_shape) {
+        let candidate = match reshape_layout(&layout, &context.weight_shape) {
             Ok(seen) => candidate(plan.kernel_builder(), &context, self.sgd, &seen, copied)?,
             Err(_) => None,
         };
@@ -50,17 +49,17 @@ impl OnCpu for LinearUpdate {
         needs.weights(step.updates.iter().chain(copies).copied());
     }
 
-    fn library(&self) -> Option<LibraryUse> {
-        Some(LibraryUse { is_convolution: false, fills_amx_tiles: false })
+    fn onednn_use(&self) -> Option<OneDnnUse> {
+        Some(OneDnnUse { is_convolution: false, fills_amx_tiles: false })
     }
 }
 
-/// How many outputs are copies of the weights: the gradient of a bias stands behind them.
+/// The number of outputs that are copies of the weights; the gradient of a bias follows them.
 fn copies(kernel: &LinearUpdate, step: &Step) -> usize {
     step.outputs.len() - usize::from(kernel.linear.bias)
 }
 
-/// Adds the two steps that were joined.
+/// Adds the two separate steps.
 fn add_separately(update: &LinearUpdate, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
     let parameter = step.updates[0];
     let gradient = plan.add_gradient(parameter);
@@ -83,9 +82,9 @@ fn add_separately(update: &LinearUpdate, step: &Step, plan: &mut PlanBuilder<'_>
     plan.add(&use_it)
 }
 
-/// The gradient as `[O, N] [N, I]`, or transposed as `[I, N] [N, O]`, and its use.
-struct Update {
-    /// For a block of rows, and for those that are left.
+/// The gradient as `[O, N] [N, I]`, or transposed as `[I, N] [N, O]`, and the update.
+struct UpdateStep {
+    /// The products for a block of rows, and for the remaining rows.
     products: Vec<Product>,
     blocks: Blocks,
 }
@@ -97,7 +96,7 @@ struct UpdateKernel {
 
 #[derive(Clone)]
 struct Blocks {
-    /// Rows of the gradient, its columns, rows of a block, samples.
+    /// The rows and columns of the gradient, the rows of a block, and the samples.
     sizes: [usize; 4],
     transposed: bool,
     bias: bool,
@@ -107,8 +106,7 @@ struct Blocks {
     dtype: DataType,
 }
 
-/// The candidate; `None` where `layout`, that of the weights, is neither that of a matrix by rows nor by
-/// columns.
+/// The candidate; `None` if `layout`, that of the weights, is neither a row-major nor a column-major matrix.
 fn candidate(
     builder: &KernelBuilder<'_>,
     context: &LinearContext<'_>,
@@ -131,14 +129,14 @@ fn candidate(
     let Some(implementation) = products.first().map(|product| product.desc.implementation()) else {
         return Ok(None);
     };
-    let vector = |elements: usize, dtype| builder.library.strided(&[elements], dtype, &[1]);
-    let weights = |dtype| builder.library.strided(&layout.shape, dtype, &layout.strides);
-    // The optimiser's hyperparameters are four f64, a type that the library does not have.
-    let hyper = vector(4 * size_of::<f64>() / size_of::<f32>(), DataType::F32)?;
+    let vector = |elements: usize, dtype| builder.onednn.strided(&[elements], dtype, &[1]);
+    let weights = |dtype| builder.onednn.strided(&layout.shape, dtype, &layout.strides);
+    // The optimiser's hyperparameters are four f64, a type that oneDNN does not have.
+    let scalars = vector(4 * size_of::<f64>() / size_of::<f32>(), DataType::F32)?;
     let mut operands = vec![
         (arg::SRC, context.x.duplicate()?),
         (arg::DIFF_DST, context.y.duplicate()?),
-        (0, hyper),
+        (0, scalars),
         (arg::WEIGHTS, weights(DataType::F32)?),
         (0, weights(DataType::F32)?),
     ];
@@ -158,16 +156,16 @@ fn candidate(
         dtype: context.compute,
     };
     let name = format!("update:{implementation}");
-    let implementation = Implementation::Native(Box::new(Update { products, blocks }));
+    let implementation = Implementation::Native(Box::new(UpdateStep { products, blocks }));
     Ok(Some(Candidate { name, implementation, operands }))
 }
 
-/// Bytes of a block of the gradient, and of the columns of the first factor that it is made from.
+/// The bytes of a block of the gradient, and of the corresponding columns of the first factor.
 fn block_bytes([_, columns, of_block, batch]: [usize; 4]) -> [usize; 2] {
     [columns, batch].map(|by| (of_block * by * size_of::<f32>()).next_multiple_of(64))
 }
 
-impl NativeKernel for Update {
+impl NativeKernel for UpdateStep {
     fn scratch_bytes(&self) -> usize {
         let products = self.products.iter().map(|product| product.desc.scratch_bytes()).max();
         block_bytes(self.blocks.sizes).iter().sum::<usize>() + products.unwrap_or(0)
@@ -180,12 +178,12 @@ impl NativeKernel for Update {
 }
 
 impl UpdateKernel {
-    /// The step has `x, dy, hyper, parameter, velocity, copy?, dbias?, scratch`, a product its factors, the
+    /// The step has `x, dy, scalars, parameter, velocity, copy?, dbias?, scratch`, a product its factors, the
     /// rows and `scratch?`.
     fn run_as<E: Element>(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let blocks = &self.blocks;
         let (x, dy) = (o.take(0), o.take(1));
-        let rates = Rates::of(blocks.sgd, o.elements(2));
+        let rates = SgdConstants::from_scalars(blocks.sgd, o.elements(2));
         let (parameter, velocity) = (o.elements::<f32>(3), o.elements::<f32>(4));
         let copy: &mut [Bf16] = if blocks.copied { o.elements(5) } else { &mut [] };
         let mut next = 5 + usize::from(blocks.copied);
@@ -201,24 +199,24 @@ impl UpdateKernel {
         let [first, second] = if blocks.transposed { [x, dy] } else { [dy, x] };
         for start in (0..rows).step_by(of_block) {
             let count = of_block.min(rows - start);
-            let made = &mut block[..count * columns * size_of::<f32>()];
-            // The first product makes a block, the last one what is left.
+            let gradient_block = &mut block[..count * columns * size_of::<f32>()];
+            // The first product computes full blocks, the last one the remainder.
             let Some(product) =
                 (if count == of_block { self.products.first_mut() } else { self.products.last_mut() })
             else {
-                return Err("there is no product for its rows".to_owned());
+                return Err("no product for the block's rows".to_owned());
             };
-            blocks.cpu.team.adopt();
-            // The block's columns of the first factor, packed one behind the other.
+            blocks.cpu.team.apply_thread_count();
+            // The block's columns of the first factor, packed contiguously.
             let range = start * size_of::<E>()..(start + count) * size_of::<E>();
             let columns_of_block =
                 packed.chunks_exact_mut(range.len()).zip(first.chunks_exact(rows * size_of::<E>()));
             columns_of_block.for_each(|(to, from)| to.copy_from_slice(&from[range.clone()]));
-            let mut slices = [&mut *packed, &mut *second, &mut *made, &mut *scratch];
+            let mut slices = [&mut *packed, &mut *second, &mut *gradient_block, &mut *scratch];
             product.execute(|position| std::mem::take(&mut slices[position]))?;
             let range = start * columns..(start + count) * columns;
             let copy = if blocks.copied { &mut copy[range.clone()] } else { &mut [] };
-            let gradient = bytemuck::cast_slice(made);
+            let gradient = bytemuck::cast_slice(gradient_block);
             blocks.cpu.sgd(rates, gradient, &mut parameter[range.clone()], &mut velocity[range], copy);
         }
         Ok(())

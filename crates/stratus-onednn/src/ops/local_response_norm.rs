@@ -1,12 +1,12 @@
-//! Normalisation over neighbouring channels.
+//! Local response normalisation.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::norm::local_response::Lrn;
 use stratus_engine::ops::{LrnBackward, LrnForward};
 
-impl OnCpu for LrnForward {
+impl CpuOp for LrnForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let norm = Lrn::new(&self.norm, operands.common_geometry(0)?, cpu.level, cpu.team.clone());
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(norm.scratch_bytes(), move |o| {
@@ -15,7 +15,7 @@ impl OnCpu for LrnForward {
     }
 }
 
-impl OnCpu for LrnBackward {
+impl CpuOp for LrnBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let norm = Lrn::new(&self.norm, operands.common_geometry(0)?, cpu.level, cpu.team.clone());
         Ok(typed!(operands.one_type(&[0, 1, 2])?, E => native_step(norm.scratch_bytes(), move |o| {

@@ -1,21 +1,28 @@
 //! The loss, its metrics and the gradient of the logits.
 
 use super::native::{fallible, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::loss::{Loss, softmax_cross_entropy};
 use crate::prepare::PlanBuilder;
 use stratus_engine::ops::SoftmaxCrossEntropy;
 use stratus_engine::{DType, Step};
 
-impl OnCpu for SoftmaxCrossEntropy {
+impl CpuOp for SoftmaxCrossEntropy {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let classes = operands.values.first().and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
         if operands.dtype(0) != Some(DType::F32) {
-            return Err("its logits are not f32".to_owned());
+            return Err("the logits must be f32".to_owned());
         }
         let team = cpu.team.clone();
-        let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, weighted, scaled: _, partial } = *self;
+        let SoftmaxCrossEntropy {
+            auxiliary,
+            smoothing,
+            mixed_labels: mixed,
+            class_weighted: weighted,
+            loss_scaled: _,
+            partial,
+        } = *self;
         let [at_weights, _, at_counts, at_metrics, at_gradient] = self.positions();
         Ok(typed!(operands.dtype(at_gradient).unwrap_or(DType::F32), E => fallible(move |o| {
             let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(at_metrics));
@@ -27,7 +34,7 @@ impl OnCpu for SoftmaxCrossEntropy {
         })))
     }
 
-    /// Never measured: it reads no map, and refuses what measuring puts where labels should be.
+    /// It is never measured, because it reads no map and would reject the benchmark's values as labels.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         plan.add_native(step.clone(), false)
     }

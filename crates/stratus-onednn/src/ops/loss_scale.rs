@@ -1,19 +1,19 @@
-//! The scale of the loss, which only f16 needs.
+//! Loss scaling, which only f16 needs.
 
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::{AdjustLossScale, FindOverflow};
 
-pub(super) const REFUSAL: &str = "only losses of f16 are scaled, which is for GPUs";
+pub(super) const UNSUPPORTED_LOSS_SCALE: &str = "f16 training (loss scaling) needs a GPU";
 
-impl OnCpu for AdjustLossScale {
+impl CpuOp for AdjustLossScale {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Err(REFUSAL.to_owned())
+        Err(UNSUPPORTED_LOSS_SCALE.to_owned())
     }
 }
 
-impl OnCpu for FindOverflow {
+impl CpuOp for FindOverflow {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Err(REFUSAL.to_owned())
+        Err(UNSUPPORTED_LOSS_SCALE.to_owned())
     }
 }

@@ -1,6 +1,6 @@
-//! How each operation runs on this backend, a file per operation: its candidates among oneDNN's
-//! implementations and native kernels, or its one native kernel. Operands are a step's inputs, updates and
-//! outputs, in this order.
+//! The kernels of each operation, one file per operation: its candidates among oneDNN's implementations and
+//! native kernels, or its only native kernel. Operands are a step's inputs, updates and outputs, in this
+//! order.
 
 mod activation;
 mod adaptive;
@@ -42,7 +42,7 @@ mod sgd;
 mod stem;
 
 pub(crate) use candidates::{Candidate, Implementation, KernelBuilder, NATIVE_PREFIX, REORDERED};
-pub(crate) use convert::transfer;
+pub(crate) use convert::conversion_candidate;
 pub(crate) use implementations::{is_fallback, is_generalised, register_bytes, runs_on_amx};
 pub(crate) use native::NativeStep;
 pub(crate) use operands::{StepOperands, data_type};
@@ -51,53 +51,52 @@ use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::{Kernel, Step};
 
-/// What planning has to know of a kernel that oneDNN runs.
+/// Properties of a step that runs on oneDNN, for planning.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LibraryUse {
-    /// Whether it is a pass of a convolution.
+pub(crate) struct OneDnnUse {
+    /// True if it is a pass of a convolution.
     pub is_convolution: bool,
-    /// Whether its channels fill the tiles of AMX, which then multiply several times as fast as anything
-    /// else.
+    /// True if its channels fill the tiles of AMX, which is then several times faster than everything else.
     pub fills_amx_tiles: bool,
 }
 
-/// An engine kernel on this backend.
+/// The CPU implementation of an engine kernel.
 ///
-/// Most kernels implement [`build`](Self::build) alone: one native kernel for feature maps in the layouts
-/// they have. Kernels with several candidates, and those that decide the layouts of weights, implement
+/// Most kernels implement only [`build`](Self::build): one native kernel for feature maps in any layout.
+/// Kernels with several candidates, and those that decide the layouts of weights, implement
 /// [`prepare`](Self::prepare).
-pub(crate) trait OnCpu {
-    /// Makes the native kernel for operands whose shapes
+pub(crate) trait CpuOp {
+    /// Builds the native kernel for operands whose shapes
     /// [`KernelSpec::check`](stratus_engine::ops::KernelSpec::check) has checked.
     ///
     /// # Errors
-    /// Why there is none for these types or layouts.
+    /// If these types or layouts are not supported.
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Err("it runs on oneDNN".to_owned())
+        Err("no native kernel; it runs on oneDNN".to_owned())
     }
 
     /// Adds `step`, whose kernel this is, to the plan, with the layout changes it needs.
     ///
     /// # Errors
-    /// Why it cannot be run.
+    /// If it cannot be run.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let measure = plan.compares_map_layouts();
         plan.add_native(step.clone(), measure)
     }
 
-    /// Says which operands do not simply take the plan's layout of feature maps.
+    /// Marks the operands that do not simply take the plan's layout of feature maps.
     fn layouts(&self, _step: &Step, _needs: &mut LayoutNeeds) {}
 
-    /// How oneDNN runs it, where it does.
-    fn library(&self) -> Option<LibraryUse> {
+    /// Its use of oneDNN, if it runs there.
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         None
     }
 }
 
 macro_rules! dispatch {
-    ($($name:ident),* $(,)?) => {
-        /// The implementation of [`OnCpu`] for a step's kernel.
-        pub(crate) fn on_cpu(kernel: &Kernel) -> &dyn OnCpu {
+    ($($name:ident $(= $written:literal)?),* $(,)?) => {
+        /// The [`CpuOp`] implementation of a step's kernel.
+        pub(crate) fn on_cpu(kernel: &Kernel) -> &dyn CpuOp {
             match kernel {
                 $(Kernel::$name(kernel) => kernel,)*
             }

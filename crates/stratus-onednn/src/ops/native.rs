@@ -1,12 +1,12 @@
-//! A step on a native kernel, made from a closure.
+//! A native step implemented by a closure.
 
 use stratus_engine::{Operands, StepKernel};
 
 /// A native kernel, ready to run.
 pub(crate) struct NativeStep {
-    /// Bytes of scratch, the operand behind the step's own.
+    /// The scratch space in bytes, an operand after the step's own.
     pub scratch_bytes: usize,
-    /// What runs.
+    /// The kernel.
     pub kernel: Box<dyn StepKernel>,
 }
 
@@ -51,7 +51,7 @@ macro_rules! typed {
                 type $element = crate::native::simd::Bf16;
                 $step
             }
-            other => return Err(format!("there is no kernel for {other}")),
+            other => return Err(format!("no kernel for {other}")),
         }
     };
 }

@@ -1,14 +1,14 @@
-//! Sums over the parts of a batch, and what is exchanged with other workers.
+//! Sums over the parts of a batch, and communication with other workers.
 
 use super::native::{fallible, native_step};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
-use stratus_engine::exchange::UNCONNECTED;
-use stratus_engine::ops::{AddParts, BUCKET_VALUES, ExchangeSums, Transfer};
+use stratus_engine::exchange::NOT_CONNECTED_ERROR;
+use stratus_engine::ops::{AllReduceBucket, MAX_BUCKET_VALUES, StageTransfer, TreeSum};
 use stratus_engine::{DType, Layout, Operands, Step};
 
-impl OnCpu for AddParts {
+impl CpuOp for TreeSum {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let positions: Vec<usize> = (0..operands.values.len()).collect();
         operands.expect_same_layout(&positions)?;
@@ -25,19 +25,19 @@ impl OnCpu for AddParts {
                 };
                 add_part(add, o, &|x, y| y.copy_from_slice(x), &plus);
             })),
-            other => Err(format!("there is no kernel for {other}")),
+            other => Err(format!("no kernel for {other}")),
         }
     }
 
-    /// Sum and levels have the layout of the parts. Where the parameter has another, the sum is reordered
-    /// when all parts are added.
+    /// Sum and levels have the layout of the parts. If the parameter has another, the sum is reordered after
+    /// all parts are added.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let part = step.inputs[0];
-        let made = plan.layout_or(part, &Layout::plain(plan.shape(part)));
+        let layout = plan.layout_or(part, &Layout::plain(plan.shape(part)));
         for &level in &step.outputs[1..] {
-            plan.layout_or(level, &made);
+            plan.layout_or(level, &layout);
         }
-        plan.add_native_gradient(step, made, PlanBuilder::push_behind)
+        plan.add_native_gradient(step, layout, PlanBuilder::push_after_section)
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
@@ -45,38 +45,38 @@ impl OnCpu for AddParts {
     }
 }
 
-/// Adds a part to the levels below it that are complete, and puts the sum where it belongs; see
-/// [`AddParts::turn`]. A level that was added is free, so that sums are made in place.
+/// Adds a part to the complete levels below it, and stores the sum in the target level or in the output; see
+/// [`TreeSum::step_for`]. An added level is free, so sums are computed in place.
 fn add_part<T: bytemuck::Pod>(
-    add: AddParts,
+    add: TreeSum,
     operands: &mut Operands<'_>,
     copy: &dyn Fn(&[T], &mut [T]),
     plus: &dyn Fn(&[T], &mut [T]),
 ) {
-    let turn = add.turn(operands.tile().micro_batch);
+    let turn = add.step_for(operands.tile().micro_batch);
     let part: &mut [T] = operands.elements(0);
     let sum: &mut [T] = operands.elements(1);
-    let mut levels: [&mut [T]; BUCKET_VALUES] = std::array::from_fn(|_| Default::default());
+    let mut levels: [&mut [T]; MAX_BUCKET_VALUES] = std::array::from_fn(|_| Default::default());
     for (level, slice) in levels.iter_mut().enumerate().take(add.levels()) {
         *slice = operands.elements(2 + level);
     }
-    let mut made: &[T] = part;
+    let mut partial: &[T] = part;
     let (complete, rest) = levels.split_at_mut(turn.levels);
     for level in complete {
-        plus(made, level);
-        made = level;
+        plus(partial, level);
+        partial = level;
     }
     match turn.to {
-        _ if turn.adds_sum => plus(made, sum),
-        // The levels that are complete come before the one that is begun.
-        Some(_) => rest.iter_mut().take(1).for_each(|level| copy(made, level)),
-        None => copy(made, sum),
+        _ if turn.adds_sum => plus(partial, sum),
+        // The complete levels precede the one that is started.
+        Some(_) => rest.iter_mut().take(1).for_each(|level| copy(partial, level)),
+        None => copy(partial, sum),
     }
 }
 
-impl OnCpu for ExchangeSums {
+impl CpuOp for AllReduceBucket {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Ok(fallible(|_| Err(UNCONNECTED.to_owned())))
+        Ok(fallible(|_| Err(NOT_CONNECTED_ERROR.to_owned())))
     }
 
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
@@ -88,12 +88,12 @@ impl OnCpu for ExchangeSums {
     }
 }
 
-impl OnCpu for Transfer {
+impl CpuOp for StageTransfer {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
-        Ok(fallible(|_| Err(UNCONNECTED.to_owned())))
+        Ok(fallible(|_| Err(NOT_CONNECTED_ERROR.to_owned())))
     }
 
-    /// What is handed over has the layout that it has in the uncut program.
+    /// A transferred value keeps its layout from the unpartitioned program.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         plan.add_native(step.clone(), false)
     }

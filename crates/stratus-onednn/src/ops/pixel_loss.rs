@@ -1,17 +1,24 @@
-//! The loss per pixel, its metrics, the predicted classes and the gradient of the logits.
+//! The per-pixel loss, its metrics, the predicted classes and the gradient of the logits.
 
 use super::native::typed;
-use super::{NativeStep, OnCpu, StepOperands, native};
+use super::{CpuOp, NativeStep, StepOperands, native};
 use crate::native::elementwise::CpuContext;
 use crate::native::pixel_loss::{PixelLoss, PixelOperands, pixel_cross_entropy, scratch_elements};
 use crate::prepare::PlanBuilder;
 use stratus_engine::ops::PixelCrossEntropy;
 use stratus_engine::{DType, Step};
 
-impl OnCpu for PixelCrossEntropy {
+impl CpuOp for PixelCrossEntropy {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let geometry = operands.common_geometry(0)?;
-        let PixelCrossEntropy { auxiliary, smoothing, weighted, predicts, scaled: _, partial } = *self;
+        let PixelCrossEntropy {
+            auxiliary,
+            smoothing,
+            class_weighted: weighted,
+            predicts,
+            loss_scaled: _,
+            partial,
+        } = *self;
         let [weights, _, label_counts, metrics, predictions, gradient] = self.positions();
         let loss = PixelLoss { geometry, auxiliary, smoothing };
         let scratch = operands.values.len();
@@ -37,7 +44,7 @@ impl OnCpu for PixelCrossEntropy {
         })))
     }
 
-    /// Never measured: it refuses what measuring puts where labels should be.
+    /// It is never measured, because it would reject the benchmark's values as labels.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         plan.add_native(step.clone(), false)
     }

@@ -1,18 +1,18 @@
-//! The rectifier, where it could not be fused.
+//! ReLU that is not fused.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::simd::Bf16;
 use stratus_engine::DType;
 use stratus_engine::ops::{ReluBackward, ReluForward};
 
-impl OnCpu for ReluForward {
+impl CpuOp for ReluForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (ceiling, cpu) = (self.ceiling, cpu.clone());
         Ok(match (operands.dtype(0), operands.dtype(1)) {
-            // A linear layer's results have the master precision.
+            // Outputs of linear layers have the master precision.
             (Some(DType::F32), Some(DType::Bf16)) => {
                 native_step(0, move |o| cpu.relu::<f32, Bf16>(ceiling, o.elements(0), o.elements(1)))
             }
@@ -23,7 +23,7 @@ impl OnCpu for ReluForward {
     }
 }
 
-impl OnCpu for ReluBackward {
+impl CpuOp for ReluBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1, 2])?;
         let (ceiling, cpu) = (self.ceiling, cpu.clone());

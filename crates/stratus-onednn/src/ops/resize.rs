@@ -1,10 +1,10 @@
 //! Bilinear resizing.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::resize::Resize;
-use crate::native::rows::Geometry;
+use crate::native::rows::MapGeometry;
 use stratus_engine::ops::{ResizeBackward, ResizeForward};
 use stratus_engine::{DType, Value};
 
@@ -12,12 +12,12 @@ use stratus_engine::{DType, Value};
 fn types(operands: &StepOperands) -> Result<[DType; 2], String> {
     match operands.values[..] {
         [Value { dtype: from, .. }, Value { dtype: to, .. }] => Ok([from, to]),
-        _ => Err("it has other operands than two maps".to_owned()),
+        _ => Err("expected two maps as operands".to_owned()),
     }
 }
 
 /// The geometries of the maps at two positions.
-fn geometries(operands: &StepOperands, positions: [usize; 2]) -> Result<[Geometry; 2], String> {
+fn geometries(operands: &StepOperands, positions: [usize; 2]) -> Result<[MapGeometry; 2], String> {
     Ok([operands.common_geometry(positions[0])?, operands.common_geometry(positions[1])?])
 }
 
@@ -27,14 +27,14 @@ fn step(resize: Resize, [from, to]: [DType; 2]) -> Result<NativeStep, String> {
     }))))
 }
 
-impl OnCpu for ResizeForward {
+impl CpuOp for ResizeForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let [x, y] = geometries(operands, [0, 1])?;
         step(Resize::forward(&self.bilinear, x, y, cpu.level, cpu.team.clone()), types(operands)?)
     }
 }
 
-impl OnCpu for ResizeBackward {
+impl CpuOp for ResizeBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let [dy, dx] = geometries(operands, [0, 1])?;
         step(Resize::backward(&self.bilinear, dx, dy, cpu.level, cpu.team.clone()), types(operands)?)

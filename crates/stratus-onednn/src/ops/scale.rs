@@ -1,11 +1,11 @@
-//! A factor on a map.
+//! Multiplies a map by a factor.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::Scale;
 
-impl OnCpu for Scale {
+impl CpuOp for Scale {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (factor, cpu) = (self.factor, cpu.clone());

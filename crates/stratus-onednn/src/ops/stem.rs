@@ -1,15 +1,15 @@
 //! The stem: the first convolution with batch norm, ReLU and 2×2 max-pooling, in one pass over the images.
 
 use super::native::{native_step, typed};
-use super::{NativeStep, OnCpu, StepOperands};
+use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
-use crate::native::rows::Geometry;
+use crate::native::rows::MapGeometry;
 use crate::native::stem::StemKernel;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 use stratus_engine::{Layout, Step, Value};
 
-impl OnCpu for StemStatistics {
+impl CpuOp for StemStatistics {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, None)?;
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(stem.statistics_scratch_bytes(), move |o| {
@@ -25,7 +25,7 @@ impl OnCpu for StemStatistics {
     }
 }
 
-impl OnCpu for StemApply {
+impl CpuOp for StemApply {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, Some(6))?;
         Ok(typed!(operands.one_type(&[0, 1, 6])?, E => native_step(stem.apply_scratch_bytes(), move |o| {
@@ -40,7 +40,7 @@ impl OnCpu for StemApply {
     }
 }
 
-impl OnCpu for StemInference {
+impl CpuOp for StemInference {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, Some(6))?;
         Ok(typed!(operands.one_type(&[0, 1, 6])?, E => native_step(stem.apply_scratch_bytes(), move |o| {
@@ -50,7 +50,7 @@ impl OnCpu for StemInference {
         })))
     }
 
-    /// The kernel takes row-major weights. Where a convolution of the training program has decided on another
+    /// The kernel reads row-major weights. If a convolution of the training program has decided on another
     /// layout, they are reordered.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let weight = step.inputs[1];
@@ -68,7 +68,7 @@ impl OnCpu for StemInference {
     }
 }
 
-impl OnCpu for StemGradients {
+impl CpuOp for StemGradients {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, Some(2))?;
         let scratch_bytes = stem.gradients_scratch_bytes();
@@ -88,8 +88,8 @@ impl OnCpu for StemGradients {
     }
 }
 
-/// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where
-/// it has one.
+/// The kernels of a stem, whose first operands are images and weights; its pooled map is at `pooled`, if it
+/// has one.
 fn stem(
     operands: &StepOperands,
     cpu: &CpuContext,
@@ -97,28 +97,30 @@ fn stem(
     pooled: Option<usize>,
 ) -> Result<StemKernel, String> {
     let [Value { shape: images, .. }, Value { shape: weight, .. }, ..] = &operands.values[..] else {
-        return Err("it has no images".to_owned());
+        return Err("it has no input images".to_owned());
     };
     let &[batch, _, height, width] = &images[..] else {
-        return Err(format!("its images are {images:?}"));
+        return Err(format!("unsupported image shape {images:?}"));
     };
     let plain = Layout::plain(weight);
     for (layout, expected) in operands.layouts.iter().zip([&Layout::channels_last(images), &plain]) {
         if !layout.same_bytes(expected) {
-            return Err(format!("there is no kernel for images or weights in layout {}", layout.tag));
+            return Err(format!("no kernel for images or weights in layout {}", layout.tag));
         }
     }
     let size = stem.conv.output_size([height, width]).map_err(|error| error.to_string())?;
     let shape = Stem::POOL.output_shape([batch, stem.conv.out_channels, size[0], size[1]]);
     let geometry = match pooled {
-        // An index has the layout of the map whose windows it is about.
+        // The argmax indices have the layout of the pooled map.
         Some(position) => {
             let maps = (0..operands.values.len()).filter(|&at| operands.values[at].shape == shape);
             maps.map(|at| operands.expect_same_layout(&[position, at])).collect::<Result<Vec<_>, _>>()?;
             operands.geometry(position)?
         }
-        None => Geometry::of(&shape, &Layout::channels_last(&shape)).ok_or("it pools nothing")?,
+        None => {
+            MapGeometry::from_layout(&shape, &Layout::channels_last(&shape)).ok_or("it has no pooled map")?
+        }
     };
     StemKernel::new(stem, batch, [height, width], geometry, cpu.level, cpu.team.clone())
-        .ok_or_else(|| format!("it has no kernel for {stem:?} of images {images:?}"))
+        .ok_or_else(|| format!("no kernel for {stem:?} of images {images:?}"))
 }

@@ -1,44 +1,45 @@
-//! A plan while it is built: the steps so far with their kernels, and the sections that are cut into tiles.
+//! A plan under construction: the steps so far with their kernels, and the tiled sections.
 
 use super::measure::Bench;
-use super::{BuildOptions, TimedPlan, is_hopeless, unprepared};
+use super::{BuildOptions, TimedPlan, is_hopeless, prepare_error};
 use crate::backend::OneDnn;
 use crate::ops::KernelBuilder;
 use std::time::Duration;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::program::Mode;
 use stratus_engine::{
-    Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Section, Step, phases,
+    Choices, EngineError, Layout, PrepareRequest, PreparedProgram, PreparedStep, Program, Section, Step,
+    phases,
 };
 
-/// Builds the plan of one program in one layout of feature maps.
+/// Builds the plan of one program for one layout of feature maps.
 pub(crate) struct PlanBuilder<'a> {
     pub(super) backend: &'a OneDnn,
     pub(super) kernel_builder: KernelBuilder<'a>,
     pub(super) request: &'a PrepareRequest,
     pub(super) options: BuildOptions,
     pub(super) source: &'a Program,
-    /// The source's values and those that were added; the steps so far.
+    /// The values of the source and those added to it; the steps so far.
     pub(super) program: Program,
-    /// Per value, where it is decided.
+    /// The layout per value, once decided.
     pub(super) layouts: Vec<Option<Layout>>,
     steps: Vec<PreparedStep>,
     pub(super) choices: Choices,
     pub(super) bench: &'a mut Bench,
     /// The measured time of the steps so far.
     pub(super) time: Duration,
-    /// Into how many tiles the batch is cut for the step at hand.
+    /// The number of tiles of the batch in the current step.
     pub(super) tiles: usize,
     section: Option<OpenSection>,
 }
 
 /// A section whose steps are being prepared.
 struct OpenSection {
-    /// The source's section, but `first` is in the plan: it moves when a step is put before the section.
-    /// `count` is set at the end.
+    /// The section of the source, but `first` is a position in the plan: it moves when a step is inserted
+    /// before the section. `count` is set at the end.
     section: Section,
-    /// Reorders of what the tiles add up, for behind the section.
-    behind: Vec<(Step, PreparedStep)>,
+    /// Reorders of the sums over tiles, to be pushed after the section.
+    after_section: Vec<(Step, PreparedStep)>,
 }
 
 impl<'a> PlanBuilder<'a> {
@@ -50,13 +51,13 @@ impl<'a> PlanBuilder<'a> {
         map_layout: &str,
         options: BuildOptions,
     ) -> Result<Self, EngineError> {
-        let attributes = |relu| backend.context.attributes(relu).map_err(unprepared);
+        let attributes = |relu| backend.context.attributes(relu).map_err(prepare_error);
         let kernel_builder = KernelBuilder {
-            library: &backend.context,
+            onednn: &backend.context,
             cpu: &backend.cpu,
             plain: attributes(false)?,
             relu: attributes(true)?,
-            wanted: None,
+            required: None,
         };
         let mut program = source.clone();
         program.steps.clear();
@@ -80,20 +81,20 @@ impl<'a> PlanBuilder<'a> {
         Ok(builder)
     }
 
-    /// Prepares every step, or as many as it takes to see that the plan cannot win against `incumbent`, the
-    /// times of another.
+    /// Prepares all steps, or stops early when the plan can no longer beat `incumbent`, the step times of
+    /// another.
     pub(super) fn build(mut self, incumbent: Option<&[Duration]>) -> Result<TimedPlan, EngineError> {
         let source = self.source;
         let mut times = Vec::with_capacity(source.steps.len());
-        let mut given_up = false;
+        let mut abandoned = false;
         for (position, step) in source.steps.iter().enumerate() {
             if self.request.measure {
-                phases::go_on(|| {
+                phases::report_or_stop(|| {
                     let layer = source.layer_name(step);
                     format!("measuring kernels, step {} of {}: {layer}", position + 1, source.steps.len())
                 })?;
             }
-            self.enter(position);
+            self.open_section(position);
             self.add(step).map_err(|reason| EngineError::Unsupported {
                 backend: "onednn".to_owned(),
                 kernel: step.kernel.name().to_owned(),
@@ -101,55 +102,57 @@ impl<'a> PlanBuilder<'a> {
                 reason,
             })?;
             times.push(self.time);
-            given_up = incumbent.is_some_and(|incumbent| is_hopeless(self.time, position, incumbent));
-            if given_up {
+            abandoned = incumbent.is_some_and(|incumbent| is_hopeless(self.time, position, incumbent));
+            if abandoned {
                 break;
             }
         }
-        self.leave();
+        self.close_section();
         let layouts = self
             .layouts
             .into_iter()
             .zip(&self.program.values)
             .map(|(layout, value)| layout.unwrap_or_else(|| Layout::plain(&value.shape)))
             .collect();
-        let prepared = Prepared { program: self.program, layouts, steps: self.steps, choices: self.choices };
-        Ok(TimedPlan { prepared, times, given_up })
+        let prepared =
+            PreparedProgram { program: self.program, layouts, steps: self.steps, choices: self.choices };
+        Ok(TimedPlan { prepared, times, abandoned })
     }
 
-    /// What candidates are made with.
+    /// The builder of candidates.
     pub(crate) fn kernel_builder(&self) -> &KernelBuilder<'a> {
         &self.kernel_builder
     }
 
-    /// Whether the program trains.
+    /// Returns whether this is a training program.
     pub(crate) fn trains(&self) -> bool {
         self.source.mode == Mode::Train
     }
 
-    /// Whether native kernels on maps are measured: where plans in several layouts of maps are compared.
+    /// Returns whether native kernels on maps are measured, which is needed to compare plans in several
+    /// layouts of maps.
     pub(crate) fn compares_map_layouts(&self) -> bool {
         self.options.measure_maps && self.request.measure
     }
 
-    /// Opens and closes sections as the source's step at `position` needs it.
-    fn enter(&mut self, position: usize) {
+    /// Opens and closes sections as required by the source's step at `position`.
+    fn open_section(&mut self, position: usize) {
         let section = self.source.section_of(position);
         if section.is_none_or(|section| section.first == position) {
-            self.leave();
+            self.close_section();
         }
         self.tiles = section.map_or(1, |section| section.tiles);
         if let (Some(section), None) = (section, &self.section) {
             let section = Section { first: self.program.steps.len(), ..*section };
-            self.section = Some(OpenSection { section, behind: Vec::new() });
+            self.section = Some(OpenSection { section, after_section: Vec::new() });
         }
     }
 
-    fn leave(&mut self) {
-        let Some(OpenSection { section, behind }) = self.section.take() else { return };
+    fn close_section(&mut self) {
+        let Some(OpenSection { section, after_section }) = self.section.take() else { return };
         let count = self.program.steps.len() - section.first;
         self.program.sections.push(Section { count, ..section });
-        for (step, kernel) in behind {
+        for (step, kernel) in after_section {
             self.push(step, kernel);
         }
     }
@@ -160,18 +163,18 @@ impl<'a> PlanBuilder<'a> {
         self.steps.push(kernel);
     }
 
-    /// Adds a step that is run once, before the section at hand.
-    pub(super) fn push_before(&mut self, step: Step, kernel: PreparedStep) {
+    /// Adds a step that runs once, before the current section.
+    pub(super) fn push_before_section(&mut self, step: Step, kernel: PreparedStep) {
         let Some(OpenSection { section, .. }) = &mut self.section else { return self.push(step, kernel) };
         self.program.steps.insert(section.first, step);
         self.steps.insert(section.first, kernel);
         section.first += 1;
     }
 
-    /// Adds a step that is run once, behind the section at hand.
-    pub(crate) fn push_behind(&mut self, step: Step, kernel: PreparedStep) {
+    /// Adds a step that runs once, after the current section.
+    pub(crate) fn push_after_section(&mut self, step: Step, kernel: PreparedStep) {
         match &mut self.section {
-            Some(section) => section.behind.push((step, kernel)),
+            Some(section) => section.after_section.push((step, kernel)),
             None => self.push(step, kernel),
         }
     }

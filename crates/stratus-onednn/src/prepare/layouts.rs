@@ -1,5 +1,4 @@
-//! Layouts of values: those that are fixed before any kernel is chosen, and descriptors of those that are
-//! decided.
+//! Layouts of values: those fixed before kernels are chosen, and descriptors of decided ones.
 
 use super::PlanBuilder;
 use crate::ffi::{DataType, Desc};
@@ -9,14 +8,13 @@ use stratus_engine::{EngineError, Layout, Role, Step, Value, ValueId};
 /// The layout that a stem reads images in.
 const CHANNELS_LAST: &str = "nhwc";
 
-/// Which values do not simply take the plan's layout of feature maps.
+/// The values that do not simply take the plan's layout of feature maps.
 pub(crate) struct LayoutNeeds {
-    /// Weights, their gradients, and what the optimiser keeps for them: laid out by the first step that needs
-    /// them.
+    /// Weights, their gradients and optimiser states: laid out by the first step that needs them.
     weights: Vec<bool>,
     /// Maps that must be channels last.
     channels_last: Vec<bool>,
-    /// Images as bytes, and what is made of them.
+    /// Images in bytes, and the values computed from them.
     normalised: Vec<[ValueId; 2]>,
 }
 
@@ -25,35 +23,36 @@ impl LayoutNeeds {
         Self { weights: vec![false; values], channels_last: vec![false; values], normalised: Vec::new() }
     }
 
-    /// Asks every step of a program.
-    fn of(steps: &[Step], values: usize) -> Self {
+    /// Collects the needs of all steps of a program.
+    fn collect(steps: &[Step], values: usize) -> Self {
         let mut needs = Self::new(values);
         for step in steps {
             on_cpu(&step.kernel).layouts(step, &mut needs);
         }
-        // Bytes have the layout of the images that are made of them, whose readers come later.
+        // Bytes have the layout of the images computed from them, whose readers follow.
         for [bytes, images] in &needs.normalised {
             needs.channels_last[bytes.0] = needs.channels_last[images.0];
         }
         needs
     }
 
-    /// These are weights or of the same kind.
+    /// Marks values as weights.
     pub fn weights(&mut self, ids: impl IntoIterator<Item = ValueId>) {
         ids.into_iter().for_each(|id| self.weights[id.0] = true);
     }
 
-    /// So are the gradient, the updated parameter with its states and its copies, of an optimiser's step.
+    /// Marks the values of an optimiser's step as weights: the gradient, the parameter, its states and
+    /// copies.
     pub fn updated_weights(&mut self, step: &Step) {
         self.weights(step.inputs[..1].iter().chain(&step.updates).chain(&step.outputs).copied());
     }
 
-    /// This map must be channels last.
+    /// Requires a map to be channels last.
     pub fn channels_last(&mut self, id: ValueId) {
         self.channels_last[id.0] = true;
     }
 
-    /// `images` are made of `bytes`, pixel by pixel.
+    /// Records that `images` are computed from `bytes`, pixel by pixel.
     pub fn normalised_images(&mut self, bytes: ValueId, images: ValueId) {
         self.normalised.push([bytes, images]);
     }
@@ -64,10 +63,10 @@ impl LayoutNeeds {
 }
 
 impl PlanBuilder<'_> {
-    /// Gives feature maps, vectors and fixed values their layouts; weights wait for their kernels.
+    /// Lays out feature maps, vectors and fixed values; the layout of weights depends on their kernels.
     pub(super) fn lay_out_maps(&mut self, map_layout: &str) -> Result<(), EngineError> {
         let source = self.source;
-        let needs = LayoutNeeds::of(&source.steps, source.values.len());
+        let needs = LayoutNeeds::collect(&source.steps, source.values.len());
         for (id, value) in source.values.iter().enumerate() {
             let layout = self.initial_layout(ValueId(id), value, &needs, map_layout)?;
             self.layouts[id] = layout;
@@ -75,7 +74,7 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// The layout of a value before any kernel is chosen, if it has one then.
+    /// The layout of a value that does not depend on the choice of kernels, if it has one.
     fn initial_layout(
         &mut self,
         id: ValueId,
@@ -89,10 +88,10 @@ impl PlanBuilder<'_> {
         }
         let is_kept = matches!(
             value.role,
-            Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum | Role::Average
+            Role::Parameter | Role::Frozen | Role::ComputeCopy | Role::OptimiserState | Role::Average
         );
         if is_kept || needs.weights[id.0] {
-            // A vector has but one layout, as have factors `[C, 1, 1]`.
+            // Vectors, and factors `[C, 1, 1]`, have only one layout.
             let is_vector = !matches!(value.shape.len(), 2 | 4);
             return Ok(is_vector.then(|| Layout::plain(&value.shape)));
         }
@@ -108,23 +107,24 @@ impl PlanBuilder<'_> {
     }
 
     fn map_layout(&self, tag: &str, shape: &[usize], role: Role) -> Result<Layout, EngineError> {
-        let unknown =
-            |reason: String| EngineError::Mismatch(format!("layout `{tag}` of a feature map: {reason}"));
+        let unknown = |reason: String| {
+            EngineError::InvalidRequest(format!("layout `{tag}` of a feature map: {reason}"))
+        };
         match tag {
             CHANNELS_LAST => Ok(Layout::channels_last(shape)),
             "plain" => Ok(Layout::plain(shape)),
-            // Images come from the loader, which writes planes or channels last and no blocks.
+            // The loader writes images as planes or channels last, never blocked.
             "nChw16c" if role == Role::Images => Ok(Layout::plain(shape)),
             "nChw16c" => {
                 let desc = self.backend.context.blocked16(shape, DataType::F32).map_err(unknown)?;
                 for dtype in [DataType::F32, DataType::Bf16] {
                     let desc = self.backend.context.blocked16(shape, dtype).map_err(unknown)?;
-                    self.backend.learn(&desc, dtype).map_err(unknown)?;
+                    self.backend.remember_desc(&desc, dtype).map_err(unknown)?;
                 }
                 desc.layout().map_err(unknown)
             }
             "aBcd16b" => self.map_layout("nChw16c", shape, role),
-            _ => Err(unknown("it is not known here; plan again with --remeasure".to_owned())),
+            _ => Err(unknown("unknown layout in the plan; hint: run with `--remeasure`".to_owned())),
         }
     }
 
@@ -136,12 +136,12 @@ impl PlanBuilder<'_> {
         &self.program.value(id).shape
     }
 
-    /// The layout of a value, where it is decided.
+    /// The layout of a value, if it is decided.
     pub(crate) fn layout(&self, id: ValueId) -> Option<&Layout> {
         self.layouts[id.0].as_ref()
     }
 
-    /// The layout of a value; `default` becomes it where none is decided.
+    /// The layout of a value; sets it to `default` if it is undecided.
     pub(crate) fn layout_or(&mut self, id: ValueId, default: &Layout) -> Layout {
         self.layouts[id.0].get_or_insert_with(|| default.clone()).clone()
     }
@@ -150,10 +150,10 @@ impl PlanBuilder<'_> {
         self.layouts[id.0] = Some(layout);
     }
 
-    /// The layout of a value as the step at hand sees it, which is that of one tile where the batch is cut.
-    pub(super) fn seen_layout(&self, id: ValueId) -> Result<Option<Layout>, String> {
+    /// The layout of a value as the current step sees it: that of one tile if the batch is tiled.
+    pub(super) fn tile_layout(&self, id: ValueId) -> Result<Option<Layout>, String> {
         let Some(layout) = self.layout(id) else { return Ok(None) };
-        if !self.program.is_cut(id, self.tiles) {
+        if !self.program.is_tiled(id, self.tiles) {
             return Ok(Some(layout.clone()));
         }
         let mut tile = layout.clone();
@@ -161,7 +161,7 @@ impl PlanBuilder<'_> {
             extents[0] /= self.tiles;
         }
         if !tile.blocks.is_empty() {
-            // Makes the library's descriptor known to the backend.
+            // Makes oneDNN's descriptor known to the backend.
             let role = self.program.value(id).role;
             tile = self.map_layout(&layout.tag, &tile.shape, role).map_err(|error| error.to_string())?;
         }
@@ -169,46 +169,48 @@ impl PlanBuilder<'_> {
     }
 
     pub(crate) fn map_desc(&self, id: ValueId) -> Result<Desc, String> {
-        let layout = self.seen_layout(id)?.ok_or("a feature map has no layout")?;
+        let layout = self.tile_layout(id)?.ok_or("a feature map has no layout")?;
         self.backend.desc(&layout, self.data_type(id)?)
     }
 
-    /// The layout of weights, where it is decided, with the dimensions of `shape`.
+    /// The layout of weights, if decided, reshaped to `shape`.
     pub(crate) fn weight_desc(&self, id: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
         self.desc_like(id, shape, self.data_type(id)?)
     }
 
-    /// The same of another type.
+    /// [`Self::weight_desc`] with another type.
     fn desc_like(&self, id: ValueId, shape: &[usize], dtype: DataType) -> Result<Option<Desc>, String> {
         let Some(layout) = self.layout(id) else { return Ok(None) };
-        let layout = seen_as(layout, shape)?;
+        let layout = reshape_layout(layout, shape)?;
         self.backend.desc(&layout, dtype).map(Some)
     }
 
-    /// The layout that the gradient of weights should have: the parameter's, where that is decided.
+    /// The preferred layout of a gradient of weights: that of the parameter, if decided.
     pub(crate) fn gradient_desc(&self, gradient: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
         match self.parameter_of(gradient) {
             // Joined weights have the compute precision, their gradient the master precision.
             Some(parameter) => self.desc_like(parameter, shape, self.data_type(gradient)?),
-            // A step alone, as in a test: row-major.
+            // A single step, as in a test: row-major.
             None => Ok(Some(self.backend.desc(&Layout::plain(shape), DataType::F32)?)),
         }
     }
 
     pub(super) fn parameter_of(&self, gradient: ValueId) -> Option<ValueId> {
-        self.program.differentiated(gradient)
+        self.program.primal_of(gradient)
     }
 }
 
-/// A layout with other dimensions: a row-major matrix may be seen as four-dimensional, and the other way
-/// round.
-pub(crate) fn seen_as(layout: &Layout, shape: &[usize]) -> Result<Layout, String> {
+/// Reshapes a layout: a row-major matrix can be viewed with four dimensions, and vice versa.
+pub(crate) fn reshape_layout(layout: &Layout, shape: &[usize]) -> Result<Layout, String> {
     if layout.shape == shape {
         return Ok(layout.clone());
     }
     let plain = Layout::plain(shape);
     if !layout.same_bytes(&plain) {
-        return Err(format!("it is {} with dimensions {:?}, not {shape:?}", layout.tag, layout.shape));
+        return Err(format!(
+            "layout {} of shape {:?} cannot be viewed as {shape:?}",
+            layout.tag, layout.shape
+        ));
     }
     Ok(plain)
 }

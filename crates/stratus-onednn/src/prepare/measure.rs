@@ -1,15 +1,14 @@
 //! Timing candidates while planning.
 //!
-//! A measurement should say what a step costs in training, and be over before the user wonders:
+//! A measurement should predict the cost of a step in training, and take little of the user's time:
 //!
 //! - Kernels that do the same work on operands of the same layouts are measured once for all programs
 //!   ([`TimingCache`]).
-//! - The candidates of a step run in turn, so that whatever else slows the machine down slows all of them
-//!   down.
-//! - Those far behind the best after two runs, or behind after three, are run no more ([`NEAR`]); those
-//!   several times slower in the first run are not run again ([`DISTURBED`]).
-//! - The caller need not even make a candidate that others make hopeless ([`MakeCandidate`]).
-//! - Operands move through memory from run to run: in training, too, they are in no cache ([`COLD_BYTES`]).
+//! - The candidates of a step run in rounds, so that other load on the machine slows all of them down.
+//! - A candidate is dropped after two or three runs if it is slower than [`RETRY_RATIOS`] times the best; one
+//!   that is several times slower in the first run is not repeated ([`NO_RETRY_RATIO`]).
+//! - The caller may skip a candidate that others have made hopeless ([`MakeCandidate`]).
+//! - Operands move through memory from run to run, to be as cold as in training ([`COLD_BYTES`]).
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,72 +20,72 @@ use stratus_engine::{AlignedBytes, Operands, StepKernel};
 /// A kernel to measure.
 pub(super) struct BenchCandidate {
     pub kernel: Box<dyn StepKernel>,
-    /// Bytes of each of its operands.
+    /// The size in bytes of each of its operands.
     pub sizes: Vec<usize>,
 }
 
-/// Makes the candidate of a number, given the times so far; none where these make it not worth a try.
+/// Creates the candidate with a number, given the times measured so far; `None` skips it.
 pub(super) type MakeCandidate<'a> =
     dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<BenchCandidate>, String> + 'a;
 
-/// The times that were measured, by [`key`].
+/// The measured times, by [`timing_key`].
 pub(crate) type TimingCache = Mutex<HashMap<u64, Duration>>;
 
-/// The key of a time; `what` describes everything that the time depends on.
-pub(super) fn key(what: &str) -> u64 {
+/// The cache key of a time; `description` covers everything that the time depends on.
+pub(super) fn timing_key(description: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
+    description.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Runs candidates.
+/// Memory and state for running candidates.
 pub(super) struct Bench {
-    /// Memory for operands, reused from candidate to candidate.
+    /// Memory for operands, reused for all candidates.
     memory: AlignedBytes,
-    /// Where the operands of the next run begin.
+    /// The start of the operands of the next run.
     next: usize,
 }
 
-/// A candidate's repetitions end when they have taken this long,
-const BUDGET: Duration = Duration::from_millis(7);
+/// The time after which a candidate is not repeated.
+const TIME_BUDGET: Duration = Duration::from_millis(7);
 
-/// or when there were this many.
-const MOST_REPETITIONS: u32 = 10;
+/// The maximum number of repetitions of a candidate.
+const MAX_REPETITIONS: u32 = 10;
 
-/// Repetitions that a candidate gets whatever they take.
-const FEWEST_REPETITIONS: u32 = 1;
+/// The number of repetitions of a candidate regardless of its time.
+const MIN_REPETITIONS: u32 = 1;
 
-/// A first run this long is the measurement.
-const SLOW: Duration = Duration::from_millis(60);
+/// A candidate whose first run takes this long is not repeated.
+const SINGLE_RUN_TIME: Duration = Duration::from_millis(60);
 
-/// Times the best at which a candidate has lost.
-const FAR_BEHIND: f64 = 1.6;
+/// A candidate slower than the best by this factor has lost.
+const LOSING_RATIO: f64 = 1.6;
 
-/// Times the best at which a first run is not repeated: other work on the machine hardly ever slows one down
-/// more.
-const DISTURBED: f64 = 3.0;
+/// A candidate is not repeated if its first run is slower than the best by this factor: other load hardly
+/// ever slows one down more.
+const NO_RETRY_RATIO: f64 = 3.0;
 
-/// A shorter run says little by itself: the scheduler's time slices are longer.
-const SHORT: Duration = Duration::from_millis(2);
+/// A shorter run is unreliable, because the scheduler's time slices are longer.
+const MIN_RELIABLE_TIME: Duration = Duration::from_millis(2);
 
-/// Times the best up to which a candidate runs on, after two runs and after three. Two runs can both be
-/// disturbed: a gradient of weights that takes 3.1 ms once lost to one that takes 3.9 ms.
-const NEAR: [f64; 2] = [FAR_BEHIND, 1.25];
+/// A candidate is run again after two and three runs only if it is within this factor of the best. Two runs
+/// can both be disturbed: a weight gradient that takes 3.1 ms once lost to one that takes 3.9 ms.
+const RETRY_RATIOS: [f64; 2] = [LOSING_RATIO, 1.25];
 
-/// Bytes that the operands move through, more than the last-level cache holds: most of what a training step
-/// reads was written so long ago that it is in no cache any more.
+/// The memory that operands move through, more than the last-level cache: most data that a training step
+/// reads has left the caches since it was written.
 const COLD_BYTES: usize = 64 << 20;
 
-/// Length of the pattern that fills operands, a prime: no extent is a multiple of it.
+/// The length of the pattern that fills operands, a prime, so that no extent is a multiple of it.
 const PATTERN: usize = 61;
 
-/// Whether a candidate need not be looked at further.
-pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
-    time > SHORT && is_behind(time, best, FAR_BEHIND)
+/// Returns whether a candidate has lost.
+pub(super) fn has_lost(time: Duration, best: Duration) -> bool {
+    time > MIN_RELIABLE_TIME && is_slower(time, best, LOSING_RATIO)
 }
 
-/// Whether a time is more than `factor` times the best.
-fn is_behind(time: Duration, best: Duration, factor: f64) -> bool {
+/// Returns whether a time is more than `factor` times the best.
+fn is_slower(time: Duration, best: Duration, factor: f64) -> bool {
     time.as_secs_f64() > factor * best.as_secs_f64()
 }
 
@@ -96,7 +95,7 @@ impl Bench {
         Ok(Self { memory, next: 0 })
     }
 
-    /// The shortest time of a few runs; of a slow kernel that of the first.
+    /// The shortest time of a few runs; of a slow kernel, the first.
     pub fn time(
         &mut self,
         cache: &TimingCache,
@@ -108,7 +107,7 @@ impl Bench {
         times[0].ok_or_else(|| "nothing was measured".to_owned())
     }
 
-    /// The same for the candidates of a step, by their keys; none for those that `make` left out.
+    /// The shortest times of the candidates of a step; `None` for those that `make` skipped.
     pub fn times(
         &mut self,
         cache: &TimingCache,
@@ -127,24 +126,29 @@ impl Bench {
             let Some(mut candidate) = make(number, &times)? else { continue };
             let time = self.run(&mut candidate)?;
             times[number] = Some(time);
-            if time <= SLOW && !(time > SHORT && is_behind(time, fastest(&times), DISTURBED)) {
+            if time <= SINGLE_RUN_TIME
+                && !(time > MIN_RELIABLE_TIME && is_slower(time, fastest(&times), NO_RETRY_RATIO))
+            {
                 running.push((number, candidate, Duration::ZERO));
             }
         }
-        for repetition in 0..MOST_REPETITIONS {
+        for repetition in 0..MAX_REPETITIONS {
             let best = fastest(&times);
             running.retain(|(number, _, spent)| {
-                // After one run all are repeated: code, scratch and pages were cold.
-                let near = repetition.checked_sub(1).map(|run| NEAR[(run as usize).min(NEAR.len() - 1)]);
-                let is_near = |time| near.is_none_or(|near| !is_behind(time, best, near));
-                let may_be_best = times[*number].is_some_and(is_near);
-                may_be_best && (repetition < FEWEST_REPETITIONS || *spent < BUDGET)
+                // After the first run all are repeated, because code, scratch and pages were cold.
+                let max_ratio = repetition
+                    .checked_sub(1)
+                    .map(|run| RETRY_RATIOS[(run as usize).min(RETRY_RATIOS.len() - 1)]);
+                let is_close = |time| max_ratio.is_none_or(|max_ratio| !is_slower(time, best, max_ratio));
+                let may_be_best = times[*number].is_some_and(is_close);
+                may_be_best && (repetition < MIN_REPETITIONS || *spent < TIME_BUDGET)
             });
-            // The only one that is near is the best without a further run; of a long run one is enough.
-            let is_sure = |(number, ..): &(usize, BenchCandidate, Duration)| {
-                times[*number].is_some_and(|time| time > BUDGET)
+            // A single remaining candidate is the best without a further run; a long run need not be
+            // repeated.
+            let is_settled = |(number, ..): &(usize, BenchCandidate, Duration)| {
+                times[*number].is_some_and(|time| time > TIME_BUDGET)
             };
-            if running.len() < 2 && (repetition >= FEWEST_REPETITIONS || running.iter().all(is_sure)) {
+            if running.len() < 2 && (repetition >= MIN_REPETITIONS || running.iter().all(is_settled)) {
                 break;
             }
             for (number, candidate, spent) in &mut running {
@@ -160,10 +164,10 @@ impl Bench {
 
     fn reserve(&mut self, bytes: usize) -> Result<(), String> {
         if self.memory.len() < bytes {
-            // Half as much again, so that it is seldom filled anew.
+            // Grows by half, to be refilled rarely.
             let bytes = bytes + self.memory.len() / 2;
             self.memory = AlignedBytes::zeroed(bytes, "measuring").map_err(|error| error.to_string())?;
-            // Numbers of ordinary size in f32 and bf16: zeros and denormals have other speeds.
+            // Well-scaled numbers in f32 and bf16: zeros and denormals differ in speed.
             let numbers: [u16; PATTERN] = std::array::from_fn(|number| 0x3c00 + number as u16);
             let pattern: &[u8] = bytemuck::cast_slice(&numbers);
             for part in self.memory.as_mut_slice().chunks_mut(pattern.len()) {
@@ -193,7 +197,7 @@ impl Bench {
     }
 }
 
-/// The shortest of the times that there are.
+/// The shortest known time.
 fn fastest(times: &[Option<Duration>]) -> Duration {
     times.iter().flatten().min().copied().unwrap_or(Duration::MAX)
 }

@@ -1,10 +1,10 @@
-//! From steps to kernels: layouts and implementations chosen by measuring, and reorders where kernels
-//! disagree.
+//! From steps to kernels: chooses layouts and implementations by measuring, and inserts reorders between
+//! layouts.
 //!
-//! The feature maps of a program share one layout, channels last or channels in blocks of 16: a plan is built
-//! in each, and the faster one kept. Within a plan, every convolution and fully connected layer takes its
-//! fastest implementation. The forward pass decides the layout of the weights it reads; everything later
-//! takes them in that layout, or pays for a reorder, whichever was faster.
+//! All feature maps of a program share one layout, channels last or channels in blocks of 16: a plan is built
+//! for each, and the faster one kept. Within a plan, every convolution and fully connected layer takes its
+//! fastest implementation. The forward pass decides the layout of the weights it reads; later steps use them
+//! in that layout or reorder them, whichever is faster.
 
 mod builder;
 mod choose;
@@ -13,7 +13,7 @@ pub(crate) mod measure;
 mod steps;
 
 pub(crate) use builder::PlanBuilder;
-pub(crate) use layouts::{LayoutNeeds, seen_as};
+pub(crate) use layouts::{LayoutNeeds, reshape_layout};
 
 use crate::backend::OneDnn;
 use crate::ops::on_cpu;
@@ -21,35 +21,35 @@ use measure::Bench;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::{EngineError, Precision, PrepareRequest, Prepared, Program};
+use stratus_engine::{EngineError, Precision, PrepareRequest, PreparedProgram, Program};
 
-/// Where a plan in a later layout seems faster, and took no longer than this to measure, the first is
-/// measured again.
-const WORTH_A_SECOND_LOOK: Duration = Duration::from_millis(500);
+/// If a plan in a later layout seems faster, and took at most this time to measure, the first is measured
+/// again.
+const MAX_REMEASURE_TIME: Duration = Duration::from_millis(500);
 
-/// The layouts of feature maps that are tried.
+/// The candidate layouts of feature maps.
 const MAP_LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
 
-/// Prepares a program: as the request says; where it says nothing, as measured, or in the library's own
+/// Prepares a program with the choices of the request, else with the fastest measured, or in oneDNN's own
 /// order.
 pub(crate) fn prepare(
     backend: &OneDnn,
     program: &Program,
     request: &PrepareRequest,
-) -> Result<Prepared, EngineError> {
-    refuse_precision(backend, program)?;
-    let mut bench = Bench::new().map_err(unprepared)?;
+) -> Result<PreparedProgram, EngineError> {
+    check_precision(backend, program)?;
+    let mut bench = Bench::new().map_err(prepare_error)?;
     let mut build = |layout, options, incumbent: Option<&[Duration]>| {
         PlanBuilder::new(backend, program, request, &mut bench, layout, options)?.build(incumbent)
     };
     if !request.choices.layouts.is_empty() || !request.measure {
-        let alone = BuildOptions { fallbacks: true, measure_maps: false };
-        return Ok(build(MAP_LAYOUTS[0], alone, None)?.prepared);
+        let options = BuildOptions { fallbacks: true, measure_maps: false };
+        return Ok(build(MAP_LAYOUTS[0], options, None)?.prepared);
     }
     let mut best: Option<(&str, TimedPlan)> = None;
-    let mut refused = None;
-    // A layout in which some convolution has but a reference kernel, or cannot run on AMX though it would
-    // fill its tiles, is tried only where every layout is like that.
+    let mut last_error = None;
+    // A layout in which some convolution has only a reference kernel, or cannot run on AMX although it would
+    // fill its tiles, is tried only if all layouts are like that.
     for fallbacks in [false, true] {
         let options = BuildOptions { fallbacks, measure_maps: true };
         for layout in MAP_LAYOUTS {
@@ -60,50 +60,49 @@ pub(crate) fn prepare(
                         best = Some((layout, plan));
                         continue;
                     };
-                    let mut kept = before;
-                    if plan.is_faster(&kept) && start.elapsed() < WORTH_A_SECOND_LOOK {
-                        // Layouts are measured one after the other: something else may have slowed down the
-                        // first.
+                    let mut incumbent = before;
+                    if plan.is_faster(&incumbent) && start.elapsed() < MAX_REMEASURE_TIME {
+                        // The layouts are measured in sequence: other load may have slowed down the first.
                         backend.timings.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                        kept = build(first, options, None)?;
+                        incumbent = build(first, options, None)?;
                     }
-                    best = Some(if plan.is_faster(&kept) { (layout, plan) } else { (first, kept) });
+                    best = Some(if plan.is_faster(&incumbent) { (layout, plan) } else { (first, incumbent) });
                 }
                 Err(EngineError::Interrupted) => return Err(EngineError::Interrupted),
-                Err(error) => refused = Some(error),
+                Err(error) => last_error = Some(error),
             }
         }
         if best.is_some() {
             break;
         }
     }
-    match (best, refused) {
+    match (best, last_error) {
         (Some((_, best)), _) => Ok(best.prepared),
         (None, Some(error)) => Err(error),
-        (None, None) => Err(EngineError::Placement("no layout of feature maps was tried".to_owned())),
+        (None, None) => Err(EngineError::Placement("no candidate layout of feature maps".to_owned())),
     }
 }
 
-/// Says which precision is missing; the library would only say that something is not implemented.
-fn refuse_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineError> {
-    // Neither native kernels nor the library have these types.
+/// Rejects unsupported precisions, because oneDNN's own message would only be "not implemented".
+fn check_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineError> {
+    // Neither native kernels nor oneDNN support these types.
     let unknown = matches!(program.precision, Precision::F16 | Precision::F64);
     if let Some(step) = program.steps.first().filter(|_| unknown) {
         return Err(EngineError::Unsupported {
             backend: "onednn".to_owned(),
             kernel: step.kernel.name().to_owned(),
             layer: program.layer_name(step),
-            reason: format!("it computes in f32 and bf16, not in {}", program.precision),
+            reason: format!("the CPU backend supports f32 and bf16, not {}", program.precision),
         });
     }
-    let first = program.steps.iter().find(|step| on_cpu(&step.kernel).library().is_some());
+    let first = program.steps.iter().find(|step| on_cpu(&step.kernel).onednn_use().is_some());
     first.filter(|_| !backend.supports(program.precision)).map_or(Ok(()), |step| {
         Err(EngineError::Unsupported {
             backend: "onednn".to_owned(),
             kernel: step.kernel.name().to_owned(),
             layer: program.layer_name(step),
             reason: format!(
-                "oneDNN has kernels for {} on processors with AVX-512 alone, and may use {} here; take f32",
+                "oneDNN needs AVX-512 for {}, but only {} is available; hint: use f32",
                 program.precision,
                 backend.context.instruction_set()
             ),
@@ -111,14 +110,14 @@ fn refuse_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineErr
     })
 }
 
-/// Whether a time beats an incumbent's by more than measurements differ from run to run. Otherwise the
+/// Returns whether a time beats an incumbent's by more than the variation between runs. Otherwise the
 /// incumbent stays, so that plans are stable.
 fn is_faster(time: Duration, incumbent: Duration) -> bool {
     time.as_secs_f64() < 0.97 * incumbent.as_secs_f64()
 }
 
-/// Nothing can be prepared, for the library's reason.
-fn unprepared(reason: String) -> EngineError {
+/// The error for a failed preparation, with oneDNN's reason.
+fn prepare_error(reason: String) -> EngineError {
     EngineError::Unsupported {
         backend: "onednn".to_owned(),
         kernel: "attributes".to_owned(),
@@ -127,18 +126,18 @@ fn unprepared(reason: String) -> EngineError {
     }
 }
 
-/// A plan and how long its steps take.
+/// A plan and the times of its steps.
 struct TimedPlan {
-    prepared: Prepared,
-    /// The measured time up to each step of the source; ends early where the plan was given up.
+    prepared: PreparedProgram,
+    /// The accumulated time after each step of the source; shorter if the plan was abandoned.
     times: Vec<Duration>,
-    /// Whether it could not win any more against an incumbent.
-    given_up: bool,
+    /// True if the plan was abandoned because it could no longer beat the incumbent.
+    abandoned: bool,
 }
 
 impl TimedPlan {
     fn is_faster(&self, incumbent: &Self) -> bool {
-        !self.given_up && is_faster(total(&self.times), total(&incumbent.times))
+        !self.abandoned && is_faster(total(&self.times), total(&incumbent.times))
     }
 }
 
@@ -146,18 +145,18 @@ fn total(times: &[Duration]) -> Duration {
     times.last().copied().unwrap_or_default()
 }
 
-/// Whether a plan that took `time` up to a step loses even if all that follows takes a quarter less than the
-/// incumbent.
+/// Returns whether a plan that took `time` up to `position` loses even if the rest takes a quarter less than
+/// the incumbent's.
 fn is_hopeless(time: Duration, position: usize, incumbent: &[Duration]) -> bool {
     let rest = total(incumbent) - incumbent[position];
     time + rest * 3 / 4 > total(incumbent)
 }
 
-/// How a plan is built.
+/// The options for building a plan.
 #[derive(Clone, Copy)]
 struct BuildOptions {
-    /// Whether a step may run on a reference kernel, or without AMX, where the library has no better one.
+    /// True if a step may run on a reference kernel, or without AMX, if oneDNN has nothing better.
     fallbacks: bool,
-    /// Whether native kernels on maps are measured too: where layouts of maps are compared.
+    /// True if native kernels on maps are measured too, to compare layouts of maps.
     measure_maps: bool,
 }

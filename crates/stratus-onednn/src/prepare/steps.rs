@@ -1,9 +1,9 @@
-//! What steps of several operations share: weights and gradients in the layouts that kernels take or make,
-//! and the reorders and copies between them.
+//! Helpers for steps of several operations: weights and gradients in the layouts of their kernels, and the
+//! reorders and copies between them.
 
 use super::PlanBuilder;
-use super::layouts::seen_as;
-use super::measure::{BenchCandidate, key};
+use super::layouts::reshape_layout;
+use super::measure::{BenchCandidate, timing_key};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, NATIVE_PREFIX, NativeStep, REORDERED, StepOperands, on_cpu};
 use std::time::Duration;
@@ -13,24 +13,24 @@ use stratus_engine::program::Origin;
 use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
 
 impl PlanBuilder<'_> {
-    /// Prepares a step and adds it, with the layout changes it needs.
+    /// Prepares a step and adds it, with the necessary layout changes.
     pub(crate) fn add(&mut self, step: &Step) -> Result<(), String> {
         let key = step_key(self.source, step);
-        // A recomputed step runs on the implementation of the first time, whatever layout its weights have by
-        // then.
+        // A recomputed step runs on the implementation of the first time, regardless of the current layout of
+        // its weights.
         let is_first = !self.choices.implementations.contains_key(&key);
-        let wanted = self.request.choices.implementations.get(&key).filter(|_| is_first);
-        self.kernel_builder.wanted = wanted.cloned();
+        let required = self.request.choices.implementations.get(&key).filter(|_| is_first);
+        self.kernel_builder.required = required.cloned();
         on_cpu(&step.kernel).prepare(step, self)
     }
 
-    /// Adds a step on its native kernel; `measure` says whether its time counts.
+    /// Adds a step on its native kernel; with `measure`, its time counts.
     pub(crate) fn add_native(&mut self, step: Step, measure: bool) -> Result<(), String> {
         let counts = [step.inputs.len(), step.updates.len(), step.outputs.len()];
         let (mut values, mut layouts) = (Vec::new(), Vec::new());
         for id in step.operands() {
-            let value = self.program.seen(id, self.tiles);
-            layouts.push(self.seen_layout(id)?.unwrap_or_else(|| Layout::plain(&value.shape)));
+            let value = self.program.tile_view(id, self.tiles);
+            layouts.push(self.tile_layout(id)?.unwrap_or_else(|| Layout::plain(&value.shape)));
             values.push(value);
         }
         let operands = StepOperands { values, layouts, counts };
@@ -42,8 +42,8 @@ impl PlanBuilder<'_> {
             let sizes = sizes.chain([scratch_bytes]).collect();
             let described: Vec<_> =
                 both().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
-            let key = key(&format!("{:?} {described:?}", step.kernel));
-            // A second one: measuring consumes it.
+            let key = timing_key(&format!("{:?} {described:?}", step.kernel));
+            // Built again, because measuring consumes the kernel.
             let kernel = on_cpu(&step.kernel).build(&operands, cpu)?.kernel;
             let candidate = BenchCandidate { kernel, sizes };
             self.time += self.bench.time(&self.backend.timings, key, candidate)? * self.tiles as u32;
@@ -53,8 +53,8 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a step that reads weights, its second input, forward or backward. Undecided weights get the
-    /// layout that the chosen candidate takes; decided ones are reordered for a [`REORDERED`] candidate.
+    /// Adds a step that reads weights, its second input, forward or backward. Undecided weights take the
+    /// layout of the chosen candidate; decided ones are reordered for a [`REORDERED`] candidate.
     pub(crate) fn add_weight_reader(
         &mut self,
         step: &Step,
@@ -64,26 +64,26 @@ impl PlanBuilder<'_> {
         let dtype = self.data_type(weight)?;
         let decided = self.layout(weight).cloned().map(|layout| (layout, dtype));
         let chosen = self.choose(step, candidates, decided.as_ref())?;
-        let (_, desc) = chosen.candidate.weights().ok_or("the implementation takes no weights")?;
-        let taken = self.backend.learn(desc, dtype)?;
+        let (_, desc) = chosen.candidate.weights().ok_or("the implementation has no weights")?;
+        let kernel_layout = self.backend.remember_desc(desc, dtype)?;
         let mut step = step.clone();
         if chosen.candidate.name.ends_with(REORDERED) {
             let forward = step.phase == Phase::Forward;
             let label = if forward { "forward" } else { "backward_data" };
-            step.inputs[1] = self.reordered(&step, weight, taken, label)?;
+            step.inputs[1] = self.reordered(&step, weight, kernel_layout, label)?;
         } else {
-            self.layout_or(weight, &taken);
+            self.layout_or(weight, &kernel_layout);
         }
         self.push(step, chosen.kernel);
         Ok(())
     }
 
-    /// Adds a step that makes the gradient of weights, its first output:
+    /// Adds a step that computes the gradient of weights, its first output:
     ///
     /// ```text
-    /// tiled, summed by `AddTiles`   the gradient keeps the layout in which it is made
-    /// made as the parameter is      so do the gradient and, where that is undecided, the parameter
-    /// a REORDERED candidate         it makes a temporary, which is reordered into the gradient
+    /// tiled, summed by `AddTiles`   the gradient keeps the layout of its kernel
+    /// same layout as the parameter  the gradient and, if undecided, the parameter take it
+    /// a REORDERED candidate         a temporary, which is reordered into the gradient
     /// ```
     pub(crate) fn add_weight_gradient(
         &mut self,
@@ -93,30 +93,29 @@ impl PlanBuilder<'_> {
         let gradient = step.outputs[0];
         let parameter = self.parameter_of(gradient);
         let decided = parameter.and_then(|parameter| self.layout(parameter).cloned());
-        let wanted = decided.clone().map(|layout| (layout, DataType::F32));
-        let chosen = self.choose(step, candidates, wanted.as_ref())?;
-        let (_, desc) =
-            chosen.candidate.weights().ok_or("the implementation makes no gradient of weights")?;
-        let made = self.backend.learn(desc, DataType::F32)?;
+        let required = decided.clone().map(|layout| (layout, DataType::F32));
+        let chosen = self.choose(step, candidates, required.as_ref())?;
+        let (_, desc) = chosen.candidate.weights().ok_or("the implementation has no weight gradient")?;
+        let kernel_layout = self.backend.remember_desc(desc, DataType::F32)?;
         let mut step = step.clone();
-        // Joined weights have no sum over tiles: in micro-batches, the gradients of each of them are added
-        // up.
-        if self.tiles > 1 && self.program.is_share(gradient) {
-            self.set_layout(gradient, made);
+        // Joined weights have no sum over tiles: with micro-batches, their gradients are accumulated
+        // separately.
+        if self.tiles > 1 && self.program.is_partial_sum(gradient) {
+            self.set_layout(gradient, kernel_layout);
             self.push(step, chosen.kernel);
             return Ok(());
         }
         if !chosen.candidate.name.ends_with(REORDERED) {
             if let Some(parameter) = parameter {
-                self.layout_or(parameter, &made);
+                self.layout_or(parameter, &kernel_layout);
             }
-            self.set_layout(gradient, made);
+            self.set_layout(gradient, kernel_layout);
             self.push(step, chosen.kernel);
             return Ok(());
         }
-        let wanted = decided.unwrap_or_else(|| Layout::plain(&made.shape));
-        self.set_layout(gradient, wanted);
-        let temporary = self.add_reordered(gradient, "raw", made);
+        let required = decided.unwrap_or_else(|| Layout::plain(&kernel_layout.shape));
+        self.set_layout(gradient, required);
+        let temporary = self.add_reordered(gradient, "raw", kernel_layout);
         step.outputs[0] = temporary;
         let layers = step.layers.clone();
         self.push(step, chosen.kernel);
@@ -125,25 +124,26 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a step on a native kernel that makes the gradient of a parameter in the layout `made`. Where the
-    /// parameter has another, it makes a temporary, and `push` adds the reorder into the gradient.
+    /// Adds a step on a native kernel that computes the gradient of a parameter in the layout
+    /// `kernel_layout`. If the parameter has another layout, the kernel writes a temporary, and `push` adds
+    /// the reorder into the gradient.
     pub(crate) fn add_native_gradient(
         &mut self,
         step: &Step,
-        made: Layout,
+        kernel_layout: Layout,
         push: fn(&mut Self, Step, PreparedStep),
     ) -> Result<(), String> {
         let gradient = step.outputs[0];
-        let wanted = match self.parameter_of(gradient) {
-            Some(parameter) => self.layout_or(parameter, &made),
-            None => made.clone(),
+        let required = match self.parameter_of(gradient) {
+            Some(parameter) => self.layout_or(parameter, &kernel_layout),
+            None => kernel_layout.clone(),
         };
-        self.set_layout(gradient, wanted.clone());
+        self.set_layout(gradient, required.clone());
         let mut step = step.clone();
-        if wanted.same_bytes(&made) {
+        if required.same_bytes(&kernel_layout) {
             return self.add_native(step, false);
         }
-        let temporary = self.add_reordered(gradient, "raw", made);
+        let temporary = self.add_reordered(gradient, "raw", kernel_layout);
         step.outputs[0] = temporary;
         let layers = step.layers.clone();
         self.add_native(step, false)?;
@@ -152,8 +152,8 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Adds an optimiser's step. Gradient and states get the parameter's layout; a copy in another layout is
-    /// converted by a step of its own.
+    /// Adds an optimiser's step. Gradient and states take the parameter's layout; a copy in another layout is
+    /// converted by a separate step.
     pub(crate) fn add_update(&mut self, step: &Step) -> Result<(), String> {
         let parameter = step.updates[0];
         let layout = self.layout_or(parameter, &Layout::plain(self.shape(parameter)));
@@ -169,20 +169,20 @@ impl PlanBuilder<'_> {
         self.convert_copy(step, parameter, separate)
     }
 
-    /// Adds a native step on `weights` and on `beside`, which gets their layout.
-    pub(crate) fn add_beside(
+    /// Adds a native step on `weights` and on `other`, which takes their layout.
+    pub(crate) fn add_sharing_layout(
         &mut self,
         step: &Step,
         weights: ValueId,
-        beside: ValueId,
+        other: ValueId,
     ) -> Result<(), String> {
         let layout = self.layout_or(weights, &Layout::plain(self.shape(weights)));
-        self.layout_or(beside, &layout);
+        self.layout_or(other, &layout);
         self.add_native(step.clone(), false)
     }
 
-    /// Gives the parameter of a gradient the layout of its copy, which kernels read, where that has no
-    /// blocks: the update then writes both in one pass.
+    /// Gives the parameter of a gradient the layout of its copy, which kernels read, unless that is blocked:
+    /// the update then writes both in one pass.
     pub(crate) fn adopt_layout_of_copy(&mut self, gradient: ValueId) {
         let Some(parameter) = self.parameter_of(gradient) else { return };
         let copy = self.source.steps.iter().find_map(|step| match step.kernel {
@@ -194,7 +194,7 @@ impl PlanBuilder<'_> {
         self.adopt_layout(parameter, copy);
     }
 
-    /// Gives an undecided parameter the layout of its copy, where that has no blocks.
+    /// Gives an undecided parameter the layout of its copy, unless that is blocked.
     pub(crate) fn adopt_layout(&mut self, parameter: ValueId, copy: Option<ValueId>) {
         let copied = copy.and_then(|copy| self.layout(copy).cloned());
         if let Some(layout) = copied.filter(|layout| layout.blocks.is_empty()) {
@@ -202,14 +202,14 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// The copy of a parameter, where its layout is not `layout`, that of the parameter; an undecided copy
-    /// gets it.
+    /// The copy of a parameter if its layout differs from `layout`, that of the parameter; an undecided copy
+    /// takes `layout`.
     pub(crate) fn separate_copy(&mut self, copy: Option<ValueId>, layout: &Layout) -> Option<ValueId> {
         let copy = copy?;
         (!self.layout_or(copy, layout).same_bytes(layout)).then_some(copy)
     }
 
-    /// Adds a step that brings a separate copy up to date, if there is one.
+    /// Adds a step that updates a separate copy, if there is one.
     pub(crate) fn convert_copy(
         &mut self,
         step: &Step,
@@ -221,10 +221,10 @@ impl PlanBuilder<'_> {
         let (inputs, outputs) = (vec![parameter], vec![copy]);
         let kernel = Convert.into();
         let step = Step { kernel, phase: Phase::Update, layers, inputs, updates: vec![], outputs };
-        let candidate = self.transfer_candidate(parameter, copy)?;
+        let candidate = self.conversion_candidate(parameter, copy)?;
         if self.request.measure {
-            // It follows from the layout of the maps, so it counts when these are compared: for AlexNet's
-            // largest layer it takes 58 ms with one of them, and is not needed with the other.
+            // Included in the time, because it depends on the map layout being compared: AlexNet's largest
+            // layer needs it in one of them only, where it takes 58 ms.
             let times = self.time_candidates(&step, std::slice::from_ref(&candidate))?;
             self.time += times.into_iter().sum::<Duration>();
         }
@@ -233,7 +233,7 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a value for the gradient of a parameter, row-major.
+    /// Adds a row-major value for the gradient of a parameter.
     pub(crate) fn add_gradient(&mut self, parameter: ValueId) -> ValueId {
         let value = self.program.value(parameter);
         let (dtype, plain) = (value.dtype, Layout::plain(&value.shape));
@@ -241,15 +241,15 @@ impl PlanBuilder<'_> {
         self.program.add_derived(Origin::Gradient(parameter), dtype, Role::Transient)
     }
 
-    /// Adds a value for the numbers of `of` in another layout.
-    fn add_reordered(&mut self, of: ValueId, label: &str, layout: Layout) -> ValueId {
-        let dtype = self.program.value(of).dtype;
+    /// Adds a value that holds `value` in another layout.
+    fn add_reordered(&mut self, value: ValueId, label: &str, layout: Layout) -> ValueId {
+        let dtype = self.program.value(value).dtype;
         self.layouts.push(Some(layout));
-        self.program.add_derived_as(Origin::Reordered(of), label, dtype, Role::Transient)
+        self.program.add_derived_as(Origin::Reordered(value), label, dtype, Role::Transient)
     }
 
-    /// Inserts a reorder of `id`, which is weights, into a new value, and returns that. It stands before the
-    /// section at hand: weights are the same for all tiles.
+    /// Inserts a reorder of weights `id` into a new value, and returns that value. It precedes the current
+    /// section, because weights are the same for all tiles.
     pub(crate) fn reordered(
         &mut self,
         step: &Step,
@@ -259,7 +259,7 @@ impl PlanBuilder<'_> {
     ) -> Result<ValueId, String> {
         let to = self.add_reordered(id, label, layout);
         let (step, kernel) = self.reorder(step.layers.clone(), id, to)?;
-        self.push_before(step, kernel);
+        self.push_before_section(step, kernel);
         Ok(to)
     }
 
@@ -277,26 +277,26 @@ impl PlanBuilder<'_> {
             updates: vec![],
             outputs: vec![to],
         };
-        let kernel = self.kernel(&self.transfer_candidate(from, to)?)?;
+        let kernel = self.kernel(&self.conversion_candidate(from, to)?)?;
         Ok((step, kernel))
     }
 
-    /// Adds a step that copies its input into its output, between layouts, types or both.
-    pub(crate) fn transfer(&mut self, step: &Step) -> Result<(), String> {
-        let kernel = self.kernel(&self.transfer_candidate(step.inputs[0], step.outputs[0])?)?;
+    /// Adds a step that copies its input to its output, changing the layout, the type or both.
+    pub(crate) fn add_conversion(&mut self, step: &Step) -> Result<(), String> {
+        let kernel = self.kernel(&self.conversion_candidate(step.inputs[0], step.outputs[0])?)?;
         self.push(step.clone(), kernel);
         Ok(())
     }
 
-    fn transfer_candidate(&self, from: ValueId, to: ValueId) -> Result<Candidate, String> {
+    fn conversion_candidate(&self, from: ValueId, to: ValueId) -> Result<Candidate, String> {
         let [source, target] = [from, to].map(|id| self.layout(id));
-        let (source, target) = source.zip(target).ok_or("it changes a layout that is not decided")?;
-        // The two may have other dimensions: the row-major one is seen with those of the other.
-        let source = seen_as(source, &target.shape).unwrap_or_else(|_| source.clone());
-        let target = seen_as(target, &source.shape)?;
+        let (source, target) = source.zip(target).ok_or("the layout to convert is not decided")?;
+        // Their dimensions may differ: the row-major one is viewed with the shape of the other.
+        let source = reshape_layout(source, &target.shape).unwrap_or_else(|_| source.clone());
+        let target = reshape_layout(target, &source.shape)?;
         let dtypes = [self.data_type(from)?, self.data_type(to)?];
         let source = self.backend.desc(&source, dtypes[0])?;
         let target = self.backend.desc(&target, dtypes[1])?;
-        ops::transfer(&self.kernel_builder, [&source, &target], dtypes)
+        ops::conversion_candidate(&self.kernel_builder, [&source, &target], dtypes)
     }
 }

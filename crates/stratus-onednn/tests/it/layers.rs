@@ -1,5 +1,5 @@
-//! Layers that the digits network has not, in small networks as a training run has them: against the
-//! reference, in every layout and precision.
+//! Layers that the digits network does not have, in small networks with all programs of a training run:
+//! against the reference, in every layout and precision.
 
 use crate::common::network::{self, CLASSES, Run, WHOLE, numbers, offered, training_program};
 use crate::common::{LAYOUTS, backend, choices, precisions};
@@ -12,7 +12,7 @@ use stratus_graph::ops::{
 };
 use stratus_graph::{Graph, GraphBuilder, Op, Shape};
 
-/// The layers, one behind the other, named by their kind and position.
+/// The layers in sequence, named by their kind and position.
 fn chain(name: &str, input: [usize; 3], layers: Vec<Op>) -> Graph {
     let (mut graph, mut x) = GraphBuilder::new(name, Shape(input.to_vec()));
     for (position, op) in layers.into_iter().enumerate() {
@@ -25,8 +25,8 @@ fn linear(in_features: usize, out_features: usize) -> Op {
     Linear { in_features, out_features, bias: true }.into()
 }
 
-/// The end of a residual network: a map that is averaged, and read by a linear layer as it lies. `channels`
-/// need not fill a block.
+/// The end of a residual network: a map that is averaged, and read by a linear layer in its own layout.
+/// `channels` need not fill a block.
 fn averaged(channels: usize) -> Graph {
     let layers = vec![
         Conv2d::new(3, channels, 3, 1, 1).into(),
@@ -39,8 +39,8 @@ fn averaged(channels: usize) -> Graph {
     chain("averaged", [3, 7, 6], layers)
 }
 
-/// Batch norm behind a linear layer, whose results have the master precision, and behind the rectifier, whose
-/// results have not.
+/// Batch norm after a linear layer, whose outputs have the master precision, and after ReLU, whose outputs do
+/// not.
 fn vectors() -> Graph {
     let layers = vec![
         Conv2d::new(3, 8, 3, 2, 1).into(),
@@ -79,10 +79,10 @@ fn grouped() -> Graph {
 
 const BATCH: usize = 7;
 
-/// Tiles divide the batch.
+/// A batch that is divisible into tiles.
 const BATCH_IN_TILES: usize = 32;
 
-/// Losses of two batches, a shorter one, and an evaluation; then all parameters.
+/// The losses of two batches, a shorter one, and an evaluation; then all parameters.
 fn train(backend: &dyn Backend, graph: &Graph, precision: Precision, layout: &str) -> (Vec<f64>, Vec<f64>) {
     follow(Run::new(backend, graph, precision, BATCH, Some(layout), WHOLE).unwrap())
 }
@@ -100,7 +100,7 @@ fn distance(from: &[f64], to: &[f64]) -> f64 {
     norm(&mut from.iter().zip(to).map(|(a, b)| a - b)) / norm(&mut from.iter().copied())
 }
 
-/// How far losses and state may be from the exact ones.
+/// The allowed distance of losses and state from the exact ones.
 fn allowed(graph: &Graph, precision: Precision, exact: &(Vec<f64>, Vec<f64>)) -> [f64; 2] {
     if precision == Precision::F32 {
         return [1e-5, 1e-4];
@@ -109,10 +109,10 @@ fn allowed(graph: &Graph, precision: Precision, exact: &(Vec<f64>, Vec<f64>)) ->
     [(&exact.0, &rounded.0), (&exact.1, &rounded.1)].map(|(exact, got)| 2.0 * distance(exact, got) + 5e-3)
 }
 
-/// In f32 the reference's numbers but for rounding; in bf16 as close to the f32 reference as the bf16
-/// reference is.
+/// In f32 the reference's numbers up to rounding; in bf16 as close to the f32 reference as the bf16 reference
+/// is.
 #[test]
-fn small_networks_follow_the_reference() {
+fn small_networks_match_the_reference() {
     let Some(backend) = backend(2) else { return };
     for graph in [averaged(16), averaged(5), averaged(33), vectors(), grouped(), network::siblings()] {
         let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
@@ -120,10 +120,10 @@ fn small_networks_follow_the_reference() {
             let allowed = allowed(&graph, precision, &exact);
             for layout in LAYOUTS {
                 let got = train(&backend, &graph, precision, layout);
-                let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
+                let differences = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
                 assert!(
-                    apart[0] <= allowed[0] && apart[1] <= allowed[1],
-                    "{} {precision} {layout}: losses and state are {apart:.7?} apart, {allowed:.7?} may be",
+                    differences[0] <= allowed[0] && differences[1] <= allowed[1],
+                    "{} {precision} {layout}: losses and state differ by {differences:.7?} > {allowed:.7?}",
                     graph.name
                 );
                 assert_eq!(train(&backend, &graph, precision, layout), got, "{} {layout}", graph.name);
@@ -132,12 +132,12 @@ fn small_networks_follow_the_reference() {
     }
 }
 
-/// The gradient of a linear layer's weights as a product of matrices, transposed; the case tables have them
-/// row by row.
+/// The weight gradient of a linear layer as a transposed matrix product; the case tables have row-major
+/// weights.
 #[test]
-fn products_follow_the_reference_for_transposed_weights() {
+fn products_for_transposed_weights_match_the_reference() {
     let Some(backend) = backend(2) else { return };
-    // So many features that the library would rather have the weights transposed.
+    // Enough features for oneDNN to prefer transposed weights.
     let layers = vec![Conv2d::new(3, 64, 3, 2, 1).into(), Flatten.into(), linear(1024, CLASSES)];
     let graph = chain("wide", [3, 7, 7], layers);
     let (forward, backward) = ("layer2:linear_forward", "layer2:linear_backward_weights");
@@ -155,27 +155,28 @@ fn products_follow_the_reference_for_transposed_weights() {
                 }
                 let mut chosen = chosen.clone();
                 chosen.implementations.insert(backward.to_owned(), product);
-                let run = Run::of(&backend, &graph, &program, Some("nhwc"), WHOLE, &chosen).unwrap();
+                let run =
+                    Run::with_choices(&backend, &graph, &program, Some("nhwc"), WHOLE, &chosen).unwrap();
                 let plan = run.session.plan(0);
                 let weights =
                     plan.program.values.iter().position(|value| value.name == "layer2.weight").unwrap();
                 transposed += usize::from(plan.placements[weights].layout.strides[0] == 1);
                 let got = follow(run);
-                let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
+                let differences = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
                 assert!(
-                    apart[0] <= allowed[0] && apart[1] <= allowed[1],
-                    "{precision} {chosen:?}: {apart:.7?}"
+                    differences[0] <= allowed[0] && differences[1] <= allowed[1],
+                    "{precision} {chosen:?}: {differences:.7?}"
                 );
             }
         }
     }
-    assert!(transposed > 0, "no product was offered for weights that lie transposed");
+    assert!(transposed > 0, "no product was offered for transposed weights");
 }
 
-/// Layers that are updated where their gradients are made, by rows, by columns, and in two steps where
-/// weights lie in blocks.
+/// Fused updates of fully connected layers, with row-major and column-major weights, and in two steps for
+/// blocked weights.
 #[test]
-fn joined_updates_follow_the_reference() {
+fn fused_updates_match_the_reference() {
     let Some(backend) = backend(2) else { return };
     let layers = vec![Conv2d::new(3, 64, 3, 2, 1).into(), Flatten.into(), linear(1024, CLASSES)];
     let graph = chain("wide", [3, 7, 7], layers);
@@ -189,7 +190,8 @@ fn joined_updates_follow_the_reference() {
             let mut chosen = network::choices(&program, layout);
             for way in offered(&backend, &program, &chosen, forward) {
                 chosen.implementations = [(forward.to_owned(), way)].into();
-                let run = Run::of(&backend, &graph, &program, Some(layout), WHOLE, &chosen).unwrap();
+                let run =
+                    Run::with_choices(&backend, &graph, &program, Some(layout), WHOLE, &chosen).unwrap();
                 let plan = run.session.plan(0);
                 let joined =
                     plan.program.steps.iter().any(|step| matches!(step.kernel, Kernel::LinearUpdate(_)));
@@ -198,27 +200,28 @@ fn joined_updates_follow_the_reference() {
                 let by_columns = plan.placements[weights].layout.strides[0] == 1;
                 seen[if joined { usize::from(by_columns) } else { 2 }] += 1;
                 let got = follow(run);
-                let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
+                let differences = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
                 assert!(
-                    apart[0] <= allowed[0] && apart[1] <= allowed[1],
-                    "{precision} {layout} {chosen:?}: {apart:.7?}"
+                    differences[0] <= allowed[0] && differences[1] <= allowed[1],
+                    "{precision} {layout} {chosen:?}: {differences:.7?}"
                 );
             }
         }
-        assert!(seen[0] + seen[1] > 0, "{precision}: nothing was joined: {seen:?}");
+        assert!(seen[0] + seen[1] > 0, "{precision}: nothing was fused: {seen:?}");
     }
 }
 
-/// Activations that are made again have the bits they had.
+/// Recomputed activations have the same bits.
 #[test]
-fn what_is_made_again_changes_no_bits() {
+fn recomputation_is_bitwise_equal() {
     let Some(backend) = backend(2) else { return };
     for graph in [network::branches(), network::digits([3, 9, 8], 8), grouped(), network::siblings()] {
         for precision in precisions(&backend) {
             for layout in LAYOUTS {
                 let run = |bytes| {
                     let program = network::training_within(bytes, &graph, precision, BATCH, WHOLE);
-                    Run::of(&backend, &graph, &program, Some(layout), WHOLE, &Choices::default()).unwrap()
+                    Run::with_choices(&backend, &graph, &program, Some(layout), WHOLE, &Choices::default())
+                        .unwrap()
                 };
                 let (whole, less) = (run(usize::MAX), run(0));
                 let again = |run: &Run| {
@@ -233,9 +236,9 @@ fn what_is_made_again_changes_no_bits() {
     }
 }
 
-/// In tiles, and where kernels are chosen by measuring, the numbers are the same but for rounding.
+/// Tiling, and choosing kernels by measuring, change the numbers by rounding only.
 #[test]
-fn tiles_and_measured_choices_change_no_numbers() {
+fn tiling_and_measured_choices_match_the_reference() {
     let Some(backend) = backend(2) else { return };
     for (graph, cache_bytes) in [
         (averaged(33), 50_000),
@@ -250,18 +253,22 @@ fn tiles_and_measured_choices_change_no_numbers() {
         let expected = follow(run(Some("nhwc"), WHOLE));
         for layout in [Some("nhwc"), Some("nChw16c"), None] {
             let tiled = run(layout, cache_bytes);
-            assert!(!tiled.session.plan(0).program.sections.is_empty(), "{} is not cut", graph.name);
+            assert!(!tiled.session.plan(0).program.sections.is_empty(), "{} is not tiled", graph.name);
             let got = follow(tiled);
-            let apart = [distance(&expected.0, &got.0), distance(&expected.1, &got.1)];
-            assert!(apart[0] < 1e-5 && apart[1] < 1e-4, "{} {layout:?}: {apart:?}", graph.name);
+            let differences = [distance(&expected.0, &got.0), distance(&expected.1, &got.1)];
+            assert!(
+                differences[0] < 1e-5 && differences[1] < 1e-4,
+                "{} {layout:?}: {differences:?}",
+                graph.name
+            );
         }
     }
 }
 
-/// Siblings are one convolution, with the weights as they lie: in row-major order where it is prepared first,
-/// and as evaluation, in which each is by itself, takes them where that is.
+/// Convolutions of one map are fused horizontally, in both layouts of their weights: row-major if training is
+/// prepared first, and that chosen by evaluation, which does not fuse them, if that is first.
 #[test]
-fn joined_weights_follow_the_reference_however_they_lie() {
+fn joined_weights_match_the_reference_in_every_layout() {
     let Some(backend) = backend(2) else { return };
     let graph = network::siblings();
     let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
@@ -278,7 +285,7 @@ fn joined_weights_follow_the_reference_however_they_lie() {
             for first in [0, 2] {
                 let chosen = Choices::default();
                 let run =
-                    Run::beginning_with(first, &backend, &graph, &program, Some(layout), WHOLE, &chosen);
+                    Run::preparing_first(first, &backend, &graph, &program, Some(layout), WHOLE, &chosen);
                 let run = run.unwrap();
                 let plan = &run.session.plan(0).program;
                 let is_joined = |id: ValueId| {
@@ -290,10 +297,10 @@ fn joined_weights_follow_the_reference_however_they_lie() {
                 };
                 moved.push(plan.steps.iter().filter(reordered).count());
                 let got = follow(run);
-                let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
+                let differences = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
                 assert!(
-                    apart[0] <= allowed[0] && apart[1] <= allowed[1],
-                    "{precision} {layout} {first}: {apart:.7?}"
+                    differences[0] <= allowed[0] && differences[1] <= allowed[1],
+                    "{precision} {layout} {first}: {differences:.7?}"
                 );
             }
         }
@@ -301,10 +308,10 @@ fn joined_weights_follow_the_reference_however_they_lie() {
     }
 }
 
-/// A grouped parameter lies as its kernel takes it, with the groups as a dimension of their own; what is
-/// written is what is read.
+/// The groups of a grouped parameter are a dimension of its kernel's layout; reading returns the values
+/// written.
 #[test]
-fn grouped_parameters_are_read_as_they_were_written() {
+fn grouped_parameters_are_read_as_written() {
     let Some(backend) = backend(2) else { return };
     let graph = grouped();
     for precision in precisions(&backend) {
@@ -319,19 +326,19 @@ fn grouped_parameters_are_read_as_they_were_written() {
                 let id = plan.program.values.iter().position(|value| value.name == parameter.name).unwrap();
                 groups += usize::from(plan.placements[id].layout.shape.len() == 5);
             }
-            assert_eq!(groups, 3, "{precision} {layout}: the groups are a dimension of their own");
+            assert_eq!(groups, 3, "{precision} {layout}: the groups must be a dimension");
         }
     }
 }
 
-/// Depthwise convolutions whose channels fill blocks run on kernels that were written for them, in one layout
-/// of the maps at least.
+/// Depthwise convolutions whose channels fill blocks run on dedicated kernels, in at least one layout of the
+/// maps.
 #[test]
 fn no_depthwise_convolution_falls_back_to_a_reference_kernel() {
     let Some(backend) = backend(2) else { return };
-    let mut met = 0;
+    let mut checked = 0;
     for precision in precisions(&backend) {
-        for case in cases::of(precision) {
+        for case in cases::for_precision(precision) {
             let conv = match &case.kernel {
                 Kernel::Conv2dForward(k) => k.conv,
                 Kernel::Conv2dBackwardData(k) => k.conv,
@@ -344,16 +351,17 @@ fn no_depthwise_convolution_falls_back_to_a_reference_kernel() {
             let names = LAYOUTS.map(|layout| {
                 let request = PrepareRequest { choices: choices(&case, layout), ..Default::default() };
                 let prepared = backend.prepare(&case.program(precision).unwrap(), &request).unwrap();
-                let own = prepared.program.steps.iter().position(|step| step.kernel == case.kernel).unwrap();
-                prepared.steps[own].implementation.clone()
+                let position =
+                    prepared.program.steps.iter().position(|step| step.kernel == case.kernel).unwrap();
+                prepared.steps[position].implementation.clone()
             });
             println!("{precision} {}: {} {names:?}", case.kernel.name(), case.name);
             let depthwise = conv.groups == conv.in_channels && conv.in_channels == conv.out_channels;
             if depthwise && conv.in_channels.is_multiple_of(16) && conv.dilation == [1, 1] {
                 assert!(names.iter().any(|name| !name.starts_with("ref")), "`{}`: {names:?}", case.name);
-                met += 1;
+                checked += 1;
             }
         }
     }
-    assert!(met >= 20, "{met}");
+    assert!(checked >= 20, "{checked}");
 }

@@ -1,4 +1,4 @@
-//! The oneDNN backend against the reference, and what its kernels must not do.
+//! The oneDNN backend against the reference, and guarantees of its kernels.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

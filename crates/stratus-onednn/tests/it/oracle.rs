@@ -9,8 +9,9 @@ use stratus_engine::ops::KernelSpec;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::{Backend, Choices, Clock, Kernel, Precision, Section, Session};
 use stratus_onednn::OneDnn;
+use stratus_testing::sample::sample;
 
-/// What the backend may refuse, and the words it does so with. Everything else runs.
+/// The expected error text for cases that the backend does not support; `None` for all others.
 fn refusal(backend: &OneDnn, case: &Case, precision: Precision) -> Option<&'static str> {
     let on_onednn = matches!(
         case.kernel,
@@ -22,64 +23,68 @@ fn refusal(backend: &OneDnn, case: &Case, precision: Precision) -> Option<&'stat
             | Kernel::LinearBackwardWeights(_)
             | Kernel::LinearUpdate(_)
     );
-    (on_onednn && !backend.supports(precision)).then_some("processors with AVX-512 alone")
+    (on_onednn && !backend.supports(precision)).then_some("needs AVX-512")
 }
 
 #[test]
-fn half_and_double_precision_are_refused() {
+fn refuses_half_and_double_precision() {
     let Some(backend) = backend(1) else { return };
     for precision in [Precision::F16, Precision::F64] {
         assert!(!backend.precisions().contains(&precision));
-        let suite = Suite::new(&backend).refusing(|_, _| Some(""));
-        suite.run(precision, &cases::of(precision)).assert_passed();
+        let suite = Suite::new(&backend).expecting_errors(|_, _| Some(""));
+        suite.run(precision, &cases::for_precision(precision)).assert_passed();
     }
 }
 
-/// The suite in every layout.
-fn compare_all(threads: usize) {
+/// Runs every `step`-th case, from `offset`, in every layout.
+fn compare(threads: usize, step: usize, offset: usize) {
     let Some(backend) = backend(threads) else { return };
     let layouts = |case: &Case| LAYOUTS.map(|layout| (layout.to_owned(), choices(case, layout))).to_vec();
-    let suite = Suite::new(&backend).by(layouts);
-    let suite = suite.refusing(|case, precision| refusal(&backend, case, precision));
+    let suite = Suite::new(&backend).with_variants(layouts);
+    let suite = suite.expecting_errors(|case, precision| refusal(&backend, case, precision));
     let mut report = Report::default();
-    PRECISIONS.into_iter().for_each(|precision| report.extend(suite.run(precision, &cases::of(precision))));
+    for precision in PRECISIONS {
+        let cases: Vec<Case> = sample(cases::for_precision(precision), step, offset).collect();
+        report.extend(suite.run(precision, &cases));
+    }
     report.assert_passed();
 }
 
 #[test]
-fn every_case_on_one_thread() {
-    compare_all(1);
+fn every_case_matches_the_reference_on_one_thread() {
+    compare(1, 1, 0);
+}
+
+// `make test` runs every other case on two threads, and the others on three.
+#[test]
+fn cases_match_the_reference_on_two_threads() {
+    compare(2, 2, 0);
 }
 
 #[test]
-fn every_case_on_two_threads() {
-    compare_all(2);
+fn cases_match_the_reference_on_three_threads() {
+    compare(3, 2, 1);
 }
 
+/// Every implementation of a step, oneDNN's or native: unmeasured plans take the first, so here each is
+/// requested by name.
 #[test]
-fn every_case_on_three_threads() {
-    compare_all(3);
-}
-
-/// Whatever runs a step, oneDNN's or ours: plans that nothing was measured for take the first, here each is
-/// asked for by name.
-#[test]
-fn every_implementation_follows_the_reference() {
+fn every_implementation_matches_the_reference() {
     let (mut compared, mut ours, mut kinds) = (0, std::collections::BTreeSet::new(), 0);
     for threads in [1, 3] {
         let Some(backend) = backend(threads) else { return };
         let has = |instructions: &[&str]| instructions.iter().any(|name| backend.describe().contains(name));
-        // On AMX the gradient of a convolution's input is one more. Convolutions of bf16 maps run in f32 too,
-        // those with ReLU counted apart.
+        // On AMX the input's gradient has one more. Convolutions of bf16 maps also run in f32; those with
+        // ReLU count separately.
         kinds = if has(&["AMX"]) { 6 } else { 5 };
-        // With AVX-512, which bf16 needs too, dense 3x3 convolutions have one more way, and so have their
-        // gradients.
+        // With AVX-512, which bf16 needs too, dense 3x3 convolutions and their gradients have one more
+        // implementation.
         let bf16 = precisions(&backend).contains(&Precision::Bf16);
         kinds += if bf16 { 8 } else { 0 };
-        // On whole numbers the forward passes and the gradient of the input once more.
+        // Integer products (VNNI) add one for the forward passes and the input's gradient.
         kinds += if bf16 && has(&["VNNI", "BF16", "FP16"]) { 3 } else { 0 };
         for precision in precisions(&backend) {
-            for case in cases::of(precision) {
+            for case in cases::for_precision(precision) {
                 let program = case.program(precision).unwrap();
                 let key = step_key(&program, &program.steps[0]);
                 let mut expected = None;
@@ -106,12 +111,12 @@ fn every_implementation_follows_the_reference() {
     assert!(compared > 500 && ours.len() == kinds, "{compared} {ours:?}");
 }
 
-/// Channels are copied by where they are: one map may be channels last and the next in blocks.
+/// Concat copies channels by position: one map may be channels last and the next blocked.
 #[test]
-fn maps_that_are_put_together_may_lie_in_different_ways() {
+fn concat_accepts_maps_in_different_layouts() {
     let Some(backend) = backend(2) else { return };
     let mut mixed = 0;
-    for case in cases::of(Precision::F32) {
+    for case in cases::for_precision(Precision::F32) {
         if !matches!(case.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_)) {
             continue;
         }
@@ -129,8 +134,8 @@ fn maps_that_are_put_together_may_lie_in_different_ways() {
     assert!(mixed > 40, "{mixed}");
 }
 
-/// Runs a case sample by sample, from the first or from the last; its first input and its output have a row
-/// per sample.
+/// Runs a case sample by sample, in order or in reverse; its first input and its output have a row per
+/// sample.
 fn run_in_tiles(
     backend: &OneDnn,
     case: &Case,
@@ -148,26 +153,26 @@ fn run_in_tiles(
         count: 1,
         tiles: program.batch,
         micro_batches: false,
-        from_last,
-        ahead: 1,
+        reversed: from_last,
+        in_flight: 1,
     });
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, &program, choices(case, layout), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();
-    for (id, contents) in step.inputs.iter().zip(case.draw()) {
+    for (id, contents) in step.inputs.iter().zip(case.generate_inputs()) {
         session.write_value(0, id.0, &contents).unwrap();
     }
     session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
     session.read_value(0, step.outputs[0].0).unwrap()
 }
 
-/// Masks are the reference's to the last element, in every layout, whole or in tiles.
+/// Masks match the reference's in every element and layout, whole or tiled.
 #[test]
-fn dropout_drops_what_the_reference_drops() {
+fn dropout_masks_match_the_reference() {
     let Some(backend) = backend(3) else { return };
     let mut in_tiles = 0;
     for (precision, layout) in PRECISIONS.into_iter().flat_map(|p| LAYOUTS.map(|layout| (p, layout))) {
-        for case in cases::of(precision) {
+        for case in cases::for_precision(precision) {
             if !matches!(case.kernel, Kernel::Dropout(_)) {
                 continue;
             }

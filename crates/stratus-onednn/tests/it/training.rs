@@ -1,4 +1,4 @@
-//! Small networks as a training run has it, all programs over the same parameters, against the reference
+//! Small networks with all programs of a training run over the same parameters, against the reference
 //! backend.
 
 use crate::common::network::{
@@ -35,8 +35,8 @@ fn follow(mut run: Run) -> Outcome {
     (losses, run.state())
 }
 
-/// How far two outcomes are apart: losses (the largest relative difference), velocities, and everything else
-/// of the state (the mean over the tensors of differences relative to their norms).
+/// The distances between two outcomes: losses (the largest relative difference), velocities, and the rest of
+/// the state (the mean over the tensors of differences relative to their norms).
 fn distances(from: &Outcome, to: &Outcome) -> [f64; 3] {
     let losses = from.0.iter().zip(&to.0).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)).fold(0.0, f64::max);
     let norm =
@@ -55,10 +55,10 @@ fn distances(from: &Outcome, to: &Outcome) -> [f64; 3] {
     [losses, mean(true), mean(false)]
 }
 
-/// In f32 losses and state are the reference's but for rounding. In bf16, where sums in another order are
-/// rounded to other neighbours, they are as close to the f32 reference as the bf16 reference is. One pixel
-/// that rounding puts on the rectifier's other side, or that wins a window, changes a gradient far more than
-/// rounding does: velocities get room for a few.
+/// In f32, losses and state match the reference's up to rounding. In bf16, where sums in another order are
+/// rounded to other neighbours, they are as close to the f32 reference as the bf16 reference is. A single
+/// pixel that rounding moves across ReLU's threshold, or to another argmax, changes a gradient far more than
+/// rounding does: velocities have tolerance for a few.
 fn check(backend: &OneDnn, graph: &Graph, batch: usize, in_tiles: usize) {
     let [exact, rounded] = PRECISIONS.map(|p| train(&ReferenceBackend, graph, p, batch, "plain", WHOLE));
     let ways = LAYOUTS.map(|layout| [(layout, WHOLE), (layout, in_tiles)]).concat();
@@ -66,38 +66,41 @@ fn check(backend: &OneDnn, graph: &Graph, batch: usize, in_tiles: usize) {
         precisions(backend).into_iter().flat_map(|p| ways.iter().map(move |way| (p, *way)))
     {
         let (name, input) = (&graph.name, graph.input_shape());
-        let what = format!("{precision} {name} of {input} batch {batch} {layout} in {tile} bytes");
+        let context = format!("{precision} {name} of {input} batch {batch} {layout} in {tile} bytes");
         let program = training_program(graph, precision, batch, tile);
-        // Behind a stem, the maps of a few samples are not always worth cutting.
+        // After a stem, tiling the maps of a few samples is not always worthwhile.
         if batch != 7 || !matches!(program.steps[0].kernel, Kernel::StemStatistics(_)) {
             let whole = tile == WHOLE || batch == 1;
-            assert_eq!(program.sections.is_empty(), whole, "{what}: {:?}", program.sections);
+            assert_eq!(program.sections.is_empty(), whole, "{context}: {:?}", program.sections);
         }
         let got = train(backend, graph, precision, batch, layout, tile);
-        expect_near(&got, precision, [&exact, &rounded], &what);
+        expect_near(&got, precision, [&exact, &rounded], &context);
         if batch == 7 {
             continue;
         }
-        // The same again: the same bits.
-        assert_eq!(train(backend, graph, precision, batch, layout, tile), got, "{what}");
+        // Repeating the run gives the same bits.
+        assert_eq!(train(backend, graph, precision, batch, layout, tile), got, "{context}");
     }
 }
 
-/// See [`check`]; `expected` are the reference's outcomes in f32 and in bf16.
-fn expect_near(got: &Outcome, precision: Precision, [exact, rounded]: [&Outcome; 2], what: &str) {
+/// See [`check`]; `expected` holds the reference's outcomes in f32 and in bf16.
+fn expect_near(got: &Outcome, precision: Precision, [exact, rounded]: [&Outcome; 2], context: &str) {
     let allowed = match precision {
         Precision::F32 => [1e-4, 2e-2, 1e-4],
         _ => distances(exact, rounded).map(|distance| 2.0 * distance + 1e-2),
     };
-    let apart = distances(exact, got);
-    let near = apart.iter().zip(&allowed).all(|(apart, allowed)| apart < allowed);
-    assert!(near, "{what}: losses, velocities and the rest are {apart:.6?} apart, {allowed:.6?} may be");
+    let differences = distances(exact, got);
+    let near = differences.iter().zip(&allowed).all(|(difference, allowed)| difference < allowed);
+    assert!(
+        near,
+        "{context}: losses, velocities and the rest differ by {differences:.6?}, allowed {allowed:.6?}"
+    );
 }
 
-/// Every other optimiser, on layers that the other networks have not: weights that lie in blocks and as
-/// matrices, and their copies.
+/// Every other optimiser, on layers that the other networks do not have: blocked weights, matrices, and their
+/// copies.
 #[test]
-fn every_optimiser_follows_the_reference() {
+fn every_optimiser_matches_the_reference() {
     let Some(backend) = backend(2) else { return };
     let graph = layer_file::parse(
         "name = 'smooth'\ninput = [3, 9, 8]\n\
@@ -137,11 +140,18 @@ fn every_optimiser_follows_the_reference() {
         Adaptive::Adagrad { epsilon },
         Adaptive::Adadelta { rho: 0.9, epsilon },
     ] {
-        let optimiser =
-            Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay: 1e-2, rate: 1.0, scaled: false });
+        let optimiser = Optimiser::Adaptive(AdaptiveUpdate {
+            rule,
+            weight_decay: 1e-2,
+            rate_factor: 1.0,
+            loss_scaled: false,
+        });
         let run = |backend: &dyn Backend, precision, layout: &str| {
             let program = training_by(optimiser, &graph, precision, 6);
-            follow(Run::of(backend, &graph, &program, Some(layout), WHOLE, &Choices::default()).unwrap())
+            follow(
+                Run::with_choices(backend, &graph, &program, Some(layout), WHOLE, &Choices::default())
+                    .unwrap(),
+            )
         };
         let [exact, rounded] = PRECISIONS.map(|precision| run(&ReferenceBackend, precision, "plain"));
         for precision in precisions(&backend) {
@@ -153,15 +163,15 @@ fn every_optimiser_follows_the_reference() {
     }
 }
 
-/// Weights whose gradient is made and not used, beside biases that learn, and the other way round.
+/// Weights whose gradient is computed but not applied, with trained biases, and vice versa.
 #[test]
-fn parameters_frozen_alone_follow_the_reference() {
+fn separately_frozen_parameters_match_the_reference() {
     let Some(backend) = backend(2) else { return };
     let mut some = branches();
     some.freeze(&["conv2.weight", "conv3.bias", "conv4.weight", "bn1.weight", "bn2.bias", "fc1.weight"])
         .unwrap();
     check(&backend, &some, 16, 16 * 1000);
-    // The first convolution is a stem where the network is measured, and none where it trains.
+    // The first convolution is a stem in evaluation, and not one in training.
     for first in ["layer1.0", "layer1.0.weight"] {
         let mut stem = digits([1, 15, 17], 8);
         stem.freeze(&[first, "layer2.1.weight"]).unwrap();
@@ -169,35 +179,36 @@ fn parameters_frozen_alone_follow_the_reference() {
     }
 }
 
-/// A batch in micro-batches: as the reference has it, which tests of the engine compare with the definition.
+/// Micro-batches match the reference's, which the engine's tests compare with the definition.
 #[test]
-fn micro_batches_follow_the_reference() {
+fn micro_batches_match_the_reference() {
     let Some(backend) = backend(2) else { return };
     let graphs = [(branches(), 2), (digits([3, 9, 8], 8), 4), (digits([1, 9, 8], 8), 4), (siblings(), 4)];
     for (graph, count) in graphs {
         let run = |backend: &dyn Backend, precision, layout: Option<&str>| {
             let program = training_in_micro_batches(&graph, precision, 16, count);
-            let run = Run::of(backend, &graph, &program, layout, WHOLE, &Choices::default()).unwrap();
+            let run =
+                Run::with_choices(backend, &graph, &program, layout, WHOLE, &Choices::default()).unwrap();
             assert!(run.session.plan(0).program.sections.iter().all(|section| section.micro_batches));
             follow(run)
         };
         let [exact, rounded] = PRECISIONS.map(|precision| run(&ReferenceBackend, precision, Some("plain")));
         for precision in precisions(&backend) {
             for layout in [Some("nhwc"), Some("nChw16c"), None] {
-                let what = format!("{precision} {} {layout:?} in {count} parts", graph.name);
-                expect_near(&run(&backend, precision, layout), precision, [&exact, &rounded], &what);
+                let context = format!("{precision} {} {layout:?} in {count} parts", graph.name);
+                expect_near(&run(&backend, precision, layout), precision, [&exact, &rounded], &context);
             }
         }
     }
 }
 
 fn check_digits(backend: &OneDnn, input: [usize; 3], width: usize, batch: usize) {
-    // Tiles of about a third of the largest step's operands, where there is no stem.
+    // Tiles of about a third of the largest step's operands, without a stem.
     check(backend, &digits(input, width), batch, batch * width * input[1] * input[2]);
 }
 
 #[test]
-fn three_steps_of_digits_follow_the_reference_on_one_thread() {
+fn three_steps_of_digits_match_the_reference_on_one_thread() {
     let Some(one) = backend(1) else { return };
     for input in [[1, 28, 28], [1, 15, 17]] {
         for width in [8, 5, 16, 20] {
@@ -207,7 +218,7 @@ fn three_steps_of_digits_follow_the_reference_on_one_thread() {
 }
 
 #[test]
-fn three_steps_of_digits_follow_the_reference_on_two_threads() {
+fn three_steps_of_digits_match_the_reference_on_two_threads() {
     let Some(two) = backend(2) else { return };
     for (input, width, batch) in
         [([1, 15, 17], 5, 1), ([1, 28, 28], 16, 1), ([1, 28, 28], 8, 64), ([3, 15, 17], 20, 64)]
@@ -217,7 +228,7 @@ fn three_steps_of_digits_follow_the_reference_on_two_threads() {
 }
 
 #[test]
-fn three_steps_of_branches_follow_the_reference() {
+fn three_steps_of_branches_match_the_reference() {
     let Some(two) = backend(2) else { return };
     for batch in [1, 7, 16] {
         check(&two, &branches(), batch, batch * 1000);
@@ -225,7 +236,7 @@ fn three_steps_of_branches_follow_the_reference() {
 }
 
 #[test]
-fn measured_plans_follow_the_reference() {
+fn measured_plans_match_the_reference() {
     let Some(backend) = backend(2) else { return };
     let graphs = [(digits([1, 28, 28], 8), 1 << 18), (branches(), 1 << 14)];
     let runs = precisions(&backend).into_iter().flat_map(|p| graphs.each_ref().map(|g| (p, g)));
@@ -241,7 +252,7 @@ fn measured_plans_follow_the_reference() {
 }
 
 #[test]
-fn a_measured_plan_is_repeated_by_its_choices() {
+fn a_measured_plan_is_reproduced_by_its_choices() {
     let Some(backend) = backend(2) else { return };
     let Some(other) = crate::common::backend(2) else { return };
     for precision in precisions(&backend) {
@@ -254,13 +265,12 @@ fn a_measured_plan_is_repeated_by_its_choices() {
         let first = plan(&backend, &Choices::default(), true);
         assert!(!first.choices.layouts.is_empty() && !first.choices.implementations.is_empty());
         assert_eq!(plan(&backend, &first.choices, false), first);
-        // As after a restart: what is known of blocked layouts is learnt anew.
+        // As after a restart: descriptors of blocked layouts are recreated.
         assert_eq!(plan(&other, &first.choices, true), first);
     }
 }
 
-/// Whatever is chosen, by name, is what is run: also implementations before which weights change their
-/// layout.
+/// The implementation chosen by name is the one that runs, including those with reordered weights.
 #[test]
 fn every_implementation_can_be_chosen_by_name() {
     let Some(backend) = backend(2) else { return };
@@ -272,7 +282,7 @@ fn every_implementation_can_be_chosen_by_name() {
         };
         let base = prepare(choices(&program, layout)).unwrap();
         for key in base.choices.implementations.keys() {
-            let ask = |name: &str| {
+            let plan_with = |name: &str| {
                 let mut choices = base.choices.clone();
                 choices.implementations.insert(key.clone(), name.to_owned());
                 prepare(choices)
@@ -280,14 +290,14 @@ fn every_implementation_can_be_chosen_by_name() {
             let offered = offered(&backend, &program, &base.choices, key);
             assert!(!offered.is_empty(), "{key}");
             for name in &offered {
-                // Others may no longer be offered behind weights that lie in another way.
-                let Ok(plan) = ask(name) else { continue };
+                // An implementation may be unavailable if the weights have another layout by then.
+                let Ok(plan) = plan_with(name) else { continue };
                 assert_eq!(plan.choices.implementations[key], *name);
                 reordered += usize::from(name.ends_with("+reorder"));
             }
         }
     }
-    assert!(reordered > 0, "no implementation with a change of layout was met");
+    assert!(reordered > 0, "no implementation with reordered weights was found");
 }
 
 #[test]
@@ -300,7 +310,7 @@ fn a_session_runs_on_another_thread_than_the_one_that_prepared_it() {
         let mut here = Run::new(&backend, &graph, precision, 7, Some("nhwc"), WHOLE).unwrap();
         let mut there = Run::new(&backend, &graph, precision, 7, Some("nhwc"), WHOLE).unwrap();
         let mut elsewhere = Run::new(&backend, &graph, precision, 7, Some("nhwc"), WHOLE).unwrap();
-        // Two at once, and then the one that stayed.
+        // Two sessions run at once on other threads, and then one on this thread.
         let (second, third) = std::thread::scope(|scope| {
             let second = scope.spawn(|| losses(&mut there));
             let third = scope.spawn(|| losses(&mut elsewhere));
@@ -308,7 +318,7 @@ fn a_session_runs_on_another_thread_than_the_one_that_prepared_it() {
         });
         let first = losses(&mut here);
         assert_eq!((&second, &third), (&first, &first));
-        // What was made here may be dropped there.
+        // Sessions may be dropped on another thread.
         std::thread::spawn(move || drop((there, elsewhere))).join().unwrap();
     }
 }

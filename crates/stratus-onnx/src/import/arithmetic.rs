@@ -1,8 +1,8 @@
-//! Sums and products: of what two layers make, or of numbers that the layer before takes over.
+//! Sums and products of layer outputs, and of constants that are folded into the previous layer.
 
 use super::layers::{floats, in_order};
-use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
-use crate::export::LAYER_SCALE;
+use super::{DimOrder, ImportResult, Importer, Layer, LayerOutput, Value};
+use crate::export::DOC_LAYER_SCALE;
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
 use stratus_graph::ops::{
@@ -19,34 +19,43 @@ impl<'a> Importer<'a> {
         let mut constant = None;
         for position in 0..node.inputs.len() {
             if matches!(self.value(node, position)?, Value::LayerOutput(_)) {
-                inputs.push(self.made(node, position)?);
+                inputs.push(self.layer_input(node, position)?);
             } else {
                 constant = self.constant(node, position)?;
             }
         }
         match (&inputs[..], constant) {
-            ([made], Some(constant)) if node.inputs.len() == 2 => self.add_bias(node, *made, constant),
+            ([input], Some(constant)) if node.inputs.len() == 2 => self.add_bias(node, *input, constant),
             ([first, rest @ ..], None) if !rest.is_empty() => {
-                if inputs.iter().any(|made| made.order != first.order) {
-                    return Err("its inputs differ in the order of their dimensions".into());
+                if inputs.iter().any(|input| input.order != first.order) {
+                    return Err("its inputs differ in dimension order".into());
                 }
                 let mut sum = *first;
-                for (position, made) in rest.iter().enumerate() {
+                for (position, input) in rest.iter().enumerate() {
                     let last = position + 1 == rest.len();
-                    let own = self.names.of(node);
-                    let name = if last { own } else { self.names.beside(&own, "part") };
-                    sum = self.push_as(name, Add, &[sum, *made], vec![])?;
+                    let node_name = self.names.for_node(node);
+                    let name = if last { node_name } else { self.names.with_suffix(&node_name, "part") };
+                    sum = self.push_as(name, Add, &[sum, *input], vec![])?;
                 }
-                Ok(Value::LayerOutput(LayerOutput { sole: self.is_sole(node), order: first.order, ..sum }))
+                Ok(Value::LayerOutput(LayerOutput {
+                    single_use: self.is_single_use(node),
+                    order: first.order,
+                    ..sum
+                }))
             }
-            _ => Err("it does not add two of what layers make, nor a bias".into()),
+            _ => Err("unsupported sum, expected layer outputs or a bias".into()),
         }
     }
 
-    /// Adds numbers to the bias of the layer before.
-    fn add_bias(&mut self, node: &'a Node<'a>, made: LayerOutput, constant: Constant) -> ImportResult<Value> {
-        let added = self.per_channel(made, constant)?;
-        let layer = self.changeable(made)?;
+    /// Folds a constant into the bias of the previous layer.
+    fn add_bias(
+        &mut self,
+        node: &'a Node<'a>,
+        input: LayerOutput,
+        constant: Constant,
+    ) -> ImportResult<Value> {
+        let added = self.per_channel(input, constant)?;
+        let layer = self.foldable_layer(input)?;
         if let Op::Conv2d(Conv2d { bias, .. })
         | Op::ConvTranspose2d(ConvTranspose2d { bias, .. })
         | Op::Linear(Linear { bias, .. })
@@ -56,58 +65,58 @@ impl<'a> Importer<'a> {
             layer.parameters.push(vec![0.0; added.len()]);
         }
         layer.parameters[1].iter_mut().zip(added).for_each(|(sum, value)| *sum += value);
-        Ok(self.alias(node, made))
+        Ok(self.alias(node, input))
     }
 
-    /// One number multiplies every element; one for each channel, the weight and the bias of the layer
-    /// before: what is left of a batch norm that was folded. Where a sum of layers' outputs follows, or no
-    /// layer could take them over, they are a layer of their own. Of two layers' outputs, see
-    /// [`Self::outputs`].
-    pub(super) fn product(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+    /// Imports a product. A scalar becomes `Scale`. Per-channel factors, such as of a folded batch norm, are
+    /// folded into the previous layer, or become `LayerScale` before a residual sum or if folding fails. For
+    /// two layer outputs, see [`Self::mul_outputs`].
+    pub(super) fn mul(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if let Some(value) = self.gelu_product(node)? {
             return Ok(value);
         }
         if let [Value::LayerOutput(_), Value::LayerOutput(_)] = [self.value(node, 0)?, self.value(node, 1)?] {
-            let [a, b] = [self.made(node, 0)?, self.made(node, 1)?];
-            return self.outputs(node, [a, b]);
+            let [a, b] = [self.layer_input(node, 0)?, self.layer_input(node, 1)?];
+            return self.mul_outputs(node, [a, b]);
         }
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
-        let made = self.made(node, first)?;
-        let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
-        if let Some(factor) = self.one_number(made, &constant).filter(|_| node.doc != LAYER_SCALE) {
-            if let Some(part) = self.gelu_scaled(node, made, factor) {
+        let input = self.layer_input(node, first)?;
+        let constant = self.constant(node, 1 - first)?.ok_or("missing input 2")?;
+        if let Some(factor) = self.scalar_constant(input, &constant).filter(|_| node.doc != DOC_LAYER_SCALE) {
+            if let Some(part) = self.gelu_scaled(node, input, factor) {
                 return Ok(part);
             }
-            return self.elementwise_of(node, made, Scale { factor });
+            return self.elementwise_of(node, input, Scale { factor });
         }
-        let factors = self.per_channel(made, constant)?;
-        let is_image = self.shape(made.id).0.len() == 3;
-        if is_image && (node.doc == LAYER_SCALE || self.is_added(node) || self.changeable(made).is_err()) {
-            let value = self.push(node, LayerScale::new(factors.len()), &[made], vec![factors])?;
-            return Ok(in_order(value, made.order));
+        let factors = self.per_channel(input, constant)?;
+        let is_image = self.layer_shape(input.id).0.len() == 3;
+        if is_image
+            && (node.doc == DOC_LAYER_SCALE || self.is_added(node) || self.foldable_layer(input).is_err())
+        {
+            let value = self.push(node, LayerScale::new(factors.len()), &[input], vec![factors])?;
+            return Ok(in_order(value, input.order));
         }
-        let layer = self.changeable(made)?;
-        // Running statistics, of a batch norm, stay.
+        let layer = self.foldable_layer(input)?;
+        // The running statistics of a batch norm stay.
         for values in layer.parameters.iter_mut().take(2) {
-            let each = values.len() / factors.len().max(1);
-            if let (Op::ConvTranspose2d(conv), true) = (&layer.op, each > 1) {
+            let per_channel = values.len() / factors.len().max(1);
+            if let (Op::ConvTranspose2d(conv), true) = (&layer.op, per_channel > 1) {
                 scale_transposed(conv, values, &factors);
                 continue;
             }
-            for (values, factor) in values.chunks_exact_mut(each.max(1)).zip(&factors) {
+            for (values, factor) in values.chunks_exact_mut(per_channel.max(1)).zip(&factors) {
                 values.iter_mut().for_each(|value| *value *= factor);
             }
         }
-        Ok(self.alias(node, made))
+        Ok(self.alias(node, input))
     }
 
-    /// Whether what a node makes is added, and nothing else, to another layer's output, in training mode
-    /// behind a dropout: as a residual branch ends.
+    /// Returns whether the node's only use is a residual `Add`, possibly after Dropout or Identity.
     fn is_added(&self, node: &Node<'a>) -> bool {
         let mut node = node;
-        while let Some(reader) = self.sole_reader(node) {
+        while let Some(reader) = self.single_reader(node) {
             match reader.operator {
-                // As their first input, of which each has one: no chain of them is endless.
+                // Each node has one first input, so the chain is finite.
                 "Dropout" | "Identity" if reader.inputs.first() == node.outputs.first() => node = reader,
                 "Add" | "Sum" => {
                     let known = |name: &&str| {
@@ -121,9 +130,9 @@ impl<'a> Importer<'a> {
         false
     }
 
-    /// The product of two layers' outputs: SiLU or hard swish where one is the sigmoid of the other, or a map
-    /// with a factor for each of its channels.
-    fn outputs(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
+    /// Imports the product of two layer outputs: SiLU or hard swish if one is the sigmoid of the other, or
+    /// else a channel scale.
+    fn mul_outputs(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
         let sigmoid_of = |gate: LayerOutput, x: LayerOutput| {
             let layer = &self.layers[gate.id.checked_sub(1)?];
             let op: Op = match layer.op {
@@ -138,21 +147,22 @@ impl<'a> Importer<'a> {
             [_, Some(op)] => (b, a, op),
             _ => return self.channel_scale(node, [a, b]),
         };
-        let sole = self.is_sole(node);
-        match self.sole_layer(gate) {
-            // The sigmoid's name stays: PyTorch calls its node by the module, the product's by its operator.
+        let single_use = self.is_single_use(node);
+        match self.single_use_layer(gate) {
+            // Keep the name of the sigmoid: PyTorch names it after the module, but the product after its
+            // operator.
             Some(layer) => {
                 layer.op = op;
                 layer.not_negative = false;
-                Ok(Value::LayerOutput(LayerOutput { sole, ..gate }))
+                Ok(Value::LayerOutput(LayerOutput { single_use, ..gate }))
             }
             None => self.elementwise_of(node, x, op),
         }
     }
 
-    /// A map with a factor for each of its channels, in either order.
+    /// Imports the product of a feature map and one factor per channel, in either order.
     fn channel_scale(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
-        let shapes = [a, b].map(|made| self.shape(made.id).clone());
+        let shapes = [a, b].map(|input| self.layer_shape(input.id).clone());
         let scales = |map: &Shape, factors: &Shape| {
             map.0.len() == 3 && factors.0.len() == 3 && factors.0[0] == map.0[0] && factors.0[1..] == [1, 1]
         };
@@ -164,8 +174,7 @@ impl<'a> Importer<'a> {
         };
         let [map, factors] = inputs.ok_or_else(|| {
             format!(
-                "it multiplies two layers' outputs, {} and {}, of which none is the other's sigmoid, nor a \
-                 factor for each channel of a map",
+                "unsupported product of {} and {}: expected x·sigmoid(x) or a per-channel scale",
                 shapes[0], shapes[1]
             )
         })?;
@@ -173,49 +182,49 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, map.order))
     }
 
-    /// Division by one number.
-    pub(super) fn quotient(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+    /// Imports a division by a scalar.
+    pub(super) fn div(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if !matches!(self.value(node, 0)?, Value::LayerOutput(_) | Value::Gelu(..)) {
-            return Err("it divides by what it computes from the images".into());
+            return Err("division by a layer output is not supported".into());
         }
-        let made = self.made(node, 0)?;
-        let divisor = self.constant(node, 1)?.and_then(|constant| self.one_number(made, &constant));
-        let factor = divisor.map(f32::recip).ok_or("only division by one number is taken")?;
-        if let Some(part) = self.gelu_scaled(node, made, factor) {
+        let input = self.layer_input(node, 0)?;
+        let divisor = self.constant(node, 1)?.and_then(|constant| self.scalar_constant(input, &constant));
+        let factor = divisor.map(f32::recip).ok_or("only division by a scalar is supported")?;
+        if let Some(part) = self.gelu_scaled(node, input, factor) {
             return Ok(part);
         }
-        self.elementwise_of(node, made, Scale { factor })
+        self.elementwise_of(node, input, Scale { factor })
     }
 
-    /// The one number of a constant that has as many dimensions as what a layer makes, or less: with more the
-    /// result would have them too.
-    pub(super) fn one_number(&self, made: LayerOutput, constant: &Constant) -> Option<f32> {
-        let fits = constant.shape.len() <= self.shape(made.id).0.len() + 1;
+    /// The value of a constant with a single element. Its rank must not exceed that of the layer output,
+    /// since the result would have the larger rank.
+    pub(super) fn scalar_constant(&self, input: LayerOutput, constant: &Constant) -> Option<f32> {
+        let fits = constant.shape.len() <= self.layer_shape(input.id).0.len() + 1;
         let float = matches!(constant.elements, Elements::Floats(_));
         constant.scalar().filter(|_| fits && float)
     }
 
-    /// A number for each channel of what a layer makes.
-    fn per_channel(&self, made: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
-        let rank = self.shape(made.id).0.len();
-        let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
+    /// Converts a constant to one value per channel of a layer output.
+    fn per_channel(&self, input: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
+        let rank = self.layer_shape(input.id).0.len();
+        let channels = self.layer_shape(input.id).0.first().copied().unwrap_or(0);
         let (shape, values) = floats(constant)?;
-        // Where the channels stand, counted from the end: nothing else may be longer than 1.
-        let from_end = if rank == 3 && made.order == Order::Plain { 3 } else { 1 };
+        // The position of the channels from the end; other dimensions must be 1.
+        let from_end = if rank == 3 && input.order == DimOrder::ChannelsFirst { 3 } else { 1 };
         let fits = shape.len() <= rank + 1
-            && shape.iter().rev().enumerate().all(|(place, &extent)| extent == 1 || place + 1 == from_end);
+            && shape.iter().rev().enumerate().all(|(position, &dim)| dim == 1 || position + 1 == from_end);
         match values[..] {
             [value] if fits => Ok(vec![value; channels]),
             _ if fits && values.len() == channels => Ok(values),
-            _ => Err(format!("its numbers have the shape {shape:?}; one for each channel is taken").into()),
+            _ => Err(format!("its constant has the shape {shape:?}, expected one value per channel").into()),
         }
     }
 
-    /// The layer whose weights may take numbers over: a convolution, linear layer or batch norm that nothing
-    /// else reads.
-    fn changeable(&mut self, made: LayerOutput) -> ImportResult<&mut Layer> {
-        self.sole_layer(made)
-            .filter(|_| !matches!(made.order, Order::Flattened(_)))
+    /// The layer of `input` if constants can be folded into its weights: a convolution, linear layer or batch
+    /// norm with a single reader.
+    fn foldable_layer(&mut self, input: LayerOutput) -> ImportResult<&mut Layer> {
+        self.single_use_layer(input)
+            .filter(|_| !matches!(input.order, DimOrder::FlattenedChannelsLast(_)))
             .filter(|layer| {
                 matches!(
                     layer.op,
@@ -226,15 +235,12 @@ impl<'a> Importer<'a> {
                         | Op::BatchNorm2d(_)
                 )
             })
-            .ok_or_else(|| {
-                "it follows no convolution, linear layer or batch norm that could take its numbers over"
-                    .into()
-            })
+            .ok_or_else(|| "cannot be folded: input is not a convolution, linear layer or batch norm".into())
     }
 }
 
-/// Multiplies a transposed convolution's weight `[in, out / groups, height, width]` by a factor for each
-/// output.
+/// Multiplies the weight `[in, out / groups, height, width]` of a transposed convolution by one factor per
+/// output channel.
 fn scale_transposed(conv: &ConvTranspose2d, weight: &mut [f32], factors: &[f32]) {
     let [inputs, per_group, height, width] = conv.weight_shape();
     let per_input = (per_group * height * width).max(1);

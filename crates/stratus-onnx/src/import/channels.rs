@@ -1,21 +1,21 @@
-//! Channels that are split, sliced or shuffled.
+//! Operators that split, slice or shuffle channels.
 
-use super::constants::per_image;
+use super::constants::shape_per_image;
 use super::layers::in_order;
-use super::{ImportResult, Importer, LayerOutput, Order, Value};
+use super::{DimOrder, ImportResult, Importer, LayerOutput, Value};
 use crate::proto::Node;
 use stratus_graph::ops::{ChannelShuffle, ChannelSlice};
 
 impl<'a> Importer<'a> {
-    /// The parts of a map's channels, a layer for each that is read.
+    /// Imports a split of channels as one layer for each part with a reader.
     pub(super) fn split(&mut self, node: &'a Node<'a>) -> ImportResult<Vec<Value>> {
-        let made = self.made(node, 0)?;
+        let input = self.layer_input(node, 0)?;
         let axis = node.attribute("axis").map_or(0, |axis| axis.int);
-        let channels = self.channels(made, axis)?;
+        let channels = self.channels(input, axis)?;
         let count = node.outputs.len();
-        let sizes = match self.integers(node, "split", 1)? {
+        let sizes = match self.int_list(node, "split", 1)? {
             Some(_) if node.attribute("num_outputs").is_some() => {
-                return Err("it has both `split` and `num_outputs`: leave one out".into());
+                return Err("`split` and `num_outputs` are mutually exclusive".into());
             }
             Some(sizes) => sizes.into_iter().map(|size| usize::try_from(size).ok()).collect(),
             None => equal_parts(node, channels, count),
@@ -26,16 +26,17 @@ impl<'a> Importer<'a> {
             sizes.len() == count && sum == Some(channels)
         });
         let sizes =
-            sizes.ok_or_else(|| format!("it does not divide its {channels} channels into {count} parts"))?;
-        let name = self.names.of(node);
+            sizes.ok_or_else(|| format!("cannot split {channels} channels into these {count} parts"))?;
+        let name = self.names.for_node(node);
         let (mut first, mut values) = (0, Vec::new());
         for (part, (&channels, output)) in sizes.iter().zip(&node.outputs).enumerate() {
             let readers = self.uses.get(output).copied().unwrap_or(0);
             let mut value = Value::Unknown;
             if readers > 0 && !output.is_empty() {
-                let name = self.names.beside(&name, &part.to_string());
-                let slice = self.push_as(name, ChannelSlice { first, channels }, &[made], vec![])?;
-                value = Value::LayerOutput(LayerOutput { sole: readers == 1, order: made.order, ..slice });
+                let name = self.names.with_suffix(&name, &part.to_string());
+                let slice = self.push_as(name, ChannelSlice { first, channels }, &[input], vec![])?;
+                value =
+                    Value::LayerOutput(LayerOutput { single_use: readers == 1, order: input.order, ..slice });
             }
             values.push(value);
             first += channels;
@@ -43,115 +44,115 @@ impl<'a> Importer<'a> {
         Ok(values)
     }
 
-    /// Some of a map's channels.
+    /// Imports a slice of channels.
     pub(super) fn slice(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        let one = |name: &str, position: usize| -> ImportResult<Option<i64>> {
-            match self.integers(node, name, position)?.as_deref() {
+        let input = self.layer_input(node, 0)?;
+        let single = |name: &str, position: usize| -> ImportResult<Option<i64>> {
+            match self.int_list(node, name, position)?.as_deref() {
                 None => Ok(None),
                 Some([number]) => Ok(Some(*number)),
                 Some(numbers) => {
-                    Err(format!("its `{name}` are {numbers:?}; channels alone are sliced").into())
+                    Err(format!("unsupported `{name}` {numbers:?}: only channels can be sliced").into())
                 }
             }
         };
-        let axis = one("axes", 3)?.unwrap_or(0);
-        let channels = self.channels(made, axis)?;
-        let step = one("steps", 4)?.unwrap_or(1);
-        let place = |index: i64| {
+        let axis = single("axes", 3)?.unwrap_or(0);
+        let channels = self.channels(input, axis)?;
+        let step = single("steps", 4)?.unwrap_or(1);
+        let position = |index: i64| {
             let index = if index < 0 { index.saturating_add(channels as i64) } else { index };
             index.clamp(0, channels as i64) as usize
         };
-        let (Some(start), Some(end), 1) = (one("starts", 1)?, one("ends", 2)?, step) else {
-            return Err(format!("its step is {step}; channels one after the other are taken").into());
+        let (Some(start), Some(end), 1) = (single("starts", 1)?, single("ends", 2)?, step) else {
+            return Err(format!("unsupported step {step}, expected 1").into());
         };
-        let (first, end) = (place(start), place(end));
+        let (first, end) = (position(start), position(end));
         if [first, end] == [0, channels] {
-            return Ok(self.alias(node, made));
+            return Ok(self.alias(node, input));
         }
         let slice = ChannelSlice { first, channels: end.saturating_sub(first) };
-        let value = self.push(node, slice, &[made], vec![])?;
-        Ok(in_order(value, made.order))
+        let value = self.push(node, slice, &[input], vec![])?;
+        Ok(in_order(value, input.order))
     }
 
-    /// How many channels an image has whose channels are a dimension.
-    fn channels(&self, made: LayerOutput, axis: i64) -> ImportResult<usize> {
-        let [channels, ..] = self.image(made)?;
-        let places: [i64; 2] = if made.order == Order::ChannelsLast { [3, -1] } else { [1, -3] };
-        if !places.contains(&axis) {
-            return Err(format!("its axis is {axis}; channels alone are divided").into());
+    /// The number of channels of an image, if `axis` is the channels.
+    fn channels(&self, input: LayerOutput, axis: i64) -> ImportResult<usize> {
+        let [channels, ..] = self.image_shape(input)?;
+        let allowed: [i64; 2] = if input.order == DimOrder::ChannelsLast { [3, -1] } else { [1, -3] };
+        if !allowed.contains(&axis) {
+            return Err(format!("unsupported `axis` {axis}, expected the channels").into());
         }
         Ok(channels)
     }
 
-    /// The channels of an image as two dimensions, and back: what a shuffle begins and ends with.
-    pub(super) fn regrouped(&mut self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
-        let Value::LayerOutput(made) = *self.value(node, 0)? else { return Ok(None) };
-        let Ok([channels, height, width]) = self.shape(made.id).as_image() else { return Ok(None) };
-        let of_groups = |groups: usize| vec![groups, channels / groups.max(1), height, width];
+    /// Imports the `Reshape` of channels to two dimensions and back, which starts and ends a channel shuffle.
+    pub(super) fn shuffle_reshape(&mut self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
+        let Value::LayerOutput(input) = *self.value(node, 0)? else { return Ok(None) };
+        let Ok([channels, height, width]) = self.layer_shape(input.id).as_image() else { return Ok(None) };
+        let grouped_shape = |groups: usize| vec![groups, channels / groups.max(1), height, width];
         let image = vec![channels, height, width];
-        let seen = match made.order {
-            Order::Grouped(groups) => of_groups(groups),
-            Order::InTurn(groups) => {
-                let [groups, each, ..] = of_groups(groups)[..] else { return Ok(None) };
+        let current = match input.order {
+            DimOrder::Grouped(groups) => grouped_shape(groups),
+            DimOrder::GroupsTransposed(groups) => {
+                let [groups, each, ..] = grouped_shape(groups)[..] else { return Ok(None) };
                 vec![each, groups, height, width]
             }
-            Order::Plain if made.pad.is_none() && node.operator == "Reshape" => image.clone(),
+            DimOrder::ChannelsFirst if input.pad.is_none() && node.operator == "Reshape" => image.clone(),
             _ => return Ok(None),
         };
-        let wanted = match node.operator {
+        let target = match node.operator {
             "Reshape" => {
-                let extents = self.extents(node, 1)?;
-                let zeros = super::moving::takes_zero(node) && extents.contains(&super::Extent::Known(0));
-                if zeros { None } else { per_image(&extents, &seen, self.batch) }
+                let dims = self.dims(node, 1)?;
+                let zeros = super::relayout::allows_zero(node) && dims.contains(&super::Dim::Known(0));
+                if zeros { None } else { shape_per_image(&dims, &current, self.batch) }
             }
             _ => None,
         };
-        match (made.order, wanted) {
-            (Order::Plain, Some(wanted))
-                if wanted.len() == 4
-                    && wanted[0] > 0
-                    && channels.is_multiple_of(wanted[0])
-                    && wanted == of_groups(wanted[0]) =>
+        match (input.order, target) {
+            (DimOrder::ChannelsFirst, Some(target))
+                if target.len() == 4
+                    && target[0] > 0
+                    && channels.is_multiple_of(target[0])
+                    && target == grouped_shape(target[0]) =>
             {
-                Ok(Some(self.alias(node, LayerOutput { order: Order::Grouped(wanted[0]), ..made })))
+                Ok(Some(self.alias(node, LayerOutput { order: DimOrder::Grouped(target[0]), ..input })))
             }
-            (Order::Plain, _) => Ok(None),
-            (Order::Grouped(_), Some(wanted)) if wanted == image => {
-                Ok(Some(self.alias(node, LayerOutput { order: Order::Plain, ..made })))
+            (DimOrder::ChannelsFirst, _) => Ok(None),
+            (DimOrder::Grouped(_), Some(target)) if target == image => {
+                Ok(Some(self.alias(node, LayerOutput { order: DimOrder::ChannelsFirst, ..input })))
             }
-            (Order::InTurn(groups), Some(wanted)) if wanted == image => {
-                let plain = LayerOutput { order: Order::Plain, ..made };
+            (DimOrder::GroupsTransposed(groups), Some(target)) if target == image => {
+                let plain = LayerOutput { order: DimOrder::ChannelsFirst, ..input };
                 self.push(node, ChannelShuffle { groups }, &[plain], vec![]).map(Some)
             }
-            _ => Err("it reads channels in groups: only a shuffle of channels is taken".into()),
+            _ => Err("grouped channels are supported only in a channel shuffle".into()),
         }
     }
 
-    /// Groups before their channels, or channels before the groups: the middle of a shuffle.
-    pub(super) fn groups_turned(&mut self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
-        let Value::LayerOutput(made) = *self.value(node, 0)? else { return Ok(None) };
-        let order = match made.order {
-            Order::Grouped(groups) => Order::InTurn(groups),
-            Order::InTurn(groups) => Order::Grouped(groups),
+    /// Imports the `Transpose` of groups and their channels, which is the middle of a channel shuffle.
+    pub(super) fn shuffle_transpose(&mut self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
+        let Value::LayerOutput(input) = *self.value(node, 0)? else { return Ok(None) };
+        let order = match input.order {
+            DimOrder::Grouped(groups) => DimOrder::GroupsTransposed(groups),
+            DimOrder::GroupsTransposed(groups) => DimOrder::Grouped(groups),
             _ => return Ok(None),
         };
         let perm: &[i64] = node.attribute("perm").map_or(&[], |perm| &perm.ints);
         if perm != [0, 2, 1, 3, 4] {
-            return Err(format!("it reorders groups of channels to {perm:?}; a shuffle is taken").into());
+            return Err(format!("unsupported `perm` {perm:?} of grouped channels, expected a shuffle").into());
         }
-        Ok(Some(self.alias(node, LayerOutput { order, ..made })))
+        Ok(Some(self.alias(node, LayerOutput { order, ..input })))
     }
 }
 
-/// Parts of one size; of a number that does not divide the channels the last is smaller.
+/// The sizes of equal parts. With `num_outputs`, the last part may be smaller.
 fn equal_parts(node: &Node<'_>, channels: usize, count: usize) -> Option<Vec<usize>> {
-    let each = match node.attribute("num_outputs") {
+    let part = match node.attribute("num_outputs") {
         Some(number) if usize::try_from(number.int).ok() != Some(count) => return None,
         Some(_) => channels.div_ceil(count.max(1)),
-        None => Some(channels / count.max(1)).filter(|each| each * count == channels)?,
+        None => Some(channels / count.max(1)).filter(|part| part * count == channels)?,
     };
-    let before = each * count.checked_sub(1)?;
+    let before = part * count.checked_sub(1)?;
     let last = channels.checked_sub(before).filter(|&last| last > 0)?;
-    Some((1..count).map(|_| each).chain([last]).collect())
+    Some((1..count).map(|_| part).chain([last]).collect())
 }

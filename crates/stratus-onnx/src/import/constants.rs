@@ -1,27 +1,26 @@
-//! What does not depend on the images: numbers that layers are made with, and shapes, whose first extent is
-//! the open batch.
+//! Values that do not depend on the images: constants, and shapes whose first dimension is the batch.
 
-use super::moving::takes_zero;
-use super::{Extent, ImportResult, Importer, LARGEST, Refusal, Value, called, too_much_filled};
+use super::relayout::allows_zero;
+use super::{Dim, ImportError, ImportResult, Importer, MAX_DIM, Value, display_name, filled_limit_error};
 use crate::proto::Node;
 use crate::tensor::{self, Constant, Elements, kind};
 use stratus_base::printable;
 
-/// The most numbers of a shape that is computed.
-const LONGEST_SHAPE: usize = 64;
+/// The maximum length of a computed shape.
+const MAX_SHAPE_LEN: usize = 64;
 
 impl<'a> Importer<'a> {
-    /// The value of a node whose result is known; none where a layer computes it.
+    /// Evaluates a node with constant inputs. `None` if the node depends on the images.
     pub(super) fn constant_node(&mut self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
         match node.operator {
-            "Constant" => return Ok(Some(Value::Constant(self.given(node)?))),
+            "Constant" => return Ok(Some(Value::Constant(self.constant_attribute(node)?))),
             "Shape" => return self.shape_of(node),
             _ => {}
         }
         let known = |name: &&str| {
             matches!(
                 self.values.get(*name),
-                Some(Value::Initialiser(_) | Value::Constant(_) | Value::Extents(_))
+                Some(Value::Initialiser(_) | Value::Constant(_) | Value::Dims(_))
             )
         };
         let mut inputs = node.inputs.iter().filter(|name| !name.is_empty());
@@ -31,21 +30,19 @@ impl<'a> Importer<'a> {
         let value = match node.operator {
             "Identity" => self.value(node, 0)?.clone(),
             "Cast" => self.cast_constant(node)?,
-            "Gather" | "Slice" | "Concat" | "Add" | "Mul" | "Div" => Value::Extents(self.shape_part(node)?),
-            "Squeeze" | "Unsqueeze" | "Reshape" | "Transpose" => self.moved(node)?,
+            "Gather" | "Slice" | "Concat" | "Add" | "Mul" | "Div" => Value::Dims(self.shape_part(node)?),
+            "Squeeze" | "Unsqueeze" | "Reshape" | "Transpose" => self.relayout_constant(node)?,
             _ => {
-                return Err("all its inputs are fixed numbers, and it is not one of the operators that are \
-                             computed with them"
-                    .into());
+                return Err("constant folding is not supported for this operator".into());
             }
         };
         Ok(Some(value))
     }
 
     /// The value of a `Constant` node.
-    fn given(&mut self, node: &Node<'a>) -> ImportResult<Constant> {
+    fn constant_attribute(&mut self, node: &Node<'a>) -> ImportResult<Constant> {
         let [attribute] = &node.attributes[..] else {
-            return Err(format!("it has {} values instead of one", node.attributes.len()).into());
+            return Err(format!("expected one attribute, found {}", node.attributes.len()).into());
         };
         Ok(match attribute.name {
             "value" | "sparse_value" => match &attribute.tensor {
@@ -55,111 +52,112 @@ impl<'a> Importer<'a> {
                     }
                     tensor::read(value, self.folder)?
                 }
-                None => return Err("its value is no tensor".into()),
+                None => return Err("`value` is not a tensor".into()),
             },
             "value_float" => Constant::floats(vec![], vec![attribute.float]),
             "value_floats" => Constant::floats(vec![attribute.floats.len()], attribute.floats.clone()),
             "value_int" => Constant::ints(vec![], vec![attribute.int]),
             "value_ints" => Constant::ints(vec![attribute.ints.len()], attribute.ints.clone()),
-            other => return Err(format!("its `{}` is no number", printable(other)).into()),
+            other => return Err(format!("unsupported attribute `{}`", printable(other)).into()),
         })
     }
 
-    /// Numbers of another type: rounded, or cut off after the point, as ONNX has it.
+    /// Evaluates a `Cast` of a constant.
     fn cast_constant(&self, node: &Node<'a>) -> ImportResult<Value> {
         let to = node.attribute("to").map_or(0, |to| to.int);
-        let given = self.value(node, 0)?;
-        if let (Value::Extents(_), kind::INT32 | kind::INT64) = (given, to) {
-            return Ok(given.clone());
+        let value = self.value(node, 0)?;
+        if let (Value::Dims(_), kind::INT32 | kind::INT64) = (value, to) {
+            return Ok(value.clone());
         }
-        let constant = self.constant(node, 0)?.ok_or("it has no input")?;
+        let constant = self.constant(node, 0)?.ok_or("missing input 1")?;
         Ok(Value::Constant(constant.cast(to)?))
     }
 
-    /// What `ConstantOfShape` makes: one number, over and over.
+    /// Evaluates `ConstantOfShape`.
     pub(super) fn filled(&mut self, node: &Node<'a>) -> ImportResult<Value> {
         let mut shape = Vec::new();
-        for extent in self.extents(node, 0)? {
-            match extent {
-                Extent::Known(extent) => {
-                    let extent = usize::try_from(extent).ok().filter(|&extent| extent <= LARGEST);
-                    shape.push(extent.ok_or("its shape has an extent that no tensor has")?);
+        for dim in self.dims(node, 0)? {
+            match dim {
+                Dim::Known(dim) => {
+                    let dim = usize::try_from(dim).ok().filter(|&dim| dim <= MAX_DIM);
+                    shape.push(dim.ok_or("invalid dimension in its shape")?);
                 }
-                Extent::Batch => {
-                    return Err("its shape depends on how many images there are".into());
+                Dim::Batch => {
+                    return Err("its shape depends on the batch size".into());
                 }
             }
         }
-        let count = shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
-        let count = count.ok_or("its shape has more elements than memory")?;
+        let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim));
+        let count = count.ok_or("its shape is larger than memory")?;
         self.fill(node, count)?;
         let value = match node.attribute("value") {
             None => Constant::floats(vec![1], vec![0.0]),
             Some(attribute) => match &attribute.tensor {
                 Some(value) => tensor::read(value, self.folder)?,
-                None => return Err("its `value` is no tensor".into()),
+                None => return Err("`value` is not a tensor".into()),
             },
         };
         let elements = match &value.elements {
             Elements::Floats(values) if values.len() == 1 => Elements::Floats(vec![values[0]; count]),
             Elements::Ints(values) if values.len() == 1 => Elements::Ints(vec![values[0]; count]),
-            _ => return Err(format!("its `value` has the shape {:?}; it is one number", value.shape).into()),
+            _ => return Err(format!("`value` has the shape {:?}, expected one element", value.shape).into()),
         };
         Ok(Value::Constant(Constant { shape, elements }))
     }
 
-    /// Takes account of numbers that the file does not list one by one.
+    /// Spends the budget of sparse and filled constants.
     fn fill(&mut self, node: &Node<'a>, count: usize) -> ImportResult<()> {
-        self.filled = self.filled.checked_sub(count).ok_or_else(|| too_much_filled(called(node)))?;
-        // What is kept, and a layer's copy of it.
-        self.numbers = self.numbers.saturating_add(2 * count);
+        self.filled_budget =
+            self.filled_budget.checked_sub(count).ok_or_else(|| filled_limit_error(display_name(node)))?;
+        // Allow for the constant and a layer's copy.
+        self.element_budget = self.element_budget.saturating_add(2 * count);
         Ok(())
     }
 
-    /// What `Shape` gives of a tensor.
+    /// Evaluates `Shape`.
     fn shape_of(&self, node: &Node<'a>) -> ImportResult<Option<Value>> {
-        let Value::LayerOutput(made) = self.value(node, 0)? else {
-            return Err("the shape of what does not depend on the images is not needed by any layer".into());
+        let Value::LayerOutput(input) = self.value(node, 0)? else {
+            return Err("supported only for layer outputs".into());
         };
-        let made = match made.pad {
-            Some(_) => return Err("the shape of what is padded is not known".into()),
-            None => made,
+        let input = match input.pad {
+            Some(_) => return Err("the shape of a padded input is not supported".into()),
+            None => input,
         };
-        if matches!(made.order, super::Order::Grouped(_) | super::Order::InTurn(_)) {
-            return Err("the shape of channels in groups is not needed by any layer".into());
+        if matches!(input.order, super::DimOrder::Grouped(_) | super::DimOrder::GroupsTransposed(_)) {
+            return Err("the shape of grouped channels is not supported".into());
         }
-        let shape = &self.shape(made.id).0;
-        let mut extents = vec![Extent::Batch];
-        extents.extend(shape.iter().map(|&extent| Extent::Known(extent as i64)));
-        if made.order == super::Order::ChannelsLast && extents.len() == 4 {
-            extents[1..].rotate_left(1);
+        let shape = &self.layer_shape(input.id).0;
+        let mut dims = vec![Dim::Batch];
+        dims.extend(shape.iter().map(|&dim| Dim::Known(dim as i64)));
+        if input.order == super::DimOrder::ChannelsLast && dims.len() == 4 {
+            dims[1..].rotate_left(1);
         }
-        let count = extents.len() as i64;
+        let count = dims.len() as i64;
         let at = |name: &str, otherwise: i64| {
             let position = node.attribute(name).map_or(otherwise, |attribute| attribute.int);
             (if position < 0 { position.saturating_add(count) } else { position }).clamp(0, count) as usize
         };
         let (start, end) = (at("start", 0), at("end", count));
-        Ok(Some(Value::Extents(extents.get(start..end).unwrap_or_default().to_vec())))
+        Ok(Some(Value::Dims(dims.get(start..end).unwrap_or_default().to_vec())))
     }
 
-    /// An input as a list of extents.
-    pub(super) fn extents(&self, node: &Node<'a>, position: usize) -> ImportResult<Vec<Extent>> {
-        if let Value::Extents(extents) = self.value(node, position)? {
-            return Ok(extents.clone());
+    /// An input as a list of dimensions.
+    pub(super) fn dims(&self, node: &Node<'a>, position: usize) -> ImportResult<Vec<Dim>> {
+        if let Value::Dims(dims) = self.value(node, position)? {
+            return Ok(dims.clone());
         }
         match self.constant(node, position)? {
             Some(Constant { shape, elements: Elements::Ints(values) })
-                if values.len() <= LONGEST_SHAPE && shape.len() < 2 =>
+                if values.len() <= MAX_SHAPE_LEN && shape.len() < 2 =>
             {
-                Ok(values.into_iter().map(Extent::Known).collect())
+                Ok(values.into_iter().map(Dim::Known).collect())
             }
-            _ => Err(format!("its input number {} is no shape", position + 1).into()),
+            _ => Err(format!("its input {} is not a shape", position + 1).into()),
         }
     }
 
-    /// Whole numbers that an operator has as an attribute, or in later versions as an input.
-    pub(super) fn integers(
+    /// A list of integers, which is an attribute or, in later operator sets, an input.
+    pub(super) fn int_list(
         &self,
         node: &Node<'a>,
         name: &str,
@@ -171,46 +169,46 @@ impl<'a> Importer<'a> {
         match self.constant(node, position)?.map(|constant| constant.elements) {
             None => Ok(None),
             Some(Elements::Ints(values)) => Ok(Some(values)),
-            Some(Elements::Floats(_)) => Err(format!("its `{name}` are no whole numbers").into()),
+            Some(Elements::Floats(_)) => Err(format!("`{name}` must be integers").into()),
         }
     }
 
-    /// A part of a shape, or several one behind the other.
-    fn shape_part(&self, node: &Node<'a>) -> ImportResult<Vec<Extent>> {
-        let first = self.extents(node, 0)?;
-        let place = |index: i64| {
+    /// Evaluates an operator on shapes: slices, concatenation and arithmetic.
+    fn shape_part(&self, node: &Node<'a>) -> ImportResult<Vec<Dim>> {
+        let first = self.dims(node, 0)?;
+        let position = |index: i64| {
             let index = if index < 0 { index.checked_add(first.len() as i64)? } else { index };
             usize::try_from(index).ok()
         };
-        // Shapes have one dimension.
+        // A shape is a vector.
         let axis = node.attribute("axis").map_or(0, |axis| axis.int);
         if axis != 0 && axis != -1 {
-            return Err(format!("its `axis` is {axis}, and a shape has one dimension").into());
+            return Err(format!("`axis` {axis} is out of range for a shape").into());
         }
         let found = match node.operator {
             "Gather" => match self.constant(node, 1)? {
                 Some(Constant { shape, elements: Elements::Ints(indices) }) if shape.len() < 2 => {
-                    indices.into_iter().map(|index| first.get(place(index)?).copied()).collect()
+                    indices.into_iter().map(|index| first.get(position(index)?).copied()).collect()
                 }
                 _ => None,
             },
             "Slice" => {
                 let bound = |name, position| -> ImportResult<Option<i64>> {
-                    match self.integers(node, name, position)?.as_deref() {
+                    match self.int_list(node, name, position)?.as_deref() {
                         None => Ok(None),
                         Some([bound]) => Ok(Some(*bound)),
                         Some(bounds) => {
-                            Err(format!("its `{name}` are {bounds:?}, and a shape has one dimension").into())
+                            Err(format!("`{name}` {bounds:?} has more than one axis of a shape").into())
                         }
                     }
                 };
                 if bound("axes", 3)?.is_some_and(|axis| axis != 0 && axis != -1) {
-                    return Err("its `axes` are not the one dimension of a shape".into());
+                    return Err("`axes` is out of range for a shape".into());
                 }
                 let step = bound("steps", 4)?;
                 let (start, end) = (bound("starts", 1)?, bound("ends", 2)?);
-                let cut = |index: Option<i64>| Some(place(index?).unwrap_or(0).min(first.len()));
-                match (cut(start), cut(end), step.unwrap_or(1)) {
+                let clamped = |index: Option<i64>| Some(position(index?).unwrap_or(0).min(first.len()));
+                match (clamped(start), clamped(end), step.unwrap_or(1)) {
                     (Some(start), Some(end), 1) => Some(first.get(start..end).unwrap_or_default().to_vec()),
                     _ => None,
                 }
@@ -221,14 +219,14 @@ impl<'a> Importer<'a> {
                     "Mul" => a.checked_mul(b),
                     _ => a.checked_div(b),
                 };
-                let second = self.extents(node, 1)?;
-                let one = first.len().max(second.len());
-                let at = |list: &[Extent], i: usize| {
+                let second = self.dims(node, 1)?;
+                let len = first.len().max(second.len());
+                let at = |list: &[Dim], i: usize| {
                     if list.len() == 1 { list.first().copied() } else { list.get(i).copied() }
                 };
-                (0..one)
+                (0..len)
                     .map(|i| match (at(&first, i)?, at(&second, i)?) {
-                        (Extent::Known(a), Extent::Known(b)) => computed(a, b).map(Extent::Known),
+                        (Dim::Known(a), Dim::Known(b)) => computed(a, b).map(Dim::Known),
                         _ => None,
                     })
                     .collect()
@@ -236,27 +234,27 @@ impl<'a> Importer<'a> {
             _ => {
                 let mut all = first;
                 for position in 1..node.inputs.len() {
-                    all.extend(self.extents(node, position)?);
-                    if all.len() > LONGEST_SHAPE {
-                        return Err("it makes a shape of too many dimensions".into());
+                    all.extend(self.dims(node, position)?);
+                    if all.len() > MAX_SHAPE_LEN {
+                        return Err("its shape has too many dimensions".into());
                     }
                 }
                 Some(all)
             }
         };
-        found.ok_or_else(|| "it computes a shape in a way that is not known".into())
+        found.ok_or_else(|| "unsupported computation of a shape".into())
     }
 
-    /// The same numbers in another shape or order.
-    fn moved(&self, node: &Node<'a>) -> ImportResult<Value> {
-        let given = self.value(node, 0)?;
-        if let (Value::Extents(list), "Squeeze" | "Unsqueeze") = (given, node.operator)
+    /// Evaluates an operator that reshapes or reorders a constant.
+    fn relayout_constant(&self, node: &Node<'a>) -> ImportResult<Value> {
+        let value = self.value(node, 0)?;
+        if let (Value::Dims(list), "Squeeze" | "Unsqueeze") = (value, node.operator)
             && list.len() < 2
         {
-            // Whether it is a number or a list of one makes no difference to what reads it.
-            return Ok(given.clone());
+            // Readers of a shape do not distinguish a scalar from a list of one element.
+            return Ok(value.clone());
         }
-        let Some(mut constant) = self.constant(node, 0)? else { return Err(Refusal::Unknown) };
+        let Some(mut constant) = self.constant(node, 0)? else { return Err(ImportError::UnsupportedInput) };
         let rank = constant.shape.len();
         if node.operator == "Transpose" {
             let order: Option<Vec<usize>> = match node.attribute("perm") {
@@ -264,32 +262,30 @@ impl<'a> Importer<'a> {
                 None => Some((0..rank).rev().collect()),
             };
             let moved = order.and_then(|order| constant.transposed(&order));
-            return moved
-                .map(Value::Constant)
-                .ok_or_else(|| "its `perm` is no order of its dimensions".into());
+            return moved.map(Value::Constant).ok_or_else(|| "`perm` is not a permutation".into());
         }
         let count: usize = constant.shape.iter().product();
         let shape = match node.operator {
             "Reshape" => {
-                let wanted = self.integers(node, "shape", 1)?.ok_or("it has no shape")?;
-                if takes_zero(node) && wanted.contains(&0) {
-                    return Err("its `allowzero` is 1 and its shape has a 0: it makes an empty tensor".into());
+                let target = self.int_list(node, "shape", 1)?.ok_or("missing shape")?;
+                if allows_zero(node) && target.contains(&0) {
+                    return Err("an empty tensor (`allowzero` 1) is not supported".into());
                 }
-                reshaped(&constant.shape, &wanted)
+                reshaped(&constant.shape, &target)
             }
             "Unsqueeze" => {
-                let axes = self.integers(node, "axes", 1)?.ok_or("it has no `axes`")?;
+                let axes = self.int_list(node, "axes", 1)?.ok_or("missing `axes`")?;
                 unsqueezed(&constant.shape, &axes)
             }
-            _ => squeezed(&constant.shape, self.integers(node, "axes", 1)?.as_deref()),
+            _ => squeezed(&constant.shape, self.int_list(node, "axes", 1)?.as_deref()),
         };
-        let fits = shape
-            .filter(|shape| shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) == Some(count));
-        constant.shape = fits.ok_or("its shape does not hold as many elements as there are")?;
+        let fits =
+            shape.filter(|shape| shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) == Some(count));
+        constant.shape = fits.ok_or("its shape has another number of elements")?;
         Ok(Value::Constant(constant))
     }
 
-    /// The tensor of an input as 32-bit floating point: a weight.
+    /// A constant input as a 32-bit floating-point weight.
     pub(super) fn weight(
         &self,
         node: &Node<'a>,
@@ -299,46 +295,51 @@ impl<'a> Importer<'a> {
             None => Ok(None),
             Some(Constant { shape, elements: Elements::Floats(values) }) => Ok(Some((shape, values))),
             Some(_) => {
-                Err(format!("its input number {} has whole numbers where weights should be", position + 1)
+                Err(format!("its input {} has integers, expected floating-point weights", position + 1)
                     .into())
             }
         }
     }
 
-    /// A number that an operator has as an attribute, or in later versions as an input.
-    pub(super) fn number(&self, node: &Node<'a>, name: &str, position: usize) -> ImportResult<Option<f32>> {
+    /// A number, which is an attribute or, in later operator sets, an input.
+    pub(super) fn scalar_input(
+        &self,
+        node: &Node<'a>,
+        name: &str,
+        position: usize,
+    ) -> ImportResult<Option<f32>> {
         if let Some(attribute) = node.attribute(name) {
             return Ok(Some(attribute.float));
         }
         match self.constant(node, position)? {
             None => Ok(None),
             Some(constant) => {
-                let value = constant.scalar().ok_or_else(|| format!("its `{name}` is not one number"))?;
+                let value = constant.scalar().ok_or_else(|| format!("`{name}` must be a single number"))?;
                 Ok(Some(value))
             }
         }
     }
 }
 
-/// A shape as `Reshape` asks for it: 0 keeps an extent, -1 is what is left.
-fn reshaped(shape: &[usize], wanted: &[i64]) -> Option<Vec<usize>> {
-    if wanted.iter().filter(|&&extent| extent == -1).count() > 1 {
+/// The result shape of `Reshape`, in which 0 keeps a dimension and -1 is inferred.
+fn reshaped(shape: &[usize], target: &[i64]) -> Option<Vec<usize>> {
+    if target.iter().filter(|&&dim| dim == -1).count() > 1 {
         return None;
     }
     let count = shape.iter().product::<usize>();
-    let mut made = Vec::new();
-    for (axis, &extent) in wanted.iter().enumerate() {
-        made.push(match extent {
+    let mut result = Vec::new();
+    for (axis, &dim) in target.iter().enumerate() {
+        result.push(match dim {
             0 => *shape.get(axis)?,
             -1 => 1,
-            extent => usize::try_from(extent).ok()?,
+            dim => usize::try_from(dim).ok()?,
         });
     }
-    let known = made.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent))?;
-    if let Some(open) = wanted.iter().position(|&extent| extent == -1) {
-        made[open] = count.checked_div(known)?;
+    let known = result.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim))?;
+    if let Some(inferred) = target.iter().position(|&dim| dim == -1) {
+        result[inferred] = count.checked_div(known)?;
     }
-    Some(made)
+    Some(result)
 }
 
 fn unsqueezed(shape: &[usize], axes: &[i64]) -> Option<Vec<usize>> {
@@ -351,9 +352,9 @@ fn unsqueezed(shape: &[usize], axes: &[i64]) -> Option<Vec<usize>> {
     (0..rank).map(|axis| if axes.contains(&axis) { Some(1) } else { rest.next() }).collect()
 }
 
-/// Without the extents of 1 that `axes` name, or without any.
+/// The shape without the dimensions of 1 in `axes`, or without all of them.
 fn squeezed(shape: &[usize], axes: Option<&[i64]>) -> Option<Vec<usize>> {
-    let Some(axes) = axes else { return Some(shape.iter().copied().filter(|&extent| extent != 1).collect()) };
+    let Some(axes) = axes else { return Some(shape.iter().copied().filter(|&dim| dim != 1).collect()) };
     let rank = shape.len() as i64;
     let mut kept: Vec<Option<usize>> = shape.iter().copied().map(Some).collect();
     for &axis in axes {
@@ -366,27 +367,27 @@ fn squeezed(shape: &[usize], axes: Option<&[i64]>) -> Option<Vec<usize>> {
     Some(kept.into_iter().flatten().collect())
 }
 
-/// What a shape comes to for one image; none where it is not that of a batch of them. `batch` is how many
-/// images the model was written for.
-pub(super) fn per_image(extents: &[Extent], current: &[usize], batch: i64) -> Option<Vec<usize>> {
-    let (first, rest) = extents.split_first()?;
+/// The shape of one image in a shape of a batch, with 0 and -1 resolved. `None` if it is not the shape of a
+/// batch. `batch` is the batch size of the model.
+pub(super) fn shape_per_image(dims: &[Dim], current: &[usize], batch: i64) -> Option<Vec<usize>> {
+    let (first, rest) = dims.split_first()?;
     let count: usize = current.iter().product();
-    // A batch that was fixed when the model was written is one all the same: what the rest holds decides, or
-    // where that is open that the batch is the one of the images.
-    let open = rest.iter().filter(|extent| **extent == Extent::Known(-1)).count();
-    let is_batch = matches!(first, Extent::Batch | Extent::Known(0)) || *first == Extent::Known(batch);
-    if open > 1 || (open == 1 && !is_batch) {
+    // A fixed batch size also counts as the batch. With a -1 in the rest, the first dimension must be the
+    // batch.
+    let inferred = rest.iter().filter(|dim| **dim == Dim::Known(-1)).count();
+    let is_batch = matches!(first, Dim::Batch | Dim::Known(0)) || *first == Dim::Known(batch);
+    if inferred > 1 || (inferred == 1 && !is_batch) {
         return None;
     }
-    let extent = |(axis, extent): (usize, &Extent)| match extent {
-        Extent::Known(0) => current.get(axis).copied(),
-        Extent::Known(-1) => Some(1),
-        Extent::Known(extent) => usize::try_from(*extent).ok(),
-        Extent::Batch => None,
+    let dim = |(axis, dim): (usize, &Dim)| match dim {
+        Dim::Known(0) => current.get(axis).copied(),
+        Dim::Known(-1) => Some(1),
+        Dim::Known(dim) => usize::try_from(*dim).ok(),
+        Dim::Batch => None,
     };
-    let mut shape: Vec<usize> = rest.iter().enumerate().map(extent).collect::<Option<_>>()?;
-    let product = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
-    if let Some(position) = rest.iter().position(|extent| *extent == Extent::Known(-1)) {
+    let mut shape: Vec<usize> = rest.iter().enumerate().map(dim).collect::<Option<_>>()?;
+    let product = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+    if let Some(position) = rest.iter().position(|dim| *dim == Dim::Known(-1)) {
         shape[position] = count.checked_div(product(&shape)?)?;
     }
     (product(&shape) == Some(count)).then_some(shape)
@@ -397,27 +398,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_those_of_one_image() {
-        let known = |values: &[i64]| values.iter().map(|&value| Extent::Known(value)).collect::<Vec<_>>();
+    fn resolves_the_shape_of_one_image() {
+        let known = |values: &[i64]| values.iter().map(|&value| Dim::Known(value)).collect::<Vec<_>>();
         let image = [4, 2, 3];
-        let of = |extents: &[Extent]| per_image(extents, &image, 2);
-        assert_eq!(of(&[Extent::Batch, Extent::Known(-1)]), Some(vec![24]));
-        assert_eq!(of(&known(&[-1, 24])), Some(vec![24]));
-        assert_eq!(of(&known(&[0, -1])), Some(vec![24]));
-        assert_eq!(of(&known(&[1, 24])), Some(vec![24]));
-        assert_eq!(of(&known(&[2, -1])), Some(vec![24]));
-        assert_eq!(of(&known(&[0, 0, -1])), Some(vec![4, 6]));
-        assert_eq!(of(&known(&[0, 0, 0, 0])), Some(vec![4, 2, 3]));
+        let resolve = |dims: &[Dim]| shape_per_image(dims, &image, 2);
+        assert_eq!(resolve(&[Dim::Batch, Dim::Known(-1)]), Some(vec![24]));
+        assert_eq!(resolve(&known(&[-1, 24])), Some(vec![24]));
+        assert_eq!(resolve(&known(&[0, -1])), Some(vec![24]));
+        assert_eq!(resolve(&known(&[1, 24])), Some(vec![24]));
+        assert_eq!(resolve(&known(&[2, -1])), Some(vec![24]));
+        assert_eq!(resolve(&known(&[0, 0, -1])), Some(vec![4, 6]));
+        assert_eq!(resolve(&known(&[0, 0, 0, 0])), Some(vec![4, 2, 3]));
         for wrong in
             [&[][..], &[-1], &[-1, -1], &[-1, 12], &[6, -1], &[0, 5, -1], &[0, i64::MAX, i64::MAX], &[0, -2]]
         {
-            assert_eq!(of(&known(wrong)), None, "{wrong:?}");
+            assert_eq!(resolve(&known(wrong)), None, "{wrong:?}");
         }
-        assert_eq!(of(&[Extent::Known(-1), Extent::Batch]), None);
+        assert_eq!(resolve(&[Dim::Known(-1), Dim::Batch]), None);
     }
 
     #[test]
-    fn constants_take_other_shapes() {
+    fn computes_reshaped_and_squeezed_shapes() {
         assert_eq!(reshaped(&[6], &[2, -1]), Some(vec![2, 3]));
         assert_eq!(reshaped(&[6, 2], &[0, 2]), Some(vec![6, 2]));
         assert_eq!(reshaped(&[6], &[0, 0]), None);

@@ -1,7 +1,7 @@
-//! Nodes that become layers, are taken into one, or change how what it makes is seen.
+//! Nodes that become layers, are folded into layers, or change the view of a layer's output.
 
-use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Refusal, Value, count_up};
-use crate::export::{DEPTH, HARD_SIGMOID, POINTWISE, SPATIAL, bins};
+use super::{DimOrder, ImportError, ImportResult, Importer, LayerOutput, MAX_DIM, Value, count_first};
+use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, HARD_SIGMOID, bins};
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
@@ -12,7 +12,7 @@ use stratus_graph::ops::{
 use stratus_graph::{Op, Shape};
 
 impl<'a> Importer<'a> {
-    /// What a node makes of the images. A new operator is a line here.
+    /// Imports a node that depends on the images. A new operator is a line here.
     pub(super) fn layer(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         match node.operator {
             "Conv" => self.conv(node),
@@ -25,7 +25,7 @@ impl<'a> Importer<'a> {
                 match node.attribute("approximate").map_or(b"none".as_slice(), |attribute| attribute.text) {
                     b"none" => self.elementwise(node, Gelu),
                     other => Err(format!(
-                        "its approximation is {:?}; the exact one is taken",
+                        "unsupported `approximate` {:?}, expected none",
                         String::from_utf8_lossy(other)
                     )
                     .into()),
@@ -36,18 +36,18 @@ impl<'a> Importer<'a> {
             "HardSwish" => self.elementwise(node, HardSwish),
             "Swish" => match node.attribute("alpha").map_or(1.0, |alpha| alpha.float) {
                 1.0 => self.elementwise(node, Silu),
-                alpha => Err(format!("its `alpha` is {alpha}; 1, which is SiLU, is taken").into()),
+                alpha => Err(format!("unsupported `alpha` {alpha}, expected 1 (SiLU)").into()),
             },
             "Clip" => self.clip(node),
             "Min" => self.min(node),
             "Dropout" => {
-                if self.number(node, "", 2)?.is_some_and(|training| training != 0.0) {
-                    count_up(&mut self.training, node);
+                if self.scalar_input(node, "", 2)?.is_some_and(|training| training != 0.0) {
+                    count_first(&mut self.training, node);
                 }
-                let p = self.number(node, "ratio", 1)?.unwrap_or(0.5);
+                let p = self.scalar_input(node, "ratio", 1)?.unwrap_or(0.5);
                 match node.doc {
-                    SPATIAL => self.elementwise(node, Dropout2d { p }),
-                    DEPTH => self.elementwise(node, StochasticDepth { p }),
+                    DOC_DROPOUT2D => self.elementwise(node, Dropout2d { p }),
+                    DOC_STOCHASTIC_DEPTH => self.elementwise(node, StochasticDepth { p }),
                     _ => self.elementwise(node, Dropout { p }),
                 }
             }
@@ -57,84 +57,84 @@ impl<'a> Importer<'a> {
             "MaxPool" => self.max_pool(node),
             "AveragePool" => self.average_pool(node),
             "GlobalAveragePool" => {
-                let made = self.plain(node, 0)?;
-                self.push(node, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])
+                let input = self.channels_first_input(node, 0)?;
+                self.push(node, AdaptiveAvgPool2d::GLOBAL, &[input], vec![])
             }
             "GlobalMaxPool" => self.global_max_pool(node),
             "ReduceMean" => self.mean(node),
             "Resize" => self.resize(node),
             "Add" | "Sum" => self.add(node),
-            "Mul" => self.product(node),
-            "Div" => self.quotient(node),
+            "Mul" => self.mul(node),
+            "Div" => self.div(node),
             "Concat" => self.concat(node),
             "Flatten" | "Reshape" | "Squeeze" => self.reshape(node),
             "Transpose" => self.transpose(node),
             "Pad" => self.pad(node),
             "Identity" => {
-                let made = self.padded(node, 0)?;
-                Ok(self.alias(node, made))
+                let input = self.padded_layer_input(node, 0)?;
+                Ok(self.alias(node, input))
             }
             "Cast" => self.cast(node),
-            // These compute shapes: of what is not known nothing is.
+            // These are otherwise supported only for shapes.
             "Slice" => self.slice(node),
             "Gather" | "Unsqueeze" => {
                 self.value(node, 0)?;
-                Err("of what is computed from the images, only shapes are taken apart".into())
+                Err("supported only for shapes".into())
             }
-            "Softmax" | "LogSoftmax" => Err("only a softmax that is the last node is left out".into()),
-            _ => Err("no layer operation computes it".into()),
+            "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
+            _ => Err("unsupported operator".into()),
         }
     }
 
-    /// A layer that does the same to every element, whatever their order.
+    /// Adds an element-wise layer, which keeps the dimension order.
     fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        self.elementwise_of(node, made, op)
+        let input = self.layer_input(node, 0)?;
+        self.elementwise_of(node, input, op)
     }
 
-    /// The same of a value that is not the node's first.
+    /// Adds an element-wise layer of `input`.
     pub(super) fn elementwise_of(
         &mut self,
         node: &'a Node<'a>,
-        made: LayerOutput,
+        input: LayerOutput,
         op: impl Into<Op>,
     ) -> ImportResult<Value> {
-        let value = self.push(node, op, &[made], vec![])?;
-        Ok(in_order(value, made.order))
+        let value = self.push(node, op, &[input], vec![])?;
+        Ok(in_order(value, input.order))
     }
 
-    /// The sigmoid in straight pieces, of which there is the one of PyTorch.
+    /// Imports a hard sigmoid, only with the parameters of PyTorch.
     fn hard_sigmoid(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
         let (alpha, beta) = (number("alpha", 0.2), number("beta", 0.5));
-        // Some writers give six digits of a sixth.
+        // Some writers round 1/6 to six digits.
         if (alpha - HARD_SIGMOID[0]).abs() > 1e-6 || beta != HARD_SIGMOID[1] {
-            return Err(format!("its `alpha` is {alpha} and its `beta` {beta}; 1/6 and 0.5 are taken").into());
+            return Err(format!("unsupported `alpha` {alpha} and `beta` {beta}, expected 1/6 and 0.5").into());
         }
         self.elementwise(node, HardSigmoid)
     }
 
-    /// Layers compute in f32: nothing is lost where a longer type is asked for, and a shorter one is no more
-    /// than less exact. Whole numbers would be something else.
+    /// Imports a cast. Layers compute in f32, so casts to floating-point types are ignored: a wider type
+    /// loses nothing, a narrower one only precision. Casts to integers are unsupported.
     fn cast(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.padded(node, 0)?;
+        let input = self.padded_layer_input(node, 0)?;
         let to = node.attribute("to").map_or(0, |to| to.int);
         match to {
             kind::FLOAT | kind::DOUBLE => {}
-            kind::FLOAT16 | kind::BFLOAT16 => count_up(&mut self.rounding, node),
+            kind::FLOAT16 | kind::BFLOAT16 => count_first(&mut self.rounding, node),
             _ => {
                 return Err(format!(
-                    "its `to` is {}: what layers make stays floating point; leave it out and export again",
+                    "unsupported cast of a layer output to {}: remove it and export again",
                     kind::name(to)
                 )
                 .into());
             }
         }
-        Ok(self.alias(node, made))
+        Ok(self.alias(node, input))
     }
 
-    /// A number for each of `count`, in one dimension.
-    pub(super) fn list(
+    /// A constant input of shape `[count]`.
+    pub(super) fn vector_input(
         &self,
         node: &Node<'a>,
         position: usize,
@@ -143,36 +143,31 @@ impl<'a> Importer<'a> {
         match self.weight(node, position)? {
             Some((shape, values)) if shape == [count] => Ok(Some(values)),
             Some((shape, _)) => {
-                Err(format!("its input number {} has the shape {shape:?}; [{count}] is wanted", position + 1)
-                    .into())
+                Err(format!("its input {} has the shape {shape:?}, expected [{count}]", position + 1).into())
             }
             None => Ok(None),
         }
     }
 
     fn conv(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.padded(node, 0)?;
-        if made.order != Order::Plain {
-            return Err("it reads images with their channels last".into());
+        let input = self.padded_layer_input(node, 0)?;
+        if input.order != DimOrder::ChannelsFirst {
+            return Err("channels-last input is not supported".into());
         }
-        let (shape, weight) = self.weight(node, 1)?.ok_or("it has no weight")?;
+        let (shape, weight) = self.weight(node, 1)?.ok_or("missing weight")?;
         let [out_channels, per_group, height, width] = shape[..] else {
-            return Err(format!(
-                "its weight has {} dimensions, that of two-dimensional images 4",
-                shape.len()
-            )
-            .into());
+            return Err(format!("its weight has {} dimensions, expected 4", shape.len()).into());
         };
         let kernel = [height, width];
         if pair(node, "kernel_shape", kernel)? != kernel {
-            return Err(format!("its kernel is {kernel:?}, its `kernel_shape` says otherwise").into());
+            return Err(format!("its `kernel_shape` differs from the kernel {kernel:?} of the weight").into());
         }
         let groups = count(node, "group", 1)?;
         let (stride, dilation) = (pair(node, "strides", [1, 1])?, pair(node, "dilations", [1, 1])?);
-        let (before, after) = self.padding(node, made, kernel, stride, dilation, true)?;
-        let bias = self.list(node, 2, out_channels)?;
+        let (before, after) = self.padding(node, input, kernel, stride, dilation, true)?;
+        let bias = self.vector_input(node, 2, out_channels)?;
         let conv = Conv2d {
-            in_channels: per_group.checked_mul(groups).ok_or("its groups are too many")?,
+            in_channels: per_group.checked_mul(groups).ok_or("too many groups")?,
             out_channels,
             kernel,
             stride,
@@ -183,21 +178,21 @@ impl<'a> Importer<'a> {
             bias: bias.is_some(),
         };
         let parameters = [Some(weight), bias].into_iter().flatten().collect();
-        if node.doc == POINTWISE && conv.is_pointwise() && conv.dilation == [1, 1] {
+        if node.doc == DOC_POINTWISE_LINEAR && conv.is_pointwise() && conv.dilation == [1, 1] {
             let Conv2d { in_channels, out_channels, bias: has_bias, .. } = conv;
             let linear = PointwiseLinear { in_channels, out_channels, bias: has_bias };
-            return self.push(node, linear, &[made], parameters);
+            return self.push(node, linear, &[input], parameters);
         }
-        self.push(node, conv, &[made], parameters)
+        self.push(node, conv, &[input], parameters)
     }
 
     fn gemm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
+        let input = self.layer_input(node, 0)?;
         let flag = |name| node.attribute(name).is_some_and(|attribute| attribute.int != 0);
         if flag("transA") {
-            return Err("its `transA` is set: it would mix images".into());
+            return Err("`transA` is not supported: it would mix images".into());
         }
-        let constant = self.constant(node, 1)?.ok_or("it has no weight")?;
+        let constant = self.constant(node, 1)?.ok_or("missing weight")?;
         let constant = if flag("transB") { constant } else { transposed(&constant)? };
         let scale = |name| node.attribute(name).map_or(1.0, |attribute| attribute.float);
         let weight = scaled(floats(constant)?, scale("alpha"));
@@ -206,12 +201,11 @@ impl<'a> Importer<'a> {
             Some((shape, bias)) => {
                 let bias = scaled((vec![], bias), scale("beta")).1;
                 let rows = shape.len() > 2 || (shape.len() == 2 && shape[0] != 1);
-                // One number for all features is one for each; of a weight that is empty there are none.
+                // A single value is broadcast to all features, unless the weight is empty.
                 match (&bias[..], &weight.0[..]) {
                     _ if rows => {
                         return Err(format!(
-                            "its `C` has the shape {shape:?}, other numbers for each image; a number for \
-                             each feature is taken"
+                            "its `C` has the shape {shape:?}, expected one value per feature"
                         )
                         .into());
                     }
@@ -220,291 +214,290 @@ impl<'a> Importer<'a> {
                 }
             }
         };
-        self.linear(node, made, weight, bias)
+        self.linear(node, input, weight, bias)
     }
 
-    /// A product with a weight, `[inputs, outputs]`, or one of the two that adaptive average-pooling is
-    /// written as.
+    /// Imports a product with a weight `[inputs, outputs]`, or one of the two products of an exported
+    /// adaptive average pooling.
     fn matmul(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if matches!(self.value(node, 0)?, Value::LayerOutput(_))
             && matches!(self.value(node, 1)?, Value::LayerOutput(_))
         {
-            return Err("it multiplies what it computes from the images with each other".into());
+            return Err("a product of two layer outputs is not supported".into());
         }
         let first = matches!(self.value(node, 0)?, Value::LayerOutput(_));
-        let made = self.made(node, usize::from(!first))?;
-        let constant = self.constant(node, usize::from(first))?.ok_or("it has no weight")?;
-        if first && made.order == Order::ChannelsLast {
-            return self.pointwise_linear(node, made, &constant);
+        let input = self.layer_input(node, usize::from(!first))?;
+        let constant = self.constant(node, usize::from(first))?.ok_or("missing weight")?;
+        if first && input.order == DimOrder::ChannelsLast {
+            return self.pointwise_linear(node, input, &constant);
         }
-        if let Ok([channels, height, width]) = self.shape(made.id).as_image() {
-            return self.adaptive(node, made, first, &constant, [channels, height, width]);
+        if let Ok([channels, height, width]) = self.layer_shape(input.id).as_image() {
+            return self.adaptive(node, input, first, &constant, [channels, height, width]);
         }
         if !first {
-            return Err("its weight stands before what it reads".into());
+            return Err("the weight must be the second input".into());
         }
         let weight = floats(transposed(&constant)?)?;
-        self.linear(node, made, weight, None)
+        self.linear(node, input, weight, None)
     }
 
-    /// A product of each pixel's channels, which come last, with a weight `[inputs, outputs]`.
+    /// Imports a product of the channels of a channels-last image with a weight `[inputs, outputs]`.
     fn pointwise_linear(
         &mut self,
         node: &'a Node<'a>,
-        made: LayerOutput,
+        input: LayerOutput,
         constant: &Constant,
     ) -> ImportResult<Value> {
         let (shape, weight) = floats(transposed(constant)?)?;
         let [out_channels, in_channels] = shape[..] else {
-            return Err(format!("its weight has {} dimensions instead of 2", shape.len()).into());
+            return Err(format!("its weight has {} dimensions, expected 2", shape.len()).into());
         };
         let linear = PointwiseLinear { in_channels, out_channels, bias: false };
-        let value = self.push(node, linear, &[made], vec![weight])?;
-        Ok(in_order(value, made.order))
+        let value = self.push(node, linear, &[input], vec![weight])?;
+        Ok(in_order(value, input.order))
     }
 
-    /// Adaptive average-pooling as products with matrices of means: rows first, then columns.
+    /// Imports an adaptive average pooling, exported as products with averaging matrices for rows and
+    /// columns.
     fn adaptive(
         &mut self,
         node: &'a Node<'a>,
-        made: LayerOutput,
+        input: LayerOutput,
         columns: bool,
         constant: &Constant,
         [_, height, width]: [usize; 3],
     ) -> ImportResult<Value> {
         let unknown =
-            || Refusal::from("it multiplies images, and not with the matrix of an adaptive average-pooling");
+            || ImportError::from("unsupported matrix of an image, expected that of adaptive average pooling");
         let size = if columns { width } else { height };
         let matrix = if columns { transposed(constant)? } else { constant.clone() };
         let (shape, values) = floats(matrix)?;
         let [count, _] = shape[..] else { return Err(unknown()) };
-        // What `bins` makes is not larger than what was read.
-        if made.order != Order::Plain || shape != [count, size] || values != bins(count, size) {
+        // `bins` allocates no more than the matrix that was read.
+        if input.order != DimOrder::ChannelsFirst || shape != [count, size] || values != bins(count, size) {
             return Err(unknown());
         }
         if !columns {
-            return self.push(node, AdaptiveAvgPool2d { output: [count, width] }, &[made], vec![]);
+            return self.push(node, AdaptiveAvgPool2d { output: [count, width] }, &[input], vec![]);
         }
-        let name = self.names.of(node);
-        let sole = self.is_sole(node);
-        match self.sole_layer(made) {
+        let name = self.names.for_node(node);
+        let single_use = self.is_single_use(node);
+        match self.single_use_layer(input) {
             Some(layer) if matches!(&layer.op, Op::AdaptiveAvgPool2d(rows) if rows.output[1] == width) => {
                 layer.op = AdaptiveAvgPool2d { output: [height, count] }.into();
                 layer.shape.0[2] = count;
                 layer.name = name;
-                Ok(Value::LayerOutput(LayerOutput { sole, ..made }))
+                Ok(Value::LayerOutput(LayerOutput { single_use, ..input }))
             }
             _ => {
                 let pooled =
-                    self.push_as(name, AdaptiveAvgPool2d { output: [height, count] }, &[made], vec![])?;
-                Ok(Value::LayerOutput(LayerOutput { sole, ..pooled }))
+                    self.push_as(name, AdaptiveAvgPool2d { output: [height, count] }, &[input], vec![])?;
+                Ok(Value::LayerOutput(LayerOutput { single_use, ..pooled }))
             }
         }
     }
 
-    /// A linear layer of a weight `[outputs, inputs]`.
+    /// Adds a linear layer with a weight `[outputs, inputs]`.
     fn linear(
         &mut self,
         node: &'a Node<'a>,
-        made: LayerOutput,
+        input: LayerOutput,
         (shape, mut weight): (Vec<usize>, Vec<f32>),
         bias: Option<Vec<f32>>,
     ) -> ImportResult<Value> {
         let [out_features, in_features] = shape[..] else {
-            return Err(format!("its weight has {} dimensions instead of 2", shape.len()).into());
+            return Err(format!("its weight has {} dimensions, expected 2", shape.len()).into());
         };
-        if let Order::Flattened([channels, height, width]) = made.order {
+        if let DimOrder::FlattenedChannelsLast([channels, height, width]) = input.order {
             let pixels = height * width;
             if in_features != channels * pixels {
                 return Err(
                     format!("its weight {shape:?} does not fit {} features", channels * pixels).into()
                 );
             }
-            // The file's feature of pixel p and channel c is number p * channels + c, the layer's c * pixels
-            // + p.
+            // The feature of pixel p and channel c has index p * channels + c in the file, but c * pixels + p
+            // in the layer.
             let reordered = |row: &[f32]| {
                 (0..in_features).map(|i| row[i % pixels * channels + i / pixels]).collect::<Vec<_>>()
             };
             weight = weight.chunks_exact(in_features.max(1)).flat_map(reordered).collect();
-        } else if made.order != Order::Plain {
-            return Err("it reads images with their channels last".into());
+        } else if input.order != DimOrder::ChannelsFirst {
+            return Err("channels-last input is not supported".into());
         }
         let linear = Linear { in_features, out_features, bias: bias.is_some() };
-        self.push(node, linear, &[made], [Some(weight), bias].into_iter().flatten().collect())
+        self.push(node, linear, &[input], [Some(weight), bias].into_iter().flatten().collect())
     }
 
     fn batch_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.plain(node, 0)?;
+        let input = self.channels_first_input(node, 0)?;
         if node.attribute("spatial").is_some_and(|spatial| spatial.int == 0) {
-            return Err("it normalises every pixel by itself".into());
+            return Err("`spatial` 0 is not supported".into());
         }
         if node.attribute("training_mode").is_some_and(|training| training.int != 0) {
-            count_up(&mut self.training, node);
+            count_first(&mut self.training, node);
         }
-        let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
+        let channels = self.layer_shape(input.id).0.first().copied().unwrap_or(0);
         let mut parameters = Vec::new();
         for position in 1..5 {
-            parameters.push(self.list(node, position, channels)?.ok_or("it has less than four parameters")?);
+            parameters.push(self.vector_input(node, position, channels)?.ok_or("missing parameters")?);
         }
         let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
         let norm = BatchNorm2d {
             channels,
             epsilon: number("epsilon", 1e-5),
-            momentum: moved_share(number("momentum", 0.9)),
+            momentum: momentum_from_onnx(number("momentum", 0.9)),
         };
-        self.push(node, norm, &[made], parameters)
+        self.push(node, norm, &[input], parameters)
     }
 
-    /// Over the channels of each pixel, which come last; of the others, statistics would be over pixels too.
+    /// Imports a layer norm over the channels of each pixel, which must be the last dimension.
     fn layer_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        let [channels, ..] = self.image(made)?;
+        let input = self.layer_input(node, 0)?;
+        let [channels, ..] = self.image_shape(input)?;
         let axis = node.attribute("axis").map_or(-1, |axis| axis.int);
-        if made.order != Order::ChannelsLast || ![-1, 3].contains(&axis) {
-            return Err(format!(
-                "its axis is {axis}: only channels that were moved to the end are normalised, each pixel's"
-            )
-            .into());
+        if input.order != DimOrder::ChannelsLast || ![-1, 3].contains(&axis) {
+            return Err(
+                format!("unsupported `axis` {axis}, expected the channels of a channels-last image").into()
+            );
         }
-        // What its statistics are computed in: 32-bit floating point, as layers do.
+        // Layers compute statistics in 32-bit floating point.
         let stash = node.attribute("stash_type").map_or(kind::FLOAT, |stash| stash.int);
         if stash != kind::FLOAT {
-            return Err(format!("its `stash_type` is {}; FLOAT is taken", kind::name(stash)).into());
+            return Err(format!("unsupported `stash_type` {}, expected FLOAT", kind::name(stash)).into());
         }
-        let weight = self.list(node, 1, channels)?.ok_or("it has no scale")?;
-        let bias = self.list(node, 2, channels)?.ok_or("it has no bias: give it one of zeros")?;
+        let weight = self.vector_input(node, 1, channels)?.ok_or("missing scale")?;
+        let bias = self.vector_input(node, 2, channels)?.ok_or("missing bias: add one of zeros")?;
         let epsilon = node.attribute("epsilon").map_or(1e-5, |epsilon| epsilon.float);
-        let value = self.push(node, LayerNorm2d { channels, epsilon }, &[made], vec![weight, bias])?;
-        Ok(in_order(value, made.order))
+        let value = self.push(node, LayerNorm2d { channels, epsilon }, &[input], vec![weight, bias])?;
+        Ok(in_order(value, input.order))
     }
 
     fn clip(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let (least, most) = (self.number(node, "min", 1)?, self.number(node, "max", 2)?);
-        match (least, most) {
+        let (min, max) = (self.scalar_input(node, "min", 1)?, self.scalar_input(node, "max", 2)?);
+        match (min, max) {
             (Some(0.0), None) => self.elementwise(node, Relu),
-            (Some(0.0), Some(most)) if most >= f32::MAX => self.elementwise(node, Relu),
-            (Some(0.0), Some(Relu6::CEILING)) => self.ceiling(node, 0),
+            (Some(0.0), Some(max)) if max >= f32::MAX => self.elementwise(node, Relu),
+            (Some(0.0), Some(Relu6::CEILING)) => self.relu6(node, 0),
             _ => {
-                let shown = |bound: Option<f32>| bound.map_or("none".to_owned(), |bound| bound.to_string());
+                let display = |bound: Option<f32>| bound.map_or("none".to_owned(), |bound| bound.to_string());
                 Err(format!(
-                    "its bounds are {} and {}; 0 and 6, or 0 and none, are taken",
-                    shown(least),
-                    shown(most)
+                    "unsupported bounds {} and {}, expected 0 and 6, or 0 and none",
+                    display(min),
+                    display(max)
                 )
                 .into())
             }
         }
     }
 
-    /// The ceiling of ReLU6, as TensorFlow's converters write it: `Min(Relu(x), 6)`.
+    /// Imports ReLU6 as exported by TensorFlow's converters: `Min(Relu(x), 6)`.
     fn min(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
-        let made = self.made(node, first)?;
-        let bound = self.constant(node, 1 - first)?.and_then(|constant| self.one_number(made, &constant));
-        let not_negative = made.id > 0 && self.layers[made.id - 1].not_negative;
+        let input = self.layer_input(node, first)?;
+        let bound =
+            self.constant(node, 1 - first)?.and_then(|constant| self.scalar_constant(input, &constant));
+        let not_negative = input.id > 0 && self.layers[input.id - 1].not_negative;
         if node.inputs.len() != 2 || bound != Some(Relu6::CEILING) || !not_negative {
-            return Err("only min(x, 6) behind a rectifier is taken".into());
+            return Err("only min(x, 6) after a non-negative input is supported".into());
         }
-        self.ceiling(node, first)
+        self.relu6(node, first)
     }
 
-    /// ReLU6, into which a rectifier before it is taken.
-    fn ceiling(&mut self, node: &'a Node<'a>, position: usize) -> ImportResult<Value> {
-        let made = self.made(node, position)?;
-        if let Some(layer) = self.sole_layer(made)
+    /// Adds ReLU6, replacing a preceding ReLU.
+    fn relu6(&mut self, node: &'a Node<'a>, position: usize) -> ImportResult<Value> {
+        let input = self.layer_input(node, position)?;
+        if let Some(layer) = self.single_use_layer(input)
             && matches!(layer.op, Op::Relu(_))
         {
             layer.op = Relu6.into();
-            return Ok(self.alias(node, made));
+            return Ok(self.alias(node, input));
         }
-        let value = self.push(node, Relu6, &[made], vec![])?;
-        Ok(in_order(value, made.order))
+        let value = self.push(node, Relu6, &[input], vec![])?;
+        Ok(in_order(value, input.order))
     }
 
     fn local_response_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.plain(node, 0)?;
+        let input = self.channels_first_input(node, 0)?;
         let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
         let size = count(node, "size", 0)?;
         if size % 2 == 0 {
-            return Err(format!(
-                "its size {size} is even: its window lies one channel further on than a layer's"
-            )
-            .into());
+            return Err(
+                format!("even `size` {size} is not supported: its window is shifted by one channel").into()
+            );
         }
         let (alpha, beta, k) = (number("alpha", 1e-4), number("beta", 0.75), number("bias", 1.0));
-        self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[made], vec![])
+        self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[input], vec![])
     }
 
     fn mean(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let made = self.made(node, 0)?;
-        self.image(made)?;
-        let mut axes = self.integers(node, "axes", 1)?.unwrap_or_default();
+        let input = self.layer_input(node, 0)?;
+        self.image_shape(input)?;
+        let mut axes = self.int_list(node, "axes", 1)?.unwrap_or_default();
         axes.iter_mut().filter(|axis| **axis < 0).for_each(|axis| *axis = axis.saturating_add(4));
         axes.sort_unstable();
-        let wanted = if made.order == Order::ChannelsLast { [1, 2] } else { [2, 3] };
-        if axes != wanted {
-            return Err(format!(
-                "it takes the mean over {axes:?}; over height and width, {wanted:?}, is taken"
-            )
-            .into());
+        let expected = if input.order == DimOrder::ChannelsLast { [1, 2] } else { [2, 3] };
+        if axes != expected {
+            return Err(format!("unsupported `axes` {axes:?}, expected height and width {expected:?}").into());
         }
         if node.attribute("keepdims").is_none_or(|keep| keep.int != 0) {
-            let value = self.push(node, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])?;
-            return Ok(in_order(value, made.order));
+            let value = self.push(node, AdaptiveAvgPool2d::GLOBAL, &[input], vec![])?;
+            return Ok(in_order(value, input.order));
         }
-        let name = self.names.of(node);
-        let flat = self.names.beside(&name, "flatten");
-        let pooled = self.push_as(name, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])?;
-        let made = self.push_as(flat, Flatten, &[pooled], vec![])?;
-        Ok(Value::LayerOutput(LayerOutput { sole: self.is_sole(node), ..made }))
+        let name = self.names.for_node(node);
+        let flat = self.names.with_suffix(&name, "flatten");
+        let pooled = self.push_as(name, AdaptiveAvgPool2d::GLOBAL, &[input], vec![])?;
+        let output = self.push_as(flat, Flatten, &[pooled], vec![])?;
+        Ok(Value::LayerOutput(LayerOutput { single_use: self.is_single_use(node), ..output }))
     }
 
     fn concat(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let inputs: Vec<LayerOutput> =
-            (0..node.inputs.len()).map(|i| self.made(node, i)).collect::<ImportResult<_>>()?;
-        let order = inputs.first().map_or(Order::Plain, |made| made.order);
+            (0..node.inputs.len()).map(|i| self.layer_input(node, i)).collect::<ImportResult<_>>()?;
+        let order = inputs.first().map_or(DimOrder::ChannelsFirst, |input| input.order);
         let axis = node.attribute("axis").map_or(0, |axis| axis.int);
-        let is_vector = inputs.first().is_some_and(|made| self.shape(made.id).0.len() == 1);
+        let is_vector = inputs.first().is_some_and(|input| self.layer_shape(input.id).0.len() == 1);
         let channels: [i64; 2] = match order {
-            Order::ChannelsLast => [3, -1],
-            Order::Plain if is_vector => [1, -1],
-            Order::Plain => [1, -3],
-            Order::Flattened(_) => {
-                return Err("it joins vectors that were images with their channels last".into());
+            DimOrder::ChannelsLast => [3, -1],
+            DimOrder::ChannelsFirst if is_vector => [1, -1],
+            DimOrder::ChannelsFirst => [1, -3],
+            DimOrder::FlattenedChannelsLast(_) => {
+                return Err("flattened channels-last input is not supported".into());
             }
-            Order::Grouped(_) | Order::InTurn(_) => return Err("it joins channels in groups".into()),
+            DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_) => {
+                return Err("grouped channels are not supported".into());
+            }
         };
-        if inputs.iter().any(|made| made.order != order) || !channels.contains(&axis) {
-            return Err(format!("its `axis` is {axis}: it does not put channels one behind the other").into());
+        if inputs.iter().any(|input| input.order != order) || !channels.contains(&axis) {
+            return Err(format!("unsupported `axis` {axis}, expected the channels").into());
         }
-        if let ([made], Order::Plain) = (&inputs[..], order) {
-            return Ok(self.alias(node, *made));
+        if let ([input], DimOrder::ChannelsFirst) = (&inputs[..], order) {
+            return Ok(self.alias(node, *input));
         }
         let value = self.push(node, Concat, &inputs, vec![])?;
         Ok(in_order(value, order))
     }
 }
 
-/// The same value, its elements in the order of another.
-pub(super) fn in_order(value: Value, order: Order) -> Value {
+/// Sets the dimension order of a value.
+pub(super) fn in_order(value: Value, order: DimOrder) -> Value {
     match value {
-        Value::LayerOutput(made) => Value::LayerOutput(LayerOutput { order, ..made }),
+        Value::LayerOutput(output) => Value::LayerOutput(LayerOutput { order, ..output }),
         other => other,
     }
 }
 
-/// A weight and its shape.
+/// Returns the shape and values of a weight.
 pub(super) fn floats(constant: Constant) -> ImportResult<(Vec<usize>, Vec<f32>)> {
     match constant.elements {
         crate::tensor::Elements::Floats(values) => Ok((constant.shape, values)),
-        crate::tensor::Elements::Ints(_) => Err("it has whole numbers where weights should be".into()),
+        crate::tensor::Elements::Ints(_) => Err("expected floating-point weights, found integers".into()),
     }
 }
 
 fn transposed(constant: &Constant) -> ImportResult<Constant> {
     let shape = Shape(constant.shape.clone());
     let moved = (constant.shape.len() == 2).then(|| constant.transposed(&[1, 0])).flatten();
-    moved.ok_or_else(|| format!("its weight {shape} is no matrix").into())
+    moved.ok_or_else(|| format!("its weight {shape} is not a matrix").into())
 }
 
 fn scaled((shape, mut values): (Vec<usize>, Vec<f32>), factor: f32) -> (Vec<usize>, Vec<f32>) {
@@ -514,30 +507,30 @@ fn scaled((shape, mut values): (Vec<usize>, Vec<f32>), factor: f32) -> (Vec<usiz
     (shape, values)
 }
 
-/// The share of a new batch in the running statistics: ONNX has that of the old. As a decimal of few digits
-/// where it was one.
-fn moved_share(kept: f32) -> f32 {
-    let share = 1.0 - f64::from(kept);
+/// Converts ONNX's momentum, the weight of the old statistics, to the weight of the new batch. Rounds to a
+/// short decimal if the result is close to one.
+fn momentum_from_onnx(momentum: f32) -> f32 {
+    let share = 1.0 - f64::from(momentum);
     let rounded = (share * 1e6).round() / 1e6;
     (if (rounded - share).abs() < 1e-7 { rounded } else { share }) as f32
 }
 
-/// A count that an attribute gives.
+/// The value of a count attribute.
 pub(super) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> ImportResult<usize> {
     let Some(attribute) = node.attribute(name) else { return Ok(otherwise) };
-    let count = usize::try_from(attribute.int).ok().filter(|count| (1..=LARGEST).contains(count));
-    count.ok_or_else(|| format!("its `{name}` is {}; it is from 1 to {LARGEST}", attribute.int).into())
+    let count = usize::try_from(attribute.int).ok().filter(|count| (1..=MAX_DIM).contains(count));
+    count.ok_or_else(|| format!("`{name}` is {}, expected 1 to {MAX_DIM}", attribute.int).into())
 }
 
-/// Two extents, of height and width, that an attribute gives.
+/// The value of an attribute for height and width.
 pub(super) fn pair(node: &Node<'_>, name: &str, otherwise: [usize; 2]) -> ImportResult<[usize; 2]> {
     let Some(attribute) = node.attribute(name).filter(|attribute| !attribute.ints.is_empty()) else {
         return Ok(otherwise);
     };
-    let extent = |&extent: &i64| usize::try_from(extent).ok().filter(|extent| (1..=LARGEST).contains(extent));
-    let extents: Option<Vec<usize>> = attribute.ints.iter().map(extent).collect();
-    let pair = extents.and_then(|extents| extents.try_into().ok());
+    let dim = |&dim: &i64| usize::try_from(dim).ok().filter(|dim| (1..=MAX_DIM).contains(dim));
+    let dims: Option<Vec<usize>> = attribute.ints.iter().map(dim).collect();
+    let pair = dims.and_then(|dims| dims.try_into().ok());
     pair.ok_or_else(|| {
-        format!("its `{name}` are {:?}; two are wanted, each from 1 to {LARGEST}", attribute.ints).into()
+        format!("`{name}` is {:?}, expected two values from 1 to {MAX_DIM}", attribute.ints).into()
     })
 }

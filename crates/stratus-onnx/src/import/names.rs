@@ -1,15 +1,16 @@
-//! Layers' names: those that the weights' names begin with, else the nodes', made fit for a layer file.
+//! The names of layers: the prefixes of their weights' names, or else the nodes' names, valid in layer files.
 
 use crate::proto::{Graph, Node};
 use crate::tensor::is_float;
 use std::collections::{HashMap, HashSet};
 
-/// The longest name, in bytes.
-const LONGEST: usize = 120;
-/// The last parts of the names of parameters.
-const PARAMETERS: [&str; 6] = ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
-/// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 20] = [
+/// The maximum length of a name.
+const MAX_NAME_CHARS: usize = 120;
+/// The last components of parameter names.
+const PARAMETER_SUFFIXES: [&str; 6] =
+    ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
+/// Operators that are usually the only one of a PyTorch module, whose path is the better name.
+const MODULE_OPERATORS: [&str; 20] = [
     "Conv",
     "ConvTranspose",
     "Gemm",
@@ -32,17 +33,17 @@ const MODULES: [&str; 20] = [
     "Resize",
 ];
 
-/// What moves weights without changing a number.
-const MOVES: [&str; 4] = ["Transpose", "Reshape", "Unsqueeze", "Squeeze"];
+/// Operators that reshape or reorder weights without changing values.
+const RELAYOUT_OPERATORS: [&str; 4] = ["Transpose", "Reshape", "Unsqueeze", "Squeeze"];
 
 #[derive(Debug)]
 pub(super) struct Names {
     taken: HashSet<String>,
-    /// The number that the next of a name gets: a file may call everything alike.
+    /// The next number to append to a duplicate name.
     next: HashMap<String, usize>,
-    /// The names of layers with weights, by the node's first output.
+    /// The names of layers with weights, by the first output of the node.
     weighted: HashMap<String, String>,
-    /// Weights that several nodes read.
+    /// The number of weights that several nodes read.
     shared: usize,
 }
 
@@ -57,18 +58,18 @@ impl Names {
         let weights =
             graph.initialisers.iter().filter(|tensor| !tensor.dimensions.is_empty() && is_float(tensor.kind));
         let shared = weights.filter(|tensor| uses[tensor.name] > 1).count();
-        // How a layer file names the images.
+        // Layer files reserve the name of the images.
         let mut names = Self {
             taken: HashSet::from(["input".to_owned()]),
             next: HashMap::new(),
             weighted: HashMap::new(),
             shared,
         };
-        // A weight in another shape or order is known by its own name.
+        // A reshaped or reordered weight keeps its name.
         let mut moved: HashMap<&str, &str> = HashMap::new();
         for node in nodes() {
             if let (true, [weight, ..], [output]) =
-                (MOVES.contains(&node.operator), &node.inputs[..], &node.outputs[..])
+                (RELAYOUT_OPERATORS.contains(&node.operator), &node.inputs[..], &node.outputs[..])
                 && let Some(weight) =
                     uses.contains_key(weight).then_some(*weight).or_else(|| moved.get(weight).copied())
             {
@@ -76,10 +77,10 @@ impl Names {
                 continue;
             }
             let named = node.inputs.iter().map(|name| *moved.get(name).unwrap_or(name));
-            let own = named.filter(|name| uses.get(name) == Some(&1));
-            let named = own.filter_map(|name| {
+            let unshared = named.filter(|name| uses.get(name) == Some(&1));
+            let named = unshared.filter_map(|name| {
                 let (layer, part) = name.rsplit_once('.')?;
-                PARAMETERS.contains(&part).then(|| plain(layer)).filter(|layer| !layer.is_empty())
+                PARAMETER_SUFFIXES.contains(&part).then(|| sanitised(layer)).filter(|layer| !layer.is_empty())
             });
             if let (Some(name), Some(output)) = (named.min_by_key(String::len), node.outputs.first()) {
                 let name = names.unique(name);
@@ -89,8 +90,8 @@ impl Names {
         names
     }
 
-    /// The name of a node's layer.
-    pub fn of(&mut self, node: &Node<'_>) -> String {
+    /// Returns a name for the layer of a node.
+    pub fn for_node(&mut self, node: &Node<'_>) -> String {
         if let Some(name) = node.outputs.first().and_then(|output| self.weighted.get(*output)) {
             return name.clone();
         }
@@ -98,25 +99,25 @@ impl Names {
         self.unique(if name.is_empty() { node.operator.to_lowercase() } else { name })
     }
 
-    /// The name of a layer of several nodes, of which this is one: that of the module around them.
-    pub fn around(&mut self, node: &Node<'_>, otherwise: &str) -> String {
+    /// Returns a name for a layer of several nodes: that of the module that contains `node`.
+    pub fn for_module(&mut self, node: &Node<'_>, otherwise: &str) -> String {
         let path = node.name.rsplit_once('/').map_or("", |(path, _)| path);
         let name = module(&Node { name: path, ..Default::default() });
         self.unique(if name.is_empty() { otherwise.to_owned() } else { name })
     }
 
-    /// A name like that of a layer there is.
-    pub fn beside(&mut self, name: &str, part: &str) -> String {
-        self.unique(format!("{name}.{part}"))
+    /// Returns the name of an existing layer with a suffix.
+    pub fn with_suffix(&mut self, name: &str, suffix: &str) -> String {
+        self.unique(format!("{name}.{suffix}"))
     }
 
-    fn unique(&mut self, wanted: String) -> String {
-        if self.taken.insert(wanted.clone()) {
-            return wanted;
+    fn unique(&mut self, base: String) -> String {
+        if self.taken.insert(base.clone()) {
+            return base;
         }
-        let number = self.next.entry(wanted.clone()).or_insert(2);
+        let number = self.next.entry(base.clone()).or_insert(2);
         loop {
-            let name = format!("{wanted}_{number}");
+            let name = format!("{base}_{number}");
             *number += 1;
             if self.taken.insert(name.clone()) {
                 return name;
@@ -127,32 +128,33 @@ impl Names {
     pub fn notes(&self) -> Option<String> {
         let tensors = match self.shared {
             0 => return None,
-            1 => "a tensor of weights belongs".to_owned(),
-            count => format!("{count} tensors of weights belong"),
+            1 => "copied a weight".to_owned(),
+            count => format!("copied {count} weights"),
         };
-        Some(format!("{tensors} to several layers in the file; here each has a copy of its own"))
+        Some(format!("{tensors} that several layers share: each layer has its own copy"))
     }
 }
 
-/// What of a text a layer file takes for a name: letters, digits, `_`, `-`, `.`.
-pub(super) fn plain(text: &str) -> String {
+/// Replaces characters that are not allowed in the names of layer files: letters, digits, `_`, `-`, `.` are.
+pub(super) fn sanitised(text: &str) -> String {
     let kept = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' };
-    let name: String = text.chars().take(LONGEST).map(kept).collect();
+    let name: String = text.chars().take(MAX_NAME_CHARS).map(kept).collect();
     name.trim_matches(['.', '_']).to_owned()
 }
 
-/// The module of a node: PyTorch's exporters call nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.
+/// The module of a node. PyTorch's exporters name nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.
 fn module(node: &Node<'_>) -> String {
     let mut parts: Vec<&str> = node.name.split('/').filter(|part| !part.is_empty()).collect();
     if let [.., _, last] = parts[..]
-        && MODULES.contains(&last.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_'))
+        && MODULE_OPERATORS
+            .contains(&last.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_'))
     {
         parts.pop();
     }
     let outer =
         |at: usize| parts.get(at + 1).and_then(|next| next.strip_prefix(parts[at])?.strip_prefix('.'));
     let kept: Vec<&str> = (0..parts.len()).filter(|&at| outer(at).is_none()).map(|at| parts[at]).collect();
-    plain(kept.join(".").trim_start_matches("node_"))
+    sanitised(kept.join(".").trim_start_matches("node_"))
 }
 
 #[cfg(test)]
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_modules() {
+    fn names_layers_after_modules() {
         for (name, expected) in [
             ("/layer1/layer1.0/relu_1/Relu", "layer1.0.relu_1"),
             ("/layer1/layer1.0/Add", "layer1.0.Add"),
@@ -174,6 +176,6 @@ mod tests {
         ] {
             assert_eq!(module(&Node { name, ..Default::default() }), expected);
         }
-        assert_eq!(plain(&"x/".repeat(200)).len(), LONGEST - 1);
+        assert_eq!(sanitised(&"x/".repeat(200)).len(), MAX_NAME_CHARS - 1);
     }
 }

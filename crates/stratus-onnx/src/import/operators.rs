@@ -1,18 +1,18 @@
-//! The operators that are read, as each of ONNX's operator sets has them: what attributes they take, of which
-//! type, and how many inputs. Whatever a node has beyond that would be passed over in silence, so it is
-//! refused by name.
+//! The supported operators in each operator set: their attributes with types, and the number of inputs. Other
+//! attributes and inputs of a node are rejected, since ignoring them could change the result.
 
 use crate::proto::{Attribute, Node};
 use stratus_base::printable;
 
-/// An operator from one operator set on: its name, the set, its attributes with their types (below), and the
-/// most inputs. Where a set changes neither attributes nor inputs it has no line.
+/// An operator: its name, the first operator set of this version, its attributes with their types
+/// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
+/// line.
 type Signature = (&'static str, i64, &'static str, usize);
 
 /// Any number of inputs.
-const ANY: usize = usize::MAX;
+const UNLIMITED_INPUTS: usize = usize::MAX;
 
-/// In the order of names and sets. From the definitions of onnx 1.23, sets 7 to 27.
+/// The operators, sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
 #[rustfmt::skip]
 const OPERATORS: &[Signature] = &[
     ("Add", 7, "", 2),
@@ -28,7 +28,7 @@ const OPERATORS: &[Signature] = &[
     ("Cast", 24, "round_mode:s saturate:i to:i", 1),
     ("Clip", 7, "max:f min:f", 1),
     ("Clip", 11, "", 3),
-    ("Concat", 7, "axis:i", ANY),
+    ("Concat", 7, "axis:i", UNLIMITED_INPUTS),
     ("Constant", 7, "value:t", 0),
     ("Constant", 11, "sparse_value:p value:t", 0),
     ("Constant", 12, "sparse_value:p value:t value_float:f value_floats:F value_int:i value_ints:I \
@@ -57,7 +57,7 @@ const OPERATORS: &[Signature] = &[
     ("MaxPool", 7, "auto_pad:s kernel_shape:I pads:I strides:I", 1),
     ("MaxPool", 8, "auto_pad:s kernel_shape:I pads:I storage_order:i strides:I", 1),
     ("MaxPool", 10, "auto_pad:s ceil_mode:i dilations:I kernel_shape:I pads:I storage_order:i strides:I", 1),
-    ("Min", 7, "", ANY),
+    ("Min", 7, "", UNLIMITED_INPUTS),
     ("Mul", 7, "", 2),
     ("Pad", 7, "mode:s pads:I value:f", 1),
     ("Pad", 11, "mode:s", 3),
@@ -83,14 +83,14 @@ const OPERATORS: &[Signature] = &[
     ("Split", 18, "axis:i num_outputs:i", 2),
     ("Squeeze", 7, "axes:I", 1),
     ("Squeeze", 13, "", 2),
-    ("Sum", 7, "", ANY),
+    ("Sum", 7, "", UNLIMITED_INPUTS),
     ("Swish", 24, "alpha:f", 1),
     ("Transpose", 7, "perm:I", 1),
     ("Unsqueeze", 7, "axes:I", 1),
     ("Unsqueeze", 13, "", 2),
 ];
 
-/// The types of attributes: their letter above, `AttributeProto.AttributeType`, and their name there.
+/// The types of attributes: the letter in [`OPERATORS`], `AttributeProto.AttributeType`, and the name there.
 const TYPES: [(&str, i64, &str); 8] = [
     ("f", 1, "FLOAT"),
     ("i", 2, "INT"),
@@ -102,74 +102,74 @@ const TYPES: [(&str, i64, &str); 8] = [
     ("p", 11, "SPARSE_TENSOR"),
 ];
 
-/// Whether a node has nothing but what its operator has in this operator set.
+/// Checks that the attributes and inputs of a node are those of its operator in this operator set. Unknown
+/// operators pass.
 ///
 /// # Errors
-/// The reason why it has to be refused. An operator that is not read at all is none.
+/// If an attribute or input is unsupported.
 pub(super) fn check(node: &Node<'_>, opset: i64) -> Result<(), String> {
     let versions = || OPERATORS.iter().filter(|(name, ..)| *name == node.operator);
     let Some((_, first, ..)) = versions().next() else { return Ok(()) };
-    let Some((_, _, known, most)) = versions().take_while(|(_, since, ..)| *since <= opset).last() else {
+    let Some((_, _, known, max_inputs)) = versions().take_while(|(_, since, ..)| *since <= opset).last()
+    else {
         return Err(format!(
-            "ONNX has it from operator set {first} on, and the model is of set {opset}: export it in a later \
-             one"
+            "needs opset {first}, the model uses {opset}: export it with a later operator set"
         ));
     };
     for (position, attribute) in node.attributes.iter().enumerate() {
         let name = printable(attribute.name);
         if node.attributes[..position].iter().any(|other| other.name == attribute.name) {
-            return Err(format!("its attribute `{name}` is given twice: leave one out"));
+            return Err(format!("duplicate attribute `{name}`"));
         }
-        if attribute.refers {
-            return Err(format!(
-                "its attribute `{name}` is that of a function around it: inline the function"
-            ));
+        if attribute.is_reference {
+            return Err(format!("attribute `{name}` refers to the enclosing function: inline the function"));
         }
         let Some(letter) = letter(known, attribute.name) else {
-            let value = shown(attribute);
+            let value = display_value(attribute);
             return Err(if versions().any(|(_, _, known, _)| letter(known, attribute.name).is_some()) {
                 format!(
-                    "its attribute `{name}` ({value}) is not one of operator set {opset}, but of another: \
-                     convert the model to one set"
+                    "attribute `{name}` ({value}) belongs to another operator set than {opset}: convert the \
+                     model to one set"
                 )
             } else {
-                format!("its attribute `{name}` ({value}) is not known: export it without")
+                format!("unknown attribute `{name}` ({value}): export it without")
             });
         };
-        let is = |kind: i64| TYPES.iter().find(|(_, number, _)| *number == kind);
-        match is(attribute.kind) {
-            // The first versions of the format do not say the type.
+        let type_of = |kind: i64| TYPES.iter().find(|(_, number, _)| *number == kind);
+        match type_of(attribute.kind) {
+            // The first versions of the format have no type.
             _ if attribute.kind == 0 => {}
             Some((found, ..)) if *found == letter => {}
             other => {
-                let other = other.map_or("of another type", |(_, _, name)| name);
-                let wanted = TYPES.iter().find(|(of, ..)| *of == letter).map_or("", |(_, _, name)| name);
-                return Err(format!("its attribute `{name}` is {other}, and has to be {wanted}"));
+                let other = other.map_or("another type", |(_, _, name)| name);
+                let expected =
+                    TYPES.iter().find(|(known, ..)| *known == letter).map_or("", |(_, _, name)| name);
+                return Err(format!("attribute `{name}` has type {other}, expected {expected}"));
             }
         }
     }
     let inputs = node.inputs.len() - node.inputs.iter().rev().take_while(|name| name.is_empty()).count();
-    if inputs > *most {
-        return Err(format!("it has {inputs} inputs; in operator set {opset} it has at most {most}"));
+    if inputs > *max_inputs {
+        return Err(format!("it has {inputs} inputs, at most {max_inputs} in operator set {opset}"));
     }
     Ok(())
 }
 
-/// The letter of an attribute's type.
-fn letter(known: &'static str, wanted: &str) -> Option<&'static str> {
+/// The letter of the type of the attribute `name`.
+fn letter(known: &'static str, name: &str) -> Option<&'static str> {
     let mut pairs = known.split_whitespace().filter_map(|pair| pair.split_once(':'));
-    pairs.find(|(name, _)| *name == wanted).map(|(_, letter)| letter)
+    pairs.find(|(known, _)| *known == name).map(|(_, letter)| letter)
 }
 
-/// The value of an attribute, for a message.
-fn shown(attribute: &Attribute<'_>) -> String {
+/// The value of an attribute for a message.
+fn display_value(attribute: &Attribute<'_>) -> String {
     match attribute.kind {
         1 => attribute.float.to_string(),
         2 => attribute.int.to_string(),
         3 => printable(&String::from_utf8_lossy(attribute.text)),
         6 => format!("{:?}", attribute.floats),
         7 => format!("{:?}", attribute.ints),
-        _ => "no number".to_owned(),
+        _ => "not a number".to_owned(),
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order() {
+    fn operator_table_is_sorted() {
         assert!(OPERATORS.is_sorted_by_key(|(name, since, ..)| (name, since)));
         for (name, since, attributes, _) in OPERATORS {
             for pair in attributes.split_whitespace() {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_has_is_taken() {
+    fn accepts_every_attribute_in_the_table() {
         for (name, since, attributes, _) in OPERATORS {
             let attribute = |pair: &'static str| {
                 let (name, letter) = pair.split_once(':').unwrap();
@@ -209,38 +209,43 @@ mod tests {
             assert_eq!(check(&all, *since), Ok(()), "{name} {since}");
             all.attributes.push(int("sealed", 3));
             let message = check(&all, *since).unwrap_err();
-            assert_eq!(message, "its attribute `sealed` (3) is not known: export it without");
+            assert_eq!(message, "unknown attribute `sealed` (3): export it without");
         }
     }
 
     #[test]
-    fn what_it_has_not_is_refused_by_name() {
+    fn rejects_other_attributes_and_inputs_by_name() {
         for (operator, attributes, opset, expected) in [
-            ("Gelu", vec![], 17, "ONNX has it from operator set 20 on, and the model is of set 17"),
-            ("Flatten", vec![int("axis", 1), int("axis", 2)], 13, "its attribute `axis` is given twice"),
+            ("Gelu", vec![], 17, "needs opset 20, the model uses 17"),
+            ("Flatten", vec![int("axis", 1), int("axis", 2)], 13, "duplicate attribute `axis`"),
             (
                 "Softmax",
                 vec![Attribute { kind: 1, ..int("axis", 0) }],
                 13,
-                "`axis` is FLOAT, and has to be INT",
+                "`axis` has type FLOAT, expected INT",
             ),
-            ("Softmax", vec![Attribute { refers: true, ..int("axis", 0) }], 13, "a function around it"),
+            (
+                "Softmax",
+                vec![Attribute { is_reference: true, ..int("axis", 0) }],
+                13,
+                "the enclosing function",
+            ),
             (
                 "Squeeze",
                 vec![Attribute { kind: 7, ..int("axes", 0) }],
                 13,
-                "([]) is not one of operator set 13",
+                "([]) belongs to another operator set than 13",
             ),
-            ("Relu", vec![int("inplace", 1)], 13, "its attribute `inplace` (1) is not known"),
+            ("Relu", vec![int("inplace", 1)], 13, "unknown attribute `inplace` (1)"),
         ] {
             let message = check(&node(operator, attributes), opset).unwrap_err();
             assert!(message.contains(expected), "{message}");
         }
         let clip = Node { inputs: vec!["x", "low"], ..node("Clip", vec![]) };
         let message = check(&clip, 10).unwrap_err();
-        assert_eq!(message, "it has 2 inputs; in operator set 10 it has at most 1");
+        assert_eq!(message, "it has 2 inputs, at most 1 in operator set 10");
         assert_eq!(check(&clip, 11), Ok(()));
-        // An input that is left out is none.
+        // Omitted inputs do not count.
         assert_eq!(check(&Node { inputs: vec!["x", "", ""], ..node("Relu", vec![]) }, 13), Ok(()));
         assert_eq!(check(&node("Tan", vec![int("anything", 1)]), 13), Ok(()));
     }

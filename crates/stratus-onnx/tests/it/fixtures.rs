@@ -1,12 +1,12 @@
-//! Models that other programs wrote, made by `scripts/fixtures/onnx_models.py`: what they become, and that it
-//! computes what onnxruntime computes.
+//! Models of other programs, created by `scripts/fixtures/onnx_models.py`: their layers, and outputs compared
+//! with onnxruntime.
 
-use crate::common::{BATCH, logits, off};
+use crate::common::{BATCH, logits, relative_difference};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_graph::ops::{AvgPool2d, Conv2d, ConvTranspose2d, Dropout, Resize, ResizeTo, Scale};
 use stratus_graph::{Graph, Op, Operation, layer_file};
-use stratus_onnx::{Imported, Model, Options};
+use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 
 #[derive(serde::Deserialize)]
 struct Expected {
@@ -18,15 +18,15 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-fn import(name: &str) -> Imported {
-    let options = Options { name: name.to_owned(), input: None };
+fn import(name: &str) -> ImportedNetwork {
+    let options = ImportOptions { name: name.to_owned(), input: None };
     Model::open(path(&format!("{name}.onnx")))
         .unwrap()
         .import(&options)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The images of the script's rule.
+/// The images, by the formula of the script.
 fn images(graph: &Graph) -> Vec<f32> {
     let count = BATCH * graph.input_shape().elements();
     (0..count).map(|i| ((i * 7919 % 2003) as f64 / 1001.5 - 1.0) as f32).collect()
@@ -41,17 +41,17 @@ fn op<'a>(graph: &'a Graph, name: &str) -> &'a Op {
 }
 
 #[test]
-fn what_is_imported_computes_what_onnxruntime_computes() {
+fn outputs_match_onnxruntime() {
     let text = std::fs::read_to_string(path("expected.json")).unwrap();
     let expected: BTreeMap<String, Expected> = serde_json::from_str(&text).unwrap();
     assert_eq!(expected.len(), 12);
-    for (name, Expected { input, logits: wanted }) in expected {
+    for (name, Expected { input, logits: reference }) in expected {
         let imported = import(&name);
         let channels_last = name == "tensorflow";
         let mut images = images(&imported.graph);
         let mut shape = imported.graph.input_shape().0.clone();
         if channels_last {
-            // The rule's images are the file's, which has channels last.
+            // The formula gives images in the order of the file, which is channels-last.
             let [c, h, w] = shape[..] else { panic!("{shape:?}") };
             let pixels = h * w;
             let from = |i: usize| i / (c * pixels) * c * pixels + i % pixels * c + i / pixels % c;
@@ -60,15 +60,15 @@ fn what_is_imported_computes_what_onnxruntime_computes() {
         }
         assert_eq!(shape, input, "{name}");
         let found = logits(&imported.graph, &imported.weights, &images);
-        let off = off(&found, &wanted);
-        assert!(off < 2e-6, "{name} is off by {off}");
+        let difference = relative_difference(&found, &reference);
+        assert!(difference < 2e-6, "{name} is off by {difference}");
         let written = layer_file::write(&imported.graph).unwrap();
         assert_eq!(layer_file::parse(&written).unwrap(), imported.graph, "{name}");
     }
 }
 
 #[test]
-fn layers_are_called_as_in_pytorch() {
+fn names_layers_like_pytorch() {
     let training = import("torchscript_training").graph;
     assert_eq!(
         layers(&training),
@@ -94,7 +94,7 @@ fn layers_are_called_as_in_pytorch() {
     assert_eq!(*op(&training, "dropout"), Dropout { p: 0.3 }.into());
     assert_eq!(*op(&training, "avgpool"), AvgPool2d::new(2, 2, 0).into());
     assert_eq!(op(&training, "maxpool").attributes(), "3x3 stride 2x2 padding 1x1 ceil");
-    // Folded batch norms leave biases behind.
+    // Folded batch norms become biases.
     for name in ["torchscript", "dynamo"] {
         let graph = import(name).graph;
         assert_eq!(*op(&graph, "conv1"), Conv2d { bias: true, ..Conv2d::new(2, 4, 3, 2, 1) }.into());
@@ -104,9 +104,10 @@ fn layers_are_called_as_in_pytorch() {
     }
 }
 
-/// Factors stay factors, and where a file says whose size a map gets, that is its second input.
+/// Scales stay scales. If the size is computed from the shape of another feature map, that is the second
+/// input.
 #[test]
-fn maps_are_resized_as_pytorch_has_it() {
+fn imports_resizes_of_pytorch() {
     let scaled = Resize { to: ResizeTo::Scale([1.5, 2.5]), align_corners: false };
     let corners = Resize { align_corners: true, ..Resize::to_size([7, 5]) };
     for (name, whole) in
@@ -124,7 +125,7 @@ fn maps_are_resized_as_pytorch_has_it() {
 }
 
 #[test]
-fn transposed_convolutions_are_those_of_pytorch() {
+fn imports_transposed_convolutions_of_pytorch() {
     let graph = import("torchscript_decoder").graph;
     let up1 = ConvTranspose2d { bias: true, ..ConvTranspose2d::new(6, 4, 3, 2, 1, 1) };
     assert_eq!(*op(&graph, "up1"), up1.into());
@@ -138,8 +139,8 @@ fn transposed_convolutions_are_those_of_pytorch() {
 }
 
 #[test]
-fn nodes_of_tensorflow_become_layers() {
-    let Imported { graph, notes, .. } = import("tensorflow");
+fn imports_models_of_tensorflow() {
+    let ImportedNetwork { graph, notes, .. } = import("tensorflow");
     assert_eq!(
         layers(&graph),
         [
@@ -155,41 +156,42 @@ fn nodes_of_tensorflow_become_layers() {
     let conv =
         Conv2d { padding_before: [0, 1], padding_after: [1, 2], bias: true, ..Conv2d::new(2, 4, 3, 2, 0) };
     assert_eq!(*op(&graph, "net.conv1.Conv2D"), conv.into());
-    assert_eq!(notes, ["the last node, Softmax `softmax`, is left out: the loss has a softmax of its own"]);
+    assert_eq!(notes, ["dropped the last node, Softmax `softmax`: the loss includes the softmax"]);
 }
 
 #[test]
-fn products_with_one_number_become_layers() {
-    let Imported { graph, .. } = import("scaled");
+fn imports_products_with_a_scalar_as_scale() {
+    let ImportedNetwork { graph, .. } = import("scaled");
     for (name, factor) in [("residual", 0.17), ("halved", 0.5), ("cooled", 0.125)] {
         assert_eq!(*op(&graph, name), Scale { factor }.into(), "{name}");
     }
 }
 
 #[test]
-fn every_node_that_is_refused_is_named_at_once() {
+fn lists_all_unsupported_nodes() {
     let error =
-        Model::open(path("refused.onnx")).unwrap().import(&Options::default()).unwrap_err().to_string();
+        Model::open(path("refused.onnx")).unwrap().import(&ImportOptions::default()).unwrap_err().to_string();
     let (head, nodes) = error.split_once('\n').unwrap();
     assert!(head.ends_with("refused.onnx: 6 nodes cannot be imported:"), "{error}");
     assert_eq!(
         nodes,
-        "Sub `normalise`: no layer operation computes it\n\
-         LeakyRelu `act`: no layer operation computes it\n\
-         Conv `three_d`: its weight has 3 dimensions, that of two-dimensional images 4\n\
-         AveragePool `uneven`: padded by [0, 0] before and [1, 1] behind, its windows \
-         [2, 2] are not those of a pooling that pads both sides alike\n\
-         com.example.Swish `custom`: it is of another domain than ONNX's own operators\n\
-         Tan `e`: no layer operation computes it"
+        "Sub `normalise`: unsupported operator\n\
+         LeakyRelu `act`: unsupported operator\n\
+         Conv `three_d`: its weight has 3 dimensions, expected 4\n\
+         AveragePool `uneven`: padding [0, 0] before and [1, 1] after is not supported for windows [2, 2], \
+         expected symmetric padding\n\
+         com.example.Swish `custom`: unsupported domain, only ai.onnx\n\
+         Tan `e`: unsupported operator"
     );
 }
 
 #[test]
-fn weights_in_another_file_are_read_beside_the_model_only() {
+fn rejects_external_weights_of_a_model_in_memory() {
     let bytes = std::fs::read(path("dynamo.onnx")).unwrap();
-    let message = Model::from_bytes("m.onnx", bytes).import(&Options::default()).unwrap_err().to_string();
+    let message =
+        Model::from_bytes("m.onnx", bytes).import(&ImportOptions::default()).unwrap_err().to_string();
     assert!(
-        message.contains("lie in \"dynamo.onnx.data\", which is no file in the model's own folder"),
+        message.contains("are in \"dynamo.onnx.data\", which is not a file in the model's folder"),
         "{message}"
     );
 }

@@ -1,6 +1,6 @@
-//! Files that are too much of something, or something else altogether.
+//! Models over the limits, and other files.
 
-use stratus_onnx::{Model, Options};
+use stratus_onnx::{ImportOptions, Model};
 
 /// A message with one field of bytes.
 pub fn field(number: u8, content: &[u8]) -> Vec<u8> {
@@ -25,21 +25,18 @@ pub fn model_of(opset: u8, graph: &[u8]) -> Vec<u8> {
 }
 
 pub fn message(bytes: Vec<u8>) -> String {
-    Model::from_bytes("f", bytes).import(&Options::default()).unwrap_err().problem.to_string()
+    Model::from_bytes("f", bytes).import(&ImportOptions::default()).unwrap_err().problem.to_string()
 }
 
 #[test]
-fn what_there_is_too_much_of_is_refused() {
-    assert_eq!(message(model(&[0x0a, 0].repeat(100_001))), "there are more than 100000 nodes: refused");
-    assert_eq!(
-        message(model(&[0x2a, 0].repeat(100_001))),
-        "there are more than 100000 initialisers: refused"
-    );
+fn rejects_models_over_the_limits() {
+    assert_eq!(message(model(&[0x0a, 0].repeat(100_001))), "more than 100000 nodes");
+    assert_eq!(message(model(&[0x2a, 0].repeat(100_001))), "more than 100000 initialisers");
     let node = field(1, &[0x2a, 0].repeat(65));
-    assert_eq!(message(model(&node)), "there are more than 64 attributes of a node: refused");
+    assert_eq!(message(model(&node)), "more than 64 attributes of a node");
     let tensor = field(5, &[8, 1].repeat(17));
-    assert_eq!(message(model(&tensor)), "there are more than 16 dimensions of a tensor: refused");
-    // Messages within messages, far deeper than any stack.
+    assert_eq!(message(model(&tensor)), "more than 16 dimensions of a tensor");
+    // Nested messages are far deeper than any stack.
     let mut deep = Vec::new();
     for _ in 0..2_000 {
         deep = field(11, &field(5, &field(1, &deep)));
@@ -48,14 +45,16 @@ fn what_there_is_too_much_of_is_refused() {
 }
 
 #[test]
-fn other_files_are_told() {
+fn rejects_other_files_and_operator_sets() {
     for other in [&b""[..], b"PK\x03\x04 a zip archive", b"{\"json\": true}", b"<html>", &[0; 100]] {
         let found = message(other.to_vec());
-        assert!(found.starts_with("this is no ONNX model, or it is damaged: "), "{found}");
+        assert!(found.starts_with("not an ONNX model, or damaged: "), "{found}");
     }
-    assert!(message(model(b"")).starts_with("it has 0 outputs"));
+    assert!(message(model(b"")).starts_with("expected one output, found 0"));
     let old = [field(8, &[0x10, 6]), field(7, b"")].concat();
-    assert!(message(old).starts_with("it is written in ONNX's operator set 6; sets 7 to 27 are read"));
+    assert!(
+        message(old).starts_with("unsupported operator set 6; export it with an operator set from 7 to 27")
+    );
 }
 
 /// A linear layer with the weight `w`.
@@ -65,11 +64,11 @@ fn linear(input: &str, output: &str) -> Vec<u8> {
     field(1, &node)
 }
 
-/// A model of nodes that read images `x` of `channels` pixels, with the weight `w`; its output is `y`.
+/// A model of nodes that read images `x` of `channels` channels, with the weight `w` and the output `y`.
 fn vectors(nodes: &[u8], channels: u8, weight: &[u8], dimensions: [u8; 2]) -> Vec<u8> {
     let tensor =
         [&[8, dimensions[0], 8, dimensions[1], 16, 1][..], &field(8, b"w"), &field(9, weight)].concat();
-    let shape: Vec<u8> = [1, channels, 1, 1].iter().flat_map(|&extent| field(1, &[8, extent])).collect();
+    let shape: Vec<u8> = [1, channels, 1, 1].iter().flat_map(|&dim| field(1, &[8, dim])).collect();
     let kind = field(2, &field(1, &[&[8, 1][..], &field(2, &shape)].concat()));
     let images = field(11, &[field(1, b"x"), kind].concat());
     model(&[nodes, &field(5, &tensor), &images, &field(12, &field(1, b"y"))].concat())
@@ -80,27 +79,25 @@ fn flatten() -> Vec<u8> {
 }
 
 #[test]
-fn a_small_file_does_not_become_a_large_network() {
+fn limits_the_copies_of_shared_weights() {
     let mut nodes = flatten();
     for layer in 0..9_000 {
         let output = if layer == 8_999 { "y".to_owned() } else { format!("n{}", layer + 1) };
         nodes.extend(linear(&format!("n{layer}"), &output));
     }
-    // 9,000 copies of 16 numbers are within what every file may have, of 256 numbers they are not.
+    // 9,000 copies of 16 elements are within the minimum budget of every file, copies of 256 elements are
+    // not.
     let small = Model::from_bytes("f", vectors(&nodes, 4, &[0; 64], [4, 4]));
-    let small = small.import(&Options::default()).unwrap();
+    let small = small.import(&ImportOptions::default()).unwrap();
     assert_eq!(small.graph.nodes.len(), 9_001);
-    assert_eq!(
-        small.notes,
-        ["a tensor of weights belongs to several layers in the file; here each has a copy of its own"]
-    );
+    assert_eq!(small.notes, ["copied a weight that several layers share: each layer has its own copy"]);
     let found = message(vectors(&nodes, 16, &[0; 1024], [16, 16]));
-    assert!(found.starts_with("its layers would hold more than twice the weights that it has"), "{found}");
+    assert!(found.starts_with("shared weights would grow to more than twice the file"), "{found}");
 }
 
 #[test]
-fn weights_without_elements_are_refused() {
+fn rejects_empty_weights() {
     let nodes = [flatten(), linear("n0", "y")].concat();
     let found = message(vectors(&nodes, 4, &[], [4, 0]));
-    assert!(found.contains("its weight [0, 4] is empty"), "{found}");
+    assert!(found.contains("the weight [0, 4] is empty"), "{found}");
 }

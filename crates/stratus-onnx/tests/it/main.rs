@@ -1,4 +1,4 @@
-//! Models from files and to files.
+//! Import and export of ONNX models.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,9 +1,9 @@
-//! Products of two layers' outputs.
+//! Import of products of two layer outputs.
 
 use crate::limits::{field, message, model};
-use stratus_onnx::{Model, Options};
+use stratus_onnx::{ImportOptions, Model};
 
-/// A model of nodes, `operator inputs -> output`, that read images `x` of two channels; its output is `y`.
+/// A model of nodes, `operator inputs -> output`, with images `x` of two channels and the output `y`.
 fn file(nodes: &[&str]) -> Vec<u8> {
     let node = |node: &&str| {
         let (reads, output) = node.split_once(" -> ").unwrap();
@@ -14,26 +14,26 @@ fn file(nodes: &[&str]) -> Vec<u8> {
             [field(2, output.as_bytes()), field(3, name.as_bytes()), field(4, operator.as_bytes())].concat();
         field(1, &[inputs, rest].concat())
     };
-    let shape: Vec<u8> = [1, 2, 3, 3].iter().flat_map(|&extent| field(1, &[8, extent])).collect();
+    let shape: Vec<u8> = [1, 2, 3, 3].iter().flat_map(|&dim| field(1, &[8, dim])).collect();
     let kind = field(2, &field(1, &[&[8, 1][..], &field(2, &shape)].concat()));
     let images = field(11, &[field(1, b"x"), kind].concat());
     let nodes: Vec<u8> = nodes.iter().flat_map(node).collect();
     model(&[nodes, images, field(12, &field(1, b"y"))].concat())
 }
 
-/// The layers: names, operations, and which layers they read, from 0 for the images.
+/// The name, operation and inputs of each layer. Input 0 is the images.
 fn layers(nodes: &[&str]) -> Vec<String> {
-    let graph = Model::from_bytes("f", file(nodes)).import(&Options::default()).unwrap().graph;
-    let number = |id| graph.nodes.iter().position(|node| node.output == id).map_or(0, |at| at + 1);
+    let graph = Model::from_bytes("f", file(nodes)).import(&ImportOptions::default()).unwrap().graph;
+    let index = |id| graph.nodes.iter().position(|node| node.output == id).map_or(0, |at| at + 1);
     let layer = |node: &stratus_graph::Node| {
-        let inputs: Vec<usize> = node.inputs.iter().map(|&id| number(id)).collect();
+        let inputs: Vec<usize> = node.inputs.iter().map(|&id| index(id)).collect();
         format!("{} {} {inputs:?}", node.name, stratus_graph::Operation::kind(&node.op))
     };
     graph.nodes.iter().map(layer).collect()
 }
 
 #[test]
-fn an_output_times_its_sigmoid_is_silu() {
+fn imports_products_with_the_sigmoid_as_silu() {
     for product in ["Mul r s -> m", "Mul s r -> m"] {
         let found = layers(&["Relu x -> r", "Sigmoid r -> s", product, "Flatten m -> y"]);
         assert_eq!(found, ["act_r relu [0]", "act_s silu [1]", "act_y flatten [2]"]);
@@ -43,16 +43,16 @@ fn an_output_times_its_sigmoid_is_silu() {
 }
 
 #[test]
-fn an_output_times_its_hard_sigmoid_is_hard_swish() {
-    // Without an `alpha` of a sixth it is another function.
+fn imports_hard_swish_and_rejects_other_hard_sigmoids() {
+    // With the default `alpha`, this is another function.
     let found = message(file(&["Relu x -> r", "HardSigmoid r -> s", "Mul r s -> m", "Flatten m -> y"]));
-    assert!(found.contains("its `alpha` is 0.2 and its `beta` 0.5; 1/6 and 0.5 are taken"), "{found}");
+    assert!(found.contains("unsupported `alpha` 0.2 and `beta` 0.5, expected 1/6 and 0.5"), "{found}");
     let found = layers(&["HardSwish x -> s", "Flatten s -> y"]);
     assert_eq!(found, ["act_s hard_swish [0]", "act_y flatten [1]"]);
 }
 
 #[test]
-fn a_map_times_a_factor_for_each_channel_is_a_layer() {
+fn imports_products_with_channel_factors_as_channel_scale() {
     for product in ["Mul r s -> m", "Mul s r -> m"] {
         let found =
             layers(&["Relu x -> r", "GlobalAveragePool r -> p", "Sigmoid p -> s", product, "Flatten m -> y"]);
@@ -65,27 +65,27 @@ fn a_map_times_a_factor_for_each_channel_is_a_layer() {
         ];
         assert_eq!(found, expected);
     }
-    // A vector's numbers would be those of the map's columns.
+    // A vector would be broadcast along the columns of the feature map.
     let found =
         message(file(&["GlobalAveragePool x -> p", "Flatten p -> f", "Mul x f -> m", "Flatten m -> y"]));
-    assert!(found.contains("outputs, 2x3x3 and 2, of which none"), "{found}");
+    assert!(found.contains("unsupported product of 2x3x3 and 2"), "{found}");
 }
 
 #[test]
-fn a_sigmoid_that_others_read_stays() {
+fn keeps_a_sigmoid_with_other_readers() {
     let found = layers(&["Sigmoid x -> s", "Mul x s -> m", "Add m s -> a", "Flatten a -> y"]);
     let expected = ["act_s sigmoid [0]", "act_m.Mul silu [0]", "act_a.Add add [2, 1]", "act_y flatten [3]"];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn other_products_are_refused() {
+fn rejects_other_products() {
     for nodes in [
         &["Relu x -> r", "Sigmoid x -> s", "Mul r s -> m", "Flatten m -> y"][..],
         &["Relu x -> r", "Mul x r -> m", "Flatten m -> y"],
         &["Relu x -> r", "Mul r r -> m", "Flatten m -> y"],
     ] {
         let found = message(file(nodes));
-        assert!(found.contains("of which none is the other's sigmoid"), "{found}");
+        assert!(found.contains("expected x·sigmoid(x) or a per-channel scale"), "{found}");
     }
 }

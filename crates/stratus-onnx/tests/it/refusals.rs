@@ -1,12 +1,12 @@
-//! What ONNX can say and layers do not compute is refused by name; what looks alike and is not, too.
+//! Unsupported operators, attributes and inputs, which are rejected by name, and similar supported ones.
 
 use stratus_base::protobuf::Message;
-use stratus_onnx::{Imported, Model, Options};
+use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 
 const FLOAT: i64 = 1;
 const INT64: i64 = 7;
 
-/// An attribute, its name and type still missing.
+/// An attribute without a value.
 fn attribute(name: &str, kind: i64) -> Message {
     Message::default().bytes(1, name.as_bytes()).int(20, kind)
 }
@@ -24,7 +24,7 @@ fn text(name: &str, value: &str) -> Message {
 }
 
 fn tensor(name: &str, kind: i64, shape: &[i64], bytes: &[u8]) -> Message {
-    let head = shape.iter().fold(Message::default(), |head, &extent| head.int(1, extent));
+    let head = shape.iter().fold(Message::default(), |head, &dim| head.int(1, dim));
     head.int(2, kind).bytes(8, name.as_bytes()).bytes(9, bytes)
 }
 
@@ -33,18 +33,18 @@ fn floats(name: &str, shape: &[i64], values: &[f32]) -> Message {
     tensor(name, FLOAT, shape, &bytes)
 }
 
-fn whole(name: &str, values: &[i64]) -> Message {
+fn int64s(name: &str, values: &[i64]) -> Message {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     tensor(name, INT64, &[values.len() as i64], &bytes)
 }
 
-/// The numbers 1, 2, 3, ….
+/// A tensor of 1, 2, 3, ….
 fn counted(name: &str, shape: &[i64]) -> Message {
     let count = shape.iter().product::<i64>();
     floats(name, shape, &(0..count).map(|i| i as f32 + 1.0).collect::<Vec<_>>())
 }
 
-/// A node: `Operator inputs -> output`; an input `_` is left out.
+/// A node from `Operator inputs -> output`. An input `_` is omitted.
 fn node(text: &str, attributes: &[Message]) -> Message {
     let (reads, output) = text.split_once(" -> ").unwrap();
     let mut words = reads.split(' ');
@@ -62,7 +62,7 @@ struct File {
 }
 
 impl File {
-    /// Images `x` of three channels of 3x3 pixels.
+    /// A model of images `x` with three channels of 3x3 pixels.
     fn new(opset: i64) -> Self {
         Self { opset, images: [3, 3, 3, 3], graph: Message::default() }
     }
@@ -77,28 +77,32 @@ impl File {
 
     fn sparse(self, values: &Message, indices: &Message, shape: &[i64]) -> Self {
         let sparse = Message::default().bytes(1, &values.0).bytes(2, &indices.0);
-        let sparse = shape.iter().fold(sparse, |sparse, &extent| sparse.int(3, extent));
+        let sparse = shape.iter().fold(sparse, |sparse, &dim| sparse.int(3, dim));
         Self { graph: self.graph.bytes(15, &sparse.0), ..self }
     }
 
-    /// The model's bytes; its output is `y`.
+    /// The bytes of the model, whose output is `y`.
     fn bytes(self) -> Vec<u8> {
-        let extent = |shape: Message, &extent: &i64| shape.bytes(1, &Message::default().int(1, extent).0);
-        let shape = self.images.iter().fold(Message::default(), extent);
+        let dim = |shape: Message, &dim: &i64| shape.bytes(1, &Message::default().int(1, dim).0);
+        let shape = self.images.iter().fold(Message::default(), dim);
         let kind = Message::default().bytes(1, &Message::default().int(1, FLOAT).bytes(2, &shape.0).0);
         let images = Message::default().bytes(1, b"x").bytes(2, &kind.0);
         let graph = self.graph.bytes(11, &images.0).bytes(12, &Message::default().bytes(1, b"y").0);
         Message::default().bytes(8, &Message::default().int(2, self.opset).0).bytes(7, &graph.0).0
     }
 
-    fn import(self) -> Imported {
+    fn import(self) -> ImportedNetwork {
         let model = Model::from_bytes("f", self.bytes());
-        model.import(&Options::default()).unwrap_or_else(|error| panic!("{error}"))
+        model.import(&ImportOptions::default()).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Why it is refused.
+    /// The message of the error.
     fn problem(self) -> String {
-        Model::from_bytes("f", self.bytes()).import(&Options::default()).unwrap_err().problem.to_string()
+        Model::from_bytes("f", self.bytes())
+            .import(&ImportOptions::default())
+            .unwrap_err()
+            .problem
+            .to_string()
     }
 
     #[track_caller]
@@ -109,7 +113,7 @@ impl File {
 }
 
 /// The values of a weight.
-fn weight<'a>(imported: &'a Imported, name: &str) -> &'a [f32] {
+fn weight<'a>(imported: &'a ImportedNetwork, name: &str) -> &'a [f32] {
     let tensor = imported.weights.iter().find(|tensor| tensor.name == name);
     match &tensor.unwrap_or_else(|| panic!("{name} of {:?}", imported.weights)).values {
         stratus_weights::Values::F32(values) => values,
@@ -122,20 +126,20 @@ fn flat(file: File) -> File {
 }
 
 #[test]
-fn what_layers_make_stays_floating_point() {
+fn rejects_casts_of_layer_outputs_to_other_types() {
     for (to, name) in
         [(6, "INT32"), (7, "INT64"), (9, "BOOL"), (3, "INT8"), (8, "STRING"), (17, "FLOAT8E4M3FN")]
     {
         let file = File::new(17).node("Relu x -> r", &[]).node("Cast r -> c", &[int("to", to)]);
         file.node("Cast c -> d", &[int("to", 1)]).node("Relu d -> y", &[]).refused(&format!(
-            "a node cannot be imported:\nCast `the_c`: its `to` is {name}: what layers make stays floating"
+            "a node cannot be imported:\nCast `the_c`: unsupported cast of a layer output to {name}: remove"
         ));
     }
     for (to, notes) in [
         (1, &[][..]),
         (11, &[]),
-        (10, &["Cast `the_c` rounds to a shorter type: left out, as layers compute in f32"]),
-        (16, &["Cast `the_c` rounds to a shorter type: left out, as layers compute in f32"]),
+        (10, &["ignored Cast `the_c`, which rounds to a narrower type: layers compute in f32"]),
+        (16, &["ignored Cast `the_c`, which rounds to a narrower type: layers compute in f32"]),
     ] {
         let file = File::new(17).node("Cast x -> c", &[int("to", to)]).node("Relu c -> y", &[]);
         assert_eq!(file.import().notes, notes, "{to}");
@@ -143,7 +147,7 @@ fn what_layers_make_stays_floating_point() {
 }
 
 #[test]
-fn constants_are_cast_as_onnx_has_it() {
+fn casts_constants_like_onnx() {
     let cast = |to| {
         flat(File::new(17))
             .with(&floats("w", &[1, 27], &[[1.75, -2.5, 0.0].as_slice(), &[300.2; 24]].concat()))
@@ -165,11 +169,11 @@ fn constants_are_cast_as_onnx_has_it() {
         assert_eq!(found[..4], expected, "{to}");
     }
     cast(3).refused("Cast `the_c`: its `to` is INT8, which cannot hold 300.2");
-    cast(5).refused("Cast `the_c`: its `to` is INT16, in which constants are not computed");
+    cast(5).refused("Cast `the_c`: unsupported type INT16 of a constant");
 }
 
 #[test]
-fn numbers_for_each_image_are_no_bias() {
+fn rejects_biases_with_one_value_per_image() {
     let gemm = |shape: &[i64]| {
         flat(File::new(17))
             .with(&counted("w", &[3, 27]))
@@ -181,143 +185,139 @@ fn numbers_for_each_image_are_no_bias() {
         let expected = if shape.contains(&3) { [1.0, 2.0, 3.0] } else { [1.0; 3] };
         assert_eq!(weight(&imported, "the_y.bias"), expected, "{shape:?}");
     }
-    gemm(&[3, 1]).refused("Gemm `the_y`: its `C` has the shape [3, 1], other numbers for each image");
-    gemm(&[3, 3]).refused("its `C` has the shape [3, 3], other numbers for each image");
-    gemm(&[2]).refused("its bias has 2 values, 3 are wanted");
+    gemm(&[3, 1]).refused("Gemm `the_y`: its `C` has the shape [3, 1], expected one value per feature");
+    gemm(&[3, 3]).refused("its `C` has the shape [3, 3], expected one value per feature");
+    gemm(&[2]).refused("its bias has 2 values, expected 3");
     let conv = File::new(17).with(&counted("w", &[3, 3, 1, 1])).with(&counted("b", &[3, 1]));
-    conv.node("Conv x w b -> y", &[]).refused("its input number 3 has the shape [3, 1]; [3] is wanted");
+    conv.node("Conv x w b -> y", &[]).refused("its input 3 has the shape [3, 1], expected [3]");
     let norm = File::new(17).with(&counted("p", &[3])).with(&counted("q", &[1, 3]));
-    norm.node("BatchNormalization x p p q p -> y", &[]).refused("input number 4 has the shape [1, 3]; [3]");
+    norm.node("BatchNormalization x p p q p -> y", &[]).refused("input 4 has the shape [1, 3], expected [3]");
 }
 
 #[test]
-fn constants_of_more_dimensions_are_refused() {
+fn rejects_constants_that_are_not_one_value_per_channel() {
     for operator in ["Mul", "Div", "Add"] {
-        for (shape, taken) in
+        for (shape, supported) in
             [(&[][..], true), (&[1], true), (&[1, 1, 1, 1], true), (&[1, 1, 1, 1, 1], false)]
         {
             let file = File::new(17).with(&counted("w", &[3, 3, 1, 1])).with(&counted("c", shape));
             let file = file.node("Conv x w -> a", &[]).node(&format!("{operator} a c -> y"), &[]);
-            if taken {
+            if supported {
                 file.import();
             } else {
                 file.refused(&format!("{operator} `the_y`: "));
             }
         }
     }
-    // As many numbers as channels, in the place of something else.
+    // The number of values is that of the channels, but in another dimension.
     for shape in [&[3][..], &[3, 1], &[3, 1, 1, 1], &[1, 3, 1, 1, 1]] {
         let file = File::new(17).with(&counted("w", &[3, 3, 1, 1])).with(&counted("c", shape));
         let file = file.node("Conv x w -> a", &[]).node("Add a c -> y", &[]);
-        file.refused("one for each channel is taken");
+        file.refused("expected one value per channel");
     }
-    let file = File::new(17).with(&whole("c", &[2])).node("Mul x c -> y", &[]);
-    file.refused("it has whole numbers where weights should be");
+    let file = File::new(17).with(&int64s("c", &[2])).node("Mul x c -> y", &[]);
+    file.refused("expected floating-point weights, found integers");
 }
 
 #[test]
-fn a_softmax_of_something_else_is_refused() {
-    let last = |opset, of: &str, attributes: &[Message]| {
+fn rejects_a_softmax_over_other_dimensions() {
+    let with_softmax = |opset, input: &str, attributes: &[Message]| {
         let file = File::new(opset).node("Relu x -> r", &[]).node("Flatten r -> f", &[]);
-        file.node(&format!("Softmax {of} -> y"), attributes)
+        file.node(&format!("Softmax {input} -> y"), attributes)
     };
-    for (opset, of, axis) in
+    for (opset, input, axis) in
         [(9, "f", None), (9, "f", Some(1)), (17, "f", Some(-1)), (17, "r", Some(1)), (17, "r", Some(-3))]
     {
         let attributes: Vec<Message> = axis.map(|axis| int("axis", axis)).into_iter().collect();
-        let notes = last(opset, of, &attributes).import().notes;
-        assert_eq!(notes, ["the last node, Softmax `the_y`, is left out: the loss has a softmax of its own"]);
+        let notes = with_softmax(opset, input, &attributes).import().notes;
+        assert_eq!(notes, ["dropped the last node, Softmax `the_y`: the loss includes the softmax"]);
     }
-    last(17, "f", &[int("axis", 0)]).refused("Softmax `the_y`: its `axis` is 0, of 2 dimensions");
-    last(17, "r", &[]).refused("its `axis` is -1, of 4 dimensions in operator set 17");
-    // All of channels, height and width.
-    last(12, "r", &[]).refused("its `axis` is 1, of 4 dimensions in operator set 12");
+    with_softmax(17, "f", &[int("axis", 0)]).refused("Softmax `the_y`: unsupported `axis` 0 of 2 dimensions");
+    with_softmax(17, "r", &[]).refused("unsupported `axis` -1 of 4 dimensions in operator set 17");
+    // The softmax is over channels, height and width.
+    with_softmax(12, "r", &[]).refused("unsupported `axis` 1 of 4 dimensions in operator set 12");
     let twice = flat(File::new(17)).node("Softmax f -> s", &[]).node("LogSoftmax s -> y", &[]);
-    twice.refused("Softmax `the_s`: only a softmax that is the last node is left out");
+    twice.refused("Softmax `the_s`: supported only as the last node");
 }
 
 #[test]
-fn what_operators_do_not_have_is_refused_by_name() {
+fn rejects_unsupported_attributes_and_inputs_by_name() {
     let relu = || File::new(17).node("Relu x -> r", &[]);
-    relu().node("Flatten r -> y", &[int("axis", 1), int("sealed", 7)]).refused(
-        "a node cannot be imported:\nFlatten `the_y`: its attribute `sealed` (7) is not known: export it",
-    );
-    relu().node("Relu r -> y", &[text("mode", "leaky")]).refused("its attribute `mode` (leaky) is not known");
+    relu()
+        .node("Flatten r -> y", &[int("axis", 1), int("sealed", 7)])
+        .refused("a node cannot be imported:\nFlatten `the_y`: unknown attribute `sealed` (7): export it");
+    relu().node("Relu r -> y", &[text("mode", "leaky")]).refused("unknown attribute `mode` (leaky)");
     relu()
         .node("ReduceMean r -> y", &[ints("axes", &[2, 3]), int("noop_with_empty_axes", 1)])
-        .refused("its attribute `noop_with_empty_axes` (1) is not one of operator set 17, but of another");
-    relu()
-        .node("Gelu r -> y", &[])
-        .refused("ONNX has it from operator set 20 on, and the model is of set 17");
-    relu().node("Relu r x -> y", &[]).refused("it has 2 inputs; in operator set 17 it has at most 1");
-    // Also of a softmax that would be left out.
-    relu().node("Softmax r -> y", &[int("temperature", 2)]).refused("its attribute `temperature` (2)");
-    let shape = relu().with(&whole("s", &[0, -1]));
-    shape.node("Reshape r s -> y", &[int("allowzero", 1)]).refused("its `allowzero` is 1");
+        .refused("attribute `noop_with_empty_axes` (1) belongs to another operator set than 17");
+    relu().node("Gelu r -> y", &[]).refused("needs opset 20, the model uses 17");
+    relu().node("Relu r x -> y", &[]).refused("it has 2 inputs, at most 1 in operator set 17");
+    // A softmax that would be dropped is checked too.
+    relu().node("Softmax r -> y", &[int("temperature", 2)]).refused("unknown attribute `temperature` (2)");
+    let shape = relu().with(&int64s("s", &[0, -1]));
+    shape.node("Reshape r s -> y", &[int("allowzero", 1)]).refused("an empty tensor (`allowzero` 1)");
     let pool = [ints("kernel_shape", &[2, 2]), ints("dilations", &[2, 1])];
-    relu().node("MaxPool r -> y", &pool).refused("its `dilations` are [2, 1]; [1, 1] is taken");
-    relu().node("MaxPool r -> y", &[ints("kernel_shape", &[])]).refused("it has no `kernel_shape`");
-    // Padding that counts, and padding that does not.
-    let pads = relu().with(&whole("p", &[0, 0, 1, 0, 0, 0, 0, 0])).node("Pad r p -> q", &[]);
+    relu().node("MaxPool r -> y", &pool).refused("unsupported `dilations` [2, 1], expected [1, 1]");
+    relu().node("MaxPool r -> y", &[ints("kernel_shape", &[])]).refused("missing `kernel_shape`");
+    // The zeros of the Pad count in the mean, but those of the pooling do not.
+    let pads = relu().with(&int64s("p", &[0, 0, 1, 0, 0, 0, 0, 0])).node("Pad r p -> q", &[]);
     let pool = [ints("kernel_shape", &[2, 2]), text("auto_pad", "SAME_UPPER")];
-    pads.node("AveragePool q -> y", &pool).refused("it counts the zeros padded before it, and not its own");
+    pads.node("AveragePool q -> y", &pool).refused("unsupported `count_include_pad` 0 after Pad");
 }
 
-/// What was padded before a pooling belongs to the image: windows that begin in it count, and layers have
-/// none.
+/// A preceding Pad belongs to the image, so windows that begin in it count, but layers drop them.
 #[test]
-fn windows_that_begin_in_padding_are_counted() {
+fn rejects_windows_that_begin_in_a_preceding_pad() {
     let pool = |stride: i64| {
-        let pads = File::new(17).node("Relu x -> r", &[]).with(&whole("p", &[0, 0, 0, 0, 0, 0, 0, 2]));
+        let pads = File::new(17).node("Relu x -> r", &[]).with(&int64s("p", &[0, 0, 0, 0, 0, 0, 0, 2]));
         let window = [ints("kernel_shape", &[1, 2]), ints("strides", &[1, stride]), int("ceil_mode", 1)];
         pads.node("Pad r p -> q", &[]).node("MaxPool q -> y", &window)
     };
-    // Five pixels: windows at 0, 2 and 4, of which the last begins behind the image without the padding.
-    pool(2).refused("its windows [1, 2] are not those of a pooling that pads both sides alike");
-    // At 0 and 3.
-    pool(3).refused("its windows [1, 2] are not those of a pooling");
+    // Five pixels have windows at 0, 2 and 4, the last of which begins after the image without the padding.
+    pool(2).refused("is not supported for windows [1, 2], expected symmetric padding");
+    // The windows are at 0 and 3.
+    pool(3).refused("is not supported for windows [1, 2]");
 }
 
 #[test]
-fn a_batch_is_not_cut_into_another() {
+fn rejects_reshapes_that_change_the_batch() {
     let reshaped = |batch: i64, shape: &[i64]| {
         let file = File { images: [batch, 3, 3, 3], ..File::new(17) }.node("Relu x -> r", &[]);
-        file.with(&whole("s", shape)).node("Reshape r s -> y", &[])
+        file.with(&int64s("s", shape)).node("Reshape r s -> y", &[])
     };
     for (batch, shape) in [(3, [3, -1]), (3, [0, -1]), (3, [-1, 27]), (-1, [1, -1]), (3, [1, 27])] {
         let graph = reshaped(batch, &shape).import().graph;
         assert_eq!(graph.shape(graph.output).0, [27], "{batch} {shape:?}");
     }
     for (batch, shape) in [(3, [9, -1]), (3, [-1, 9]), (-1, [3, -1])] {
-        reshaped(batch, &shape).refused("it does not make a vector of 27 features of each image");
+        reshaped(batch, &shape)
+            .refused("unsupported shape for images of 3x3x3, expected a vector of 27 features");
     }
 }
 
 fn grouped(shape: &[i64], perm: &[i64], back: &[i64]) -> File {
     let file = File { images: [3, 6, 3, 3], ..File::new(17) }.node("Relu x -> r", &[]);
-    let file = file.with(&whole("s", shape)).with(&whole("t", back)).node("Reshape r s -> g", &[]);
+    let file = file.with(&int64s("s", shape)).with(&int64s("t", back)).node("Reshape r s -> g", &[]);
     file.node("Transpose g -> p", &[ints("perm", perm)]).node("Reshape p t -> y", &[])
 }
 
 #[test]
-fn channels_are_shuffled_split_and_sliced_alone() {
+fn shuffles_splits_and_slices_only_channels() {
     let whole_image = [0, 6, 3, 3];
     assert_eq!(
         kinds(grouped(&[0, 2, 3, 3, 3], &[0, 2, 1, 3, 4], &whole_image)),
         ["relu ", "channel_shuffle groups 2"]
     );
-    let turn = "it reorders groups of channels to [0, 1, 2, 4, 3]; a shuffle is taken";
+    let turn = "unsupported `perm` [0, 1, 2, 4, 3] of grouped channels, expected a shuffle";
     grouped(&[0, 2, 3, 3, 3], &[0, 1, 2, 4, 3], &whole_image).refused(turn);
-    grouped(&[0, 2, 3, 3, 3], &[0, 2, 1, 3, 4], &[0, 3, 2, 9]).refused("only a shuffle of channels is taken");
-    grouped(&[0, 3, 3, 2, 3], &[0, 2, 1, 3, 4], &whole_image).refused("it does not make a vector");
+    grouped(&[0, 2, 3, 3, 3], &[0, 2, 1, 3, 4], &[0, 3, 2, 9]).refused("only in a channel shuffle");
+    grouped(&[0, 3, 3, 2, 3], &[0, 2, 1, 3, 4], &whole_image).refused("expected a vector");
     let relu = || File { images: [3, 6, 3, 3], ..File::new(17) }.node("Relu x -> r", &[]);
-    let reads = relu().with(&whole("s", &[0, 2, 3, 3, 3])).node("Reshape r s -> g", &[]);
-    reads
-        .node("Relu g -> y", &[])
-        .refused("it reads channels in groups: only a shuffle of channels is taken");
+    let reads = relu().with(&int64s("s", &[0, 2, 3, 3, 3])).node("Reshape r s -> g", &[]);
+    reads.node("Relu g -> y", &[]).refused("grouped channels are supported only in a channel shuffle");
 
     let split = |sizes: &[i64]| {
-        let file = relu().with(&whole("s", sizes));
+        let file = relu().with(&int64s("s", sizes));
         let both = node("Split r s -> a", &[int("axis", 1)]).bytes(2, b"b");
         let file = File { graph: file.graph.bytes(1, &both.0), ..file };
         file.node("Concat b a -> y", &[int("axis", 1)])
@@ -326,33 +326,33 @@ fn channels_are_shuffled_split_and_sliced_alone() {
         kinds(split(&[4, 2])),
         ["relu ", "channel_slice 4 from 0", "channel_slice 2 from 4", "concat "]
     );
-    split(&[4, 1]).refused("it does not divide its 6 channels into 2 parts");
-    let both = File { opset: 18, ..relu().with(&whole("s", &[6])) };
+    split(&[4, 1]).refused("cannot split 6 channels into these 2 parts");
+    let both = File { opset: 18, ..relu().with(&int64s("s", &[6])) };
     both.node("Split r s -> y", &[int("axis", 1), int("num_outputs", 1)])
-        .refused("it has both `split` and `num_outputs`");
-    relu().node("Split r -> y", &[int("axis", 2)]).refused("its axis is 2; channels alone are divided");
+        .refused("`split` and `num_outputs` are mutually exclusive");
+    relu().node("Split r -> y", &[int("axis", 2)]).refused("unsupported `axis` 2, expected the channels");
 
     let slice = |start: i64, end: i64, axis: i64, step: i64| {
-        let file = relu().with(&whole("i", &[start])).with(&whole("j", &[end])).with(&whole("k", &[axis]));
-        file.with(&whole("l", &[step])).node("Slice r i j k l -> y", &[])
+        let file = relu().with(&int64s("i", &[start])).with(&int64s("j", &[end])).with(&int64s("k", &[axis]));
+        file.with(&int64s("l", &[step])).node("Slice r i j k l -> y", &[])
     };
     assert_eq!(kinds(slice(1, 4, 1, 1)), ["relu ", "channel_slice 3 from 1"]);
     assert_eq!(kinds(slice(-2, i64::MAX, -3, 1)), ["relu ", "channel_slice 2 from 4"]);
-    slice(0, 4, 1, 2).refused("its step is 2; channels one after the other are taken");
-    slice(0, 2, 2, 1).refused("its axis is 2; channels alone are divided");
-    slice(4, 4, 1, 1).refused("its 0 channels from channel 4 on are not among the 6 of its input");
+    slice(0, 4, 1, 2).refused("unsupported step 2, expected 1");
+    slice(0, 2, 2, 1).refused("unsupported `axis` 2, expected the channels");
+    slice(4, 4, 1, 1).refused("channels 4..4 are out of range for 6 input channels");
 }
 
-/// The operations of a file's layers, and what each says of itself.
+/// The kinds and attributes of a file's layers.
 fn kinds(file: File) -> Vec<String> {
-    let shown = |node: &stratus_graph::Node| {
+    let described = |node: &stratus_graph::Node| {
         let op = &node.op;
         format!("{} {}", stratus_graph::Operation::kind(op), stratus_graph::Operation::attributes(op))
     };
-    file.import().graph.nodes.iter().map(shown).collect()
+    file.import().graph.nodes.iter().map(described).collect()
 }
 
-/// Images with their channels moved to the end, as `l`, and what is made of them, `m`, moved back.
+/// A model of nodes that read channels-last images `l`, and whose output `m` is transposed back.
 fn channels_last(nodes: impl Fn(File) -> File) -> File {
     let perm = |order: &[i64]| [ints("perm", order)];
     let file = File::new(17).node("Relu x -> r", &[]).node("Transpose r -> l", &perm(&[0, 2, 3, 1]));
@@ -360,7 +360,7 @@ fn channels_last(nodes: impl Fn(File) -> File) -> File {
 }
 
 #[test]
-fn layer_norms_are_over_channels_alone() {
+fn imports_layer_norms_only_over_channels() {
     let norm = |attributes: &[Message]| {
         channels_last(|file| {
             let file = file.with(&counted("s", &[3])).with(&counted("b", &[3]));
@@ -370,8 +370,8 @@ fn layer_norms_are_over_channels_alone() {
     let epsilon = attribute("epsilon", 1).float(2, 1e-6);
     assert_eq!(kinds(norm(&[epsilon])), ["relu ", "layer_norm2d epsilon 0.000001"]);
     assert_eq!(kinds(norm(&[int("axis", 3), int("stash_type", 1)])), ["relu ", "layer_norm2d "]);
-    norm(&[int("axis", 2)]).refused("its axis is 2: only channels that were moved to the end are normalised");
-    norm(&[int("stash_type", 10)]).refused("its `stash_type` is FLOAT16; FLOAT is taken");
+    norm(&[int("axis", 2)]).refused("unsupported `axis` 2, expected the channels");
+    norm(&[int("stash_type", 10)]).refused("unsupported `stash_type` FLOAT16, expected FLOAT");
     let alone = |inputs: &str| {
         let inputs = inputs.to_owned();
         channels_last(move |file| {
@@ -379,14 +379,14 @@ fn layer_norms_are_over_channels_alone() {
             file.node(&format!("LayerNormalization {inputs} -> m"), &[])
         })
     };
-    alone("l s").refused("it has no bias: give it one of zeros");
-    alone("l s b").refused("its input number 3 has the shape [1, 3]; [3] is wanted");
+    alone("l s").refused("missing bias: add one of zeros");
+    alone("l s b").refused("its input 3 has the shape [1, 3], expected [3]");
     let first = File::new(17).with(&counted("s", &[3])).node("LayerNormalization x s s -> y", &[]);
-    first.refused("only channels that were moved to the end are normalised");
+    first.refused("expected the channels of a channels-last image");
 }
 
 #[test]
-fn products_of_channels_that_come_last_are_linear_layers() {
+fn imports_products_of_channels_as_pointwise_linear() {
     let product = |shape: &[i64], bias: &[i64]| {
         channels_last(|file| {
             let file = file.with(&counted("w", shape)).with(&counted("b", bias));
@@ -396,23 +396,23 @@ fn products_of_channels_that_come_last_are_linear_layers() {
     let imported = product(&[3, 2], &[2]).import();
     let weights: Vec<_> = imported.weights.iter().map(|tensor| (&tensor.shape[..], &tensor.values)).collect();
     let values = |values: &[f32]| stratus_weights::Values::F32(values.to_vec());
-    let wanted = [values(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]), values(&[1.0, 2.0])];
-    assert_eq!(weights, [(&[2, 3][..], &wanted[0]), (&[2], &wanted[1])]);
-    product(&[2, 3], &[3]).refused("its weight [3, 2, 1, 1] expects 2 channels, its input 3x3x3 has 3");
-    product(&[1, 3, 2], &[2]).refused("its weight 1x3x2 is no matrix");
-    product(&[3, 2], &[2, 1]).refused("one for each channel is taken");
+    let expected = [values(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]), values(&[1.0, 2.0])];
+    assert_eq!(weights, [(&[2, 3][..], &expected[0]), (&[2], &expected[1])]);
+    product(&[2, 3], &[3]).refused("the weight [3, 2, 1, 1] expects 2 channels, but the input 3x3x3 has 3");
+    product(&[1, 3, 2], &[2]).refused("its weight 1x3x2 is not a matrix");
+    product(&[3, 2], &[2, 1]).refused("expected one value per channel");
 }
 
-/// GELU as it is written below operator set 20: its parts in several orders.
+/// GELU in operator sets below 20, with its parts in several orders.
 #[test]
-fn gelu_is_taken_as_a_whole() {
+fn imports_complete_gelus_only() {
     let gelu = |nodes: &[&str]| {
         let one = |name: &str, value: f32| floats(name, &[], &[value]);
         let root = 2f32.sqrt();
         let numbers = [("root", root), ("inverse", 1.0 / root), ("one", 1.0), ("half", 0.5), ("two", 2.0)];
         let file = numbers.iter().fold(File::new(17), |file, (name, value)| file.with(&one(name, *value)));
         let file = file.node("Relu x -> r", &[]);
-        nodes.iter().fold(file, |file, node_| file.node(node_, &[]))
+        nodes.iter().fold(file, |file, text| file.node(text, &[]))
     };
     let erf = ["Div r root -> d", "Erf d -> e", "Add e one -> p"];
     for end in [
@@ -425,7 +425,7 @@ fn gelu_is_taken_as_a_whole() {
         let beginning = ["Mul inverse r -> d", "Erf d -> e", "Add one e -> p"];
         assert_eq!(kinds(gelu(&[&beginning[..], &end].concat())), ["relu ", "gelu "], "{end:?}");
     }
-    let part = "it reads a part of a GELU";
+    let incomplete = "incomplete GELU";
     for wrong in [
         ["Mul r p -> t", "Mul t two -> y"],
         ["Mul x p -> t", "Mul t half -> y"],
@@ -434,25 +434,25 @@ fn gelu_is_taken_as_a_whole() {
         ["Mul r p -> t", "Add t half -> y"],
         ["Div p two -> t", "Mul t r -> y"],
     ] {
-        gelu(&[&erf[..], &wrong].concat()).refused(part);
+        gelu(&[&erf[..], &wrong].concat()).refused(incomplete);
     }
-    gelu(&["Div r root -> d", "Erf d -> y"]).refused("its output `y` does not come from any layer");
-    gelu(&["Div r two -> d", "Erf d -> y"]).refused("it is not that of a GELU");
-    gelu(&["Div r root -> d", "Erf d -> e", "Add e two -> y"]).refused(part);
-    gelu(&["Div r root -> d", "Erf d -> e", "Add e r -> y"]).refused(part);
-    // Half of `x` whose channels are elsewhere is not the half of what the error function is of.
-    let turned = gelu(&["Mul r half -> t"]).node("Transpose r -> l", &[ints("perm", &[0, 2, 3, 1])]);
-    let turned = turned.node("Div l root -> d", &[]).node("Erf d -> e", &[]);
-    turned.node("Add e one -> p", &[]).node("Mul t p -> y", &[]).refused(part);
+    gelu(&["Div r root -> d", "Erf d -> y"]).refused("its output `y` is not the output of a layer");
+    gelu(&["Div r two -> d", "Erf d -> y"]).refused("supported only in a GELU");
+    gelu(&["Div r root -> d", "Erf d -> e", "Add e two -> y"]).refused(incomplete);
+    gelu(&["Div r root -> d", "Erf d -> e", "Add e r -> y"]).refused(incomplete);
+    // The factor `x / 2` has another dimension order than the argument of the error function.
+    let transposed = gelu(&["Mul r half -> t"]).node("Transpose r -> l", &[ints("perm", &[0, 2, 3, 1])]);
+    let transposed = transposed.node("Div l root -> d", &[]).node("Erf d -> e", &[]);
+    transposed.node("Add e one -> p", &[]).node("Mul t p -> y", &[]).refused(incomplete);
 }
 
-/// Factors for channels are a layer where a residual sum follows, or nothing could take them over.
+/// Per-channel factors are a layer before a residual sum or if they cannot be folded.
 #[test]
-fn factors_of_channels_are_a_layer_or_folded() {
-    let file = |before: &str, behind: &[&str]| {
+fn folds_channel_factors_or_imports_a_layer_scale() {
+    let file = |before: &str, after: &[&str]| {
         let file = File::new(17).with(&counted("w", &[3, 3, 1, 1])).with(&counted("f", &[3, 1, 1]));
         let file = file.with(&counted("b", &[1, 3, 1, 1])).node(before, &[]).node("Mul c f -> m", &[]);
-        behind.iter().fold(file, |file, node_| file.node(node_, &[]))
+        after.iter().fold(file, |file, text| file.node(text, &[]))
     };
     let conv = "Conv x w -> c";
     assert_eq!(kinds(file(conv, &["Relu m -> y"])), ["conv2d 1x1", "relu "]);
@@ -464,38 +464,37 @@ fn factors_of_channels_are_a_layer_or_folded() {
     );
     let imported = file("Relu x -> c", &["Relu m -> y"]).import();
     let [factors] = &imported.weights[..] else { panic!("{:?}", imported.weights) };
-    let wanted = stratus_weights::Values::F32(vec![1.0, 2.0, 3.0]);
+    let expected = stratus_weights::Values::F32(vec![1.0, 2.0, 3.0]);
     assert_eq!(
         (&factors.name[..], &factors.shape[..], &factors.values),
-        ("the_m.layer_scale", &[3, 1, 1][..], &wanted)
+        ("the_m.layer_scale", &[3, 1, 1][..], &expected)
     );
-    // What follows reads itself: looking for the sum comes to an end.
+    // A node that reads itself must not make the search for the sum endless.
     let itself = node("Dropout m a -> a", &[]).bytes(2, b"y");
     let circle = file("Relu x -> c", &[]);
-    File { graph: circle.graph.bytes(1, &itself.0), ..circle }.refused("`a` is read before it is made");
+    File { graph: circle.graph.bytes(1, &itself.0), ..circle }.refused("`a` is used before it is defined");
 }
 
 #[test]
-fn constants_keep_the_dimensions_that_are_not_squeezed() {
-    // [1, 3, 1] becomes [3, 1]: numbers for each row, not for each channel.
+fn squeezing_constants_keeps_other_dimensions() {
+    // [1, 3, 1] becomes [3, 1]: one value per row, not per channel.
     let file = |axes: &[i64]| {
         let file = File::new(17).with(&counted("w", &[3, 3, 1, 1])).with(&counted("b", &[1, 3, 1]));
-        let file = file.with(&whole("a", axes)).node("Conv x w -> c", &[]).node("Squeeze b a -> s", &[]);
-        file.node("Unsqueeze s n -> u", &[]).with(&whole("n", &[0])).node("Add c u -> y", &[])
+        let file = file.with(&int64s("a", axes)).node("Conv x w -> c", &[]).node("Squeeze b a -> s", &[]);
+        file.node("Unsqueeze s n -> u", &[]).with(&int64s("n", &[0])).node("Add c u -> y", &[])
     };
-    file(&[0]).refused("its numbers have the shape [1, 3, 1]; one for each channel is taken");
-    file(&[1]).refused("its shape does not hold as many elements as there are");
+    file(&[0]).refused("its constant has the shape [1, 3, 1], expected one value per channel");
+    file(&[1]).refused("its shape has another number of elements");
     let shape = || File::new(17).node("Relu x -> r", &[]).node("Shape r -> s", &[]);
-    shape().node("Gather s i -> g", &[int("axis", 1)]).with(&whole("i", &[0])).refused("");
-    let file = shape().node("Slice s i j a -> g", &[]).with(&whole("i", &[0])).with(&whole("j", &[1]));
+    shape().node("Gather s i -> g", &[int("axis", 1)]).with(&int64s("i", &[0])).refused("");
+    let file = shape().node("Slice s i j a -> g", &[]).with(&int64s("i", &[0])).with(&int64s("j", &[1]));
     let file =
-        file.with(&whole("a", &[1])).with(&whole("k", &[-1])).node("Concat g k -> t", &[int("axis", 0)]);
-    file.node("Reshape r t -> y", &[])
-        .refused("Slice `the_g`: its `axes` are not the one dimension of a shape");
+        file.with(&int64s("a", &[1])).with(&int64s("k", &[-1])).node("Concat g k -> t", &[int("axis", 0)]);
+    file.node("Reshape r t -> y", &[]).refused("Slice `the_g`: `axes` is out of range for a shape");
 }
 
 #[test]
-fn sparse_and_filled_weights_are_read() {
+fn imports_sparse_and_filled_weights() {
     let sparse = |indices: &Message, shape: &[i64]| {
         let file = flat(File::new(17)).sparse(&floats("w", &[2], &[0.5, -1.0]), indices, shape);
         file.node("Gemm f w -> y", &[int("transB", 1)])
@@ -506,32 +505,32 @@ fn sparse_and_filled_weights_are_read() {
     };
     let mut expected = vec![0.0; 54];
     (expected[3], expected[30]) = (0.5, -1.0);
-    for indices in [whole("", &[3, 30]), by_two(&[0, 3, 1, 3])] {
+    for indices in [int64s("", &[3, 30]), by_two(&[0, 3, 1, 3])] {
         assert_eq!(weight(&sparse(&indices, &[2, 27]).import(), "the_y.weight"), expected);
     }
-    sparse(&whole("", &[3, 54]), &[2, 27]).refused("the sparse tensor `w` has an index outside of its shape");
-    sparse(&by_two(&[0, 3, 0, -1]), &[2, 27]).refused("has an index outside of its shape [2, 27]");
-    sparse(&whole("", &[3]), &[2, 27]).refused("has 2 values and indices of the shape [1]");
-    sparse(&whole("", &[3, 4]), &[1 << 20, 27]).refused("numbers that it does not list one by one");
+    sparse(&int64s("", &[3, 54]), &[2, 27]).refused("sparse tensor `w` has an index outside its shape");
+    sparse(&by_two(&[0, 3, 0, -1]), &[2, 27]).refused("has an index outside its shape [2, 27]");
+    sparse(&int64s("", &[3]), &[2, 27]).refused("has 2 values, but indices of the shape [1]");
+    sparse(&int64s("", &[3, 4]), &[1 << 20, 27]).refused("sparse and filled constants exceed the limit");
 
     let filled = |shape: &[i64], attributes: &[Message]| {
-        let file = flat(File::new(17)).with(&whole("s", shape)).node("ConstantOfShape s -> w", attributes);
+        let file = flat(File::new(17)).with(&int64s("s", shape)).node("ConstantOfShape s -> w", attributes);
         file.node("Gemm f w -> y", &[int("transB", 1)])
     };
     let value = |tensor: &Message| attribute("value", 4).bytes(5, &tensor.0);
     assert_eq!(filled(&[2, 27], &[]).import().weights[0].values, stratus_weights::Values::F32(vec![0.0; 54]));
     let quarters = filled(&[1, 27], &[value(&floats("", &[1], &[0.25]))]).import();
     assert_eq!(quarters.weights[0].values, stratus_weights::Values::F32(vec![0.25; 27]));
-    filled(&[1, 27], &[value(&floats("", &[2], &[0.25; 2]))]).refused("its `value` has the shape [2]");
-    filled(&[1, 27], &[value(&whole("", &[2]))]).refused("whole numbers where weights should be");
-    filled(&[1 << 20, 27], &[]).refused("numbers that it does not list one by one");
-    filled(&[-1, 27], &[]).refused("its shape has an extent that no tensor has");
+    filled(&[1, 27], &[value(&floats("", &[2], &[0.25; 2]))]).refused("`value` has the shape [2]");
+    filled(&[1, 27], &[value(&int64s("", &[2]))]).refused("expected floating-point weights, found integers");
+    filled(&[1 << 20, 27], &[]).refused("sparse and filled constants exceed the limit");
+    filled(&[-1, 27], &[]).refused("invalid dimension in its shape");
 }
 
-/// A folder as downloads are kept: the model and its weights are links into a folder of contents.
+/// In a download cache, the model and its weights are symbolic links into a folder of blobs.
 #[cfg(unix)]
 #[test]
-fn links_are_followed_into_the_folder_of_the_real_model() {
+fn follows_links_only_into_the_folder_of_the_real_model() {
     use std::fs;
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
@@ -551,16 +550,16 @@ fn links_are_followed_into_the_folder_of_the_real_model() {
         let _ = fs::remove_file(named.join("model.onnx_data"));
         symlink(target, named.join("model.onnx_data")).unwrap();
         let model = Model::open(named.join("model.onnx")).unwrap();
-        model.import(&Options::default()).map_err(|error| error.problem.to_string())
+        model.import(&ImportOptions::default()).map_err(|error| error.problem.to_string())
     };
     assert_eq!(weight(&linked("../../blobs/1e").unwrap(), "the_y.weight"), [0.5; 27]);
     let dead = linked("../../blobs/2d").unwrap_err();
-    assert!(dead.contains("is a link to ../../blobs/2d, which is not there; download"), "{dead}");
+    assert!(dead.contains("is a broken symbolic link to ../../blobs/2d; download"), "{dead}");
     let outside = linked("../../elsewhere").unwrap_err();
     assert!(
-        outside.contains("is a link to /") && outside.contains("elsewhere, outside of the model"),
+        outside.contains("is a symbolic link to /") && outside.contains("elsewhere, outside the model"),
         "{outside}"
     );
     let no_file = linked("../../blobs").unwrap_err();
-    assert!(no_file.contains("outside of the model's own folder"), "{no_file}");
+    assert!(no_file.contains("outside the model's folder"), "{no_file}");
 }

@@ -8,30 +8,29 @@ use super::{Accounting, Cost, LayerCost};
 use crate::names::shorten;
 use crate::text::fit;
 
-const NAME: usize = 32;
-const SHORTEST_NAME: usize = 12;
-const KIND: usize = 14;
-const NUMBER: usize = 8;
-/// All columns but names and kinds: five numbers, a share, and what separates them.
-const REST: usize = 5 * (NUMBER + 1) + 7;
+const NAME_WIDTH: usize = 32;
+const MIN_NAME_WIDTH: usize = 12;
+const KIND_WIDTH: usize = 14;
+const NUMBER_WIDTH: usize = 8;
+/// Width of all columns except names and kinds: five numbers, a percentage and separators.
+const FIXED_WIDTH: usize = 5 * (NUMBER_WIDTH + 1) + 7;
 
-/// The accounting as text of at most `width` columns, if these are not very few. With `rows`, only so many
-/// layers, those that take longest, are shown one by one.
+/// Renders the accounting as text of at most `width` columns, unless that is too narrow. With `rows`, only
+/// that number of layers, those with the longest times, is shown individually.
 #[must_use]
 pub fn render(accounting: &Accounting, rows: Option<usize>, width: usize) -> String {
-    let columns = if width >= NAME + 1 + KIND + REST {
-        Columns { name: NAME, kind: KIND + 1 }
+    let columns = if width >= NAME_WIDTH + 1 + KIND_WIDTH + FIXED_WIDTH {
+        Columns { name: NAME_WIDTH, kind: KIND_WIDTH + 1 }
     } else {
-        Columns { name: width.saturating_sub(REST).clamp(SHORTEST_NAME, NAME), kind: 0 }
+        Columns { name: width.saturating_sub(FIXED_WIDTH).clamp(MIN_NAME_WIDTH, NAME_WIDTH), kind: 0 }
     };
     let mut out = String::new();
-    // A string takes every write.
+    // Writing to a String cannot fail.
     let _ = columns.table(&mut out, accounting, rows);
     out
 }
 
-/// Widths of the columns that differ; the second with what separates it from the first, 0 where there is
-/// none.
+/// Widths of the variable columns; the second includes its separator and is 0 if the column is hidden.
 #[derive(Clone, Copy)]
 struct Columns {
     name: usize,
@@ -47,14 +46,13 @@ impl Columns {
         let plural = if *iterations == 1 { "" } else { "s" };
         writeln!(
             out,
-            "Milliseconds per iteration, mean of {iterations} iteration{plural} (the first {skipped} left \
-             out)\n"
+            "Milliseconds per iteration, mean of {iterations} iteration{plural} (first {skipped} skipped)\n"
         )?;
         let [forward, backward, update, total, median] = ["forward", "backward", "update", "total", "median"];
         writeln!(
             out,
-            "{:<2$}{:>3$}{forward:>NUMBER$} {backward:>NUMBER$} {update:>NUMBER$} {total:>NUMBER$} \
-         {median:>NUMBER$}  share",
+            "{:<2$}{:>3$}{forward:>NUMBER_WIDTH$} {backward:>NUMBER_WIDTH$} {update:>NUMBER_WIDTH$} \
+             {total:>NUMBER_WIDTH$} {median:>NUMBER_WIDTH$}  share",
             "layer",
             self.kind_cell("kind"),
             self.name,
@@ -84,14 +82,14 @@ impl Columns {
         self.line(out, "iteration", "", None, wall, true)?;
         if !accounting.workers.is_empty() {
             let heads = ["iteration", "exchange", "data wait"].map(|head| format!("{head:>11}")).concat();
-            writeln!(out, "\n{:<8}{heads}   waits in the exchange", "worker")?;
+            writeln!(out, "\n{:<8}{heads}   waiting in the exchange", "worker")?;
         }
         for worker in &accounting.workers {
             let cells = [worker.wall, worker.communication, worker.data_wait]
                 .map(|cost| format!("{:>11}", number(cost.mean_ms).trim()))
                 .concat();
-            let waits = worker.waited_for.map_or("for nobody".to_owned(), |waited| {
-                format!("{} of it for worker {}", number(waited.mean_ms).trim(), waited.worker)
+            let waits = worker.waited_for.map_or("–".to_owned(), |waited| {
+                format!("{} for worker {}", number(waited.mean_ms).trim(), waited.worker)
             });
             writeln!(out, "{:<8}{cells}   {waits}", worker.worker)?;
         }
@@ -117,13 +115,12 @@ impl Columns {
         write!(out, "{}{}", fit(name, self.name), self.kind_cell(kind))?;
         match cells {
             Some(cells) => cells.iter().try_for_each(|&cell| write!(out, "{} ", number(cell)))?,
-            None => write!(out, "{:1$}", "", 3 * (NUMBER + 1))?,
+            None => write!(out, "{:1$}", "", 3 * (NUMBER_WIDTH + 1))?,
         }
-        let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER) };
-        // Clocks are read one after another: a share may be below nothing by a billionth, and is nothing
-        // then.
-        let share = if total.share_percent.abs() < 0.05 { 0.0 } else { total.share_percent };
-        writeln!(out, "{} {median} {share:>5.1}%", number(total.mean_ms))
+        let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER_WIDTH) };
+        // Clocks are not read at the same instant, so a share can be slightly negative; it is shown as 0.
+        let percent = if total.share_percent.abs() < 0.05 { 0.0 } else { total.share_percent };
+        writeln!(out, "{} {median} {percent:>5.1}%", number(total.mean_ms))
     }
 
     fn sums(self, out: &mut String, name: &str, layers: &[&LayerCost]) -> std::fmt::Result {
@@ -131,26 +128,26 @@ impl Columns {
         let cells = [sum(|l| l.forward.mean_ms), sum(|l| l.backward.mean_ms), sum(|l| l.update.mean_ms)];
         let (mean_ms, share_percent) = (sum(|l| l.total.mean_ms), sum(|l| l.total.share_percent));
         let total = Cost { mean_ms, share_percent, ..Cost::default() };
-        // Medians of several rows make no median of their sum.
+        // The medians of several rows do not give the median of their sum.
         self.line(out, name, "", Some(cells), &total, false)
     }
 
-    /// The second column.
+    /// A cell of the second column.
     fn kind_cell(self, kind: &str) -> String {
         if self.kind == 0 { String::new() } else { format!(" {}", fit(kind, self.kind - 1)) }
     }
 }
 
-/// Three decimals while they fit.
+/// Formats a number with three decimals if they fit.
 fn number(ms: f64) -> String {
     let decimals = match ms.abs() {
         ms if ms < 1e3 => 3,
         ms if ms < 1e5 => 1,
         _ => 0,
     };
-    // A rest that rounds to nothing has no sign.
-    let text = format!("{ms:>NUMBER$.decimals$}");
-    if text.trim() == "-0.000" { format!("{:>NUMBER$}", "0.000") } else { text }
+    // Never show a negative zero.
+    let text = format!("{ms:>NUMBER_WIDTH$.decimals$}");
+    if text.trim() == "-0.000" { format!("{:>NUMBER_WIDTH$}", "0.000") } else { text }
 }
 
 fn name(layer: &LayerCost, with_device: bool) -> String {
@@ -173,7 +170,7 @@ fn label(phase: Phase) -> &'static str {
     }
 }
 
-/// For each layer, whether it is among the `count` that take longest.
+/// Returns for each layer whether it is among the `count` longest.
 fn longest(layers: &[LayerCost], count: usize) -> Vec<bool> {
     let mut order: Vec<usize> = (0..layers.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(layers[i].total.total_ns));

@@ -1,48 +1,48 @@
-//! The static charts: where an iteration goes, the roofline, memory over an iteration.
+//! The static charts: time per iteration, roofline, memory over an iteration.
 
 use super::svg::{Anchor, LogAxis, Svg, short};
 use crate::accounting::Accounting;
-use crate::report::{BlockKind, MemoryMap, Point, RunReport, Work};
+use crate::report::{BlockKind, MemoryMap, RooflineData, RooflinePoint, RunReport};
 use crate::text::{bytes, fit};
 
 pub(super) const WIDTH: f64 = 960.0;
 
-/// Colours and lines of a chart that is a file of its own.
+/// The style sheet of a chart in a separate file.
 pub(super) const STYLE: &str = include_str!("assets/chart.css");
 
-/// Layers in the chart of where an iteration goes.
-const LAYERS: usize = 16;
+/// Maximum number of layers in the chart of the time per iteration.
+const MAX_LAYERS: usize = 16;
 
-/// Where an iteration of a run goes, as an SVG file.
+/// The time per iteration of a run, as an SVG file.
 #[must_use]
 pub fn time_svg(run: &RunReport) -> String {
-    time(&run.accounting).standalone("Where an iteration goes", STYLE)
+    time(&run.accounting).standalone("Time per iteration", STYLE)
 }
 
-/// A run's roofline as an SVG file; none where its plan cannot be read.
+/// The roofline of a run as an SVG file; `None` if its plan cannot be read.
 #[must_use]
 pub fn roofline_svg(run: &RunReport) -> Option<String> {
     run.work.as_ref().map(|work| roofline(work).standalone("Roofline", STYLE))
 }
 
-/// A run's memory over an iteration as an SVG file; none where its plan cannot be read.
+/// The memory of a run over an iteration as an SVG file; `None` if its plan cannot be read.
 #[must_use]
 pub fn memory_svg(run: &RunReport) -> Option<String> {
     run.memory.as_ref().map(|map| memory(map).standalone("Memory over an iteration", STYLE))
 }
 
-/// A part of a bar: its class, what it is, milliseconds.
+/// A segment of a bar: its class, its label, milliseconds.
 type Segment = (&'static str, &'static str, f64);
 
-/// A bar a layer, the longest first, in milliseconds an iteration: forward, gradients, update. The layers
-/// without a bar are a line of text: a bar for all of them together would look like the slowest layer.
+/// One bar per layer, the longest first, in milliseconds per iteration: forward, gradients, update. The
+/// remaining layers are a line of text, since a common bar would look like the slowest layer.
 pub(super) fn time(accounting: &Accounting) -> Svg {
     let mut layers: Vec<_> = accounting.layers.iter().collect();
     layers.sort_by_key(|layer| std::cmp::Reverse(layer.total.total_ns));
-    let rest: f64 = layers.iter().skip(LAYERS).map(|layer| layer.total.mean_ms).sum();
-    let hidden = layers.len().saturating_sub(LAYERS);
+    let rest: f64 = layers.iter().skip(MAX_LAYERS).map(|layer| layer.total.mean_ms).sum();
+    let hidden = layers.len().saturating_sub(MAX_LAYERS);
     let shown = layers.len() - hidden;
-    layers.truncate(LAYERS);
+    layers.truncate(MAX_LAYERS);
     let mut rows: Vec<(String, Vec<Segment>)> = Vec::new();
     for layer in layers {
         let parts = vec![
@@ -55,12 +55,12 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
     }
     for row in &accounting.phases {
         let name = row.phase.name().replace('_', " ");
-        rows.push((name.clone(), vec![("other", "belongs to no layer", row.cost.mean_ms)]));
+        rows.push((name.clone(), vec![("other", "outside layers", row.cost.mean_ms)]));
     }
     let total = |row: &[Segment]| row.iter().map(|part| part.2).sum::<f64>();
     rows.push((
         "unattributed".to_owned(),
-        vec![("unattributed", "nothing accounts for it", accounting.unattributed.mean_ms.max(0.0))],
+        vec![("unattributed", "unattributed", accounting.unattributed.mean_ms.max(0.0))],
     ));
     let longest = rows.iter().map(|(_, row)| total(row)).fold(f64::MIN_POSITIVE, f64::max);
     let (left, right, line, top) = (240.0, 90.0, 22.0, 34.0);
@@ -71,7 +71,7 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
         ("backward-data", "gradient of the input"),
         ("backward-weights", "gradient of the weights"),
         ("update", "update"),
-        ("other", "no layer's"),
+        ("other", "outside layers"),
     ];
     let mut x = left;
     for (class, text) in legend {
@@ -80,22 +80,22 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
         x += 34.0 + 7.2 * text.len() as f64;
     }
     if hidden > 0 {
-        let share = 100.0 * rest / accounting.wall.mean_ms.max(f64::MIN_POSITIVE);
+        let percent = 100.0 * rest / accounting.wall.mean_ms.max(f64::MIN_POSITIVE);
         let more =
             if hidden == 1 { "1 more layer takes".to_owned() } else { format!("{hidden} more layers take") };
         let text =
-            format!("{more} {rest:.3} ms together, {share:.1} % of an iteration: see the table of layers");
+            format!("{more} {rest:.3} ms in total, {percent:.1} % of an iteration: see the table of layers");
         svg.text("label", [left, top + line * shown as f64 + 14.0], Anchor::Start, &text);
     }
     for (number, (name, row)) in rows.iter().enumerate() {
-        // The line of text stands below the layers.
+        // The line of text is below the layers.
         let number = number + usize::from(hidden > 0 && number >= shown);
         let y = top + line * number as f64;
         svg.text("label", [left - 8.0, y + 14.0], Anchor::End, fit(name, 32).trim_end());
         let mut x = left;
-        for (class, what, ms) in row {
+        for (class, label, ms) in row {
             let width = ms / longest * (WIDTH - left - right);
-            svg.rect(class, [x, y + 2.0, width, line - 6.0], &format!("{name}, {what}: {ms:.3} ms"));
+            svg.rect(class, [x, y + 2.0, width, line - 6.0], &format!("{name}, {label}: {ms:.3} ms"));
             x += width;
         }
         svg.text("label", [x + 6.0, y + 14.0], Anchor::Start, &format!("{:.3} ms", total(row)));
@@ -103,8 +103,8 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
     svg
 }
 
-/// GFLOP/s against FLOP per byte, a point a layer and phase, below the machine's roofs.
-pub(super) fn roofline(work: &Work) -> Svg {
+/// GFLOP/s over FLOP per byte, one point per layer and phase, below the roofs of the machine.
+pub(super) fn roofline(work: &RooflineData) -> Svg {
     let (height, left, right, top, bottom) = (470.0, 70.0, 20.0, 20.0, 50.0);
     let peak = work.peaks.gflops.get(&work.precision).copied();
     let ridge = peak.zip(work.peaks.gb_per_s).map(|(gflops, bandwidth)| gflops / bandwidth);
@@ -127,7 +127,7 @@ pub(super) fn roofline(work: &Work) -> Svg {
         let [low, high] = x.ends();
         let ridge = peak / bandwidth;
         let floor = y.ends()[0];
-        // The sloped roof enters the drawing where it is above the lowest rate.
+        // The sloped roof starts where it exceeds the lowest rate.
         let enter = low.max(floor / bandwidth);
         svg.line(
             "roof",
@@ -144,13 +144,14 @@ pub(super) fn roofline(work: &Work) -> Svg {
         svg.text("tick", [x.at(half) - 8.0, y.at(half * bandwidth) - 6.0], Anchor::End, &note);
     }
     let all: f64 = work.points.iter().map(|point| point.ms).sum();
-    let mut points: Vec<&Point> = work.points.iter().collect();
+    let mut points: Vec<&RooflinePoint> = work.points.iter().collect();
     points.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     for point in points {
         let radius = (900.0 * point.ms / all.max(f64::MIN_POSITIVE)).sqrt().clamp(2.0, 24.0);
         let class = format!("point {}", point.phase.replace('_', "-"));
-        let reached =
-            point.efficiency.map_or(String::new(), |share| format!(", {:.0} % of the roof", 100.0 * share));
+        let reached = point
+            .efficiency
+            .map_or(String::new(), |fraction| format!(", {:.0} % of the roof", 100.0 * fraction));
         let title = format!(
             "{}, {}: {:.3} ms, {:.1} GFLOP/s at {:.2} FLOP per byte{reached}",
             point.layer,
@@ -164,12 +165,12 @@ pub(super) fn roofline(work: &Work) -> Svg {
     svg
 }
 
-/// The transient part of the arena: offset against step, a rectangle a block.
+/// The transient part of the arena: offset over step, one rectangle per block.
 pub(super) fn memory(map: &MemoryMap) -> Svg {
     let (height, left, right, top, bottom) = (470.0, 90.0, 20.0, 34.0, 46.0);
-    let (steps, most) = (map.steps.max(1) as f64, map.transient_bytes.max(1) as f64);
+    let (steps, max_bytes) = (map.steps.max(1) as f64, map.transient_bytes.max(1) as f64);
     let x = |step: f64| left + step / steps * (WIDTH - left - right);
-    let y = |offset: f64| height - bottom - offset / most * (height - top - bottom);
+    let y = |offset: f64| height - bottom - offset / max_bytes * (height - top - bottom);
     let mut svg = Svg::new(WIDTH, height);
     let mut at = left;
     for kind in BlockKind::ALL {
@@ -178,7 +179,7 @@ pub(super) fn memory(map: &MemoryMap) -> Svg {
         at += 34.0 + 6.6 * kind.name().len() as f64;
     }
     for quarter in 0..=4 {
-        let offset = most * f64::from(quarter) / 4.0;
+        let offset = max_bytes * f64::from(quarter) / 4.0;
         svg.line("grid", &[[left, y(offset)], [WIDTH - right, y(offset)]]);
         svg.text("tick", [left - 8.0, y(offset) + 4.0], Anchor::End, &bytes(offset as u64));
     }
@@ -208,7 +209,7 @@ pub(super) fn memory(map: &MemoryMap) -> Svg {
 fn class(kind: BlockKind) -> &'static str {
     match kind {
         BlockKind::Saved => "block saved",
-        BlockKind::Forward => "block fleeting",
+        BlockKind::Forward => "block transient",
         BlockKind::Gradient => "block gradient",
         BlockKind::Scratch => "block scratch",
     }

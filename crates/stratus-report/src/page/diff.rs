@@ -1,4 +1,4 @@
-//! Two runs on the page: what became faster or slower.
+//! The section of the page on time differences of two runs.
 
 use super::charts::{STYLE, WIDTH};
 use super::html::{Cell, Html};
@@ -6,22 +6,22 @@ use super::svg::{Anchor, Svg};
 use crate::report::{Change, Diff};
 use crate::text::{fit, probability};
 
-/// Rows of the chart.
-const ROWS: usize = 20;
+/// Maximum number of rows of the chart.
+const MAX_ROWS: usize = 20;
 
-/// What became faster or slower from one run to another, as an SVG file.
+/// The time differences of two runs, as an SVG file.
 #[must_use]
 pub fn diff_svg(diff: &Diff) -> String {
-    chart(diff).standalone("What became faster or slower", STYLE)
+    chart(diff).standalone("Time differences", STYLE)
 }
 
-/// The section of the page.
+/// Adds the section to the page.
 pub(super) fn section(html: &mut Html, diff: &Diff) {
-    html.element("h2", "", "What became faster or slower");
+    html.element("h2", "", "Time differences");
     html.element("p", "headline", &diff.headline);
     let counted = |side: usize| {
         format!(
-            "{}: {} iterations of {} images in {} blocks, the first {} left out",
+            "{}: {} iterations of {} images in {} blocks, first {} skipped",
             diff.runs[side],
             diff.iterations[side],
             diff.batch_size[side],
@@ -30,9 +30,9 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
         )
     };
     let note = format!(
-        "From {} to {}. Means of iterations on whole batches ({}; {}). Judged by {}. The test knows how \
-         iterations spread within these two runs, not how runs do: a machine that was busy in one of them \
-         makes a difference too.",
+        "From {} to {}. Means of iterations on whole batches ({}; {}). Test: {}. The test measures the \
+         variation of iterations within these two runs, not between runs: other load on the machine during \
+         one of them causes a difference too.",
         diff.runs[0],
         diff.runs[1],
         counted(0),
@@ -41,7 +41,7 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
     );
     html.element("p", "note", &note);
     html.open("div", "scroll");
-    html.raw(&chart(diff).inline("What became faster or slower"));
+    html.raw(&chart(diff).inline("Time differences"));
     html.close("div");
     for side in [0, 1] {
         if !diff.only[side].is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
     let row = |name: &str, kind: &str, change: &Change, parts: [Option<f64>; 4]| {
         let mut cells = vec![Cell::text(name), Cell::text(kind)];
         cells.extend([change.before_ms, change.after_ms, change.difference_ms].map(time));
-        cells.extend(judged(change));
+        cells.extend(verdict_cells(change));
         cells.extend(parts.map(time));
         cells
     };
@@ -72,11 +72,11 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
         row(&layer.layer, &layer.kind, &layer.total, parts.map(|change| change.difference_ms))
     });
     let phases = diff.phases.iter().map(|row| (row.phase.name().replace('_', " "), &row.change));
-    let rest = [("unattributed".to_owned(), &diff.unattributed), (whole(diff), &diff.wall)];
+    let rest = [("unattributed".to_owned(), &diff.unattributed), (diff.per.name().to_owned(), &diff.wall)];
     let phases = phases.chain(rest).map(|(name, change)| row(&name, "", change, [None; 4]));
     html.table(&columns, &layers.chain(phases).collect::<Vec<_>>());
     html.open("details", "");
-    html.element("summary", "", "Every layer and phase");
+    html.element("summary", "", "All layers and phases");
     let rows: Vec<Vec<Cell>> = diff
         .layers
         .iter()
@@ -87,7 +87,7 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
         .map(|(layer, phase, change)| {
             let mut cells = vec![Cell::text(layer.layer.clone()), Cell::text(phase.replace('_', " "))];
             cells.extend([change.before_ms, change.after_ms, change.difference_ms].map(time));
-            cells.extend(judged(change));
+            cells.extend(verdict_cells(change));
             cells
         })
         .collect();
@@ -98,12 +98,8 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
     html.close("details");
 }
 
-/// What the last row is called.
-fn whole(diff: &Diff) -> String {
-    format!("an {}", diff.per.name())
-}
-
-fn judged(change: &Change) -> [Cell; 3] {
+/// The cells of percent, p-value and verdict.
+fn verdict_cells(change: &Change) -> [Cell; 3] {
     [
         Cell::number(change.percent, 1),
         Cell::sorted(probability(change.p), change.p.unwrap_or(f64::NEG_INFINITY)),
@@ -111,7 +107,7 @@ fn judged(change: &Change) -> [Cell; 3] {
     ]
 }
 
-/// Bars to the left for what became faster, to the right for what became slower, the largest first.
+/// Bars to the left for faster rows, to the right for slower rows, the largest first.
 fn chart(diff: &Diff) -> Svg {
     let layers = diff.layers.iter().map(|layer| (layer.layer.clone(), &layer.total));
     let phases = diff.phases.iter().map(|row| (row.phase.name().replace('_', " "), &row.change));
@@ -130,8 +126,8 @@ fn chart(diff: &Diff) -> Svg {
         })
         .collect();
     rows.sort_by(|a, b| b.2.abs().total_cmp(&a.2.abs()));
-    if rows.len() > ROWS {
-        let hidden = rows.split_off(ROWS - 1);
+    if rows.len() > MAX_ROWS {
+        let hidden = rows.split_off(MAX_ROWS - 1);
         let sum = hidden.iter().map(|row| row.2).sum();
         rows.push((format!("{} more", hidden.len()), "within", sum));
     }

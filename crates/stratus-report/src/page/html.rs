@@ -1,8 +1,8 @@
-//! HTML as text, with everything escaped that is not markup of ours.
+//! Writing of HTML, with all text escaped.
 
 use std::fmt::Write;
 
-/// Text as it stands in HTML, in content and in quoted attributes.
+/// Escapes text for content and quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -12,7 +12,7 @@ pub(super) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Control characters have no place in HTML.
+            // Control characters are not allowed in HTML.
             letter if letter.is_control() && !letter.is_whitespace() => escaped.push('\u{fffd}'),
             letter => escaped.push(letter),
         }
@@ -20,13 +20,13 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A page in the making.
+/// A page that is being written.
 #[derive(Default)]
 pub(super) struct Html {
     text: String,
 }
 
-/// A table's cell: what is shown, and the number it is sorted by where that is another.
+/// A cell of a table: its text, and a number to sort by.
 pub(super) struct Cell {
     text: String,
     number: Option<f64>,
@@ -37,14 +37,14 @@ impl Cell {
         Self { text: text.into(), number: None }
     }
 
-    /// A number with so many decimals; an en dash where there is none.
+    /// A number with a number of decimals; an en dash for `None`.
     pub(super) fn number(value: Option<f64>, decimals: usize) -> Self {
         let value = value.filter(|value| value.is_finite());
         let text = value.map_or("–".to_owned(), |value| format!("{value:.decimals$}"));
         Self { text, number: Some(value.unwrap_or(f64::NEG_INFINITY)) }
     }
 
-    /// A text that is sorted by a number.
+    /// A text to be sorted by a number.
     pub(super) fn sorted(text: impl Into<String>, number: f64) -> Self {
         Self { text: text.into(), number: Some(number) }
     }
@@ -63,10 +63,10 @@ impl Html {
         self.close(name);
     }
 
-    /// Opens an element of a class; without one where it is empty.
+    /// Opens an element, with a class unless it is empty.
     pub(super) fn open(&mut self, name: &str, class: &str) {
         let attribute = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-        // A string takes every write.
+        // Writing to a String cannot fail.
         let _ = write!(self.text, "<{name}{attribute}>");
     }
 
@@ -75,18 +75,18 @@ impl Html {
         let _ = writeln!(self.text, "</{name}>");
     }
 
-    /// Adds a place for an interactive chart; `what` is known to the scripts.
-    pub(super) fn chart(&mut self, what: &str, run: usize, title: &str, note: &str) {
+    /// Adds the container of an interactive chart; `id` is its name in the script.
+    pub(super) fn chart(&mut self, id: &str, run: usize, title: &str, note: &str) {
         self.open("figure", "");
         self.element("figcaption", "", title);
-        let _ = writeln!(self.text, "<div class=\"chart\" data-chart=\"{what}\" data-run=\"{run}\"></div>");
+        let _ = writeln!(self.text, "<div class=\"chart\" data-chart=\"{id}\" data-run=\"{run}\"></div>");
         if !note.is_empty() {
             self.element("p", "note", note);
         }
         self.close("figure");
     }
 
-    /// Adds a table that can be sorted by its columns. The first column is a name.
+    /// Adds a table that can be sorted by its columns. The first column has names.
     pub(super) fn table(&mut self, heads: &[&str], rows: &[Vec<Cell>]) {
         self.raw("<div class=\"scroll\"><table class=\"sortable\">\n<thead><tr>");
         for head in heads {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_becomes_markup() {
+    fn text_never_becomes_markup() {
         assert_eq!(escape("<img onerror='x'>&\"\u{7}"), "&lt;img onerror=&#39;x&#39;&gt;&amp;&quot;\u{fffd}");
         let mut html = Html::default();
         html.table(&["<b>"], &[vec![Cell::text("</td><script>"), Cell::number(Some(f64::NAN), 1)]]);

@@ -1,4 +1,4 @@
-//! The parts of the page.
+//! The sections of the page.
 
 use serde_json::Value;
 use stratus_run::csv::Task;
@@ -7,28 +7,28 @@ use stratus_run::timeline::Phase;
 
 use super::charts;
 use super::html::{Cell, Html};
-use crate::report::{Comparison, MemoryMap, Problem, Repetitions, RunReport, Work, score_name};
+use crate::report::{Comparison, MemoryMap, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::bytes;
 
-/// Values of the arena that the page lists by name.
-const LARGEST: usize = 12;
+/// Maximum number of values of the arena that the page lists.
+const MAX_LISTED_VALUES: usize = 12;
 
-/// Everything on one run; `alone` where the report is on no other.
+/// Adds the section of a run; `alone` is true if the report has no other run.
 pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) {
     html.open("section", "run");
-    let summary = run.experiment.summary.as_ref();
+    let summary = run.record.summary.as_ref();
     let title =
         summary.map_or(run.label.clone(), |summary| format!("{} on {}", summary.model, summary.dataset));
     html.element(if alone { "h1" } else { "h2" }, "", &if alone { title.clone() } else { run.label.clone() });
     html.open("p", "lead");
-    html.element("span", "status", run.experiment.status.name());
-    let what = if alone { &run.label } else { &title };
-    html.element("span", "muted", what);
+    html.element("span", "status", run.record.status.name());
+    let subtitle = if alone { &run.label } else { &title };
+    html.element("span", "muted", subtitle);
     html.close("p");
     html.element("p", "headline", &run.headline);
     tiles(html, run);
     if !run.advice.is_empty() {
-        html.element("h3", "", "What to try next");
+        html.element("h3", "", "Suggestions");
         html.open("ol", "");
         run.advice.iter().for_each(|line| html.element("li", "", line));
         html.close("ol");
@@ -49,26 +49,23 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
 fn tiles(html: &mut Html, run: &RunReport) {
     let best = run.epochs.iter().filter_map(|epoch| epoch.val_score).reduce(f64::max);
     let best_name = format!("best validation {}", score_name(run.task));
-    let summary = run.experiment.summary.as_ref();
+    let summary = run.record.summary.as_ref();
     let speed = summary.and_then(|summary| summary.images_per_second.median);
     let memory = summary
         .and_then(|summary| summary.memory.device_peak_bytes.or(summary.memory.measured_peak_rss_bytes));
     let counted = run.accounting.iterations > 0;
     let tiles = [
-        (best_name.as_str(), best.map(|share| format!("{:.2} %", 100.0 * share))),
+        (best_name.as_str(), best.map(|score| format!("{:.2} %", 100.0 * score))),
         (
             "validation loss",
-            summary.and_then(|summary| summary.last.val_loss).map(|loss| format!("{loss:.4}")),
+            summary.and_then(|summary| summary.final_metrics.val_loss).map(|loss| format!("{loss:.4}")),
         ),
         ("images/s, median", speed.map(|speed| format!("{speed:.0}"))),
-        ("an iteration, median", counted.then(|| format!("{:.2} ms", run.accounting.wall.median_ms))),
+        ("iteration, median", counted.then(|| format!("{:.2} ms", run.accounting.wall.median_ms))),
+        ("step, forecast and measured", summary.and_then(|summary| summary.forecast.as_ref()).map(forecast)),
+        ("total time", summary.map(|summary| duration(summary.time.total_s))),
         (
-            "a step, forecast and measured",
-            summary.and_then(|summary| summary.forecast.as_ref()).map(forecast),
-        ),
-        ("in all", summary.map(|summary| duration(summary.time.total_s))),
-        (
-            "ended early",
+            "stopped early",
             summary
                 .and_then(|summary| summary.stopped_early.as_ref())
                 .map(|stopped| format!("after epoch {}", stopped.epoch)),
@@ -81,7 +78,7 @@ fn tiles(html: &mut Html, run: &RunReport) {
         ),
         ("peak memory", memory.map(bytes)),
         (
-            "not accounted for",
+            "unattributed",
             counted.then(|| format!("{:.3} %", run.accounting.unattributed.share_percent.abs())),
         ),
     ];
@@ -107,7 +104,7 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     if run.curves.iteration.is_empty() {
         return;
     }
-    html.element("h3", "", "Learning");
+    html.element("h3", "", "Training");
     means_note(html, run.curves.iterations_per_point);
     non_finite_note(html, run.curves.non_finite_losses);
     html.open("div", "pair");
@@ -118,25 +115,25 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     }
     html.close("div");
     html.open("div", "pair");
-    html.chart("rate", number, "Learning rate", "");
-    html.chart("pace", number, "Milliseconds of an iteration, and of it waiting for data", "");
+    html.chart("learning-rate", number, "Learning rate", "");
+    html.chart("iteration-time", number, "Iteration and waiting for data, ms", "");
     html.close("div");
 }
 
-/// Says that the points of curves are means, where they are of more than one iteration.
+/// Adds a note that points of curves are means, if they are of more than one iteration.
 fn means_note(html: &mut Html, iterations: u64) {
     if iterations > 1 {
         html.element("p", "note", &format!("Each point of a curve is the mean of {iterations} iterations."));
     }
 }
 
-/// Says that the curve of the loss leaves out points, where the loss was not finite.
+/// Adds a note on gaps in the curve of the loss, if the loss was not finite.
 fn non_finite_note(html: &mut Html, iterations: u64) {
     if iterations > 0 {
         let plural = if iterations == 1 { "" } else { "s" };
         let text = format!(
             "The loss of {iterations} iteration{plural} is not finite: the curve has no point there, and its \
-             line joins the points beside."
+             line connects the neighbouring points."
         );
         html.element("p", "note", &text);
     }
@@ -147,28 +144,28 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
     if accounting.iterations == 0 {
         return;
     }
-    html.element("h3", "", "Where an iteration goes");
+    html.element("h3", "", "Time per iteration");
     html.element(
         "p",
         "note",
         &format!(
-            "Means over {} iterations; the first {} are left out.",
+            "Means over {} iterations; the first {} are skipped.",
             accounting.iterations, accounting.skipped
         ),
     );
     html.open("div", "scroll");
-    html.raw(&charts::time(accounting).inline("Where an iteration goes"));
+    html.raw(&charts::time(accounting).inline("Time per iteration"));
     html.close("div");
     let (drawn, layers) = (run.curves.layers.len(), accounting.layers.len());
     if drawn > 0 {
         means_note(html, run.curves.layer_iterations_per_point);
         let note = match drawn < layers {
-            true => format!("The {drawn} layers of {layers} that take longest. "),
+            true => format!("The {drawn} longest of {layers} layers. "),
             false => String::new(),
         };
-        let note = note + "A name below the chart hides or shows its layer.";
+        let note = note + "Click a name below the chart to hide or show its layer.";
         html.chart("layers", number, "Layer time over the iterations, ms", &note);
-        let title = format!("Forward against backward and update, all {layers} layers, ms");
+        let title = format!("Forward, and backward with update, all {layers} layers, ms");
         html.chart("forward-backward", number, &title, "");
     }
     layer_table(html, run);
@@ -229,11 +226,11 @@ fn layer_table(html: &mut Html, run: &RunReport) {
             ]
         })
         .collect();
-    html.element("h4", "", "What belongs to no layer");
+    html.element("h4", "", "Outside layers");
     html.table(&["phase", "ms", "median ms", "share %"], &rows);
 }
 
-/// The iterations' wall time against what the slots add up to.
+/// Adds the table of the wall time of iterations and the accounted time.
 fn accounted(html: &mut Html, run: &RunReport) {
     let accounting = &run.accounting;
     let (wall, rest) = (accounting.wall.total_ns as f64 / 1e9, accounting.unattributed.total_ns as f64 / 1e9);
@@ -243,7 +240,7 @@ fn accounted(html: &mut Html, run: &RunReport) {
         .filter(|row| row.phase == Phase::DataWait)
         .map(|row| row.cost.total_ns as f64 / 1e9)
         .sum();
-    html.element("h4", "", "Total against accounted");
+    html.element("h4", "", "Wall time and accounted time");
     html.table(
         &["iterations", "wall s", "accounted s", "waiting for data s", "error %"],
         &[vec![
@@ -256,19 +253,17 @@ fn accounted(html: &mut Html, run: &RunReport) {
     );
 }
 
-fn roofline(html: &mut Html, work: &Work) {
+fn roofline(html: &mut Html, work: &RooflineData) {
     if work.points.is_empty() {
         return;
     }
     html.element("h3", "", "Roofline");
     let note = if work.peaks.gb_per_s.is_some() && work.peaks.gflops.contains_key(&work.precision) {
-        "A circle a layer and phase, its area the time it takes. The line is what this machine can do at \
-         most, as \
-         `stratus doctor` measures it; operands that come out of caches can lie above its slope."
+        "One circle per layer and phase, sized by time. The line is the peak measured by `stratus doctor`; \
+         operands from caches can exceed its slope."
     } else {
-        "A circle a layer and phase, its area the time it takes. The machine's peaks for this number format \
-         are not \
-         known, so there is no roof: `stratus doctor` measures them."
+        "One circle per layer and phase, sized by time. There is no roof, since the peaks of this machine \
+         for this number format are unknown: `stratus doctor` measures them."
     };
     html.element("p", "note", note);
     html.open("div", "scroll");
@@ -282,9 +277,8 @@ fn memory(html: &mut Html, map: &MemoryMap) {
         "p",
         "note",
         &format!(
-            "From the plan, to the byte: {} that outlive an iteration, {} that each iteration uses anew (at \
-             most {} of \
-             it at once, at step {}), {} of images and labels.",
+            "Exact bytes of the plan: {} persistent, {} reused in each iteration (peak {} at step {}), {} of \
+             images and labels.",
             bytes(map.persistent_bytes as u64),
             bytes(map.transient_bytes as u64),
             bytes(map.alive.iter().copied().max().unwrap_or(0) as u64),
@@ -297,7 +291,7 @@ fn memory(html: &mut Html, map: &MemoryMap) {
     html.close("div");
     if map.unnamed.0 > 0 {
         let text = format!(
-            "{} smaller blocks, {} together, are not drawn.",
+            "{} smaller blocks ({} in total) are not drawn.",
             map.unnamed.0,
             bytes(map.unnamed.1 as u64)
         );
@@ -306,7 +300,7 @@ fn memory(html: &mut Html, map: &MemoryMap) {
     html.open("div", "pair");
     let peak = map.blocks.iter().filter(|block| (block.first..=block.last).contains(&map.peak_step));
     let rows: Vec<Vec<Cell>> = peak
-        .take(LARGEST)
+        .take(MAX_LISTED_VALUES)
         .map(|block| {
             vec![
                 Cell::text(block.name.clone()),
@@ -317,8 +311,8 @@ fn memory(html: &mut Html, map: &MemoryMap) {
         })
         .collect();
     html.open("div", "");
-    html.element("h4", "", "Largest at the peak");
-    html.table(&["value", "what", "shape", "bytes"], &rows);
+    html.element("h4", "", "Largest values at the peak");
+    html.table(&["value", "kind", "shape", "bytes"], &rows);
     html.close("div");
     let rows: Vec<Vec<Cell>> = map
         .persistent
@@ -326,62 +320,62 @@ fn memory(html: &mut Html, map: &MemoryMap) {
         .map(|(name, held)| vec![Cell::text(*name), Cell::sorted(bytes(*held as u64), *held as f64)])
         .collect();
     html.open("div", "");
-    html.element("h4", "", "What outlives iterations");
-    html.table(&["what", "bytes"], &rows);
+    html.element("h4", "", "Persistent memory");
+    html.table(&["kind", "bytes"], &rows);
     html.close("div");
     html.close("div");
 }
 
-/// How the machine was used, over the time of the run.
+/// Adds the utilisation of the machine over the time of the run.
 fn usage(html: &mut Html, run: &RunReport, number: usize) {
     let Some(curves) = &run.usage else { return };
     let known = |curve: &[Option<f64>]| curve.iter().any(Option::is_some);
-    html.element("h3", "", "How the machine was used");
-    let summary = run.experiment.summary.as_ref().map(|summary| summary.usage).unwrap_or_default();
+    html.element("h3", "", "Machine utilisation");
+    let summary = run.record.summary.as_ref().map(|summary| summary.usage).unwrap_or_default();
     let percent = |value: Option<f64>, decimals: usize| {
         value.map_or("–".to_owned(), |value| format!("{value:.decimals$} %"))
     };
     let mut facts = vec![
-        format!("the run took {} of the processors' time", percent(summary.cpu_percent_mean, 0)),
-        format!("others {}", percent(summary.stolen_percent, 0)),
+        format!("CPU time of this run {}", percent(summary.cpu_percent_mean, 0)),
+        format!("of other programs {}", percent(summary.stolen_percent, 0)),
     ];
     if known(&curves.gpu_percent) {
-        facts.push(format!("the GPU was busy {} of it", percent(summary.gpu_percent_mean, 0)));
+        facts.push(format!("the GPU was busy {}", percent(summary.gpu_percent_mean, 0)));
     }
-    facts.push(format!("sampling took {} of the run's processor time", percent(summary.sampling_percent, 3)));
-    let text = format!("A sample a second. Since the run was last continued: {}.", facts.join(", "));
+    facts.push(format!("sampling took {} of the run's CPU time", percent(summary.sampling_percent, 3)));
+    let text = format!("One sample per second. Since the last resume: {}.", facts.join(", "));
     html.element("p", "note", &text);
     html.open("div", "pair");
-    html.chart("used-processors", number, "Processors and device, % of their time", "");
-    html.chart("used-memory", number, "Memory in use, GB", "");
+    html.chart("usage-cpu", number, "CPU and GPU utilisation, %", "");
+    html.chart("usage-memory", number, "Memory in use, GB", "");
     html.close("div");
     let moved = [&curves.disk_read_mb_per_s, &curves.disk_write_mb_per_s, &curves.net_mb_per_s];
     html.open("div", "pair");
     if moved.iter().any(|curve| known(curve)) {
-        let note = "Of the network, all that the machine sent and received; its loopback is left out.";
-        html.chart("used-transfers", number, "Disk and network, MB a second", note);
+        let note = "Network: everything that the machine sent and received, without the loopback interface.";
+        html.chart("usage-transfers", number, "Disk and network, MB/s", note);
     }
     if known(&curves.gpu_watts) {
-        html.chart("used-power", number, "Power of the device, W", "");
+        html.chart("usage-power", number, "Power of the GPU, W", "");
     }
     html.close("div");
 }
 
-/// Configuration and machine, folded.
+/// Adds configuration and machine as collapsed tables.
 fn facts(html: &mut Html, run: &RunReport) {
     html.open("details", "");
     html.element("summary", "", "Configuration");
     let mut rows = Vec::new();
-    flatten("", &run.experiment.configuration, &mut rows);
+    flatten("", &run.record.configuration, &mut rows);
     html.table(&["key", "value"], &rows);
     html.close("details");
-    let Some(machine) = &run.experiment.machine else { return };
+    let Some(machine) = &run.record.machine else { return };
     html.open("details", "");
     html.element("summary", "", "Machine");
     let mut rows = vec![
         [Cell::text("host"), Cell::text(machine.host.clone())],
         [Cell::text("system"), Cell::text(format!("{}, {}", machine.os, machine.kernel))],
-        [Cell::text("processor"), Cell::text(machine.cpu.model.clone())],
+        [Cell::text("CPU"), Cell::text(machine.cpu.model.clone())],
     ];
     let mut add = |name: &str, value: Option<String>| {
         rows.extend(value.map(|value| [Cell::text(name), Cell::text(value)]));
@@ -413,7 +407,7 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<Vec<Cell>>) {
     }
 }
 
-/// Several runs beside each other.
+/// Adds the comparison of several runs.
 pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
     let best = format!("best {} %", comparison.score);
     let mut heads = vec!["run", "status"];
@@ -425,7 +419,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
         "iteration ms, median",
         "images/s, median",
         "speed-up",
-        "in all s",
+        "total s",
         "peak memory",
     ]);
     let rows: Vec<Vec<Cell>> = comparison
@@ -435,7 +429,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
             let mut cells = vec![Cell::text(row.label.clone()), Cell::text(row.status.clone())];
             cells.extend(row.values.iter().map(|value| setting(value)));
             cells.extend([
-                Cell::number(row.best_score.map(|share| 100.0 * share), 2),
+                Cell::number(row.best_score.map(|score| 100.0 * score), 2),
                 Cell::number(row.val_loss, 4),
                 Cell::number(row.train_loss, 4),
                 Cell::number(row.iteration_ms, 2),
@@ -447,7 +441,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
             cells
         })
         .collect();
-    html.element("h2", "", "Side by side");
+    html.element("h2", "", "Comparison");
     if let Some(verdict) = &comparison.verdict {
         html.element("p", "", verdict);
     }
@@ -456,8 +450,8 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
         repetitions(html, comparison);
     }
     html.open("div", "pair");
-    html.chart("all-loss", 0, "Validation loss by epoch", "");
-    html.chart("all-accuracy", 0, &format!("Validation {} by epoch, %", comparison.score), "");
+    html.chart("runs-loss", 0, "Validation loss by epoch", "");
+    html.chart("runs-accuracy", 0, &format!("Validation {} by epoch, %", comparison.score), "");
     html.close("div");
 }
 
@@ -466,34 +460,33 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
     html.element(
         "p",
         "note",
-        "Runs that differ in nothing but the seed: mean ± sample standard deviation. A difference from the \
-         first row \
-         is called real where Welch's t-test (two-sided) gives p < 0.05.",
+        "Runs that differ only in the seed: mean ± sample standard deviation. A difference from the first \
+         row is significant if Welch's t-test (two-sided) gives p < 0.05.",
     );
     let mut heads = vec!["runs"];
     heads.extend(comparison.keys.iter().map(String::as_str));
     let best = format!("best {} %", comparison.score);
-    heads.extend([best.as_str(), "p", "images/s", "p", "in all s", "p"]);
+    heads.extend([best.as_str(), "p", "images/s", "p", "total s", "p"]);
     let rows: Vec<Vec<Cell>> = comparison
         .repetitions
         .iter()
         .map(|group: &Repetitions| {
             let mut cells = vec![Cell::sorted(group.runs.len().to_string(), group.runs.len() as f64)];
             cells.extend(group.values.iter().map(|value| setting(value)));
-            for (spread, scale, decimals) in
+            for (statistics, scale, decimals) in
                 [(&group.best_score, 100.0, 2), (&group.images_per_second, 1.0, 0), (&group.total_s, 1.0, 1)]
             {
-                let mean = spread.mean.map(|mean| scale * mean);
-                let text = match (mean, spread.deviation.map(|deviation| scale * deviation)) {
+                let mean = statistics.mean.map(|mean| scale * mean);
+                let text = match (mean, statistics.deviation.map(|deviation| scale * deviation)) {
                     (Some(mean), Some(deviation)) => format!("{mean:.decimals$} ± {deviation:.decimals$}"),
                     (Some(mean), None) => format!("{mean:.decimals$}"),
                     (None, _) => "–".to_owned(),
                 };
                 cells.push(Cell::sorted(text, mean.unwrap_or(f64::NEG_INFINITY)));
-                let verdict = spread.p.map_or("–".to_owned(), |p| {
-                    format!("{p:.3}{}", if spread.differs == Some(true) { " real" } else { "" })
+                let verdict = statistics.p.map_or("–".to_owned(), |p| {
+                    format!("{p:.3}{}", if statistics.differs == Some(true) { " (significant)" } else { "" })
                 });
-                cells.push(Cell::sorted(verdict, spread.p.unwrap_or(f64::NEG_INFINITY)));
+                cells.push(Cell::sorted(verdict, statistics.p.unwrap_or(f64::NEG_INFINITY)));
             }
             cells
         })
@@ -501,17 +494,17 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
     html.table(&heads, &rows);
 }
 
-/// A configuration's value, sorted as a number where it is one.
+/// The cell of a value of the configuration, sorted numerically if it is a number.
 fn setting(value: &str) -> Cell {
     value.parse::<f64>().map_or_else(|_| Cell::text(value), |number| Cell::sorted(value, number))
 }
 
-/// What could not be read.
+/// Adds the list of missing data.
 pub(super) fn problems(html: &mut Html, problems: &[Problem]) {
     if problems.is_empty() {
         return;
     }
-    html.element("h2", "", "Not in this report");
+    html.element("h2", "", "Missing data");
     html.open("ul", "problems");
     for problem in problems {
         html.element("li", "", &format!("{}: {} ({})", problem.run.display(), problem.what, problem.reason));
@@ -519,7 +512,7 @@ pub(super) fn problems(html: &mut Html, problems: &[Problem]) {
     html.close("ul");
 }
 
-/// Seconds as a person says them.
+/// Formats seconds.
 fn duration(seconds: f64) -> String {
     let whole = seconds.round().max(0.0) as u64;
     match whole {

@@ -1,4 +1,4 @@
-//! Static charts as SVG: axes, marks and text in a fixed drawing area.
+//! SVG drawings: axes, marks and text in a fixed area.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub(super) struct Svg {
     body: String,
 }
 
-/// Where a text stands relative to its point.
+/// The alignment of a text relative to its point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -24,11 +24,11 @@ impl Svg {
         Self { width, height, body: String::new() }
     }
 
-    /// A rectangle of a class; `title` is shown where the pointer rests.
+    /// Adds a rectangle of a class; `title` is its tooltip.
     pub(super) fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4], title: &str) {
         let title =
             if title.is_empty() { String::new() } else { format!("<title>{}</title>", escape(title)) };
-        // A string takes every write.
+        // Writing to a String cannot fail.
         let _ = writeln!(
             self.body,
             "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{:.2}\" \
@@ -38,7 +38,7 @@ impl Svg {
         );
     }
 
-    /// A circle of a class.
+    /// Adds a circle of a class.
     pub(super) fn circle(&mut self, class: &str, [x, y]: [f64; 2], radius: f64, title: &str) {
         let title = escape(title);
         let _ = writeln!(
@@ -48,13 +48,13 @@ impl Svg {
         );
     }
 
-    /// A line through points.
+    /// Adds a line through points.
     pub(super) fn line(&mut self, class: &str, points: &[[f64; 2]]) {
         let points: Vec<String> = points.iter().map(|[x, y]| format!("{x:.2},{y:.2}")).collect();
         let _ = writeln!(self.body, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
-    /// A text at a point.
+    /// Adds a text at a point.
     pub(super) fn text(&mut self, class: &str, [x, y]: [f64; 2], anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -68,7 +68,7 @@ impl Svg {
         );
     }
 
-    /// The drawing as an element of a page, whose style it takes.
+    /// The drawing as an element of a page, with the style of the page.
     pub(super) fn inline(&self, label: &str) -> String {
         let Self { width, height, body } = self;
         format!(
@@ -77,7 +77,7 @@ impl Svg {
         )
     }
 
-    /// The drawing as a file of its own, with a style that follows the reader's choice of light or dark.
+    /// The drawing as a separate file, with a style that follows the preferred colour scheme.
     pub(super) fn standalone(&self, label: &str, style: &str) -> String {
         let Self { width, height, body } = self;
         format!(
@@ -109,8 +109,8 @@ impl LogAxis {
 
     /// The pixel of a value.
     pub(super) fn at(&self, value: f64) -> f64 {
-        let share = (value.log10() - self.from) / (self.to - self.from);
-        self.start + share * (self.end - self.start)
+        let fraction = (value.log10() - self.from) / (self.to - self.from);
+        self.start + fraction * (self.end - self.start)
     }
 
     /// Both ends.
@@ -125,7 +125,7 @@ impl LogAxis {
     }
 }
 
-/// A number of an axis, short: `0.1`, `20`, `1,000`.
+/// Formats a number of an axis: `0.1`, `20`, `1,000`.
 pub(super) fn short(value: f64) -> String {
     if value < 1.0 {
         return format!("{value}");
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_hold_their_values() {
+    fn axes_include_their_values() {
         let axis = LogAxis::over([0.5, 200.0, 0.0, f64::NAN].into_iter(), 100.0, 400.0);
         assert_eq!(axis.ends(), [0.1, 1000.0]);
         assert_eq!((axis.at(0.1), axis.at(1000.0)), (100.0, 400.0));

@@ -1,9 +1,9 @@
-//! The workers of a run: what each communicates, and whom it waits for.
+//! The table of the workers of a run.
 
 use super::html::{Cell, Html};
 use crate::accounting::Accounting;
 
-/// A row for each worker, where there were several.
+/// Adds a table with one row per worker, if there were several.
 pub(super) fn table(html: &mut Html, accounting: &Accounting) {
     if accounting.workers.is_empty() {
         return;
@@ -28,7 +28,7 @@ pub(super) fn table(html: &mut Html, accounting: &Accounting) {
                 Cell::number(Some(worker.wall.mean_ms), 3),
                 Cell::number(Some(worker.communication.mean_ms), 3),
                 Cell::number(Some(worker.communication.share_percent), 1),
-                Cell::text(waited.map_or("nobody".to_owned(), |waited| format!("worker {}", waited.worker))),
+                Cell::text(waited.map_or("–".to_owned(), |waited| format!("worker {}", waited.worker))),
                 Cell::number(waited.map(|waited| waited.mean_ms), 3),
                 Cell::number(waited.map(|waited| waited.share_percent), 1),
                 Cell::number(Some(worker.data_wait.mean_ms), 3),
@@ -39,9 +39,9 @@ pub(super) fn table(html: &mut Html, accounting: &Accounting) {
     html.element(
         "p",
         "note",
-        "Communication is what the backward pass does not hide. In every iteration the worker that \
-         communicates least came last; what another communicates beyond that, it waits for that one. The row \
-         names whom it waits for most.",
+        "Communication is the part that the backward pass does not hide. In every iteration, the worker \
+         with the shortest communication arrived last; the others' extra time is waiting for it. Each row \
+         names the worker that it waited for most.",
     );
     html.table(&heads, &rows);
 }

@@ -1,4 +1,4 @@
-//! The sentence at the top of a report, and what to try next.
+//! The headline of a report, and suggestions.
 
 use stratus_run::timeline::Phase;
 
@@ -6,36 +6,35 @@ use super::RunReport;
 use crate::accounting::Accounting;
 use crate::text::bytes;
 
-/// Percent of the processors' time that are worth saying when other programs had them.
-const SHARED_PERCENT: f64 = 10.0;
-/// From this share of the wall time on, in percent, something is worth a word.
-const WORTH_PERCENT: f64 = 5.0;
+/// Minimum percent of CPU time of other programs for a suggestion.
+const MIN_CONTENTION_PERCENT: f64 = 10.0;
+/// Minimum percent of the wall time for a suggestion.
+const MIN_SHARE_PERCENT: f64 = 5.0;
 
-/// Below this share of the roofline a kernel is called far from it.
-const FAR: f64 = 0.4;
+/// Fraction of the roofline below which a kernel counts as inefficient.
+const LOW_EFFICIENCY: f64 = 0.4;
 
-/// Advice at most.
-const LINES: usize = 6;
+/// Maximum number of suggestions.
+const MAX_LINES: usize = 6;
 
-/// Advice on single kernels at most.
-const KERNELS: usize = 3;
+/// Maximum number of suggestions on single kernels.
+const MAX_KERNEL_LINES: usize = 3;
 
-/// Where the time of an iteration went, in one sentence.
+/// A summary of the time of an iteration in one sentence.
 pub(super) fn headline(accounting: &Accounting) -> String {
     if accounting.iterations == 0 {
         return "No training iteration is recorded yet.".to_owned();
     }
     let layers: f64 = accounting.layers.iter().map(|layer| layer.total.share_percent).sum();
     let longest = accounting.layers.iter().rev().max_by_key(|layer| layer.total.total_ns);
-    let most = longest.map_or(String::new(), |layer| {
-        format!(" (most of all {}, {:.1} %)", layer.layer, layer.total.share_percent)
+    let longest = longest.map_or(String::new(), |layer| {
+        format!(" (longest {}, {:.1} %)", layer.layer, layer.total.share_percent)
     });
-    let wait = share(accounting, Phase::DataWait);
+    let wait = phase_percent(accounting, Phase::DataWait);
     let rest = 100.0 - layers - wait - accounting.unattributed.share_percent;
     format!(
-        "Of {} an iteration, layers take {layers:.1} %{most}, waiting for data {wait:.1} %, the loss, \
-         layout changes \
-         and bookkeeping {rest:.1} %; {:.3} % is not accounted for.",
+        "An iteration takes {}: layers {layers:.1} %{longest}, waiting for data {wait:.1} %, loss, layout \
+         changes and bookkeeping {rest:.1} %, unattributed {:.3} %.",
         milliseconds(accounting.wall.mean_ms),
         positive_zero(accounting.unattributed.share_percent),
     )
@@ -45,64 +44,64 @@ fn milliseconds(ms: f64) -> String {
     if ms >= 10_000.0 { format!("{:.1} s", ms / 1000.0) } else { format!("{ms:.2} ms") }
 }
 
-/// Rounds to three decimals; negative zero becomes zero.
+/// Rounds to three decimals, without negative zero.
 fn positive_zero(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0 + 0.0
 }
 
-fn share(accounting: &Accounting, phase: Phase) -> f64 {
+fn phase_percent(accounting: &Accounting, phase: Phase) -> f64 {
     accounting.phases.iter().filter(|row| row.phase == phase).map(|row| row.cost.share_percent).sum()
 }
 
-/// What to try next, the most promising first. Each line says why, with the figure that it rests on.
+/// Suggestions, the most promising first, each with its reason and figure.
 pub(super) fn advice(report: &RunReport) -> Vec<String> {
     let accounting = &report.accounting;
     if accounting.iterations == 0 {
         return Vec::new();
     }
     let key = |table: &str, name: &str| -> Option<&serde_json::Value> {
-        report.experiment.configuration.get(table)?.get(name)
+        report.record.configuration.get(table)?.get(name)
     };
-    // Percent of the wall time that could be gained at most, and the line.
+    // The maximum gain in percent of the wall time, and the line.
     let mut found: Vec<(f64, String)> = Vec::new();
-    let wait = share(accounting, Phase::DataWait);
-    if wait >= WORTH_PERCENT {
-        let in_use = report.experiment.summary.as_ref().map(|summary| u64::from(summary.data_workers));
+    let wait = phase_percent(accounting, Phase::DataWait);
+    if wait >= MIN_SHARE_PERCENT {
+        let in_use = report.record.summary.as_ref().map(|summary| u64::from(summary.data_workers));
         let set = key("data", "workers").and_then(serde_json::Value::as_u64);
         let workers = set.or(in_use.filter(|&workers| workers > 0)).unwrap_or(1);
         found.push((
             wait,
             format!(
-                "Training waits for data {wait:.1} % of the time with data.workers = {workers}: raise it, \
-                 pack the \
-                 images (`stratus data shard`), or measure the loader alone (`stratus bench data`)."
+                "Training waits for data {wait:.1} % of the time with data.workers = {workers}: increase \
+                 it, pack the images (`stratus data shard`), or measure the loader alone (`stratus bench \
+                 data`)."
             ),
         ));
     }
     for (phase, remedy) in [
-        (Phase::Layout, "layouts were chosen by measuring: `stratus plan --remeasure` measures them again"),
-        (Phase::Checkpoint, "raise checkpoint.every_seconds"),
+        (Phase::Layout, "layouts were chosen by measurement: `stratus plan --remeasure` repeats it"),
+        (Phase::Checkpoint, "increase checkpoint.every_seconds"),
         (
             Phase::Idle,
-            "the device waits for the process: a larger train.batch_size gives it more to do at a time",
+            "the device waits for the process: a larger train.batch_size gives it more work at a time",
         ),
         (Phase::Bookkeeping, "a larger train.batch_size needs fewer iterations"),
     ] {
-        let percent = share(accounting, phase);
-        if percent >= WORTH_PERCENT {
+        let percent = phase_percent(accounting, phase);
+        if percent >= MIN_SHARE_PERCENT {
             found.push((
                 percent,
                 format!("{} takes {percent:.1} % of the time: {remedy}.", title(phase.name())),
             ));
         }
     }
-    let others = report.experiment.summary.as_ref().and_then(|summary| summary.usage.stolen_percent);
-    if let Some(percent) = others.filter(|percent| *percent >= SHARED_PERCENT) {
+    let others = report.record.summary.as_ref().and_then(|summary| summary.usage.stolen_percent);
+    if let Some(percent) = others.filter(|percent| *percent >= MIN_CONTENTION_PERCENT) {
         found.push((
             percent,
             format!(
-                "Other programs had {percent:.0} % of the processors' time: set train.threads to what is \
-                 left for this run, or run it where they are not."
+                "Other programs used {percent:.0} % of CPU time: set train.threads to the number of CPUs \
+                 available to this run, or run it on an idle machine."
             ),
         ));
     }
@@ -110,31 +109,33 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
         let wall = accounting.wall.median_ms.max(f64::MIN_POSITIVE);
         let mut kernels = Vec::new();
         for point in &work.points {
-            let Some(efficiency) = point.efficiency.filter(|efficiency| *efficiency < FAR) else { continue };
+            let Some(efficiency) = point.efficiency.filter(|efficiency| *efficiency < LOW_EFFICIENCY) else {
+                continue;
+            };
             let percent = 100.0 * point.ms / wall;
-            if percent >= WORTH_PERCENT {
+            if percent >= MIN_SHARE_PERCENT {
                 kernels.push((
                     percent * (1.0 - efficiency),
                     format!(
-                        "{} of {} takes {percent:.1} % of an iteration at {:.0} % of what the roofline \
-                         allows ({:.0} GFLOP/s at {:.1} FLOP per byte): `stratus bench kernels {}` shows \
-                         whether it is as slow alone.",
+                        "{} of {} takes {percent:.1} % of an iteration at {:.0} % of the roofline ({:.0} \
+                         GFLOP/s at {:.1} FLOP per byte): `stratus bench kernels {}` shows whether it is as \
+                         slow alone.",
                         title(point.phase),
                         point.layer,
                         100.0 * efficiency,
                         point.gflops_per_s,
                         point.intensity,
-                        report.experiment.path.display()
+                        report.record.path.display()
                     ),
                 ));
             }
         }
         kernels.sort_by(|a, b| b.0.total_cmp(&a.0));
-        found.extend(kernels.into_iter().take(KERNELS));
+        found.extend(kernels.into_iter().take(MAX_KERNEL_LINES));
     }
-    if let Some(summary) = &report.experiment.summary {
+    if let Some(summary) = &report.record.summary {
         let validation = 100.0 * summary.time.validation_s / summary.time.total_s.max(f64::MIN_POSITIVE);
-        if validation >= 4.0 * WORTH_PERCENT {
+        if validation >= 4.0 * MIN_SHARE_PERCENT {
             found.push((
                 validation,
                 format!(
@@ -146,39 +147,39 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
     }
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut lines: Vec<String> = found.into_iter().map(|(_, line)| line).collect();
-    lines.truncate(LINES - 1);
+    lines.truncate(MAX_LINES - 1);
     lines.extend(larger_batch(report));
     lines
 }
 
-/// The batch sizes that would still fit this machine's memory, by the plan of this one.
+/// The largest power-of-two batch size that would fit into memory, according to the plan.
 fn larger_batch(report: &RunReport) -> Option<String> {
     let memory = report.memory.as_ref()?;
-    let machine = report.experiment.machine.as_ref()?;
+    let machine = report.record.machine.as_ref()?;
     let work = report.work.as_ref()?;
-    let (place, there) = match machine.devices.first() {
+    let (machine_name, available) = match machine.devices.first() {
         Some(device) => (device.name.as_str(), device.memory_bytes?),
         None => ("this machine", machine.ram_bytes?),
     };
-    let summary = report.experiment.summary.as_ref()?;
+    let summary = report.record.summary.as_ref()?;
     let images = summary.iterations / u64::from(summary.epochs.max(1)) * summary.batch_size;
-    // Everything transient grows with the batch; a fifth is left to libraries, loader and system.
-    let room = (there / 5 * 4).checked_sub(memory.persistent_bytes as u64)?;
+    // Everything transient grows with the batch; a fifth is reserved for libraries, loader and system.
+    let free = (available / 5 * 4).checked_sub(memory.persistent_bytes as u64)?;
     let per_sample = (memory.transient_bytes + memory.input_bytes) as u64 / work.batch.max(1) as u64;
-    let largest = (room / per_sample.max(1)).min(images);
+    let largest = (free / per_sample.max(1)).min(images);
     let larger = largest.checked_ilog2().map_or(0, |power| 1_u64 << power);
-    let run = report.experiment.path.display();
+    let run = report.record.path.display();
     (larger > work.batch as u64).then(|| {
         format!(
-            "A batch of {larger} would still fit {place} ({} there; {} a sample): `stratus plan {run} \
-             --set train.batch_size={larger}` says exactly.",
-            bytes(there),
+            "A batch of {larger} would fit {machine_name} ({} of memory; {} per sample): `stratus plan {run} \
+             --set train.batch_size={larger}` shows the exact memory.",
+            bytes(available),
             bytes(per_sample)
         )
     })
 }
 
-/// A phase's name as the beginning of a sentence.
+/// The name of a phase at the start of a sentence.
 fn title(name: &str) -> String {
     let text = name.replace('_', " ");
     let mut letters = text.chars();
@@ -190,14 +191,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_titles() {
+    fn formats_names_as_titles() {
         assert_eq!(title("backward_data"), "Backward data");
         assert_eq!(title(""), "");
         assert_eq!(positive_zero(-0.0000001).to_string(), "0");
     }
 
     #[test]
-    fn nothing_recorded_is_said() {
+    fn headline_reports_that_nothing_is_recorded() {
         assert_eq!(headline(&Accounting::default()), "No training iteration is recorded yet.");
     }
 }

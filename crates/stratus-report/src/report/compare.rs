@@ -1,5 +1,4 @@
-//! Runs beside each other: what was set differently, what came of it, and whether a difference is more than
-//! chance.
+//! Comparison of runs: differences in configuration and results, and their significance.
 
 use std::collections::BTreeMap;
 
@@ -8,64 +7,63 @@ use serde_json::Value;
 
 use super::RunReport;
 use super::statistics::{SIGNIFICANT, moments, welch};
-use crate::collect::Experiment;
+use crate::collect::RunRecord;
 use stratus_base::text::significant;
 use stratus_run::csv::Task;
 use stratus_run::rate;
 
-/// Keys of the configuration that say where a run or its data stand, not what is trained.
-const PLACES: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
-/// Sections of the configuration whose differences are named first.
-const TELLING: [&str; 5] = ["model.", "optimiser.", "schedule.", "train.", "data."];
-/// Differences that the verdict names.
-const NAMED: usize = 3;
-/// Standard errors within which chance keeps 95 % of differences.
-const CHANCE: f64 = 1.96;
+/// Keys of the configuration that do not affect what is trained: names, paths and the seed.
+const IGNORED_KEYS: [&str; 4] = ["experiment.name", "data.path", "data.cache", "train.seed"];
+/// Sections of the configuration in the order in which differences are listed.
+const SECTION_ORDER: [&str; 5] = ["model.", "optimiser.", "schedule.", "train.", "data."];
+/// Maximum number of differences in the verdict.
+const MAX_NAMED: usize = 3;
+/// Half-width of the 95 % interval of a normal distribution, in standard errors.
+const Z_95: f64 = 1.96;
 
 /// The comparison of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What the runs are compared by: `top-1`, `mean IoU`; `score` where their tasks differ.
+    /// The metric of the comparison: `top-1`, `mean IoU`; `score` if the tasks differ.
     pub score: &'static str,
-    /// Keys of the configuration whose values differ, and `machine` where that does.
+    /// Keys of the configuration whose values differ, and `machine` if that differs.
     pub keys: Vec<String>,
-    /// Which run is best, whether by more than chance, and in what they differ; none of fewer than two
-    /// scores.
+    /// The best run, the significance, and the differences; `None` with fewer than two scores.
     pub verdict: Option<String>,
-    /// A row a run.
+    /// One row per run.
     pub rows: Vec<ComparisonRow>,
-    /// Runs that differ in nothing but the seed, as one; only where there is a repetition at all.
+    /// Groups of runs that differ only in the seed; empty without repetitions.
     pub repetitions: Vec<Repetitions>,
 }
 
-/// A run in the comparison.
+/// The row of a run in the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparisonRow {
-    /// The run's label.
+    /// The label of the run.
     pub label: String,
-    /// How it ended: `completed`, `interrupted`, ….
+    /// The status: `completed`, `interrupted`, ….
     pub status: String,
     /// The values of [`Comparison::keys`].
     pub values: Vec<String>,
     /// The best [`Comparison::score`] on the validation data.
     pub best_score: Option<f64>,
-    /// The last loss on the validation data.
+    /// Last loss on the validation data.
     pub val_loss: Option<f64>,
-    /// The last loss on the training data.
+    /// Last loss on the training data.
     pub train_loss: Option<f64>,
-    /// Milliseconds of an iteration: the median.
+    /// Median milliseconds of an iteration.
     pub iteration_ms: Option<f64>,
-    /// Images a second: the median.
+    /// Median images per second.
     pub images_per_second: Option<f64>,
-    /// Images a second against the first run's.
+    /// Images per second, relative to the first run.
     pub speed_up: Option<f64>,
-    /// Seconds in all.
+    /// Total seconds.
     pub total_s: Option<f64>,
-    /// The most resident memory, in bytes; a device's where there is one.
+    /// Peak memory in bytes, on the device if there is one.
     pub peak_bytes: Option<u64>,
 }
 
-/// Runs that differ in nothing but the seed.
+/// A group of runs that differ only in the seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Repetitions {
     /// The labels of the runs.
@@ -73,53 +71,51 @@ pub struct Repetitions {
     /// The values of [`Comparison::keys`].
     pub values: Vec<String>,
     /// The best [`Comparison::score`] on the validation data.
-    pub best_score: Spread,
-    /// Images a second.
-    pub images_per_second: Spread,
-    /// Seconds in all.
-    pub total_s: Spread,
+    pub best_score: SampleStatistics,
+    /// Images per second.
+    pub images_per_second: SampleStatistics,
+    /// Total seconds.
+    pub total_s: SampleStatistics,
 }
 
-/// Mean and spread of repetitions.
+/// Statistics of the values of repetitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
-    /// How many values there are.
+pub struct SampleStatistics {
+    /// Number of values.
     pub count: usize,
     /// Their mean.
     pub mean: Option<f64>,
-    /// Their sample standard deviation; none of fewer than two.
+    /// Their sample standard deviation; `None` with fewer than two.
     pub deviation: Option<f64>,
-    /// The probability, by Welch's t-test (two-sided), of a difference as large between means that are equal,
-    /// against the first group.
+    /// The p-value of Welch's t-test (two-sided) against the first group.
     pub p: Option<f64>,
-    /// Whether the difference from the first group is called real: `p` below 0.05.
+    /// True if the difference from the first group is significant: `p` below 0.05.
     pub differs: Option<bool>,
 }
 
 impl Comparison {
     /// Compares runs, in their order.
-    pub(crate) fn of(runs: &[RunReport]) -> Self {
-        let settings: Vec<BTreeMap<String, String>> =
-            runs.iter().map(|run| settings(&run.experiment)).collect();
-        let keys = differing(&settings);
-        let values = |of: usize| -> Vec<String> {
-            keys.iter().map(|key| settings[of].get(key).cloned().unwrap_or_default()).collect()
+    pub(crate) fn new(runs: &[RunReport]) -> Self {
+        let settings: Vec<BTreeMap<String, String>> = runs.iter().map(|run| settings(&run.record)).collect();
+        let keys = differing_keys(&settings);
+        let values = |run: usize| -> Vec<String> {
+            keys.iter().map(|key| settings[run].get(key).cloned().unwrap_or_default()).collect()
         };
-        let speed = |run: &RunReport| run.experiment.summary.as_ref()?.images_per_second.median;
+        let speed = |run: &RunReport| run.record.summary.as_ref()?.images_per_second.median;
         let first = runs.first().and_then(speed);
         let rows: Vec<ComparisonRow> = runs
             .iter()
             .enumerate()
             .map(|(number, run)| {
-                let summary = run.experiment.summary.as_ref();
+                let summary = run.record.summary.as_ref();
                 let images_per_second = speed(run);
                 ComparisonRow {
                     label: run.label.clone(),
-                    status: run.experiment.status.name().to_owned(),
+                    status: run.record.status.name().to_owned(),
                     values: values(number),
                     best_score: run.epochs.iter().filter_map(|epoch| epoch.val_score).reduce(f64::max),
-                    val_loss: summary.and_then(|summary| summary.last.val_loss),
-                    train_loss: summary.and_then(|summary| summary.last.train_loss),
+                    val_loss: summary.and_then(|summary| summary.final_metrics.val_loss),
+                    train_loss: summary.and_then(|summary| summary.final_metrics.train_loss),
                     iteration_ms: (run.accounting.iterations > 0).then_some(run.accounting.wall.median_ms),
                     images_per_second,
                     speed_up: images_per_second.zip(first).map(|(now, first)| now / first),
@@ -132,7 +128,7 @@ impl Comparison {
             .collect();
         let repetitions = repetitions(&rows);
         let images =
-            runs.iter().map(validated).reduce(|a, b| a.filter(|images| Some(*images) == b)).flatten();
+            runs.iter().map(validation_images).reduce(|a, b| a.filter(|images| Some(*images) == b)).flatten();
         let mut names = runs.iter().map(|run| super::score_name(run.task));
         let score = match names.next() {
             Some(name) if names.all(|other| other == name) => name,
@@ -143,14 +139,14 @@ impl Comparison {
     }
 }
 
-/// Images that a classification was validated on; none where that is not known.
-fn validated(run: &RunReport) -> Option<u64> {
-    let classes = &run.experiment.summary.as_ref()?.classes;
+/// Number of validation images of a classification, if known.
+fn validation_images(run: &RunReport) -> Option<u64> {
+    let classes = &run.record.summary.as_ref()?.classes;
     let images = classes.iter().map(|class| class.samples).sum();
     (run.task == Task::Classification && images > 0).then_some(images)
 }
 
-/// Runs of equal values, in the order of their first.
+/// Groups runs with equal values, in the order of their first run.
 fn groups(rows: &[ComparisonRow]) -> Vec<Vec<&ComparisonRow>> {
     let mut groups: Vec<Vec<&ComparisonRow>> = Vec::new();
     for row in rows {
@@ -162,8 +158,8 @@ fn groups(rows: &[ComparisonRow]) -> Vec<Vec<&ComparisonRow>> {
     groups
 }
 
-/// Which is best, in words: single runs judged by the number of images they were validated on, repetitions by
-/// how far they spread.
+/// The best run, in words. The significance is based on the number of validation images for single runs, and
+/// on the spread for repetitions.
 fn verdict(score: &str, keys: &[String], rows: &[ComparisonRow], images: Option<u64>) -> Option<String> {
     let mut ranked: Vec<(&ComparisonRow, Vec<f64>)> = groups(rows)
         .into_iter()
@@ -172,73 +168,79 @@ fn verdict(score: &str, keys: &[String], rows: &[ComparisonRow], images: Option<
         .collect();
     let mean = |scores: &[f64]| scores.iter().sum::<f64>() / scores.len() as f64;
     ranked.sort_by(|a, b| mean(&b.1).total_cmp(&mean(&a.1)));
-    let [(best, of_best), (next, of_next), ..] = &ranked[..] else { return None };
-    let (high, low) = (mean(of_best), mean(of_next));
-    let repeated = of_best.len() > 1 && of_next.len() > 1;
-    let judged = match (welch(of_best, of_next).filter(|_| repeated), images) {
-        (Some(p), _) if p < SIGNIFICANT => format!(", beyond the spread of repetitions (p = {p:.3})"),
-        (Some(p), _) => format!(", within the spread of repetitions (p = {p:.3})"),
-        (None, Some(images)) if of_best.len() == 1 && of_next.len() == 1 => {
+    let [(best, best_scores), (next, next_scores), ..] = &ranked[..] else { return None };
+    let (high, low) = (mean(best_scores), mean(next_scores));
+    let repeated = best_scores.len() > 1 && next_scores.len() > 1;
+    let significance = match (welch(best_scores, next_scores).filter(|_| repeated), images) {
+        (Some(p), _) if p < SIGNIFICANT => format!(", significant across repetitions (p = {p:.3})"),
+        (Some(p), _) => format!(", not significant across repetitions (p = {p:.3})"),
+        (None, Some(images)) if best_scores.len() == 1 && next_scores.len() == 1 => {
             let error = ((high * (1.0 - high) + low * (1.0 - low)) / images as f64).sqrt();
-            let more = if high - low > CHANCE * error { "more" } else { "no more" };
-            format!(", {more} than chance makes of {images} validation images")
+            let significant = if high - low > Z_95 * error { "significant" } else { "not significant" };
+            format!(", {significant} for {images} validation images")
         }
         _ => String::new(),
     };
-    let first = if high > low { "Best" } else { "Even" };
-    let of = |row: &ComparisonRow, scores: &[f64]| {
-        let more =
-            if scores.len() > 1 { format!(" and {} like it", scores.len() - 1) } else { String::new() };
-        format!("{}{more} {:.2} %", row.label, 100.0 * mean(scores))
+    let first = if high > low { "Best" } else { "Equal" };
+    let describe = |row: &ComparisonRow, scores: &[f64]| {
+        let repetitions =
+            if scores.len() > 1 { format!(" (mean of {})", scores.len()) } else { String::new() };
+        format!("{}{repetitions} {:.2} %", row.label, 100.0 * mean(scores))
     };
-    let mut text = format!("{first} by {score}: {}, then {}{judged}.", of(best, of_best), of(next, of_next));
+    let mut text = format!(
+        "{first} {score}: {}, then {}{significance}.",
+        describe(best, best_scores),
+        describe(next, next_scores)
+    );
     let mut different: Vec<_> =
         keys.iter().zip(best.values.iter().zip(&next.values)).filter(|(_, (a, b))| a != b).collect();
-    // What is trained and how comes before where it is kept.
-    let rank = |key: &str| TELLING.iter().position(|table| key.starts_with(table)).unwrap_or(TELLING.len());
+    // List differences in what is trained first.
+    let rank = |key: &str| {
+        SECTION_ORDER.iter().position(|table| key.starts_with(table)).unwrap_or(SECTION_ORDER.len())
+    };
     different.sort_by_key(|(key, _)| rank(key));
     let differences: Vec<String> =
         different.into_iter().map(|(key, (a, b))| format!("{key} ({a}, {b})")).collect();
     if !differences.is_empty() {
-        let more = differences.len().saturating_sub(NAMED);
+        let more = differences.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 { format!(" and {more} more keys") } else { String::new() };
-        text += &format!(
-            " These two differ in {}{more}.",
-            differences[..differences.len().min(NAMED)].join(", ")
-        );
+        text +=
+            &format!(" They differ in {}{more}.", differences[..differences.len().min(MAX_NAMED)].join(", "));
     }
     Some(text)
 }
 
-/// Whether a key says where a run or its data stand, not what is trained.
-pub(crate) fn is_place(key: &str) -> bool {
-    PLACES.contains(&key)
+/// Returns whether a key does not affect what is trained.
+pub(crate) fn is_ignored_key(key: &str) -> bool {
+    IGNORED_KEYS.contains(&key)
 }
 
-/// Runs of equal values as one, each group compared with the first; empty where every run stands alone.
+/// Groups of runs with equal values, each compared with the first group; empty without repetitions.
 fn repetitions(rows: &[ComparisonRow]) -> Vec<Repetitions> {
     let groups = groups(rows);
     if groups.iter().all(|group| group.len() < 2) {
         return Vec::new();
     }
-    let of = |group: &[&ComparisonRow], value: fn(&ComparisonRow) -> Option<f64>| -> Vec<f64> {
+    let values = |group: &[&ComparisonRow], value: fn(&ComparisonRow) -> Option<f64>| -> Vec<f64> {
         group.iter().filter_map(|row| value(row)).collect()
     };
-    let spread = |group: &[&ComparisonRow], value| Spread::of(&of(group, value), &of(&groups[0], value));
+    let statistics = |group: &[&ComparisonRow], value| {
+        SampleStatistics::new(&values(group, value), &values(&groups[0], value))
+    };
     groups
         .iter()
         .map(|group| Repetitions {
             runs: group.iter().map(|row| row.label.clone()).collect(),
             values: group[0].values.clone(),
-            best_score: spread(group, |row| row.best_score),
-            images_per_second: spread(group, |row| row.images_per_second),
-            total_s: spread(group, |row| row.total_s),
+            best_score: statistics(group, |row| row.best_score),
+            images_per_second: statistics(group, |row| row.images_per_second),
+            total_s: statistics(group, |row| row.total_s),
         })
         .collect()
 }
 
-/// The keys whose values differ between runs, by name, without those of places.
-pub(crate) fn differing(settings: &[BTreeMap<String, String>]) -> Vec<String> {
+/// The keys whose values differ between runs, sorted by name, without ignored keys.
+pub(crate) fn differing_keys(settings: &[BTreeMap<String, String>]) -> Vec<String> {
     let mut keys: Vec<String> = settings.iter().flat_map(BTreeMap::keys).cloned().collect();
     keys.sort_unstable();
     keys.dedup();
@@ -246,37 +248,37 @@ pub(crate) fn differing(settings: &[BTreeMap<String, String>]) -> Vec<String> {
         let first = settings.first().and_then(|settings| settings.get(key));
         settings.iter().any(|settings| settings.get(key) != first)
     };
-    keys.retain(|key| differs(key) && !is_place(key));
+    keys.retain(|key| differs(key) && !is_ignored_key(key));
     keys
 }
 
-/// Every key of the configuration with its value as text, and the machine.
-pub(crate) fn settings(run: &Experiment) -> BTreeMap<String, String> {
+/// All keys of the configuration with their values as text, and the machine.
+pub(crate) fn settings(run: &RunRecord) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     if let Some(tables) = run.configuration.as_object() {
         tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
     }
-    settle_rate(&mut settings);
+    apply_batch_scaling(&mut settings);
     settings.extend(machine_name(run).map(|name| ("machine".to_owned(), name)));
     settings
 }
 
-/// Puts the learning rate that was trained with in the place of a recipe's, which is for batches of another
-/// size: two runs of one recipe differ in it where their batches do.
-pub(crate) fn settle_rate(settings: &mut BTreeMap<String, String>) {
-    let Some(meant_for) = settings.remove("optimiser.learning_rate_batch") else { return };
+/// Replaces a recipe's learning rate by the batch-scaled rate that was used, so that runs of a recipe with
+/// different batch sizes differ in it.
+pub(crate) fn apply_batch_scaling(settings: &mut BTreeMap<String, String>) {
+    let Some(reference_batch) = settings.remove("optimiser.learning_rate_batch") else { return };
     let number = |key: &str| settings.get(key).and_then(|value| value.parse::<f64>().ok());
     let scales = settings.get("schedule.scale_with_batch").is_none_or(|scales| scales == "true");
-    let sizes = number("train.batch_size").zip(meant_for.parse().ok()).filter(|_| scales);
-    if let (Some((batch, meant_for)), Some(rate)) = (sizes, number("optimiser.learning_rate")) {
+    let sizes = number("train.batch_size").zip(reference_batch.parse().ok()).filter(|_| scales);
+    if let (Some((batch, reference_batch)), Some(rate)) = (sizes, number("optimiser.learning_rate")) {
         let name = settings.get("optimiser.name").map_or("sgd", String::as_str);
-        let rate = rate * rate::factor(name, batch, meant_for);
+        let rate = rate * rate::batch_scaling_factor(name, batch, reference_batch);
         settings.insert("optimiser.learning_rate".to_owned(), significant(rate));
     }
 }
 
-/// The device that a run ran on, or the host and its processor.
-pub(super) fn machine_name(run: &Experiment) -> Option<String> {
+/// The device of a run, or the host and its CPU.
+pub(super) fn machine_name(run: &RunRecord) -> Option<String> {
     let machine = run.machine.as_ref()?;
     Some(match machine.devices.first() {
         Some(device) => device.name.clone(),
@@ -284,7 +286,7 @@ pub(super) fn machine_name(run: &Experiment) -> Option<String> {
     })
 }
 
-/// Enters the keys of a table, `train.epochs`, with their values as text.
+/// Inserts the keys of a table, such as `train.epochs`, with their values as text.
 pub(crate) fn flatten(name: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(table) => {
@@ -295,8 +297,8 @@ pub(crate) fn flatten(name: &str, value: &Value, into: &mut BTreeMap<String, Str
     }
 }
 
-impl Spread {
-    fn of(values: &[f64], first: &[f64]) -> Self {
+impl SampleStatistics {
+    fn new(values: &[f64], first: &[f64]) -> Self {
         let Some((mean, variance)) = moments(values) else { return Self::default() };
         let count = values.len();
         let p = if std::ptr::eq(values, first) || values == first { None } else { welch(values, first) };
@@ -315,11 +317,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_that_was_trained_with_is_compared() {
+    fn compares_the_scaled_learning_rate() {
         let run = |keys: &[(&str, &str)]| {
             let mut settings: BTreeMap<String, String> =
                 keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            settle_rate(&mut settings);
+            apply_batch_scaling(&mut settings);
             settings.remove("optimiser.learning_rate").unwrap()
         };
         let recipe = [
@@ -352,37 +354,37 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_says_which_is_best_and_by_what() {
+    fn verdict_names_the_best_run_and_the_significance() {
         let keys = ["rate".to_owned()];
-        let told = |rows: &[ComparisonRow], images| verdict("top-1", &keys, rows, images);
+        let verdict_of = |rows: &[ComparisonRow], images| verdict("top-1", &keys, rows, images);
         let two = [row("a", "0.1", Some(0.6)), row("b", "0.2", Some(0.7))];
         assert_eq!(
-            told(&two, Some(100)).unwrap(),
-            "Best by top-1: b 70.00 %, then a 60.00 %, no more than chance makes of 100 validation images. \
-             These two differ in rate (0.2, 0.1)."
+            verdict_of(&two, Some(100)).unwrap(),
+            "Best top-1: b 70.00 %, then a 60.00 %, not significant for 100 validation images. \
+             They differ in rate (0.2, 0.1)."
         );
-        assert!(told(&two, Some(1000)).unwrap().contains(", more than chance makes of 1000"));
-        assert!(!told(&two, None).unwrap().contains("chance"));
-        let even = told(&[two[0].clone(), row("b", "0.2", Some(0.6))], None).unwrap();
-        assert!(even.starts_with("Even by top-1: a 60.00 %, then b 60.00 %."), "{even}");
-        assert_eq!(told(&two[..1], Some(100)), None);
-        assert_eq!(told(&[two[0].clone(), row("b", "0.2", None)], Some(100)), None);
+        assert!(verdict_of(&two, Some(1000)).unwrap().contains(", significant for 1000"));
+        assert!(!verdict_of(&two, None).unwrap().contains("significant"));
+        let even = verdict_of(&[two[0].clone(), row("b", "0.2", Some(0.6))], None).unwrap();
+        assert!(even.starts_with("Equal top-1: a 60.00 %, then b 60.00 %."), "{even}");
+        assert_eq!(verdict_of(&two[..1], Some(100)), None);
+        assert_eq!(verdict_of(&[two[0].clone(), row("b", "0.2", None)], Some(100)), None);
         let repeated = [[0.1, 0.60], [0.1, 0.61], [0.1, 0.62], [0.2, 0.70], [0.2, 0.71], [0.2, 0.72]];
         let rows = repeated.map(|[rate, score]| row("r", &rate.to_string(), Some(score)));
-        let text = told(&rows, Some(100)).unwrap();
+        let text = verdict_of(&rows, Some(100)).unwrap();
         assert!(
-            text.starts_with("Best by top-1: r and 2 like it 71.00 %, then r and 2 like it 61.00 %, beyond"),
+            text.starts_with("Best top-1: r (mean of 3) 71.00 %, then r (mean of 3) 61.00 %, significant"),
             "{text}"
         );
     }
 
     #[test]
-    fn differences_beyond_the_spread_are_real() {
+    fn differences_beyond_the_spread_are_significant() {
         let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0, 4.0, 5.0, 6.0]);
-        assert_eq!(Spread::of(&b, &a).differs, Some(false));
-        assert_eq!(Spread::of(&[9.0, 9.1, 9.2], &a).differs, Some(true));
-        let alone = Spread::of(&[4.0], &a);
+        assert_eq!(SampleStatistics::new(&b, &a).differs, Some(false));
+        assert_eq!(SampleStatistics::new(&[9.0, 9.1, 9.2], &a).differs, Some(true));
+        let alone = SampleStatistics::new(&[4.0], &a);
         assert_eq!((alone.count, alone.mean, alone.deviation, alone.p), (1, Some(4.0), None, None));
-        assert_eq!(Spread::of(&[], &a), Spread::default());
+        assert_eq!(SampleStatistics::new(&[], &a), SampleStatistics::default());
     }
 }

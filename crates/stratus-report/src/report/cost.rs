@@ -1,7 +1,7 @@
-//! Arithmetic and memory traffic per layer from the plan, and how near the machine's peaks they come.
+//! Arithmetic and memory traffic per layer, from the plan, relative to the peaks of the machine.
 //!
-//! The roofline model (Williams, Waterman, Patterson 2009): a kernel that does `I` FLOP per byte of memory
-//! traffic runs at most at `min(peak FLOP/s, I · peak bytes/s)`.
+//! The roofline model (Williams, Waterman, Patterson 2009): a kernel with `I` FLOP per byte of memory traffic
+//! achieves at most `min(peak FLOP/s, I · peak bytes/s)`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -13,8 +13,8 @@ use stratus_run::machine::Machine;
 
 use crate::accounting::{Accounting, LayerCost};
 
-/// Longer plan files are not read: the largest network's is 5 MB.
-const PLAN_LIMIT: u64 = 256 << 20;
+/// Maximum size of a plan file; the largest network's has 5 MB.
+const MAX_PLAN_BYTES: u64 = 256 << 20;
 
 /// The part of `plan.json` that a report needs.
 #[derive(Deserialize)]
@@ -22,41 +22,42 @@ struct PlanFile {
     train: Plan,
 }
 
-/// Reads and checks the plan of a run's training iterations. The error says why it cannot be used.
+/// Reads and validates the plan of the training iterations of a run. The error is the reason why it cannot be
+/// used.
 pub(super) fn read_plan(run: &RunDir) -> Result<Plan, String> {
     let path = run.plan();
     let failed = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
     let length = fs::metadata(&path).map_err(failed)?.len();
-    if length > PLAN_LIMIT {
-        return Err(format!("{} has {length} bytes, more than a plan has", path.display()));
+    if length > MAX_PLAN_BYTES {
+        return Err(format!("{} has {length} bytes; the limit is {MAX_PLAN_BYTES}", path.display()));
     }
     let file = File::open(&path).map_err(failed)?;
     let plan: PlanFile = serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
-        format!("{} is damaged or of another version of Stratus: {error}", path.display())
+        format!("{} is damaged or from another version of Stratus: {error}", path.display())
     })?;
     let plan = plan.train;
     let damaged = |reason: String| format!("{} is damaged: {reason}", path.display());
     plan.program.verify("report").map_err(|error| damaged(error.to_string()))?;
     let (values, steps) = (plan.program.values.len(), plan.program.steps.len());
     if plan.placements.len() != values || plan.steps.len() != steps {
-        return Err(damaged("its placements and kernels are not those of its program".to_owned()));
+        return Err(damaged("its placements and kernels do not match its program".to_owned()));
     }
     Ok(plan)
 }
 
-/// The peaks of a machine, as `stratus doctor` measures them.
+/// The peaks of a machine, as measured by `stratus doctor`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Peaks {
-    /// 10⁹ bytes a second: STREAM's triad.
+    /// Memory bandwidth of the STREAM triad, 10⁹ bytes/s.
     pub gb_per_s: Option<f64>,
-    /// 10⁹ floating-point operations a second by number format: `f32`, `bf16`.
+    /// 10⁹ FLOP/s by number format: `f32`, `bf16`.
     pub gflops: BTreeMap<String, f64>,
 }
 
 impl Peaks {
     /// The peaks in a `machine.json`.
     #[must_use]
-    pub fn of(machine: &Machine) -> Self {
+    pub fn from_machine(machine: &Machine) -> Self {
         let usable = |value: &f64| value.is_finite() && *value > 0.0;
         let gflops = machine.peaks.iter().filter_map(|(name, value)| {
             let format = name.strip_suffix("_gflops").filter(|format| !format.contains('_'))?;
@@ -66,68 +67,68 @@ impl Peaks {
         Self { gb_per_s, gflops: gflops.collect() }
     }
 
-    /// The most GFLOP/s at `intensity` FLOP per byte, where both peaks are known.
+    /// The maximum GFLOP/s at `intensity` FLOP per byte, if both peaks are known.
     #[must_use]
     pub fn attainable(&self, precision: &str, intensity: f64) -> Option<f64> {
         Some(self.gflops.get(precision)?.min(intensity * self.gb_per_s?))
     }
 }
 
-/// Arithmetic and traffic of a training iteration on a whole batch.
+/// Arithmetic and memory traffic of a training iteration on a whole batch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Work {
-    /// Samples a batch.
+pub struct RooflineData {
+    /// Samples per batch.
     pub batch: usize,
     /// The number format of the arithmetic.
     pub precision: String,
-    /// Floating-point operations of an iteration; a multiply-add counts two.
+    /// Floating-point operations of an iteration; a multiply-add counts as two.
     pub flops: u64,
     /// Bytes of all operands of all steps of an iteration.
     pub bytes: u64,
-    /// The machine's peaks, as far as they are known.
+    /// The known peaks of the machine.
     pub peaks: Peaks,
-    /// Per layer, in the order of the accounting.
+    /// Layers, in the order of the accounting.
     pub layers: Vec<LayerWork>,
-    /// Per layer and phase, for the roofline.
-    pub points: Vec<Point>,
+    /// Points of the roofline, per layer and phase.
+    pub points: Vec<RooflinePoint>,
 }
 
-/// A layer's arithmetic and traffic.
+/// Arithmetic and memory traffic of a layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerWork {
     /// The layer, as in the accounting.
     pub layer: String,
-    /// Floating-point operations an iteration.
+    /// Floating-point operations per iteration.
     pub flops: u64,
-    /// Bytes of operands an iteration.
+    /// Bytes of operands per iteration.
     pub bytes: u64,
-    /// 10⁹ operations a second over the layer's median time.
+    /// GFLOP/s over the median time of the layer.
     pub gflops_per_s: Option<f64>,
-    /// 10⁹ bytes a second over the layer's median time.
+    /// 10⁹ bytes/s over the median time of the layer.
     pub gb_per_s: Option<f64>,
 }
 
-/// A layer's phase in the roofline.
+/// A phase of a layer in the roofline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
+pub struct RooflinePoint {
     /// The layer, as in the accounting.
     pub layer: String,
     /// The phase: `forward`, `backward_data`, `backward_weights`, `update`.
     pub phase: &'static str,
-    /// Median milliseconds an iteration.
+    /// Median milliseconds per iteration.
     pub ms: f64,
     /// FLOP per byte.
     pub intensity: f64,
     /// GFLOP/s.
     pub gflops_per_s: f64,
-    /// The share of what the roofline allows that is reached, where the peaks are known. Above 1 where the
-    /// operands come out of caches, or minimal filtering needs fewer operations than are counted.
+    /// The achieved fraction of the roofline, if the peaks are known. It exceeds 1 if operands are read from
+    /// caches, or if minimal filtering needs fewer operations than are counted.
     pub efficiency: Option<f64>,
 }
 
-impl Work {
-    /// The work of `plan`, with the times of `accounting`.
-    pub(super) fn of(plan: &Plan, accounting: &Accounting, peaks: Peaks) -> Self {
+impl RooflineData {
+    /// The roofline data of `plan`, with the times of `accounting`.
+    pub(super) fn new(plan: &Plan, accounting: &Accounting, peaks: Peaks) -> Self {
         let program = &plan.program;
         // (FLOP, bytes) by layers and phase.
         let mut sums: HashMap<(String, Phase), (u64, u64)> = HashMap::new();
@@ -163,9 +164,9 @@ impl Work {
             let (flops, bytes) = work(layer, phase);
             let intensity = (bytes > 0).then(|| flops as f64 / bytes as f64).filter(|value| *value > 0.0)?;
             let gflops_per_s = rate(flops, ms)?;
-            let efficiency = peaks.attainable(&precision, intensity).map(|most| gflops_per_s / most);
+            let efficiency = peaks.attainable(&precision, intensity).map(|peak| gflops_per_s / peak);
             let layer = layer.layer.clone();
-            Some(Point { layer, phase: phase.name(), ms, intensity, gflops_per_s, efficiency })
+            Some(RooflinePoint { layer, phase: phase.name(), ms, intensity, gflops_per_s, efficiency })
         });
         let (layers, points) = (layers.collect(), points.collect());
         Self { batch: program.batch, precision, flops, bytes, layers, points, peaks }

@@ -1,4 +1,4 @@
-//! Curves over the iterations, in a bounded number of points.
+//! Curves over the iterations, with a bounded number of points.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,69 +9,68 @@ use stratus_run::timeline::{Iteration, Purpose, TimelineReader};
 
 use crate::Result;
 use crate::accounting::Accounting;
-use crate::rows::{Place, Rows};
+use crate::rows::{SlotIndex, SlotTarget};
 
-/// Points of a curve at most; a curve of more iterations shows means over equal stretches of them.
-pub(super) const POINTS: usize = 1000;
+/// Maximum number of points of a curve; with more iterations, points are means over equal buckets.
+pub(super) const MAX_POINTS: usize = 1000;
 
-/// Points at most of the curves by layer, of which there are many.
-const LAYER_POINTS: usize = 300;
+/// Maximum number of points of curves per layer.
+const MAX_LAYER_POINTS: usize = 300;
 
-/// Layers with a curve of their own: those that take longest.
-const LAYERS: usize = 24;
+/// Maximum number of layers with a curve: those with the longest times.
+const MAX_LAYERS: usize = 24;
 
-/// A run's curves over its iterations.
+/// The curves of a run over its iterations.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Curves {
-    /// The number of the last iteration of each point's stretch.
+    /// The last iteration of each point.
     pub iteration: Vec<u64>,
-    /// Mean training loss; none where one of its iterations has a loss that is not finite.
+    /// Mean training loss; `None` if any of its losses is not finite.
     pub loss: Curve,
     /// The number of iterations whose loss is not finite.
     pub non_finite_losses: u64,
-    /// Mean share of right answers.
+    /// Mean accuracy.
     pub accuracy: Curve,
     /// Mean learning rate.
     pub learning_rate: Curve,
-    /// Mean milliseconds that an iteration waits for data.
+    /// Mean milliseconds per iteration of waiting for data.
     pub data_ms: Curve,
-    /// Mean milliseconds of an iteration, waiting included.
+    /// Mean milliseconds per iteration, including waiting.
     pub iteration_ms: Curve,
-    /// The number of iterations that a point is the mean of; the last point may have fewer.
+    /// The number of iterations per point; the last point may have fewer.
     pub iterations_per_point: u64,
     /// The last iteration of each epoch.
     #[serde(skip)]
     pub epoch_ends: BTreeMap<u32, u64>,
-    /// The number of the last iteration of each point of the curves by layer.
+    /// The last iteration of each point of the curves per layer.
     pub layer_iteration: Vec<u64>,
-    /// The number of iterations that a point of the curves by layer is the mean of.
+    /// The number of iterations per point of the curves per layer.
     pub layer_iterations_per_point: u64,
-    /// Mean milliseconds of all layers: forward.
+    /// Mean milliseconds of the forward pass of all layers.
     pub forward_ms: Curve,
-    /// Mean milliseconds of all layers: backward and update.
+    /// Mean milliseconds of the backward pass and update of all layers.
     pub backward_ms: Curve,
-    /// Mean milliseconds of the layers that take longest, the longest first.
+    /// The curves of the layers with the longest times, the longest first.
     pub layers: Vec<LayerCurve>,
 }
 
-/// A value per point; none where there is none.
+/// One value per point, if there is one.
 pub type Curve = Vec<Option<f64>>;
 
 /// The time of a layer over the iterations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerCurve {
-    /// Its name, as in the accounting.
+    /// The layer, as in the accounting.
     pub layer: String,
-    /// Mean milliseconds an iteration: forward.
+    /// Mean milliseconds per iteration of the forward pass.
     pub forward_ms: Curve,
-    /// Mean milliseconds an iteration: backward and update.
+    /// Mean milliseconds per iteration of the backward pass and update.
     pub backward_ms: Curve,
 }
 
 impl Curves {
-    /// Reads a run's `iterations.csv` and timeline, each in one pass; what the run did not write yet is
-    /// empty.
-    pub(super) fn of(run: &RunDir, accounting: &Accounting) -> Result<Self> {
+    /// Reads `iterations.csv` and the timeline of a run, each in one pass; missing data is empty.
+    pub(super) fn read(run: &RunDir, accounting: &Accounting) -> Result<Self> {
         let mut curves = Self::default();
         curves.read_iterations(run)?;
         curves.read_layers(run, accounting)?;
@@ -83,7 +82,7 @@ impl Curves {
         if !path.exists() {
             return Ok(());
         }
-        let mut means = Means::new(5, POINTS);
+        let mut means = BucketedMeans::new(5, MAX_POINTS);
         for row in CsvReader::<IterationRow>::open(&path)? {
             let row = row?;
             self.epoch_ends.insert(row.epoch, row.iteration);
@@ -100,7 +99,7 @@ impl Curves {
                 ],
             );
         }
-        self.iterations_per_point = means.length;
+        self.iterations_per_point = means.bucket_length;
         let (numbers, columns) = means.finish();
         self.iteration = numbers;
         let [loss, accuracy, learning_rate, data_ms, iteration_ms] =
@@ -113,7 +112,7 @@ impl Curves {
     fn read_layers(&mut self, run: &RunDir, accounting: &Accounting) -> Result<()> {
         let mut longest: Vec<_> = accounting.layers.iter().collect();
         longest.sort_by_key(|layer| std::cmp::Reverse(layer.total.total_ns));
-        longest.truncate(LAYERS);
+        longest.truncate(MAX_LAYERS);
         let chosen: HashMap<(&[String], &str), usize> = longest
             .iter()
             .enumerate()
@@ -123,11 +122,11 @@ impl Curves {
             return Ok(());
         }
         let mut reader = TimelineReader::open(&run.timeline())?;
-        let (mut rows, mut iteration) = (Rows::default(), Iteration::default());
+        let (mut rows, mut iteration) = (SlotIndex::default(), Iteration::default());
         let mut column_of: Vec<Option<usize>> = Vec::new();
         // Forward and backward of each layer with a curve, then of all layers.
         let all = 2 * longest.len();
-        let mut means = Means::new(all + 2, LAYER_POINTS);
+        let mut means = BucketedMeans::new(all + 2, MAX_LAYER_POINTS);
         let mut now = vec![0.0; all + 2];
         while reader.read(&mut iteration)? {
             if reader.programs()[iteration.program].purpose != Purpose::Train {
@@ -138,8 +137,8 @@ impl Curves {
                 column_of.push(chosen.get(&(&row.layers[..], row.device.as_str())).copied());
             }
             now.fill(0.0);
-            for (place, &ns) in rows.places[iteration.program].iter().zip(&iteration.ns) {
-                let Place::Layer(row, column) = *place else { continue };
+            for (target, &ns) in rows.targets[iteration.program].iter().zip(&iteration.ns) {
+                let SlotTarget::Layer(row, column) = *target else { continue };
                 let (ms, part) = (ns as f64 / 1e6, usize::from(!column.is_forward()));
                 now[all + part] += ms;
                 if let Some(position) = column_of[row] {
@@ -148,7 +147,7 @@ impl Curves {
             }
             means.push(iteration.iteration, &now);
         }
-        self.layer_iterations_per_point = means.length;
+        self.layer_iterations_per_point = means.bucket_length;
         let (numbers, columns) = means.finish();
         self.layer_iteration = numbers;
         let mut columns = columns.into_iter();
@@ -162,29 +161,30 @@ impl Curves {
     }
 }
 
-/// Means over stretches of equal length, which doubles whenever there would be too many of them.
-pub(super) struct Means {
+/// Means over buckets of equal length, which doubles whenever there would be too many buckets.
+pub(super) struct BucketedMeans {
     columns: usize,
     limit: usize,
-    /// Iterations a stretch.
-    length: u64,
-    /// The last iteration, the count and the sums of each stretch.
-    stretches: Vec<(u64, u64)>,
+    /// Iterations per bucket.
+    bucket_length: u64,
+    /// The last iteration and the number of iterations of each bucket.
+    buckets: Vec<(u64, u64)>,
+    /// The sums of all columns, bucket by bucket.
     sums: Vec<f64>,
 }
 
-impl Means {
+impl BucketedMeans {
     pub(super) fn new(columns: usize, limit: usize) -> Self {
-        Self { columns, limit, length: 1, stretches: Vec::new(), sums: Vec::new() }
+        Self { columns, limit, bucket_length: 1, buckets: Vec::new(), sums: Vec::new() }
     }
 
     pub(super) fn push(&mut self, iteration: u64, values: &[f64]) {
-        if self.stretches.last().is_none_or(|(_, count)| *count == self.length) {
-            if self.stretches.len() == self.limit {
-                self.halve();
+        if self.buckets.last().is_none_or(|(_, count)| *count == self.bucket_length) {
+            if self.buckets.len() == self.limit {
+                self.merge_pairs();
             }
-            if self.stretches.last().is_none_or(|(_, count)| *count == self.length) {
-                self.stretches.push((iteration, 0));
+            if self.buckets.last().is_none_or(|(_, count)| *count == self.bucket_length) {
+                self.buckets.push((iteration, 0));
                 self.sums.resize(self.sums.len() + self.columns, 0.0);
             }
         }
@@ -192,39 +192,39 @@ impl Means {
         for (sum, value) in self.sums[first..].iter_mut().zip(values) {
             *sum += value;
         }
-        if let Some(last) = self.stretches.last_mut() {
+        if let Some(last) = self.buckets.last_mut() {
             *last = (iteration, last.1 + 1);
         }
     }
 
-    /// Joins every two stretches.
-    fn halve(&mut self) {
-        let joined = self.stretches.len().div_ceil(2);
+    /// Merges pairs of adjacent buckets.
+    fn merge_pairs(&mut self) {
+        let joined = self.buckets.len().div_ceil(2);
         for to in 0..joined {
             let (a, b) = (2 * to, 2 * to + 1);
-            let second = self.stretches.get(b).copied();
-            let (end, count) = self.stretches[a];
-            self.stretches[to] = second.map_or((end, count), |(last, more)| (last, count + more));
+            let second = self.buckets.get(b).copied();
+            let (end, count) = self.buckets[a];
+            self.buckets[to] = second.map_or((end, count), |(last, more)| (last, count + more));
             for column in 0..self.columns {
                 let more = second.map_or(0.0, |_| self.sums[b * self.columns + column]);
                 self.sums[to * self.columns + column] = self.sums[a * self.columns + column] + more;
             }
         }
-        self.stretches.truncate(joined);
+        self.buckets.truncate(joined);
         self.sums.truncate(joined * self.columns);
-        self.length *= 2;
+        self.bucket_length *= 2;
     }
 
-    /// The last iteration of each stretch, and the means by column. What is not finite is none.
+    /// The last iteration of each bucket, and the means by column. Non-finite means are `None`.
     pub(super) fn finish(self) -> (Vec<u64>, Vec<Curve>) {
-        let mean = |stretch: usize, column: usize| {
-            let mean = self.sums[stretch * self.columns + column] / self.stretches[stretch].1 as f64;
+        let mean = |bucket: usize, column: usize| {
+            let mean = self.sums[bucket * self.columns + column] / self.buckets[bucket].1 as f64;
             mean.is_finite().then_some(mean)
         };
         let columns = (0..self.columns)
-            .map(|column| (0..self.stretches.len()).map(|stretch| mean(stretch, column)).collect())
+            .map(|column| (0..self.buckets.len()).map(|bucket| mean(bucket, column)).collect())
             .collect();
-        (self.stretches.iter().map(|(last, _)| *last).collect(), columns)
+        (self.buckets.iter().map(|(last, _)| *last).collect(), columns)
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn means_are_exact_and_bounded() {
-        let mut means = Means::new(2, 4);
+        let mut means = BucketedMeans::new(2, 4);
         for iteration in 1..=11_u64 {
             means.push(iteration, &[iteration as f64, f64::NAN]);
         }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(columns[0], [Some(2.5), Some(6.5), Some(10.0)]);
         assert_eq!(columns[1], [None; 3]);
         for iterations in [0, 1, 4, 5, 8, 9, 1000] {
-            let mut means = Means::new(1, 4);
+            let mut means = BucketedMeans::new(1, 4);
             (1..=iterations).for_each(|iteration| means.push(iteration, &[1.0]));
             let (numbers, columns) = means.finish();
             assert!(numbers.len() <= 4 && numbers.last().copied().unwrap_or(0) == iterations);

@@ -1,10 +1,9 @@
-//! Two runs layer by layer and phase by phase: what became faster or slower, and whether by more than their
-//! iterations spread.
+//! Time differences of two runs by layer and phase, and their significance.
 //!
-//! Only iterations on whole batches count, so that an epoch's smaller last batch shifts no mean. Neighbouring
-//! iterations are disturbed together, so that they are no independent samples: means of consecutive
-//! iterations are compared (the method of batch means), by Welch's t-test, and the probabilities of all
-//! comparisons are raised by Holm's method.
+//! Only iterations on whole batches count, so that the smaller last batch of an epoch does not shift the
+//! means. Times of neighbouring iterations are correlated, so they are not independent samples: means of
+//! blocks of consecutive iterations are compared (the method of batch means) by Welch's t-test, with Holm's
+//! correction for multiple comparisons.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,65 +12,66 @@ use stratus_run::RunDir;
 use stratus_run::timeline::{Iteration, Phase, Purpose, TimelineReader};
 
 use super::RunReport;
-use super::statistics::{SIGNIFICANT, holm, welch};
-use crate::rows::{Column, LayerRow, Place, Rows};
+use super::statistics::{SIGNIFICANT, holm_adjust, welch};
+use crate::rows::{LayerRow, PhaseColumn, SlotIndex, SlotTarget};
 use crate::{Result, default_skip};
 
-/// Blocks of consecutive iterations at most, whose means are compared.
-const BLOCKS: u64 = 20;
+/// Maximum number of blocks of consecutive iterations.
+const MAX_BLOCKS: u64 = 20;
 
-/// Layers that the headline names.
-const NAMED: usize = 3;
+/// Maximum number of layers in the headline.
+const MAX_NAMED: usize = 3;
 
-/// What became faster or slower from one run to another.
+/// The time differences of two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
-    /// The labels of the runs: before, after.
+    /// The labels of the runs, before and after.
     pub runs: [String; 2],
     /// Images of a whole batch.
     pub batch_size: [u64; 2],
-    /// What the times are those of.
-    pub per: Per,
-    /// Iterations on whole batches that were counted.
+    /// The unit of work of the times.
+    pub per: TimeUnit,
+    /// Number of counted iterations on whole batches.
     pub iterations: [u64; 2],
-    /// First iterations left out.
+    /// Number of skipped first iterations.
     pub skipped: [u64; 2],
-    /// Blocks of consecutive iterations whose means were compared.
+    /// Number of blocks of consecutive iterations.
     pub blocks: [usize; 2],
-    /// How a difference is judged.
+    /// The statistical test.
     pub test: &'static str,
-    /// The result in a sentence.
+    /// The result in one sentence.
     pub headline: String,
-    /// By layer, in the order of the first run; layers that are fused otherwise in the two runs stand
-    /// together.
+    /// Layers, in the order of the first run; layers that are fused differently in the two runs are grouped.
     pub layers: Vec<LayerDiff>,
-    /// What belongs to no layer.
+    /// Phases outside layers.
     pub phases: Vec<PhaseDiff>,
-    /// What nothing accounts for.
+    /// Unattributed time.
     pub unattributed: Change,
-    /// All of it.
+    /// Wall time.
     pub wall: Change,
-    /// Layers that only the one run has, and only the other.
+    /// Layers that only the first run has, and only the second.
     pub only: [Vec<String>; 2],
 }
 
-/// What the times of a [`Diff`] are those of.
+/// The unit of work of the times of a [`Diff`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Per {
-    /// An iteration: the batches have equally many images.
-    Iteration,
-    /// An image, as the batches differ.
-    Image,
+pub enum TimeUnit {
+    /// Per iteration, for equal batch sizes.
+    #[serde(rename = "iteration")]
+    PerIteration,
+    /// Per image, for different batch sizes.
+    #[serde(rename = "image")]
+    PerImage,
 }
 
-impl Per {
+impl TimeUnit {
     /// The name in files: `iteration`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Iteration => "iteration",
-            Self::Image => "image",
+            Self::PerIteration => "iteration",
+            Self::PerImage => "image",
         }
     }
 
@@ -79,42 +79,42 @@ impl Per {
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
-            Self::Iteration => "ms",
-            Self::Image => "µs an image",
+            Self::PerIteration => "ms",
+            Self::PerImage => "µs per image",
         }
     }
 
-    /// From milliseconds to [`Per::unit`].
+    /// Converts milliseconds to [`TimeUnit::unit`].
     #[must_use]
     pub fn in_unit(self, ms: f64) -> f64 {
         match self {
-            Self::Iteration => ms,
-            Self::Image => 1e3 * ms,
+            Self::PerIteration => ms,
+            Self::PerImage => 1e3 * ms,
         }
     }
 }
 
-/// A layer, or several that are fused, in both runs.
+/// The time differences of a layer, or of several fused layers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerDiff {
-    /// Its name, `layer1.1+layer1.2` of several.
+    /// The name; `layer1.1+layer1.2` for several.
     pub layer: String,
-    /// What it is.
+    /// The kind of layer.
     pub kind: String,
-    /// Outputs.
+    /// Computing outputs.
     pub forward: Change,
-    /// Gradients of inputs.
+    /// Computing gradients of inputs.
     pub backward_data: Change,
-    /// Gradients of parameters.
+    /// Computing gradients of parameters.
     pub backward_weights: Change,
-    /// Parameters changed.
+    /// Updating parameters.
     pub update: Change,
-    /// All of it.
+    /// Total time of the layer.
     pub total: Change,
 }
 
 impl LayerDiff {
-    /// Its phases by name, the total last.
+    /// The phases by name, the total last.
     #[must_use]
     pub fn phases(&self) -> [(&'static str, &Change); 5] {
         [
@@ -127,36 +127,34 @@ impl LayerDiff {
     }
 }
 
-/// What belongs to no layer, in both runs.
+/// The time difference of a phase outside layers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PhaseDiff {
-    /// What it is.
+    /// The phase.
     pub phase: Phase,
-    /// How it changed.
+    /// Its time difference.
     pub change: Change,
 }
 
-/// A mean time in both runs.
+/// Mean times in both runs, and their difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Change {
-    /// Milliseconds before; none where there was no such step.
+    /// Milliseconds before; `None` if there is no such step.
     pub before_ms: Option<f64>,
-    /// Milliseconds after.
+    /// Milliseconds after; `None` if there is no such step.
     pub after_ms: Option<f64>,
-    /// After less before.
+    /// After minus before.
     pub difference_ms: Option<f64>,
     /// The difference in percent of before.
     pub percent: Option<f64>,
-    /// The probability of a difference as large between equal means; none of fewer than two iterations, or
-    /// without any spread.
+    /// The p-value; `None` with fewer than two blocks, or without any variance.
     pub p: Option<f64>,
-    /// Whether the difference is beyond the spread of iterations: `p` below 0.05.
+    /// True if the difference is significant: `p` below 0.05.
     pub differs: Option<bool>,
 }
 
 impl Change {
-    /// In words: `faster`, `slower`, `within the spread`, `only before`, `only after`; none where nothing can
-    /// be said.
+    /// The verdict: `faster`, `slower`, `within the spread`, `only before`, `only after`; `None` if unknown.
     #[must_use]
     pub fn verdict(&self) -> Option<&'static str> {
         match (self.before_ms, self.after_ms) {
@@ -171,8 +169,8 @@ impl Change {
         })
     }
 
-    /// From block means; those that a run has not are none.
-    fn of(before: Option<&Means>, after: Option<&Means>) -> Self {
+    /// The change between block means; `None` if a run does not have them.
+    fn between(before: Option<&BlockMeans>, after: Option<&BlockMeans>) -> Self {
         let [before_ms, after_ms] = [before, after].map(|means| means.map(|means| means.all));
         let pair = before.zip(after);
         let difference_ms = before_ms.zip(after_ms).map(|(before, after)| after - before);
@@ -189,30 +187,30 @@ impl Change {
 }
 
 impl Diff {
-    /// Compares the times of two runs, `skip` first iterations left out, or [`default_skip`].
-    pub(super) fn of(before: &RunReport, after: &RunReport, skip: Option<u64>) -> Result<Self> {
-        let times = [Times::of(before, skip)?, Times::of(after, skip)?];
+    /// Compares the times of two runs, without the first `skip` iterations or [`default_skip`].
+    pub(super) fn between(before: &RunReport, after: &RunReport, skip: Option<u64>) -> Result<Self> {
+        let times = [BlockTimes::read(before, skip)?, BlockTimes::read(after, skip)?];
         let batch_size = [0, 1].map(|side| times[side].batch);
-        let per = if batch_size[0] == batch_size[1] { Per::Iteration } else { Per::Image };
+        let per = if batch_size[0] == batch_size[1] { TimeUnit::PerIteration } else { TimeUnit::PerImage };
         let means = |side: usize, blocks: &[i128]| times[side].means(blocks, per);
-        let change = |pick: &dyn Fn(&Times) -> Option<Vec<i128>>| {
+        let change = |pick: &dyn Fn(&BlockTimes) -> Option<Vec<i128>>| {
             let [before, after] = [0, 1].map(|side| pick(&times[side]).map(|blocks| means(side, &blocks)));
-            Change::of(before.as_ref(), after.as_ref())
+            Change::between(before.as_ref(), after.as_ref())
         };
-        let of_both = &times;
+        let both = &times;
         let (mut layers, mut only) = (Vec::new(), [Vec::new(), Vec::new()]);
         for group in groups([&times[0].rows.layers, &times[1].rows.layers]) {
-            let column = |columns: &[Column]| {
+            let column = |columns: &[PhaseColumn]| {
                 let [before, after] = [0, 1].map(|side| {
                     let rows = group.rows[side].iter();
                     let series = rows.flat_map(|&row| {
                         columns
                             .iter()
-                            .filter_map(move |&column| of_both[side].layers[row][column as usize].as_deref())
+                            .filter_map(move |&column| both[side].layers[row][column as usize].as_deref())
                     });
                     sum(series).map(|blocks| means(side, &blocks))
                 });
-                Change::of(before.as_ref(), after.as_ref())
+                Change::between(before.as_ref(), after.as_ref())
             };
             for side in [0, 1] {
                 if group.rows[1 - side].is_empty() {
@@ -220,15 +218,15 @@ impl Diff {
                 }
             }
             layers.push(LayerDiff {
-                forward: column(&[Column::Forward]),
-                backward_data: column(&[Column::BackwardData]),
-                backward_weights: column(&[Column::BackwardWeights]),
-                update: column(&[Column::Update]),
+                forward: column(&[PhaseColumn::Forward]),
+                backward_data: column(&[PhaseColumn::BackwardData]),
+                backward_weights: column(&[PhaseColumn::BackwardWeights]),
+                update: column(&[PhaseColumn::Update]),
                 total: column(&[
-                    Column::Forward,
-                    Column::BackwardData,
-                    Column::BackwardWeights,
-                    Column::Update,
+                    PhaseColumn::Forward,
+                    PhaseColumn::BackwardData,
+                    PhaseColumn::BackwardWeights,
+                    PhaseColumn::Update,
                 ]),
                 layer: group.name,
                 kind: group.kind,
@@ -236,11 +234,11 @@ impl Diff {
         }
         let phases: BTreeSet<Phase> = times.iter().flat_map(|times| times.rows.phases.clone()).collect();
         let phases = phases.into_iter().map(|phase| {
-            let of = move |times: &Times| {
+            let phase_blocks = move |times: &BlockTimes| {
                 let row = times.rows.phases.iter().position(|&known| known == phase)?;
                 times.phases.get(row).cloned()
             };
-            PhaseDiff { phase, change: change(&of) }
+            PhaseDiff { phase, change: change(&phase_blocks) }
         });
         let mut diff = Self {
             runs: [before.label.clone(), after.label.clone()],
@@ -258,13 +256,13 @@ impl Diff {
             layers,
             only,
         };
-        diff.judge();
-        diff.headline = diff.in_a_sentence();
+        diff.adjust_p_values();
+        diff.headline = diff.headline_text();
         Ok(diff)
     }
 
-    /// Corrects the probabilities for their number, and judges by them.
-    fn judge(&mut self) {
+    /// Adjusts the p-values for multiple comparisons, and sets the significance.
+    fn adjust_p_values(&mut self) {
         let mut changes: Vec<&mut Change> = vec![&mut self.wall, &mut self.unattributed];
         changes.extend(self.phases.iter_mut().map(|row| &mut row.change));
         for LayerDiff { forward, backward_data, backward_weights, update, total, .. } in &mut self.layers {
@@ -272,32 +270,32 @@ impl Diff {
         }
         let mut probabilities: Vec<&mut f64> =
             changes.iter_mut().filter_map(|change| change.p.as_mut()).collect();
-        holm(&mut probabilities);
+        holm_adjust(&mut probabilities);
         for change in changes {
             change.differs = change.p.map(|p| p < SIGNIFICANT);
         }
     }
 
-    fn in_a_sentence(&self) -> String {
+    fn headline_text(&self) -> String {
         let (Some(before), Some(after)) = (self.wall.before_ms, self.wall.after_ms) else {
             let missing = usize::from(self.wall.before_ms.is_some());
             return format!("{} has no iteration to compare.", self.runs[missing]);
         };
         let in_unit = |ms: f64| self.per.in_unit(ms);
-        let (what, unit) = match self.per {
-            Per::Iteration => ("an iteration", "ms"),
-            Per::Image => ("an image", "µs"),
+        let (per, unit) = match self.per {
+            TimeUnit::PerIteration => ("per iteration", "ms"),
+            TimeUnit::PerImage => ("per image", "µs"),
         };
         let percent = self.wall.percent.map_or(String::new(), |percent| {
             format!(": {:.1} % {}", percent.abs(), if percent < 0.0 { "less" } else { "more" })
         });
-        let judged = match self.wall.differs {
+        let significance = match self.wall.differs {
             Some(true) => ", beyond the spread of iterations",
             Some(false) => ", within the spread of iterations",
             None => "",
         };
         let mut text = format!(
-            "{} takes {:.3} {unit} {what}, {} {:.3} {unit}{percent}{judged}.",
+            "{} takes {:.3} {unit} {per}, {} {:.3} {unit}{percent}{significance}.",
             self.runs[1],
             in_unit(after),
             self.runs[0],
@@ -312,37 +310,38 @@ impl Diff {
             .filter_map(|(name, change)| Some((name, change.difference_ms?)))
             .collect();
         changed.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
-        let most: Vec<String> = changed
+        let largest: Vec<String> = changed
             .iter()
-            .take(NAMED)
+            .take(MAX_NAMED)
             .map(|(name, ms)| format!("{} {:+.3} {unit}", name.replace('_', " "), in_unit(*ms)))
             .collect();
-        if !most.is_empty() {
-            let named: f64 = changed.iter().take(NAMED).map(|(_, ms)| ms).sum();
+        if !largest.is_empty() {
+            let named: f64 = changed.iter().take(MAX_NAMED).map(|(_, ms)| ms).sum();
             let whole = self.wall.difference_ms.unwrap_or_default();
-            // What is beyond its own spread need not be what the whole differs by.
+            // Significant changes need not explain the total difference.
             let is_most = named * whole > 0.0 && named.abs() >= whole.abs() / 2.0;
-            let what = if is_most { "Most of it" } else { "Beyond their own spread" };
-            text.push_str(&format!(" {what}: {}.", most.join(", ")));
+            let label = if is_most { "Mostly due to" } else { "Significant changes" };
+            text.push_str(&format!(" {label}: {}.", largest.join(", ")));
         }
         text
     }
 }
 
-/// The mean over all iterations, and those of blocks of consecutive ones, in milliseconds.
-struct Means {
+/// The mean over all iterations and over each block, in milliseconds.
+struct BlockMeans {
     all: f64,
     blocks: Vec<f64>,
 }
 
-/// Nanoseconds of a run's iterations on whole batches, by row, as sums over blocks of consecutive iterations.
+/// Nanoseconds of the iterations of a run on whole batches, by row, as sums over blocks of consecutive
+/// iterations.
 #[derive(Default)]
-struct Times {
+struct BlockTimes {
     batch: u64,
     skipped: u64,
-    rows: Rows,
-    /// By row and column; none where there is no such step.
-    layers: Vec<[Option<Vec<i128>>; Column::COUNT]>,
+    rows: SlotIndex,
+    /// By row and column; `None` if there is no such step.
+    layers: Vec<[Option<Vec<i128>>; PhaseColumn::COUNT]>,
     phases: Vec<Vec<i128>>,
     unattributed: Vec<i128>,
     wall: Vec<i128>,
@@ -350,11 +349,11 @@ struct Times {
     counts: Vec<u64>,
 }
 
-impl Times {
-    fn of(run: &RunReport, skip: Option<u64>) -> Result<Self> {
-        let run = RunDir::open(&run.experiment.path)?;
-        // Batch sizes of all training iterations, as stretches of equal ones.
-        let mut stretches: Vec<(u64, u64)> = Vec::new();
+impl BlockTimes {
+    fn read(run: &RunReport, skip: Option<u64>) -> Result<Self> {
+        let run = RunDir::open(&run.record.path)?;
+        // Batch sizes of all training iterations, run-length encoded.
+        let mut lengths: Vec<(u64, u64)> = Vec::new();
         let mut reader = TimelineReader::open(&run.timeline())?;
         let mut iteration = Iteration::default();
         while reader.read_head(&mut iteration)? {
@@ -362,21 +361,21 @@ impl Times {
             if program.purpose != Purpose::Train {
                 continue;
             }
-            match stretches.last_mut() {
+            match lengths.last_mut() {
                 Some((size, count)) if *size == program.batch_size => *count += 1,
-                _ => stretches.push((program.batch_size, 1)),
+                _ => lengths.push((program.batch_size, 1)),
             }
         }
-        let recorded: u64 = stretches.iter().map(|(_, count)| count).sum();
+        let recorded: u64 = lengths.iter().map(|(_, count)| count).sum();
         let skipped = skip.unwrap_or_else(|| default_skip(recorded)).min(recorded);
-        let batch = stretches.iter().map(|(size, _)| *size).max().unwrap_or(0);
+        let batch = lengths.iter().map(|(size, _)| *size).max().unwrap_or(0);
         let (mut whole, mut before) = (0, 0);
-        for (size, count) in stretches {
+        for (size, count) in lengths {
             let counted = (before + count).saturating_sub(skipped.max(before));
             whole += if size == batch { counted } else { 0 };
             before += count;
         }
-        let blocks = usize::try_from(whole.min(BLOCKS)).unwrap_or(0);
+        let blocks = usize::try_from(whole.min(MAX_BLOCKS)).unwrap_or(0);
         let zeros = vec![0; blocks];
         let mut times = Self {
             batch,
@@ -388,7 +387,7 @@ impl Times {
         };
         let mut reader = TimelineReader::open(&run.timeline())?;
         let (mut number, mut counted) = (0, 0);
-        // What is appended since the count stays out.
+        // Iterations appended since counting are ignored.
         while counted < whole && reader.read(&mut iteration)? {
             let program = &reader.programs()[iteration.program];
             if program.purpose != Purpose::Train {
@@ -405,12 +404,12 @@ impl Times {
             times.rows.update(reader.programs());
             times.layers.resize_with(times.rows.layers.len(), Default::default);
             times.phases.resize(times.rows.phases.len(), zeros.clone());
-            for (place, &ns) in times.rows.places[iteration.program].iter().zip(&iteration.ns) {
-                let blocks = match *place {
-                    Place::Layer(row, column) => {
+            for (target, &ns) in times.rows.targets[iteration.program].iter().zip(&iteration.ns) {
+                let blocks = match *target {
+                    SlotTarget::Layer(row, column) => {
                         times.layers[row][column as usize].get_or_insert_with(|| zeros.clone())
                     }
-                    Place::Phase(row) => &mut times.phases[row],
+                    SlotTarget::Phase(row) => &mut times.phases[row],
                 };
                 blocks[block] += i128::from(ns);
             }
@@ -421,25 +420,25 @@ impl Times {
         Ok(times)
     }
 
-    /// The blocks, where there is an iteration at all.
+    /// The blocks, if there is any iteration.
     fn recorded(&self, blocks: &[i128]) -> Option<Vec<i128>> {
         (!blocks.is_empty()).then(|| blocks.to_vec())
     }
 
-    fn means(&self, blocks: &[i128], per: Per) -> Means {
+    fn means(&self, blocks: &[i128], per: TimeUnit) -> BlockMeans {
         let images = match per {
-            Per::Iteration => 1.0,
-            Per::Image => self.batch.max(1) as f64,
+            TimeUnit::PerIteration => 1.0,
+            TimeUnit::PerImage => self.batch.max(1) as f64,
         };
         let mean = |ns: i128, count: u64| ns as f64 / 1e6 / images / count.max(1) as f64;
-        Means {
+        BlockMeans {
             all: mean(blocks.iter().sum(), self.counts.iter().sum()),
             blocks: blocks.iter().zip(&self.counts).map(|(&ns, &count)| mean(ns, count)).collect(),
         }
     }
 }
 
-/// Series block by block together; none of none.
+/// Element-wise sum; `None` without series.
 fn sum<'a>(series: impl Iterator<Item = &'a [i128]>) -> Option<Vec<i128>> {
     series.fold(None, |sum: Option<Vec<i128>>, blocks| {
         Some(match sum {
@@ -449,59 +448,59 @@ fn sum<'a>(series: impl Iterator<Item = &'a [i128]>) -> Option<Vec<i128>> {
     })
 }
 
-/// Rows of both runs that stand for the same layers.
+/// Rows of both runs for the same layers.
 #[derive(Debug, PartialEq)]
-struct Group {
+struct LayerGroup {
     name: String,
     kind: String,
     rows: [Vec<usize>; 2],
 }
 
-/// Matches rows by the names of their layers. Where the runs fuse layers otherwise, the rows that share a
-/// layer stand together.
-fn groups(rows: [&[LayerRow]; 2]) -> Vec<Group> {
+/// Matches rows by the names of their layers. If the runs fuse layers differently, rows that share a layer
+/// are grouped.
+fn groups(rows: [&[LayerRow]; 2]) -> Vec<LayerGroup> {
     let sets = rows.map(|rows| rows.iter().map(|row| &row.layers[..]).collect::<BTreeSet<_>>());
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     for layer in rows.iter().flat_map(|rows| rows.iter()).flat_map(|row| &row.layers) {
         let next = numbers.len();
         numbers.entry(layer).or_insert(next);
     }
-    // The set that each layer belongs to; layers of rows that only one run has are joined, and with them
-    // what they share a row with.
+    // The set of each layer: layers of rows that only one run has are merged, together with all layers that
+    // share a row with them.
     let mut set: Vec<usize> = (0..numbers.len()).collect();
-    let mut joined = vec![false; set.len()];
+    let mut merged = vec![false; set.len()];
     let mut changed = true;
     while changed {
         changed = false;
         for (side, row) in [0, 1].into_iter().flat_map(|side| rows[side].iter().map(move |row| (side, row))) {
             let members: Vec<usize> = row.layers.iter().map(|layer| set[numbers[layer.as_str()]]).collect();
-            let Some(&least) = members.iter().min() else { continue };
-            let is_alone = !sets[1 - side].contains(&row.layers[..]);
-            let meets = members.iter().any(|&member| joined[member]);
-            if !is_alone && !meets || joined[least] && members.iter().all(|&member| member == least) {
+            let Some(&min) = members.iter().min() else { continue };
+            let is_unmatched = !sets[1 - side].contains(&row.layers[..]);
+            let meets = members.iter().any(|&member| merged[member]);
+            if !is_unmatched && !meets || merged[min] && members.iter().all(|&member| member == min) {
                 continue;
             }
-            set.iter_mut().filter(|of| members.contains(of)).for_each(|of| *of = least);
-            joined[least] = true;
+            set.iter_mut().filter(|id| members.contains(id)).for_each(|id| *id = min);
+            merged[min] = true;
             changed = true;
         }
     }
-    let mut found: Vec<(Option<usize>, &[String], Group)> = Vec::new();
+    let mut found: Vec<(Option<usize>, &[String], LayerGroup)> = Vec::new();
     for side in [0, 1] {
         for (number, row) in rows[side].iter().enumerate() {
-            let of = row.layers.first().map(|layer| set[numbers[layer.as_str()]]);
-            let of = of.filter(|&of| joined[of]);
-            let same = |known: &(Option<usize>, &[String], Group)| match of {
-                Some(of) => known.0 == Some(of),
+            let id = row.layers.first().map(|layer| set[numbers[layer.as_str()]]);
+            let id = id.filter(|&id| merged[id]);
+            let same = |known: &(Option<usize>, &[String], LayerGroup)| match id {
+                Some(id) => known.0 == Some(id),
                 None => known.0.is_none() && known.1 == row.layers,
             };
             match found.iter_mut().find(|known| same(known)) {
                 Some((.., group)) => group.rows[side].push(number),
                 None => {
                     let mut group =
-                        Group { name: String::new(), kind: row.kind.clone(), rows: [vec![], vec![]] };
+                        LayerGroup { name: String::new(), kind: row.kind.clone(), rows: [vec![], vec![]] };
                     group.rows[side].push(number);
-                    found.push((of, &row.layers, group));
+                    found.push((id, &row.layers, group));
                 }
             }
         }
@@ -543,16 +542,16 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_matched_by_name_however_they_are_fused() {
+    fn matches_layers_by_name_across_fusions() {
         assert_eq!(matched(&["a", "b"], &["b", "a"]), ["a [0] [1]", "b [1] [0]"]);
-        // One network has a layer more.
+        // One network has an additional layer.
         assert_eq!(matched(&["a", "b"], &["a", "x", "b"]), ["a [0] [0]", "b [1] [2]", "x [] [1]"]);
-        // Fused in the second run alone; what shares a layer with it goes along, the rest does not.
+        // Fused only in the second run; rows that share a layer with it are grouped, the rest is not.
         assert_eq!(
             matched(&["a", "b", "c", "d"], &["a+b", "a", "c", "d"]),
             ["a+b [0, 1] [0, 1]", "c [2] [2]", "d [3] [3]"]
         );
-        // Rows that both have meet what only one has.
+        // Rows of both runs share layers with rows of only one.
         assert_eq!(matched(&["a+b", "b+c", "d"], &["a+b", "b", "b+c", "d"]).len(), 2);
         assert_eq!(matched(&["a+b", "b", "c"], &["a", "b+c", "c"]), ["a+b+c [0, 1, 2] [0, 1, 2]"]);
         assert_eq!(matched(&[], &["a"]), ["a [] [0]"]);

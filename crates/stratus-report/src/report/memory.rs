@@ -1,67 +1,67 @@
-//! Memory over one training iteration: what is alive at each step, by name, from the plan.
+//! Memory over a training iteration: the live values at each step, from the plan.
 
 use serde::Serialize;
 use stratus_engine::plan::{Location, Owner};
 use stratus_engine::{Phase, Plan, Role};
 
-/// Blocks that are named in a report; what is smaller is summed up.
-const NAMED: usize = 1500;
+/// Maximum number of blocks in a report; smaller ones are summed.
+const MAX_BLOCKS: usize = 1500;
 
 /// The memory of a training iteration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryMap {
-    /// Bytes that outlive iterations: parameters, their copies, statistics, what the optimiser remembers.
+    /// Persistent bytes: parameters, their copies, statistics, optimiser state.
     pub persistent_bytes: usize,
-    /// Bytes of the part of the arena that each iteration uses anew.
+    /// Bytes of the transient part of the arena, which each iteration reuses.
     pub transient_bytes: usize,
     /// Bytes of a batch of images and labels.
     pub input_bytes: usize,
-    /// Per kind of persistent value: what it is, bytes; the largest first.
+    /// The kinds of persistent values with their bytes, the largest first.
     pub persistent: Vec<(&'static str, usize)>,
-    /// Steps of an iteration.
+    /// Number of steps of an iteration.
     pub steps: usize,
-    /// The first step of the backward pass; none in a program without one.
+    /// The first step of the backward pass, if there is one.
     pub backward_from: Option<usize>,
-    /// Per step: bytes alive in the transient part.
+    /// Live bytes in the transient part, per step.
     pub alive: Vec<usize>,
-    /// The step at which most is alive.
+    /// The step with the most live bytes.
     pub peak_step: usize,
     /// Blocks of the transient part, the largest first.
-    pub blocks: Vec<Block>,
-    /// Blocks that are too small to be among them, and their bytes.
+    pub blocks: Vec<MemoryBlock>,
+    /// Number of smaller blocks, and their bytes.
     pub unnamed: (usize, usize),
 }
 
-/// A range of the transient part of the arena, over the steps in which it is alive.
+/// A range of the transient part of the arena, over its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Block {
-    /// The value's name, or the layers whose scratch it is.
+pub struct MemoryBlock {
+    /// The name of the value, or the layers of the scratch.
     pub name: String,
-    /// What it is.
+    /// The kind of block.
     pub kind: BlockKind,
     /// Its shape and type; empty for scratch.
     pub shape: String,
     /// The offset in the transient part.
     pub offset: usize,
-    /// Bytes, padding included.
+    /// Bytes, including padding.
     pub bytes: usize,
-    /// The first step in which it is alive.
+    /// The first step of its lifetime.
     pub first: usize,
-    /// The last step in which it is alive.
+    /// The last step of its lifetime.
     pub last: usize,
 }
 
-/// What a block holds.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockKind {
-    /// Made in the forward pass and read in the backward pass.
+    /// Computed in the forward pass and read in the backward pass.
     Saved,
-    /// Made and last read in the forward pass.
+    /// Computed and last read in the forward pass.
     Forward,
-    /// Made in the backward pass.
+    /// Computed in the backward pass.
     Gradient,
-    /// A kernel's working memory.
+    /// Working memory of a kernel.
     Scratch,
 }
 
@@ -69,12 +69,12 @@ impl BlockKind {
     /// Every kind, in the order of legends.
     pub const ALL: [Self; 4] = [Self::Saved, Self::Forward, Self::Gradient, Self::Scratch];
 
-    /// What it is called in a report.
+    /// The name in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Saved => "activations kept for the backward pass",
-            Self::Forward => "activations of the forward pass alone",
+            Self::Saved => "activations saved for the backward pass",
+            Self::Forward => "activations of only the forward pass",
             Self::Gradient => "gradients",
             Self::Scratch => "scratch",
         }
@@ -82,14 +82,14 @@ impl BlockKind {
 }
 
 impl MemoryMap {
-    /// The memory of `plan`, which is verified.
+    /// The memory of a verified plan.
     #[must_use]
-    pub fn of(plan: &Plan) -> Self {
+    pub fn from_plan(plan: &Plan) -> Self {
         let program = &plan.program;
         let is_backward = |phase| matches!(phase, Phase::BackwardData | Phase::BackwardWeights);
         let backward_from = program.steps.iter().position(|step| is_backward(step.phase));
         let turn = backward_from.unwrap_or(program.steps.len());
-        let mut blocks: Vec<Block> = Vec::new();
+        let mut blocks: Vec<MemoryBlock> = Vec::new();
         for lifetime in plan.lifetimes() {
             let (first, last, bytes) = (lifetime.first, lifetime.last, lifetime.bytes);
             blocks.push(match lifetime.owner {
@@ -102,9 +102,9 @@ impl MemoryMap {
                         (false, false) => BlockKind::Forward,
                     };
                     let shape = format!("{shape} {}", value.dtype);
-                    Block { name: value.name.clone(), kind, shape, offset, bytes, first, last }
+                    MemoryBlock { name: value.name.clone(), kind, shape, offset, bytes, first, last }
                 }
-                Owner::Scratch(step) => Block {
+                Owner::Scratch(step) => MemoryBlock {
                     name: program.layer_name(&program.steps[step]),
                     kind: BlockKind::Scratch,
                     shape: String::new(),
@@ -121,7 +121,7 @@ impl MemoryMap {
         }
         let peak_step = (0..alive.len()).max_by_key(|step| (alive[*step], usize::MAX - step)).unwrap_or(0);
         blocks.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.first.cmp(&b.first)));
-        let small = blocks.split_off(NAMED.min(blocks.len()));
+        let small = blocks.split_off(MAX_BLOCKS.min(blocks.len()));
         let unnamed = (small.len(), small.iter().map(|block| block.bytes).sum());
         Self {
             persistent_bytes: plan.persistent_bytes,
@@ -149,11 +149,16 @@ fn persistent(plan: &Plan) -> Vec<(&'static str, usize)> {
     let name = |role| match role {
         Role::Parameter => Some("parameters"),
         Role::Frozen => Some("frozen parameters"),
-        Role::Copy => Some("copies of parameters in the compute precision"),
+        Role::ComputeCopy => Some("copies of parameters in the compute precision"),
         Role::Buffer => Some("running statistics"),
-        Role::Momentum => Some("optimiser state"),
+        Role::OptimiserState => Some("optimiser state"),
         Role::Average => Some("averaged weights"),
-        Role::Hyper | Role::Constant | Role::Metrics | Role::Images | Role::Labels | Role::Transient => None,
+        Role::IterationScalars
+        | Role::Constant
+        | Role::Metrics
+        | Role::Images
+        | Role::Labels
+        | Role::Transient => None,
     };
     let mut sums: Vec<(&'static str, usize)> = Vec::new();
     for (value, placement) in plan.program.values.iter().zip(&plan.placements) {

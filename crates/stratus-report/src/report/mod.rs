@@ -1,25 +1,25 @@
-//! What a report says, as data: everything that the page, the tables and the JSON document show.
+//! The content of a report as data, for the page, the tables and the JSON document.
 //!
-//! A run is read once, in a stream: curves keep a bounded number of points whatever the run's length. A run
-//! that cannot be read becomes a [`Problem`]; the others are reported all the same.
+//! A run is streamed once: curves have a bounded number of points for any length of the run. A run that
+//! cannot be read becomes a [`Problem`]; the others are reported nevertheless.
 
 mod advice;
-mod against;
 mod compare;
 mod cost;
 mod curves;
 mod diff;
 mod memory;
+mod published;
 mod statistics;
 mod usage;
 
-pub use against::{Against, AgainstRow, Published, Reference};
 pub use compare::{Comparison, ComparisonRow, Repetitions};
-pub(crate) use compare::{differing, flatten, is_place, settings, settle_rate};
-pub use cost::{LayerWork, Peaks, Point, Work};
+pub(crate) use compare::{apply_batch_scaling, differing_keys, flatten, is_ignored_key, settings};
+pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};
 pub use curves::{Curve, Curves, LayerCurve};
-pub use diff::{Change, Diff, LayerDiff, Per, PhaseDiff};
-pub use memory::{Block, BlockKind, MemoryMap};
+pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
+pub use memory::{BlockKind, MemoryBlock, MemoryMap};
+pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
 pub use usage::UsageCurves;
 
 use std::collections::BTreeMap;
@@ -32,59 +32,61 @@ use stratus_run::machine::Machine;
 use stratus_run::summary::Status;
 
 use crate::Result;
-use crate::accounting::{Accounting, Options};
-use crate::collect::Experiment;
+use crate::accounting::{Accounting, AccountingOptions};
+use crate::collect::RunRecord;
 
 /// The report on one or several runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Runs that could be read, in the order they were given.
+    /// The readable runs, in the given order.
     pub runs: Vec<RunReport>,
-    /// How they compare; none of a single run.
+    /// The comparison of several runs.
     pub comparison: Option<Comparison>,
-    /// What became faster or slower from the first run to the second, where that was asked for.
+    /// The time differences of the first two runs, if requested.
     pub diff: Option<Diff>,
-    /// Published figures beside those of the runs, where a table of them was given.
-    pub against: Option<Against>,
-    /// Runs that could not be read, or parts of runs.
+    /// The comparison with published figures, if a table was given.
+    #[serde(rename = "against")]
+    pub published: Option<PublishedComparison>,
+    /// Runs, or parts of runs, that could not be read.
     pub problems: Vec<Problem>,
 }
 
-/// Something that is missing from a report, and why.
+/// Data that is missing from a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The run directory.
     pub run: PathBuf,
-    /// What is missing.
+    /// The missing data.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 /// The report on one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// A name that no other run of the report has: the shortest end of its path that tells it apart.
+    /// A unique name: the shortest distinguishing suffix of its path.
     pub label: String,
     /// Configuration, machine, summary, progress.
-    pub experiment: Experiment,
-    /// Where the time went, in one sentence.
+    #[serde(rename = "experiment")]
+    pub record: RunRecord,
+    /// A summary of the time of an iteration, in one sentence.
     pub headline: String,
-    /// What the network learns to say of an image.
+    /// The task of the network.
     pub task: Task,
-    /// Where the time of an iteration went.
+    /// The breakdown of the time of an iteration.
     pub accounting: Accounting,
-    /// Epoch by epoch.
+    /// The epochs.
     pub epochs: Vec<Epoch>,
     /// Loss, accuracy and times over the iterations.
     pub curves: Curves,
-    /// Arithmetic and memory traffic per layer; none where the plan cannot be read.
-    pub work: Option<Work>,
-    /// Memory over one iteration; none where the plan cannot be read.
+    /// Arithmetic and memory traffic per layer; `None` if the plan cannot be read.
+    pub work: Option<RooflineData>,
+    /// Memory over an iteration; `None` if the plan cannot be read.
     pub memory: Option<MemoryMap>,
-    /// How the machine was used; none of a run that sampled nothing.
+    /// Utilisation of the machine; `None` without samples.
     pub usage: Option<UsageCurves>,
-    /// What to try next, the most promising first.
+    /// Suggestions, the most promising first.
     pub advice: Vec<String>,
 }
 
@@ -93,25 +95,24 @@ pub struct RunReport {
 pub struct Epoch {
     /// The epoch, from 1.
     pub epoch: u32,
-    /// The epoch's last iteration, where `iterations.csv` has it.
+    /// The last iteration of the epoch, if `iterations.csv` has it.
     pub last_iteration: Option<u64>,
-    /// Mean loss over the epoch's iterations.
+    /// Mean training loss of the epoch.
     pub train_loss: f64,
-    /// Share of right answers over the epoch's iterations: of samples, or of their pixels.
+    /// Training accuracy of the epoch, of samples or pixels.
     pub train_accuracy: f64,
-    /// Loss on the validation data, where it was measured.
+    /// Validation loss, if evaluated.
     pub val_loss: Option<f64>,
-    /// Share of right answers on the validation data, where it was measured.
+    /// Validation accuracy, if evaluated.
     pub val_accuracy: Option<f64>,
-    /// What runs of the task are compared by, where it was measured: the share of right answers, or of
-    /// segmentation mean IoU.
+    /// The metric by which runs are compared, if evaluated: accuracy, or mean IoU for segmentation.
     pub val_score: Option<f64>,
-    /// Seconds since the run began.
+    /// Seconds since the start of the run.
     pub elapsed_s: f64,
 }
 
 impl Epoch {
-    fn of(task: Task, row: EpochRow) -> Self {
+    fn from_row(task: Task, row: EpochRow) -> Self {
         let EpochRow { epoch, train_loss, train_accuracy, val_loss, val_accuracy, elapsed_s, .. } = row;
         let val_score = match task {
             Task::Classification => val_accuracy,
@@ -131,7 +132,7 @@ impl Epoch {
     }
 }
 
-/// What runs of a task are compared by.
+/// The metric by which runs of a task are compared.
 #[must_use]
 pub fn score_name(task: Task) -> &'static str {
     match task {
@@ -141,16 +142,15 @@ pub fn score_name(task: Task) -> &'static str {
 }
 
 impl Report {
-    /// Reads the runs in `paths`. `skip` first iterations are left out of mean times, or
-    /// [`crate::default_skip`]. `here` is a machine whose peaks are known: they stand in for those that a run
-    /// on it did not record.
+    /// Reads the runs in `paths`. Mean times exclude the first `skip` iterations, or [`crate::default_skip`].
+    /// `here` is a machine with known peaks, which replace those that a run on it did not record.
     ///
-    /// What cannot be read is a [`Problem`] of the report, not an error.
+    /// Data that cannot be read becomes a [`Problem`] of the report, not an error.
     #[must_use]
-    pub fn of(paths: &[PathBuf], skip: Option<u64>, here: Option<&Machine>) -> Self {
+    pub fn read(paths: &[PathBuf], skip: Option<u64>, here: Option<&Machine>) -> Self {
         let (mut runs, mut problems) = (Vec::new(), Vec::new());
         for (path, label) in paths.iter().zip(labels(paths)) {
-            match RunReport::of(path, label, skip, here, &mut problems) {
+            match RunReport::read(path, label, skip, here, &mut problems) {
                 Ok(run) => runs.push(run),
                 Err(error) => problems.push(Problem {
                     run: path.clone(),
@@ -159,24 +159,24 @@ impl Report {
                 }),
             }
         }
-        let comparison = (runs.len() > 1).then(|| Comparison::of(&runs));
-        Self { runs, comparison, diff: None, against: None, problems }
+        let comparison = (runs.len() > 1).then(|| Comparison::new(&runs));
+        Self { runs, comparison, diff: None, published: None, problems }
     }
 
-    /// Holds published figures against the runs.
-    pub fn hold_against(&mut self, reference: &Reference) {
-        self.against = Some(Against::of(reference, &self.runs));
+    /// Compares published figures with the runs.
+    pub fn compare_with_published(&mut self, table: &PublishedTable) {
+        self.published = Some(PublishedComparison::new(table, &self.runs));
     }
 
-    /// Compares the times of two runs, layer by layer, `skip` first iterations left out. A timeline that
-    /// cannot be read is a [`Problem`]; of another number of runs there is nothing to compare.
+    /// Compares the times of two runs by layer, without the first `skip` iterations. A timeline that cannot
+    /// be read becomes a [`Problem`]; for any other number of runs this does nothing.
     pub fn compare_times(&mut self, skip: Option<u64>) {
         let [before, after] = &self.runs[..] else { return };
-        match Diff::of(before, after, skip) {
+        match Diff::between(before, after, skip) {
             Ok(diff) => self.diff = Some(diff),
             Err(error) => self.problems.push(Problem {
-                run: after.experiment.path.clone(),
-                what: "the difference of times".to_owned(),
+                run: after.record.path.clone(),
+                what: "time differences".to_owned(),
                 reason: error.to_string(),
             }),
         }
@@ -184,7 +184,7 @@ impl Report {
 }
 
 impl RunReport {
-    fn of(
+    fn read(
         path: &Path,
         label: String,
         skip: Option<u64>,
@@ -192,11 +192,11 @@ impl RunReport {
         problems: &mut Vec<Problem>,
     ) -> Result<Self> {
         let run = RunDir::open(path)?;
-        let experiment = Experiment::of(&run, skip)?;
+        let experiment = RunRecord::read(&run, skip)?;
         let mut missing = |what: &str, reason: String| {
             problems.push(Problem { run: path.to_owned(), what: what.to_owned(), reason });
         };
-        let accounting = Accounting::of(&run, &Options { skip }).unwrap_or_else(|error| {
+        let accounting = Accounting::for_run(&run, &AccountingOptions { skip }).unwrap_or_else(|error| {
             missing("times per layer", error.to_string());
             Accounting::default()
         });
@@ -204,7 +204,7 @@ impl RunReport {
             missing("epochs", error.to_string());
             (Task::default(), Vec::new())
         });
-        let curves = Curves::of(&run, &accounting).unwrap_or_else(|error| {
+        let curves = Curves::read(&run, &accounting).unwrap_or_else(|error| {
             missing("curves over the iterations", error.to_string());
             Curves::default()
         });
@@ -214,22 +214,22 @@ impl RunReport {
         let peaks = experiment.machine.as_ref().map(|machine| peaks(machine, here)).unwrap_or_default();
         let (work, memory) = match cost::read_plan(&run) {
             Ok(plan) => {
-                let work = Work::of(&plan, &accounting, peaks);
-                (Some(work), Some(MemoryMap::of(&plan)))
+                let work = RooflineData::new(&plan, &accounting, peaks);
+                (Some(work), Some(MemoryMap::from_plan(&plan)))
             }
             Err(reason) => {
                 missing("arithmetic, roofline and memory per layer", reason);
                 (None, None)
             }
         };
-        let usage = UsageCurves::of(&run).unwrap_or_else(|error| {
-            missing("usage of the machine", error.to_string());
+        let usage = UsageCurves::read(&run).unwrap_or_else(|error| {
+            missing("utilisation of the machine", error.to_string());
             None
         });
         let headline = advice::headline(&accounting);
         let mut report = Self {
             label,
-            experiment: experiment.without_identity(),
+            record: experiment.without_identity(),
             headline,
             task,
             accounting,
@@ -244,36 +244,37 @@ impl RunReport {
         Ok(report)
     }
 
-    /// Whether more may still be written to the run.
+    /// Returns whether the run is still being written.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.experiment.status == Status::Running
+        self.record.status == Status::Running
     }
 }
 
-/// A run's epochs, and the task that their columns belong to.
+/// The epochs of a run, and the task detected from their columns.
 fn read_epochs(run: &RunDir) -> Result<(Task, Vec<Epoch>)> {
     let rows = CsvReader::<EpochRow>::open(&run.epochs())?;
     let task = rows.task();
-    let epochs = rows.map(|row| row.map(|row| Epoch::of(task, row))).collect::<stratus_run::Result<_>>()?;
+    let epochs =
+        rows.map(|row| row.map(|row| Epoch::from_row(task, row))).collect::<stratus_run::Result<_>>()?;
     Ok((task, epochs))
 }
 
-/// The peaks that a run recorded, else those of the same machine.
+/// The peaks that a run recorded, or else the known peaks of the same machine.
 fn peaks(machine: &Machine, here: Option<&Machine>) -> Peaks {
-    let recorded = Peaks::of(machine);
+    let recorded = Peaks::from_machine(machine);
     let is_same = |here: &&Machine| {
         machine.identity.uuid.is_some()
             && machine.identity == here.identity
             && machine.cpu.model == here.cpu.model
     };
     match here.filter(is_same) {
-        Some(here) if recorded == Peaks::default() => Peaks::of(here),
+        Some(here) if recorded == Peaks::default() => Peaks::from_machine(here),
         _ => recorded,
     }
 }
 
-/// For each path the shortest end of it, in whole names, that no other path has.
+/// The shortest unique suffix of each path, in whole names.
 fn labels(paths: &[PathBuf]) -> Vec<String> {
     let names = |path: &Path| -> Vec<String> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -304,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_tell_runs_apart() {
+    fn labels_distinguish_runs() {
         let paths = ["/a/runs/digits/1", "/b/runs/digits/1", "/b/runs/digits/2"].map(PathBuf::from);
         assert_eq!(labels(&paths), ["a/runs/digits/1", "b/runs/digits/1", "digits/2"]);
         assert_eq!(labels(&[PathBuf::from("/digits")]), ["//digits"]);

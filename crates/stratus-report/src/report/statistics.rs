@@ -1,9 +1,9 @@
-//! Whether numbers that spread differ.
+//! Statistical significance of differences.
 
-/// A difference with a lower probability of chance is called real.
+/// The p-value below which a difference is significant.
 pub(super) const SIGNIFICANT: f64 = 0.05;
 
-/// Mean and, of two values or more, sample variance.
+/// The mean and, for at least two values, the sample variance.
 pub(super) fn moments(values: &[f64]) -> Option<(f64, Option<f64>)> {
     let count = values.len() as f64;
     if values.is_empty() {
@@ -14,19 +14,19 @@ pub(super) fn moments(values: &[f64]) -> Option<(f64, Option<f64>)> {
     Some((mean, (values.len() > 1).then(|| squares / (count - 1.0))))
 }
 
-/// Welch's t-test (B. L. Welch, 1947): the probability of a difference as large between equal means. None
-/// where a group has fewer than two values, or neither has any spread.
+/// The two-sided p-value of Welch's t-test (B. L. Welch, 1947). `None` if a group has fewer than two values,
+/// or neither has any variance.
 pub(super) fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     let ((mean_a, Some(variance_a)), (mean_b, Some(variance_b))) = (moments(a)?, moments(b)?) else {
         return None;
     };
-    let (of_a, of_b) = (variance_a / a.len() as f64, variance_b / b.len() as f64);
-    if of_a + of_b <= 0.0 {
+    let (error_a, error_b) = (variance_a / a.len() as f64, variance_b / b.len() as f64);
+    if error_a + error_b <= 0.0 {
         return None;
     }
-    let t = (mean_a - mean_b) / (of_a + of_b).sqrt();
-    let square = |of: f64, count: usize| of * of / (count as f64 - 1.0);
-    let freedom = (of_a + of_b).powi(2) / (square(of_a, a.len()) + square(of_b, b.len()));
+    let t = (mean_a - mean_b) / (error_a + error_b).sqrt();
+    let square = |error: f64, count: usize| error * error / (count as f64 - 1.0);
+    let freedom = (error_a + error_b).powi(2) / (square(error_a, a.len()) + square(error_b, b.len()));
     // Two-sided: I_x(ν/2, 1/2) with x = ν / (ν + t²).
     Some(incomplete_beta(freedom / (freedom + t * t), freedom / 2.0, 0.5))
 }
@@ -63,7 +63,7 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     front * fraction
 }
 
-/// ln Γ(x) for x > 0, by Stirling's series (DLMF 5.11.1) behind the recurrence Γ(x + 1) = x Γ(x).
+/// ln Γ(x) for x > 0, by Stirling's series (DLMF 5.11.1) after the recurrence Γ(x + 1) = x Γ(x).
 fn ln_gamma(x: f64) -> f64 {
     let (mut x, mut below) = (x, 0.0);
     while x < 12.0 {
@@ -75,14 +75,13 @@ fn ln_gamma(x: f64) -> f64 {
     (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series - below
 }
 
-/// Raises probabilities by Holm's method (S. Holm, 1979), so that among all of them together a difference
-/// that is none passes for one with at most the probability that each is then held against.
-pub(super) fn holm(probabilities: &mut [&mut f64]) {
+/// Adjusts p-values for multiple comparisons (Holm, 1979), which controls the family-wise error rate.
+pub(super) fn holm_adjust(probabilities: &mut [&mut f64]) {
     probabilities.sort_by(|a, b| a.total_cmp(b));
-    let (count, mut least) = (probabilities.len(), 0.0_f64);
+    let (count, mut adjusted) = (probabilities.len(), 0.0_f64);
     for (rank, p) in probabilities.iter_mut().enumerate() {
-        least = least.max((count - rank) as f64 * **p).min(1.0);
-        **p = least;
+        adjusted = adjusted.max((count - rank) as f64 * **p).min(1.0);
+        **p = adjusted;
     }
 }
 
@@ -90,38 +89,38 @@ pub(super) fn holm(probabilities: &mut [&mut f64]) {
 mod tests {
     use super::*;
 
-    fn near(a: f64, b: f64) {
+    fn assert_close(a: f64, b: f64) {
         assert!((a - b).abs() < 1e-9, "{a} is not {b}");
     }
 
     #[test]
-    fn gamma_and_beta_have_their_known_values() {
-        near(ln_gamma(1.0), 0.0);
-        near(ln_gamma(0.5), std::f64::consts::PI.sqrt().ln());
-        near(ln_gamma(10.0), 362_880_f64.ln());
+    fn gamma_and_beta_have_known_values() {
+        assert_close(ln_gamma(1.0), 0.0);
+        assert_close(ln_gamma(0.5), std::f64::consts::PI.sqrt().ln());
+        assert_close(ln_gamma(10.0), 362_880_f64.ln());
         // I_x(1, b) = 1 - (1 - x)^b, I_x(a, 1) = x^a, and the symmetry.
-        near(incomplete_beta(0.3, 1.0, 4.0), 1.0 - 0.7_f64.powi(4));
-        near(incomplete_beta(0.9, 3.0, 1.0), 0.9_f64.powi(3));
-        near(incomplete_beta(0.5, 2.5, 2.5), 0.5);
+        assert_close(incomplete_beta(0.3, 1.0, 4.0), 1.0 - 0.7_f64.powi(4));
+        assert_close(incomplete_beta(0.9, 3.0, 1.0), 0.9_f64.powi(3));
+        assert_close(incomplete_beta(0.5, 2.5, 2.5), 0.5);
     }
 
     #[test]
-    fn welch_has_its_known_values() {
+    fn welch_test_has_known_values() {
         // t = -1 with 8 degrees of freedom: the two-sided p of Student's distribution is 0.346593507….
         let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0, 4.0, 5.0, 6.0]);
-        near(welch(&a, &b).unwrap(), 0.346_593_507_087_334_2);
+        assert_close(welch(&a, &b).unwrap(), 0.346_593_507_087_334_2);
         assert_eq!((welch(&[1.0], &a), welch(&[1.0, 1.0], &[1.0, 1.0])), (None, None));
     }
 
     #[test]
-    fn many_comparisons_are_held_against_more() {
-        // Holm's own order: the smallest times three, the next times two, and never less than one before it.
+    fn holm_adjusts_p_values() {
+        // The smallest times three, the next times two, and never below the previous one.
         let mut p = [0.03, 0.01, 0.04];
-        holm(&mut p.each_mut());
+        holm_adjust(&mut p.each_mut());
         assert_eq!(p, [0.06, 0.03, 0.06]);
         let mut p = [0.9, 0.6];
-        holm(&mut p.each_mut());
+        holm_adjust(&mut p.each_mut());
         assert_eq!(p, [1.0, 1.0]);
-        holm(&mut []);
+        holm_adjust(&mut []);
     }
 }

@@ -1,43 +1,43 @@
-//! How the machine was used while a run trained, in a bounded number of points.
+//! Utilisation of the machine during a run, with a bounded number of points.
 
 use serde::Serialize;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, UsageRow};
 
-use super::curves::{Curve, Means, POINTS};
+use super::curves::{BucketedMeans, Curve, MAX_POINTS};
 use crate::Result;
 
-/// How the machine was used over the time of a run; points are means over equal stretches of samples.
+/// Utilisation of the machine over the time of a run; points are means over equal buckets of samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct UsageCurves {
-    /// Seconds since the start of the run at the end of each point's stretch.
+    /// Seconds from the start of the run to the end of each bucket.
     pub elapsed_s: Vec<f64>,
-    /// The run's share of the processors that it may use, in percent of their time.
+    /// CPU time of the run, in percent of the time of all CPUs that it may use.
     pub cpu_percent: Curve,
-    /// The run's resident memory.
+    /// Resident memory of the run.
     pub rss_bytes: Curve,
-    /// 10⁶ bytes a second that disks read for the run.
+    /// Read rate of disks for the run, 10⁶ bytes/s.
     pub disk_read_mb_per_s: Curve,
-    /// 10⁶ bytes a second that disks wrote for the run.
+    /// Write rate of disks for the run, 10⁶ bytes/s.
     pub disk_write_mb_per_s: Curve,
-    /// 10⁶ bytes a second that the machine received and sent.
+    /// Network rate of the machine, received and sent, 10⁶ bytes/s.
     pub net_mb_per_s: Curve,
-    /// The time in which the device was busy, in percent.
+    /// Busy time of the device, in percent.
     pub gpu_percent: Curve,
-    /// The device's memory in use.
+    /// Memory in use on the device.
     pub gpu_memory_bytes: Curve,
-    /// The power that the device drew.
+    /// Power draw of the device.
     pub gpu_watts: Curve,
 }
 
 impl UsageCurves {
-    /// Reads a run's `usage.csv`; none where the run has none, or no row yet.
-    pub(super) fn of(run: &RunDir) -> Result<Option<Self>> {
+    /// Reads `usage.csv` of a run; `None` if it is missing or has no row yet.
+    pub(super) fn read(run: &RunDir) -> Result<Option<Self>> {
         let path = run.usage();
         if !path.exists() {
             return Ok(None);
         }
-        let mut means = Means::new(8, POINTS);
+        let mut means = BucketedMeans::new(8, MAX_POINTS);
         let mut before = 0.0;
         for row in CsvReader::<UsageRow>::open(&path)? {
             let row = row?;
@@ -45,7 +45,7 @@ impl UsageCurves {
             before = row.elapsed_s;
             let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
             let bytes = |value: Option<u64>| value.map_or(f64::NAN, |bytes| bytes as f64);
-            // A row's bytes are those of a second; the run may have stood still before it.
+            // A row counts the bytes of about one second, even after the run was suspended.
             let rate = |value: Option<u64>| bytes(value) / 1e6 / seconds.clamp(0.5, 2.0);
             let milliseconds = (1e3 * row.elapsed_s).max(0.0) as u64;
             means.push(

@@ -1,4 +1,4 @@
-//! Tables with typed columns, written row by row as CSV or Parquet: memory is bounded however long they are.
+//! Tables with typed columns, written row by row as CSV or Parquet with bounded memory.
 
 mod parquet;
 
@@ -9,65 +9,65 @@ use parquet::ParquetWriter;
 
 use crate::text::csv_field;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Whole numbers, 64 bits with a sign.
-    Whole,
-    /// Numbers, f64.
-    Number,
-    /// UTF-8.
+pub enum ColumnType {
+    /// Signed 64-bit integers.
+    Integer,
+    /// Numbers of type f64.
+    Float,
+    /// UTF-8 text.
     Text,
 }
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it holds.
-    pub kind: Kind,
+    /// The type.
+    pub column_type: ColumnType,
 }
 
 impl Column {
     /// A column.
-    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
-        Self { name: name.into(), kind }
+    pub fn new(name: impl Into<String>, kind: ColumnType) -> Self {
+        Self { name: name.into(), column_type: kind }
     }
 }
 
-/// A field of a row; of the kind of its column, or nothing.
+/// A field of a row, of the type of its column or empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Field<'a> {
-    /// There is no value.
+pub enum FieldValue<'a> {
+    /// No value.
     None,
-    /// A whole number.
-    Whole(i64),
+    /// An integer.
+    Integer(i64),
     /// A number.
-    Number(f64),
+    Float(f64),
     /// A text.
     Text(&'a str),
 }
 
-impl From<Option<f64>> for Field<'_> {
+impl From<Option<f64>> for FieldValue<'_> {
     fn from(value: Option<f64>) -> Self {
-        value.map_or(Self::None, Self::Number)
+        value.map_or(Self::None, Self::Float)
     }
 }
 
-/// What a table is written as.
+/// The file format of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Text, as RFC 4180 has it.
+pub enum TableFormat {
+    /// CSV (RFC 4180).
     Csv,
     /// Apache Parquet, compressed with gzip.
     Parquet,
 }
 
-impl Format {
-    /// The format of a file, by the end of its name.
+impl TableFormat {
+    /// The format of a file, from its extension.
     #[must_use]
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn from_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "csv" => Some(Self::Csv),
             "parquet" => Some(Self::Parquet),
@@ -89,40 +89,40 @@ enum Sink<'w> {
 }
 
 impl<'w> TableWriter<'w> {
-    /// Begins a table.
+    /// Starts a table.
     ///
     /// # Errors
-    /// Where `out` cannot be written.
-    pub fn new(out: &'w mut dyn Write, format: Format, columns: Vec<Column>) -> io::Result<Self> {
+    /// If `out` cannot be written.
+    pub fn new(out: &'w mut dyn Write, format: TableFormat, columns: Vec<Column>) -> io::Result<Self> {
         let sink = match format {
-            Format::Csv => {
+            TableFormat::Csv => {
                 let names: Vec<_> = columns.iter().map(|column| csv_field(&column.name)).collect();
                 writeln!(out, "{}", names.join(","))?;
                 Sink::Csv { out, line: String::new() }
             }
-            Format::Parquet => Sink::Parquet(ParquetWriter::new(out, &columns)?),
+            TableFormat::Parquet => Sink::Parquet(ParquetWriter::new(out, &columns)?),
         };
         Ok(Self { sink, columns, rows: 0 })
     }
 
-    /// Writes a row, a field for each column.
+    /// Writes a row, with one field per column.
     ///
     /// # Errors
-    /// Where there are more or fewer fields than columns, or one is of another kind; where the table cannot
-    /// be written.
-    pub fn row(&mut self, fields: &[Field<'_>]) -> io::Result<()> {
-        let fits = |(column, field): (&Column, &Field<'_>)| {
+    /// If the number of fields or the type of a field does not match the columns, or the table cannot be
+    /// written.
+    pub fn row(&mut self, fields: &[FieldValue<'_>]) -> io::Result<()> {
+        let fits = |(column, field): (&Column, &FieldValue<'_>)| {
             matches!(
-                (column.kind, field),
-                (_, Field::None)
-                    | (Kind::Whole, Field::Whole(_))
-                    | (Kind::Number, Field::Number(_))
-                    | (Kind::Text, Field::Text(_))
+                (column.column_type, field),
+                (_, FieldValue::None)
+                    | (ColumnType::Integer, FieldValue::Integer(_))
+                    | (ColumnType::Float, FieldValue::Float(_))
+                    | (ColumnType::Text, FieldValue::Text(_))
             )
         };
         if fields.len() != self.columns.len() || !self.columns.iter().zip(fields).all(fits) {
             let names: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
-            let problem = format!("{fields:?} is no row of {}", names.join(", "));
+            let problem = format!("{fields:?} does not match the columns {}", names.join(", "));
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         self.rows += 1;
@@ -134,11 +134,11 @@ impl<'w> TableWriter<'w> {
                         line.push(',');
                     }
                     match field {
-                        Field::None => {}
-                        Field::Whole(number) => line.push_str(&number.to_string()),
-                        // The shortest decimal that reads back as the same bits.
-                        Field::Number(number) => line.push_str(&format!("{number:?}")),
-                        Field::Text(text) => line.push_str(&csv_field(text)),
+                        FieldValue::None => {}
+                        FieldValue::Integer(number) => line.push_str(&number.to_string()),
+                        // The shortest decimal that parses to the same bits.
+                        FieldValue::Float(number) => line.push_str(&format!("{number:?}")),
+                        FieldValue::Text(text) => line.push_str(&csv_field(text)),
                     }
                 }
                 writeln!(out, "{line}")
@@ -147,10 +147,10 @@ impl<'w> TableWriter<'w> {
         }
     }
 
-    /// Completes the table and gives the number of its rows.
+    /// Completes the table and returns the number of rows.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn finish(self) -> io::Result<u64> {
         match self.sink {
             Sink::Csv { out, .. } => out.flush()?,
@@ -166,37 +166,40 @@ mod tests {
 
     fn columns() -> Vec<Column> {
         vec![
-            Column::new("run", Kind::Text),
-            Column::new("iteration", Kind::Whole),
-            Column::new("loss, mean", Kind::Number),
+            Column::new("run", ColumnType::Text),
+            Column::new("iteration", ColumnType::Integer),
+            Column::new("loss, mean", ColumnType::Float),
         ]
     }
 
     #[test]
-    fn csv_has_a_line_a_row() {
+    fn csv_has_one_line_per_row() {
         let mut out = Vec::new();
-        let mut table = TableWriter::new(&mut out, Format::Csv, columns()).unwrap();
-        table.row(&[Field::Text("a\"b"), Field::Whole(-3), Field::Number(0.1)]).unwrap();
-        table.row(&[Field::None, Field::None, Field::Number(f64::NAN)]).unwrap();
+        let mut table = TableWriter::new(&mut out, TableFormat::Csv, columns()).unwrap();
+        table.row(&[FieldValue::Text("a\"b"), FieldValue::Integer(-3), FieldValue::Float(0.1)]).unwrap();
+        table.row(&[FieldValue::None, FieldValue::None, FieldValue::Float(f64::NAN)]).unwrap();
         assert_eq!(table.finish().unwrap(), 2);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "run,iteration,\"loss, mean\"\n\"a\"\"b\",-3,0.1\n,,NaN\n");
     }
 
     #[test]
-    fn rows_of_something_else_are_refused() {
-        for format in [Format::Csv, Format::Parquet] {
+    fn refuses_rows_that_do_not_match_the_columns() {
+        for format in [TableFormat::Csv, TableFormat::Parquet] {
             let mut out = Vec::new();
             let mut table = TableWriter::new(&mut out, format, columns()).unwrap();
-            table.row(&[Field::None, Field::None]).unwrap_err();
-            table.row(&[Field::None, Field::Number(1.0), Field::None]).unwrap_err();
+            table.row(&[FieldValue::None, FieldValue::None]).unwrap_err();
+            table.row(&[FieldValue::None, FieldValue::Float(1.0), FieldValue::None]).unwrap_err();
         }
     }
 
     #[test]
-    fn formats_are_known_by_the_end_of_the_name() {
-        let of = |name: &str| Format::of(Path::new(name));
-        assert_eq!([of("a.csv"), of("b.c.parquet")], [Some(Format::Csv), Some(Format::Parquet)]);
-        assert_eq!([of("a.txt"), of("csv")], [None, None]);
+    fn detects_the_format_from_the_file_extension() {
+        let format = |name: &str| TableFormat::from_path(Path::new(name));
+        assert_eq!(
+            [format("a.csv"), format("b.c.parquet")],
+            [Some(TableFormat::Csv), Some(TableFormat::Parquet)]
+        );
+        assert_eq!([format("a.txt"), format("csv")], [None, None]);
     }
 }

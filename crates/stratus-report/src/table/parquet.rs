@@ -1,4 +1,4 @@
-//! Apache Parquet, as much of it as flat tables need.
+//! A writer of Apache Parquet for flat tables.
 //!
 //! ```text
 //! PAR1  row groups  footer  length of the footer  PAR1
@@ -6,7 +6,7 @@
 //! row group: for each column a page: header, gzip of (definition levels, values)
 //! ```
 //!
-//! Every column is optional; a definition level of 1 stands for a value, 0 for none. Levels are
+//! Every column is optional; a definition level of 1 denotes a value, 0 none. Levels are
 //! run-length encoded, values plain. Headers and footer are Thrift structures in the compact protocol.
 //!
 //! Sources: the Parquet format 2.10, `parquet.thrift`, "Encodings"; the Thrift compact protocol.
@@ -16,13 +16,13 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{Column, Field, Kind};
+use super::{Column, ColumnType, FieldValue};
 
-/// Rows of a row group: what is in memory at a time.
-const GROUP: usize = 1 << 16;
+/// Rows per row group, which are buffered in memory.
+const ROWS_PER_GROUP: usize = 1 << 16;
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Numbers of `parquet.thrift`.
+/// Constants of `parquet.thrift`.
 mod number {
     pub const INT64: i32 = 2;
     pub const DOUBLE: i32 = 5;
@@ -40,31 +40,31 @@ pub(super) struct ParquetWriter<'w> {
     out: &'w mut dyn Write,
     /// Bytes written so far.
     at: u64,
-    columns: Vec<Buffer>,
+    columns: Vec<ColumnBuffer>,
     /// Rows in the buffers.
     rows: usize,
     /// Rows written.
     total: u64,
-    groups: Vec<Group>,
+    groups: Vec<RowGroup>,
 }
 
-/// A column of the row group that is being filled.
-struct Buffer {
+/// A buffered column of the current row group.
+struct ColumnBuffer {
     name: String,
-    kind: Kind,
+    column_type: ColumnType,
     values: Vec<u8>,
-    /// Runs of rows with a value and without one.
+    /// Run lengths of rows with and without a value.
     levels: Vec<(bool, u64)>,
 }
 
-/// A row group as the footer describes it.
-struct Group {
+/// The metadata of a row group in the footer.
+struct RowGroup {
     rows: u64,
-    chunks: Vec<Chunk>,
+    chunks: Vec<ColumnChunk>,
 }
 
-/// A column of a row group.
-struct Chunk {
+/// The metadata of a column of a row group.
+struct ColumnChunk {
     at: u64,
     uncompressed: u64,
     compressed: u64,
@@ -73,9 +73,9 @@ struct Chunk {
 impl<'w> ParquetWriter<'w> {
     pub(super) fn new(out: &'w mut dyn Write, columns: &[Column]) -> io::Result<Self> {
         out.write_all(MAGIC)?;
-        let columns = columns.iter().map(|Column { name, kind }| Buffer {
+        let columns = columns.iter().map(|Column { name, column_type: kind }| ColumnBuffer {
             name: name.clone(),
-            kind: *kind,
+            column_type: *kind,
             values: Vec::new(),
             levels: Vec::new(),
         });
@@ -83,35 +83,35 @@ impl<'w> ParquetWriter<'w> {
         Ok(Self { out, at: MAGIC.len() as u64, columns, rows: 0, total: 0, groups: Vec::new() })
     }
 
-    /// `fields` are of the kinds of the columns.
-    pub(super) fn row(&mut self, fields: &[Field<'_>]) -> io::Result<()> {
+    /// Buffers a row; the types of `fields` must match the columns.
+    pub(super) fn row(&mut self, fields: &[FieldValue<'_>]) -> io::Result<()> {
         for (column, field) in self.columns.iter_mut().zip(fields) {
-            let is_value = !matches!(field, Field::None);
+            let is_value = !matches!(field, FieldValue::None);
             match column.levels.last_mut() {
                 Some((level, count)) if *level == is_value => *count += 1,
                 _ => column.levels.push((is_value, 1)),
             }
             match field {
-                Field::None => {}
-                Field::Whole(number) => column.values.extend(number.to_le_bytes()),
-                Field::Number(number) => column.values.extend(number.to_le_bytes()),
-                Field::Text(text) => {
+                FieldValue::None => {}
+                FieldValue::Integer(number) => column.values.extend(number.to_le_bytes()),
+                FieldValue::Float(number) => column.values.extend(number.to_le_bytes()),
+                FieldValue::Text(text) => {
                     column.values.extend(length(text.len())?.to_le_bytes());
                     column.values.extend(text.as_bytes());
                 }
             }
         }
         self.rows += 1;
-        if self.rows == GROUP { self.group() } else { Ok(()) }
+        if self.rows == ROWS_PER_GROUP { self.group() } else { Ok(()) }
     }
 
-    /// Writes the rows in the buffers as a row group.
+    /// Writes the buffered rows as a row group.
     fn group(&mut self) -> io::Result<()> {
         let mut chunks = Vec::with_capacity(self.columns.len());
         for column in &mut self.columns {
             let mut levels = Vec::new();
             for (is_value, count) in column.levels.drain(..) {
-                // A run: its length with a bit that says so, then the level in a byte.
+                // A run: its length with the low bit 0, then the level as a byte.
                 varint(&mut levels, count << 1);
                 levels.push(u8::from(is_value));
             }
@@ -136,10 +136,10 @@ impl<'w> ParquetWriter<'w> {
             self.out.write_all(&packed)?;
             let [uncompressed, compressed] =
                 [body.len(), packed.len()].map(|bytes| (header.len() + bytes) as u64);
-            chunks.push(Chunk { at: self.at, uncompressed, compressed });
+            chunks.push(ColumnChunk { at: self.at, uncompressed, compressed });
             self.at += compressed;
         }
-        self.groups.push(Group { rows: self.rows as u64, chunks });
+        self.groups.push(RowGroup { rows: self.rows as u64, chunks });
         self.total += self.rows as u64;
         self.rows = 0;
         Ok(())
@@ -156,7 +156,7 @@ impl<'w> ParquetWriter<'w> {
         self.out.flush()
     }
 
-    /// `FileMetaData`.
+    /// The `FileMetaData` structure.
     fn footer(&self) -> Vec<u8> {
         let mut meta = Thrift::default();
         meta.i32(1, 1);
@@ -166,11 +166,11 @@ impl<'w> ParquetWriter<'w> {
                 element.i32(5, self.columns.len() as i32);
             }
             Some(at) => {
-                let Buffer { name, kind, .. } = &self.columns[at];
+                let ColumnBuffer { name, column_type: kind, .. } = &self.columns[at];
                 element.i32(1, physical(*kind));
                 element.i32(3, number::OPTIONAL);
                 element.text(4, name);
-                if *kind == Kind::Text {
+                if *kind == ColumnType::Text {
                     element.i32(6, number::UTF8);
                     // LogicalType: STRING.
                     element.structure(10, |logical| logical.structure(1, |_| {}));
@@ -179,19 +179,19 @@ impl<'w> ParquetWriter<'w> {
         });
         meta.i64(3, self.total);
         meta.list(4, self.groups.len(), |at, element| {
-            let Group { rows, chunks } = &self.groups[at];
+            let RowGroup { rows, chunks } = &self.groups[at];
             element.list(1, chunks.len(), |at, element| {
-                let (Chunk { at, uncompressed, compressed }, column) = (&chunks[at], &self.columns[at]);
+                let (ColumnChunk { at, uncompressed, compressed }, column) = (&chunks[at], &self.columns[at]);
                 element.i64(2, *at);
-                element.structure(3, |of_column| {
-                    of_column.i32(1, physical(column.kind));
-                    of_column.numbers(2, &[number::PLAIN, number::RLE]);
-                    of_column.texts(3, &[&column.name]);
-                    of_column.i32(4, number::GZIP);
-                    of_column.i64(5, *rows);
-                    of_column.i64(6, *uncompressed);
-                    of_column.i64(7, *compressed);
-                    of_column.i64(9, *at);
+                element.structure(3, |metadata| {
+                    metadata.i32(1, physical(column.column_type));
+                    metadata.numbers(2, &[number::PLAIN, number::RLE]);
+                    metadata.texts(3, &[&column.name]);
+                    metadata.i32(4, number::GZIP);
+                    metadata.i64(5, *rows);
+                    metadata.i64(6, *uncompressed);
+                    metadata.i64(7, *compressed);
+                    metadata.i64(9, *at);
                 });
             });
             element.i64(2, chunks.iter().map(|chunk| chunk.uncompressed).sum());
@@ -202,11 +202,11 @@ impl<'w> ParquetWriter<'w> {
     }
 }
 
-fn physical(kind: Kind) -> i32 {
+fn physical(kind: ColumnType) -> i32 {
     match kind {
-        Kind::Whole => number::INT64,
-        Kind::Number => number::DOUBLE,
-        Kind::Text => number::BYTE_ARRAY,
+        ColumnType::Integer => number::INT64,
+        ColumnType::Float => number::DOUBLE,
+        ColumnType::Text => number::BYTE_ARRAY,
     }
 }
 
@@ -230,7 +230,8 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// A structure in Thrift's compact protocol. Fields are written in the order of their numbers.
+/// A writer of structures in the compact protocol of Thrift. Fields must be written in the order of their
+/// numbers.
 #[derive(Default)]
 struct Thrift {
     bytes: Vec<u8>,
@@ -249,7 +250,7 @@ impl Thrift {
         self.last = number;
     }
 
-    /// A number with its sign in the lowest bit.
+    /// Writes a number with its sign in the lowest bit.
     fn zigzag(&mut self, number: i64) {
         varint(&mut self.bytes, ((number << 1) ^ (number >> 63)) as u64);
     }
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_the_compact_protocol() {
+    fn encodes_the_compact_protocol() {
         let mut out = Vec::new();
         varint(&mut out, 300);
         assert_eq!(out, [0xac, 0x02]);

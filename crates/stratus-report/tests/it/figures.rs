@@ -1,4 +1,4 @@
-//! Every figure and series of a page against the CSV file it comes from: networks of 6 and of 150 layers,
+//! All figures and series of a page, compared with their CSV files: networks with 6 and 150 layers,
 //! classification and segmentation, short and long runs.
 
 use crate::page::{drawn, slot};
@@ -12,11 +12,11 @@ use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, Task, UsageRow};
 use stratus_run::timeline::{Phase, Program, Purpose, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
-/// The first iterations that mean times leave out.
+/// Number of first iterations that mean times skip.
 const SKIPPED: u64 = 2;
 
-/// A run of `layers` layers and `iterations` iterations in two epochs, with times and measures that all
-/// differ.
+/// A run with `layers` layers and `iterations` iterations in two epochs, with all times and metrics
+/// different.
 fn make(root: &Path, task: Task, layers: usize, iterations: u64) -> RunDir {
     let run = RunDir::create(root, "net").unwrap();
     atomic::write(&run.experiment(), b"[train]\nbatch_size = 32\n").unwrap();
@@ -33,7 +33,7 @@ fn make(root: &Path, task: Task, layers: usize, iterations: u64) -> RunDir {
     let count = slots.len() as u64;
     let program = Program { name: "train".into(), purpose: Purpose::Train, batch_size: 32, slots };
     let mut timeline = TimelineWriter::open(&run.timeline()).unwrap();
-    let id = timeline.declare(&program).unwrap();
+    let id = timeline.register(&program).unwrap();
     let mut rows = CsvWriter::open(&run.iterations(), task).unwrap();
     for iteration in 1..=iterations {
         let epoch = 1 + u32::from(iteration > iterations / 3);
@@ -54,15 +54,15 @@ fn make(root: &Path, task: Task, layers: usize, iterations: u64) -> RunDir {
     }
     let mut rows = CsvWriter::open(&run.epochs(), task).unwrap();
     for epoch in 1..=2 {
-        let share = f64::from(epoch) / 3.7;
+        let fraction = f64::from(epoch) / 3.7;
         let row = EpochRow {
             epoch,
-            train_loss: 2.0 * share,
-            train_accuracy: 0.9 * share,
-            val_loss: Some(2.5 * share),
-            val_accuracy: Some(0.8 * share),
-            val_miou: (task == Task::Segmentation).then_some(0.7 * share),
-            elapsed_s: 11.0 * share,
+            train_loss: 2.0 * fraction,
+            train_accuracy: 0.9 * fraction,
+            val_loss: Some(2.5 * fraction),
+            val_accuracy: Some(0.8 * fraction),
+            val_miou: (task == Task::Segmentation).then_some(0.7 * fraction),
+            elapsed_s: 11.0 * fraction,
             ..EpochRow::default()
         };
         rows.append(&row).unwrap();
@@ -95,9 +95,9 @@ fn column(table: &[HashMap<String, String>], name: &str) -> Vec<f64> {
     table.iter().map(|row| row[name].parse().unwrap_or(f64::NAN)).collect()
 }
 
-/// Means over stretches of `length` rows.
+/// Means over buckets of `length` rows.
 fn means(values: &[f64], length: usize) -> Vec<f64> {
-    values.chunks(length).map(|stretch| stretch.iter().sum::<f64>() / stretch.len() as f64).collect()
+    values.chunks(length).map(|bucket| bucket.iter().sum::<f64>() / bucket.len() as f64).collect()
 }
 
 #[track_caller]
@@ -109,13 +109,13 @@ fn expect_curve(curve: &Value, expected: &[f64]) {
     }
 }
 
-/// CSV files hold six decimals.
+/// Compares with the six decimals of CSV files.
 #[track_caller]
 fn expect_near(value: f64, expected: f64) {
     assert!((value - expected).abs() <= 1e-6 + 1e-9 * expected.abs(), "{value} and {expected}");
 }
 
-/// The rows of the table behind a heading: of each cell the number that it is sorted by, else its text.
+/// The rows of the table after a heading; each cell as its sort key, or its text.
 fn cells(page: &str, heading: &str) -> Vec<Vec<String>> {
     let from = page.find(&format!(">{heading}</h4>")).unwrap();
     let body = &page[from..];
@@ -127,7 +127,7 @@ fn cells(page: &str, heading: &str) -> Vec<Vec<String>> {
     body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(cell).collect()).collect()
 }
 
-/// The layers of a run by name: microseconds forward, backward and update of each iteration.
+/// Microseconds of forward, backward and update of each iteration, by layer.
 fn layer_times(run: &RunDir) -> HashMap<String, [Vec<f64>; 3]> {
     layers::write_file(run, &run.layers()).unwrap();
     let mut times: HashMap<String, [Vec<f64>; 3]> = HashMap::new();
@@ -143,7 +143,7 @@ fn layer_times(run: &RunDir) -> HashMap<String, [Vec<f64>; 3]> {
 fn check(task: Task, layer_count: usize, iterations: u64) {
     let root = tempfile::tempdir().unwrap();
     let run = make(root.path(), task, layer_count, iterations);
-    let report = Report::of(&[run.path().to_owned()], Some(SKIPPED), None);
+    let report = Report::read(&[run.path().to_owned()], Some(SKIPPED), None);
     let page = page::render(&report);
     let shown = &drawn(&page)["runs"][0];
     let curves = &shown["curves"];
@@ -160,7 +160,7 @@ fn check(task: Task, layer_count: usize, iterations: u64) {
     expect_curve(&curves["accuracy"], &means(&column(&rows, accuracy), length));
     expect_curve(&curves["learning_rate"], &means(&column(&rows, "learning_rate"), length));
     let [data, train, rest] = ["data_s", "train_s", "unattributed_s"].map(|name| column(&rows, name));
-    // Milliseconds from seconds of six decimals.
+    // Milliseconds from seconds with six decimals.
     let data_ms: Vec<f64> = data.iter().map(|s| 1e3 * s).collect();
     let wall_ms: Vec<f64> = (0..data.len()).map(|i| 1e3 * (data[i] + train[i] + rest[i])).collect();
     expect_curve(&curves["data_ms"], &means(&data_ms, length));
@@ -192,7 +192,8 @@ fn check(task: Task, layer_count: usize, iterations: u64) {
     time_chart(&report, &times, &wall_ms);
 }
 
-/// The charts of layers over the iterations: those with a curve of their own, and all together.
+/// Checks the charts of layers over the iterations: those with a curve of their own, and the sums over all
+/// layers.
 fn layer_curves(page: &str, curves: &Value, times: &HashMap<String, [Vec<f64>; 3]>, iterations: usize) {
     let length = curves["layer_iterations_per_point"].as_u64().unwrap() as usize;
     assert_eq!(curves["layer_iteration"].as_array().unwrap().len(), iterations.div_ceil(length));
@@ -205,21 +206,22 @@ fn layer_curves(page: &str, curves: &Value, times: &HashMap<String, [Vec<f64>; 3
         expect_curve(&curve["forward_ms"], &ms(&[forward]));
         expect_curve(&curve["backward_ms"], &ms(&[backward, update]));
     }
-    let all = |of: fn(&[Vec<f64>; 3]) -> Vec<&Vec<f64>>| ms(&times.values().flat_map(of).collect::<Vec<_>>());
+    let all =
+        |parts: fn(&[Vec<f64>; 3]) -> Vec<&Vec<f64>>| ms(&times.values().flat_map(parts).collect::<Vec<_>>());
     expect_curve(&curves["forward_ms"], &all(|layer| vec![&layer[0]]));
     expect_curve(&curves["backward_ms"], &all(|layer| vec![&layer[1], &layer[2]]));
     let (drawn, layers) = (curves["layers"].as_array().unwrap().len(), times.len());
-    assert!(page.contains(&format!("Forward against backward and update, all {layers} layers, ms")));
-    assert_eq!(drawn < layers, page.contains(&format!("The {drawn} layers of {layers} that take longest.")));
+    assert!(page.contains(&format!("Forward, and backward with update, all {layers} layers, ms")));
+    assert_eq!(drawn < layers, page.contains(&format!("The {drawn} longest of {layers} layers.")));
 }
 
-/// The mean over the iterations that count, in milliseconds.
+/// The mean over the counted iterations, in milliseconds.
 fn mean_ms(microseconds: &[f64]) -> f64 {
     let counted = &microseconds[SKIPPED as usize..];
     counted.iter().sum::<f64>() / counted.len() as f64 / 1e3
 }
 
-/// The table of layers.
+/// Checks the table of layers.
 fn layer_figures(page: &str, times: &HashMap<String, [Vec<f64>; 3]>) {
     let rows = cells(page, "Per layer");
     assert_eq!(rows.len(), times.len());
@@ -232,14 +234,14 @@ fn layer_figures(page: &str, times: &HashMap<String, [Vec<f64>; 3]>) {
     }
 }
 
-/// The bars of an iteration, and the line of text for layers without one, are together the iteration.
+/// Checks that the bars and the line of text for the remaining layers sum to the iteration.
 fn time_chart(report: &Report, times: &HashMap<String, [Vec<f64>; 3]>, wall_ms: &[f64]) {
     let svg = page::time_svg(&report.runs[0]);
     let titles = svg.split("<title>").skip(1).map(|title| title.split("</title>").next().unwrap());
     let bars: Vec<(&str, &str, f64)> = titles
         .map(|title| {
-            let (what, ms) = title.rsplit_once(": ").unwrap();
-            let (name, part) = what.split_once(", ").unwrap();
+            let (label, ms) = title.rsplit_once(": ").unwrap();
+            let (name, part) = label.split_once(", ").unwrap();
             (name, part, ms.strip_suffix(" ms").unwrap().parse().unwrap())
         })
         .collect();
@@ -257,7 +259,7 @@ fn time_chart(report: &Report, times: &HashMap<String, [Vec<f64>; 3]>, wall_ms: 
         .nth(1)
         .map_or(0.0, |text| text.split(" ms").next().unwrap().parse::<f64>().unwrap());
     assert_eq!(more > 0.0, times.len() > 16);
-    // No bar stands for several layers.
+    // No bar represents several layers.
     assert!(!svg.contains("more layers, "), "{svg}");
     let all: f64 = bars.iter().map(|(_, _, ms)| ms).sum::<f64>() + more;
     let wall = wall_ms[SKIPPED as usize..].iter().sum::<f64>() / (wall_ms.len() - SKIPPED as usize) as f64;
@@ -266,7 +268,7 @@ fn time_chart(report: &Report, times: &HashMap<String, [Vec<f64>; 3]>, wall_ms: 
 }
 
 #[test]
-fn a_page_says_that_losses_are_not_finite() {
+fn page_notes_non_finite_losses() {
     let root = tempfile::tempdir().unwrap();
     let run = make(root.path(), Task::Classification, 6, 30);
     let text = fs::read_to_string(run.iterations()).unwrap();
@@ -278,7 +280,7 @@ fn a_page_says_that_losses_are_not_finite() {
         fields.join(",") + "\n"
     });
     fs::write(run.iterations(), lines.collect::<String>()).unwrap();
-    let page = page::render(&Report::of(&[run.path().to_owned()], Some(SKIPPED), None));
+    let page = page::render(&Report::read(&[run.path().to_owned()], Some(SKIPPED), None));
     let losses = drawn(&page)["runs"][0]["curves"]["loss"].as_array().unwrap().clone();
     let missing: Vec<usize> = (0..losses.len()).filter(|&at| losses[at].is_null()).collect();
     assert_eq!(missing, [6, 7]);
@@ -286,14 +288,14 @@ fn a_page_says_that_losses_are_not_finite() {
 }
 
 #[test]
-fn a_page_has_the_figures_of_its_csv_files() {
+fn figures_of_a_page_equal_its_csv_files() {
     check(Task::Classification, 6, 30);
     check(Task::Classification, 150, 30);
     check(Task::Segmentation, 150, 30);
 }
 
 #[test]
-fn a_page_of_a_long_run_has_the_means_of_its_csv_files() {
+fn curves_of_a_long_run_are_means_of_its_csv_files() {
     check(Task::Classification, 6, 2500);
     check(Task::Segmentation, 40, 1200);
 }

@@ -1,9 +1,9 @@
-//! Reports of run directories.
+//! Tests of reports on run directories.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod against;
 mod diff;
 mod figures;
 mod page;
+mod published;
 mod report;

@@ -1,4 +1,4 @@
-//! Pages over run directories written here: whole, half-written, long, and with names that try to be markup.
+//! Pages on generated run directories: complete, partial, long, and with names that look like markup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use stratus_report::report::Report;
 use stratus_report::{markdown, page};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, Task};
-use stratus_run::summary::{FinalMetrics, Status, Summary, Time};
+use stratus_run::summary::{FinalMetrics, Status, Summary, TimeBreakdown};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
-/// What would be markup, a script, or the end of one, wherever it stood unescaped.
+/// A name that would be markup, a script, or the end of one if it were not escaped.
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|";
 
 struct Made<'a> {
@@ -45,7 +45,7 @@ fn make(root: &Path, made: &Made) -> PathBuf {
     ];
     let program = Program { name: "train".into(), purpose: Purpose::Train, batch_size: 32, slots };
     let mut timeline = TimelineWriter::open(&run.timeline()).unwrap();
-    let id = timeline.declare(&program).unwrap();
+    let id = timeline.register(&program).unwrap();
     let mut iterations = CsvWriter::open(&run.iterations(), Task::Classification).unwrap();
     for iteration in 1..=made.iterations {
         let ns = [6_000_000, 1_000_000, 2_000_000, 3_000_000, 4_000_000];
@@ -67,8 +67,8 @@ fn make(root: &Path, made: &Made) -> PathBuf {
             status: Status::Completed,
             model: made.layer.to_owned(),
             dataset: "mnist".into(),
-            last,
-            time: Time { total_s: 10.0 + made.seed as f64, ..Time::default() },
+            final_metrics: last,
+            time: TimeBreakdown { total_s: 10.0 + made.seed as f64, ..TimeBreakdown::default() },
             ..Summary::default()
         };
         summary.write(&run.summary()).unwrap();
@@ -86,7 +86,7 @@ fn make(root: &Path, made: &Made) -> PathBuf {
     run.path().to_owned()
 }
 
-/// The document that the page's scripts draw.
+/// The JSON document of the scripts of a page.
 pub fn drawn(page: &str) -> serde_json::Value {
     let from = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
     let text = &page[from..];
@@ -94,25 +94,22 @@ pub fn drawn(page: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_page_tells_where_the_time_went() {
+fn page_shows_the_time_per_iteration() {
     let root = tempfile::tempdir().unwrap();
     let run = make(root.path(), &PLAIN);
-    let report = Report::of(&[run], None, None);
-    // There is no plan.json: what comes from it is missing, and said to be.
+    let report = Report::read(&[run], None, None);
+    // Without plan.json, the data from it is reported as missing.
     assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
     assert!(report.problems[0].what.contains("roofline"));
     let run = &report.runs[0];
     assert_eq!(
         run.headline,
-        "Of 16.00 ms an iteration, layers take 62.5 % (most of all conv1, 31.2 %), waiting for data 37.5 %, \
-         the \
-         loss, layout changes and bookkeeping 0.0 %; 0.001 % is not accounted for."
+        "An iteration takes 16.00 ms: layers 62.5 % (longest conv1, 31.2 %), waiting for data 37.5 %, loss, \
+         layout changes and bookkeeping 0.0 %, unattributed 0.001 %."
     );
     assert!(run.advice[0].starts_with("Training waits for data 37.5 % of the time with data.workers = 1"));
     let page = page::render(&report);
-    for text in
-        ["<h1>conv1 on mnist</h1>", "completed", "91.01 %", "Per layer", "conv2d", "Not in this report"]
-    {
+    for text in ["<h1>conv1 on mnist</h1>", "completed", "91.01 %", "Per layer", "conv2d", "Missing data"] {
         assert!(page.contains(text), "{text}");
     }
     let drawn = drawn(&page);
@@ -120,11 +117,11 @@ fn a_page_tells_where_the_time_went() {
     assert_eq!(drawn["runs"][0]["curves"]["layers"][0]["layer"], "conv1");
     assert_eq!(drawn["runs"][0]["curves"]["layers"][0]["forward_ms"][7], 1.0);
     assert_eq!(drawn["runs"][0]["curves"]["layers"][0]["backward_ms"][7], 4.0);
-    // Nothing is fetched from anywhere.
+    // The page loads nothing external.
     let own = page.replace("http://www.w3.org/", "");
     assert!(
         !own.contains("src=\"http") && !own.contains("href=\"http") && !own.contains("url("),
-        "it fetches"
+        "the page loads external resources"
     );
 }
 
@@ -133,12 +130,12 @@ fn names_of_a_run_never_become_markup() {
     let root = tempfile::tempdir().unwrap();
     let run = make(root.path(), &Made { layer: HOSTILE, ..PLAIN });
     let plain = make(root.path(), &PLAIN);
-    let report = Report::of(&[run, plain], None, None);
+    let report = Report::read(&[run, plain], None, None);
     let page = page::render(&report);
-    // The two scripts and the document are ours, and all that there is.
-    assert_eq!(page.matches("<script").count(), 2, "a script came in");
+    // Only the two scripts of the page, one of them the data.
+    assert_eq!(page.matches("<script").count(), 2, "injected script");
     assert_eq!(page.matches("</script").count(), 2);
-    assert!(!page.contains("<img"), "markup came in");
+    assert!(!page.contains("<img"), "injected markup");
     assert_eq!(drawn(&page)["runs"][0]["curves"]["layers"][0]["layer"], HOSTILE);
     let svg = page::time_svg(&report.runs[0]);
     assert!(!svg.contains("<script") && !svg.contains("<img"), "{svg}");
@@ -147,7 +144,7 @@ fn names_of_a_run_never_become_markup() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_is_reported() {
+fn reports_missing_data_and_everything_else() {
     let root = tempfile::tempdir().unwrap();
     let whole = make(root.path(), &PLAIN);
     let young = make(root.path(), &Made { iterations: 0, summary: false, ..PLAIN });
@@ -159,31 +156,31 @@ fn what_cannot_be_read_is_named_and_the_rest_is_reported() {
     fs::write(damaged.join("experiment.toml"), "[train\n").unwrap();
     let nowhere = root.path().join("digits/17");
     let paths = [whole, young, torn.clone(), damaged.clone(), nowhere.clone()];
-    let report = Report::of(&paths, None, None);
+    let report = Report::read(&paths, None, None);
     let labels: Vec<&str> = report.runs.iter().map(|run| run.label.as_str()).collect();
-    let of = |path: &Path| report.problems.iter().filter(|problem| problem.run == path).count();
-    assert_eq!((of(&damaged), of(&nowhere)), (1, 1), "{:?}", report.problems);
-    assert!(of(&torn) >= 1, "{:?}", report.problems);
+    let problems_of = |path: &Path| report.problems.iter().filter(|problem| problem.run == path).count();
+    assert_eq!((problems_of(&damaged), problems_of(&nowhere)), (1, 1), "{:?}", report.problems);
+    assert!(problems_of(&torn) >= 1, "{:?}", report.problems);
     assert_eq!(labels[..2], ["digits/1", "digits/2"]);
     assert_eq!(report.runs[1].headline, "No training iteration is recorded yet.");
     let page = page::render(&report);
-    assert!(page.contains("digits/17") && page.contains("Side by side"));
+    assert!(page.contains("digits/17") && page.contains("<h2>Comparison</h2>"));
 }
 
 #[test]
-fn runs_are_compared_by_what_differs() {
+fn compares_runs_by_their_differences() {
     let root = tempfile::tempdir().unwrap();
     let mut paths = Vec::new();
     for (rate, seed) in [(0.1, 1), (0.1, 2), (0.1, 3), (0.2, 1), (0.2, 2), (0.2, 3)] {
         paths.push(make(root.path(), &Made { rate, seed, ..PLAIN }));
     }
-    let report = Report::of(&paths, None, None);
+    let report = Report::read(&paths, None, None);
     let comparison = report.comparison.as_ref().unwrap();
     assert_eq!(comparison.keys, ["optimiser.learning_rate"]);
     assert_eq!(comparison.repetitions.len(), 2);
     let [first, second] = &comparison.repetitions[..] else { panic!("two groups") };
     assert_eq!((first.runs.len(), first.best_score.p), (3, None));
-    // The means are 0.01 apart, the values of each group 0.0001.
+    // The means differ by 0.01, the values of each group by 0.0001.
     assert_eq!(second.best_score.differs, Some(true));
     assert_eq!(second.total_s.p, None, "equal values do not differ");
     let csv = markdown::csv(&report);
@@ -193,10 +190,10 @@ fn runs_are_compared_by_what_differs() {
 }
 
 #[test]
-fn a_long_run_makes_a_small_page() {
+fn page_of_a_long_run_is_small() {
     let root = tempfile::tempdir().unwrap();
     let run = make(root.path(), &Made { iterations: 100_000, ..PLAIN });
-    let report = Report::of(&[run], None, None);
+    let report = Report::read(&[run], None, None);
     let curves = &report.runs[0].curves;
     assert!((500..=1000).contains(&curves.iteration.len()), "{}", curves.iteration.len());
     assert_eq!(curves.iteration.last(), Some(&100_000));
@@ -204,9 +201,9 @@ fn a_long_run_makes_a_small_page() {
     assert!(page.len() < 1 << 20, "{} bytes", page.len());
 }
 
-/// Two of three iterations wait for the second worker, which computes longer; one for the first.
+/// In two of three iterations, the first worker waits for the second; in one, the second waits for the first.
 #[test]
-fn a_page_tells_which_worker_is_waited_for() {
+fn page_shows_which_worker_is_waited_for() {
     let root = tempfile::tempdir().unwrap();
     let run = make(root.path(), &Made { iterations: 0, ..PLAIN });
     let run = RunDir::open(&run).unwrap();
@@ -221,13 +218,13 @@ fn a_page_tells_which_worker_is_waited_for() {
     others.prepare().unwrap();
     for (worker, times) in [&run, &others].into_iter().zip(times) {
         let mut timeline = TimelineWriter::resume_at(&worker.timeline(), 0).unwrap();
-        let id = timeline.declare(&program).unwrap();
+        let id = timeline.register(&program).unwrap();
         for (iteration, ms) in (1..).zip(times) {
             let ns = ms.map(|ms: u64| ms * 1_000_000);
             timeline.append(id, 1, iteration, ns.iter().sum(), &ns).unwrap();
         }
     }
-    let report = Report::of(&[run.path().to_owned()], Some(0), None);
+    let report = Report::read(&[run.path().to_owned()], Some(0), None);
     let workers = &report.runs[0].accounting.workers;
     let waited: Vec<(u64, u64, f64)> = workers
         .iter()
@@ -244,7 +241,7 @@ fn a_page_tells_which_worker_is_waited_for() {
     let text = markdown::markdown(&report);
     assert!(text.contains("| worker | iteration ms | communication ms | waits for | waiting ms |"), "{text}");
     assert!(text.contains("| 0 | 20.000 | 7.000 | worker 1 | 4.667 |"), "{text}");
-    // Of one worker there is no such table.
+    // A single worker has no such table.
     fs::remove_dir_all(run.path().join("workers")).unwrap();
-    assert!(!page::render(&Report::of(&[run.path().to_owned()], Some(0), None)).contains("Per worker"));
+    assert!(!page::render(&Report::read(&[run.path().to_owned()], Some(0), None)).contains("Per worker"));
 }

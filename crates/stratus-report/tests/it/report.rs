@@ -1,15 +1,15 @@
-//! Reports over run directories written here.
+//! Reports on generated run directories.
 
 use std::fs;
 use std::path::Path;
 
-use stratus_report::accounting::{Accounting, Options, render};
-use stratus_report::collect::{Experiment, Progress, to_csv};
+use stratus_report::accounting::{Accounting, AccountingOptions, render};
+use stratus_report::collect::{Progress, RunRecord, to_csv};
 use stratus_report::{layers, run_table};
 use stratus_run::csv::{CsvWriter, IterationRow, Task};
 use stratus_run::layout::TIMELINE_RECORDS;
 use stratus_run::machine::{Device, Machine};
-use stratus_run::summary::{LossScale, Status, Summary, Time, TimeAccount};
+use stratus_run::summary::{LossScaleSummary, Status, Summary, TimeAccount, TimeBreakdown};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
@@ -18,7 +18,7 @@ fn slot(layers: &[&str], kind: &str, phase: Phase) -> Slot {
     Slot { layers, kind: kind.into(), phase, device: "cpu".into() }
 }
 
-/// Fused forward steps, split backward ones, one update for all, and what stands between.
+/// Fused forward steps, separate backward steps, updates, and the intervals between steps.
 fn train(name: &str, batch_size: u64) -> Program {
     let slots = vec![
         slot(&[], "", Phase::DataWait),
@@ -54,16 +54,16 @@ fn new_run(root: &Path) -> RunDir {
     run
 }
 
-/// A run of irregular times, with a smaller last batch every tenth iteration and a validation now and then.
+/// A run with irregular times, and with a smaller last batch and a validation every tenth iteration.
 fn irregular(root: &Path, iterations: u64) -> (RunDir, Vec<(u64, Vec<u64>)>) {
     let run = new_run(root);
     let mut writer = TimelineWriter::open(&run.timeline()).unwrap();
-    let full = writer.declare(&train("train", 32)).unwrap();
+    let full = writer.register(&train("train", 32)).unwrap();
     let validation = Program { purpose: Purpose::Validation, ..train("validation", 32) };
-    let validation = writer.declare(&validation).unwrap();
+    let validation = writer.register(&validation).unwrap();
     let mut tail = train("tail", 5);
     tail.slots.truncate(11);
-    let tail = writer.declare(&tail).unwrap();
+    let tail = writer.register(&tail).unwrap();
     let mut numbers = Numbers(1);
     let mut written = Vec::new();
     for i in 1..=iterations {
@@ -80,11 +80,11 @@ fn irregular(root: &Path, iterations: u64) -> (RunDir, Vec<(u64, Vec<u64>)>) {
 }
 
 #[test]
-fn time_is_conserved_to_the_nanosecond() {
+fn rows_sum_to_the_wall_time_exactly() {
     let root = tempfile::tempdir().unwrap();
     let (run, written) = irregular(root.path(), 137);
     for skip in [None, Some(0), Some(5), Some(136), Some(137), Some(1000)] {
-        let accounting = Accounting::of(&run, &Options { skip }).unwrap();
+        let accounting = Accounting::for_run(&run, &AccountingOptions { skip }).unwrap();
         let skipped = accounting.skipped as usize;
         assert_eq!(accounting.iterations as usize, 137 - skipped);
         let wall: u64 = written[skipped..].iter().map(|(wall, _)| wall).sum();
@@ -108,11 +108,11 @@ fn time_is_conserved_to_the_nanosecond() {
     }
 }
 
-/// Times that are the same in every iteration but the first two.
+/// A run with equal times in all iterations except the first two.
 fn regular(root: &Path) -> RunDir {
     let run = new_run(root);
     let mut writer = TimelineWriter::open(&run.timeline()).unwrap();
-    let id = writer.declare(&train("train", 32)).unwrap();
+    let id = writer.register(&train("train", 32)).unwrap();
     let mut rows = CsvWriter::open(&run.iterations(), Task::Classification).unwrap();
     for i in 1..=6u64 {
         let scale = if i <= 2 { 10_000 } else { 1000 };
@@ -132,14 +132,14 @@ fn regular(root: &Path) -> RunDir {
 }
 
 #[test]
-fn the_table_reads_so() {
+fn renders_the_accounting_table() {
     let root = tempfile::tempdir().unwrap();
     let run = regular(root.path());
-    let accounting = Accounting::of(&run, &Options::default()).unwrap();
+    let accounting = Accounting::for_run(&run, &AccountingOptions::default()).unwrap();
     let text = render(&accounting, None, 100);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let expected = "\
-Milliseconds per iteration, mean of 4 iterations (the first 2 left out)
+Milliseconds per iteration, mean of 4 iterations (first 2 skipped)
 
 layer                            kind           forward backward   update    total   median  share
 conv1                            conv2d           0.200    1.000    1.100    2.300    2.300  25.1%
@@ -165,7 +165,7 @@ iteration                                                                    9.1
 }
 
 #[test]
-fn a_timeline_cut_anywhere_is_accounted_for() {
+fn accounts_for_truncated_timelines() {
     let root = tempfile::tempdir().unwrap();
     let run = regular(root.path());
     let path = run.timeline().join(TIMELINE_RECORDS);
@@ -173,7 +173,7 @@ fn a_timeline_cut_anywhere_is_accounted_for() {
     let mut counted = 0;
     for length in 0..=bytes.len() {
         fs::write(&path, &bytes[..length]).unwrap();
-        let accounting = Accounting::of(&run, &Options { skip: Some(0) }).unwrap();
+        let accounting = Accounting::for_run(&run, &AccountingOptions { skip: Some(0) }).unwrap();
         assert!(accounting.iterations >= counted);
         counted = accounting.iterations;
         let _ = render(&accounting, None, 100);
@@ -181,15 +181,15 @@ fn a_timeline_cut_anywhere_is_accounted_for() {
     }
     assert_eq!(counted, 6);
     fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
-    let accounting = Accounting::of(&run, &Options::default()).unwrap();
+    let accounting = Accounting::for_run(&run, &AccountingOptions::default()).unwrap();
     assert!(accounting.torn_bytes > 0 && render(&accounting, None, 100).contains("unfinished record"));
     fs::write(&path, b"").unwrap();
-    let accounting = Accounting::of(&run, &Options::default()).unwrap();
+    let accounting = Accounting::for_run(&run, &AccountingOptions::default()).unwrap();
     assert_eq!(render(&accounting, None, 100), "No training iteration is recorded yet.\n");
 }
 
 #[test]
-fn layers_csv_is_exact() {
+fn layers_csv_has_exact_times() {
     let root = tempfile::tempdir().unwrap();
     let run = regular(root.path());
     assert_eq!(layers::write_file(&run, &run.layers()).unwrap(), 18);
@@ -215,7 +215,7 @@ fn summary() -> Summary {
         batch_size: 32,
         epochs: 1,
         iterations: 6,
-        time: Time {
+        time: TimeBreakdown {
             total_s: 8.0,
             startup_s: 1.0,
             train_s: 4.0,
@@ -229,20 +229,20 @@ fn summary() -> Summary {
         ..Default::default()
     };
     summary.images_per_second.median = Some(1234.5);
-    summary.last.val_top1 = Some(0.9876);
+    summary.final_metrics.val_top1 = Some(0.9876);
     summary.memory.planned_peak_bytes = Some(45_200_000);
     summary
 }
 
 #[test]
-fn a_run_is_one_row() {
+fn reads_a_run_as_one_row() {
     let root = tempfile::tempdir().unwrap();
     let run = regular(root.path());
     summary().write(&run.summary()).unwrap();
     let mut machine = Machine { host: "lab, room 2".into(), ..Default::default() };
     machine.devices.push(Device { name: "X".into(), ..Default::default() });
     machine.write(&run.machine()).unwrap();
-    let experiment = Experiment::of(&run, Some(1)).unwrap();
+    let experiment = RunRecord::read(&run, Some(1)).unwrap();
     let expected = Progress {
         iterations: 6,
         skipped: 1,
@@ -264,13 +264,13 @@ fn a_run_is_one_row() {
     let killed = new_run(root.path());
     Summary { status: Status::Running, ..summary() }.write(&killed.summary()).unwrap();
     fs::write(killed.experiment(), "extra = 1\n").unwrap();
-    let second = Experiment::of(&killed, None).unwrap();
-    assert_eq!(second.status, Status::Interrupted, "nobody writes it any more");
+    let second = RunRecord::read(&killed, None).unwrap();
+    assert_eq!(second.status, Status::Interrupted, "its writer has ended");
     let lock = killed.lock().unwrap();
-    assert_eq!(Experiment::of(&killed, None).unwrap().status, Status::Running);
+    assert_eq!(RunRecord::read(&killed, None).unwrap().status, Status::Running);
     drop(lock);
     let unborn = new_run(root.path());
-    let third = Experiment::of(&unborn, None).unwrap();
+    let third = RunRecord::read(&unborn, None).unwrap();
     assert_eq!((third.status, third.summary.clone()), (Status::Interrupted, None));
 
     let csv = to_csv(&[experiment, second, third], false);
@@ -283,35 +283,35 @@ fn a_run_is_one_row() {
     assert!(to_csv(&[], false).trim().is_empty());
 
     fs::write(killed.experiment(), "a = = 1").unwrap();
-    let error = Experiment::of(&killed, None).unwrap_err().to_string();
+    let error = RunRecord::read(&killed, None).unwrap_err().to_string();
     assert!(error.contains("experiment.toml is damaged"), "{error}");
 }
 
 #[test]
-fn the_end_of_a_run_reads_so() {
+fn renders_the_summary_of_a_run() {
     let root = tempfile::tempdir().unwrap();
     let run = new_run(root.path());
     summary().write(&run.summary()).unwrap();
     let expected = format!(
         "\
-digits on mnist: completed, continued once
-  computed by   cpu, 2 threads, f32, batch size 32
-  done          1 epoch, 6 iterations
-  images/s      1234 in the median
+digits on mnist: completed, resumed once
+  device        cpu, 2 threads, f32, batch size 32
+  progress      1 epoch, 6 iterations
+  images/s      median 1234
   validation    top-1 98.76 %
-  seconds       8.00 in all, startup 1.00, training 4.00, data wait 1.50,
+  seconds       total 8.00, startup 1.00, training 4.00, data wait 1.50,
                 validation 0.50, checkpoints 0.50, unexplained 0.50
   accounted for 6.00 of 6.00 s in iterations, 0.050 % unattributed
   memory        planned 43.1 MiB
-  weights' hash ab12
+  weights hash  ab12
   run directory {}
 ",
         run.path().display()
     );
-    let text = run_table::of(&run, 80).unwrap();
+    let text = run_table::render_run(&run, 80).unwrap();
     assert_eq!(text, expected, "\n{text}");
 
-    // Of five classes, five are all.
+    // With five classes, top-5 is not shown.
     let with_classes = |count: usize| {
         let class = |class| {
             serde_json::json!({
@@ -320,20 +320,20 @@ digits on mnist: completed, continued once
         };
         let classes = (0..count).map(class).collect();
         let mut some = Summary { classes: serde_json::from_value(classes).unwrap(), ..summary() };
-        some.last.val_top5 = Some(0.9991);
+        some.final_metrics.val_top5 = Some(0.9991);
         some.write(&run.summary()).unwrap();
-        run_table::of(&run, 80).unwrap()
+        run_table::render_run(&run, 80).unwrap()
     };
     assert!(with_classes(5).contains("top-1 98.76 %\n"));
-    // None are listed of more than a hundred.
+    // More than a hundred classes are not listed.
     for count in [6, 0] {
         assert!(with_classes(count).contains("top-1 98.76 %, top-5 99.91 %\n"));
     }
 
-    // In f16.
-    let scale = Some(LossScale { scale: 32768.0, skipped_iterations: 1 });
+    // The loss scale of f16.
+    let scale = Some(LossScaleSummary { scale: 32768.0, skipped_iterations: 1 });
     let half = Summary { loss_scale: scale, precision: "f16".to_owned(), ..summary() };
     half.write(&run.summary()).unwrap();
-    let text = run_table::of(&run, 80).unwrap();
+    let text = run_table::render_run(&run, 80).unwrap();
     assert!(text.contains("\n  loss scale    32768, 1 iteration skipped\n  validation "), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The resizer's contract.
+//! Tests of the resizer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,11 +1,11 @@
-//! The state of a run beside its tensors.
+//! The state of a run, except for its tensors.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Everything but tensors that a run needs to continue.
+/// Everything except tensors that a run needs to resume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The version of this format; filled in when saved.
@@ -13,47 +13,47 @@ pub struct State {
     pub version: u32,
     /// The epoch that the next batch belongs to.
     pub epoch: u32,
-    /// Iterations done since the start of the run. It numbers the checkpoint.
+    /// Iterations completed since the start of the run; also the number of the checkpoint.
     pub iteration: u64,
-    /// Batches of this epoch that are done: the index of the next.
+    /// Batches completed in this epoch: the index of the next one.
     pub batch: u64,
     /// The seed of all random numbers.
     pub seed: u64,
-    /// The length in bytes of every growing file, by its name in the run directory, to cut back to.
+    /// The length in bytes of every growing file, by its name in the run directory, to truncate it to.
     #[serde(default)]
     pub positions: BTreeMap<String, u64>,
-    /// The best value so far of the watched metric.
+    /// The best value so far of the monitored metric.
     #[serde(default)]
-    pub best: Option<Best>,
-    /// Threads that computed.
+    pub best: Option<BestCheckpoint>,
+    /// The number of threads used for computing.
     #[serde(default)]
     pub threads: u32,
-    /// The device that computed: `cpu`, `cuda:0`.
+    /// The device used for computing: `cpu`, `cuda:0`.
     #[serde(default)]
     pub device: String,
-    /// Versions of the libraries that computed, by name.
+    /// Versions of the libraries used for computing, by name.
     #[serde(default)]
     pub libraries: BTreeMap<String, String>,
-    /// What identifies the plan: another plan may give other bits.
+    /// The hash of the plan; with a different plan, results may differ in their last bits.
     #[serde(default)]
     pub plan_hash: String,
     /// The checksum of the weights; filled in when saved.
     #[serde(default)]
     pub weights_sha256: String,
-    /// How often the run was continued before.
+    /// Number of times the run was resumed before.
     #[serde(default)]
     pub resumed: u64,
-    /// Whatever else the writer wants back.
+    /// Additional values of the writer.
     #[serde(default)]
     pub extra: Map<String, Value>,
 }
 
 /// The best value of a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Best {
+pub struct BestCheckpoint {
     /// Its name, as a column of `epochs.csv`: `val_top1`.
     pub metric: String,
-    /// Its value. JSON knows no NaN or infinity: both come back as NaN.
+    /// Its value. JSON has no NaN or infinity: both are read back as NaN.
     #[serde(deserialize_with = "null_is_nan")]
     pub value: f64,
     /// The epoch that reached it.

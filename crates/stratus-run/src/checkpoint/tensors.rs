@@ -1,19 +1,19 @@
-//! Tensors read back from a checkpoint's files, and the checksum of a set of weights.
+//! Reading tensors from the files of a checkpoint, and the checksum of a set of weights.
 
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::hex;
 use stratus_weights::{Tensor, TensorRef, Values};
 
-/// The SHA-256, in hexadecimal, that stands for a set of weights.
+/// The SHA-256, in hexadecimal, that identifies a set of weights.
 ///
-/// It is taken over the tensors in the byte order of their names. Of each tensor go in: the name's length and
-/// the name, the type's length and the type (`F32`, `I64`), the number of extents, the extents, the number of
-/// bytes of the values, the values. Lengths, numbers and extents are u64; everything is little-endian, values
-/// row-major.
+/// It covers the tensors in the byte order of their names. Each tensor contributes: the length of its name
+/// and the name, the length of its type and the type (`F32`, `I64`), the number of extents, the extents, the
+/// number of bytes of the values, the values. Lengths, numbers and extents are u64; everything is
+/// little-endian, values are row-major.
 ///
 /// # Errors
-/// Where values cannot be had.
+/// If the values cannot be read.
 pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> std::io::Result<String> {
     let mut order: Vec<&TensorRef<'_>> = tensors.iter().collect();
     order.sort_by_key(|tensor| tensor.name);
@@ -28,7 +28,7 @@ pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> std::io::Result<String> {
             hasher.update((extent as u64).to_le_bytes());
         }
         hasher.update((tensor.values.bytes() as u64).to_le_bytes());
-        tensor.values.for_each_piece(|piece| {
+        tensor.values.for_each_chunk(|piece| {
             hasher.update(piece);
             Ok::<(), std::io::Error>(())
         })?;
@@ -36,16 +36,18 @@ pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> std::io::Result<String> {
     Ok(hex(&hasher.finalize()))
 }
 
-/// Reads a safetensors file's bytes: its tensors by name, or why they cannot be read.
+/// Parses the bytes of a safetensors file: its tensors sorted by name, or why they cannot be read.
 pub fn read_safetensors(bytes: &[u8]) -> Result<Vec<Tensor>, String> {
-    let file = SafeTensors::deserialize(bytes).map_err(|e| format!("no safetensors file ({e})"))?;
+    let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not a safetensors file ({e})"))?;
     let mut tensors = Vec::with_capacity(file.len());
     for (name, view) in file.iter() {
         let data = view.data();
         let values = match view.dtype() {
             Dtype::F32 => Values::F32(data.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect()),
             Dtype::I64 => Values::I64(data.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect()),
-            other => return Err(format!("the tensor {name} is of type {other:?}; F32 and I64 are read")),
+            other => {
+                return Err(format!("tensor {name} has the unsupported type {other:?}; expected F32 or I64"));
+            }
         };
         tensors.push(Tensor { name: name.to_string(), shape: view.shape().to_vec(), values });
     }

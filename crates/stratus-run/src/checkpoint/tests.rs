@@ -24,7 +24,7 @@ fn save(checkpoints: &Checkpoints, iteration: u64, retention: &Retention) -> Res
         epoch: 3,
         iteration,
         seed: u64::MAX,
-        best: Some(Best { metric: "val_top1".into(), value: 0.1 + 0.2, epoch: 2, iteration: 1 }),
+        best: Some(BestCheckpoint { metric: "val_top1".into(), value: 0.1 + 0.2, epoch: 2, iteration: 1 }),
         positions: BTreeMap::from([("iterations.csv".into(), 123)]),
         ..Default::default()
     };
@@ -46,13 +46,13 @@ fn bits(tensors: &[Tensor]) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_saved_comes_back_with_the_same_bits() {
+fn loaded_checkpoint_is_bit_identical() {
     let (_keep, checkpoints) = folder();
     assert!(checkpoints.load_latest().unwrap().checkpoint.is_none());
     let saved = save(&checkpoints, 42, &Retention::default()).unwrap();
-    assert!(saved.path.ends_with("0000000042") && saved.not_pruned.is_none());
+    assert!(saved.path.ends_with("0000000042") && saved.prune_error.is_none());
     let loaded = checkpoints.load_latest().unwrap();
-    assert!(loaded.damaged.is_empty());
+    assert!(loaded.skipped.is_empty());
     let loaded = loaded.checkpoint.unwrap();
     assert_eq!(bits(&loaded.weights), bits(&tensors()));
     assert_eq!(loaded.state.weights_sha256, saved.weights_sha256);
@@ -63,7 +63,7 @@ fn what_was_saved_comes_back_with_the_same_bits() {
 }
 
 #[test]
-fn the_checksum_is_of_the_documented_bytes() {
+fn weights_checksum_covers_the_documented_bytes() {
     let tensor = TensorRef::f32("a", &[1], &[1.0]);
     let mut bytes = Vec::new();
     let mut word = |value: u64, rest: &[u8]| {
@@ -77,13 +77,13 @@ fn the_checksum_is_of_the_documented_bytes() {
     word(4, &1.0f32.to_le_bytes());
     assert_eq!(weights_sha256(&[tensor]).unwrap(), hex(&Sha256::digest(&bytes)));
     let other = TensorRef::i64("b", &[], &[2]);
-    let of = |tensors: &[TensorRef<'_>]| weights_sha256(tensors).unwrap();
-    assert_eq!(of(&[tensor, other]), of(&[other, tensor]));
-    assert_ne!(of(&[tensor]), of(&[TensorRef::f32("a", &[1, 1], &[1.0])]));
+    let checksum = |tensors: &[TensorRef<'_>]| weights_sha256(tensors).unwrap();
+    assert_eq!(checksum(&[tensor, other]), checksum(&[other, tensor]));
+    assert_ne!(checksum(&[tensor]), checksum(&[TensorRef::f32("a", &[1, 1], &[1.0])]));
 }
 
 #[test]
-fn the_last_and_the_pinned_stay() {
+fn keeps_the_newest_and_the_pinned_checkpoints() {
     let (_keep, checkpoints) = folder();
     let pinned = Retention { last: 2, pinned: Some(20) };
     for i in [10, 20, 30, 40, 50] {
@@ -91,13 +91,13 @@ fn the_last_and_the_pinned_stay() {
     }
     assert_eq!(checkpoints.list().unwrap(), [20, 40, 50]);
     save(&checkpoints, 45, &Retention { last: 0, pinned: None }).unwrap();
-    assert_eq!(checkpoints.list().unwrap(), [45], "a run that went back leaves the later ones behind");
+    assert_eq!(checkpoints.list().unwrap(), [45], "a restarted run removes later checkpoints");
     save(&checkpoints, 45, &Retention::default()).unwrap();
     assert_eq!(fs::read_dir(checkpoints.path(45).parent().unwrap()).unwrap().count(), 1);
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_and_named() {
+fn skips_and_names_a_damaged_checkpoint() {
     for name in FILES {
         let (_keep, checkpoints) = folder();
         for i in [1, 2] {
@@ -109,25 +109,26 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
             fs::write(&path, &bytes[..length]).unwrap();
             let recovery = checkpoints.load_latest().unwrap();
             assert_eq!(recovery.checkpoint.unwrap().state.iteration, 1, "{name} cut to {length}");
-            assert_eq!(recovery.damaged[0].path, checkpoints.path(2));
-            assert!(recovery.damaged[0].reason.contains(name), "{}", recovery.damaged[0].reason);
+            assert_eq!(recovery.skipped[0].path, checkpoints.path(2));
+            assert!(recovery.skipped[0].reason.contains(name), "{}", recovery.skipped[0].reason);
         }
         fs::remove_file(&path).unwrap();
         let recovery = checkpoints.load_latest().unwrap();
-        assert!(recovery.checkpoint.is_some() && recovery.damaged[0].reason.contains(name));
+        assert!(recovery.checkpoint.is_some() && recovery.skipped[0].reason.contains(name));
         fs::remove_dir_all(checkpoints.path(1)).unwrap();
         let recovery = checkpoints.load_latest().unwrap();
-        assert!(recovery.checkpoint.is_none() && recovery.damaged.len() == 1);
+        assert!(recovery.checkpoint.is_none() && recovery.skipped.len() == 1);
     }
 }
 
 #[test]
-fn a_disk_that_fills_up_anywhere_leaves_the_last_checkpoint_and_no_rubbish() {
+fn full_disk_keeps_the_last_checkpoint_and_leaves_no_temporaries() {
     let (_keep, checkpoints) = folder();
     let bytes = save(&checkpoints, 1, &Retention::default()).unwrap().bytes as usize;
     let mut failures = 0;
     for space in (0..bytes + 1000).step_by(7) {
-        let Err(error) = fault::with_space(space, || save(&checkpoints, 2, &Retention::default())) else {
+        let Err(error) = fault::with_free_bytes(space, || save(&checkpoints, 2, &Retention::default()))
+        else {
             break;
         };
         failures += 1;
@@ -142,32 +143,31 @@ fn a_disk_that_fills_up_anywhere_leaves_the_last_checkpoint_and_no_rubbish() {
 }
 
 #[test]
-fn a_kill_while_saving_leaves_a_folder_that_is_ignored_and_removed() {
+fn folder_of_a_killed_save_is_ignored_and_removed() {
     let (keep, checkpoints) = folder();
     save(&checkpoints, 1, &Retention::default()).unwrap();
-    // The four files appear one after another in a temporary folder: stop after each, in the middle of the
-    // next.
+    // The four files appear one after another in a temporary folder: stop in the middle of each.
     for killed_at in 0..FILES.len() {
-        let left = atomic::temporary_path(&checkpoints.path(2)).unwrap();
-        fs::create_dir(&left).unwrap();
+        let leftover = atomic::temporary_path(&checkpoints.path(2)).unwrap();
+        fs::create_dir(&leftover).unwrap();
         for (i, name) in FILES[..=killed_at].iter().enumerate() {
             let bytes = fs::read(checkpoints.path(1).join(name)).unwrap();
             let end = if i == killed_at { bytes.len() / 2 } else { bytes.len() };
-            fs::write(left.join(name), &bytes[..end]).unwrap();
+            fs::write(leftover.join(name), &bytes[..end]).unwrap();
         }
         let recovery = checkpoints.load_latest().unwrap();
-        assert!(recovery.checkpoint.is_some() && recovery.damaged.is_empty());
+        assert!(recovery.checkpoint.is_some() && recovery.skipped.is_empty());
         let run = crate::RunDir::create_at(&keep.path().join(killed_at.to_string())).unwrap();
         fs::rename(keep.path().join("checkpoints"), run.checkpoints()).unwrap();
         drop(run.lock().unwrap());
         fs::rename(run.checkpoints(), keep.path().join("checkpoints")).unwrap();
-        assert!(!left.exists());
+        assert!(!leftover.exists());
         assert_eq!(checkpoints.list().unwrap(), [1]);
     }
 }
 
 #[test]
-fn a_file_in_the_folders_place_is_explained() {
+fn explains_a_file_in_place_of_the_folder() {
     let (keep, checkpoints) = folder();
     fs::write(keep.path().join("checkpoints"), b"").unwrap();
     let error = save(&checkpoints, 1, &Retention::default()).unwrap_err().to_string();
@@ -175,25 +175,25 @@ fn a_file_in_the_folders_place_is_explained() {
 }
 
 #[test]
-fn tensors_that_cannot_be_written_are_refused_by_name() {
+fn refuses_invalid_tensors_by_name() {
     let (_keep, checkpoints) = folder();
     let refuse = |tensors: &[TensorRef<'_>]| {
         let tensors = Tensors { weights: tensors.to_vec(), ..Tensors::default() };
         checkpoints.save(&State::default(), &tensors, &Retention::default()).unwrap_err().to_string()
     };
     let short = refuse(&[TensorRef::f32("w", &[2], &[1.0])]);
-    assert!(short.contains("the tensor w has 1 values for the shape [2]"), "{short}");
+    assert!(short.contains("tensor w has 1 values for the shape [2]"), "{short}");
     let twice = refuse(&[TensorRef::f32("w", &[1], &[1.0]), TensorRef::i64("w", &[1], &[1])]);
-    assert!(twice.contains("the name w is taken"), "{twice}");
+    assert!(twice.contains("duplicate tensor name w"), "{twice}");
     let reserved = refuse(&[TensorRef::f32("__metadata__", &[1], &[1.0])]);
-    assert!(reserved.contains("taken"), "{reserved}");
+    assert!(reserved.contains("duplicate tensor name __metadata__"), "{reserved}");
     let huge = refuse(&[TensorRef::f32("w", &[usize::MAX, 2], &[])]);
     assert!(huge.contains("0 values"), "{huge}");
 }
 
 proptest! {
     #[test]
-    fn no_change_of_a_byte_makes_loading_panic_or_succeed(
+    fn changed_byte_neither_panics_nor_loads(
         file in 0usize..4, at: prop::sample::Index, flip in 1u8..,
     ) {
         let (_keep, checkpoints) = folder();
@@ -204,12 +204,12 @@ proptest! {
         bytes[at] ^= flip;
         fs::write(&path, &bytes).unwrap();
         let loaded = checkpoints.load(1);
-        // Only white space and the like within the manifest may change without a trace.
+        // Only insignificant bytes of the manifest, such as white space, may change unnoticed.
         prop_assert!(loaded.is_err() || FILES[file] == MANIFEST);
     }
 
     #[test]
-    fn no_bytes_make_the_safetensors_reader_panic(
+    fn safetensors_reader_never_panics(
         header: Vec<u8>, data: Vec<u8>, at: prop::sample::Index, byte: u8,
     ) {
         let _ = read_safetensors(&header);
@@ -225,7 +225,7 @@ proptest! {
 }
 
 #[test]
-fn all_checkpoints_can_be_removed() {
+fn remove_all_removes_every_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
     checkpoints.remove_all().unwrap();

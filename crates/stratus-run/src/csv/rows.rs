@@ -1,17 +1,17 @@
-//! The rows of the files: their columns, and how fields are written and read.
+//! The rows of the files: their columns, and the format of their fields.
 
 use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-/// What a network learns to say of an image.
+/// The task that a network is trained for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// One class.
+    /// One class per image.
     #[default]
     Classification,
-    /// A class for every pixel.
+    /// One class per pixel.
     Segmentation,
 }
 
@@ -19,7 +19,7 @@ impl Task {
     /// Every task.
     pub const ALL: [Self; 2] = [Self::Classification, Self::Segmentation];
 
-    /// What the share of right answers is called.
+    /// The name of the fraction of correct predictions.
     #[must_use]
     pub fn accuracy_name(self) -> &'static str {
         match self {
@@ -31,11 +31,11 @@ impl Task {
 
 /// A row of one of the run's CSV files.
 pub trait Row: Sized {
-    /// The columns of a task, in the order they are written.
+    /// The columns of a task, in order.
     fn columns(task: Task) -> &'static [&'static str];
     /// Writes the fields of a task, separated by commas, without a line end.
     fn write(&self, task: Task, out: &mut impl Write) -> std::io::Result<()>;
-    /// Reads the fields, given in the order of [`Row::columns`]; `Err` is the column that cannot be read.
+    /// Parses the fields, in the order of [`Row::columns`]; `Err` is the first column that is invalid.
     fn parse(task: Task, fields: &[&str]) -> Result<Self, &'static str>;
 }
 
@@ -48,16 +48,16 @@ pub struct IterationRow {
     pub iteration: u64,
     /// The mean loss over the batch.
     pub loss: f64,
-    /// The fraction of the batch, or of its pixels with a class, whose best class is right, 0 to 1: `top1`
-    /// or `accuracy`. None where none counted.
+    /// The fraction of the batch, or of its labelled pixels, whose predicted class is correct, 0 to 1: `top1`
+    /// or `accuracy`. `None` if nothing was labelled.
     pub accuracy: Option<f64>,
-    /// Classification: the fraction whose class is among the best five; none with fewer classes.
+    /// Classification: the fraction whose class is among the five most probable; `None` with fewer classes.
     pub top5: Option<f64>,
     /// The learning rate of the update.
     pub learning_rate: f64,
     /// Seconds spent waiting for the batch.
     pub data_s: f64,
-    /// Seconds attributed to anything else.
+    /// Seconds attributed to everything else.
     pub train_s: f64,
     /// Seconds of the iteration that no slot accounts for.
     pub unattributed_s: f64,
@@ -88,14 +88,14 @@ pub struct EpochRow {
     pub train_s: f64,
     /// Seconds of validation in this epoch.
     pub val_s: f64,
-    /// Seconds since the start of the run, those before a resume included.
+    /// Seconds since the start of the run, including those before a resume.
     pub elapsed_s: f64,
 }
 
-/// Prints the shortest decimal with the same bits, or nothing for `None`.
-struct Shortest(Option<f64>);
+/// The shortest decimal that parses to the same bits; empty for `None`.
+pub(crate) struct ExactDecimal(pub(crate) Option<f64>);
 
-impl std::fmt::Display for Shortest {
+impl std::fmt::Display for ExactDecimal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.map_or(Ok(()), |value| write!(f, "{value:?}"))
     }
@@ -131,9 +131,9 @@ impl Row for IterationRow {
     fn write(&self, task: Task, out: &mut impl Write) -> std::io::Result<()> {
         let Self { epoch, iteration, loss, accuracy, learning_rate, data_s, train_s, unattributed_s, .. } =
             self;
-        write!(out, "{epoch},{iteration},{loss:?},{},", Shortest(*accuracy))?;
+        write!(out, "{epoch},{iteration},{loss:?},{},", ExactDecimal(*accuracy))?;
         if task == Task::Classification {
-            write!(out, "{},", Shortest(self.top5))?;
+            write!(out, "{},", ExactDecimal(self.top5))?;
         }
         write!(out, "{learning_rate:?},{data_s:.6},{train_s:.6},{unattributed_s:.6}")
     }
@@ -186,12 +186,12 @@ impl Row for EpochRow {
 
     fn write(&self, task: Task, out: &mut impl Write) -> std::io::Result<()> {
         let Self { epoch, train_loss, train_accuracy, train_s, val_s, elapsed_s, .. } = self;
-        let [val_loss, val_accuracy] = [self.val_loss, self.val_accuracy].map(Shortest);
+        let [val_loss, val_accuracy] = [self.val_loss, self.val_accuracy].map(ExactDecimal);
         write!(out, "{epoch},{train_loss:?},{train_accuracy:?},{val_loss},{val_accuracy},")?;
         match task {
-            Task::Classification => write!(out, "{},", Shortest(self.val_top5))?,
+            Task::Classification => write!(out, "{},", ExactDecimal(self.val_top5))?,
             Task::Segmentation => {
-                let [mean, miou, bf] = [self.val_mean_accuracy, self.val_miou, self.val_bf].map(Shortest);
+                let [mean, miou, bf] = [self.val_mean_accuracy, self.val_miou, self.val_bf].map(ExactDecimal);
                 write!(out, "{mean},{miou},{bf},")?;
             }
         }
@@ -223,7 +223,7 @@ impl Row for EpochRow {
     }
 }
 
-/// The fields of a row, taken one by one.
+/// The fields of a row, consumed one by one.
 pub(super) struct Fields<'a> {
     rest: std::iter::Zip<std::slice::Iter<'static, &'static str>, std::slice::Iter<'a, &'a str>>,
 }

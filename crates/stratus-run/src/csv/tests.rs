@@ -26,7 +26,7 @@ fn sample(path: &Path, rows: u64) -> Vec<u64> {
 }
 
 #[test]
-fn text_is_as_documented() {
+fn writes_the_documented_text() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("iterations.csv");
     sample(&path, 1);
@@ -50,9 +50,9 @@ fn text_is_as_documented() {
     );
 }
 
-/// A row of each task, all of its fields different.
+/// A row of each task, with different values in all fields.
 #[test]
-fn a_reader_knows_the_task_by_the_columns() {
+fn reader_detects_the_task_from_the_columns() {
     let folder = tempfile::tempdir().unwrap();
     for (name, task) in ["c", "s"].into_iter().zip(Task::ALL) {
         let (iterations, epochs) = (folder.path().join(name), folder.path().join(format!("{name}e")));
@@ -91,7 +91,7 @@ fn a_reader_knows_the_task_by_the_columns() {
 }
 
 #[test]
-fn every_cut_gives_the_whole_rows_and_can_be_appended_to() {
+fn truncated_file_keeps_complete_rows_and_can_be_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("iterations.csv");
     let ends = sample(&path, 4);
@@ -107,7 +107,7 @@ fn every_cut_gives_the_whole_rows_and_can_be_appended_to() {
 }
 
 #[test]
-fn cut_back_and_written_again_gives_the_same_bytes() {
+fn rewriting_after_truncation_gives_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("iterations.csv");
     let ends = sample(&path, 5);
@@ -123,11 +123,11 @@ fn cut_back_and_written_again_gives_the_same_bytes() {
     CsvWriter::<IterationRow>::resume_at(&path, TASK, 0).unwrap();
     assert!(read::<IterationRow>(&path).unwrap().is_empty());
     let beyond = CsvWriter::<IterationRow>::resume_at(&path, TASK, 10_000).unwrap_err().to_string();
-    assert!(beyond.contains("checkpoint counted 10000"), "{beyond}");
+    assert!(beyond.contains("checkpoint recorded 10000"), "{beyond}");
 }
 
 #[test]
-fn columns_are_found_by_name() {
+fn finds_columns_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.csv");
     let header = "extra,elapsed_s,val_s,train_s,val_top5,val_top1,val_loss,train_top1,train_loss,epoch\n";
@@ -136,12 +136,12 @@ fn columns_are_found_by_name() {
     assert_eq!((rows[0].epoch, rows[0].elapsed_s, rows[0].val_loss), (1, 9.0, Some(4.0)));
     std::fs::write(&path, format!("{header}x,9,8,7,6,5,4,3,2,1\nx,9,bad,7,6,5,4,3,2,1\n")).unwrap();
     let error = read::<EpochRow>(&path).unwrap_err().to_string();
-    assert!(error.contains("line 3: val_s cannot be read"), "{error}");
+    assert!(error.contains("line 3: invalid val_s"), "{error}");
 }
 
 proptest! {
     #[test]
-    fn rows_come_back_with_the_same_bits(
+    fn rows_survive_a_round_trip_bit_identically(
         loss: u64, accuracy: Option<f64>, top5: Option<f64>, epoch: u32, iteration: u64,
     ) {
         let loss = f64::from_bits(loss);
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes: Vec<u8>, with_header: bool) {
+    fn reader_never_panics(bytes: Vec<u8>, with_header: bool) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("any.csv");
         let header = format!("{}\n", EpochRow::columns(TASK).join(","));

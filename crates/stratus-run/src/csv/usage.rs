@@ -4,43 +4,43 @@ use std::io::Write;
 
 use super::rows::{Fields, Row, Task};
 
-/// A row of `usage.csv`: how the machine was used since the row before. What the system does not say is
-/// empty.
+/// A row of `usage.csv`: utilisation of the machine since the previous row. Values that the system does not
+/// provide are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UsageRow {
-    /// Seconds since the start of the run, those before a resume included.
+    /// Seconds since the start of the run, including those before a resume.
     pub elapsed_s: f64,
-    /// The run's share of the processors that it may use, in percent of their time.
+    /// CPU time of the run, in percent of the time of all CPUs that it may use.
     pub cpu_percent: Option<f64>,
-    /// The run's resident memory.
+    /// Resident memory of the run.
     pub rss_bytes: Option<u64>,
-    /// What disks read for the run.
+    /// Bytes read from disks for the run.
     pub disk_read_bytes: Option<u64>,
-    /// What disks wrote for the run.
+    /// Bytes written to disks for the run.
     pub disk_write_bytes: Option<u64>,
-    /// What the machine received and sent, its loopback left out.
+    /// Bytes that the machine received and sent, without the loopback interface.
     pub net_bytes: Option<u64>,
-    /// The time in which the device that computes was busy, in percent.
+    /// Busy time of the compute device, in percent.
     pub gpu_percent: Option<f64>,
-    /// The device's memory in use, other programs' included.
+    /// Memory in use on the device, including that of other programs.
     pub gpu_memory_bytes: Option<u64>,
-    /// The power that it draws.
+    /// Power draw of the device.
     pub gpu_watts: Option<f64>,
 }
 
-/// A number with a decimal, or nothing.
-struct Tenths(Option<f64>);
+/// A number with one decimal; empty for `None`.
+struct OneDecimal(Option<f64>);
 
-impl std::fmt::Display for Tenths {
+impl std::fmt::Display for OneDecimal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.map_or(Ok(()), |value| write!(f, "{value:.1}"))
     }
 }
 
-/// A count, or nothing.
-struct Count(Option<u64>);
+/// A count; empty for `None`.
+struct OptionalCount(Option<u64>);
 
-impl std::fmt::Display for Count {
+impl std::fmt::Display for OptionalCount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.map_or(Ok(()), |value| write!(f, "{value}"))
     }
@@ -62,9 +62,10 @@ impl Row for UsageRow {
     }
 
     fn write(&self, _: Task, out: &mut impl Write) -> std::io::Result<()> {
-        let [cpu, gpu, watts] = [self.cpu_percent, self.gpu_percent, self.gpu_watts].map(Tenths);
-        let [rss, read, written] = [self.rss_bytes, self.disk_read_bytes, self.disk_write_bytes].map(Count);
-        let [net, memory] = [self.net_bytes, self.gpu_memory_bytes].map(Count);
+        let [cpu, gpu, watts] = [self.cpu_percent, self.gpu_percent, self.gpu_watts].map(OneDecimal);
+        let [rss, read, written] =
+            [self.rss_bytes, self.disk_read_bytes, self.disk_write_bytes].map(OptionalCount);
+        let [net, memory] = [self.net_bytes, self.gpu_memory_bytes].map(OptionalCount);
         write!(out, "{:.3},{cpu},{rss},{read},{written},{net},{gpu},{memory},{watts}", self.elapsed_s)
     }
 
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_stays_empty() {
+    fn unknown_values_are_empty_fields() {
         let row = UsageRow {
             elapsed_s: 12.0,
             cpu_percent: Some(98.76),

@@ -1,37 +1,37 @@
-//! The processor's caches, out of `/sys/devices/system/cpu`.
+//! The caches of the CPU, from `/sys/devices/system/cpu`.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// A level of cache.
+/// A cache level.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cache {
-    /// 1 is nearest to the core.
+    /// The level; 1 is innermost.
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Bytes of one of them.
+    /// Bytes of one instance.
     pub bytes: u64,
-    /// How many there are.
+    /// Number of instances.
     pub count: usize,
 }
 
-/// Bytes of all caches of the last level together.
+/// Total bytes of all last-level caches.
 #[must_use]
-pub fn last_level(caches: &[Cache]) -> Option<u64> {
+pub fn last_level_bytes(caches: &[Cache]) -> Option<u64> {
     let last = caches.iter().filter(|cache| cache.kind != "Instruction").max_by_key(|cache| cache.level)?;
     last.bytes.checked_mul(last.count as u64)
 }
 
-/// Bytes of a core's second-level cache.
+/// Bytes of the L2 cache of a core.
 #[must_use]
-pub fn second_level(caches: &[Cache]) -> Option<u64> {
+pub fn l2_bytes_per_core(caches: &[Cache]) -> Option<u64> {
     caches.iter().find(|cache| cache.level == 2 && cache.kind != "Instruction").map(|cache| cache.bytes)
 }
 
-/// Caches of the first core, and how many of each there are if all cores are alike.
+/// The caches of the first core, with the number of instances if all cores are alike.
 pub(super) fn read(root: &Path, logical: usize) -> Vec<Cache> {
     let folder = root.join("sys/devices/system/cpu/cpu0/cache");
     let mut caches: Vec<Cache> = (0..10)
@@ -54,7 +54,7 @@ pub(super) fn read(root: &Path, logical: usize) -> Vec<Cache> {
     caches
 }
 
-/// `48K` or `32M`, in bytes.
+/// Parses a size such as `48K` or `32M`, in bytes.
 fn size(text: &str) -> Option<u64> {
     let (number, unit) = match text.strip_suffix(['K', 'M', 'G']) {
         Some(number) if text.ends_with('K') => (number, 1 << 10),
@@ -65,7 +65,7 @@ fn size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// How many processors a list like `0-3,8` names.
+/// The number of CPUs in a list such as `0-3,8`.
 fn cpus_in(list: &str) -> usize {
     list.split(',')
         .filter_map(|range| {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_are_read_and_counted() {
+    fn reads_and_counts_caches() {
         let root = tempfile::tempdir().unwrap();
         let files = [
             ("index0", "1", "Data", "48K", "0,2"),
@@ -102,13 +102,13 @@ mod tests {
             caches.iter().map(|c| (c.level, c.bytes, c.count)).collect::<Vec<_>>(),
             [(1, 48 << 10, 4), (1, 32 << 10, 4), (3, 32 << 20, 2)]
         );
-        assert_eq!((second_level(&caches), last_level(&caches)), (None, Some(64 << 20)));
+        assert_eq!((l2_bytes_per_core(&caches), last_level_bytes(&caches)), (None, Some(64 << 20)));
         let second = Cache { level: 2, kind: "Unified".into(), bytes: 2 << 20, count: 2 };
-        assert_eq!(second_level(&[caches[0].clone(), second]), Some(2 << 20));
+        assert_eq!(l2_bytes_per_core(&[caches[0].clone(), second]), Some(2 << 20));
     }
 
     #[test]
-    fn odd_texts_are_no_sizes() {
+    fn ignores_invalid_sizes_and_lists() {
         assert_eq!(
             ["12", "2G", "", "K", "xK", "99999999999999999999"].map(size),
             [Some(12), Some(2 << 30), None, None, None, None]

@@ -1,34 +1,34 @@
-//! The memory that the process's control group may use, by which containers and batch systems limit it.
+//! The memory limit of the control group of this process, as set by containers and batch systems.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups of both kinds lie.
+/// The mount point of control groups of both versions.
 const MOUNT: &str = "sys/fs/cgroup";
 
-/// The smallest limit of the process's control group and of those that it is in, in bytes; `None` where
-/// there is none.
+/// The smallest limit of the control group of this process and its ancestors, in bytes; `None` without a
+/// limit.
 pub(super) fn memory_limit(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mount = root.join(MOUNT);
     let limits = groups.lines().filter_map(|line| {
-        // `hierarchy:controllers:path`; the second version has one hierarchy without a list.
+        // `hierarchy:controllers:path`; version 2 has a single hierarchy with an empty list.
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         if controllers.is_empty() {
-            least(&mount, path, "memory.max")
+            min_limit_on_path(&mount, path, "memory.max")
         } else if controllers.split(',').any(|controller| controller == "memory") {
-            least(&mount.join("memory"), path, "memory.limit_in_bytes")
+            min_limit_on_path(&mount.join("memory"), path, "memory.limit_in_bytes")
         } else {
             None
         }
     });
-    // Where the process sees its own group as the root, that has the limit.
+    // If the process sees its own group as the root, the limit is at the root.
     limits.chain(read(&mount, "memory.max")).min()
 }
 
-/// The smallest limit on the way from a group to the root.
-fn least(mount: &Path, path: &str, file: &str) -> Option<u64> {
+/// The smallest limit on the path from a group to the root.
+fn min_limit_on_path(mount: &Path, path: &str, file: &str) -> Option<u64> {
     let mut group = PathBuf::new();
     let folders = path.split('/').filter(|part| !part.is_empty() && *part != "..");
     let groups = std::iter::once(mount.to_owned()).chain(folders.map(|part| {
@@ -38,7 +38,8 @@ fn least(mount: &Path, path: &str, file: &str) -> Option<u64> {
     groups.filter_map(|group| read(&group, file)).min()
 }
 
-/// A group's limit. The first version has a huge number for none, which no machine's memory reaches.
+/// The limit of a group. Version 1 uses a huge number for "no limit", which exceeds the memory of any
+/// machine.
 fn read(group: &Path, file: &str) -> Option<u64> {
     fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
 }
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_on_the_way_to_the_root_counts() {
+    fn takes_the_smallest_limit_on_the_path_to_the_root() {
         let group = ("proc/self/cgroup", "0::/batch/job_7\n");
         let job = ("sys/fs/cgroup/batch/job_7/memory.max", "max\n");
         let batch = ("sys/fs/cgroup/batch/memory.max", "4096\n");
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_and_containers_are_read() {
+    fn reads_both_versions_and_containers() {
         let first = ("proc/self/cgroup", "9:cpu,cpuacct:/a\n4:memory:/docker/b\n");
         let bytes = ("sys/fs/cgroup/memory/docker/b/memory.limit_in_bytes", "8192\n");
         assert_eq!(

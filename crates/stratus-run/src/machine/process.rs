@@ -1,13 +1,13 @@
-//! What a process uses of its machine, as Linux counts it: memory, disk, network.
+//! Resource usage of a process, as counted by Linux: memory, disk, network.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Bytes of the longest file that is read: the counters of a thousand network interfaces.
-const LONGEST: usize = 1 << 17;
+/// Maximum number of bytes to read of a file: enough for the counters of a thousand network interfaces.
+const MAX_PROC_FILE_BYTES: usize = 1 << 17;
 
-/// Reads the counters of this process. Nothing is allocated after it was opened.
+/// Reads the counters of this process. Reading does not allocate.
 #[derive(Debug)]
 pub struct ProcessMeter {
     status: Option<File>,
@@ -16,22 +16,22 @@ pub struct ProcessMeter {
     text: Vec<u8>,
 }
 
-/// Counters. What the system does not say is none.
+/// Counters of a process; `None` if the system does not provide one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
-    /// The process's resident memory now.
+    /// Current resident memory of the process.
     pub rss_bytes: Option<u64>,
-    /// What disks have read for the process since it began; what came from the system's cache does not count.
+    /// Bytes read from disks for the process since it started, without reads from the system's cache.
     pub disk_read_bytes: Option<u64>,
-    /// What disks have written for the process, or are about to, since it began.
+    /// Bytes written to disks for the process since it started, including pending writes.
     pub disk_write_bytes: Option<u64>,
-    /// What the machine has received and sent over all interfaces but its loopback. Linux does not count it
-    /// by process.
+    /// Bytes that the machine has received and sent over all interfaces except the loopback. Linux does not
+    /// count them per process.
     pub net_bytes: Option<u64>,
 }
 
 impl ProcessMeter {
-    /// Of this process.
+    /// Opens the counters of this process.
     #[must_use]
     pub fn open() -> Self {
         Self::under(Path::new("/proc/self"))
@@ -39,10 +39,15 @@ impl ProcessMeter {
 
     fn under(folder: &Path) -> Self {
         let open = |name: &str| File::open(folder.join(name)).ok();
-        Self { status: open("status"), io: open("io"), net: open("net/dev"), text: vec![0; LONGEST] }
+        Self {
+            status: open("status"),
+            io: open("io"),
+            net: open("net/dev"),
+            text: vec![0; MAX_PROC_FILE_BYTES],
+        }
     }
 
-    /// The counters now.
+    /// Reads the current counters.
     pub fn counts(&mut self) -> ProcessCounts {
         let Self { status, io, net, text } = self;
         let rss_bytes =
@@ -55,7 +60,7 @@ impl ProcessMeter {
     }
 }
 
-/// What a file holds now, as far as there is room for it.
+/// The current content of a file, truncated to the length of `text`.
 fn content<'a>(file: Option<&mut File>, text: &'a mut [u8]) -> Option<&'a [u8]> {
     let file = file?;
     file.seek(SeekFrom::Start(0)).ok()?;
@@ -70,13 +75,13 @@ fn content<'a>(file: Option<&mut File>, text: &'a mut [u8]) -> Option<&'a [u8]> 
     Some(&text[..length])
 }
 
-/// The number behind a word that begins a line.
+/// The number after a key at the start of a line.
 fn value(text: &[u8], key: &[u8]) -> Option<u64> {
     let rest = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
     number(words(rest).next()?)
 }
 
-/// The bytes received and sent, of lines such as `eth0: 10 1 0 0 0 0 0 0 20 …`.
+/// The total bytes received and sent, from lines such as `eth0: 10 1 0 0 0 0 0 0 20 …`.
 fn interfaces(text: &[u8]) -> u64 {
     let mut sum = 0_u64;
     for line in text.split(|byte| *byte == b'\n') {
@@ -85,7 +90,7 @@ fn interfaces(text: &[u8]) -> u64 {
             continue;
         }
         let columns = words(&line[colon + 1..]).enumerate();
-        // Received and sent bytes are the first of the eight columns of either.
+        // Received and sent bytes are the first of eight columns each.
         let bytes =
             columns.filter(|(column, _)| [0, 8].contains(column)).filter_map(|(_, word)| number(word));
         sum = bytes.fold(sum, u64::saturating_add);
@@ -107,7 +112,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn the_systems_counters_are_read_again_and_again() {
+    fn reads_current_counters_repeatedly() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("net")).unwrap();
         let put = |rss: u64, read: u64, received: u64| {
@@ -142,7 +147,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_has_memory() {
+    fn resident_memory_of_this_process_is_known() {
         assert!(ProcessMeter::open().counts().rss_bytes.unwrap() > 100_000);
     }
 }

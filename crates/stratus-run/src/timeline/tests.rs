@@ -35,14 +35,14 @@ fn read_all(folder: &Path) -> (Vec<Iteration>, u64) {
     (all, reader.torn_bytes().unwrap())
 }
 
-/// Two programs, the second declared late; gives the position after each iteration.
+/// Writes two programs, the second registered late; returns the position after each iteration.
 fn sample(folder: &Path, from: u64, to: u64) -> Vec<u64> {
     let mut writer = TimelineWriter::open(folder).unwrap();
-    let full = writer.declare(&program("train", 3)).unwrap();
+    let full = writer.register(&program("train", 3)).unwrap();
     let mut ends = vec![writer.position()];
     for i in from..=to {
         if i % 3 == 0 {
-            let tail = writer.declare(&program("tail", 2)).unwrap();
+            let tail = writer.register(&program("tail", 2)).unwrap();
             writer.append(tail, 1, i, 1000 * i, &[i, 1 << (i + 30)]).unwrap();
         } else {
             writer.append(full, 1, i, 1000 * i, &[i, 300, u64::MAX]).unwrap();
@@ -53,7 +53,7 @@ fn sample(folder: &Path, from: u64, to: u64) -> Vec<u64> {
 }
 
 #[test]
-fn every_cut_gives_the_whole_records_and_can_be_appended_to() {
+fn truncated_file_keeps_complete_records_and_can_be_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let ends = sample(folder.path(), 1, 4);
     let path = folder.path().join(TIMELINE_RECORDS);
@@ -72,7 +72,7 @@ fn every_cut_gives_the_whole_records_and_can_be_appended_to() {
 }
 
 #[test]
-fn a_tail_of_zeros_or_of_nonsense_is_torn() {
+fn invalid_tail_counts_as_torn() {
     let folder = tempfile::tempdir().unwrap();
     sample(folder.path(), 1, 4);
     let path = folder.path().join(TIMELINE_RECORDS);
@@ -85,7 +85,7 @@ fn a_tail_of_zeros_or_of_nonsense_is_torn() {
 }
 
 #[test]
-fn cut_back_and_written_again_gives_the_same_bytes() {
+fn rewriting_after_truncation_gives_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let ends = sample(folder.path(), 1, 7);
     let path = folder.path().join(TIMELINE_RECORDS);
@@ -96,25 +96,25 @@ fn cut_back_and_written_again_gives_the_same_bytes() {
         assert_eq!(fs::read(&path).unwrap(), bytes, "from iteration {kept}");
     }
     let error = TimelineWriter::resume_at(folder.path(), 1 << 40).unwrap_err().to_string();
-    assert!(error.contains("checkpoint counted"), "{error}");
+    assert!(error.contains("checkpoint recorded"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), bytes);
-    assert!(TimelineWriter::resume_at(folder.path(), 0).unwrap().position() == PREAMBLE);
+    assert!(TimelineWriter::resume_at(folder.path(), 0).unwrap().position() == PREAMBLE_BYTES);
 }
 
 #[test]
-fn wrong_use_and_foreign_files_are_refused() {
+fn refuses_invalid_calls_and_foreign_files() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = TimelineWriter::open(folder.path()).unwrap();
-    let id = writer.declare(&program("train", 3)).unwrap();
+    let id = writer.register(&program("train", 3)).unwrap();
     let error = writer.append(id, 1, 5, 0, &[1]).unwrap_err().to_string();
     assert!(error.contains("iteration 5 has 1 times for 3 slots"), "{error}");
     writer.truncate_to(0).unwrap();
     let error = writer.append(id, 1, 5, 0, &[1]).unwrap_err().to_string();
-    assert!(error.contains("undeclared program"), "{error}");
+    assert!(error.contains("unregistered program"), "{error}");
     drop(writer);
     let path = folder.path().join(TIMELINE_RECORDS);
     fs::write(&path, b"something else").unwrap();
-    assert!(TimelineReader::open(folder.path()).unwrap_err().to_string().contains("it is no timeline"));
+    assert!(TimelineReader::open(folder.path()).unwrap_err().to_string().contains("not a timeline"));
     TimelineWriter::open(folder.path()).unwrap_err();
     assert_eq!(fs::read(&path).unwrap(), b"something else", "a foreign file is left alone");
     fs::write(&path, b"STRATUSL\x09\0\0\0").unwrap();
@@ -122,7 +122,7 @@ fn wrong_use_and_foreign_files_are_refused() {
 }
 
 #[test]
-fn phases_of_later_versions_read_as_other() {
+fn phases_of_later_versions_are_read_as_other() {
     let slot: Slot = serde_json::from_str(r#"{"phase": "teleportation"}"#).unwrap();
     assert_eq!(slot.phase, Phase::Other);
     for phase in [Phase::BackwardData, Phase::DataWait, Phase::Other] {
@@ -132,16 +132,16 @@ fn phases_of_later_versions_read_as_other() {
 
 proptest! {
     #[test]
-    fn leb128_comes_back(value: u64) {
+    fn leb128_survives_a_round_trip(value: u64) {
         let mut bytes = Vec::new();
-        put(&mut bytes, value);
+        write_leb128(&mut bytes, value);
         let mut rest = bytes.as_slice();
-        prop_assert_eq!(take(&mut rest), Some(value));
+        prop_assert_eq!(read_leb128(&mut rest), Some(value));
         prop_assert!(rest.is_empty());
     }
 
     #[test]
-    fn no_bytes_make_the_reader_panic(at in 0usize..2000, byte: u8, noise: Vec<u8>) {
+    fn reader_never_panics(at in 0usize..2000, byte: u8, noise: Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         sample(folder.path(), 1, 4);
         let path = folder.path().join(TIMELINE_RECORDS);

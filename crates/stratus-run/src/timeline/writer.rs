@@ -1,34 +1,34 @@
-//! Appending to a timeline.
+//! Appends to a timeline.
 
 use std::fs;
 use std::path::Path;
 
 use super::{
-    FRAME_HEAD, FRAME_LIMIT, KIND_ITERATION, KIND_PROGRAM, MAGIC, PREAMBLE, Program, ProgramId,
-    TimelineReader, VERSION, checksum, put,
+    FRAME_HEADER_BYTES, KIND_ITERATION, KIND_PROGRAM, MAGIC, MAX_FRAME_BYTES, PREAMBLE_BYTES, Program,
+    ProgramId, TimelineReader, VERSION, checksum, write_leb128,
 };
 use crate::append::AppendFile;
 use crate::layout::TIMELINE_RECORDS;
 use crate::{Error, Result};
 
-/// Appends iterations to a run's timeline. Nothing is allocated for an iteration.
+/// Appends iterations to the timeline of a run. Appending does not allocate.
 #[derive(Debug)]
 pub struct TimelineWriter {
     file: AppendFile,
-    /// The programs of the file, and where the frame of each ends.
+    /// The programs of the file, each with the end of its frame.
     programs: Vec<(Program, u64)>,
 }
 
 impl TimelineWriter {
     /// Opens the timeline in `folder`, creating it if absent. A torn tail is removed.
     ///
-    /// An existing timeline is read through once, to know its programs and its whole frames.
+    /// An existing timeline is read once, to find its programs and complete frames.
     pub fn open(folder: &Path) -> Result<Self> {
         Self::open_to(folder, None)
     }
 
-    /// Opens the timeline in `folder` cut back to the `position` that a checkpoint recorded. If fewer bytes
-    /// of whole records are there, it is an error and the file stays as it is.
+    /// Opens the timeline in `folder`, truncated to the `position` that a checkpoint recorded. If it has
+    /// fewer bytes of complete records, that is an error and the file stays unchanged.
     pub fn resume_at(folder: &Path, position: u64) -> Result<Self> {
         Self::open_to(folder, Some(position))
     }
@@ -45,8 +45,8 @@ impl TimelineWriter {
         if let Some(position) = position.filter(|&position| position > whole) {
             return Err(Error::damaged(
                 &path,
-                format!("it has {whole} bytes of whole records where a checkpoint counted {position}"),
-                "restore it from a copy, or move the timeline folder away and continue without its past",
+                format!("it has {whole} bytes of complete records, but the checkpoint recorded {position}"),
+                "restore it from a copy, or move the timeline folder away and resume without it",
             ));
         }
         let mut writer = Self { file: AppendFile::open(&path)?, programs };
@@ -54,8 +54,8 @@ impl TimelineWriter {
         Ok(writer)
     }
 
-    /// Makes a program known. One that the file has already keeps its number.
-    pub fn declare(&mut self, program: &Program) -> Result<ProgramId> {
+    /// Registers a program. One that the file already has keeps its number.
+    pub fn register(&mut self, program: &Program) -> Result<ProgramId> {
         if let Some(i) = self.programs.iter().position(|(known, _)| known == program) {
             return Ok(ProgramId(i as u32));
         }
@@ -79,42 +79,42 @@ impl TimelineWriter {
         if slots != Some(ns.len()) {
             let reason = match slots {
                 Some(slots) => format!("iteration {iteration} has {} times for {slots} slots", ns.len()),
-                None => format!("iteration {iteration} is of an undeclared program"),
+                None => format!("iteration {iteration} belongs to an unregistered program"),
             };
             return Err(Error::invalid(self.file.path(), reason));
         }
         self.frame(KIND_ITERATION, |out| {
-            put(out, u64::from(program.0));
-            put(out, u64::from(epoch));
-            put(out, iteration);
-            put(out, wall_ns);
+            write_leb128(out, u64::from(program.0));
+            write_leb128(out, u64::from(epoch));
+            write_leb128(out, iteration);
+            write_leb128(out, wall_ns);
             for &ns in ns {
-                put(out, ns);
+                write_leb128(out, ns);
             }
         })
     }
 
-    /// Hands all records to the operating system: other processes see them.
+    /// Writes all records to the operating system, so that other processes see them.
     pub fn flush(&mut self) -> Result<()> {
         self.file.flush()
     }
 
-    /// Puts all records onto the disk.
+    /// Writes all records to the disk.
     pub fn sync(&mut self) -> Result<()> {
         self.file.sync()
     }
 
-    /// The file's length in bytes with all records written; call [`TimelineWriter::sync`] before a checkpoint
-    /// records it.
+    /// The length of the file in bytes with all records written. Call [`TimelineWriter::sync`] before a
+    /// checkpoint records it.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.file.length()
     }
 
-    /// Cuts the file back to `position`, a value that [`TimelineWriter::position`] gave. Programs declared
-    /// after it are forgotten: declare them again.
+    /// Truncates the file to `position`, a value of [`TimelineWriter::position`]. Programs registered after
+    /// it must be registered again.
     pub fn truncate_to(&mut self, position: u64) -> Result<()> {
-        let position = if position < PREAMBLE { 0 } else { position };
+        let position = if position < PREAMBLE_BYTES { 0 } else { position };
         self.file.truncate_to(position)?;
         self.programs.retain(|&(_, end)| end <= position);
         if position == 0 { self.preamble() } else { Ok(()) }
@@ -130,11 +130,11 @@ impl TimelineWriter {
     fn frame(&mut self, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         let buffer = self.file.buffer();
         let start = buffer.len();
-        buffer.extend_from_slice(&[0; FRAME_HEAD]);
+        buffer.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
         payload(buffer);
-        let body = start + FRAME_HEAD;
+        let body = start + FRAME_HEADER_BYTES;
         let length = u32::try_from(buffer.len() - body).unwrap_or(u32::MAX);
-        if length > FRAME_LIMIT {
+        if length > MAX_FRAME_BYTES {
             buffer.truncate(start);
             return Err(Error::invalid(self.file.path(), "a record exceeds 64 MiB"));
         }
@@ -142,6 +142,6 @@ impl TimelineWriter {
         buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
         buffer[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
         buffer[start + 8] = kind;
-        self.file.appended()
+        self.file.finish_record()
     }
 }

@@ -1,4 +1,4 @@
-//! Run directories that a run continues.
+//! Tests of resuming in run directories.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! A run that dies anywhere and is continued leaves the files of one that did not.
+//! A killed and resumed run ends with the same files as an uninterrupted run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,8 +27,8 @@ fn program() -> Program {
     Program { name: "train".into(), purpose: Purpose::Train, batch_size: 1, slots: vec![slot] }
 }
 
-/// Stands for training: a weight that every iteration changes. Dies without a word before iteration `die_at`
-/// is saved.
+/// Simulates training with a weight that every iteration changes. Exits abruptly before iteration `die_at` is
+/// saved.
 fn train(path: &Path, die_at: Option<u64>) {
     let run = RunDir::open(path).unwrap();
     let _lock = run.lock().unwrap();
@@ -36,8 +36,8 @@ fn train(path: &Path, die_at: Option<u64>) {
     let mut log = Log::open(&run.log()).unwrap();
     let checkpoints = Checkpoints::new(run.checkpoints());
     let recovery = checkpoints.load_latest().unwrap();
-    for damage in &recovery.damaged {
-        log.say(&format!("{}: {}", damage.path.display(), damage.reason)).unwrap();
+    for damage in &recovery.skipped {
+        log.write(&format!("{}: {}", damage.path.display(), damage.reason)).unwrap();
     }
     let (mut weight, state) = match recovery.checkpoint {
         Some(checkpoint) => {
@@ -50,7 +50,7 @@ fn train(path: &Path, die_at: Option<u64>) {
     let mut rows =
         CsvWriter::resume_at(&run.iterations(), Task::Classification, position(ITERATIONS)).unwrap();
     let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE)).unwrap();
-    let id = timeline.declare(&program()).unwrap();
+    let id = timeline.register(&program()).unwrap();
     for iteration in state.iteration + 1..=ITERATION_COUNT {
         weight = 3.7 * weight * (1.0 - weight);
         let row = IterationRow { epoch: 1, iteration, loss: f64::from(weight), ..Default::default() };
@@ -61,7 +61,7 @@ fn train(path: &Path, die_at: Option<u64>) {
             timeline.flush().unwrap();
         }
         if die_at == Some(iteration) {
-            // No destructor runs: what is buffered is lost, what is half written stays.
+            // No destructor runs: buffered data is lost, partial writes stay.
             std::process::exit(9);
         }
         if iteration % CHECKPOINT_EVERY == 0 || iteration == ITERATION_COUNT {
@@ -83,7 +83,7 @@ fn train(path: &Path, die_at: Option<u64>) {
         .unwrap();
 }
 
-/// Not a test of its own: the process that dies in the tests below.
+/// The process that is killed in the tests below; not a test of its own.
 #[test]
 fn child() {
     let Ok(run) = std::env::var("STRATUS_TEST_RUN") else { return };
@@ -106,7 +106,7 @@ fn new_run(root: &Path) -> RunDir {
     run
 }
 
-/// Every file but those whose content tells the time or the process, by its path within the run.
+/// All files except those with times or process ids, by path in the run.
 fn content(run: &RunDir) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(folder: &Path, root: &Path, out: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -125,7 +125,7 @@ fn content(run: &RunDir) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn a_run_that_dies_anywhere_ends_with_the_same_bytes() {
+fn killed_run_resumes_bit_identical() {
     let root = tempfile::tempdir().unwrap();
     let whole = new_run(root.path());
     assert_eq!(spawn(&whole, None), Some(0));
@@ -147,7 +147,7 @@ fn a_run_that_dies_anywhere_ends_with_the_same_bytes() {
 }
 
 #[test]
-fn a_damaged_checkpoint_costs_only_what_it_held() {
+fn resumes_from_the_checkpoint_before_a_damaged_one() {
     let root = tempfile::tempdir().unwrap();
     let whole = new_run(root.path());
     assert_eq!(spawn(&whole, None), Some(0));

@@ -1,4 +1,4 @@
-//! Keeping a cache within its bound.
+//! Eviction: keeping a cache within its limit.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -6,70 +6,71 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Cache, FileRequest, INFO, PART, read_info, write_info};
+use super::{Cache, FileRequest, INFO_EXTENSION, PARTIAL_EXTENSION, read_info, write_info};
 use crate::StoreError;
 use crate::backend::FileInfo;
-use crate::error::disk;
+use crate::error::local_io;
 
 /// The interval between two checks for room.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A complete file or a download in progress.
 struct CacheEntry {
-    /// Its final path.
+    /// The path of the complete file.
     target: PathBuf,
     path: PathBuf,
-    /// Its size, or the announced size of a download.
+    /// The size of the file, or the announced size of a download.
     bytes: u64,
     used: SystemTime,
 }
 
 impl Cache {
-    /// Evicts the least recently used files until `info` fits, and reserves its room. Waits for files in use.
+    /// Evicts the least recently used files until `info` fits, and reserves room for it. Waits for locked
+    /// files.
     pub(super) fn make_room(
         &self,
         target: &Path,
         request: &FileRequest<'_>,
         info: &FileInfo,
     ) -> Result<(), StoreError> {
-        let (bytes, most) = (info.bytes, self.most_bytes);
+        let (bytes, max) = (info.bytes, self.max_bytes);
         let folder = self.folder.clone();
         let file = || request.store.file(request.path);
-        if bytes > most {
-            return Err(StoreError::CacheTooSmall { file: file(), bytes, most, folder });
+        if bytes > max {
+            return Err(StoreError::CacheTooSmall { file: file(), bytes, max, folder });
         }
         let began = Instant::now();
         loop {
-            let held = self.try_make_room(target, info)?;
-            if held <= most - bytes {
+            let in_use = self.try_make_room(target, info)?;
+            if in_use <= max - bytes {
                 return Ok(());
             }
             if began.elapsed() >= request.store.retry_policy().give_up_after {
-                return Err(StoreError::CacheInUse { file: file(), bytes, most, held, folder });
+                return Err(StoreError::CacheInUse { file: file(), bytes, max, in_use, folder });
             }
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(ROOM_POLL_INTERVAL);
         }
     }
 
-    /// Evicts other files until there is room, and returns the bytes of the remaining ones.
+    /// Evicts other files until there is room. Returns the total size of the remaining files.
     fn try_make_room(&self, target: &Path, info: &FileInfo) -> Result<u64, StoreError> {
-        let most = self.most_bytes.saturating_sub(info.bytes);
-        // Under a lock: two that check at once would both take the same room.
+        let max = self.max_bytes.saturating_sub(info.bytes);
+        // Without the lock, two concurrent checks could reserve the same room.
         let path = self.folder.join("lock");
-        let lock = File::create(&path).map_err(disk(&path, "cannot be created"))?;
-        lock.lock().map_err(disk(&path, "cannot be locked; use a folder of a local disk"))?;
+        let lock = File::create(&path).map_err(local_io(&path, "cannot be created"))?;
+        lock.lock().map_err(local_io(&path, "cannot be locked; use a folder of a local disk"))?;
         let mut entries = self.entries(target)?;
-        let mut sum = entries.iter().fold(0_u64, |sum, entries| sum.saturating_add(entries.bytes));
-        entries.sort_by_key(|entries| entries.used);
-        for entries in entries {
-            if sum <= most {
+        let mut sum = entries.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.bytes));
+        entries.sort_by_key(|entry| entry.used);
+        for entry in entries {
+            if sum <= max {
                 break;
             }
-            if delete_unless_held(&entries)? {
-                sum = sum.saturating_sub(entries.bytes);
+            if evict_unless_locked(&entry)? {
+                sum = sum.saturating_sub(entry.bytes);
             }
         }
-        if sum <= most {
+        if sum <= max {
             write_info(target, info)?;
         }
         Ok(sum)
@@ -78,47 +79,47 @@ impl Cache {
     /// All complete files and downloads in progress, except `target`.
     fn entries(&self, target: &Path) -> Result<Vec<CacheEntry>, StoreError> {
         let mut entries = Vec::new();
-        for item in fs::read_dir(&self.folder).map_err(disk(&self.folder, "cannot be listed"))? {
-            let path = item.map_err(disk(&self.folder, "cannot be listed"))?.path();
+        for item in fs::read_dir(&self.folder).map_err(local_io(&self.folder, "cannot be listed"))? {
+            let path = item.map_err(local_io(&self.folder, "cannot be listed"))?.path();
             let is_key = |name: &str| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
             let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|name| is_key(name))
             else {
                 continue;
             };
-            let whole = self.folder.join(name);
-            let growing = path.extension().is_some_and(|extension| extension == PART);
-            if whole == target || path.extension().is_some() && !growing {
+            let complete = self.folder.join(name);
+            let is_partial = path.extension().is_some_and(|extension| extension == PARTIAL_EXTENSION);
+            if complete == target || path.extension().is_some() && !is_partial {
                 continue;
             }
             let info = match fs::symlink_metadata(&path) {
                 Ok(info) => info,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(disk(&path, "cannot be read")(error)),
+                Err(error) => return Err(local_io(&path, "cannot be read")(error)),
             };
-            let announced = if growing { read_info(&whole).map_or(0, |info| info.bytes) } else { 0 };
+            let announced = if is_partial { read_info(&complete).map_or(0, |info| info.bytes) } else { 0 };
             let used = info.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            entries.push(CacheEntry { target: whole, path, bytes: info.len().max(announced), used });
+            entries.push(CacheEntry { target: complete, path, bytes: info.len().max(announced), used });
         }
         Ok(entries)
     }
 }
 
-/// Deletes a file unless it is locked. Returns whether it is gone.
-fn delete_unless_held(entries: &CacheEntry) -> Result<bool, StoreError> {
-    let file = match File::open(&entries.path) {
+/// Deletes a file unless it is locked. Returns whether the file no longer exists.
+fn evict_unless_locked(entry: &CacheEntry) -> Result<bool, StoreError> {
+    let file = match File::open(&entry.path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        Err(error) => return Err(disk(&entries.path, "cannot be read")(error)),
+        Err(error) => return Err(local_io(&entry.path, "cannot be read")(error)),
     };
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(false),
         Err(TryLockError::Error(error)) => {
-            return Err(disk(&entries.path, "cannot be locked; use a folder of a local disk")(error));
+            return Err(local_io(&entry.path, "cannot be locked; use a folder of a local disk")(error));
         }
     }
-    // The description first: once the file is gone, another process may write a new one.
-    let _ = fs::remove_file(entries.target.with_extension(INFO));
-    fs::remove_file(&entries.path).map_err(disk(&entries.path, "cannot be removed"))?;
+    // The record is deleted first: once the file is gone, another process may write a new record.
+    let _ = fs::remove_file(entry.target.with_extension(INFO_EXTENSION));
+    fs::remove_file(&entry.path).map_err(local_io(&entry.path, "cannot be removed"))?;
     Ok(true)
 }

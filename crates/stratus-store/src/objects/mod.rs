@@ -1,9 +1,8 @@
-//! Stores of objects: S3, Azure Blob, Google Cloud Storage and OpenStack Swift, through OpenDAL.
+//! Object stores: S3, Azure Blob, Google Cloud Storage and OpenStack Swift, through OpenDAL.
 //!
-//! OpenDAL knows their protocols and signatures; requests are sent by our own [`Web`], so that all stores
-//! have one TLS, one patience and one way to keep secrets. Its functions are futures, which nothing here
-//! overlaps: each is run to its end where it is called, and `tokio` is only there for the files of
-//! credentials that OpenDAL reads.
+//! OpenDAL implements the protocols and signatures. Our own [`HttpClient`](crate::web::HttpClient) sends the
+//! requests, so that all stores share TLS, retries and redaction. The futures of OpenDAL run to completion
+//! one at a time; `tokio` is only needed for the credential files that OpenDAL reads.
 
 mod services;
 mod swift;
@@ -25,53 +24,53 @@ use crate::{Entry, StoreError};
 
 pub(crate) use services::open;
 
-/// Bytes of an upload that are in memory at a time; files up to it are one request.
-const PART: usize = 16 << 20;
+/// The bytes of an upload in memory at a time. Files up to this size are uploaded with one request.
+const UPLOAD_PART_BYTES: usize = 16 << 20;
 
-/// The most parts that every service puts together to one object.
-const MOST_PARTS: u64 = 900;
+/// The maximum number of parts of an object, which every service supports.
+const MAX_UPLOAD_PARTS: u64 = 900;
 
-pub(crate) struct Objects {
+pub(crate) struct ObjectStore {
     operator: Operator,
-    /// As it may be shown.
+    /// The redacted address.
     address: String,
     secrets: Secrets,
-    /// Where credentials are looked for.
+    /// The hint for missing credentials.
     advice: &'static str,
-    /// Objects that are parts of others.
+    /// The prefix of objects that are parts of others.
     hidden: Option<&'static str>,
 }
 
-impl Objects {
+impl ObjectStore {
     fn file(&self, path: &str) -> String {
         format!("{}/{path}", self.address.trim_end_matches('/'))
     }
 
-    /// What went wrong with `file`.
+    /// Converts an error of OpenDAL to the failure of `file`.
     fn failure(&self, file: String, error: &opendal::Error) -> Failure {
         let mut source = error.source();
         while let Some(cause) = source {
             if let Some(error) = cause.downcast_ref::<RequestError>() {
-                return error.of(file);
+                return error.to_failure(file);
             }
             source = cause.source();
         }
-        let message = self.secrets.hide(error.message());
+        let message = self.secrets.redact(error.message());
         match error.kind() {
             ErrorKind::NotFound => StoreError::NotFound { file }.into(),
             ErrorKind::PermissionDenied => {
-                // An answer to HEAD has no text.
+                // A response to HEAD has no text.
                 let text = if message.is_empty() { String::new() } else { format!(": {message}") };
-                let cause = format!("the server refused it (401 or 403){text}");
+                let cause = format!("the server refused access (401 or 403){text}");
                 StoreError::Refused { file, cause, advice: self.advice.to_owned() }.into()
             }
             _ if error.is_temporary() => Failure::Transient(message),
             _ => {
-                // What the sources say is often all there is to know of missing credentials.
+                // Only the sources explain missing credentials.
                 let mut causes = vec![message];
                 let mut source = error.source();
                 while let Some(cause) = source.filter(|_| causes.len() < 4) {
-                    causes.push(self.secrets.hide(&cause.to_string()));
+                    causes.push(self.secrets.redact(&cause.to_string()));
                     source = cause.source();
                 }
                 causes.dedup();
@@ -80,7 +79,7 @@ impl Objects {
         }
     }
 
-    /// Runs what OpenDAL has to do for `path`.
+    /// Runs a future of OpenDAL for `path` to completion.
     fn run<T>(&self, path: &str, future: impl Future<Output = opendal::Result<T>>) -> Result<T, Failure> {
         runtime().map_err(|error| self.no_runtime(path, &error))?.block_on(future).map_err(|error| {
             let file = self.file(path);
@@ -89,7 +88,10 @@ impl Objects {
     }
 
     fn no_runtime(&self, path: &str, error: &io::Error) -> StoreError {
-        StoreError::Wrong { file: self.file(path), problem: format!("a runtime cannot be made: {error}") }
+        StoreError::Unexpected {
+            file: self.file(path),
+            problem: format!("cannot create the runtime: {error}"),
+        }
     }
 
     fn write_parts(&self, path: &str, from: &mut dyn Read, bytes: u64, part: usize) -> Result<(), Failure> {
@@ -99,14 +101,14 @@ impl Objects {
         match written {
             Ok(()) => self.run(path, writer.close()).map(drop),
             Err(failure) => {
-                // The parts that are there are no file; the first error is the one that says why.
+                // Best effort: the first error is the one to report.
                 let _ = self.run(path, writer.abort());
                 Err(failure)
             }
         }
     }
 
-    /// Hands over the source in parts, and sees that it has exactly `bytes` bytes.
+    /// Passes the source to `write` in parts, and checks that it has exactly `bytes` bytes.
     fn fill(
         &self,
         path: &str,
@@ -120,11 +122,11 @@ impl Objects {
             let left = (bytes - done).min(part as u64);
             let last = done + left == bytes;
             let mut block = Vec::new();
-            // One byte more than announced shows that there is too much.
-            let most = left + u64::from(last);
-            from.take(most).read_to_end(&mut block).map_err(|cause| StoreError::Stream {
+            // Reading one byte more than announced detects a source that is too long.
+            let max = left + u64::from(last);
+            from.take(max).read_to_end(&mut block).map_err(|cause| StoreError::StreamIo {
                 file: self.file(path),
-                action: "the source cannot be read",
+                action: "cannot read the source",
                 cause,
             })?;
             if block.len() as u64 != left {
@@ -140,14 +142,14 @@ impl Objects {
     }
 }
 
-impl StoreBackend for Objects {
+impl StoreBackend for ObjectStore {
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         let folder = prefix.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
         let mut list =
             self.run(&folder, async { self.operator.lister_with(&folder).recursive(true).await })?;
         while let Some(entry) = self.run(&folder, async { list.next().await.transpose() })? {
             let (path, info) = entry.into_parts();
-            // What ends with a slash marks a folder.
+            // A trailing slash marks a folder.
             let hidden = self.hidden.is_some_and(|hidden| path.starts_with(hidden));
             if info.is_file() && !path.ends_with('/') && path.starts_with(prefix) && !hidden {
                 found(Entry { path, bytes: info.content_length() });
@@ -175,52 +177,52 @@ impl StoreBackend for Objects {
         };
         let stream =
             self.run(path, async { self.operator.reader(path).await?.into_stream(offset..end).await })?;
-        let mut content = Content { store: self, stream, block: Buffer::new() };
+        let mut reader = ObjectReader { store: self, stream, block: Buffer::new() };
         // The request is sent by the first read.
         let first = runtime()
             .map_err(|error| self.no_runtime(path, &error))?
-            .block_on(async { content.stream.next().await.transpose() });
+            .block_on(async { reader.stream.next().await.transpose() });
         match first {
-            Ok(block) => content.block = block.unwrap_or_default(),
-            // It ends before what is asked for; whoever reads sees that.
+            Ok(block) => reader.block = block.unwrap_or_default(),
+            // The object ends before `offset`; the caller detects the missing bytes.
             Err(error) if error.kind() == ErrorKind::RangeNotSatisfied => return Ok(Box::new(io::empty())),
             Err(error) => return Err(self.failure(self.file(path), &error)),
         }
-        Ok(Box::new(content))
+        Ok(Box::new(reader))
     }
 
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure> {
-        if bytes <= PART as u64 {
-            return self.fill(path, from, bytes, PART, |block| {
+        if bytes <= UPLOAD_PART_BYTES as u64 {
+            return self.fill(path, from, bytes, UPLOAD_PART_BYTES, |block| {
                 self.run(path, self.operator.write(path, block)).map(drop)
             });
         }
-        let part = usize::try_from(bytes.div_ceil(MOST_PARTS)).unwrap_or(usize::MAX).max(PART);
+        let part =
+            usize::try_from(bytes.div_ceil(MAX_UPLOAD_PARTS)).unwrap_or(usize::MAX).max(UPLOAD_PART_BYTES);
         self.write_parts(path, from, bytes, part)
     }
 }
 
-/// An object's bytes as they come.
-struct Content<'a> {
-    store: &'a Objects,
+/// A reader of an object.
+struct ObjectReader<'a> {
+    store: &'a ObjectStore,
     stream: BufferStream,
     block: Buffer,
 }
 
-impl Read for Content<'_> {
+impl Read for ObjectReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.block.is_empty() {
             let next = runtime()?.block_on(async { self.stream.next().await.transpose() });
-            // A connection that breaks, or an object that ends early: whoever reads asks again, and sees
-            // which it is.
-            let next = next.map_err(|error| io::Error::other(self.store.secrets.hide(error.message())))?;
+            // The connection broke or the object is shorter: the caller retries and detects the case.
+            let next = next.map_err(|error| io::Error::other(self.store.secrets.redact(error.message())))?;
             self.block = next.unwrap_or_default();
         }
         self.block.read(out)
     }
 }
 
-/// The runtime that OpenDAL's futures run on. Any number of threads use it at once.
+/// The runtime for the futures of OpenDAL, shared by all threads.
 fn runtime() -> io::Result<Arc<Runtime>> {
     static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
     if let Some(runtime) = RUNTIME.get() {

@@ -1,7 +1,6 @@
-//! Which service is behind an address, and where its credentials are.
+//! Creation of object stores and their credentials.
 //!
-//! Credentials come from the environment variables and files that each service's own tools use, and from
-//! nowhere else.
+//! Credentials are read only from the environment variables and files that the tools of each service use.
 
 use std::env;
 use std::sync::Arc;
@@ -9,26 +8,26 @@ use std::sync::Arc;
 use opendal::services::{Azblob, Gcs, S3, Swift};
 use opendal::{HttpTransporter, OperationContext, Operator};
 
-use super::Objects;
-use super::swift::{self, Session};
+use super::ObjectStore;
+use super::swift::{self, SwiftClient};
 use super::transport::{SendRequest, Transport};
 use crate::address::Service;
 use crate::secret::Secrets;
-use crate::web::Web;
+use crate::web::HttpClient;
 use crate::{RetryPolicy, StoreError};
 
 const S3_ADVICE: &str = "looked for credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE \
-                         and ~/.aws; for the place in \
-    AWS_REGION and AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; AWS_NO_SIGN_REQUEST=YES reads public data \
-    without credentials";
+                         and ~/.aws, and for the region and endpoint in AWS_REGION and AWS_ENDPOINT_URL_S3 \
+                         or AWS_ENDPOINT_URL; AWS_NO_SIGN_REQUEST=YES reads public data without credentials";
 const AZURE_ADVICE: &str = "looked for credentials in AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT \
                             with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, and those of azure-identity \
-                            (AZURE_CLIENT_ID …); AZURE_NO_SIGN_REQUEST=YES reads public data without";
+                            (AZURE_CLIENT_ID …); AZURE_NO_SIGN_REQUEST=YES reads public data without \
+                            credentials";
 const GOOGLE_ADVICE: &str = "looked for credentials in GOOGLE_APPLICATION_CREDENTIALS and those of `gcloud \
                              auth application-default login`; GS_NO_SIGN_REQUEST=YES reads public data \
                              without credentials";
 
-/// Variables whose values must not be shown.
+/// Environment variables with secret values.
 const SECRETS: [&str; 18] = [
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -50,26 +49,26 @@ const SECRETS: [&str; 18] = [
     "SWIFT_KEY",
 ];
 
-/// The value of the first of these variables that has one.
+/// The value of the first of these environment variables that is set and not empty.
 pub(super) fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-fn says_yes(name: &str) -> bool {
+fn is_enabled(name: &str) -> bool {
     variable(&[name])
         .is_some_and(|value| ["yes", "true", "1", "on"].contains(&value.to_ascii_lowercase().as_str()))
 }
 
-/// The objects of `container` whose names begin with `prefix`, which is empty or a folder.
+/// Opens the objects of `container` below `prefix`, which is empty or a folder.
 pub(crate) fn open(
     service: Service,
     container: &str,
     prefix: &str,
     address: String,
     retry_policy: RetryPolicy,
-) -> Result<Objects, StoreError> {
-    let mut secrets = Secrets::of_environment(&SECRETS);
-    // The parts of a connection string come one by one.
+) -> Result<ObjectStore, StoreError> {
+    let mut secrets = Secrets::from_env(&SECRETS);
+    // Each secret of a connection string must be redacted on its own.
     for part in variable(&["AZURE_STORAGE_CONNECTION_STRING"]).unwrap_or_default().split(';') {
         if let Some((_, secret)) =
             part.split_once('=').filter(|(name, _)| name.contains("Key") || name.contains("Sig"))
@@ -77,35 +76,40 @@ pub(crate) fn open(
             secrets.add(secret);
         }
     }
-    let wrong = |problem: String| StoreError::Address { address: address.clone(), problem };
-    let unusable = |error: opendal::Error| wrong(secrets.hide(error.message()));
+    let invalid = |problem: String| StoreError::Address { address: address.clone(), problem };
+    let unusable = |error: opendal::Error| invalid(secrets.redact(error.message()));
     let root = format!("/{prefix}");
-    let web = Web::new(retry_policy, secrets.clone(), 0);
+    let client = HttpClient::new(retry_policy, secrets.clone(), 0);
     let (operator, advice) = match service {
-        Service::S3 => (with(Operator::new(s3(container, &root)).map_err(unusable)?, web), S3_ADVICE),
+        Service::S3 => {
+            (with_client(Operator::new(s3(container, &root)).map_err(unusable)?, client), S3_ADVICE)
+        }
         Service::Azure => {
             let azure = azure(container, &root).map_err(unusable)?.ok_or_else(|| {
-                wrong(
-                    "the account is missing: set AZURE_STORAGE_ACCOUNT or AZURE_STORAGE_CONNECTION_STRING"
+                invalid(
+                    "missing account: set AZURE_STORAGE_ACCOUNT or AZURE_STORAGE_CONNECTION_STRING"
                         .to_owned(),
                 )
             })?;
-            (with(Operator::new(azure).map_err(unusable)?, web), AZURE_ADVICE)
+            (with_client(Operator::new(azure).map_err(unusable)?, client), AZURE_ADVICE)
         }
         Service::Google => {
-            (with(Operator::new(google(container, &root)).map_err(unusable)?, web), GOOGLE_ADVICE)
+            (with_client(Operator::new(google(container, &root)).map_err(unusable)?, client), GOOGLE_ADVICE)
         }
         Service::Swift => {
-            let login = swift::Login::of_environment().map_err(&wrong)?;
+            let login = swift::SwiftAuth::from_env().map_err(&invalid)?;
             let swift = Swift::default().endpoint(swift::PLACEHOLDER).container(container).root(&root);
-            (with(Operator::new(swift).map_err(unusable)?, Session::new(login, web)), swift::ADVICE)
+            (
+                with_client(Operator::new(swift).map_err(unusable)?, SwiftClient::new(login, client)),
+                swift::ADVICE,
+            )
         }
     };
     let hidden = (service == Service::Swift && prefix.is_empty()).then_some(swift::SEGMENTS);
-    Ok(Objects { operator, address, secrets, advice, hidden })
+    Ok(ObjectStore { operator, address, secrets, advice, hidden })
 }
 
-fn with(operator: Operator, sender: impl SendRequest) -> Operator {
+fn with_client(operator: Operator, sender: impl SendRequest) -> Operator {
     let transport = HttpTransporter::new(Transport(Arc::new(sender)));
     operator.with_context(OperationContext::new().with_http_transport(transport))
 }
@@ -115,17 +119,17 @@ fn s3(bucket: &str, root: &str) -> S3 {
     let mut s3 = S3::default().bucket(bucket).root(root).region(&region);
     match variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]) {
         Some(endpoint) => s3 = s3.endpoint(&endpoint),
-        // Amazon's own servers know buckets as hosts; a dot would not fit their certificates.
+        // Amazon addresses buckets as hosts; its certificates do not cover names with a dot.
         None if !bucket.contains('.') => s3 = s3.enable_virtual_host_style(),
         None => {}
     }
-    if says_yes("AWS_EC2_METADATA_DISABLED") {
+    if is_enabled("AWS_EC2_METADATA_DISABLED") {
         s3 = s3.disable_ec2_metadata();
     }
-    if says_yes("AWS_NO_SIGN_REQUEST") { s3.skip_signature() } else { s3 }
+    if is_enabled("AWS_NO_SIGN_REQUEST") { s3.skip_signature() } else { s3 }
 }
 
-/// `None` where no account is named.
+/// Returns `None` if no account is set.
 fn azure(container: &str, root: &str) -> opendal::Result<Option<Azblob>> {
     let mut azure = if let Some(connection) = variable(&["AZURE_STORAGE_CONNECTION_STRING"]) {
         Azblob::from_connection_string(&connection)?
@@ -148,7 +152,7 @@ fn azure(container: &str, root: &str) -> opendal::Result<Option<Azblob>> {
         azure
     };
     azure = azure.container(container).root(root);
-    Ok(Some(if says_yes("AZURE_NO_SIGN_REQUEST") { azure.skip_signature() } else { azure }))
+    Ok(Some(if is_enabled("AZURE_NO_SIGN_REQUEST") { azure.skip_signature() } else { azure }))
 }
 
 fn google(bucket: &str, root: &str) -> Gcs {
@@ -157,5 +161,5 @@ fn google(bucket: &str, root: &str) -> Gcs {
         let endpoint = if endpoint.contains("://") { endpoint } else { format!("http://{endpoint}") };
         google = google.endpoint(&endpoint);
     }
-    if says_yes("GS_NO_SIGN_REQUEST") { google.skip_signature() } else { google }
+    if is_enabled("GS_NO_SIGN_REQUEST") { google.skip_signature() } else { google }
 }

@@ -1,4 +1,4 @@
-//! OpenDAL's requests, sent by [`Web`].
+//! The transport of OpenDAL's requests through [`HttpClient`].
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use futures::stream;
 use opendal::{Buffer, Error, ErrorKind, HttpBody, HttpTransport};
 use ureq::http::{Request, Response, StatusCode};
 
-use crate::web::{Answer, RequestError, Web};
+use crate::web::{HttpClient, HttpResponse, RequestError};
 
-/// Bytes of a body that are handed over at a time.
-const BLOCK: u64 = 1 << 18;
+/// The size of the blocks of a response body.
+const BLOCK_BYTES: u64 = 1 << 18;
 
-/// How a request gets its answer: as it is, or with a token that is fetched first.
+/// A sender of requests, which may add a token.
 pub(super) trait SendRequest: Send + Sync + 'static {
-    fn send(&self, request: Request<Vec<u8>>) -> Result<Answer, RequestError>;
+    fn send(&self, request: Request<Vec<u8>>) -> Result<HttpResponse, RequestError>;
 }
 
-impl SendRequest for Web {
-    fn send(&self, request: Request<Vec<u8>>) -> Result<Answer, RequestError> {
-        Web::send(self, &request)
+impl SendRequest for HttpClient {
+    fn send(&self, request: Request<Vec<u8>>) -> Result<HttpResponse, RequestError> {
+        HttpClient::send(self, &request)
     }
 }
 
@@ -27,14 +27,14 @@ pub(super) struct Transport<S>(pub(super) Arc<S>);
 
 impl<S: SendRequest> HttpTransport for Transport<S> {
     async fn fetch(&self, request: Request<Buffer>) -> opendal::Result<Response<HttpBody>> {
-        let answer = self
+        let response = self
             .0
             .send(request.map(|body| body.to_vec()))
             .map_err(|error| Error::new(ErrorKind::Unexpected, error.to_string()).set_source(error))?;
-        let Answer { status, headers, length, body } = answer;
-        // Not every service of OpenDAL's says what this is.
+        let HttpResponse { status, headers, length, body } = response;
+        // Not every service of OpenDAL maps this status.
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Err(Error::new(ErrorKind::RangeNotSatisfied, "the range is behind the end"));
+            return Err(Error::new(ErrorKind::RangeNotSatisfied, "the range begins after the end"));
         }
         let mut response = Response::new(HttpBody::new(blocks(body), length));
         *response.status_mut() = status;
@@ -43,11 +43,11 @@ impl<S: SendRequest> HttpTransport for Transport<S> {
     }
 }
 
-/// A body as a stream that is always ready: each block is read when it is asked for.
+/// A body as a stream that is always ready. Each block is read when it is polled.
 fn blocks(
     body: Box<dyn Read + Send>,
 ) -> impl futures::Stream<Item = opendal::Result<Buffer>> + Send + Sync + Unpin + 'static {
-    // A reader is no `Sync`, which a stream of a body must be.
+    // The stream must be `Sync`, but the reader is not.
     let body = std::sync::Mutex::new(body);
     stream::iter(std::iter::from_fn(move || {
         let mut body = body.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -55,14 +55,14 @@ fn blocks(
         let read = read_block(&mut *body, &mut block);
         match read {
             Err(error) if block.is_empty() => Some(Err(broken(&error))),
-            // What came before it broke counts; the next read breaks again.
+            // Bytes before the failure count; the next read fails again.
             _ => (!block.is_empty()).then(|| Ok(Buffer::from(block))),
         }
     }))
 }
 
 fn read_block(body: &mut dyn Read, block: &mut Vec<u8>) -> io::Result<usize> {
-    block.resize(usize::try_from(BLOCK).unwrap_or(usize::MAX), 0);
+    block.resize(usize::try_from(BLOCK_BYTES).unwrap_or(usize::MAX), 0);
     loop {
         match body.read(block) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

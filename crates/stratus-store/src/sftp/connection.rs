@@ -13,29 +13,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::wire::{MOST_PACKET, Packet, PacketReader, request, response, status};
-use crate::address::Login;
+use super::wire::{MAX_PACKET_BYTES, Packet, PacketReader, request, response, status};
+use crate::address::SshLogin;
 
-/// The environment variable that names another program than `ssh`; it gets the same arguments.
-const PROGRAM: &str = "STRATUS_SSH";
+/// The environment variable with a replacement of `ssh`, which receives the same arguments.
+const SSH_PROGRAM_VARIABLE: &str = "STRATUS_SSH";
 
-/// Bytes of `stderr` that are kept: the last ones.
-const STDERR_LIMIT: usize = 4096;
+/// The maximum size of the kept end of `stderr`.
+const MAX_STDERR_BYTES: usize = 4096;
 
-/// How long to wait for the rest of `stderr` once `ssh` has ended.
-const STDERR_WAIT: Duration = Duration::from_millis(500);
+/// The time to wait for the rest of `stderr` once `ssh` has ended.
+const STDERR_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Received packets that are queued.
-const PACKET_QUEUE: usize = 64;
+/// The maximum number of received packets in the queue.
+const MAX_QUEUED_PACKETS: usize = 64;
 
-/// Why a request or a connection failed.
+/// The error of a request or a connection.
 #[derive(Debug)]
 pub(super) enum SftpError {
     /// The connection broke; a new one may work.
     Disconnected(String),
-    /// No connection will work: retrying does not help.
+    /// A retry would fail in the same way.
     Permanent(String),
-    /// The server answered with an error status.
+    /// The server responded with an error status.
     Status(u32, String),
 }
 
@@ -55,16 +55,17 @@ pub(super) struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Connection {
-    pub(super) fn open(login: &Login, idle_timeout: Duration) -> Result<Self, SftpError> {
-        let program =
-            env::var_os(PROGRAM).filter(|program| !program.is_empty()).unwrap_or_else(|| "ssh".into());
+    pub(super) fn open(login: &SshLogin, idle_timeout: Duration) -> Result<Self, SftpError> {
+        let program = env::var_os(SSH_PROGRAM_VARIABLE)
+            .filter(|program| !program.is_empty())
+            .unwrap_or_else(|| "ssh".into());
         let mut command = Command::new(&program);
         let seconds = idle_timeout.as_secs().clamp(1, 20);
         command.args(["-x", "-a", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]);
@@ -80,10 +81,10 @@ impl Connection {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(|error| {
             let program = program.to_string_lossy();
-            SftpError::Permanent(format!("`{program}` cannot be run: {error}; install OpenSSH's client"))
+            SftpError::Permanent(format!("cannot run `{program}`: {error}; install the OpenSSH client"))
         })?;
         let (input, output, errors) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
-        let (sender, packets) = mpsc::sync_channel(PACKET_QUEUE);
+        let (sender, packets) = mpsc::sync_channel(MAX_QUEUED_PACKETS);
         let stderr = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&stderr);
         // Both threads end when the process does, which closes the pipes.
@@ -105,7 +106,7 @@ impl Connection {
             while let Ok(count @ 1..) = errors.read(&mut block) {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(&block[..count]);
-                let surplus = kept.len().saturating_sub(STDERR_LIMIT);
+                let surplus = kept.len().saturating_sub(MAX_STDERR_BYTES);
                 kept.drain(..surplus);
             }
         });
@@ -124,7 +125,7 @@ impl Connection {
             != (Some(response::VERSION), true)
         {
             return Err(SftpError::Permanent(
-                "the answer is not SFTP; does a login script print something?".to_owned(),
+                "the response is not SFTP; does a login script print something?".to_owned(),
             ));
         }
         while let (Some(name), Some(_)) = (parts.text(), parts.text()) {
@@ -137,8 +138,8 @@ impl Connection {
         self.extensions.contains(extension.as_bytes())
     }
 
-    /// Sends a request without waiting for its response. `rest` appends what follows the request number.
-    /// Returns that number.
+    /// Sends a request without waiting for its response, and returns its number. `rest` appends the fields
+    /// after the number.
     pub(super) fn send_request(
         &mut self,
         kind: u8,
@@ -150,8 +151,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Waits for a request's response: its kind, and what follows the number. A status other than OK is an
-    /// error.
+    /// Waits for the response to a request. Returns its kind and the fields after the number. A status other
+    /// than OK is an error.
     pub(super) fn wait(&mut self, number: u32) -> Result<(u8, Vec<u8>), SftpError> {
         let packet = loop {
             if let Some(packet) = self.early.remove(&number) {
@@ -159,8 +160,8 @@ impl Connection {
             }
             let packet = self.receive()?;
             let mut parts = PacketReader(&packet);
-            let (Some(_), Some(of)) = (parts.byte(), parts.number()) else { return Err(malformed()) };
-            self.early.insert(of, packet);
+            let (Some(_), Some(answered)) = (parts.byte(), parts.number()) else { return Err(malformed()) };
+            self.early.insert(answered, packet);
         };
         let mut parts = PacketReader(&packet[5..]);
         if packet[0] == response::STATUS {
@@ -216,19 +217,19 @@ impl Connection {
         }
     }
 
-    /// The error after `ssh` has ended, which usually says why on `stderr`.
+    /// The error after `ssh` has ended, with its message on `stderr`.
     fn ended(&mut self) -> SftpError {
         self.input = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
         // `stderr` is another pipe and may lag. A shared connection (`ControlMaster`) can keep it open.
-        let _ = self.stderr_ended.recv_timeout(STDERR_WAIT);
+        let _ = self.stderr_ended.recv_timeout(STDERR_TIMEOUT);
         let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         let stderr = String::from_utf8_lossy(&stderr);
         let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
         let text = lines.collect::<Vec<_>>().join(" / ");
         let text = if text.is_empty() { "the connection ended".to_owned() } else { format!("ssh: {text}") };
-        // Messages of OpenSSH for failures that retrying does not mend.
+        // These messages of OpenSSH are for failures that a retry does not fix.
         let permanent = [
             "Permission denied",
             "Host key verification failed",
@@ -248,16 +249,16 @@ impl Connection {
 }
 
 fn malformed() -> SftpError {
-    SftpError::Permanent("the server's response is malformed".to_owned())
+    SftpError::Permanent("malformed response of the server".to_owned())
 }
 
-/// Reads a packet: kind, number and the rest, without the length.
+/// Reads a packet with kind, number and the rest, without the length.
 fn read_packet(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
-    if !(5..=MOST_PACKET).contains(&length) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "no packet"));
+    if !(5..=MAX_PACKET_BYTES).contains(&length) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a packet"));
     }
     let mut packet = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     from.read_exact(&mut packet)?;

@@ -1,8 +1,7 @@
-//! A folder behind SSH, by SFTP version 3.
+//! A folder on an SFTP server (version 3).
 //!
-//! The system's `ssh` makes the connection and runs the server's `sftp` subsystem. Idle connections are kept
-//! and reused. Reads are pipelined: up to `AHEAD` requests of `BLOCK` bytes are in flight, so that latency
-//! costs little.
+//! The system's `ssh` connects and runs the server's `sftp` subsystem. Idle connections are reused. Reads are
+//! pipelined to hide latency: up to [`MAX_REQUESTS_IN_FLIGHT`] requests of [`REQUEST_BYTES`] are in flight.
 
 mod connection;
 mod wire;
@@ -15,43 +14,44 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use self::connection::{Connection, SftpError};
-use self::wire::{Attributes, Kind, Packet, PacketReader, mode, request, response, status};
-use crate::address::Login;
+use self::wire::{Attributes, FileType, Packet, PacketReader, mode, request, response, status};
+use crate::address::SshLogin;
 use crate::backend::{Failure, FileInfo, StoreBackend};
-use crate::local::{MOST_DEEP, UNFINISHED, is_unfinished};
-use crate::retry::{FIRST_CONTACT, Retries};
+use crate::local::{MAX_FOLDER_DEPTH, TEMP_PREFIX_SUFFIX, is_temporary};
+use crate::retry::{FIRST_CONTACT_TIMEOUT, Retries};
 use crate::{Entry, RetryPolicy, StoreError};
 
-/// Bytes per read or write request: every server accepts this many.
-const BLOCK: u32 = 32 << 10;
+/// The bytes of a read or write request, which every server accepts.
+const REQUEST_BYTES: u32 = 32 << 10;
 
-/// Read requests in flight: 2 MiB.
-const AHEAD: usize = 64;
+/// The maximum number of read requests in flight, for 2 MiB.
+const MAX_REQUESTS_IN_FLIGHT: usize = 64;
 
-/// Bytes of an upload that are sent again after the connection broke.
-const PIECE: usize = 1 << 20;
+/// The bytes of an upload that are sent again after a connection failure.
+const UPLOAD_PIECE_BYTES: usize = 1 << 20;
 
 /// A folder entry: name and attributes.
 type NamedEntry = (Vec<u8>, Attributes);
 
-pub(crate) struct Sftp {
-    login: Login,
-    /// Without a trailing `/`, unless it is the root folder; relative paths are relative to the home folder.
+pub(crate) struct SftpStore {
+    login: SshLogin,
+    /// The folder without a trailing `/`, absolute or relative to the home folder.
     root: String,
-    /// As it may be shown.
+    /// The redacted address.
     address: String,
     retry_policy: RetryPolicy,
     /// Idle connections.
     idle: Mutex<Vec<Connection>>,
-    /// Whether a connection was ever made, and when the first was tried.
-    reached: AtomicBool,
+    /// True if there ever was a connection.
+    has_connected: AtomicBool,
+    /// The time of creation, close to the first attempt to connect.
     since: Instant,
 }
 
-impl Sftp {
-    pub(crate) fn new(login: Login, root: String, address: String, retry_policy: RetryPolicy) -> Self {
-        let (idle, reached) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        Self { login, root, address, retry_policy, idle, reached, since: Instant::now() }
+impl SftpStore {
+    pub(crate) fn new(login: SshLogin, root: String, address: String, retry_policy: RetryPolicy) -> Self {
+        let (idle, has_connected) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        Self { login, root, address, retry_policy, idle, has_connected, since: Instant::now() }
     }
 
     fn connect(&self, path: &str) -> Result<Connection, Failure> {
@@ -61,36 +61,36 @@ impl Sftp {
         let connection = Connection::open(&self.login, self.retry_policy.idle_timeout);
         match connection {
             Ok(connection) => {
-                self.reached.store(true, Ordering::Relaxed);
+                self.has_connected.store(true, Ordering::Relaxed);
                 Ok(connection)
             }
-            // A host that never answered may be misspelt, which the user should learn soon.
-            Err(SftpError::Disconnected(cause)) if !self.reached.load(Ordering::Relaxed) => {
+            // The name of a host that never responded may be misspelt, so fail early.
+            Err(SftpError::Disconnected(cause)) if !self.has_connected.load(Ordering::Relaxed) => {
                 let waited = self.since.elapsed();
-                if waited < FIRST_CONTACT.min(self.retry_policy.give_up_after) {
+                if waited < FIRST_CONTACT_TIMEOUT.min(self.retry_policy.give_up_after) {
                     return Err(Failure::Transient(cause));
                 }
-                Err(StoreError::GaveUp { file: self.file(path), cause, tries: 1, waited }.into())
+                Err(StoreError::RetriesExhausted { file: self.file(path), cause, attempts: 1, waited }.into())
             }
             Err(error) => Err(self.failure(path, error)),
         }
     }
 
     /// Returns a connection without open requests to the pool.
-    fn keep(&self, connection: Connection) {
+    fn return_to_pool(&self, connection: Connection) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
-    /// Runs `what` on a connection, and keeps the connection if it is still usable.
-    fn with<T>(
+    /// Runs `operation` on a connection, and returns the connection to the pool if it is still usable.
+    fn with_connection<T>(
         &self,
         path: &str,
-        what: impl FnOnce(&mut Connection) -> Result<T, SftpError>,
+        operation: impl FnOnce(&mut Connection) -> Result<T, SftpError>,
     ) -> Result<T, Failure> {
         let mut connection = self.connect(path)?;
-        let result = what(&mut connection);
+        let result = operation(&mut connection);
         if matches!(result, Ok(_) | Err(SftpError::Status(..))) {
-            self.keep(connection);
+            self.return_to_pool(connection);
         }
         result.map_err(|error| self.failure(path, error))
     }
@@ -99,7 +99,7 @@ impl Sftp {
         let file = self.file(path);
         match error {
             SftpError::Disconnected(cause) => {
-                // The idle connections lead to the same server.
+                // The idle connections are to the same server.
                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 Failure::Transient(cause)
             }
@@ -115,9 +115,9 @@ impl Sftp {
             SftpError::Status(code, text) => {
                 let advice = match code {
                     status::PERMISSION_DENIED => "the user lacks the permission on the server",
-                    _ => "look at the folder on the server: is it there, is its disk full?",
+                    _ => "check that the folder exists on the server and that its disk is not full",
                 };
-                let cause = format!("the server answered: {} (status {code})", text.trim());
+                let cause = format!("the server responded: {} (status {code})", text.trim());
                 StoreError::Refused { file, cause, advice: advice.to_owned() }.into()
             }
         }
@@ -127,39 +127,38 @@ impl Sftp {
         format!("{}/{path}", self.address.trim_end_matches('/'))
     }
 
-    /// A path as the server has it.
-    fn at(&self, path: &str) -> Vec<u8> {
+    /// The path on the server.
+    fn server_path(&self, path: &str) -> Vec<u8> {
         let separator = if self.root.is_empty() || path.is_empty() || self.root == "/" { "" } else { "/" };
-        let whole = format!("{}{separator}{path}", self.root);
-        if whole.is_empty() { b".".to_vec() } else { whole.into_bytes() }
+        let full_path = format!("{}{separator}{path}", self.root);
+        if full_path.is_empty() { b".".to_vec() } else { full_path.into_bytes() }
     }
 
     fn attributes(&self, path: &str) -> Result<Option<Attributes>, Failure> {
-        let found = self.with(path, |connection| {
-            match connection.call(request::STAT, |packet| packet.text(&self.at(path)))? {
+        let found = self.with_connection(path, |connection| {
+            match connection.call(request::STAT, |packet| packet.text(&self.server_path(path)))? {
                 (response::ATTRIBUTES, rest) => Ok(PacketReader(&rest).attributes()),
                 _ => Ok(None),
             }
         });
         match found {
             Ok(Some(found)) => Ok(Some(found)),
-            Ok(None) => {
-                Err(self.failure(path, SftpError::Permanent("its attributes are malformed".to_owned())))
-            }
+            Ok(None) => Err(self.failure(path, SftpError::Permanent("malformed attributes".to_owned()))),
             Err(Failure::Permanent(StoreError::NotFound { .. })) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
-    /// The names in a folder; `None` where there is none.
+    /// Lists a folder. `None` if it does not exist.
     fn names(&self, folder: &str) -> Result<Option<Vec<NamedEntry>>, Failure> {
-        let found = self.with(folder, |connection| {
-            let handle = connection.handle(request::OPEN_FOLDER, |packet| packet.text(&self.at(folder)))?;
+        let found = self.with_connection(folder, |connection| {
+            let handle =
+                connection.handle(request::OPEN_FOLDER, |packet| packet.text(&self.server_path(folder)))?;
             let mut names = Vec::new();
             loop {
                 let rest = match connection.call(request::READ_FOLDER, |packet| packet.text(&handle)) {
                     Ok((response::NAME, rest)) => rest,
-                    Ok(_) => return Err(SftpError::Permanent("a folder listing is malformed".to_owned())),
+                    Ok(_) => return Err(SftpError::Permanent("malformed folder listing".to_owned())),
                     Err(SftpError::Status(status::EOF, _)) => break,
                     Err(error) => return Err(error),
                 };
@@ -171,7 +170,7 @@ impl Sftp {
                         Some((name, parts.attributes()?))
                     })();
                     let name =
-                        name.ok_or_else(|| SftpError::Permanent("a folder listing is malformed".to_owned()))?;
+                        name.ok_or_else(|| SftpError::Permanent("malformed folder listing".to_owned()))?;
                     if name.0 != b"." && name.0 != b".." {
                         names.push(name);
                     }
@@ -190,40 +189,41 @@ impl Sftp {
         &self,
         folder: &str,
         prefix: &str,
-        deep: usize,
+        depth: usize,
         found: &mut dyn FnMut(Entry),
     ) -> Result<(), Failure> {
-        if deep > MOST_DEEP {
-            let problem = format!("folders are more than {MOST_DEEP} deep; does a link lead back?");
-            return Err(StoreError::Wrong { file: self.file(folder), problem }.into());
+        if depth > MAX_FOLDER_DEPTH {
+            let problem =
+                format!("folders nest deeper than {MAX_FOLDER_DEPTH}; is there a symbolic-link loop?");
+            return Err(StoreError::Unexpected { file: self.file(folder), problem }.into());
         }
         let Some(names) = self.names(folder)? else {
-            // The folder of a prefix that nothing begins with.
+            // No path begins with the prefix.
             let file = self.file(folder);
             return if folder.is_empty() { Err(StoreError::NotFound { file }.into()) } else { Ok(()) };
         };
         for (name, mut info) in names {
             let Ok(name) = String::from_utf8(name) else {
-                let problem = "a name in it is not UTF-8; rename it".to_owned();
-                return Err(StoreError::Wrong { file: self.file(folder), problem }.into());
+                let problem = "a file name in this folder is not UTF-8; rename the file".to_owned();
+                return Err(StoreError::Unexpected { file: self.file(folder), problem }.into());
             };
-            if is_unfinished(&name) {
+            if is_temporary(&name) {
                 continue;
             }
             let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-            if info.kind() == Kind::Link {
+            if info.file_type() == FileType::Link {
                 match self.attributes(&path)? {
                     Some(target) => info = target,
-                    // A link to nothing.
+                    // This is a broken link.
                     None => continue,
                 }
             }
-            let within = format!("{path}/");
-            match info.kind() {
-                Kind::Folder if within.starts_with(prefix) || prefix.starts_with(&within) => {
-                    self.walk(&path, prefix, deep + 1, found)?;
+            let folder_path = format!("{path}/");
+            match info.file_type() {
+                FileType::Folder if folder_path.starts_with(prefix) || prefix.starts_with(&folder_path) => {
+                    self.walk(&path, prefix, depth + 1, found)?;
                 }
-                Kind::File if path.starts_with(prefix) => {
+                FileType::File if path.starts_with(prefix) => {
                     found(Entry { path, bytes: info.bytes.unwrap_or(0) });
                 }
                 _ => {}
@@ -235,10 +235,10 @@ impl Sftp {
     /// Creates the parent folders of a file.
     fn make_folders(&self, connection: &mut Connection, path: &str) -> Result<(), SftpError> {
         for (end, _) in path.match_indices('/') {
-            let folder = self.at(&path[..end]);
+            let folder = self.server_path(&path[..end]);
             match connection.call(request::MAKE_FOLDER, |packet| packet.text(&folder).number(0)) {
-                // Usually it exists, which servers report as an unspecific status. If it does not, the next
-                // request fails.
+                // Servers report an existing folder as a generic failure. If the folder does not exist, the
+                // next request fails.
                 Ok(_) | Err(SftpError::Status(..)) => {}
                 Err(error) => return Err(error),
             }
@@ -246,41 +246,41 @@ impl Sftp {
         Ok(())
     }
 
-    /// Retries `what` by the policy, on a new connection each time the last one broke.
+    /// Retries `operation` within the policy, on a new connection after each connection failure.
     fn retry<T>(
         &self,
         path: &str,
-        mut what: impl FnMut(&mut Connection) -> Result<T, SftpError>,
+        mut operation: impl FnMut(&mut Connection) -> Result<T, SftpError>,
     ) -> Result<T, Failure> {
         let mut retries = Retries::new(self.retry_policy);
         loop {
-            match self.with(path, &mut what) {
+            match self.with_connection(path, &mut operation) {
                 Err(Failure::Transient(cause)) => retries.wait().map_err(|end| {
                     let file = self.file(path);
-                    StoreError::GaveUp { file, cause, tries: end.tries, waited: end.waited }
+                    StoreError::RetriesExhausted { file, cause, attempts: end.attempts, waited: end.waited }
                 })?,
                 result => return result,
             }
         }
     }
 
-    /// Uploads to the temporary file `beside`, one piece at a time.
-    fn write_beside(
+    /// Uploads to the temporary file `temp_path`, one piece at a time.
+    fn upload_to_temp(
         &self,
         path: &str,
-        beside: &[u8],
+        temp_path: &[u8],
         from: &mut dyn Read,
         bytes: u64,
     ) -> Result<(), Failure> {
-        let open = |packet: Packet| packet.text(beside).number(mode::WRITE | mode::CREATE).number(0);
+        let open = |packet: Packet| packet.text(temp_path).number(mode::WRITE | mode::CREATE).number(0);
         let mut done = 0;
         loop {
-            let left = (bytes - done).min(PIECE as u64);
+            let left = (bytes - done).min(UPLOAD_PIECE_BYTES as u64);
             let last = done + left == bytes;
             let mut piece = Vec::new();
             // Reading one byte more than announced detects a source that is too long.
             from.take(left + u64::from(last)).read_to_end(&mut piece).map_err(|cause| {
-                StoreError::Stream { file: self.file(path), action: "the source cannot be read", cause }
+                StoreError::StreamIo { file: self.file(path), action: "cannot read the source", cause }
             })?;
             if piece.len() as u64 != left {
                 return Err(
@@ -292,17 +292,17 @@ impl Sftp {
                     self.make_folders(connection, path)?;
                 }
                 let handle = connection.handle(request::OPEN, open)?;
-                let mut asked = Vec::new();
+                let mut in_flight = Vec::new();
                 let mut offset = done;
-                for block in piece.chunks(BLOCK as usize) {
-                    asked.push(connection.send_request(request::WRITE, |packet| {
+                for block in piece.chunks(REQUEST_BYTES as usize) {
+                    in_flight.push(connection.send_request(request::WRITE, |packet| {
                         packet.text(&handle).long(offset).text(block)
                     })?);
                     offset += block.len() as u64;
                 }
                 // Wait for all responses: then the connection is reusable even if one is an error.
                 let mut written = Ok(());
-                for number in asked {
+                for number in in_flight {
                     match connection.wait(number) {
                         Err(error @ SftpError::Status(..)) => written = Err(error),
                         other => drop(other?),
@@ -322,30 +322,30 @@ impl Sftp {
         }
     }
 
-    /// Renames a complete file to its final name, atomically where the server can.
-    fn put_in_place(&self, path: &str, beside: &[u8]) -> Result<(), Failure> {
-        let place = self.at(path);
-        let bytes = self.with(path, |connection| {
+    /// Renames a complete file to its final name, atomically if the server supports that.
+    fn put_in_place(&self, path: &str, temp_path: &[u8]) -> Result<(), Failure> {
+        let target = self.server_path(path);
+        let renamed = self.with_connection(path, |connection| {
             const ATOMIC: &str = "posix-rename@openssh.com";
             if connection.supports(ATOMIC) {
                 return connection
                     .call(request::EXTENDED, |packet| {
-                        packet.text(ATOMIC.as_bytes()).text(beside).text(&place)
+                        packet.text(ATOMIC.as_bytes()).text(temp_path).text(&target)
                     })
                     .map(drop);
             }
-            // Others do not replace a file.
-            match connection.call(request::REMOVE, |packet| packet.text(&place)) {
+            // The standard rename does not replace an existing file.
+            match connection.call(request::REMOVE, |packet| packet.text(&target)) {
                 Ok(_) | Err(SftpError::Status(status::NO_SUCH_FILE | status::UNSUPPORTED, _)) => {}
                 Err(error) => return Err(error),
             }
-            connection.call(request::RENAME, |packet| packet.text(beside).text(&place)).map(drop)
+            connection.call(request::RENAME, |packet| packet.text(temp_path).text(&target)).map(drop)
         });
-        match bytes {
+        match renamed {
             Err(Failure::Transient(cause)) => Err(StoreError::Refused {
                 file: self.file(path),
                 cause,
-                advice: "the connection broke when all was written; store it again".to_owned(),
+                advice: "connection lost before the final rename; upload again".to_owned(),
             }
             .into()),
             result => result,
@@ -353,17 +353,17 @@ impl Sftp {
     }
 }
 
-impl StoreBackend for Sftp {
+impl StoreBackend for SftpStore {
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         self.walk(prefix.rsplit_once('/').map_or("", |(folder, _)| folder), prefix, 0, found)
     }
 
     fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure> {
-        let found = self.attributes(path)?.filter(|found| found.kind() == Kind::File);
+        let found = self.attributes(path)?.filter(|found| found.file_type() == FileType::File);
         let Some(found) = found else { return Ok(None) };
         let Some(bytes) = found.bytes else {
-            let problem = "the server does not say how large it is".to_owned();
-            return Err(StoreError::Wrong { file: self.file(path), problem }.into());
+            let problem = "the server does not report the size".to_owned();
+            return Err(StoreError::Unexpected { file: self.file(path), problem }.into());
         };
         Ok(Some(FileInfo { bytes, version: found.changed.map(|seconds| seconds.to_string()) }))
     }
@@ -371,27 +371,28 @@ impl StoreBackend for Sftp {
     fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure> {
         let Some(end) = offset.checked_add(length) else { return Ok(Box::new(io::empty())) };
         let mut connection = self.connect(path)?;
-        let opened = connection
-            .handle(request::OPEN, |packet| packet.text(&self.at(path)).number(mode::READ).number(0));
+        let opened = connection.handle(request::OPEN, |packet| {
+            packet.text(&self.server_path(path)).number(mode::READ).number(0)
+        });
         let handle = match opened {
             Ok(handle) => handle,
             Err(error) => {
                 if matches!(error, SftpError::Status(..)) {
-                    self.keep(connection);
+                    self.return_to_pool(connection);
                 }
                 return Err(self.failure(path, error));
             }
         };
-        let (path, asked, block) = (path.to_owned(), VecDeque::new(), Vec::new());
+        let (path, in_flight, block) = (path.to_owned(), VecDeque::new(), Vec::new());
         let connection = Some(connection);
-        Ok(Box::new(Content {
+        Ok(Box::new(SftpReader {
             store: self,
             path,
             connection,
             handle,
             next: offset,
             end,
-            asked,
+            in_flight,
             block,
             at: 0,
         }))
@@ -399,57 +400,60 @@ impl StoreBackend for Sftp {
 
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Other machines write there too.
+        // The time keeps names unique among machines.
         let time =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}{}-{time:x}-{number}{}", UNFINISHED.0, process::id(), UNFINISHED.1);
-        let beside = match path.rsplit_once('/') {
-            Some((folder, _)) => self.at(&format!("{folder}/{name}")),
-            None => self.at(&name),
+        let name =
+            format!("{}{}-{time:x}-{number}{}", TEMP_PREFIX_SUFFIX.0, process::id(), TEMP_PREFIX_SUFFIX.1);
+        let temp_path = match path.rsplit_once('/') {
+            Some((folder, _)) => self.server_path(&format!("{folder}/{name}")),
+            None => self.server_path(&name),
         };
-        let written =
-            self.write_beside(path, &beside, from, bytes).and_then(|()| self.put_in_place(path, &beside));
+        let written = self
+            .upload_to_temp(path, &temp_path, from, bytes)
+            .and_then(|()| self.put_in_place(path, &temp_path));
         if written.is_err() {
-            // It is only in the way now, and the first error is the one that says why.
-            let _ =
-                self.with(path, |connection| connection.call(request::REMOVE, |packet| packet.text(&beside)));
+            // Best effort: the first error is the one to report.
+            let _ = self.with_connection(path, |connection| {
+                connection.call(request::REMOVE, |packet| packet.text(&temp_path))
+            });
         }
         written
     }
 }
 
-/// A file's bytes as they come, many blocks of them asked for ahead.
-struct Content<'a> {
-    store: &'a Sftp,
+/// A reader of a file that requests many blocks ahead.
+struct SftpReader<'a> {
+    store: &'a SftpStore,
     path: String,
-    /// `None` once it is of no use any more.
+    /// `None` after a failure.
     connection: Option<Connection>,
     handle: Vec<u8>,
-    /// The first byte that was not asked for.
+    /// The first byte that has not been requested.
     next: u64,
     end: u64,
-    /// Questions whose answers are to come: number, offset and bytes.
-    asked: VecDeque<(u32, u64, u32)>,
+    /// The pending requests: number, offset and bytes.
+    in_flight: VecDeque<(u32, u64, u32)>,
     block: Vec<u8>,
     at: usize,
 }
 
-impl Content<'_> {
-    /// The next block; an empty one where the file ends.
+impl SftpReader<'_> {
+    /// Returns the next block, which is empty at the end of the file.
     fn fetch(&mut self) -> Result<Vec<u8>, SftpError> {
         let Some(connection) = &mut self.connection else {
-            return Err(SftpError::Disconnected("the connection is gone".to_owned()));
+            return Err(SftpError::Disconnected("the connection is closed".to_owned()));
         };
-        while self.asked.len() < AHEAD && self.next < self.end {
-            let count = u32::try_from(self.end - self.next).unwrap_or(BLOCK).min(BLOCK);
+        while self.in_flight.len() < MAX_REQUESTS_IN_FLIGHT && self.next < self.end {
+            let count = u32::try_from(self.end - self.next).unwrap_or(REQUEST_BYTES).min(REQUEST_BYTES);
             let offset = self.next;
             let number = connection
                 .send_request(request::READ, |packet| packet.text(&self.handle).long(offset).number(count))?;
-            self.asked.push_back((number, offset, count));
+            self.in_flight.push_back((number, offset, count));
             self.next += u64::from(count);
         }
-        let Some((number, offset, count)) = self.asked.pop_front() else { return Ok(Vec::new()) };
+        let Some((number, offset, count)) = self.in_flight.pop_front() else { return Ok(Vec::new()) };
         let block = match connection.wait(number) {
             Ok((response::DATA, rest)) => PacketReader(&rest).text().map(<[u8]>::to_vec),
             Ok(_) => None,
@@ -457,11 +461,10 @@ impl Content<'_> {
             Err(error) => return Err(error),
         };
         let block = block.filter(|block| block.len() <= count as usize);
-        let block = block.ok_or_else(|| SftpError::Permanent("the content makes no sense".to_owned()))?;
+        let block = block.ok_or_else(|| SftpError::Permanent("malformed read response".to_owned()))?;
         if block.len() < count as usize {
-            // Less than asked for, which a server may give: what was asked for behind it is not what comes
-            // next.
-            for (number, ..) in std::mem::take(&mut self.asked) {
+            // A short read is allowed: drop the pending responses and continue at the new offset.
+            for (number, ..) in std::mem::take(&mut self.in_flight) {
                 if let Err(error @ (SftpError::Disconnected(_) | SftpError::Permanent(_))) =
                     connection.wait(number)
                 {
@@ -477,7 +480,7 @@ impl Content<'_> {
     }
 }
 
-impl Read for Content<'_> {
+impl Read for SftpReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.at == self.block.len() {
             self.at = 0;
@@ -494,11 +497,13 @@ impl Read for Content<'_> {
     }
 }
 
-impl Drop for Content<'_> {
+impl Drop for SftpReader<'_> {
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take().filter(|_| self.asked.is_empty()) else { return };
+        let Some(mut connection) = self.connection.take().filter(|_| self.in_flight.is_empty()) else {
+            return;
+        };
         if connection.call(request::CLOSE, |packet| packet.text(&self.handle)).is_ok() {
-            self.store.keep(connection);
+            self.store.return_to_pool(connection);
         }
     }
 }

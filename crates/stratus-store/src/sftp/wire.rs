@@ -1,5 +1,5 @@
 //! Packets of the SSH file transfer protocol, version 3 (draft-ietf-secsh-filexfer-02), which every server
-//! speaks.
+//! supports.
 
 /// Request types, with the numbers of the protocol.
 pub(super) mod request {
@@ -43,14 +43,14 @@ pub(super) mod mode {
     pub(in crate::sftp) const CREATE: u32 = 0x8;
 }
 
-/// The largest packet that is accepted, in bytes: servers send at most 256 KiB.
-pub(super) const MOST_PACKET: u32 = 1 << 20;
+/// The largest accepted packet. Servers send at most 256 KiB.
+pub(super) const MAX_PACKET_BYTES: u32 = 1 << 20;
 
 /// A packet under construction.
 pub(super) struct Packet(Vec<u8>);
 
 impl Packet {
-    /// Begins with four bytes for the length.
+    /// Starts a packet with four bytes for the length.
     pub(super) fn new(kind: u8) -> Self {
         Self(vec![0, 0, 0, 0, kind])
     }
@@ -72,7 +72,7 @@ impl Packet {
         self
     }
 
-    /// The bytes to be sent.
+    /// The bytes to send.
     pub(super) fn finish(mut self) -> Vec<u8> {
         let length = u32::try_from(self.0.len() - 4).unwrap_or(u32::MAX);
         self.0[..4].copy_from_slice(&length.to_be_bytes());
@@ -80,7 +80,7 @@ impl Packet {
     }
 }
 
-/// The unread rest of a packet. Methods return `None` where it ends too early.
+/// The unread rest of a packet. Methods return `None` if it ends too early.
 pub(super) struct PacketReader<'a>(pub(super) &'a [u8]);
 
 impl<'a> PacketReader<'a> {
@@ -142,7 +142,7 @@ pub(super) struct Attributes {
 
 /// The type of a folder entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileType {
     File,
     Folder,
     Link,
@@ -150,13 +150,13 @@ pub(super) enum Kind {
 }
 
 impl Attributes {
-    /// From the file type bits of the POSIX mode.
-    pub(super) fn kind(&self) -> Kind {
+    /// The type in the file type bits of the POSIX mode.
+    pub(super) fn file_type(&self) -> FileType {
         match self.permissions.map(|permissions| permissions & 0o170_000) {
-            Some(0o100_000) => Kind::File,
-            Some(0o040_000) => Kind::Folder,
-            Some(0o120_000) => Kind::Link,
-            _ => Kind::Other,
+            Some(0o100_000) => FileType::File,
+            Some(0o040_000) => FileType::Folder,
+            Some(0o120_000) => FileType::Link,
+            _ => FileType::Other,
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_taken_apart_as_they_were_put_together() {
+    fn packets_survive_a_round_trip() {
         let packet = Packet::new(request::OPEN).number(7).text("ü".as_bytes()).long(1 << 40).finish();
         assert_eq!(packet[..5], [0, 0, 0, 19, request::OPEN]);
         let mut parts = PacketReader(&packet[4..]);
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn no_packet_that_ends_too_early_is_taken() {
+    fn rejects_truncated_packets() {
         let whole =
             Packet::new(0).number(0x8000_000d).long(5).number(0o100_644).number(1).number(2).number(1);
         let whole = whole.text(b"a").text(b"b").finish();
         let attributes = PacketReader(&whole[5..]).attributes().unwrap();
         assert_eq!(attributes, Attributes { bytes: Some(5), permissions: Some(0o100_644), changed: Some(2) });
-        assert_eq!(attributes.kind(), Kind::File);
+        assert_eq!(attributes.file_type(), FileType::File);
         for end in 5..whole.len() {
             assert_eq!(PacketReader(&whole[5..end]).attributes(), None, "{end}");
         }

@@ -1,4 +1,4 @@
-//! The cache of files of stores: one download each, whole or not there, within its bound.
+//! The cache of remote files: concurrency, eviction, verification and resumption.
 
 use std::env;
 use std::fs;
@@ -12,28 +12,28 @@ use std::time::{Duration, Instant};
 use crate::web::{Reply, Server, content};
 use stratus_store::{Cache, CachedFile, Store, StoreError};
 
-fn cache(most: u64) -> (tempfile::TempDir, Cache) {
+fn cache(max_bytes: u64) -> (tempfile::TempDir, Cache) {
     let folder = tempfile::tempdir().unwrap();
-    let cache = Cache::new(&folder.path().join("cache"), most).unwrap();
+    let cache = Cache::new(&folder.path().join("cache"), max_bytes).unwrap();
     (folder, cache)
 }
 
-fn bytes_of(found: &CachedFile) -> Vec<u8> {
+fn read_cached(found: &CachedFile) -> Vec<u8> {
     let mut bytes = Vec::new();
     fs::File::open(found.path()).unwrap().read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes.len() as u64, found.bytes());
     bytes
 }
 
-/// Bytes of everything in the cache that is content.
-fn sum(cache: &Cache) -> u64 {
+/// The total size of the content in the cache.
+fn content_bytes(cache: &Cache) -> u64 {
     let files = fs::read_dir(cache.folder()).unwrap().map(|item| item.unwrap());
     let content = files.filter(|item| item.path().extension().is_none_or(|extension| extension != "about"));
     content.map(|item| item.metadata().unwrap().len()).sum()
 }
 
 #[test]
-fn many_who_want_a_file_at_once_get_one_download() {
+fn concurrent_fetches_share_one_download() {
     let bytes = content(50_000);
     let server = Server::start(bytes.clone(), |_| Reply::Trickle(5000));
     let (_folder, cache) = cache(100_000);
@@ -43,7 +43,7 @@ fn many_who_want_a_file_at_once_get_one_download() {
             let (cache, store, start) = (cache.clone(), store.clone(), Arc::clone(&start));
             thread::spawn(move || {
                 start.wait();
-                bytes_of(&cache.fetch(&store, "a.tar", Some(50_000), None).unwrap())
+                read_cached(&cache.fetch(&store, "a.tar", Some(50_000), None).unwrap())
             })
         })
         .collect();
@@ -52,13 +52,13 @@ fn many_who_want_a_file_at_once_get_one_download() {
     }
     assert_eq!(server.gets(), 1);
     cache.fetch(&store, "a.tar", None, None).unwrap();
-    assert_eq!(server.gets(), 1, "it is there");
+    assert_eq!(server.gets(), 1, "already cached");
     cache.fetch(&store, "b.tar", None, None).unwrap();
     assert_eq!(server.gets(), 2, "another file");
 }
 
 #[test]
-fn what_was_not_used_for_the_longest_time_makes_room() {
+fn evicts_least_recently_used() {
     let server = Server::start(content(1000), |_| Reply::Serve);
     let (_folder, cache) = cache(3500);
     let store = server.store();
@@ -68,44 +68,45 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
         thread::sleep(Duration::from_millis(20));
         found
     };
-    let place = |path: &str| fetch(path).path().to_owned();
-    let (a, b, c) = (place("a"), place("b"), place("c"));
-    assert_eq!(place("a"), a);
-    let held = fetch("c");
-    let d = place("d");
+    let cached_path = |path: &str| fetch(path).path().to_owned();
+    let (a, b, c) = (cached_path("a"), cached_path("b"), cached_path("c"));
+    assert_eq!(cached_path("a"), a);
+    let locked = fetch("c");
+    let d = cached_path("d");
     assert!(a.exists() && !b.exists() && c.exists() && d.exists());
-    let (e, f) = (place("e"), place("f"));
-    assert!(!a.exists() && !d.exists() && c.exists() && e.exists() && f.exists(), "c is held");
-    assert_eq!(bytes_of(&held), content(1000));
-    drop(held);
-    let g = place("g");
+    let (e, f) = (cached_path("e"), cached_path("f"));
+    assert!(!a.exists() && !d.exists() && c.exists() && e.exists() && f.exists(), "c is locked");
+    assert_eq!(read_cached(&locked), content(1000));
+    drop(locked);
+    let g = cached_path("g");
     assert!(!c.exists() && g.exists());
-    assert!(sum(&cache) <= 3500);
+    assert!(content_bytes(&cache) <= 3500);
 }
 
 #[test]
-fn files_that_do_not_fit_are_refused_with_a_reason() {
+fn reports_why_a_file_does_not_fit() {
     let server = Server::start(content(1000), |_| Reply::Serve);
     let store = server.store();
     let (_folder, small) = cache(999);
     let error = small.fetch(&store, "a", None, None).unwrap_err();
-    assert!(matches!(error, StoreError::CacheTooSmall { bytes: 1000, most: 999, .. }), "{error}");
+    assert!(matches!(error, StoreError::CacheTooSmall { bytes: 1000, max: 999, .. }), "{error}");
     let (_folder, cache) = cache(2500);
-    let held: Vec<_> = ["a", "b"].iter().map(|path| cache.fetch(&store, path, None, None).unwrap()).collect();
+    let locked: Vec<_> =
+        ["a", "b"].iter().map(|path| cache.fetch(&store, path, None, None).unwrap()).collect();
     let error = cache.fetch(&store, "c", None, None).unwrap_err();
-    assert!(matches!(error, StoreError::CacheInUse { held: 2000, .. }), "{error}");
-    // Somebody lets go while another waits.
+    assert!(matches!(error, StoreError::CacheInUse { in_use: 2000, .. }), "{error}");
+    // The files are unlocked while another thread waits.
     let waiting = {
         let (cache, store) = (cache.clone(), store.clone());
         thread::spawn(move || cache.fetch(&store, "c", None, None).map(|found| found.bytes()))
     };
     thread::sleep(Duration::from_millis(200));
-    drop(held);
+    drop(locked);
     assert_eq!(waiting.join().unwrap().unwrap(), 1000);
 }
 
 #[test]
-fn two_files_that_fit_only_one_at_a_time_come_one_after_the_other() {
+fn concurrent_fetches_wait_for_room() {
     let server = Server::start(content(1000), |_| Reply::Trickle(100));
     let (_folder, cache) = cache(1500);
     let start = Arc::new(Barrier::new(4));
@@ -114,107 +115,107 @@ fn two_files_that_fit_only_one_at_a_time_come_one_after_the_other() {
             let (cache, store, start) = (cache.clone(), server.store(), Arc::clone(&start));
             thread::spawn(move || {
                 start.wait();
-                bytes_of(&cache.fetch(&store, path, None, None).unwrap()).len()
+                read_cached(&cache.fetch(&store, path, None, None).unwrap()).len()
             })
         })
         .into();
     for thread in threads {
         assert_eq!(thread.join().unwrap(), 1000);
     }
-    assert!(sum(&cache) <= 1500);
+    assert!(content_bytes(&cache) <= 1500);
 }
 
 #[test]
-fn content_is_checked() {
+fn verifies_size_and_checksum() {
     let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let server = Server::start(b"abc".to_vec(), |_| Reply::Serve);
     let (store, (_folder, cache)) = (server.store(), cache(100));
-    assert_eq!(bytes_of(&cache.fetch(&store, "a", Some(3), Some(sha256)).unwrap()), b"abc");
+    assert_eq!(read_cached(&cache.fetch(&store, "a", Some(3), Some(sha256)).unwrap()), b"abc");
     let error = cache.fetch(&store, "a", None, Some(&sha256.replace('b', "c"))).unwrap_err();
     assert!(error.to_string().contains("/a: its SHA-256 is ba78"), "{error}");
     let error = cache.fetch(&store, "a", Some(4), None).unwrap_err();
-    assert!(error.to_string().contains("/a: it has 3 bytes, expected 4"), "{error}");
+    assert!(error.to_string().contains("/a: expected 4 bytes, found 3"), "{error}");
     let whole: Vec<_> = fs::read_dir(cache.folder()).unwrap().map(|item| item.unwrap().path()).collect();
     assert_eq!(whole.iter().filter(|path| path.extension().is_none() && !path.ends_with("lock")).count(), 1);
 }
 
 #[test]
-fn an_interrupted_download_goes_on_and_a_damaged_copy_is_fetched_anew() {
+fn resumes_downloads_and_refetches_damaged_copies() {
     let bytes = content(100_000);
-    // The first two connections break, and then nothing comes until patience is at its end.
-    let server = Server::start(bytes.clone(), |asked| match (asked.method.as_str(), asked.earlier) {
+    // The first connections break, then the server refuses all requests without the query string.
+    let server = Server::start(bytes.clone(), |request| match (request.method.as_str(), request.earlier) {
         ("HEAD", _) => Reply::Serve,
         (_, 0..4) => Reply::Break(30_000),
-        (_, 4..200) if asked.path.ends_with("?1") => Reply::Serve,
+        (_, 4..200) if request.path.ends_with("?1") => Reply::Serve,
         _ => Reply::Status(403, "gone".to_owned()),
     });
     let (_folder, cache) = cache(200_000);
     assert!(cache.fetch(&server.store(), "a.tar", None, None).is_err());
-    let begun = server.gets();
-    let again = Store::open_with(&format!("{}?1", server.address), crate::web::brief()).unwrap();
+    let first_gets = server.gets();
+    let again = Store::open_with_policy(&format!("{}?1", server.address), crate::web::brief()).unwrap();
     let found = cache.fetch(&again, "a.tar", None, None).unwrap();
-    assert!(bytes_of(&found) == bytes);
+    assert!(read_cached(&found) == bytes);
     let resumed: Vec<_> =
-        server.asked().into_iter().filter(|asked| asked.method == "GET").skip(begun).collect();
+        server.requests().into_iter().filter(|request| request.method == "GET").skip(first_gets).collect();
     assert_eq!(resumed.len(), 1);
     assert!(resumed[0].first.unwrap() >= 30_000, "{resumed:?}");
 
-    let place = found.path().to_owned();
+    let path = found.path().to_owned();
     drop(found);
-    fs::OpenOptions::new().write(true).open(&place).unwrap().set_len(99_999).unwrap();
-    assert!(bytes_of(&cache.fetch(&again, "a.tar", None, None).unwrap()) == bytes);
-    fs::remove_file(place.with_extension("about")).unwrap();
-    assert!(bytes_of(&cache.fetch(&again, "a.tar", None, None).unwrap()) == bytes);
-    assert_eq!(server.gets(), begun + 3);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(99_999).unwrap();
+    assert!(read_cached(&cache.fetch(&again, "a.tar", None, None).unwrap()) == bytes);
+    fs::remove_file(path.with_extension("about")).unwrap();
+    assert!(read_cached(&cache.fetch(&again, "a.tar", None, None).unwrap()) == bytes);
+    assert_eq!(server.gets(), first_gets + 3);
 }
 
 #[test]
-fn a_part_of_another_version_is_not_continued() {
-    let second = content(60_001)[1..].to_vec();
-    let newer = second.clone();
-    let server = Server::start(content(60_000), move |asked| match asked.earlier {
+fn does_not_resume_a_download_of_another_version() {
+    let new_content = content(60_001)[1..].to_vec();
+    let served = new_content.clone();
+    let server = Server::start(content(60_000), move |request| match request.earlier {
         0 => Reply::Serve,
         1 => Reply::Break(30_000),
         2 => Reply::Status(403, String::new()),
         3 => Reply::Status(403, String::new()),
-        _ => Reply::Version("second", newer.clone()),
+        _ => Reply::Version("second", served.clone()),
     });
     let (_folder, cache) = cache(100_000);
     assert!(cache.fetch(&server.store(), "a", None, None).is_err());
-    assert!(bytes_of(&cache.fetch(&server.store(), "a", None, None).unwrap()) == second);
+    assert!(read_cached(&cache.fetch(&server.store(), "a", None, None).unwrap()) == new_content);
 }
 
-/// Set for a process that fetches: the server's address, and the cache's folder.
+/// Set for a process that fetches: the address of the server and the folder of the cache.
 const FETCH: [&str; 2] = ["STRATUS_STORE_TEST_ADDRESS", "STRATUS_STORE_TEST_CACHE"];
 
-/// This program again, for one test that sees that it is to fetch.
+/// Starts this program again for one test, which fetches in the new process.
 fn another_process(test: &str, server: &Server, cache: &Cache) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    // A test is named with its module: without it, none would run.
+    // The name of a test includes its module.
     let test = format!("cache::{test}");
     command.args(["--exact", &test]).env(FETCH[0], &server.address).env(FETCH[1], cache.folder());
     command.spawn().unwrap()
 }
 
-/// Whether this process is such a one; it has then done what it is for.
-fn fetched_for_another() -> bool {
+/// Fetches and returns true if [`another_process`] started this process.
+fn fetched_in_child() -> bool {
     let [Ok(address), Ok(folder)] = FETCH.map(env::var) else { return false };
     let cache = Cache::new(Path::new(&folder), 1_000_000).unwrap();
-    let store = Store::open_with(&address, crate::web::brief()).unwrap();
-    assert!(bytes_of(&cache.fetch(&store, "a.tar", None, None).unwrap()) == content(50_000));
+    let store = Store::open_with_policy(&address, crate::web::brief()).unwrap();
+    assert!(read_cached(&cache.fetch(&store, "a.tar", None, None).unwrap()) == content(50_000));
     true
 }
 
 #[test]
 fn processes_share_a_download() {
-    if fetched_for_another() {
+    if fetched_in_child() {
         return;
     }
     let server = Server::start(content(50_000), |_| Reply::Trickle(2000));
     let (_folder, cache) = cache(1_000_000);
     let others: Vec<_> =
         (0..3).map(|_| another_process("processes_share_a_download", &server, &cache)).collect();
-    assert!(bytes_of(&cache.fetch(&server.store(), "a.tar", None, None).unwrap()) == content(50_000));
+    assert!(read_cached(&cache.fetch(&server.store(), "a.tar", None, None).unwrap()) == content(50_000));
     for mut other in others {
         assert!(other.wait().unwrap().success());
     }
@@ -222,26 +223,25 @@ fn processes_share_a_download() {
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_that_is_taken_for_whole() {
-    if fetched_for_another() {
+fn resumes_the_download_of_a_killed_process() {
+    if fetched_in_child() {
         return;
     }
-    let server = Server::start(content(50_000), |asked| match asked.earlier {
+    let server = Server::start(content(50_000), |request| match request.earlier {
         0..2 => Reply::Trickle(500),
         _ => Reply::Serve,
     });
     let (_folder, cache) = cache(1_000_000);
-    let mut other =
-        another_process("a_killed_process_leaves_nothing_that_is_taken_for_whole", &server, &cache);
+    let mut other = another_process("resumes_the_download_of_a_killed_process", &server, &cache);
     let began = Instant::now();
-    while sum(&cache) < 5000 {
-        assert!(began.elapsed() < Duration::from_secs(20), "nothing came");
+    while content_bytes(&cache) < 5000 {
+        assert!(began.elapsed() < Duration::from_secs(20), "no download started");
         thread::sleep(Duration::from_millis(10));
     }
     other.kill().unwrap();
     other.wait().unwrap();
-    let part = sum(&cache);
-    assert!(part < 50_000, "it was too quick: {part}");
-    assert!(bytes_of(&cache.fetch(&server.store(), "a.tar", None, None).unwrap()) == content(50_000));
-    assert_eq!(server.asked().last().unwrap().first, Some(usize::try_from(part).unwrap()));
+    let part = content_bytes(&cache);
+    assert!(part < 50_000, "the download finished too early: {part}");
+    assert!(read_cached(&cache.fetch(&server.store(), "a.tar", None, None).unwrap()) == content(50_000));
+    assert_eq!(server.requests().last().unwrap().first, Some(usize::try_from(part).unwrap()));
 }

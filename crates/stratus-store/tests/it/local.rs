@@ -1,4 +1,4 @@
-//! A folder of this machine as a store.
+//! Local folders as stores.
 
 use std::fs;
 use std::io::{self, Cursor, Read};
@@ -16,14 +16,14 @@ fn put(store: &Store, path: &str, content: &[u8]) {
 }
 
 #[test]
-fn a_folder_is_opened_by_path_and_by_address() {
+fn opens_a_folder_by_path_and_by_address() {
     let (folder, store) = store();
     put(&store, "a.bin", b"content");
     let address = format!("file://{}", folder.path().display());
     assert!(is_address(&address));
     assert!(!is_address("data/train") && !is_address("c:\\data") && !is_address("gopher://host/x"));
     let again = Store::open(&address).unwrap();
-    assert_eq!(again.is_local(), Some(folder.path()));
+    assert_eq!(again.local_root(), Some(folder.path()));
     assert_eq!(again.read("a.bin", 100).unwrap(), b"content");
     assert_eq!(format!("{again:?}"), format!("Store({:?})", folder.path()));
 
@@ -34,12 +34,12 @@ fn a_folder_is_opened_by_path_and_by_address() {
 }
 
 #[test]
-fn lists_what_begins_with_a_prefix_sorted() {
+fn lists_files_with_a_prefix_sorted() {
     let (folder, store) = store();
     for path in ["b.tar", "train/1.tar", "train/sub/2.tar", "train-more/3.tar", ".hidden"] {
         put(&store, path, b"12345");
     }
-    // What a killed writer left is no file of the store.
+    // The temporary file of a killed writer is not listed.
     fs::write(folder.path().join("train/.stratus-1-0.part"), "half").unwrap();
     let paths = |prefix: &str| {
         let list = store.list(prefix).unwrap();
@@ -55,17 +55,17 @@ fn lists_what_begins_with_a_prefix_sorted() {
 }
 
 #[test]
-fn reads_whole_files_and_parts_of_them() {
+fn reads_whole_files_and_ranges() {
     let (_folder, store) = store();
     let content: Vec<u8> = (0..700_000_u32).map(|i| (i % 251) as u8).collect();
     put(&store, "shards/0.tar", &content);
-    assert_eq!(store.bytes("shards/0.tar").unwrap(), Some(700_000));
-    assert_eq!(store.bytes("shards/1.tar").unwrap(), None);
-    assert_eq!(store.bytes("shards").unwrap(), None);
-    assert_eq!(store.bytes("shards/0.tar/within").unwrap(), None);
+    assert_eq!(store.size("shards/0.tar").unwrap(), Some(700_000));
+    assert_eq!(store.size("shards/1.tar").unwrap(), None);
+    assert_eq!(store.size("shards").unwrap(), None);
+    assert_eq!(store.size("shards/0.tar/within").unwrap(), None);
     assert_eq!(store.read("shards/0.tar", 700_000).unwrap(), content);
     let error = store.read("shards/0.tar", 699_999).unwrap_err();
-    assert!(matches!(error, StoreError::TooLarge { bytes: 700_000, most: 699_999, .. }), "{error}");
+    assert!(matches!(error, StoreError::TooLarge { bytes: 700_000, max: 699_999, .. }), "{error}");
 
     let mut part = vec![0; 1000];
     store.read_at("shards/0.tar", 699_000, &mut part).unwrap();
@@ -79,10 +79,10 @@ fn reads_whole_files_and_parts_of_them() {
     assert!(matches!(store.read_at("none", 0, &mut part), Err(StoreError::NotFound { .. })));
     assert!(matches!(store.read("none", 1), Err(StoreError::NotFound { .. })));
 
-    let (mut copy, mut told) = (Vec::new(), Vec::new());
-    assert_eq!(store.download("shards/0.tar", &mut copy, &mut |done| told.push(done)).unwrap(), 700_000);
+    let (mut copy, mut progress) = (Vec::new(), Vec::new());
+    assert_eq!(store.download("shards/0.tar", &mut copy, &mut |done| progress.push(done)).unwrap(), 700_000);
     assert_eq!(copy, content);
-    assert!(told.is_sorted() && told.last() == Some(&700_000));
+    assert!(progress.is_sorted() && progress.last() == Some(&700_000));
 }
 
 /// A source that fails after its content.
@@ -95,14 +95,14 @@ impl Read for Failing<'_> {
 }
 
 #[test]
-fn a_file_is_replaced_whole_or_not_at_all() {
+fn replaces_files_atomically() {
     let (folder, store) = store();
     put(&store, "a/b.bin", b"first");
     put(&store, "a/b.bin", b"second");
     let few = store.upload("a/b.bin", &mut Cursor::new(b"xyz"), 4).unwrap_err();
-    assert!(few.to_string().contains("only 3 bytes instead of the announced 4"), "{few}");
+    assert!(few.to_string().contains("expected 4 bytes from the source, found 3"), "{few}");
     let many = store.upload("a/b.bin", &mut Cursor::new(b"xyz"), 2).unwrap_err();
-    assert!(many.to_string().contains("more bytes instead of the announced 2"), "{many}");
+    assert!(many.to_string().contains("expected 2 bytes from the source, found more"), "{many}");
     let broken = store.upload("a/b.bin", &mut Failing(b"xyz"), 4).unwrap_err();
     assert!(broken.to_string().contains("the source broke"), "{broken}");
     assert_eq!(store.read("a/b.bin", 100).unwrap(), b"second");
@@ -112,7 +112,7 @@ fn a_file_is_replaced_whole_or_not_at_all() {
 }
 
 #[test]
-fn no_path_leads_out_of_a_store() {
+fn rejects_paths_outside_the_store() {
     let (folder, _) = store();
     fs::create_dir(folder.path().join("inside")).unwrap();
     fs::write(folder.path().join("secret"), "secret").unwrap();
@@ -123,7 +123,7 @@ fn no_path_leads_out_of_a_store() {
             let error = result.unwrap_err();
             assert!(matches!(error, StoreError::Path { .. }), "{path:?}: {error}");
         };
-        refused(store.bytes(path).map(drop));
+        refused(store.size(path).map(drop));
         refused(store.read(path, 100).map(drop));
         refused(store.read_at(path, 0, &mut [0]));
         refused(store.download(path, &mut Vec::new(), &mut |_| {}).map(drop));
@@ -137,7 +137,7 @@ fn no_path_leads_out_of_a_store() {
 }
 
 #[test]
-fn a_local_file_is_checked_but_not_copied_into_a_cache() {
+fn cache_checks_local_files_without_copying() {
     let (folder, store) = store();
     put(&store, "a.bin", b"abc");
     let cache = Cache::new(&folder.path().join("cache"), 1).unwrap();
@@ -148,7 +148,11 @@ fn a_local_file_is_checked_but_not_copied_into_a_cache() {
     found.file().read_to_string(&mut text).unwrap();
     assert_eq!(text, "abc");
     assert!(
-        cache.fetch(&store, "a.bin", Some(4), None).unwrap_err().to_string().contains("3 bytes, expected 4")
+        cache
+            .fetch(&store, "a.bin", Some(4), None)
+            .unwrap_err()
+            .to_string()
+            .contains("expected 4 bytes, found 3")
     );
     let other = cache.fetch(&store, "a.bin", None, Some(&sha256.replace('b', "c"))).unwrap_err();
     assert!(other.to_string().contains("its SHA-256 is ba78"), "{other}");

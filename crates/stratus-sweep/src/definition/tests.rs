@@ -11,7 +11,7 @@ fn values(definition: &Definition) -> Vec<String> {
 }
 
 #[test]
-fn cells_are_every_combination_and_the_last_key_changes_fastest() {
+fn cells_are_every_combination_with_the_last_key_fastest() {
     let text = "[model]\nname = \"digits\"\n[sweep]\nrepetitions = 3\n[sweep.keys]\n\
                 \"train.batch_size\" = [64, 128]\nmodel.width = [8, 16]\n\"train.precision\" = [\"f32\"]\n";
     let definition = parse(text).unwrap();
@@ -21,7 +21,7 @@ fn cells_are_every_combination_and_the_last_key_changes_fastest() {
     assert_eq!(second.experiment.train.batch_size, 64);
     assert_eq!(second.experiment.model.width, Some(16));
     assert_eq!(
-        definition.described(second),
+        definition.describe_cell(second),
         "train.batch_size = 64, model.width = 16, train.precision = f32"
     );
     let seed = second.experiment.train.seed;
@@ -31,7 +31,7 @@ fn cells_are_every_combination_and_the_last_key_changes_fastest() {
 }
 
 #[test]
-fn keys_that_go_together_change_together() {
+fn zipped_keys_change_together() {
     let text = "[model]\nname = \"digits\"\n[sweep]\n\
          zip = [[\"train.batch_size\", \"optimiser.learning_rate\"]]\n\
                 [sweep.keys]\n\"train.batch_size\" = [64, 128]\n\"model.width\" = [8, 16]\n\
@@ -40,7 +40,7 @@ fn keys_that_go_together_change_together() {
 }
 
 #[test]
-fn a_swept_network_has_its_own_defaults() {
+fn swept_network_has_its_own_defaults() {
     let text = "[data]\nname = \"synthetic\"\n[sweep.keys]\n\"model.name\" = [\"digits\", \"vgg11\"]\n";
     let definition = parse(text).unwrap();
     for (cell, name) in definition.cells.iter().zip(["digits", "vgg11"]) {
@@ -51,7 +51,7 @@ fn a_swept_network_has_its_own_defaults() {
 }
 
 #[test]
-fn lists_and_overrides() {
+fn lists_are_swept_and_overrides_kept() {
     let text = "[model]\nname = \"resnet18\"\n[sweep.keys]\n\"data.shape\" = [[3, 32, 32], [3, 64, 64]]\n";
     let definition = Definition::parse(text, Path::new(PATH), &[("train.epochs", "7")]).unwrap();
     assert_eq!(values(&definition), ["[3, 32, 32]", "[3, 64, 64]"]);
@@ -60,15 +60,15 @@ fn lists_and_overrides() {
     let again = definition.with_command(text, Path::new(PATH)).unwrap();
     let read = Definition::parse::<&str, &str>(&again, Path::new("/elsewhere/sweep.toml"), &[]).unwrap();
     assert_eq!(read.cells, definition.cells);
-    // A sweep's own file begins another one.
+    // The copied file of a sweep can start another sweep.
     let other = Definition::parse(&again, Path::new(PATH), &[("train.epochs", "9")]).unwrap();
     let text = other.with_command(&again, Path::new(PATH)).unwrap();
-    assert_eq!(text.matches(COMMAND).count(), 1);
+    assert_eq!(text.matches(COMMAND_HEADING).count(), 1);
     assert_eq!(parse(&text).unwrap().cells[0].experiment.train.epochs, 9);
 }
 
 #[test]
-fn a_layer_file_beside_the_sweep_is_found_from_elsewhere() {
+fn layer_file_next_to_the_sweep_is_found_from_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sweep.toml");
     std::fs::write(folder.path().join("net.toml"), "").unwrap();
@@ -81,24 +81,27 @@ fn a_layer_file_beside_the_sweep_is_found_from_elsewhere() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_line() {
+fn errors_name_the_line() {
     let cases = [
-        ("[model]\nname = \"digits\"\n", "there is no [sweep] section"),
-        ("sweep = 3\n[model]\nname = \"digits\"\n", "widths.toml:1: `sweep` is no section"),
-        ("[model]\nname = \"digits\"\n[sweep]\nrepetitions = 2\n", "widths.toml:3: nothing is swept"),
+        ("[model]\nname = \"digits\"\n", "[sweep] is missing"),
+        ("sweep = 3\n[model]\nname = \"digits\"\n", "widths.toml:1: `sweep` must be a table"),
+        ("[model]\nname = \"digits\"\n[sweep]\nrepetitions = 2\n", "widths.toml:3: [sweep.keys] is empty"),
         (
             "[model]\nname = \"digits\"\n[sweep]\nrepetition = 2\n",
             "widths.toml:4: unknown key `sweep.repetition`",
         ),
-        ("[model]\nname = \"digits\"\n[sweep]\nrepetitions = 0\n[sweep.keys]\nmodel.width = [8]\n", "from 1"),
+        (
+            "[model]\nname = \"digits\"\n[sweep]\nrepetitions = 0\n[sweep.keys]\nmodel.width = [8]\n",
+            "a positive integer",
+        ),
         (
             "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = 8\n",
-            "widths.toml:4: `model.width` is no list",
+            "widths.toml:4: `model.width` must be a list of values",
         ),
-        ("[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = []\n", "`model.width` has no values"),
+        ("[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = []\n", "`model.width` is empty"),
         (
             "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = [8, 8]\n",
-            "cells 1 and 2 are the same",
+            "cells 1 and 2 are identical",
         ),
         ("[model]\nname = \"digits\"\n[sweep.keys]\n\"model.breadth\" = [8]\n", "cell 1 (model.breadth = 8)"),
         (
@@ -117,18 +120,18 @@ fn mistakes_are_named_with_their_line() {
         (
             "[model]\nname = \"digits\"\n[sweep]\nzip = [[\"train.epochs\", \"model.width\"]]\n[sweep.keys]\n\
              \"model.width\" = [8]\ntrain.epochs = [1, 2]\n",
-            "go together, but have [2, 1] values",
+            "zipped keys train.epochs, model.width have different numbers of values: 2, 1",
         ),
         (
             "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = [8]\n\
              [sweep.halving]\nmetric = \"speed\"\n",
-            "`sweep.halving.metric` is none of train_loss",
+            "`sweep.halving.metric` must be one of train_loss",
         ),
         (
             "[model]\nname = \"digits\"\n[validation]\nevery_epochs = 2\n[sweep.keys]\n\
              \"model.width\" = [8]\n\
              [sweep.halving]\nmetric = \"val_top1\"\nepochs = 3\n",
-            "is measured every 2 epochs",
+            "is computed every 2 epochs",
         ),
     ];
     for (text, expected) in cases {
@@ -138,11 +141,11 @@ fn mistakes_are_named_with_their_line() {
     }
     let swept = "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = [8]\n";
     let error = Definition::parse(swept, Path::new(PATH), &[("model.width", "4")]).unwrap_err();
-    assert!(error.to_string().contains("set with --set too"), "{error}");
+    assert!(error.to_string().contains("both swept and set with --set"), "{error}");
 }
 
 #[test]
-fn a_sweep_is_bounded() {
+fn rejects_sweeps_of_too_many_runs() {
     let numbers = (1..=200).map(|number| number.to_string()).collect::<Vec<_>>().join(", ");
     let text = format!(
         "[model]\nname = \"digits\"\n[sweep.keys]\n\"train.epochs\" = [{numbers}]\n\
@@ -152,7 +155,7 @@ fn a_sweep_is_bounded() {
 }
 
 #[test]
-fn built_in_sweeps_are_sweeps() {
+fn built_in_sweeps_are_valid() {
     for Builtin { name, text } in BUILTIN {
         let path = format!("built-in sweep {name}");
         let definition = Definition::parse::<&str, &str>(text, Path::new(&path), &[]).unwrap();

@@ -1,27 +1,27 @@
 use super::*;
 use crate::CELLS;
-use crate::schedule::tests::{HALVED, Pretender, SWEEP, create, table};
+use crate::schedule::tests::{FakeTrainer, HALVED, SWEEP, create, table};
 
-/// A sweep that was trained to its end, in a folder.
+/// Returns the folder of a completed sweep.
 fn trained(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    assert!(!create(folder.path(), text).train(&mut Pretender::new(usize::MAX)).unwrap());
+    assert!(!create(folder.path(), text).train(&mut FakeTrainer::new(usize::MAX)).unwrap());
     folder
 }
 
-/// Opens a sweep, and says which rows have lost their run.
-fn reopen(folder: &Path) -> (Sweep, Vec<Lost>) {
+/// Opens a sweep and returns the rows that have lost their run.
+fn reopen(folder: &Path) -> (Sweep, Vec<LostRun>) {
     let mut sweep = Sweep::open(folder).unwrap();
-    let looked = Sweep::look(folder).unwrap().2;
-    let lost = sweep.reopen_lost().unwrap();
-    // Looking says the same, but moves nothing.
-    let unmoved = |lost: &Lost| Lost { moved_to: None, ..lost.clone() };
+    let looked = Sweep::inspect(folder).unwrap().2;
+    let lost = sweep.reopen_lost_rows().unwrap();
+    // `inspect` returns the same, but moves nothing.
+    let unmoved = |lost: &LostRun| LostRun { moved_to: None, ..lost.clone() };
     assert_eq!(looked, lost.iter().map(unmoved).collect::<Vec<_>>());
     (sweep, lost)
 }
 
 #[test]
-fn a_run_that_was_removed_is_trained_again_and_no_other() {
+fn only_removed_runs_are_trained_again() {
     for text in [SWEEP.to_owned(), format!("{SWEEP}{HALVED}")] {
         let folder = trained(&text);
         let whole = table(folder.path());
@@ -40,7 +40,7 @@ fn a_run_that_was_removed_is_trained_again_and_no_other() {
                 !lost.is_empty() && waiting.iter().all(|row| row.run.is_empty() && row.reason.is_empty())
             );
             let expected: Vec<PathBuf> = lost.iter().map(|lost| lost.run.clone()).collect();
-            let mut trainer = Pretender::new(usize::MAX);
+            let mut trainer = FakeTrainer::new(usize::MAX);
             assert!(!sweep.train(&mut trainer).unwrap());
             let mut again: Vec<PathBuf> = trainer.trained.into_keys().collect();
             again.sort();
@@ -52,7 +52,7 @@ fn a_run_that_was_removed_is_trained_again_and_no_other() {
 }
 
 #[test]
-fn a_damaged_run_is_moved_aside_and_trained_again() {
+fn damaged_run_is_moved_aside_and_trained_again() {
     let folder = trained(SWEEP);
     let whole = table(folder.path());
     let run = folder.path().join("runs/2/1");
@@ -75,14 +75,14 @@ fn a_damaged_run_is_moved_aside_and_trained_again() {
         damage();
         write("notes.txt", &number.to_string());
         let (mut sweep, lost) = reopen(folder.path());
-        let [Lost { loss: Loss::Damaged(why), moved_to: Some(place), .. }] = &lost[..] else {
+        let [LostRun { loss: Loss::Damaged(why), moved_to: Some(place), .. }] = &lost[..] else {
             panic!("{expected}: {lost:?}")
         };
         assert!(why.contains(expected), "{why}");
-        // Nothing of what was there is lost, and no command takes it for a run of the sweep.
+        // The damaged run is kept, and no command takes it for a run of the sweep.
         assert_eq!(fs::read_to_string(place.join("notes.txt")).unwrap(), number.to_string());
         assert_eq!(RunDir::find(folder.path()).unwrap().len(), 9);
-        let mut trainer = Pretender::new(usize::MAX);
+        let mut trainer = FakeTrainer::new(usize::MAX);
         assert!(!sweep.train(&mut trainer).unwrap());
         assert_eq!(trainer.trained.into_iter().collect::<Vec<_>>(), [(run.clone(), 6)]);
         assert_eq!(table(folder.path()), whole);
@@ -90,20 +90,20 @@ fn a_damaged_run_is_moved_aside_and_trained_again() {
 }
 
 #[test]
-fn an_incomplete_run_with_a_checkpoint_is_continued() {
+fn incomplete_run_with_a_checkpoint_is_resumed() {
     let folder = trained(SWEEP);
     let run = folder.path().join("runs/2/1");
     fs::create_dir_all(run.join(CHECKPOINTS).join("6")).unwrap();
     fs::remove_file(run.join(SUMMARY)).unwrap();
     let (mut sweep, lost) = reopen(folder.path());
-    assert!(matches!(&lost[..], [Lost { loss: Loss::Incomplete(_), moved_to: None, .. }]), "{lost:?}");
-    assert!(!sweep.train(&mut Pretender::new(usize::MAX)).unwrap());
+    assert!(matches!(&lost[..], [LostRun { loss: Loss::Incomplete(_), moved_to: None, .. }]), "{lost:?}");
+    assert!(!sweep.train(&mut FakeTrainer::new(usize::MAX)).unwrap());
     assert_eq!(sweep.rows()[2].status, Status::Completed);
     assert!(run.join(CHECKPOINTS).exists());
 }
 
 #[test]
-fn a_row_that_failed_keeps_its_reason_without_a_run() {
+fn failed_row_keeps_its_reason_without_a_run() {
     let folder = trained(SWEEP);
     let text = table(folder.path());
     let text =
@@ -118,22 +118,22 @@ fn a_row_that_failed_keeps_its_reason_without_a_run() {
 }
 
 #[test]
-fn refuses_what_is_in_the_place_of_a_run() {
+fn rejects_a_file_in_the_place_of_a_run() {
     for place in ["runs", "runs/3", "runs/3/2"] {
         let folder = trained(SWEEP);
         let (whole, path) = (table(folder.path()), folder.path().join(place));
         fs::remove_dir_all(&path).unwrap();
         fs::write(&path, "mine").unwrap();
         let mut sweep = Sweep::open(folder.path()).unwrap();
-        let error = sweep.reopen_lost().unwrap_err().to_string();
-        assert!(error.contains(&format!("{}: it is a file", path.display())), "{error}");
+        let error = sweep.reopen_lost_rows().unwrap_err().to_string();
+        assert!(error.contains(&format!("{}: is a file", path.display())), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
         #[cfg(unix)]
         {
             fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink("/no/such/folder", &path).unwrap();
-            let error = sweep.reopen_lost().unwrap_err().to_string();
-            assert!(error.contains("a link to a folder that is not there"), "{error}");
+            let error = sweep.reopen_lost_rows().unwrap_err().to_string();
+            assert!(error.contains("is a symbolic link to a missing folder"), "{error}");
         }
         assert_eq!(table(folder.path()), whole);
     }
@@ -141,7 +141,7 @@ fn refuses_what_is_in_the_place_of_a_run() {
 
 #[test]
 #[cfg(unix)]
-fn a_run_behind_a_link_is_there() {
+fn run_is_found_through_a_symbolic_link() {
     let folder = trained(SWEEP);
     let elsewhere = tempfile::tempdir().unwrap();
     let run = folder.path().join("runs/1/1");
@@ -151,13 +151,13 @@ fn a_run_behind_a_link_is_there() {
 }
 
 #[test]
-fn a_damaged_run_that_is_being_trained_is_left_alone() {
+fn damaged_run_that_is_being_trained_is_not_moved() {
     let folder = trained(SWEEP);
     let run = folder.path().join("runs/1/1");
     fs::remove_file(run.join(SUMMARY)).unwrap();
     let lock = Lock::acquire(&run).unwrap();
     let mut sweep = Sweep::open(folder.path()).unwrap();
-    assert!(sweep.reopen_lost().is_err() && run.exists());
+    assert!(sweep.reopen_lost_rows().is_err() && run.exists());
     drop(lock);
-    assert_eq!(sweep.reopen_lost().unwrap().len(), 1);
+    assert_eq!(sweep.reopen_lost_rows().unwrap().len(), 1);
 }

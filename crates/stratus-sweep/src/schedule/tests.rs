@@ -11,48 +11,49 @@ pub(crate) const SWEEP: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\
                      \"model.width\" = [4, 8, 16, 32, 64]\n";
 pub(crate) const HALVED: &str = "[sweep.halving]\nepochs = 2\nfactor = 2\nmetric = \"val_top1\"\n";
 
-/// Writes runs as training does, without any training. Wide networks do better; what a cell of width 64 does
-/// is said by the test.
-pub(crate) struct Pretender {
-    /// Epochs that may be trained before it is stopped.
+/// Writes the files of runs without training. Wider networks have a better metric; the test sets the outcome
+/// of a cell of width 64.
+pub(crate) struct FakeTrainer {
+    /// Epochs until it is stopped.
     budget: usize,
     pub(crate) trained: HashMap<PathBuf, usize>,
-    of_64: Ended,
+    width_64_outcome: RowOutcome,
 }
 
-impl Pretender {
+impl FakeTrainer {
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, trained: HashMap::new(), of_64: Ended::AsItsRunSays }
+        Self { budget, trained: HashMap::new(), width_64_outcome: RowOutcome::Succeeded }
     }
 }
 
-impl Trainer for Pretender {
+impl Trainer for FakeTrainer {
     fn is_stopped(&self) -> bool {
         self.budget == 0
     }
 
-    fn begins(&mut self, sweep: &Sweep, row: &Row) {
+    fn on_start(&mut self, sweep: &Sweep, row: &Row) {
         assert!(sweep.rows().contains(row));
     }
 
-    fn shortage(&mut self, experiment: &Experiment) -> Option<String> {
-        let too_large = experiment.model.width == Some(64) && matches!(self.of_64, Ended::DoesNotFit(_));
-        too_large.then(|| "it needs 31 GiB, 23 GiB are there".to_owned())
+    fn memory_shortage(&mut self, experiment: &Experiment) -> Option<String> {
+        let too_large =
+            experiment.model.width == Some(64) && matches!(self.width_64_outcome, RowOutcome::DoesNotFit(_));
+        too_large.then(|| "it needs 31 GiB, 23 GiB are free".to_owned())
     }
 
-    fn train(&mut self, experiment: &Experiment, run: &Path, until: Option<u64>) -> Ended {
+    fn train(&mut self, experiment: &Experiment, run: &Path, until_epoch: Option<u64>) -> RowOutcome {
         let width = experiment.model.width.unwrap_or(0);
-        if width == 64 && self.of_64 != Ended::AsItsRunSays {
-            return self.of_64.clone();
+        if width == 64 && self.width_64_outcome != RowOutcome::Succeeded {
+            return self.width_64_outcome.clone();
         }
         fs::create_dir_all(run).unwrap();
         fs::write(run.join(layout::EXPERIMENT), "").unwrap();
         let mut writer =
             CsvWriter::<EpochRow>::open(&run.join(layout::EPOCHS), Task::Classification).unwrap();
-        let begun = epochs(run).len() as u64;
-        let end = until.unwrap_or(experiment.train.epochs);
+        let trained = epochs(run).len() as u64;
+        let end = until_epoch.unwrap_or(experiment.train.epochs);
         let mut summary = Summary::default();
-        for epoch in begun + 1..=end {
+        for epoch in trained + 1..=end {
             if self.budget == 0 {
                 summary.status = RunStatus::Interrupted;
                 break;
@@ -72,10 +73,10 @@ impl Trainer for Pretender {
             summary.status = if complete { RunStatus::Completed } else { RunStatus::Interrupted };
         }
         summary.write(&run.join(layout::SUMMARY)).unwrap();
-        if interrupted { Ended::Interrupted } else { Ended::AsItsRunSays }
+        if interrupted { RowOutcome::Interrupted } else { RowOutcome::Succeeded }
     }
 
-    fn ended(&mut self, sweep: &Sweep, row: &Row) {
+    fn on_end(&mut self, sweep: &Sweep, row: &Row) {
         assert!(sweep.rows().contains(row));
     }
 }
@@ -95,7 +96,7 @@ pub(crate) fn table(folder: &Path) -> String {
 fn every_row_is_trained_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut sweep = create(folder.path(), SWEEP);
-    let mut trainer = Pretender::new(usize::MAX);
+    let mut trainer = FakeTrainer::new(usize::MAX);
     assert!(!sweep.train(&mut trainer).unwrap());
     assert!(sweep.rows().iter().all(|row| row.status == Status::Completed && row.reason.is_empty()));
     assert_eq!(trainer.trained.len(), 10);
@@ -104,21 +105,20 @@ fn every_row_is_trained_once() {
     assert!(table(folder.path()).contains("\n3,2,completed,,runs/3/2,16\n"), "{}", table(folder.path()));
 }
 
-/// Stopped after any number of epochs, with its process gone, the sweep goes on to the same table.
 #[test]
-fn wherever_it_is_stopped_the_table_is_the_same() {
+fn sweep_stopped_after_any_epoch_resumes_to_the_same_table() {
     for text in [SWEEP.to_owned(), format!("{SWEEP}{HALVED}")] {
         let whole = tempfile::tempdir().unwrap();
-        let mut trainer = Pretender::new(usize::MAX);
+        let mut trainer = FakeTrainer::new(usize::MAX);
         create(whole.path(), &text).train(&mut trainer).unwrap();
         let all: usize = trainer.trained.values().sum();
         for budget in (1..all).step_by(5) {
             let folder = tempfile::tempdir().unwrap();
             let mut sweep = create(folder.path(), &text);
-            assert!(sweep.train(&mut Pretender::new(budget)).unwrap(), "{budget}");
+            assert!(sweep.train(&mut FakeTrainer::new(budget)).unwrap(), "{budget}");
             drop(sweep);
             let mut sweep = Sweep::open(folder.path()).unwrap();
-            let mut rest = Pretender::new(usize::MAX);
+            let mut rest = FakeTrainer::new(usize::MAX);
             assert!(!sweep.train(&mut rest).unwrap());
             assert_eq!(table(folder.path()), table(whole.path()), "after {budget} epochs");
             assert_eq!(rest.trained.values().sum::<usize>(), all - budget, "no epoch twice");
@@ -127,66 +127,66 @@ fn wherever_it_is_stopped_the_table_is_the_same() {
 }
 
 #[test]
-fn cells_that_do_badly_are_stopped() {
+fn halving_stops_the_worse_cells() {
     let folder = tempfile::tempdir().unwrap();
     let mut sweep = create(folder.path(), &format!("{SWEEP}{HALVED}"));
-    let mut trainer = Pretender::new(usize::MAX);
+    let mut trainer = FakeTrainer::new(usize::MAX);
     assert!(!sweep.train(&mut trainer).unwrap());
     // Five cells to epoch 2, three to epoch 4, two to epoch 6.
     let epochs: Vec<usize> = sweep.runs().map(|(_, run)| trainer.trained[&run]).collect();
     assert_eq!(epochs, [2, 2, 2, 2, 4, 4, 6, 6, 6, 6]);
     let first = &sweep.rows()[0];
     assert_eq!(first.status, Status::StoppedEarly);
-    assert_eq!(first.reason, "after epoch 2: val_top1 0.0420, 3 of 5 went on");
+    assert_eq!(first.reason, "after epoch 2: val_top1 0.0420, 3 of 5 cells continue");
 }
 
 #[test]
-fn what_is_not_measured_is_no_reason_to_stop() {
+fn missing_metric_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let mut sweep = create(folder.path(), &format!("{SWEEP}{}", HALVED.replace("val_top1", "val_miou")));
-    let error = sweep.train(&mut Pretender::new(usize::MAX)).unwrap_err();
-    assert!(error.to_string().contains("no run has measured `val_miou` by the end of epoch 2"), "{error}");
+    let error = sweep.train(&mut FakeTrainer::new(usize::MAX)).unwrap_err();
+    assert!(error.to_string().contains("no run has the metric `val_miou` by the end of epoch 2"), "{error}");
     assert!(sweep.rows().iter().all(|row| row.status == Status::Interrupted));
 }
 
 #[test]
-fn what_fails_and_what_does_not_fit_are_results() {
+fn failed_and_too_large_cells_are_results() {
     for (ended, status) in [
-        (Ended::Failed("the loss is NaN, \"diverged\"".to_owned()), Status::Failed),
-        (Ended::DoesNotFit(String::new()), Status::DoesNotFit),
+        (RowOutcome::Failed("the loss is NaN, \"diverged\"".to_owned()), Status::Failed),
+        (RowOutcome::DoesNotFit(String::new()), Status::DoesNotFit),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut sweep = create(folder.path(), &format!("{SWEEP}{HALVED}"));
-        let mut trainer = Pretender { of_64: ended, ..Pretender::new(usize::MAX) };
+        let mut trainer = FakeTrainer { width_64_outcome: ended, ..FakeTrainer::new(usize::MAX) };
         assert!(!sweep.train(&mut trainer).unwrap());
         drop(sweep);
         let mut sweep = Sweep::open(folder.path()).unwrap();
         let last = &sweep.rows()[9];
         assert_eq!((last.status, last.run.as_str()), (status, ""));
         assert!(last.reason.contains("31 GiB") || last.reason.contains("\"diverged\""), "{}", last.reason);
-        // Four cells, of which it is none, were judged.
-        assert_eq!(sweep.rows()[0].reason, "after epoch 2: val_top1 0.0420, 2 of 4 went on");
+        // The other four cells were ranked.
+        assert_eq!(sweep.rows()[0].reason, "after epoch 2: val_top1 0.0420, 2 of 4 cells continue");
         sweep.retry_failed().unwrap();
         assert_eq!(sweep.rows()[9].status, Status::Waiting);
     }
 }
 
 #[test]
-fn a_directory_of_something_else_is_refused() {
+fn rejects_a_folder_that_is_not_a_sweep() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sweep");
     drop(create(&path, SWEEP));
     let definition = Definition::parse::<&str, &str>(SWEEP, Path::new("a.toml"), &[]).unwrap();
     let error = Sweep::create(&path, definition.clone(), SWEEP).unwrap_err();
-    assert!(error.to_string().contains("there is a sweep already"), "{error}");
+    assert!(error.to_string().contains("already contains a sweep"), "{error}");
     fs::remove_file(path.join(DEFINITION)).unwrap();
     let error = Sweep::create(&path, definition, SWEEP).unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
-    assert!(Sweep::open(&path).unwrap_err().to_string().contains("it is no sweep"));
+    assert!(Sweep::open(&path).unwrap_err().to_string().contains("not a sweep"));
 }
 
 #[test]
-fn a_damaged_table_is_named_and_leads_nowhere() {
+fn rejects_a_damaged_table() {
     let folder = tempfile::tempdir().unwrap();
     drop(create(folder.path(), SWEEP));
     let whole = table(folder.path());
@@ -205,7 +205,7 @@ fn a_damaged_table_is_named_and_leads_nowhere() {
 }
 
 #[test]
-fn one_process_works_on_a_sweep() {
+fn sweep_is_locked_by_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let sweep = create(folder.path(), SWEEP);
     assert!(Sweep::open(folder.path()).is_err());

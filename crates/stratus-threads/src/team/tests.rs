@@ -10,15 +10,15 @@ fn region(threads: usize, body: &(dyn Fn() + Sync)) {
         let body = unsafe { *data.cast::<&(dyn Fn() + Sync)>() };
         body();
     }
-    // SAFETY: the body is `Sync`; what panics in it ends the program.
+    // SAFETY: the body is `Sync`; a panic in it aborts the program.
     #[expect(unsafe_code, reason = "as C does it")]
     unsafe {
         parallel(threads, call, (&raw const body).cast_mut().cast());
     }
 }
 
-/// The numbers of a region's threads, with the size that each sees, in order.
-fn places(threads: usize) -> Vec<[usize; 2]> {
+/// The numbers of a region's threads, each with the team size it sees, in order.
+fn contexts(threads: usize) -> Vec<[usize; 2]> {
     let seen = Mutex::new(Vec::new());
     region(threads, &|| seen.lock().unwrap().push([thread_number(), team_size()]));
     let mut seen = seen.into_inner().unwrap();
@@ -33,14 +33,14 @@ fn expected(threads: usize) -> Vec<[usize; 2]> {
 #[test]
 fn regions_of_any_sizes_follow_each_other() {
     for threads in [1, 4, 2, 7, 3, 1, 16, 2] {
-        assert_eq!(places(threads), expected(threads));
+        assert_eq!(contexts(threads), expected(threads));
         assert_eq!((thread_number(), team_size(), in_parallel()), (0, 1, false));
     }
 }
 
 #[test]
-fn what_was_written_before_and_in_a_region_is_seen() {
-    // Far more threads than processors, none of which wait long for their turn.
+fn writes_before_and_in_a_region_are_visible() {
+    // Far more threads than CPUs.
     let mut numbers = [0u64; 24];
     for round in 0..500 {
         let cells: Vec<Mutex<&mut u64>> = numbers.iter_mut().map(Mutex::new).collect();
@@ -51,21 +51,23 @@ fn what_was_written_before_and_in_a_region_is_seen() {
 }
 
 #[test]
-fn a_region_within_a_region_has_one_thread() {
+fn a_nested_region_has_one_thread() {
     region(3, &|| {
         let outer = thread_number();
-        assert_eq!(places(3), expected(1));
+        assert_eq!(contexts(3), expected(1));
         region(1, &|| assert!(in_parallel()));
         assert_eq!((thread_number(), team_size()), (outer, 3));
     });
-    region(1, &|| assert_eq!(places(3), expected(3), "one thread is no team"));
+    region(1, &|| assert_eq!(contexts(3), expected(3), "a team of one is not parallel"));
 }
 
 #[test]
 fn every_thread_has_its_own_team() {
     let primaries: Vec<_> = (1..6)
         .map(|threads| {
-            std::thread::spawn(move || (0..200).for_each(|_| assert_eq!(places(threads), expected(threads))))
+            std::thread::spawn(move || {
+                (0..200).for_each(|_| assert_eq!(contexts(threads), expected(threads)));
+            })
         })
         .collect();
     for primary in primaries {
@@ -74,12 +76,12 @@ fn every_thread_has_its_own_team() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_all_have_come() {
+fn no_thread_leaves_a_barrier_before_all_have_arrived() {
     for threads in [2, 5, 16] {
         let arrived: Vec<AtomicU32> = (0..20).map(|_| AtomicU32::new(0)).collect();
         region(threads, &|| {
             for (round, arrived) in (0..).zip(&arrived) {
-                // Another thread is late each time; where it is very late, the others are asleep.
+                // A different thread is late each time; in round 3 late enough for the others to sleep.
                 if round % threads == thread_number() {
                     std::thread::sleep(Duration::from_millis(if round == 3 { 20 } else { 0 }));
                 }
@@ -93,7 +95,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 }
 
 #[test]
-fn late_threads_are_waited_for_and_sleeping_ones_woken() {
+fn regions_wait_for_late_threads_and_wake_sleeping_ones() {
     for late in 0..4 {
         // Longer than any thread spins.
         std::thread::sleep(Duration::from_millis(10));
@@ -109,7 +111,7 @@ fn late_threads_are_waited_for_and_sleeping_ones_woken() {
 }
 
 #[test]
-fn threads_end_with_the_one_that_they_work_for() {
+fn worker_threads_exit_with_their_primary_thread() {
     let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let named = || {
         let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -117,11 +119,11 @@ fn threads_end_with_the_one_that_they_work_for() {
         names.filter(|name| name.trim() == "kernels-40").count()
     };
     if threads() == 0 {
-        eprintln!("SKIPPED: this system does not list a program's threads");
+        eprintln!("SKIPPED: this system does not list the threads of a program");
         return;
     }
     let primary = std::thread::spawn(move || {
-        assert_eq!(places(41), expected(41));
+        assert_eq!(contexts(41), expected(41));
         named()
     });
     assert_eq!(primary.join().unwrap(), 1);
@@ -129,7 +131,7 @@ fn threads_end_with_the_one_that_they_work_for() {
 }
 
 #[test]
-fn the_number_of_threads_is_the_openers() {
+fn the_thread_count_is_set_per_opening_thread() {
     assert!(max_threads() > 0);
     set_max_threads(5);
     assert_eq!(max_threads(), 5);
@@ -139,10 +141,10 @@ fn the_number_of_threads_is_the_openers() {
 }
 
 #[test]
-fn the_users_number_of_threads_is_read_as_openmp_writes_it() {
+fn parses_omp_num_threads() {
     for (list, threads) in
         [("4", Some(4)), ("3,2,1", Some(3)), (" 7 ", Some(7)), ("0", None), ("", None), ("many", None)]
     {
-        assert_eq!(asked_threads(list), threads, "{list:?}");
+        assert_eq!(parse_num_threads(list), threads, "{list:?}");
     }
 }

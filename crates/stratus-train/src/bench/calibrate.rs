@@ -1,4 +1,4 @@
-//! What the kernels of networks take within whole training steps, for a machine's profile
+//! Measures the kernels of networks within whole training steps, for a machine's profile
 //! ([`stratus_forecast::calibration`]).
 
 use super::median;
@@ -12,34 +12,37 @@ use crate::{Experiment, TrainError};
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader, LoaderError};
 use stratus_engine::plan::{Persistent, Plan};
-use stratus_engine::session::Hyper;
+use stratus_engine::session::IterationScalars;
 use stratus_engine::{Choices, Clock, Phase, Session};
 use stratus_forecast::calibration::MeasuredNetwork;
 use stratus_forecast::calibration::design::Design;
-use stratus_forecast::peaks::Format;
+use stratus_forecast::peaks::NumberFormat;
 use stratus_forecast::work::Kernel;
 use stratus_forecast::work::program::work;
 
-/// Steps of a network, at least and at most, and the seconds after which there are no more.
-const STEPS: [usize; 2] = [3, 12];
-const SECONDS: f64 = 0.4;
+/// Minimum number of steps per network.
+const MIN_STEPS: usize = 3;
+/// Maximum number of steps per network.
+const MAX_STEPS: usize = 12;
+/// Seconds per network after which no further step is started.
+const MAX_SECONDS: f64 = 0.4;
 
-/// The kernels of a network that was measured before.
+/// The kernel choices of a network that was measured before.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chosen([Choices; 2]);
+pub struct ReusedChoices([Choices; 2]);
 
-/// Plans a network's training step in a number format, and runs it on synthetic images. Kernels are measured,
-/// or those that were `chosen`, and kept nowhere else. `on_matrix_units`: whether its convolutions are taken
-/// to run there, see [`work`].
+/// Plans a network's training step in a number format, and times it on synthetic images. Kernels are
+/// measured, unless `chosen` contains their choices, and are not cached elsewhere. `on_matrix_units` states
+/// whether its convolutions are assumed to run there, see [`work`].
 ///
 /// # Errors
 /// As starting a run.
-pub fn network(
+pub fn measure_network(
     design: &Design,
-    format: Format,
+    format: NumberFormat,
     on_matrix_units: bool,
     device: &OpenDevice,
-    chosen: &mut Option<Chosen>,
+    chosen: &mut Option<ReusedChoices>,
 ) -> Result<MeasuredNetwork, TrainError> {
     let experiment = experiment(design, format)?;
     let datasets = open_datasets(&experiment)?;
@@ -50,22 +53,26 @@ pub fn network(
     let mut plan = |program, choices| {
         Plan::prepare(device.backend.as_ref(), program, choices, chosen.is_none(), &mut persistent)
     };
-    let Chosen([train, refresh]) = known;
+    let ReusedChoices([train, refresh]) = known;
     let prepared = vec![plan(&programs.train, train)?, plan(&programs.refresh, refresh)?];
-    *chosen = Some(Chosen([0, 1].map(|at: usize| prepared[at].plan.choices.clone())));
-    let mut session = Session::of(device.backend.as_ref(), prepared, persistent)?;
+    *chosen = Some(ReusedChoices([0, 1].map(|at: usize| prepared[at].plan.choices.clone())));
+    let mut session = Session::on_backend(device.backend.as_ref(), prepared, persistent)?;
     initialise(&mut session, &design.graph, &resolved, &datasets.train)?;
     session_state::refresh(&mut session, 1)?;
     // A learning rate too small to change the weights: every step does the same work.
-    session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed })?;
-    let config = resolved.input().training(BatchFormat::of(session.plan(0)));
+    session.set_iteration_scalars(IterationScalars {
+        learning_rate: 1e-12,
+        iteration: 0,
+        seed: experiment.train.seed,
+    })?;
+    let config = resolved.input().training(BatchFormat::from_plan(session.plan(0)));
     let batch = Loader::new(datasets.train, config)?.next()?;
     let mut batch: BatchBuffer = batch.ok_or(TrainError::Loader(LoaderError::Stopped))?;
-    let seconds = timed(&mut session, &mut batch)?;
+    let seconds = time_steps(&mut session, &mut batch)?;
     Ok(MeasuredNetwork { kernels: kernels(session.plan(0), &seconds, on_matrix_units) })
 }
 
-fn experiment(design: &Design, format: Format) -> Result<Experiment, TrainError> {
+fn experiment(design: &Design, format: NumberFormat) -> Result<Experiment, TrainError> {
     let mut experiment = Experiment::default();
     experiment.data.name = "synthetic".to_owned();
     experiment.data.shape = Some(design.graph.input_shape().0.clone());
@@ -76,27 +83,27 @@ fn experiment(design: &Design, format: Format) -> Result<Experiment, TrainError>
     Ok(experiment.with_overrides(&[("train.precision", format.name())])?)
 }
 
-/// The seconds of each step: its median, and all times what whole steps take more than these.
-fn timed(session: &mut Session, batch: &mut BatchBuffer) -> Result<Vec<f64>, TrainError> {
+/// Median seconds of each step, scaled to sum to the median whole step.
+fn time_steps(session: &mut Session, batch: &mut BatchBuffer) -> Result<Vec<f64>, TrainError> {
     let count = session.plan(0).program.steps.len();
     let mut clock = Clock::new(session.slots(0));
-    let (mut whole, mut within) = (Vec::new(), vec![Vec::with_capacity(STEPS[1]); count]);
-    let mut begun = Instant::now();
-    // The first finds code, pages and weights in no cache.
-    for step in 0..=STEPS[1] {
+    let (mut whole, mut within) = (Vec::new(), vec![Vec::with_capacity(MAX_STEPS); count]);
+    let mut started = Instant::now();
+    // The first step runs with cold caches.
+    for step in 0..=MAX_STEPS {
         let labels = bytemuck::cast_slice_mut(&mut batch.labels);
         clock.begin_iteration();
         clock.restart();
         session.run(0, &mut batch.images, labels, &mut clock, 0)?;
         if step == 0 {
-            begun = Instant::now();
+            started = Instant::now();
             continue;
         }
         for (times, &nanoseconds) in within.iter_mut().zip(clock.slots()) {
             times.push(nanoseconds as f64 * 1e-9);
         }
         whole.push(clock.slots().iter().sum::<u64>() as f64 * 1e-9);
-        if step >= STEPS[0] && begun.elapsed().as_secs_f64() > SECONDS {
+        if step >= MIN_STEPS && started.elapsed().as_secs_f64() > MAX_SECONDS {
             break;
         }
     }
@@ -105,7 +112,7 @@ fn timed(session: &mut Session, batch: &mut BatchBuffer) -> Result<Vec<f64>, Tra
     Ok(medians.into_iter().map(|seconds| seconds * factor).collect())
 }
 
-/// The kernels of the program that a forecast knows: what a backend has put before one is part of it.
+/// The kernels that a forecast distinguishes. The time of layout changes is added to the kernel that follows.
 fn kernels(plan: &Plan, seconds: &[f64], on_matrix_units: bool) -> Vec<(Kernel, f64)> {
     let mut kernels: Vec<(Kernel, f64)> = Vec::new();
     let mut before = 0.0;
@@ -128,13 +135,13 @@ fn kernels(plan: &Plan, seconds: &[f64], on_matrix_units: bool) -> Vec<(Kernel, 
 mod tests {
     use super::*;
     use stratus_engine::reference::ReferenceBackend;
-    use stratus_forecast::work::Kind;
+    use stratus_forecast::work::KernelKind;
     use stratus_graph::ops::{Conv2d, Flatten, Linear, Relu};
     use stratus_graph::{GraphBuilder, Shape};
 
-    /// Every kernel of the program has its time, on any backend.
+    /// Every kernel of the program has a time, on any backend.
     #[test]
-    fn each_kernel_of_a_step_is_measured() {
+    fn measures_each_kernel_of_a_step() {
         let (mut graph, x) = GraphBuilder::new("small", Shape::image(3, 8, 8));
         let y = graph.add("conv", Conv2d::new(3, 4, 3, 1, 1), &[x]).unwrap();
         let y = graph.add("relu", Relu, &[y]).unwrap();
@@ -143,12 +150,15 @@ mod tests {
         let design = Design { graph: graph.finish(y).unwrap(), batch: 2 };
         let device = OpenDevice::new(Box::new(ReferenceBackend));
         let mut chosen = None;
-        let measured = network(&design, Format::F32, false, &device, &mut chosen).unwrap();
-        let again = network(&design, Format::F32, false, &device, &mut chosen).unwrap();
-        let names = |of: &MeasuredNetwork| -> Vec<_> { of.kernels.iter().map(|(k, _)| k.clone()).collect() };
+        let measured = measure_network(&design, NumberFormat::F32, false, &device, &mut chosen).unwrap();
+        let again = measure_network(&design, NumberFormat::F32, false, &device, &mut chosen).unwrap();
+        let names = |network: &MeasuredNetwork| -> Vec<_> {
+            network.kernels.iter().map(|(k, _)| k.clone()).collect()
+        };
         assert_eq!(names(&measured), names(&again));
-        let of = |kind: Kind| measured.kernels.iter().filter(|(kernel, _)| kernel.kind == kind).count();
-        assert!(of(Kind::FirstForward) == 1 && of(Kind::FirstWeights) == 1, "{measured:?}");
+        let count =
+            |kind: KernelKind| measured.kernels.iter().filter(|(kernel, _)| kernel.kind == kind).count();
+        assert!(count(KernelKind::FirstForward) == 1 && count(KernelKind::FirstWeights) == 1, "{measured:?}");
         assert!(measured.kernels.iter().all(|(_, seconds)| *seconds >= 0.0) && measured.step_s() > 0.0);
     }
 }

@@ -1,7 +1,7 @@
 //! Measures the input pipeline alone: reading, decoding, augmentation, batches.
 
 use crate::device::OpenDevice;
-use crate::input::{BatchFormat, InputPipeline, open_dataset, workers_beside};
+use crate::input::{BatchFormat, InputPipeline, default_loader_threads, open_dataset};
 use crate::resolve::precision;
 use crate::{Experiment, TrainError};
 use serde::Serialize;
@@ -15,11 +15,11 @@ use stratus_engine::DType;
 pub struct DataRate {
     /// The data set.
     pub dataset: String,
-    /// Its samples.
+    /// The number of samples.
     pub samples: usize,
     /// Seconds that opening it took.
     pub open_s: f64,
-    /// Bytes of memory that it holds once open.
+    /// Bytes of memory that the open data set takes.
     pub resident_bytes: u64,
     /// Channels, height, width of a batch's images.
     pub shape: [usize; 3],
@@ -29,22 +29,22 @@ pub struct DataRate {
     pub workers: usize,
     /// Batches that are read ahead.
     pub batches: usize,
-    /// Images of a round.
+    /// Images per round.
     pub images: usize,
     /// The JPEG decoder; `None` without JPEG files.
     pub jpeg: Option<String>,
-    /// Each round: reading and decoding whole images on one thread. Empty if epochs were measured.
+    /// Reading and decoding whole images on one thread, per round. Empty if epochs were measured.
     pub decoded: Vec<f64>,
-    /// Each round, right after that: whole batches, by all workers.
+    /// Whole batches by all loader threads, per round.
     pub delivered: Vec<f64>,
-    /// Seconds until each epoch's first batch. Empty unless epochs were measured.
+    /// Seconds until the first batch, per epoch. Empty unless epochs were measured.
     pub first_batch_s: Vec<f64>,
-    /// Each epoch's throughput after its first batch.
+    /// Throughput after the first batch, per epoch.
     pub after_first: Vec<f64>,
 }
 
 impl DataRate {
-    /// The median of some rounds.
+    /// The median over rounds.
     #[must_use]
     pub fn median(rounds: &[f64]) -> f64 {
         let mut rounds = rounds.to_vec();
@@ -54,11 +54,11 @@ impl DataRate {
 }
 
 /// Measures `rounds` rounds of at least `images` training images, in NHWC batches for `device`. Each round
-/// first discards at least a batch per worker: those that were made before the clock started.
+/// first discards at least a batch per loader thread, since these were started before the clock.
 ///
 /// # Errors
 /// If the data set cannot be opened or read.
-pub fn data(
+pub fn measure_rounds(
     experiment: &Experiment,
     device: &OpenDevice,
     images: usize,
@@ -80,22 +80,26 @@ pub fn data(
 /// is included. Nothing is read before the first round.
 ///
 /// # Errors
-/// As [`data`].
-pub fn epochs(experiment: &Experiment, device: &OpenDevice, rounds: usize) -> Result<DataRate, TrainError> {
+/// As [`measure_rounds`].
+pub fn measure_epochs(
+    experiment: &Experiment,
+    device: &OpenDevice,
+    rounds: usize,
+) -> Result<DataRate, TrainError> {
     let (dataset, mut config, mut rate) = open(experiment, device)?;
     for round in 0..rounds {
         config.start.epoch = round as u32;
         config.epochs = Some(config.start.epoch + 1);
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut loader = Loader::new(Arc::clone(&dataset), config.clone())?;
         let mut first = None;
         rate.images = 0;
         while let Some(batch) = loader.next()? {
             rate.images += batch.samples;
-            first.get_or_insert((begun.elapsed().as_secs_f64(), batch.samples));
+            first.get_or_insert((started.elapsed().as_secs_f64(), batch.samples));
             loader.recycle(batch);
         }
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         rate.jpeg = loader.jpeg_library().map(ToString::to_string);
         let (first_s, samples) = first.unwrap_or_default();
         rate.delivered.push(rate.images as f64 / seconds);
@@ -105,16 +109,16 @@ pub fn epochs(experiment: &Experiment, device: &OpenDevice, rounds: usize) -> Re
     Ok(rate)
 }
 
-/// The training data, its loader's configuration, and a rate without rounds.
+/// Opens the training data; returns its loader's configuration, and a rate without rounds.
 fn open(
     experiment: &Experiment,
     device: &OpenDevice,
 ) -> Result<(Arc<dyn Dataset>, LoaderConfig, DataRate), TrainError> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let dataset = open_dataset(experiment, Split::Train)?;
     let input = InputPipeline::new(experiment, dataset.as_ref());
-    let open_s = begun.elapsed().as_secs_f64();
-    let takes_bytes = device.backend.gains_from_bytes() && input.training_scale_shifts().is_some();
+    let open_s = started.elapsed().as_secs_f64();
+    let takes_bytes = device.backend.prefers_byte_images() && input.training_scale_shifts().is_some();
     let precision = precision(experiment.train.precision, device)?.compute();
     let (precision, element) = match precision {
         _ if takes_bytes => (DType::U8, Element::U8),
@@ -123,7 +127,7 @@ fn open(
         _ => (DType::F32, Element::F32),
     };
     let mut config = input.training(BatchFormat { element, layout: Layout::Nhwc });
-    config.workers = experiment.data.workers.or_else(|| workers_beside(device)).unwrap_or(1);
+    config.workers = experiment.data.workers.or_else(|| default_loader_threads(device)).unwrap_or(1);
     config.batch_size = config.batch_size.min(dataset.len());
     let config = input.read_ahead(dataset.as_ref(), config)?;
     let rate = DataRate {
@@ -146,11 +150,11 @@ fn open(
 }
 
 fn decoded(dataset: &dyn Dataset, images: usize, scratch: &mut Scratch) -> Result<f64, TrainError> {
-    let begun = Instant::now();
+    let started = Instant::now();
     for image in 0..images {
         std::hint::black_box(dataset.read(image % dataset.len(), scratch)?.pixels);
     }
-    Ok(images as f64 / begun.elapsed().as_secs_f64())
+    Ok(images as f64 / started.elapsed().as_secs_f64())
 }
 
 fn delivered(dataset: &Arc<dyn Dataset>, config: &LoaderConfig, batches: usize) -> Result<f64, TrainError> {
@@ -164,9 +168,9 @@ fn delivered(dataset: &Arc<dyn Dataset>, config: &LoaderConfig, batches: usize) 
         }
         Ok(samples)
     };
-    // From here on as many batches are under way at the end of the time as at its beginning.
+    // From here on the number of batches in progress is the same at the start and the end of the measurement.
     deliver(config.slots)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let samples = deliver(batches)?;
-    Ok(samples as f64 / begun.elapsed().as_secs_f64())
+    Ok(samples as f64 / started.elapsed().as_secs_f64())
 }

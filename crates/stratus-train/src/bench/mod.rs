@@ -1,5 +1,5 @@
-//! Measures a network's training step: whole, kernel by kernel, with and without clock stamps, and before it
-//! runs; its input pipeline; and what a machine is calibrated by.
+//! Measures a network's training step: as a whole, kernel by kernel, with and without clock stamps, and
+//! before a run; its input pipeline; and the kernels for calibrating a machine.
 
 pub mod calibrate;
 pub mod data_rate;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader};
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::session::Hyper;
+use stratus_engine::session::IterationScalars;
 use stratus_engine::{Backend, Clock, Phase, Precision};
 
 /// A session with initial weights and one batch, on which training steps are repeated.
@@ -30,13 +30,13 @@ pub struct Bench {
     startup_s: f64,
 }
 
-/// Runs per measurement; the shortest counts.
+/// Runs per measurement, of which the shortest counts.
 const BEST_OF: usize = 5;
 
 /// The time of one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelTime {
-    /// The layers it computes.
+    /// The layers that it computes.
     pub layer: String,
     /// The kernel.
     pub kernel: String,
@@ -75,8 +75,8 @@ pub struct Floor {
     pub percent_of_floor: f64,
     /// Images per second in whole steps.
     pub images_per_second: f64,
-    /// Bytes of device memory: planned, and taken according to the driver since the device was opened. `None`
-    /// on a CPU.
+    /// Bytes of device memory: planned, and allocated since the device was opened, as the driver reports.
+    /// `None` on a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<[u64; 2]>,
 }
@@ -84,21 +84,21 @@ pub struct Floor {
 /// The cost of stamping the clock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overhead {
-    /// Pairs of steps, with and without stamps.
+    /// Number of pairs of steps, with and without stamps.
     pub pairs: u32,
     /// The median step with stamps, in seconds.
     pub stamped_s: f64,
     /// The median step without, in seconds.
     pub unstamped_s: f64,
-    /// How much longer the stamped step of a pair took, in percent: the median.
+    /// The median overhead of the stamped step of a pair, in percent.
     pub overhead_percent: f64,
-    /// On a GPU: the steps that are timed, and the kernels of a recording that do nothing else. `None` on a
+    /// On a GPU: the number of timed steps, and of kernels of a recording that only mark times. `None` on a
     /// CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marks: Option<[usize; 2]>,
     /// Seconds until the first step was ready to run.
     pub startup_s: f64,
-    /// Of these, the phases that the backend knows of.
+    /// The backend's phases of these seconds.
     pub phases: Vec<(&'static str, f64)>,
 }
 
@@ -108,9 +108,9 @@ impl Bench {
     /// # Errors
     /// As starting a run.
     pub fn new(experiment: &Experiment, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let datasets = open_datasets(experiment)?;
-        let graph = Network::of(experiment, datasets.train.as_ref())?.graph;
+        let graph = Network::for_dataset(experiment, datasets.train.as_ref())?.graph;
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = &*with_class_weights(experiment, datasets.train.as_ref())?;
@@ -122,20 +122,20 @@ impl Bench {
         initialise(&mut compiled.session, &graph, &resolved, &datasets.train)?;
         session_state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // A learning rate too small to change the weights: every step does the same work.
-        compiled.session.set_hyper(Hyper {
+        compiled.session.set_iteration_scalars(IterationScalars {
             learning_rate: 1e-12,
             iteration: 0,
             seed: experiment.train.seed,
         })?;
         let plan = compiled.session.plan(compiled.ids.train);
-        let config = resolved.input().training(BatchFormat::of(plan));
+        let config = resolved.input().training(BatchFormat::from_plan(plan));
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
-        let startup_s = begun.elapsed().as_secs_f64();
+        let startup_s = started.elapsed().as_secs_f64();
         Ok(Self { compiled, batch, backend: device.backend, resident: false, startup_s })
     }
 
-    /// What the step computes in.
+    /// The number format of the step.
     #[must_use]
     pub fn precision(&self) -> Precision {
         self.compiled.session.plan(self.compiled.ids.train).program.precision
@@ -146,27 +146,27 @@ impl Bench {
         let labels = bytemuck::cast_slice_mut(&mut batch.labels);
         clock.begin_iteration();
         clock.restart();
-        let begun = Instant::now();
+        let started = Instant::now();
         if *resident {
             compiled.session.run(compiled.ids.train, &mut [], &mut [], clock, 0)?;
         } else {
             compiled.session.run(compiled.ids.train, &mut batch.images, labels, clock, 0)?;
-            // On a device the batch stays there: the step is measured, not the copy.
+            // On an accelerator the batch stays on the device, so that copying it is not measured.
             *resident = !compiled.session.device_slots().is_empty();
         }
-        Ok(begun.elapsed().as_secs_f64())
+        Ok(started.elapsed().as_secs_f64())
     }
 
     /// The shortest of [`BEST_OF`] runs of one kernel, after one to warm up.
-    fn alone(&mut self, step: usize) -> Result<f64, TrainError> {
+    fn time_kernel(&mut self, step: usize) -> Result<f64, TrainError> {
         let Self { compiled, batch, .. } = self;
         let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels);
         let mut best = f64::INFINITY;
         for run in 0..=BEST_OF {
-            let begun = Instant::now();
+            let started = Instant::now();
             compiled.session.run_step(compiled.ids.train, step, &mut batch.images, labels)?;
             if run > 0 {
-                best = best.min(begun.elapsed().as_secs_f64());
+                best = best.min(started.elapsed().as_secs_f64());
             }
         }
         Ok(best)
@@ -181,7 +181,7 @@ impl Bench {
     }
 
     /// Compares whole steps with their kernels run alone. Both take turns, so that other load on the machine
-    /// slows them alike: `rounds` rounds, in each the shortest of five runs; then medians over rounds.
+    /// affects them equally: medians over `rounds` rounds of the shortest of five runs.
     ///
     /// # Errors
     /// If a kernel fails.
@@ -204,7 +204,7 @@ impl Bench {
             }
             let mut floor_s = 0.0;
             for (step, times) in alone.iter_mut().enumerate() {
-                let best = self.alone(step)?;
+                let best = self.time_kernel(step)?;
                 times.push(best);
                 let plan = self.compiled.session.plan(self.compiled.ids.train);
                 if plan.program.steps[step].phase != Phase::Layout {
@@ -249,17 +249,17 @@ impl Bench {
         })
     }
 
-    /// The seconds of whole steps, one after the other: for as long as `seconds` says, and at least so many.
+    /// The seconds of consecutive whole steps, measured for `seconds` seconds and at least `min_steps` steps.
     ///
     /// # Errors
     /// If a kernel fails.
-    pub fn steps_for(&mut self, seconds: f64, fewest: usize) -> Result<Vec<f64>, TrainError> {
+    pub fn time_steps_for(&mut self, seconds: f64, min_steps: usize) -> Result<Vec<f64>, TrainError> {
         let mut clock = Clock::new(self.slots());
-        // It finds code, pages and weights in no cache.
+        // The first step runs with cold caches.
         self.step(&mut clock)?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut times = Vec::new();
-        while times.len() < fewest || begun.elapsed().as_secs_f64() < seconds {
+        while times.len() < min_steps || started.elapsed().as_secs_f64() < seconds {
             times.push(self.step(&mut clock)?);
         }
         Ok(times)
@@ -278,12 +278,12 @@ impl Bench {
         let mut differences = Vec::new();
         for pair in 0..pairs {
             let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
-            let mut taken = [0.0; 2];
-            for which in order {
-                taken[which] = self.step(&mut clocks[which])?;
-                times[which].push(taken[which]);
+            let mut seconds = [0.0; 2];
+            for index in order {
+                seconds[index] = self.step(&mut clocks[index])?;
+                times[index].push(seconds[index]);
             }
-            differences.push(100.0 * (taken[0] - taken[1]) / taken[1]);
+            differences.push(100.0 * (seconds[0] - seconds[1]) / seconds[1]);
         }
         let [stamped, unstamped] = &mut times;
         Ok(Overhead {
@@ -291,14 +291,14 @@ impl Bench {
             stamped_s: median(stamped),
             unstamped_s: median(unstamped),
             overhead_percent: median(&mut differences),
-            marks: self.compiled.session.device_marks(self.compiled.ids.train),
+            marks: self.compiled.session.timing_overhead(self.compiled.ids.train),
             startup_s: self.startup_s,
-            phases: self.backend.phases(),
+            phases: self.backend.startup_times(),
         })
     }
 }
 
-/// The middle value; 0 of none.
+/// The median; 0 without values.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

@@ -1,5 +1,5 @@
-//! What training takes on this machine, before anything is trained: the real plan's steps, timed one by one
-//! without data and without room for the network ([`stratus_engine::probe`]).
+//! Measures the time and memory of a training before it starts: the steps of the real plan, timed one by one
+//! without data and without allocating the network ([`stratus_engine::profile`]).
 
 use crate::compile::{FittedRun, KernelSelection, StepTimes, fit};
 use crate::input::{Datasets, HostMemory};
@@ -10,18 +10,20 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 use stratus_engine::Precision;
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::probe::ProgramTime;
+use stratus_engine::profile::ProgramTime;
 use stratus_run::machine::{Machine, caches};
 
-/// How long the training step is timed, and how long validation, whose kernels are mostly the same.
-const BUDGETS: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(1500)];
-/// Bytes of the last-level cache where the system does not say, and at most.
-const LAST_LEVEL: [u64; 2] = [32 << 20, 512 << 20];
+/// The times for measuring the training step, and validation, whose kernels are mostly the same.
+const PROBE_TIMES: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(1500)];
+/// Bytes of the last-level cache if the system does not report it.
+const DEFAULT_LLC_BYTES: u64 = 32 << 20;
+/// Bytes of the last-level cache, at most.
+const MAX_LLC_BYTES: u64 = 512 << 20;
 
 /// A kernel of the training step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProbedKernel {
-    /// The layers it computes.
+pub struct ProbeKernel {
+    /// The layers that it computes.
     pub layer: String,
     /// The kernel.
     pub kernel: String,
@@ -29,7 +31,7 @@ pub struct ProbedKernel {
     pub phase: &'static str,
     /// The implementation's name.
     pub implementation: String,
-    /// Seconds of all its tiles.
+    /// Total seconds of its tiles.
     pub seconds: f64,
     /// Floating-point operations.
     pub flops: u64,
@@ -37,36 +39,36 @@ pub struct ProbedKernel {
     pub bytes: u64,
 }
 
-/// What was found out.
+/// The measured time and memory of a training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Probed {
+pub struct ProbeReport {
     /// The network.
     pub network: String,
-    /// What it computes in.
+    /// The number format.
     pub precision: Precision,
     /// Samples per training step.
     pub batch: usize,
     /// Library and threads.
     pub library: String,
     /// Each kernel of the training step.
-    pub kernels: Vec<ProbedKernel>,
+    pub kernels: Vec<ProbeKernel>,
     /// Seconds of a training step.
     pub step_s: f64,
-    /// How far times of the same step lay apart, in parts of it; `None` where each was timed too seldom.
+    /// The relative spread of the times of a step; `None` with too few times.
     pub spread: Option<f64>,
     /// Samples per step of validation.
     pub validation_batch: usize,
-    /// Seconds of such a step.
+    /// Seconds of a validation step.
     pub validation_s: f64,
     /// Bytes that a session would allocate.
     pub arena_bytes: u64,
-    /// Beside them.
+    /// Host memory besides the arena.
     pub host: HostMemory,
-    /// Bytes that were allocated instead.
+    /// Bytes that were allocated for probing.
     pub scratch_bytes: u64,
-    /// How many of the training step's kernels differ.
+    /// Number of distinct kernels of the training step.
     pub kinds: usize,
-    /// How many times were taken.
+    /// Number of times that were measured.
     pub timings: usize,
     /// Seconds until kernels were chosen.
     pub planning_s: f64,
@@ -74,31 +76,31 @@ pub struct Probed {
     pub probing_s: f64,
 }
 
-/// Plans an experiment's programs and times their steps. Its data sets need not be here: what stands for them
-/// has the images' shape and the classes.
+/// Plans an experiment's programs and times their steps. `datasets` may be placeholders with the images'
+/// shape and the classes.
 ///
 /// # Errors
-/// As starting a run; where the experiment trains on a GPU.
+/// As starting a run, and if the experiment trains on a GPU.
 pub fn probe(
     experiment: &Experiment,
     datasets: &Datasets,
     warn: &mut dyn FnMut(&str),
-) -> Result<Probed, TrainError> {
-    let begun = Instant::now();
+) -> Result<ProbeReport, TrainError> {
+    let started = Instant::now();
     let mut experiment = experiment.clone();
-    // The last batch of an epoch counts as a part of the others.
+    // Only whole batches are timed.
     experiment.data.drop_last = true;
     let dataset = datasets.train.as_ref();
-    let graph = Network::of(&experiment, dataset)?.graph;
+    let graph = Network::for_dataset(&experiment, dataset)?.graph;
     let device = device::open(&experiment.train)?;
-    if device.beside_cores {
+    if device.is_accelerator {
         return Err(TrainError::Configuration {
             problem: format!(
-                "this experiment trains on {}, and kernels are timed on processors alone",
+                "this experiment trains on {}, but kernels can be timed on CPUs only",
                 device.backend.describe()
             ),
-            hint: "forecast the GPU by its name (`stratus forecast machines` lists them), or the processor \
-                   with --set train.device=cpu"
+            hint: "forecast the GPU by its name (`stratus forecast machines` lists them), or the CPU with \
+                   --set train.device=cpu"
                 .to_owned(),
         });
     }
@@ -106,15 +108,15 @@ pub fn probe(
     let resolved = Resolved::new(&experiment, dataset, &graph, &device)?;
     let FittedRun { resolved, mut planned, .. } =
         fit(resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
-    let planning_s = begun.elapsed().as_secs_f64();
-    let begun = Instant::now();
+    let planning_s = started.elapsed().as_secs_f64();
+    let started = Instant::now();
     let StepTimes { train, evaluate: validation, kinds, scratch_bytes } =
-        planned.timed(device.backend.as_ref(), cold_bytes(), BUDGETS)?;
+        planned.probe_steps(device.backend.as_ref(), cold_bytes(), PROBE_TIMES)?;
     let arena_bytes = planned.arena_bytes() as u64;
     let [plan, evaluate] = planned.plans();
     let kernel = |(position, seconds): (usize, &f64)| {
         let step = &plan.program.steps[position];
-        ProbedKernel {
+        ProbeKernel {
             layer: plan.program.layer_name(step),
             kernel: step.kernel.name().to_owned(),
             phase: step.phase.name(),
@@ -125,7 +127,7 @@ pub fn probe(
         }
     };
     let ProgramTime { steps, spread, timings } = &train;
-    Ok(Probed {
+    Ok(ProbeReport {
         network: plan.program.network.clone(),
         precision: plan.program.precision,
         batch: plan.program.batch,
@@ -136,17 +138,17 @@ pub fn probe(
         validation_batch: evaluate.program.batch,
         validation_s: validation.seconds(),
         arena_bytes,
-        host: HostMemory::of(&resolved, datasets, plan, evaluate)?,
+        host: HostMemory::for_run(&resolved, datasets, plan, evaluate)?,
         scratch_bytes: scratch_bytes as u64,
         kinds,
         timings: *timings,
         planning_s,
-        probing_s: begun.elapsed().as_secs_f64(),
+        probing_s: started.elapsed().as_secs_f64(),
     })
 }
 
-/// More bytes than this machine's caches hold.
+/// A number of bytes that exceeds this machine's caches.
 pub(crate) fn cold_bytes() -> usize {
-    let last_level = caches::last_level(&Machine::probe().cpu.caches).unwrap_or(LAST_LEVEL[0]);
-    2 * last_level.min(LAST_LEVEL[1]) as usize
+    let last_level = caches::last_level_bytes(&Machine::probe().cpu.caches).unwrap_or(DEFAULT_LLC_BYTES);
+    2 * last_level.min(MAX_LLC_BYTES) as usize
 }

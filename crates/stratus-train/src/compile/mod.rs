@@ -7,22 +7,22 @@
 //!          engine      refresh            nothing is allocated
 //! ```
 //!
-//! [`fit()`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`, and
-//! refuses what cannot fit (`room`) before it measures kernels.
+//! [`fit()`] does the first two within `train.memory_limit_mib`, and rejects runs that cannot fit (`memory`)
+//! before it measures kernels.
 
+mod batch_norm;
 mod fit;
+mod memory;
 mod optimiser;
 mod plan_cache;
 mod plans;
 mod programs;
-mod room;
-mod statistics;
 
+pub use batch_norm::check_batch_norm_samples;
 pub use fit::{FittedRun, fit, fit_stages};
+pub use memory::{largest_batch, min_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, plan,
 };
 pub use programs::{Programs, programs};
-pub use room::{largest_batch, least_bytes};
-pub use statistics::expect_statistics;

@@ -1,5 +1,5 @@
-//! The cache of measured kernel choices, per processor, library, build of the native kernels and program: an
-//! experiment that is run again from scratch has the same plan, and so the same bits.
+//! The cache of measured kernel choices, per CPU, library, build of the native kernels and program. It makes
+//! repeated runs of an experiment use the same plan, so that they are bit-identical.
 
 use crate::cache::cache_folder;
 use serde::{Deserialize, Serialize};
@@ -11,35 +11,35 @@ use stratus_engine::{Backend, Choices, Program};
 /// One program's entry.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
-    /// What the choices were made for, for a human reader.
+    /// The network, for human readers.
     network: String,
     library: String,
     cpu: String,
     choices: Choices,
 }
 
-/// The cache of this machine; it stays empty if there is no folder for it.
+/// The cache of this machine; without a folder it stores nothing.
 pub(super) struct PlanCache {
     folder: Option<PathBuf>,
     cpu: String,
 }
 
 impl PlanCache {
-    pub fn of_this_machine() -> Self {
+    pub fn for_this_machine() -> Self {
         let machine = stratus_run::machine::Machine::probe();
         Self { folder: cache_folder().map(|folder| folder.join("plans")), cpu: machine.cpu.model }
     }
 
-    /// A cache that keeps nothing.
+    /// A cache that stores nothing.
     #[cfg(test)]
-    pub fn nowhere() -> Self {
+    pub fn disabled() -> Self {
         Self { folder: None, cpu: "none".to_owned() }
     }
 
-    /// A cache of a folder.
+    /// A cache in a folder.
     #[cfg(test)]
-    pub fn within(folder: &std::path::Path) -> Self {
-        Self { folder: Some(folder.to_owned()), ..Self::nowhere() }
+    pub fn in_folder(folder: &std::path::Path) -> Self {
+        Self { folder: Some(folder.to_owned()), ..Self::disabled() }
     }
 
     fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {
@@ -53,13 +53,16 @@ impl PlanCache {
         Some(self.folder.as_ref()?.join(format!("{}-{name}.json", program.network)))
     }
 
-    /// The choices for a program, if it was measured before.
+    /// Loads the choices for a program, if it was measured before.
     pub fn load(&self, backend: &dyn Backend, program: &Program) -> Option<Choices> {
         let text = std::fs::read(self.path(backend, program)?).ok()?;
         serde_json::from_slice::<Entry>(&text).ok().map(|entry| entry.choices)
     }
 
-    /// Stores choices. An error is a warning's text: without the cache, planning only takes longer.
+    /// Stores choices.
+    ///
+    /// # Errors
+    /// If the cache cannot be written: the text of a warning, since planning only takes longer without it.
     pub fn store(&self, backend: &dyn Backend, program: &Program, choices: &Choices) -> Result<(), String> {
         let Some(path) = self.path(backend, program) else { return Ok(()) };
         let entry = Entry {
@@ -74,7 +77,7 @@ impl PlanCache {
             }
             stratus_run::atomic::write_json(&path, &entry).map_err(|error| error.to_string())
         };
-        write().map_err(|error| format!("the choice of kernels cannot be kept for the next run: {error}"))
+        write().map_err(|error| format!("cannot cache the kernel choices for later runs: {error}"))
     }
 }
 
@@ -83,9 +86,9 @@ mod tests {
     use super::*;
     use stratus_engine::program::Mode;
     use stratus_engine::reference::ReferenceBackend;
-    use stratus_engine::{EngineError, Precision, PrepareRequest, Prepared};
+    use stratus_engine::{EngineError, Precision, PrepareRequest, PreparedProgram};
 
-    /// A backend of a build.
+    /// A backend with a build revision.
     struct Build(&'static str);
 
     impl Backend for Build {
@@ -104,13 +107,17 @@ mod tests {
         fn precisions(&self) -> Vec<Precision> {
             ReferenceBackend.precisions()
         }
-        fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+        fn prepare(
+            &self,
+            program: &Program,
+            request: &PrepareRequest,
+        ) -> Result<PreparedProgram, EngineError> {
             ReferenceBackend.prepare(program, request)
         }
     }
 
     #[test]
-    fn what_another_build_has_measured_is_measured_again() {
+    fn choices_of_another_build_or_cpu_are_not_reused() {
         let folder = tempfile::tempdir().unwrap();
         let cache = PlanCache { folder: Some(folder.path().to_owned()), cpu: "one".to_owned() };
         let program = Program {
@@ -118,7 +125,7 @@ mod tests {
             mode: Mode::Train,
             precision: Precision::F32,
             batch: 1,
-            parts: 1,
+            batch_parts: 1,
             stage: None,
             layers: Vec::new(),
             values: Vec::new(),

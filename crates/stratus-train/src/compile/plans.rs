@@ -1,4 +1,4 @@
-//! The plans of a run: each program with its kernels, over one arena; and the session that is allocated for
+//! The plans of a run: each program with its kernels, in one arena; and the session that is allocated for
 //! them.
 
 use super::plan_cache::PlanCache;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stratus_base::checksum::sha256_hex;
-use stratus_engine::passes::lower::refresh;
+use stratus_engine::passes::lower::refresh_copies;
 use stratus_engine::plan::{Persistent, PreparedPlan};
-use stratus_engine::probe::{Probe, ProgramTime};
+use stratus_engine::profile::{ProgramTime, StepProfiler};
 use stratus_engine::{Backend, Choices, Kernel, Plan, Program, Session, ValueId};
 use stratus_graph::Graph;
 
@@ -27,45 +27,48 @@ pub struct Plans {
     pub tail: Option<Plan>,
     /// Validation.
     pub evaluate: Plan,
-    /// Brings copies of weights up to date.
+    /// Refreshes the copies of weights.
     pub refresh: Plan,
 }
 
 impl Plans {
-    /// A SHA-256 in hexadecimal by which the plans of two runs are compared.
+    /// The SHA-256 of the plans in hexadecimal, for comparing runs.
     #[must_use]
     pub fn hash(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
         sha256_hex([text.as_slice()])
     }
 
-    /// Bytes in which sums travel to other workers, and into which theirs are received.
+    /// Bytes of the buffers for sums that are sent to and received from other workers.
     #[must_use]
     pub fn exchange_bytes(&self) -> u64 {
-        let of = |plan: &Plan| {
-            let starts =
-                plan.program.steps.iter().filter(|s| matches!(s.kernel, Kernel::ExchangeSums(k) if !k.waits));
+        let bytes_of = |plan: &Plan| {
+            let starts = plan
+                .program
+                .steps
+                .iter()
+                .filter(|s| matches!(s.kernel, Kernel::AllReduceBucket(k) if !k.waits));
             let sent: usize =
                 starts.flat_map(|step| &step.inputs).map(|id| plan.placements[id.0].bytes).sum();
             sent as u64 * 3 / 2
         };
-        // Buckets of both programs have the same numbers, and the same memory.
-        of(&self.train).max(self.tail.as_ref().map_or(0, of))
+        // Buckets of both programs have the same indices, and share their memory.
+        bytes_of(&self.train).max(self.tail.as_ref().map_or(0, bytes_of))
     }
 
-    /// Whether these plans give the bits of others: they are the same, or for another number of workers that
-    /// have parts of the same batch, each step by the same kernel.
+    /// Whether both plans give bit-identical results: equal, or the same kernels for another number of
+    /// workers on the same parts.
     #[must_use]
-    pub fn has_kernels_of(&self, other: &Self) -> bool {
-        let parts = [self, other].map(|plans| plans.train.program.parts);
+    pub fn gives_same_bits_as(&self, other: &Self) -> bool {
+        let parts = [self, other].map(|plans| plans.train.program.batch_parts);
         if parts[0] != parts[1] || parts[0] == 1 {
             return self == other;
         }
         let same = |one: &Plan, two: &Plan| {
             let known = &two.choices.implementations;
             let mut chosen = one.choices.implementations.iter();
-            one.library == two.library
-                && one.kernels == two.kernels
+            one.library_description == two.library_description
+                && one.kernel_revision == two.kernel_revision
                 && one.threads == two.threads
                 && chosen.all(|(step, name)| known.get(step).is_none_or(|other| other == name))
         };
@@ -91,7 +94,7 @@ impl Plans {
     }
 }
 
-/// The kernels and layouts that were measured to be the fastest, per program of a run.
+/// The chosen kernels and layouts of each program of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelChoices {
     train: Choices,
@@ -100,20 +103,20 @@ pub struct KernelChoices {
     refresh: Choices,
 }
 
-/// Where a plan's kernels come from.
+/// The source of a plan's kernels.
 pub enum KernelSelection<'a> {
-    /// This machine's cache of plans; what is not there is measured and put there.
+    /// This machine's plan cache; programs that it lacks are measured and added.
     Cached,
-    /// Measured in any case, and put into the cache.
+    /// Always measured, and added to the cache.
     Remeasure,
-    /// The first that can do each operation, as no time is to be spent on measuring.
-    Unmeasured,
-    /// The kernels of earlier plans of these programs, so that the results have the same bits. Those plans
-    /// may have recomputed other activations, or none.
-    Repeat(&'a KernelChoices),
+    /// The first kernel that supports each operation, without measuring.
+    FirstSupported,
+    /// The kernels of earlier plans of these programs, so that results are bit-identical. Those plans may
+    /// recompute other activations.
+    Replay(&'a KernelChoices),
 }
 
-/// Which program of the session is which.
+/// The indices of a session's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramIds {
     /// A whole batch.
@@ -122,31 +125,31 @@ pub struct ProgramIds {
     pub tail: Option<usize>,
     /// Validation.
     pub evaluate: usize,
-    /// Brings copies of weights up to date.
+    /// Refreshes the copies of weights.
     pub refresh: usize,
 }
 
-/// A run's programs, planned; nothing is allocated yet.
+/// The planned programs of a run; nothing is allocated yet.
 pub struct PlannedRun {
     prepared: Vec<PreparedPlan>,
     persistent: Persistent,
     ids: ProgramIds,
 }
 
-/// What the steps of a run take, each timed alone.
+/// The times of a run's steps, each measured alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTimes {
     /// A training step.
     pub train: ProgramTime,
-    /// A step of validation.
+    /// A validation step.
     pub evaluate: ProgramTime,
-    /// How many kernels of the training step differ.
+    /// The number of distinct kernels of the training step.
     pub kinds: usize,
-    /// Bytes that timing took.
+    /// Bytes that were allocated for timing.
     pub scratch_bytes: usize,
 }
 
-/// A run's session, ready to be given weights.
+/// A run's session, without weights yet.
 pub struct CompiledRun {
     /// The session.
     pub session: Session,
@@ -167,30 +170,35 @@ impl PlannedRun {
     /// The kernels and layouts of each program.
     #[must_use]
     pub fn choices(&self) -> KernelChoices {
-        let of = |id: usize| self.prepared[id].plan.choices.clone();
+        let choices = |id: usize| self.prepared[id].plan.choices.clone();
         let ProgramIds { train, tail, evaluate, refresh } = self.ids;
-        KernelChoices { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
+        KernelChoices {
+            train: choices(train),
+            tail: tail.map(choices),
+            evaluate: choices(evaluate),
+            refresh: choices(refresh),
+        }
     }
 
-    /// Notes the choices of the whole network, of which this is a stage: the run may go on in others.
-    pub(super) fn keep_choices(&mut self, whole: &KernelChoices) {
+    /// Adds the whole network's choices, so that the run can resume with another number of stages.
+    pub(super) fn add_whole_network_choices(&mut self, whole: &KernelChoices) {
         let ProgramIds { train, tail, evaluate, refresh } = self.ids;
-        let kept = [
+        let programs = [
             (Some(train), Some(&whole.train)),
             (tail, whole.tail.as_ref()),
             (Some(evaluate), Some(&whole.evaluate)),
             (Some(refresh), Some(&whole.refresh)),
         ];
-        for (id, whole) in kept {
+        for (id, whole) in programs {
             let (Some(id), Some(whole)) = (id, whole) else { continue };
-            let own = &mut self.prepared[id].plan.choices;
-            let add = |own: &mut BTreeMap<String, String>, whole: &BTreeMap<String, String>| {
+            let choices = &mut self.prepared[id].plan.choices;
+            let add = |choices: &mut BTreeMap<String, String>, whole: &BTreeMap<String, String>| {
                 for (name, choice) in whole {
-                    own.entry(name.clone()).or_insert_with(|| choice.clone());
+                    choices.entry(name.clone()).or_insert_with(|| choice.clone());
                 }
             };
-            add(&mut own.layouts, &whole.layouts);
-            add(&mut own.implementations, &whole.implementations);
+            add(&mut choices.layouts, &whole.layouts);
+            add(&mut choices.implementations, &whole.implementations);
         }
     }
 
@@ -200,25 +208,25 @@ impl PlannedRun {
         [self.ids.train, self.ids.evaluate].map(|id| &self.prepared[id].plan)
     }
 
-    /// Times the steps of training and of validation without the memory of a session, for as long as
-    /// `budgets` says, and each kind of step once. Caches hold less than `cold_bytes`.
+    /// Times the steps of training and validation for the durations `budgets`, each distinct step once,
+    /// without allocating a session. `cold_bytes` exceed the size of the caches.
     ///
     /// # Errors
-    /// As [`Probe::new`] and [`Probe::measure`]. There are no plans then any more.
-    pub fn timed(
+    /// As [`StepProfiler::new`] and [`StepProfiler::measure`]. The plans are lost then.
+    pub fn probe_steps(
         &mut self,
         backend: &dyn Backend,
         cold_bytes: usize,
         budgets: [Duration; 2],
     ) -> Result<StepTimes, TrainError> {
         let ProgramIds { train, evaluate, .. } = self.ids;
-        let mut probe = Probe::new(backend, std::mem::take(&mut self.prepared), cold_bytes)?;
+        let mut probe = StepProfiler::new(backend, std::mem::take(&mut self.prepared), cold_bytes)?;
         probe.measure(train, budgets[0])?;
         probe.measure(evaluate, budgets[1])?;
         let times = StepTimes {
             train: probe.time(train),
             evaluate: probe.time(evaluate),
-            kinds: probe.kinds(train),
+            kinds: probe.distinct_steps(train),
             scratch_bytes: probe.scratch_bytes(),
         };
         self.prepared = probe.into_plans();
@@ -231,7 +239,7 @@ impl PlannedRun {
     /// If there is not enough memory.
     pub fn allocate(self, backend: &dyn Backend) -> Result<CompiledRun, TrainError> {
         let ids = self.ids;
-        let session = Session::of(backend, self.prepared, self.persistent)?;
+        let session = Session::on_backend(backend, self.prepared, self.persistent)?;
         let plan = |id: usize| session.plan(id).clone();
         let plans = Plans {
             arena_bytes: session.arena_bytes(),
@@ -247,7 +255,7 @@ impl PlannedRun {
 /// Plans every program of a run.
 ///
 /// # Errors
-/// If no kernel can run a step, or the kernels to repeat are not to be had here.
+/// If no kernel can run a step, or the kernels to replay are not available here.
 pub fn plan(
     programs: &Programs,
     device: &OpenDevice,
@@ -255,24 +263,24 @@ pub fn plan(
     warn: &mut dyn FnMut(&str),
 ) -> Result<PlannedRun, TrainError> {
     let recorded = match selection {
-        KernelSelection::Repeat(choices) => Some(*choices),
+        KernelSelection::Replay(choices) => Some(*choices),
         _ => None,
     };
     Planner::new(device, selection, warn).plan(programs, recorded)
 }
 
-/// A session that measures weights and trains nothing.
+/// A session that only evaluates weights.
 pub struct EvaluationSession {
     /// The session.
     pub session: Session,
-    /// The program that measures.
+    /// The evaluation program.
     pub evaluate: usize,
-    /// The program that brings copies of weights up to date.
+    /// The program that refreshes the copies of weights.
     pub refresh: usize,
 }
 
-/// Plans and allocates what measuring needs. Where `recorded` plans are of the same batch, their kernels are
-/// repeated if they are to be had here: the results then have the bits that the run saw.
+/// Plans and allocates a session for evaluation. Replays the kernels of `recorded` plans for the same batch
+/// size if they are available here, so that results are bit-identical to those of the run.
 ///
 /// # Errors
 /// As [`plan()`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
@@ -285,19 +293,19 @@ pub fn compile_evaluation(
 ) -> Result<EvaluationSession, TrainError> {
     let program = evaluation_program(resolved, graph, device)?;
     let same = recorded.filter(|plans| plans.evaluate.program.batch == program.batch);
-    if let Some(session) = same.and_then(|plans| repeated(plans, resolved, graph, device).ok()) {
+    if let Some(session) = same.and_then(|plans| replay(plans, resolved, graph, device).ok()) {
         return Ok(session);
     }
     let mut planner = Planner::new(device, &KernelSelection::Cached, warn);
     let evaluate = planner.prepare(&program, None, None)?;
-    let prepared = vec![evaluate, planner.prepare(&refresh(&program)?, None, None)?];
-    let session = Session::of(device.backend.as_ref(), prepared, planner.persistent)?;
+    let prepared = vec![evaluate, planner.prepare(&refresh_copies(&program)?, None, None)?];
+    let session = Session::on_backend(device.backend.as_ref(), prepared, planner.persistent)?;
     Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
 }
 
-/// What measuring needs, with the kernels and layouts of a run's plans. Layouts of weights are training's,
-/// so that its program is planned too; no memory is taken for it.
-fn repeated(
+/// Plans and allocates a session for evaluation with the kernels and layouts of a run's plans. The layouts of
+/// weights follow from training, so its program is planned too, without allocating it.
+fn replay(
     plans: &Plans,
     resolved: &Resolved,
     graph: &Graph,
@@ -312,11 +320,11 @@ fn repeated(
     };
     drop(prepare(&train, &plans.train)?);
     let prepared = vec![prepare(&evaluate, &plans.evaluate)?, prepare(&refresh, &plans.refresh)?];
-    let session = Session::of(backend, prepared, persistent)?;
+    let session = Session::on_backend(backend, prepared, persistent)?;
     Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
 }
 
-/// Plans one program after the other over the same persistent values.
+/// Plans programs one after the other with shared persistent values.
 struct Planner<'a> {
     backend: &'a dyn Backend,
     cache: PlanCache,
@@ -331,14 +339,14 @@ impl<'a> Planner<'a> {
         selection: &'a KernelSelection<'a>,
         warn: &'a mut dyn FnMut(&str),
     ) -> Self {
-        let (backend, cache) = (device.backend.as_ref(), PlanCache::of_this_machine());
+        let (backend, cache) = (device.backend.as_ref(), PlanCache::for_this_machine());
         if matches!(selection, KernelSelection::Remeasure) {
-            backend.forget_measured();
+            backend.clear_timings();
         }
         Self { backend, cache, selection, persistent: Persistent::default(), warn }
     }
 
-    /// Plans every program of a run; `recorded` are the choices to repeat.
+    /// Plans every program of a run; `recorded` are the choices to replay.
     fn plan(
         mut self,
         programs: &Programs,
@@ -348,9 +356,9 @@ impl<'a> Planner<'a> {
         let tail = match &programs.tail {
             Some(tail) => {
                 let recorded = recorded.and_then(|choices| choices.tail.as_ref());
-                // It runs once an epoch.
-                let repeats = self.backend.repeats_choices_for_other_batches();
-                Some(self.prepare(tail, recorded, repeats.then_some(&train.plan.choices))?)
+                // It runs once per epoch, so measuring it separately is not worth the time.
+                let reuses = self.backend.reuses_choices_across_batch_sizes();
+                Some(self.prepare(tail, recorded, reuses.then_some(&train.plan.choices))?)
             }
             None => None,
         };
@@ -367,15 +375,15 @@ impl<'a> Planner<'a> {
         Ok(PlannedRun { prepared, persistent: self.persistent, ids })
     }
 
-    /// Plans a program; `recorded` are the choices to repeat, if any are recorded for it, and `similar` those
-    /// of a program for another batch, which are better than measuring.
+    /// Plans a program; `recorded` are the choices to replay, and `similar` those of a program for another
+    /// batch size, which are reused instead of measuring.
     fn prepare(
         &mut self,
         program: &Program,
         recorded: Option<&Choices>,
         similar: Option<&Choices>,
     ) -> Result<PreparedPlan, TrainError> {
-        if let KernelSelection::Repeat(_) = self.selection
+        if let KernelSelection::Replay(_) = self.selection
             && let Some(choices) = recorded
         {
             let choices = with_recomputed(program, choices);
@@ -383,19 +391,19 @@ impl<'a> Planner<'a> {
         }
         let cached = match self.selection {
             KernelSelection::Cached => self.cache.load(self.backend, program),
-            KernelSelection::Repeat(_) | KernelSelection::Remeasure | KernelSelection::Unmeasured => None,
+            KernelSelection::Replay(_) | KernelSelection::Remeasure | KernelSelection::FirstSupported => None,
         };
         for choices in similar.cloned().into_iter().chain(cached) {
-            // What cannot be used is measured again.
+            // Unusable choices are measured again.
             if let Ok(plan) = Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
                 return Ok(plan);
             }
         }
-        let measure = !matches!(self.selection, KernelSelection::Unmeasured);
+        let measure = !matches!(self.selection, KernelSelection::FirstSupported);
         let before = self.persistent.clone();
         let plan = Plan::prepare(self.backend, program, Choices::default(), measure, &mut self.persistent)?;
-        // Another process may have measured the program meanwhile. What it has kept is what later runs will
-        // have: with the same kernels this one has the same bits.
+        // Another process may have cached the program in the meantime. Later runs use its choices, so using
+        // them here too makes the runs bit-identical.
         if let KernelSelection::Cached = self.selection
             && let Some(choices) = self.cache.load(self.backend, program)
             && choices != plan.plan.choices
@@ -413,7 +421,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Choices for a program that may recompute activations: a recomputed one has the layout of the first.
+/// Completes choices for a program that recomputes activations, which have the layout of the original.
 fn with_recomputed(program: &Program, choices: &Choices) -> Choices {
     let mut choices = choices.clone();
     for (id, value) in program.values.iter().enumerate() {
@@ -432,20 +440,20 @@ mod tests {
     use stratus_engine::passes::lower::lower;
     use stratus_engine::program::Mode;
     use stratus_engine::reference::ReferenceBackend;
-    use stratus_engine::{EngineError, Precision, PrepareRequest, Prepared};
+    use stratus_engine::{EngineError, Precision, PrepareRequest, PreparedProgram};
 
-    /// A backend that notes the batches of programs which it is asked to measure.
-    struct Measures<'a> {
-        repeats: bool,
+    /// A backend that records the batch sizes of the programs that it measures.
+    struct RecordingBackend<'a> {
+        reuses: bool,
         measured: &'a Mutex<Vec<usize>>,
     }
 
-    impl Backend for Measures<'_> {
+    impl Backend for RecordingBackend<'_> {
         fn name(&self) -> &'static str {
             "measures"
         }
         fn describe(&self) -> String {
-            "what it is asked to measure".to_owned()
+            "records measurements".to_owned()
         }
         fn revision(&self) -> &'static str {
             "1"
@@ -456,10 +464,14 @@ mod tests {
         fn precisions(&self) -> Vec<Precision> {
             ReferenceBackend.precisions()
         }
-        fn repeats_choices_for_other_batches(&self) -> bool {
-            self.repeats
+        fn reuses_choices_across_batch_sizes(&self) -> bool {
+            self.reuses
         }
-        fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+        fn prepare(
+            &self,
+            program: &Program,
+            request: &PrepareRequest,
+        ) -> Result<PreparedProgram, EngineError> {
             if request.measure {
                 self.measured.lock().unwrap().push(program.batch);
             }
@@ -467,24 +479,24 @@ mod tests {
         }
     }
 
-    /// A backend that chooses `own`, unless choices are given; while it measures, another process ends with
-    /// `others` and keeps them.
-    struct Raced {
+    /// A backend that chooses `own` unless choices are given. While it measures, another process caches
+    /// `others`.
+    struct RacingBackend {
         cache: PlanCache,
     }
 
-    impl Raced {
+    impl RacingBackend {
         fn choice(name: &str) -> Choices {
             Choices { implementations: [("step".to_owned(), name.to_owned())].into(), ..Choices::default() }
         }
     }
 
-    impl Backend for Raced {
+    impl Backend for RacingBackend {
         fn name(&self) -> &'static str {
             "raced"
         }
         fn describe(&self) -> String {
-            "beside another process".to_owned()
+            "with another process".to_owned()
         }
         fn revision(&self) -> &'static str {
             "1"
@@ -495,45 +507,49 @@ mod tests {
         fn precisions(&self) -> Vec<Precision> {
             ReferenceBackend.precisions()
         }
-        fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+        fn prepare(
+            &self,
+            program: &Program,
+            request: &PrepareRequest,
+        ) -> Result<PreparedProgram, EngineError> {
             let choices = if request.measure {
                 self.cache.store(self, program, &Self::choice("others")).unwrap();
                 Self::choice("own")
             } else {
                 request.choices.clone()
             };
-            Ok(Prepared { choices, ..ReferenceBackend.prepare(program, request)? })
+            Ok(PreparedProgram { choices, ..ReferenceBackend.prepare(program, request)? })
         }
     }
 
-    /// Of two processes that measure a program at once, both have what later ones will have.
+    /// Two processes that measure a program at the same time use the same choices as later ones.
     #[test]
-    fn what_another_process_has_kept_meanwhile_is_taken() {
+    fn uses_choices_cached_by_another_process() {
         let network = stratus_graph::zoo::find("digits").unwrap();
         let graph = (network.build)(&(network.defaults)()).unwrap();
         let program = lower(&graph, Mode::Evaluate, Precision::F32, 2).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let backend = Raced { cache: PlanCache::within(folder.path()) };
+        let backend = RacingBackend { cache: PlanCache::in_folder(folder.path()) };
         let choices = |selection: &KernelSelection<'_>| {
             let mut planner = Planner {
                 backend: &backend,
-                cache: PlanCache::within(folder.path()),
+                cache: PlanCache::in_folder(folder.path()),
                 selection,
                 persistent: Persistent::default(),
                 warn: &mut |text| panic!("{text}"),
             };
             planner.prepare(&program, None, None).unwrap().plan.choices
         };
-        assert_eq!(choices(&KernelSelection::Cached), Raced::choice("others"));
-        assert_eq!(choices(&KernelSelection::Cached), Raced::choice("others"));
-        // Unless measuring anew was asked for: that is kept then.
-        assert_eq!(choices(&KernelSelection::Remeasure), Raced::choice("own"));
-        assert_eq!(choices(&KernelSelection::Cached), Raced::choice("own"));
+        assert_eq!(choices(&KernelSelection::Cached), RacingBackend::choice("others"));
+        assert_eq!(choices(&KernelSelection::Cached), RacingBackend::choice("others"));
+        // Measuring again replaces the cached choices.
+        assert_eq!(choices(&KernelSelection::Remeasure), RacingBackend::choice("own"));
+        assert_eq!(choices(&KernelSelection::Cached), RacingBackend::choice("own"));
     }
 
-    /// The last batch of an epoch takes the kernels of the others, where their names hold for every batch.
+    /// The last batch of an epoch reuses the kernels of the others, if the backend supports that.
     #[test]
-    fn a_smaller_batch_is_measured_only_where_its_kernels_may_be_others() {
+    fn measures_a_smaller_batch_only_if_kernels_depend_on_the_batch_size() {
         let network = stratus_graph::zoo::find("digits").unwrap();
         let graph = (network.build)(&(network.defaults)()).unwrap();
         let lowered = |mode, batch| lower(&graph, mode, Precision::F32, batch).unwrap();
@@ -541,14 +557,14 @@ mod tests {
         let programs = Programs {
             tail: Some(lowered(Mode::Train, 3)),
             evaluate: lowered(Mode::Evaluate, 5),
-            refresh: refresh(&train).unwrap(),
+            refresh: refresh_copies(&train).unwrap(),
             train,
         };
-        for (repeats, expected) in [(true, [8, 5, 8].as_slice()), (false, &[8, 3, 5, 8])] {
+        for (reuses, expected) in [(true, [8, 5, 8].as_slice()), (false, &[8, 3, 5, 8])] {
             let measured: &'static Mutex<Vec<usize>> = Box::leak(Box::default());
-            let device = OpenDevice::new(Box::new(Measures { repeats, measured }));
+            let device = OpenDevice::new(Box::new(RecordingBackend { reuses, measured }));
             let persistent = Persistent::default();
-            let cache = PlanCache::nowhere();
+            let cache = PlanCache::disabled();
             let planner = Planner {
                 backend: device.backend.as_ref(),
                 cache,

@@ -1,4 +1,4 @@
-//! Which images weights are measured on.
+//! Selects the images to evaluate on.
 
 use crate::input::{open_options, open_split};
 use crate::weights::are_numbers;
@@ -7,20 +7,20 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use stratus_data::datasets::joined::{Joined, are_same};
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy};
+use stratus_data::datasets::concat::{ConcatDataset, have_same_samples};
+use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
 use stratus_run::data::class_difference;
 
-/// A part of a data set, or all of it.
+/// A split of a data set, or all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// One of the parts.
+pub enum DataPart {
+    /// One of the splits.
     Split(Split),
     /// Every image.
     All,
 }
 
-impl Part {
+impl DataPart {
     /// The name on the command line and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -31,216 +31,221 @@ impl Part {
     }
 }
 
-impl FromStr for Part {
+impl FromStr for DataPart {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "all" => Ok(Self::All),
-            name => name.parse().map(Self::Split).map_err(|_| "give train, val, test or all".to_owned()),
+            name => name.parse().map(Self::Split).map_err(|_| "use train, val, test or all".to_owned()),
         }
     }
 }
 
-/// Which images to measure on.
+/// The images to evaluate on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageChoice {
-    /// The folder of a data set; `None` for that of the experiment. Parts that it comes in go before
+pub struct ImageSelection {
+    /// The folder of a data set; `None` for that of the experiment. Its own splits take precedence over
     /// `data.split_seed` and `data.lists`.
     pub path: Option<String>,
-    /// The part. Without it the validation images; but all images of a folder of classes in `path` that does
-    /// not come in parts.
-    pub part: Option<Part>,
+    /// The split; `None` for the validation images, or for all images if `path` is a folder of classes
+    /// without splits.
+    pub part: Option<DataPart>,
 }
 
-/// What was measured on.
+/// The images of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MeasuredImages {
+pub struct EvaluatedImages {
     /// The data set's name.
     pub data: String,
-    /// Where it is.
+    /// Its folder.
     pub path: String,
     /// `train`, `validation`, `test` or `all`.
     pub part: &'static str,
     /// The number of images.
     pub images: usize,
-    /// `data.split_seed`, if it made the part.
+    /// `data.split_seed`, if the split follows from it.
     pub split_seed: Option<u64>,
-    /// Whether the test part is the validation part too: the data set comes in two parts.
-    pub validated_on: bool,
-    /// The number of images among them that could not be decoded, and are left out
-    /// (`data.on_bad_sample = "skip"`).
-    #[serde(skip_serializing_if = "is_none_left_out")]
-    pub left_out: usize,
+    /// Whether the test split is also the validation split, since the data set has only two splits.
+    #[serde(rename = "validated_on")]
+    pub is_validation_split: bool,
+    /// The number of images that could not be decoded and were skipped (`data.on_bad_sample = "skip"`).
+    #[serde(rename = "left_out", skip_serializing_if = "is_zero")]
+    pub skipped: usize,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-fn is_none_left_out(count: &usize) -> bool {
+fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-impl MeasuredImages {
+impl EvaluatedImages {
     /// Checks that at least one image could be decoded.
     ///
     /// # Errors
     /// If no image could be decoded.
-    pub(super) fn expect_some(&self) -> Result<(), TrainError> {
-        if self.left_out < self.images {
+    pub(super) fn check_any_decoded(&self) -> Result<(), TrainError> {
+        if self.skipped < self.images {
             return Ok(());
         }
         Err(TrainError::Configuration {
             problem: format!("none of {self} can be decoded"),
-            hint: "`stratus data check` lists what is wrong with them".to_owned(),
+            hint: "`stratus data check` lists the problems".to_owned(),
         })
     }
 
-    /// What else is to be known of the part.
+    /// A note on the origin of the split, if there is one.
     #[must_use]
     pub fn note(&self) -> Option<String> {
         match self.split_seed {
-            _ if self.validated_on => Some("which is its validation part too".to_owned()),
-            Some(seed) => Some(format!("divided by data.split_seed = {seed}")),
+            _ if self.is_validation_split => Some("also the validation split".to_owned()),
+            Some(seed) => Some(format!("split by data.split_seed = {seed}")),
             None => None,
         }
     }
 }
 
-/// As a sentence's end: `100 images of the validation part of photographs`.
-impl fmt::Display for MeasuredImages {
+/// Displayed as `100 images of the validation split of photographs`.
+impl fmt::Display for EvaluatedImages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, part, images, .. } = self;
         let plural = if *images == 1 { "" } else { "s" };
         match *part {
             "all" => write!(f, "{images} image{plural}, all of {path}"),
-            part => write!(f, "{images} image{plural} of the {part} part of {path}"),
+            part => write!(f, "{images} image{plural} of the {part} split of {path}"),
         }
     }
 }
 
-/// Images to measure on.
-pub(super) struct OpenImages {
+/// The data set to evaluate on, and its description.
+pub(super) struct OpenedImages {
     pub set: Arc<dyn Dataset>,
-    pub measured: MeasuredImages,
+    pub images: EvaluatedImages,
 }
 
-impl ImageChoice {
-    /// Opens the images for a network whose classes are called `names`, as far as that is known.
+impl ImageSelection {
+    /// Opens the images for a network with the class names `names`, if they are known.
     ///
     /// # Errors
-    /// If they are missing or damaged, do not come in such parts, or have classes that the network has not.
-    pub(super) fn open(&self, experiment: &Experiment, names: &[String]) -> Result<OpenImages, TrainError> {
+    /// If the images are missing or damaged, have no such split, or have classes that the network lacks.
+    pub(super) fn open(&self, experiment: &Experiment, names: &[String]) -> Result<OpenedImages, TrainError> {
         let mut experiment = experiment.clone();
         if let Some(path) = &self.path {
             experiment.data.path = Some(path.clone());
         }
         let options = open_options(&experiment);
-        let open = |split: Split, split_by: &SplitBy| {
-            let options = OpenOptions { split_by: split_by.clone(), ..options.clone() };
+        let open = |split: Split, split_by: &SplitMethod| {
+            let options = OpenOptions { split_method: split_by.clone(), ..options.clone() };
             open_split(&experiment, split, &options)
         };
-        let one = |split: Split, split_by: &SplitBy| Ok((Part::Split(split), vec![open(split, split_by)?]));
-        let whole = || Ok((Part::All, vec![open(Split::Validation, &SplitBy::Whole)?]));
-        // Parts that are there go before those that the experiment would make.
-        let given = if self.path.is_some() { &SplitBy::Given } else { &options.split_by };
+        let one =
+            |split: Split, split_by: &SplitMethod| Ok((DataPart::Split(split), vec![open(split, split_by)?]));
+        let unsplit = || Ok((DataPart::All, vec![open(Split::Validation, &SplitMethod::Unsplit)?]));
+        // Existing splits take precedence over those that the experiment would make.
+        let given = if self.path.is_some() { &SplitMethod::Published } else { &options.split_method };
         let found = match self.part {
-            Some(Part::All) if matches!(given, SplitBy::Seeded(_)) => whole(),
-            Some(Part::All) => all_parts(&|split| open(split, given)).map(|parts| (Part::All, parts)),
-            Some(Part::Split(split)) => one(split, given),
+            Some(DataPart::All) if matches!(given, SplitMethod::Seeded(_)) => unsplit(),
+            Some(DataPart::All) => all_parts(&|split| open(split, given)).map(|parts| (DataPart::All, parts)),
+            Some(DataPart::Split(split)) => one(split, given),
             None => one(Split::Validation, given),
         };
-        let is_undivided = matches!(found, Err(TrainError::Data(DataError::Undivided { .. })));
+        let has_no_splits = matches!(found, Err(TrainError::Data(DataError::MissingSplits { .. })));
         let ((part, parts), divided) = match self.part {
-            Some(Part::Split(split)) if is_undivided && *given != options.split_by => {
-                (one(split, &options.split_by)?, &options.split_by)
+            Some(DataPart::Split(split)) if has_no_splits && *given != options.split_method => {
+                (one(split, &options.split_method)?, &options.split_method)
             }
-            None if is_undivided && self.path.is_some() => (whole()?, &SplitBy::Whole),
-            Some(Part::All) if is_undivided => (whole()?, &SplitBy::Whole),
+            None if has_no_splits && self.path.is_some() => (unsplit()?, &SplitMethod::Unsplit),
+            Some(DataPart::All) if has_no_splits => (unsplit()?, &SplitMethod::Unsplit),
             _ => (found?, given),
         };
-        let validated_on = part == Part::Split(Split::Test) && *divided == SplitBy::Given && {
-            let quick = OpenOptions {
-                verify: false,
-                skip_damaged: true,
-                split_by: SplitBy::Given,
-                ..options.clone()
+        let is_validation_split =
+            part == DataPart::Split(Split::Test) && *divided == SplitMethod::Published && {
+                let quick = OpenOptions {
+                    verify: false,
+                    skip_damaged: true,
+                    split_method: SplitMethod::Published,
+                    ..options.clone()
+                };
+                let validation = open_split(&experiment, Split::Validation, &quick);
+                validation.is_ok_and(|set| have_same_samples(set.as_ref(), parts[0].as_ref()))
             };
-            let validation = open_split(&experiment, Split::Validation, &quick);
-            validation.is_ok_and(|set| are_same(set.as_ref(), parts[0].as_ref()))
-        };
         let split_seed = match divided {
-            SplitBy::Seeded(seed) if part != Part::All => Some(*seed),
+            SplitMethod::Seeded(seed) if part != DataPart::All => Some(*seed),
             _ => None,
         };
         let path = experiment.data_path().display().to_string();
-        let numbers = numbers_of(parts[0].as_ref(), names, &path)?;
-        let joined = Joined::new(parts)?;
-        let joined = match numbers {
-            Some(numbers) => joined.numbered(names.to_vec(), numbers)?,
+        let mapping = class_mapping(parts[0].as_ref(), names, &path)?;
+        let joined = ConcatDataset::new(parts)?;
+        let joined = match mapping {
+            Some(mapping) => joined.with_class_map(names.to_vec(), mapping)?,
             None => joined,
         };
-        let measured = MeasuredImages {
+        let images = EvaluatedImages {
             data: experiment.data.name.clone(),
             path,
             part: part.name(),
             images: joined.len(),
             split_seed,
-            validated_on,
-            left_out: 0,
+            is_validation_split,
+            skipped: 0,
         };
-        Ok(OpenImages { set: Arc::new(joined), measured })
+        Ok(OpenedImages { set: Arc::new(joined), images })
     }
 }
 
-/// The parts of a data set, each once; without one that has no labels.
+/// The splits of a data set, each once, except unlabelled ones.
 fn all_parts(
     open: &dyn Fn(Split) -> Result<Box<dyn Dataset>, TrainError>,
 ) -> Result<Vec<Box<dyn Dataset>>, TrainError> {
     let mut parts = vec![open(Split::Train)?, open(Split::Validation)?];
     match open(Split::Test) {
-        Ok(test) if !are_same(test.as_ref(), parts[1].as_ref()) => parts.push(test),
+        Ok(test) if !have_same_samples(test.as_ref(), parts[1].as_ref()) => parts.push(test),
         Ok(_) | Err(TrainError::Data(DataError::Unlabelled { .. })) => {}
         Err(error) => return Err(error),
     }
     Ok(parts)
 }
 
-/// Checks that a data set has as many classes as a network whose weights record no names.
+/// Checks that a data set has the number of classes of a network whose weights record no class names.
 ///
 /// # Errors
-/// Where there are fewer, and which they are cannot be known.
-pub(super) fn expect_known(set: &dyn Dataset, classes: usize, path: &str) -> Result<(), TrainError> {
-    let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-    if own.len() == classes || set.masks() || are_numbers(&own) {
+/// If it has another number, since their mapping is unknown.
+pub(super) fn check_known(set: &dyn Dataset, classes: usize, path: &str) -> Result<(), TrainError> {
+    let set_names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+    if set_names.len() == classes || set.has_masks() || are_numbers(&set_names) {
         return Ok(());
     }
     Err(TrainError::Configuration {
         problem: format!(
-            "{path} has {} classes, the network {classes}, and the weights record no names of classes: which \
-             of them these are is not known",
-            own.len()
+            "{path} has {} classes, but the network has {classes}, and the weights record no class names to \
+             match them by",
+            set_names.len()
         ),
-        hint: "measure on a folder of all its classes, or export the weights with their names: \
+        hint: "evaluate on a folder with all its classes, or export the weights with class names: \
                `stratus model export RUN --safetensors FILE`"
             .to_owned(),
     })
 }
 
-/// For each class of a data set its number in the network, by the names; `None` where the numbers are the
-/// same, or either's classes have no names.
-fn numbers_of(set: &dyn Dataset, names: &[String], path: &str) -> Result<Option<Vec<u32>>, TrainError> {
-    let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-    if own == names || are_numbers(&own) || are_numbers(names) {
+/// The network's class for each class of a data set, by their names; `None` if the numbers are the same, or
+/// either has no class names.
+///
+/// # Errors
+/// If the data set has classes that the network lacks.
+fn class_mapping(set: &dyn Dataset, names: &[String], path: &str) -> Result<Option<Vec<u32>>, TrainError> {
+    let set_names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+    if set_names == names || are_numbers(&set_names) || are_numbers(names) {
         return Ok(None);
     }
-    if set.masks() {
-        // The pixels of a mask have the data set's numbers.
-        if own.iter().zip(names).all(|(own, name)| own == name) {
+    if set.has_masks() {
+        // Masks contain the data set's class numbers, which cannot be mapped.
+        if set_names.iter().zip(names).all(|(set_name, name)| set_name == name) {
             return Ok(None);
         }
-        let difference = class_difference(names, &own).unwrap_or_default();
+        let difference = class_difference(names, &set_names).unwrap_or_default();
         return Err(TrainError::Configuration {
-            problem: format!("{path}: its masks have other classes than the network: {difference}"),
-            hint: "measure on masks with the classes that the network was trained on".to_owned(),
+            problem: format!("{path}: its masks have different classes than the network: {difference}"),
+            hint: "evaluate on masks with the classes that the network was trained on".to_owned(),
         });
     }
     let number = |name: &String| {
@@ -250,14 +255,14 @@ fn numbers_of(set: &dyn Dataset, names: &[String], path: &str) -> Result<Option<
             let more = if names.len() > known.len() { ", …" } else { "" };
             TrainError::Configuration {
                 problem: format!(
-                    "{path}: class `{name}` is none that the network knows: {}{more}",
+                    "{path}: class `{name}` is not a class of the network: {}{more}",
                     known.join(", ")
                 ),
-                hint: "name the classes to measure, one a line, with --set data.classes=FILE".to_owned(),
+                hint: "list the classes to evaluate, one per line, with --set data.classes=FILE".to_owned(),
             }
         })
     };
-    own.iter().map(number).collect::<Result<_, _>>().map(Some)
+    set_names.iter().map(number).collect::<Result<_, _>>().map(Some)
 }
 
 #[cfg(test)]
@@ -265,23 +270,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_measured_is_a_sentence() {
-        let measured = |part: &str, images, split_seed, validated_on| {
-            let part = part.parse::<Part>().unwrap().name();
+    fn describes_the_evaluated_images() {
+        let describe = |part: &str, images, split_seed, is_validation_split| {
+            let part = part.parse::<DataPart>().unwrap().name();
             let (data, path) = ("folder".to_owned(), "photographs".to_owned());
-            let measured = MeasuredImages { data, path, part, images, split_seed, validated_on, left_out: 0 };
-            format!("{measured}; {}", measured.note().unwrap_or_default())
+            let images =
+                EvaluatedImages { data, path, part, images, split_seed, is_validation_split, skipped: 0 };
+            format!("{images}; {}", images.note().unwrap_or_default())
         };
-        assert_eq!(measured("val", 1, None, false), "1 image of the validation part of photographs; ");
-        assert_eq!(measured("all", 100, None, false), "100 images, all of photographs; ");
+        assert_eq!(describe("val", 1, None, false), "1 image of the validation split of photographs; ");
+        assert_eq!(describe("all", 100, None, false), "100 images, all of photographs; ");
         assert_eq!(
-            measured("test", 20, Some(0), false),
-            "20 images of the test part of photographs; divided by data.split_seed = 0"
+            describe("test", 20, Some(0), false),
+            "20 images of the test split of photographs; split by data.split_seed = 0"
         );
         assert_eq!(
-            measured("test", 20, None, true),
-            "20 images of the test part of photographs; which is its validation part too"
+            describe("test", 20, None, true),
+            "20 images of the test split of photographs; also the validation split"
         );
-        assert!("tset".parse::<Part>().is_err());
+        assert!("tset".parse::<DataPart>().is_err());
     }
 }

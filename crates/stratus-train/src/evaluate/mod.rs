@@ -1,4 +1,4 @@
-//! Measuring weights on a data set.
+//! Evaluates weights on a data set.
 
 mod images;
 mod scorer;
@@ -9,52 +9,52 @@ use crate::compile::{EvaluationSession, Plans, compile_evaluation};
 use crate::device;
 use crate::input::{BatchFormat, image_shape};
 use crate::network::Network;
-use crate::resolve::{Place, Resolved, validation_views};
-use crate::run::pipeline::hand_on_labels;
-use crate::weights::session_state::{Restored, refresh, restore};
-use crate::weights::{CheckpointChoice, Pretrained, Recorded, WeightsUse, load_checkpoint};
+use crate::resolve::{Rank, Resolved, validation_views};
+use crate::run::pipeline::forward_labels;
+use crate::weights::session_state::{RestoreMode, refresh, restore};
+use crate::weights::{CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
 use stratus_base::AlignedBytes;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::{Dataset, Loader, LoaderConfig, Turn, View};
+use stratus_data::{BatchStride, Dataset, Loader, LoaderConfig, TtaView};
 use stratus_engine::{Clock, Program, Session, Stage};
-use stratus_exchange::{ExchangeError, Workers};
+use stratus_exchange::{ExchangeError, WorkerGroup};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
 use views::ViewAverage;
 
-pub use images::{ImageChoice, MeasuredImages, Part};
-use images::{OpenImages, expect_known};
-pub use scorer::{Measures, Scores};
-use scorer::{Scorer, Tally};
-pub use windows::{of_run_in_windows, of_weights_in_windows};
+pub use images::{DataPart, EvaluatedImages, ImageSelection};
+use images::{OpenedImages, check_known};
+use scorer::{PartialScores, Scorer};
+pub use scorer::{Scores, TaskMetrics};
+pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
 
-/// Measures a session's weights on one data set, as often as is wanted. The loader reads ahead.
+/// Evaluates a session's weights on one data set, any number of times. The loader reads ahead.
 pub struct Evaluator {
     program: usize,
     loader: Loader,
     clock: Clock,
     scorer: Scorer,
     multi_view: Option<MultiView>,
-    /// Which stage of a pipeline measures.
+    /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
 }
 
-/// Measures several views of each image together.
+/// Evaluates several views of each image together.
 struct MultiView {
     shape: [usize; 3],
     format: BatchFormat,
-    /// The first is the image as it is.
-    views: Vec<View>,
+    /// The views; the first is the image itself.
+    views: Vec<TtaView>,
     average: ViewAverage,
-    /// A batch's images in one of the views.
+    /// Memory for one view of a batch's images.
     images: AlignedBytes,
 }
 
 impl MultiView {
-    /// `None` if each image is measured as it is.
+    /// `None` if only the images themselves are evaluated.
     fn new(resolved: &Resolved, program: &Program, format: BatchFormat) -> Result<Option<Self>, TrainError> {
         let [mirror, shift] = VIEW_KEYS;
         let views = resolved.views();
@@ -66,17 +66,17 @@ impl MultiView {
         let shape @ [channels, height, width] = resolved.input().shape;
         let shifted = resolved.settings().validation.shift;
         if shifted >= height.min(width) {
-            let problem = format!("{shift} is {shifted}, but an image has {height}×{width}");
-            return Err(configuration(problem, "shift by less than the images' height and width"));
+            let problem = format!("{shift} = {shifted} exceeds images of {height}×{width}");
+            return Err(configuration(problem, "choose a shift below the images' height and width"));
         }
-        let average = ViewAverage::of(program).ok_or_else(|| {
-            let problem = format!("{mirror}, {shift}: the network makes no probabilities to be averaged");
-            configuration(problem, "leave them out")
+        let average = ViewAverage::for_program(program).ok_or_else(|| {
+            let problem = format!("{mirror}, {shift}: the network has no class probabilities to average");
+            configuration(problem, "remove them")
         })?;
         let bytes = program.batch * channels * height * width * format.element.bytes();
         let images = AlignedBytes::zeroed(bytes, "a view of a batch").map_err(|_| {
             configuration(
-                format!("there is no memory for {bytes} bytes of images"),
+                format!("out of memory: {bytes} bytes of images"),
                 "set a smaller validation.batch_size",
             )
         })?;
@@ -84,17 +84,17 @@ impl MultiView {
     }
 }
 
-/// The keys that ask for several views.
+/// The keys that enable several views.
 const VIEW_KEYS: [&str; 2] = ["validation.mirror", "validation.shift"];
 
-/// How many views of each image an experiment measures on.
+/// The number of views of each image that an experiment evaluates.
 #[must_use]
 pub fn view_count(experiment: &Experiment) -> usize {
     validation_views(experiment).len()
 }
 
 impl Evaluator {
-    /// Starts reading `dataset` in order, for the program of `session` that measures.
+    /// Starts reading `dataset` in order, for `program` of `session`.
     ///
     /// # Errors
     /// If the loader cannot be started.
@@ -105,22 +105,22 @@ impl Evaluator {
         dataset: Arc<dyn Dataset>,
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
-        let format = BatchFormat::of(plan);
-        let workers = resolved.most_workers();
-        let Place { rank, workers: measuring } = resolved.place();
-        let turn = Turn { first: rank as u64, of: measuring as u64 };
+        let format = BatchFormat::from_plan(plan);
+        let workers = resolved.max_loader_threads();
+        let Rank { rank, world_size } = resolved.rank();
+        let turn = BatchStride { first: rank as u64, step: world_size as u64 };
         let stage = resolved.stage();
-        let elsewhere = stage.is_some_and(|stage| stage.number > 0);
+        let positions_only = stage.is_some_and(|stage| stage.index > 0);
         let config = LoaderConfig {
             workers,
-            turn,
-            elsewhere,
-            ..resolved.input().measuring(format, plan.program.batch)
+            stride: turn,
+            positions_only,
+            ..resolved.input().evaluation(format, plan.program.batch)
         };
         let batches = dataset.len().div_ceil(config.batch_size) as u64;
-        if batches < turn.of {
+        if batches < turn.step {
             return Err(TrainError::Configuration {
-                problem: format!("there are {batches} batches to validate on, and {measuring} workers"),
+                problem: format!("{world_size} workers exceed the {batches} validation batches"),
                 hint: "set a smaller validation.batch_size, or start fewer workers".to_owned(),
             });
         }
@@ -128,32 +128,33 @@ impl Evaluator {
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
         let classes = resolved.settings().model.classes.unwrap_or(0);
         let scorer = match stage {
-            Some(stage) if !stage.is_last() => Scorer::of_another(classes),
+            Some(stage) if !stage.is_last() => Scorer::placeholder(classes),
             _ => Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?,
         };
         let loader = Loader::new(dataset, config)?;
-        loader.set_workers(resolved.settings().data.workers.unwrap_or(1));
+        loader.set_active_workers(resolved.settings().data.workers.unwrap_or(1));
         Ok(Self { program, loader, clock, scorer, multi_view, stage })
     }
 
     /// Bytes of the loader's batches.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.loader.bytes() + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
+        self.loader.memory_bytes()
+            + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
     }
 
-    /// Lets so many loader threads work.
-    pub(crate) fn set_workers(&self, workers: usize) {
-        self.loader.set_workers(workers);
+    /// Sets the number of loader threads.
+    pub(crate) fn set_loader_threads(&self, threads: usize) {
+        self.loader.set_active_workers(threads);
     }
 
-    /// The reader of the validation data.
+    /// The loader of the validation data.
     pub(crate) fn loader(&self) -> &Loader {
         &self.loader
     }
 
-    /// The number of images that could not be decoded and were left out.
-    pub(crate) fn left_out(&self) -> usize {
+    /// The number of images that could not be decoded and were skipped.
+    pub(crate) fn skipped_images(&self) -> usize {
         self.loader.skipped().len()
     }
 
@@ -162,41 +163,46 @@ impl Evaluator {
     /// # Errors
     /// If data cannot be read or a kernel fails.
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
-        self.measure(session, None)?;
+        self.run_batches(session, None)?;
         self.scorer.scores(self.loader.dataset())
     }
 
-    /// Runs the batches that are this worker's turn through the network, and puts together what all have
-    /// counted: as if one had measured all, bit by bit.
+    /// Runs this worker's share of the batches through the network, and merges the counts of all workers. The
+    /// result is bit-identical to that of a single worker.
     ///
     /// # Errors
-    /// As [`Self::run`], or if a worker is gone.
+    /// As [`Self::run`], and if a worker has disconnected.
     pub(crate) fn run_shared(
         &mut self,
         session: &mut Session,
-        workers: Option<&Workers>,
+        workers: Option<&WorkerGroup>,
     ) -> Result<Scores, TrainError> {
         let Some(workers) = workers else { return self.run(session) };
-        self.measure(session, Some(workers))?;
-        let own = serde_json::to_vec(&self.scorer.tally()?).unwrap_or_default();
+        self.run_batches(session, Some(workers))?;
+        let scores = serde_json::to_vec(&self.scorer.partial_scores()?).unwrap_or_default();
         let read = |text: &Vec<u8>| {
             serde_json::from_slice(text).map_err(|error| {
-                ExchangeError::Ended(format!("what a worker measured cannot be read: {error}"))
+                ExchangeError::Disconnected(format!("invalid scores from a worker: {error}"))
             })
         };
-        let all: Vec<Tally> = workers.all_gather_any(own)?.iter().map(read).collect::<Result<_, _>>()?;
-        self.scorer.put_together(&all)?;
+        let all: Vec<PartialScores> =
+            workers.all_gatherv(scores)?.iter().map(read).collect::<Result<_, _>>()?;
+        self.scorer.merge_all(&all)?;
         self.scorer.scores(self.loader.dataset())
     }
 
-    fn measure(&mut self, session: &mut Session, workers: Option<&Workers>) -> Result<(), TrainError> {
+    fn run_batches(
+        &mut self,
+        session: &mut Session,
+        workers: Option<&WorkerGroup>,
+    ) -> Result<(), TrainError> {
         self.scorer.clear();
         for _ in 0..self.loader.batches_per_epoch() {
             let Some(mut batch) = self.loader.next()? else { break };
             let label_len = self.loader.label_len();
             debug_assert!(batch.labels[batch.samples * label_len..].iter().all(|&l| l == IGNORED_LABEL));
             if let Some((stage, workers)) = self.stage.zip(workers) {
-                hand_on_labels(workers, stage, &mut batch.labels)?;
+                forward_labels(workers, stage, &mut batch.labels)?;
                 if !stage.is_last() {
                     session.run(self.program, &mut batch.images, &mut [], &mut self.clock, 0)?;
                     self.loader.recycle(batch);
@@ -234,56 +240,56 @@ pub struct RunEvaluation {
     pub iteration: u64,
     /// Their checksum.
     pub weights_sha256: String,
-    /// Whether the moving average of the weights was measured.
+    /// Whether the moving average of the weights was evaluated.
     pub averaged: bool,
-    /// Views of each image that were averaged.
+    /// Number of views of each image that were averaged.
     pub views: usize,
-    /// What was measured on.
-    pub measured: MeasuredImages,
+    /// The images.
+    pub images: EvaluatedImages,
     /// The results.
     pub scores: Scores,
 }
 
-/// Measures a run's weights: those of one of its checkpoints. On images of its own data set, with its own
-/// kernels if they are to be had here, which gives the bits that training saw.
+/// Evaluates the weights of one of a run's checkpoints. Uses the kernels of the run's plan if they are
+/// available, so that results on its own data set are bit-identical to those of training.
 ///
 /// # Errors
 /// If the run, its checkpoint or its data cannot be read.
-pub fn of_run(
+pub fn evaluate_run(
     path: &Path,
     choice: CheckpointChoice,
     overrides: &[(String, String)],
-    images: &ImageChoice,
+    images: &ImageSelection,
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
     let run = RunDir::open(path)?;
     let mut experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
-    let OpenImages { set, mut measured } = images.open(&experiment, &names)?;
+    let OpenedImages { set, images: mut evaluated } = images.open(&experiment, &names)?;
     if images.path.is_some() {
-        cut_batch(&mut experiment, set.len());
+        clamp_batch_size(&mut experiment, set.len());
     }
-    let graph = Network::of(&experiment, set.as_ref())?.graph;
+    let graph = Network::for_dataset(&experiment, set.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
     let resolved = Resolved::new(&experiment, set.as_ref(), &graph, &device)?;
     let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
     let EvaluationSession { mut session, evaluate, refresh: copies } =
         compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
-    restore(&mut session, copies, &checkpoint, Restored::Measuring)?;
+    restore(&mut session, copies, &checkpoint, RestoreMode::Evaluation)?;
     let mut evaluator = Evaluator::new(&resolved, &session, evaluate, set)?;
     let scores = evaluator.run(&mut session)?;
-    measured.left_out = evaluator.left_out();
-    measured.expect_some()?;
+    evaluated.skipped = evaluator.skipped_images();
+    evaluated.check_any_decoded()?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
     let views = resolved.views().len();
-    Ok(RunEvaluation { iteration, weights_sha256, averaged, views, measured, scores })
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views, images: evaluated, scores })
 }
 
-/// Measuring has a batch of its own, no larger than what there is to measure.
-fn cut_batch(experiment: &mut Experiment, images: usize) {
+/// Limits the evaluation batch size to the number of images.
+fn clamp_batch_size(experiment: &mut Experiment, images: usize) {
     experiment.validation.batch_size = Some(experiment.validation_batch_size().min(images).max(1));
 }
 
@@ -292,38 +298,38 @@ fn cut_batch(experiment: &mut Experiment, images: usize) {
 pub struct WeightsEvaluation {
     /// The file.
     pub weights: Source,
-    /// What was measured on.
-    pub measured: MeasuredImages,
+    /// The images.
+    pub images: EvaluatedImages,
     /// The results.
     pub scores: Scores,
 }
 
-/// Measures weights on images of an experiment: a file's, or those of a run directory's newest good
-/// checkpoint. What they record of images and classes is taken, see [`Recorded`]; classes are matched by
-/// their names, so that there may be fewer than the network has.
+/// Evaluates the weights of a file, or of a run directory's newest good checkpoint, on images of an
+/// experiment. Uses the metadata of images and classes that the weights record, see [`RecordedMetadata`].
+/// Classes are matched by name, so the data set may have fewer than the network.
 ///
 /// # Errors
-/// If the weights or the data cannot be read, or do not fit the experiment's network; if the data have
-/// classes that the weights do not know.
-pub fn of_weights(
+/// If the weights or the data cannot be read, or do not fit the experiment's network, or the data set has
+/// classes that the network lacks.
+pub fn evaluate_weights(
     experiment: &Experiment,
     weights: &Path,
-    images: &ImageChoice,
+    images: &ImageSelection,
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
-    let recorded = Recorded::read(weights, warn)?;
-    let OpenImages { set, mut measured } = images.open(experiment, recorded.class_names())?;
+    let recorded = RecordedMetadata::read(weights, warn)?;
+    let OpenedImages { set, images: mut evaluated } = images.open(experiment, recorded.class_names())?;
     let mut experiment = experiment.clone();
-    cut_batch(&mut experiment, set.len());
+    clamp_batch_size(&mut experiment, set.len());
     let shape = image_shape(&experiment, set.as_ref());
     recorded.prepare(&mut experiment, &shape, warn);
     let experiment = &experiment;
-    let graph = Network::of(experiment, set.as_ref())?.graph;
+    let graph = Network::for_dataset(experiment, set.as_ref())?.graph;
     if recorded.class_names().is_empty() {
         let classes = graph.shape(graph.output).0.first().copied().unwrap_or(0);
-        expect_known(set.as_ref(), classes, &measured.path)?;
+        check_known(set.as_ref(), classes, &evaluated.path)?;
     }
-    let weights = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
+    let weights = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
     let resolved = Resolved::new(experiment, set.as_ref(), &graph, &device)?;
@@ -333,7 +339,7 @@ pub fn of_weights(
     refresh(&mut session, copies)?;
     let mut evaluator = Evaluator::new(&resolved, &session, evaluate, set)?;
     let scores = evaluator.run(&mut session)?;
-    measured.left_out = evaluator.left_out();
-    measured.expect_some()?;
-    Ok(WeightsEvaluation { weights: weights.source().clone(), measured, scores })
+    evaluated.skipped = evaluator.skipped_images();
+    evaluated.check_any_decoded()?;
+    Ok(WeightsEvaluation { weights: weights.source().clone(), images: evaluated, scores })
 }

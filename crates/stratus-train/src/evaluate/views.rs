@@ -7,18 +7,19 @@ use stratus_engine::{EngineError, Kernel, Program, Session, ValueId};
 /// The network's outputs for the views of a batch's images.
 #[derive(Debug)]
 pub(super) struct ViewAverage {
-    /// The program's value that holds the logits, and their classes.
+    /// The program's value with the logits.
     pub(super) logits: ValueId,
+    /// The number of classes.
     pub(super) classes: usize,
     /// Log probabilities `[sample, class]` of each view so far.
     views: Vec<Vec<f64>>,
-    /// The class that the average predicts for each sample, once it was measured.
+    /// The predicted class of each sample, by the averaged probabilities.
     predictions: Vec<i32>,
 }
 
 impl ViewAverage {
-    /// For an evaluation program; `None` if its loss is no softmax.
-    pub(super) fn of(program: &Program) -> Option<Self> {
+    /// The averages for an evaluation program; `None` if its loss is not a softmax.
+    pub(super) fn for_program(program: &Program) -> Option<Self> {
         let loss = program
             .steps
             .iter()
@@ -28,12 +29,12 @@ impl ViewAverage {
         Some(Self { logits, classes, views: Vec::new(), predictions: Vec::new() })
     }
 
-    /// Begins with the next batch.
+    /// Removes all views, before the next batch.
     pub(super) fn clear(&mut self) {
         self.views.clear();
     }
 
-    /// Adds the outputs of the program's last run: those for one more view.
+    /// Adds the outputs of the program's last run as one more view.
     ///
     /// # Errors
     /// If the device fails.
@@ -51,31 +52,32 @@ impl ViewAverage {
         self.views.push(view);
     }
 
-    /// The class that each sample of [`metrics`](Self::metrics) was predicted to have.
+    /// The predicted class of each sample in the last [`metrics`](Self::metrics).
     pub(super) fn predictions(&self) -> &[i32] {
         &self.predictions
     }
 
-    /// Metrics of the averaged probabilities: hits as the engine counts them, the loss without label
-    /// smoothing. Negative labels do not count; the engine has refused those above the number of classes.
+    /// Metrics of the averaged probabilities. Hits are counted as in the engine; the loss has no label
+    /// smoothing. Negative labels do not count; the engine rejects those above the number of classes.
     pub(super) fn metrics(&mut self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
-        let (mut scores, mut of_views) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
+        let (mut scores, mut view_scores) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
         self.predictions.clear();
         for (sample, &label) in labels.iter().enumerate() {
             for (class, score) in scores.iter_mut().enumerate() {
-                of_views.clear();
-                of_views.extend(self.views.iter().map(|view| view[sample * self.classes + class]));
-                *score = log_of_sum(&mut of_views);
+                view_scores.clear();
+                view_scores.extend(self.views.iter().map(|view| view[sample * self.classes + class]));
+                *score = log_of_sum(&mut view_scores);
             }
             self.predictions.push(largest(&scores));
             let Ok(label) = usize::try_from(label) else { continue };
-            let own = scores[label];
+            let label_score = scores[label];
             metrics.samples += 1.0;
-            metrics.loss += (self.views.len() as f64).ln() - own;
-            // The rank counts the classes that the label's is not ahead of; NaN is ahead of nothing.
-            let ahead = |class: usize| own > scores[class] || (own == scores[class] && label < class);
-            let rank = (0..self.classes).filter(|&class| class != label && !ahead(class)).count();
+            metrics.loss += (self.views.len() as f64).ln() - label_score;
+            // The rank is the number of classes that the label's score does not beat; NaN beats none.
+            let beats =
+                |class: usize| label_score > scores[class] || (label_score == scores[class] && label < class);
+            let rank = (0..self.classes).filter(|&class| class != label && !beats(class)).count();
             metrics.top1 += f64::from(u8::from(rank < 1));
             metrics.top5 += f64::from(u8::from(rank < 5));
         }
@@ -96,7 +98,7 @@ pub(super) fn largest<T: Copy + Into<f64>>(scores: &[T]) -> i32 {
     i32::try_from(best.0).unwrap_or(i32::MAX)
 }
 
-/// `log(sum(exp(x)))`; sorted first, so that the bits do not depend on the order of views.
+/// `log(sum(exp(x)))`. Sorts first, so that the result is bit-identical for any order of views.
 fn log_of_sum(logarithms: &mut [f64]) -> f64 {
     logarithms.sort_unstable_by(f64::total_cmp);
     match logarithms.last() {
@@ -122,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_are_averaged() {
-        // Softmax of these: 0.8, 0.1, 0.1 and 0.2, 0.6, 0.2; then twice 0.5, 0.25, 0.25. Adding a number to
+    fn averages_probabilities() {
+        // Softmax of these: 0.8, 0.1, 0.1 and 0.2, 0.6, 0.2; then twice 0.5, 0.25, 0.25. Adding a constant to
         // all logits changes nothing.
         let first = [
             0.8_f64.ln(),
@@ -138,13 +140,13 @@ mod tests {
         let Metrics { loss, samples, top1, top5 } = views.metrics(&[1, 0]);
         assert!((loss - (-(0.35_f64.ln()) - 0.5_f64.ln()) / 2.0).abs() < 1e-12, "{loss}");
         assert_eq!([samples, top1, top5], [2.0, 1.0, 2.0]);
-        // Of equal ones the first counts.
+        // Of equal scores the first class is predicted.
         assert_eq!(views.metrics(&[IGNORED_LABEL, 1]).top1, 0.0);
         assert_eq!(views.metrics(&[IGNORED_LABEL, 1]).samples, 1.0);
     }
 
     #[test]
-    fn far_logits_neither_overflow_nor_vanish() {
+    fn extreme_logits_neither_overflow_nor_vanish() {
         let loss = views(2, &[&[2000.0, -2000.0], &[1000.0, 1000.0]]).metrics(&[1]).loss;
         // (0 + 0.5) / 2.
         assert!((loss - 4_f64.ln()).abs() < 1e-12, "{loss}");
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_views_changes_no_bit() {
+    fn the_order_of_views_does_not_change_results() {
         let all: Vec<[f64; 3]> =
             (0..10).map(|view| [0.0, 1.3, 2.9].map(|at| (at * f64::from(view)).sin())).collect();
         let forth: Vec<&[f64]> = all.iter().map(|view| &view[..]).collect();
@@ -168,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_impossible_in_all_views_is_not_predicted() {
+    fn a_class_of_zero_probability_is_not_predicted() {
         let never = [f64::NEG_INFINITY, 0.0];
         let metrics = views(2, &[&never, &never]).metrics(&[1]);
         assert_eq!([metrics.loss, metrics.top1], [0.0, 1.0]);
     }
 
     #[test]
-    fn what_is_no_number_is_no_hit() {
+    fn nan_logit_is_not_a_hit() {
         let metrics = views(2, &[&[f64::NAN, 1.0]]).metrics(&[0]);
         assert!(metrics.loss.is_nan() && metrics.top1 == 0.0);
     }

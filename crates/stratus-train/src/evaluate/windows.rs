@@ -1,10 +1,9 @@
-//! Measuring on images larger than the network's input: through windows that overlap, at the images' own
-//! size.
+//! Evaluates on images larger than the network's input, in overlapping windows, at the images' own size.
 
 use super::scorer::{Scorer, Scores};
-use super::{ImageChoice, MeasuredImages, OpenImages, RunEvaluation, WeightsEvaluation};
+use super::{EvaluatedImages, ImageSelection, OpenedImages, RunEvaluation, WeightsEvaluation};
 use crate::experiment::OnBadSample;
-use crate::infer::{ImageError, Predictor, SlidingWindows, WholeImage};
+use crate::infer::{ImageError, Predictor, SlidingWindows, WindowedPrediction};
 use crate::resolve::validation_views;
 use crate::weights::CheckpointChoice;
 use crate::{Experiment, TrainError};
@@ -14,68 +13,70 @@ use stratus_data::{DataError, Scratch};
 use stratus_engine::EngineError;
 use stratus_run::csv::Task;
 
-/// As [`of_run`](super::of_run), through windows.
+/// Evaluates a run's weights in overlapping windows; else as [`evaluate_run`](super::evaluate_run).
 ///
 /// # Errors
-/// Also where the network gives no class for each pixel, or an image is smaller than a window.
-pub fn of_run_in_windows(
+/// Also if the network is not for segmentation, or an image is smaller than a window.
+pub fn evaluate_run_in_windows(
     path: &Path,
     choice: CheckpointChoice,
     overrides: &[(String, String)],
-    images: &ImageChoice,
+    images: &ImageSelection,
     windows: SlidingWindows,
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
-    let predictor = Predictor::of_run(path, choice, overrides, warn)?.in_windows(windows)?;
-    let (measured, scores) = scores(&predictor, images, warn)?;
-    let none = || EngineError::Mismatch("the weights are no run's".to_owned());
+    let predictor = Predictor::from_run(path, choice, overrides, warn)?.in_windows(windows)?;
+    let (evaluated, scores) = scores(&predictor, images, warn)?;
+    let none = || EngineError::InvalidRequest("the weights are not those of a run".to_owned());
     let checkpoint = predictor.checkpoint().ok_or_else(none)?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256.clone());
-    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: 1, measured, scores })
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: 1, images: evaluated, scores })
 }
 
-/// As [`of_weights`](super::of_weights), through windows.
+/// Evaluates a file's weights in overlapping windows; else as [`evaluate_weights`](super::evaluate_weights).
 ///
 /// # Errors
-/// Also where the network gives no class for each pixel, or an image is smaller than a window.
-pub fn of_weights_in_windows(
+/// Also if the network is not for segmentation, or an image is smaller than a window.
+pub fn evaluate_weights_in_windows(
     experiment: &Experiment,
     weights: &Path,
-    images: &ImageChoice,
+    images: &ImageSelection,
     windows: SlidingWindows,
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
-    let predictor = Predictor::of_weights(experiment, weights, warn)?.in_windows(windows)?;
-    let (measured, scores) = scores(&predictor, images, warn)?;
-    let none = || EngineError::Mismatch("the weights are no file's".to_owned());
-    Ok(WeightsEvaluation { weights: predictor.file().ok_or_else(none)?.clone(), measured, scores })
+    let predictor = Predictor::from_weights(experiment, weights, warn)?.in_windows(windows)?;
+    let (evaluated, scores) = scores(&predictor, images, warn)?;
+    let none = || EngineError::InvalidRequest("the weights are not those of a file".to_owned());
+    Ok(WeightsEvaluation { weights: predictor.file().ok_or_else(none)?.clone(), images: evaluated, scores })
 }
 
-/// Measures on images, one after the other.
+/// Evaluates the images one after the other.
 fn scores(
     predictor: &Predictor,
-    choice: &ImageChoice,
+    choice: &ImageSelection,
     warn: &mut dyn FnMut(&str),
-) -> Result<(MeasuredImages, Scores), TrainError> {
+) -> Result<(EvaluatedImages, Scores), TrainError> {
     let experiment = predictor.experiment();
     let refused = |problem: &str, hint: &str| TrainError::Configuration {
         problem: problem.to_owned(),
         hint: hint.to_owned(),
     };
-    let windows = *predictor.windows().ok_or_else(|| refused("there are no windows", "give --window"))?;
+    let windows =
+        *predictor.windows().ok_or_else(|| refused("no window size is set", "set one with --window"))?;
     if validation_views(experiment).len() > 1 {
         let [mirror, shift] = super::VIEW_KEYS;
         return Err(refused(
-            &format!("{mirror}, {shift}: windows are of the image as it is"),
-            "leave them out, or --window",
+            &format!("{mirror} and {shift} cannot be combined with windows"),
+            "remove them, or --window",
         ));
     }
-    let OpenImages { set: images, mut measured } = choice.open(experiment, predictor.class_names())?;
+    let OpenedImages { set: images, images: mut evaluated } =
+        choice.open(experiment, predictor.class_names())?;
     if images.classes() > predictor.classes() {
         return Err(refused(
             &format!(
-                "the network has {} classes, data set `{}` has {}",
+                "the network has {} classes, but data set `{}` has {}",
                 predictor.classes(),
                 experiment.data.name,
                 images.classes()
@@ -88,23 +89,24 @@ fn scores(
     let mut scratch = Scratch::default();
     for index in 0..images.len() {
         let image = match images.read(index, &mut scratch) {
-            Ok(sample) => sample.check(images.as_ref(), index).map(|()| StoredImage::of(&sample))?,
+            Ok(sample) => sample.check(images.as_ref(), index).map(|()| StoredImage::from_sample(&sample))?,
             Err(DataError::BadSample { .. }) if experiment.data.on_bad_sample == OnBadSample::Skip => {
-                measured.left_out += 1;
+                evaluated.skipped += 1;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
-        let WholeImage { summed, size, .. } = match network.whole(image, &windows, true) {
-            Ok(whole) => whole,
-            Err(ImageError::Image(unanswered)) => {
-                let problem = unanswered.message(&images.sample_name(index));
-                return Err(refused(&problem, unanswered.reason.hint()));
+        let WindowedPrediction { results, size, .. } = match network.predict_in_windows(image, &windows, true)
+        {
+            Ok(prediction) => prediction,
+            Err(ImageError::Image(failure)) => {
+                let problem = failure.message(&images.sample_name(index));
+                return Err(refused(&problem, failure.reason.hint()));
             }
             Err(ImageError::Other(error)) => return Err(error),
         };
-        scorer.add_image(&summed.labels, &summed.predicted, size, summed.loss)?;
+        scorer.add_image(&results.labels, &results.predicted, size, results.loss)?;
     }
-    measured.expect_some()?;
-    Ok((measured, scorer.scores(images.as_ref())?))
+    evaluated.check_any_decoded()?;
+    Ok((evaluated, scorer.scores(images.as_ref())?))
 }

@@ -1,23 +1,23 @@
-//! Errors of a configuration. Each message names the place and the key; `hint` says what to do.
+//! Errors in a configuration. Each message names the origin and the key; `hint` suggests a fix.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use stratus_base::did_you_mean;
 
-/// Where a value was given.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file, at a line counted from 1, if it is known.
+    /// A file, with the line if it is known.
     File {
         /// The file.
         path: PathBuf,
-        /// The line.
+        /// The line, counted from 1.
         line: Option<usize>,
     },
-    /// In an override: `--set` on the command line.
+    /// An override: `--set` on the command line.
     Override,
-    /// In the combination of what a file, overrides and defaults give.
+    /// The combination of file, overrides and defaults.
     Resolved,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A key of a configuration in XML that is not understood.
+/// An unknown key of an XML configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownXmlKey {
-    /// Its line, where it stands in a file.
+    /// Its line; `None` if it is not from a file.
     pub line: Option<usize>,
-    /// What was written.
+    /// The key as written.
     pub key: String,
-    /// The key that was probably meant.
+    /// The most similar key.
     pub nearest: Option<&'static str>,
 }
 
@@ -64,26 +64,26 @@ pub enum ExperimentError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file is not TOML.
     #[error("{origin}: not valid TOML: {message}")]
     Syntax {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
-    /// The file is no configuration in XML.
+    /// The file is not an XML configuration.
     #[error("{origin}: {message}")]
     Xml {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
-        /// Why not.
+        /// The problem.
         message: String,
     },
-    /// A configuration in XML has keys that are not understood.
+    /// An XML configuration has unknown keys.
     #[error("{origin}: {}", listed(unknown))]
     XmlKeys {
         /// The file.
@@ -91,20 +91,20 @@ pub enum ExperimentError {
         /// The keys.
         unknown: Vec<UnknownXmlKey>,
     },
-    /// There is no such key.
+    /// The key is unknown.
     #[error("{origin}: unknown key `{key}`")]
     UnknownKey {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
-        /// What was written.
+        /// The key as written.
         key: String,
-        /// The key that was probably meant.
+        /// The most similar key.
         nearest: Option<&'static str>,
     },
     /// A section's name is used as a key.
-    #[error("{origin}: `{section}` is a section and holds no value itself")]
+    #[error("{origin}: `{section}` is a section, not a key")]
     SectionAsKey {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
         /// The section.
         section: String,
@@ -114,88 +114,86 @@ pub enum ExperimentError {
     /// The value is of another type than the key.
     #[error("{origin}: `{key}` expects {expected}, but found {found}")]
     WrongType {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
         /// The key.
         key: &'static str,
-        /// What the key accepts.
+        /// The accepted values.
         expected: String,
-        /// What was there.
+        /// The value that was given.
         found: String,
     },
-    /// The value is none of the words that the key accepts.
+    /// The value is not one of the words that the key accepts.
     #[error("{origin}: `{key}` must be {expected}, but is {found}")]
     UnknownChoice {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
         /// The key.
         key: &'static str,
-        /// What the key accepts.
+        /// The accepted values.
         expected: String,
-        /// What was there.
+        /// The value that was given.
         found: String,
-        /// The word that was probably meant.
+        /// The most similar word.
         nearest: Option<&'static str>,
     },
-    /// The value is outside the key's limit.
+    /// The value violates the key's constraint.
     #[error("{origin}: `{key}` must be {allowed}, but is {found}")]
     OutOfRange {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
         /// The key.
         key: &'static str,
-        /// What the key allows.
+        /// The allowed values.
         allowed: String,
-        /// What was there.
+        /// The value that was given.
         found: String,
     },
     /// A key without a default has no value.
     #[error("{origin}: `{key}` is not set")]
     Missing {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
         /// The key.
         key: &'static str,
-        /// What to do.
+        /// The suggested fix.
         hint: String,
     },
-    /// Two keys, each allowed, do not go together.
+    /// The values of several keys conflict.
     #[error("{origin}: {problem}")]
     Conflict {
-        /// The place.
+        /// The origin of the value.
         origin: Origin,
-        /// Which keys and why.
+        /// The keys and the reason.
         problem: String,
-        /// What to do.
+        /// The suggested fix.
         hint: String,
     },
     /// No built-in experiment has this name.
     #[error("no built-in experiment is named `{name}`")]
     UnknownBuiltin {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The name that was probably meant.
+        /// The most similar name.
         nearest: Option<&'static str>,
-        /// Every name, joined by commas.
+        /// All names, separated by commas.
         known: String,
     },
 }
 
 impl ExperimentError {
-    /// What to do about it.
+    /// The suggested fix, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Read { .. } => Some("give an experiment file that exists and can be read".into()),
+            Self::Read { .. } => Some("check that the experiment file exists and is a text file".into()),
             Self::Syntax { .. } => None,
-            Self::Xml { .. } => Some("`stratus config convert` explains what it reads".into()),
+            Self::Xml { .. } => Some("see `stratus config convert --help`".into()),
             Self::XmlKeys { .. } => {
-                Some("leave them out, or set a key of Stratus: `stratus config keys` lists them".into())
+                Some("remove them, or use keys of Stratus: `stratus config keys` lists them".into())
             }
             Self::UnknownKey { nearest: Some(nearest), .. } => Some(format!("did you mean `{nearest}`?")),
             Self::UnknownKey { nearest: None, .. } => Some("`stratus config keys` lists every key".into()),
-            Self::SectionAsKey { example, .. } => {
-                Some(format!("write a key of the section, like `{example}`"))
-            }
+            Self::SectionAsKey { example, .. } => Some(format!("use a key of the section, like `{example}`")),
             Self::WrongType { key, .. } | Self::OutOfRange { key, .. } => {
                 Some(format!("`stratus config keys {key}` explains the key"))
             }

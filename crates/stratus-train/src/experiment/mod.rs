@@ -1,14 +1,13 @@
 //! The configuration: TOML files, built-in experiments and `--set` overrides become one typed, checked
 //! `Experiment`.
 //!
-//! A file stands on top of the built-in experiment of its network if there is one, else on the defaults of
-//! [`KEYS`]; overrides stand on top of the file. What comes out is written, every key, to a run's
-//! `experiment.toml`.
+//! A file is applied to the built-in experiment of its network if there is one, else to the defaults of
+//! [`KEYS`]; overrides are applied last. A run's `experiment.toml` records the result with every key.
 
 mod error;
-pub mod habits;
+pub mod foreign_names;
 mod keys;
-mod measure;
+mod metric;
 mod parse;
 mod schema;
 mod stages;
@@ -20,25 +19,25 @@ mod tests;
 
 pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Data, Decode, Device, EarlyStopping, Experiment, FirstStage, KEYS,
-    Key, Limit, Model, Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName,
-    ScheduleSettings, Synthetic, Train, Validation,
+    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
+    ExperimentSettings, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser, OptimiserName, Padding,
+    Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
 };
-pub use measure::{Better, Measure};
+pub use metric::{Direction, EpochMetric};
 pub use schema::schema;
 pub use stratus_base::nearest;
-pub use value::{Kind, Value};
+pub use value::{Value, ValueKind};
 pub use xml::{ROOTS as XML_ROOTS, XmlExperiment};
 
-use crate::allowance::Deadline;
+use crate::run_limits::Deadline;
 use parse::Entry;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The built-in experiments: the networks of a family, and how to train them. Each has its network's name,
-/// but for those that name their network: a network on one data set.
+/// The built-in experiments: names, and the text of their file. A name is that of a network, except for
+/// experiments that set `model.name`: a network on a particular data set.
 const BUILTIN: &[(&[&str], &str)] = &[
     (&["digits"], include_str!("builtin/digits.toml")),
     (&["alexnet", "alexnet_bn", "alexnet_lrn"], include_str!("builtin/alexnet.toml")),
@@ -69,17 +68,17 @@ const BUILTIN: &[(&[&str], &str)] = &[
     (&["cityscapes-erfnet"], include_str!("builtin/cityscapes_erfnet.toml")),
 ];
 
-/// The text of a file that holds an experiment, or one among other things.
+/// The text of a file that contains an experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct ExperimentText<'a> {
     /// The text.
     pub text: &'a str,
     /// The file, for messages.
     pub path: &'a Path,
-    /// Where files that it names may be, beside the working directory.
+    /// The folder that paths in it are resolved against, before the working directory.
     pub folder: Option<&'a Path>,
-    /// A section that is not the experiment's.
-    pub without: Option<&'a str>,
+    /// A section of the file that does not belong to the experiment.
+    pub excluded_section: Option<&'a str>,
 }
 
 impl Experiment {
@@ -88,7 +87,7 @@ impl Experiment {
         BUILTIN.iter().flat_map(|(names, _)| names.iter().copied())
     }
 
-    /// The files of the built-in experiments: the networks of each, and its text.
+    /// The built-in experiments: the names of each, and its text.
     pub fn builtin_files() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
         BUILTIN.iter().copied()
     }
@@ -113,13 +112,13 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Reads an experiment file; a layer file is the experiment that trains its network with every default. A
-    /// file whose name ends in `.xml` is read as [`XmlExperiment`].
+    /// Reads an experiment file. A layer file is an experiment that trains its network with all defaults; a
+    /// file with the extension `.xml` is read as [`XmlExperiment`].
     ///
     /// # Errors
-    /// If the file cannot be read or holds something that is not a configuration.
+    /// If the file cannot be read, or is not a configuration.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
-        if XmlExperiment::is_one(path) {
+        if XmlExperiment::has_xml_extension(path) {
             return XmlExperiment::read(path)?.experiment(&[]);
         }
         let text = std::fs::read_to_string(path)
@@ -134,20 +133,20 @@ impl Experiment {
         Self::from_toml(&text, path)
     }
 
-    /// Reads the text of an experiment file. `path` is for messages, and for files named in it, which may be
-    /// beside it.
+    /// Parses the text of an experiment file. `path` is for messages, and its folder is used to resolve
+    /// paths.
     ///
     /// # Errors
     /// If the text is not a configuration.
     pub fn from_toml(text: &str, path: &Path) -> Result<Self, ExperimentError> {
         Self::from_part::<&str, &str>(
-            &ExperimentText { text, path, folder: path.parent(), without: None },
+            &ExperimentText { text, path, folder: path.parent(), excluded_section: None },
             &[],
         )
     }
 
-    /// Reads an experiment that is part of a file, with keys set on top of it as by `--set key=value`. What
-    /// they say of the network counts for the built-in experiment below the file, too.
+    /// Parses an experiment that is part of a file, with overrides as by `--set key=value`. If they set the
+    /// network, the file is applied to the built-in experiment of that network.
     ///
     /// # Errors
     /// As [`Experiment::from_toml`] and [`Experiment::with_overrides`].
@@ -156,19 +155,19 @@ impl Experiment {
         overrides: &[(K, V)],
     ) -> Result<Self, ExperimentError> {
         let mut entries = parse::entries(file.text, file.path)?;
-        if let Some(section) = file.without {
+        if let Some(section) = file.excluded_section {
             entries.retain(|(name, _)| name.split('.').next() != Some(section));
         }
         let entries = entries.into_iter().map(|(_, entry)| entry).collect::<Result<Vec<_>, _>>()?;
         let overridden = overrides.iter().rev().find(|(key, _)| key.as_ref() == "model.name");
         let model = overridden.map(|(_, name)| name.as_ref().trim()).or_else(|| {
             entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
-                ("model.name", Value::Text(name)) => Some(name.as_str()),
+                ("model.name", Value::String(name)) => Some(name.as_str()),
                 _ => None,
             })
         });
         let mut experiment = model.and_then(|name| Self::builtin(name).ok()).unwrap_or_default();
-        experiment.forget_rates_batch(|name| entries.iter().any(|entry| entry.key.name == name));
+        experiment.drop_recipe_batch_size(|name| entries.iter().any(|entry| entry.key.name == name));
         experiment.apply(&entries)?;
         experiment.override_keys(overrides)?;
         if experiment.model.name.is_empty() {
@@ -178,20 +177,20 @@ impl Experiment {
                 hint: "name the network: [model] name = \"digits\"".into(),
             });
         }
-        experiment.find_beside(file.folder);
+        experiment.resolve_paths(file.folder);
         experiment.check()?;
         Ok(experiment)
     }
 
-    /// Resolves paths relative to the experiment file's folder if the file is there, else to the working
+    /// Resolves paths against the experiment file's folder if they exist there, else against the working
     /// directory.
-    fn find_beside(&mut self, folder: Option<&Path>) {
+    fn resolve_paths(&mut self, folder: Option<&Path>) {
         let Some(folder) = folder else { return };
         let layer_file = self.layer_file().is_some().then_some(&mut self.model.name);
-        for named in layer_file.into_iter().chain(&mut self.model.weights).chain(&mut self.data.path) {
-            let beside = folder.join(&*named);
-            if let Some(path) = beside.to_str().filter(|_| beside.exists()) {
-                *named = path.to_owned();
+        for path in layer_file.into_iter().chain(&mut self.model.weights).chain(&mut self.data.path) {
+            let resolved = folder.join(&*path);
+            if let Some(text) = resolved.to_str().filter(|_| resolved.exists()) {
+                *path = text.to_owned();
             }
         }
     }
@@ -202,7 +201,7 @@ impl Experiment {
         path.extension().is_some_and(|extension| extension == "toml").then_some(path)
     }
 
-    /// The experiment with keys set as by `--set key=value`. An empty value unsets a key that may be unset.
+    /// The experiment with overrides as by `--set key=value`. An empty value unsets an optional key.
     ///
     /// # Errors
     /// If a key is unknown or does not accept its value.
@@ -219,14 +218,14 @@ impl Experiment {
         &mut self,
         overrides: &[(K, V)],
     ) -> Result<(), ExperimentError> {
-        self.forget_rates_batch(|name| overrides.iter().any(|(key, _)| key.as_ref() == name));
+        self.drop_recipe_batch_size(|name| overrides.iter().any(|(key, _)| key.as_ref() == name));
         overrides
             .iter()
-            .try_for_each(|(key, value)| self.set_one(key.as_ref(), value.as_ref(), &Origin::Override))
+            .try_for_each(|(key, value)| self.set_key(key.as_ref(), value.as_ref(), &Origin::Override))
     }
 
-    /// Sets a key to what is written, without quotes, at `origin`.
-    fn set_one(&mut self, key: &str, value: &str, origin: &Origin) -> Result<(), ExperimentError> {
+    /// Sets a key to the text of a value, without quotes, given at `origin`.
+    fn set_key(&mut self, key: &str, value: &str, origin: &Origin) -> Result<(), ExperimentError> {
         let (key, value) = (parse::find_key(key, origin)?, value.trim());
         if value.is_empty() && key.optional {
             (key.unset)(self);
@@ -237,20 +236,20 @@ impl Experiment {
         self.apply(&[Entry { key, value, origin: origin.clone() }])
     }
 
-    /// A recipe's batch size is not that of another learning rate.
-    fn forget_rates_batch(&mut self, is_given: impl Fn(&str) -> bool) {
+    /// Drops a recipe's `learning_rate_batch` if another learning rate is given without one.
+    fn drop_recipe_batch_size(&mut self, is_given: impl Fn(&str) -> bool) {
         if is_given("optimiser.learning_rate") && !is_given("optimiser.learning_rate_batch") {
             self.optimiser.learning_rate_batch = None;
         }
     }
 
-    /// The factor on learning rates by which they are scaled to the batch size; `None` where they are used as
-    /// they stand.
+    /// The factor that scales learning rates to the batch size; `None` if they are not scaled.
     #[must_use]
     pub fn learning_rate_factor(&self) -> Option<f64> {
-        let meant_for = self.optimiser.learning_rate_batch.filter(|_| self.schedule.scale_with_batch)?;
+        let tuned_for = self.optimiser.learning_rate_batch.filter(|_| self.schedule.scale_with_batch)?;
         let (name, batch) = (self.optimiser.name.to_string(), self.train.batch_size);
-        (batch != meant_for).then(|| stratus_run::rate::factor(&name, batch as f64, meant_for as f64))
+        (batch != tuned_for)
+            .then(|| stratus_run::rate::batch_scaling_factor(&name, batch as f64, tuned_for as f64))
     }
 
     /// The name of the folder of the runs.
@@ -262,7 +261,7 @@ impl Experiment {
         self.experiment.name.as_deref().unwrap_or_else(network)
     }
 
-    /// The experiment of the first stage, if there is one.
+    /// The experiment of the pre-training stage, if there is one.
     #[must_use]
     pub fn first_stage(&self) -> Option<Self> {
         let FirstStage { network, epochs, batch_size, learning_rate } = self.first_stage.clone();
@@ -281,7 +280,7 @@ impl Experiment {
         Some(first)
     }
 
-    /// The folder that holds the data set.
+    /// The folder of the data set.
     pub fn data_path(&self) -> PathBuf {
         match &self.data.path {
             Some(path) => PathBuf::from(path),
@@ -299,14 +298,14 @@ impl Experiment {
         self.validation.batch_size.unwrap_or_else(|| self.micro_batch_size())
     }
 
-    /// Samples that go through a training program together: a batch, or one of its micro-batches.
+    /// Samples of a micro-batch or part; those of the batch if it is not divided.
     #[must_use]
     pub fn micro_batch_size(&self) -> usize {
         self.train.batch_size / (self.train.micro_batches * self.train.parts.max(1)).max(1)
     }
 
-    /// The experiment with those keys set that follow from other keys. What follows from data set, network
-    /// and device, [`Resolved`](crate::resolve::Resolved) has too.
+    /// The experiment with those keys set that follow from other keys. [`Resolved`](crate::resolve::Resolved)
+    /// also sets those that follow from data set, network and device.
     #[must_use]
     pub fn completed(&self) -> Self {
         let mut completed = self.clone();
@@ -321,7 +320,7 @@ impl Experiment {
         KEYS.iter().map(|key| (key, (key.get)(self)))
     }
 
-    /// The experiment as a file, with every default written out.
+    /// The experiment as the text of a file, including every default.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut open = "";
@@ -342,8 +341,8 @@ impl Experiment {
 
     fn apply(&mut self, entries: &[Entry]) -> Result<(), ExperimentError> {
         for Entry { key, value, origin } in entries {
-            if let Kind::Choice(words) = key.kind
-                && let Value::Text(text) = value
+            if let ValueKind::Choice(words) = key.kind
+                && let Value::String(text) = value
                 && !words.contains(&text.as_str())
             {
                 return Err(ExperimentError::UnknownChoice {
@@ -357,10 +356,10 @@ impl Experiment {
             if !parse::fits(key.kind, value) {
                 return Err(parse::wrong_type(key, origin.clone(), value.to_string()));
             }
-            if !key.limit.allows(value) || !(key.set)(self, value) {
-                let allowed = match key.limit {
-                    Limit::Any => "a finite number".to_owned(),
-                    limit => limit.describe(),
+            if !key.constraint.allows(value) || !(key.set)(self, value) {
+                let allowed = match key.constraint {
+                    Constraint::Any => "a finite number".to_owned(),
+                    constraint => constraint.describe(),
                 };
                 return Err(ExperimentError::OutOfRange {
                     origin: origin.clone(),
@@ -373,32 +372,32 @@ impl Experiment {
         Ok(())
     }
 
-    /// Checks what involves several keys.
+    /// Checks constraints on combinations of keys.
     fn check(&self) -> Result<(), ExperimentError> {
         let conflict = |problem: String, hint: &str| {
             Err(ExperimentError::Conflict { origin: Origin::Resolved, problem, hint: hint.to_owned() })
         };
-        if let Some(path) = self.layer_file()
-            && !Limit::FolderName.allows(&Value::Text(self.name().to_owned()))
+        if self.layer_file().is_some()
+            && !Constraint::FolderName.allows(&Value::String(self.name().to_owned()))
         {
             return conflict(
-                format!("the runs of {} cannot go into a folder of its name", path.display()),
-                "name the folder with experiment.name, of letters, digits, `.`, `_` and `-`",
+                format!("`{}` is not a valid folder name for runs", self.name()),
+                "set experiment.name, made of letters, digits, `.`, `_` and `-`",
             );
         }
         if let (Some(mean), Some(std)) = (&self.data.mean, &self.data.std)
             && mean.len() != std.len()
         {
             return conflict(
-                format!("`data.mean` has {} channels and `data.std` has {}", mean.len(), std.len()),
-                "give both as many numbers as the images have channels",
+                format!("`data.mean` has {} channels, but `data.std` has {}", mean.len(), std.len()),
+                "set both to one number per channel of the images",
             );
         }
         for (key, list) in [("data.mean", &self.data.mean), ("data.std", &self.data.std)] {
             if list.as_ref().is_some_and(Vec::is_empty) {
                 return conflict(
                     format!("`{key}` is an empty list"),
-                    "give a number per channel, or leave it out",
+                    "set a number per channel, or remove it",
                 );
             }
         }
@@ -407,7 +406,7 @@ impl Experiment {
         {
             return conflict(
                 format!("`data.shape` has {} numbers", shape.len()),
-                "give channels, height and width, like [3, 224, 224]",
+                "set channels, height and width, like [3, 224, 224]",
             );
         }
         if let Some(lists) = &self.data.lists {
@@ -420,50 +419,51 @@ impl Experiment {
             if self.data.split_seed.is_some() {
                 return conflict(
                     "`data.lists` and `data.split_seed` are both set".to_owned(),
-                    "set one of the two: each splits the images",
+                    "set only one of the two",
                 );
             }
         }
-        let (batch, parts) = (self.train.batch_size, self.train.micro_batches);
-        if !batch.is_multiple_of(parts) {
+        let (batch, micro_batches) = (self.train.batch_size, self.train.micro_batches);
+        if !batch.is_multiple_of(micro_batches) {
             return conflict(
                 format!(
-                    "`train.micro_batches` is {parts} and `train.batch_size` is {batch}, which it does not \
-                     divide"
+                    "`train.micro_batches` = {micro_batches} does not divide `train.batch_size` = {batch}"
                 ),
-                "take a divisor of the batch size",
+                "choose a divisor of the batch size",
             );
         }
-        let cut = self.train.parts;
-        if cut > 0 && (!cut.is_power_of_two() || !batch.is_multiple_of(cut)) {
+        let parts = self.train.parts;
+        if parts > 0 && (!parts.is_power_of_two() || !batch.is_multiple_of(parts)) {
             return conflict(
-                format!("`train.parts` is {cut} and `train.batch_size` is {batch}"),
-                "take a power of two that divides the batch size",
+                format!(
+                    "`train.parts` = {parts} is not a power of two that divides `train.batch_size` = {batch}"
+                ),
+                "choose a power of two that divides the batch size",
             );
         }
-        if cut > 1 && parts > 1 {
+        if parts > 1 && micro_batches > 1 {
             return conflict(
                 "`train.parts` and `train.micro_batches` are both more than 1".to_owned(),
-                "set train.parts alone: a worker processes its parts one after the other",
+                "set only train.parts: a worker processes its parts one after the other",
             );
         }
         self.check_stages().map_or(Ok(()), |(problem, hint)| conflict(problem, hint))?;
         if let Some(deadline) = &self.train.deadline
             && let Err(problem) = Deadline::parse(deadline)
         {
-            return conflict(format!("`train.deadline` is \"{deadline}\""), &problem);
+            return conflict(format!("invalid `train.deadline` = \"{deadline}\""), &problem);
         }
         if self.train.price_per_hour.is_some() && self.train.instance.is_some() {
             return conflict(
                 "`train.price_per_hour` and `train.instance` are both set".to_owned(),
-                "set one of the two: each is a price",
+                "set only one of the two",
             );
         }
         if self.train.budget.is_some() && self.train.price_per_hour.is_none() && self.train.instance.is_none()
         {
             return conflict(
-                "`train.budget` is set, and no price".to_owned(),
-                "give train.price_per_hour, or the cloud instance that this machine is as train.instance",
+                "`train.budget` needs a price".to_owned(),
+                "set train.price_per_hour, or the cloud instance type of this machine as train.instance",
             );
         }
         let Augment { scale, ratio, zoom, random_crop, random_resized_crop, .. } = &self.augment;
@@ -471,22 +471,22 @@ impl Experiment {
             let Some(range) = range else { continue };
             if range.len() != 2 || range[0] <= 0.0 || range[0] > range[1] {
                 return conflict(
-                    format!("`data.augment.{key}` is {}", Value::Numbers(range.clone())),
-                    "give the smallest value, above 0, and the largest",
+                    format!("`data.augment.{key}` is {}", Value::FloatList(range.clone())),
+                    "set the smallest value, above 0, and the largest",
                 );
             }
         }
         if *random_crop && *random_resized_crop {
             return conflict(
                 "`data.augment.random_crop` and `data.augment.random_resized_crop` are both true".to_owned(),
-                "set one of the two: each crops in its own way",
+                "set only one of the two",
             );
         }
         let (warmup, epochs) = (self.schedule.warmup_epochs, self.train.epochs);
         if warmup > 0.0 && warmup >= epochs as f64 {
             return conflict(
-                format!("`schedule.warmup_epochs` is {warmup} and `train.epochs` is {epochs}"),
-                "the warm-up must end before training does",
+                format!("`schedule.warmup_epochs` = {warmup} is not less than `train.epochs` = {epochs}"),
+                "choose a warm-up that ends before training does",
             );
         }
         if matches!(self.schedule.name, ScheduleName::Cosine | ScheduleName::Poly)
@@ -494,22 +494,22 @@ impl Experiment {
         {
             return conflict(
                 format!(
-                    "`schedule.final_learning_rate` is {} and `optimiser.learning_rate` is {}",
+                    "`schedule.final_learning_rate` = {} exceeds `optimiser.learning_rate` = {}",
                     self.schedule.final_learning_rate, self.optimiser.learning_rate
                 ),
-                "the schedule falls: end it at most where it begins",
+                "choose a final learning rate that is at most the initial one",
             );
         }
         Ok(())
     }
 }
 
-/// Whether a text can name the folder of an experiment's runs.
+/// Whether a text is a valid name for the folder of an experiment's runs.
 fn is_folder_name(text: &str) -> bool {
-    Limit::FolderName.allows(&Value::Text(text.to_owned()))
+    Constraint::FolderName.allows(&Value::String(text.to_owned()))
 }
 
-/// One flat object: full key names with their values, `null` if unset.
+/// Serialised as one flat object: full key names with their values, `null` if unset.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(KEYS.len()))?;

@@ -1,15 +1,15 @@
-//! From TOML text to keys with values, each with its line.
+//! Parses TOML text into keys with values, each with its line.
 
 use super::error::{ExperimentError, Origin};
-use super::habits;
+use super::foreign_names;
 use super::keys::{KEYS, Key};
-use super::value::{Kind, Value};
+use super::value::{Value, ValueKind};
 use std::ops::Range;
 use std::path::Path;
 use stratus_base::nearest;
 use toml::de::{DeTable, DeValue};
 
-/// A key, its value, and where the value was given.
+/// A key with its value and origin.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub key: &'static Key,
@@ -17,15 +17,21 @@ pub(super) struct Entry {
     pub origin: Origin,
 }
 
-/// What a text sets, in the order in which it stands there, each with its full name.
+/// The settings of a text, in their order, each with its full name.
 pub(super) type NamedEntries = Vec<(String, Result<Entry, ExperimentError>)>;
 
-/// The keys that a text sets, in the order in which they stand there.
+/// Parses the settings of a text, in their order.
+///
+/// # Errors
+/// If the text is not TOML, or a setting is invalid.
 pub(super) fn known_entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
     entries(text, path)?.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// What a text sets: where that is no key, or not of its type, the error.
+/// Parses the settings of a text; an unknown key or a value of the wrong type is an error in its place.
+///
+/// # Errors
+/// If the text is not TOML.
 pub(super) fn entries(text: &str, path: &Path) -> Result<NamedEntries, ExperimentError> {
     let origin = |span: Option<Range<usize>>| Origin::File {
         path: path.to_owned(),
@@ -59,7 +65,7 @@ pub(super) fn entries(text: &str, path: &Path) -> Result<NamedEntries, Experimen
         .collect())
 }
 
-/// A table entry's value, or a description of something that no key can hold.
+/// A table entry's value, or a description of a value that no key accepts.
 type Found = Result<Value, &'static str>;
 
 fn collect(table: &DeTable<'_>, prefix: &str, report: &mut dyn FnMut(String, Range<usize>, Found)) {
@@ -71,7 +77,7 @@ fn collect(table: &DeTable<'_>, prefix: &str, report: &mut dyn FnMut(String, Ran
         };
         match value.get_ref() {
             DeValue::Table(inner) if is_section(&key) => collect(inner, &key, report),
-            // An unknown section with keys is reported key by key, so that the suggestion fits.
+            // The keys of an unknown section are reported one by one, each with its own suggestion.
             DeValue::Table(inner) if !inner.is_empty() && !is_key(&key) => collect(inner, &key, report),
             other => report(key, name.span(), Value::from_toml(other)),
         }
@@ -86,7 +92,10 @@ fn is_section(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The key of this name, or the error that suggests another.
+/// The key of a name.
+///
+/// # Errors
+/// If there is none; suggests another.
 pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, ExperimentError> {
     if let Some(key) = KEYS.iter().find(|key| key.name == name) {
         return Ok(key);
@@ -103,32 +112,32 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
     Err(ExperimentError::UnknownKey {
         origin: origin.clone(),
         key: name.to_owned(),
-        nearest: habits::key_of(name).or_else(|| nearest(name, KEYS.iter().map(|key| key.name))),
+        nearest: foreign_names::key_of(name).or_else(|| nearest(name, KEYS.iter().map(|key| key.name))),
     })
 }
 
-/// Whether a value is of the type that a key expects.
-pub(super) fn fits(kind: Kind, value: &Value) -> bool {
+/// Whether a value has a key's type.
+pub(super) fn fits(kind: ValueKind, value: &Value) -> bool {
     // The type of an empty list is unknown.
-    let is_empty_list = matches!(value, Value::Wholes(numbers) if numbers.is_empty());
+    let is_empty_list = matches!(value, Value::IntegerList(numbers) if numbers.is_empty());
     let fits = matches!(
         (kind, value),
-        (Kind::Text | Kind::Choice(_), Value::Text(_))
-            | (Kind::Whole, Value::Whole(_))
-            | (Kind::Number, Value::Number(_) | Value::Whole(_))
-            | (Kind::Flag, Value::Flag(_))
-            | (Kind::Numbers, Value::Numbers(_) | Value::Wholes(_))
-            | (Kind::Wholes, Value::Wholes(_))
-            | (Kind::Texts, Value::Texts(_))
+        (ValueKind::String | ValueKind::Choice(_), Value::String(_))
+            | (ValueKind::Integer, Value::Integer(_))
+            | (ValueKind::Float, Value::Float(_) | Value::Integer(_))
+            | (ValueKind::Bool, Value::Bool(_))
+            | (ValueKind::FloatList, Value::FloatList(_) | Value::IntegerList(_))
+            | (ValueKind::IntegerList, Value::IntegerList(_))
+            | (ValueKind::StringList, Value::StringList(_))
     );
-    fits || kind == Kind::Texts && is_empty_list
+    fits || kind == ValueKind::StringList && is_empty_list
 }
 
 pub(super) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> ExperimentError {
     ExperimentError::WrongType { origin, key: key.name, expected: key.accepts(), found }
 }
 
-/// Whether a text is a layer file: it has `[[layer]]`, which an experiment has not.
+/// Whether a text is a layer file: only layer files have `[[layer]]`.
 pub(super) fn is_layer_file(text: &str) -> bool {
     DeTable::parse(text).is_ok_and(|document| {
         document.get_ref().get("layer").is_some_and(|layer| matches!(layer.get_ref(), DeValue::Array(_)))

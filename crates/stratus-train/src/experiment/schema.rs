@@ -1,16 +1,16 @@
-//! A JSON schema of experiment files, for editors: made of [`KEYS`].
+//! The JSON schema of experiment files, for editors, generated from [`KEYS`].
 
-use super::keys::{KEYS, Key, Limit};
-use super::value::Kind;
+use super::keys::{Constraint, KEYS, Key};
+use super::value::ValueKind;
 use serde_json::{Map, Value, json};
 
-/// The schema of experiment files, by JSON Schema 2020-12. A section that it does not know in detail is
-/// `sweep`, which sweep files have.
+/// The schema of experiment files, as JSON Schema 2020-12. It accepts any `sweep` section, which sweep files
+/// have.
 #[must_use]
 pub fn schema() -> Value {
     let mut properties = Map::new();
     for key in KEYS {
-        insert(&mut properties, key.name, of_key(key));
+        insert(&mut properties, key.name, key_schema(key));
     }
     properties.insert(
         "sweep".to_owned(),
@@ -25,70 +25,72 @@ pub fn schema() -> Value {
     })
 }
 
-/// Enters what a dotted name stands for below its sections.
-fn insert(properties: &mut Map<String, Value>, name: &str, of: Value) {
+/// Inserts the schema of a dotted name below its sections.
+fn insert(properties: &mut Map<String, Value>, name: &str, schema: Value) {
     let Some((section, rest)) = name.split_once('.') else {
-        properties.insert(name.to_owned(), of);
+        properties.insert(name.to_owned(), schema);
         return;
     };
     let section = properties
         .entry(section)
         .or_insert_with(|| json!({ "type": "object", "additionalProperties": false, "properties": {} }));
     if let Some(inner) = section.get_mut("properties").and_then(Value::as_object_mut) {
-        insert(inner, rest, of);
+        insert(inner, rest, schema);
     }
 }
 
-fn of_key(key: &Key) -> Value {
-    let mut of = match key.kind {
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Choice(words) => json!({ "enum": words }),
-        Kind::Text | Kind::Whole | Kind::Number => item(key.kind, key.limit),
-        Kind::Texts => json!({ "type": "array", "items": item(Kind::Text, key.limit) }),
-        Kind::Wholes => json!({ "type": "array", "items": item(Kind::Whole, key.limit) }),
-        Kind::Numbers => json!({ "type": "array", "items": item(Kind::Number, key.limit) }),
+fn key_schema(key: &Key) -> Value {
+    let mut schema = match key.kind {
+        ValueKind::Bool => json!({ "type": "boolean" }),
+        ValueKind::Choice(words) => json!({ "enum": words }),
+        ValueKind::String | ValueKind::Integer | ValueKind::Float => item(key.kind, key.constraint),
+        ValueKind::StringList => json!({ "type": "array", "items": item(ValueKind::String, key.constraint) }),
+        ValueKind::IntegerList => {
+            json!({ "type": "array", "items": item(ValueKind::Integer, key.constraint) })
+        }
+        ValueKind::FloatList => json!({ "type": "array", "items": item(ValueKind::Float, key.constraint) }),
     };
-    if let Some(of) = of.as_object_mut() {
-        of.insert("description".to_owned(), key.doc.trim().into());
-        if let Some(default) = key.default().filter(|default| key.limit.allows(default)) {
-            of.insert("default".to_owned(), serde_json::to_value(default).unwrap_or_default());
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("description".to_owned(), key.doc.trim().into());
+        if let Some(default) = key.default().filter(|default| key.constraint.allows(default)) {
+            schema.insert("default".to_owned(), serde_json::to_value(default).unwrap_or_default());
         }
     }
-    of
+    schema
 }
 
-/// A value, or an element of a list.
-fn item(kind: Kind, limit: Limit) -> Value {
-    let mut of = Map::new();
+/// The schema of a value, or of an element of a list.
+fn item(kind: ValueKind, constraint: Constraint) -> Value {
+    let mut schema = Map::new();
     let name = match kind {
-        Kind::Whole => "integer",
-        Kind::Number => "number",
+        ValueKind::Integer => "integer",
+        ValueKind::Float => "number",
         _ => "string",
     };
-    of.insert("type".to_owned(), name.into());
-    let mut put = |name: &str, value: Value| _ = of.insert(name.to_owned(), value);
-    match limit {
-        Limit::Any => {}
-        Limit::AtLeast(least) => put("minimum", number(least)),
-        Limit::Above(bound) => put("exclusiveMinimum", number(bound)),
-        Limit::Between(least, most) => {
-            put("minimum", number(least));
-            put("maximum", number(most));
+    schema.insert("type".to_owned(), name.into());
+    let mut put = |name: &str, value: Value| _ = schema.insert(name.to_owned(), value);
+    match constraint {
+        Constraint::Any => {}
+        Constraint::AtLeast(min) => put("minimum", number(min)),
+        Constraint::Above(bound) => put("exclusiveMinimum", number(bound)),
+        Constraint::Inclusive(min, max) => {
+            put("minimum", number(min));
+            put("maximum", number(max));
         }
-        Limit::From(least, bound) => {
-            put("minimum", number(least));
+        Constraint::HalfOpen(min, bound) => {
+            put("minimum", number(min));
             put("exclusiveMaximum", number(bound));
         }
-        Limit::FolderName => {
+        Constraint::FolderName => {
             put("pattern", "^[A-Za-z0-9][A-Za-z0-9._-]*$".into());
             put("maxLength", 100.into());
         }
-        Limit::NotEmpty => put("minLength", 1.into()),
+        Constraint::NotEmpty => put("minLength", 1.into()),
     }
-    Value::Object(of)
+    Value::Object(schema)
 }
 
-/// A limit, as a whole number where it is one.
-fn number(limit: f64) -> Value {
-    if limit.fract() == 0.0 && limit.abs() < 1e15 { json!(limit as i64) } else { json!(limit) }
+/// A number, as an integer if it is one.
+fn number(number: f64) -> Value {
+    if number.fract() == 0.0 && number.abs() < 1e15 { json!(number as i64) } else { json!(number) }
 }

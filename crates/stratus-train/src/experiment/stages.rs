@@ -1,9 +1,9 @@
-//! What does not go with stages of a pipeline (`train.stages`).
+//! Checks of pipeline stages (`train.stages`).
 
 use super::{Device, Experiment};
 
 impl Experiment {
-    /// What is set that networks in stages do not have, and what to do about it.
+    /// The first setting that cannot be combined with pipeline stages, and a hint.
     pub(super) fn check_stages(&self) -> Option<(String, &'static str)> {
         let Self { train, validation, .. } = self;
         let stages = train.stages;
@@ -11,16 +11,19 @@ impl Experiment {
             return None;
         }
         if !stages.is_power_of_two() {
-            return Some((format!("`train.stages` is {stages}"), "take a power of two"));
+            return Some((
+                format!("`train.stages` = {stages} is not a power of two"),
+                "choose a power of two",
+            ));
         }
-        let others = [
-            ("train.micro_batches", train.micro_batches > 1, "set train.parts in its place"),
-            ("train.activations_kib", train.activations_kib.is_some(), "take more stages in its place"),
-            ("train.device", train.device == Device::Cuda, "stages are processes on CPUs"),
-            ("validation.mirror", validation.mirror, "measure views with `stratus eval`"),
-            ("validation.shift", validation.shift > 0, "measure views with `stratus eval`"),
+        let conflicts = [
+            ("train.micro_batches", train.micro_batches > 1, "use train.parts instead"),
+            ("train.activations_kib", train.activations_kib.is_some(), "use more stages instead"),
+            ("train.device", train.device == Device::Cuda, "stages run on CPUs only"),
+            ("validation.mirror", validation.mirror, "evaluate views with `stratus eval`"),
+            ("validation.shift", validation.shift > 0, "evaluate views with `stratus eval`"),
         ];
-        let (other, _, hint) = others.into_iter().find(|(_, is_set, _)| *is_set)?;
-        Some((format!("`train.stages` is {stages}, and `{other}` is set"), hint))
+        let (key, _, hint) = conflicts.into_iter().find(|(_, is_set, _)| *is_set)?;
+        Some((format!("`{key}` cannot be combined with train.stages = {stages}"), hint))
     }
 }

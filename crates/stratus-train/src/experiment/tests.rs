@@ -1,4 +1,4 @@
-//! The configuration as its readers see it.
+//! Tests of experiment files, overrides and their errors.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,38 +24,38 @@ fn set_problem(key: &str, value: &str) -> String {
 }
 
 #[test]
-fn every_network_has_a_builtin_that_names_it() {
+fn every_network_has_a_built_in_experiment() {
     let networks: Vec<&str> = stratus_graph::zoo::NETWORKS.iter().map(|network| network.name).collect();
     let names: Vec<&str> = Experiment::builtin_names().collect();
     assert_eq!(names[..networks.len()], networks);
     for name in names {
         let experiment = Experiment::builtin(name).unwrap();
-        // Behind them, networks on one data set.
+        // After the networks: experiments on a particular data set.
         let network = if networks.contains(&name) { name } else { experiment.model.name.as_str() };
         assert_eq!((experiment.model.name.as_str(), experiment.name()), (network, name));
         assert!(networks.contains(&network), "{name}");
         let first = experiment.first_stage().map(|first| first.model.name);
         assert!(first.is_none_or(|first| networks.contains(&first.as_str())), "{name}");
-        // None is left with the defaults of a network that nobody knows.
+        // None has the generic defaults of an unknown network.
         assert_ne!(experiment.schedule.name, ScheduleName::Constant, "{name}");
         assert!(experiment.optimiser.weight_decay > 0.0, "{name}");
     }
 }
 
 #[test]
-fn keys_are_documented_and_their_defaults_allowed() {
+fn keys_are_documented_and_accept_their_defaults() {
     for key in KEYS {
         assert!(key.doc.trim().ends_with('.'), "{}: {:?}", key.name, key.doc);
         match key.default() {
-            // `model.name` is the one key that a file must set.
-            Some(value) => assert!(key.name == "model.name" || key.limit.allows(&value), "{}", key.name),
+            // `model.name` is the only key that a file must set.
+            Some(value) => assert!(key.name == "model.name" || key.constraint.allows(&value), "{}", key.name),
             None => assert!(key.optional, "{}", key.name),
         }
     }
 }
 
 #[test]
-fn a_file_stands_on_the_builtin_of_its_network() {
+fn a_file_is_applied_to_the_built_in_experiment_of_its_network() {
     let experiment = parse("[model]\nname = \"digits\"\n[train]\nepochs = 3\n").unwrap();
     assert_eq!(experiment.train.epochs, 3);
     assert_eq!(experiment.train.batch_size, 1024);
@@ -66,7 +66,7 @@ fn a_file_stands_on_the_builtin_of_its_network() {
 }
 
 #[test]
-fn overrides_need_no_quotes_and_unset_with_nothing() {
+fn overrides_need_no_quotes_and_unset_with_an_empty_value() {
     let experiment = Experiment::builtin("digits")
         .unwrap()
         .with_overrides(&[
@@ -87,7 +87,7 @@ fn overrides_need_no_quotes_and_unset_with_nothing() {
 }
 
 #[test]
-fn an_address_of_data_stays_as_it_was_written() {
+fn data_addresses_are_kept_verbatim() {
     for address in ["s3://bucket/some//prefix/", "https://host:8080/packed/../x"] {
         let experiment = Experiment::default().with_overrides(&[("data.path", address)]).unwrap();
         assert_eq!(experiment.data_path().to_str(), Some(address));
@@ -96,7 +96,7 @@ fn an_address_of_data_stays_as_it_was_written() {
 }
 
 #[test]
-fn mistakes_name_place_key_and_remedy() {
+fn errors_name_origin_key_and_fix() {
     let cases = [
         (
             "model.name = \"digits\"\n\n[train]\nepoch = 3",
@@ -109,22 +109,21 @@ fn mistakes_name_place_key_and_remedy() {
         ("[weather]", "e.toml:1: unknown key `weather` | `stratus config keys` lists every key"),
         (
             "train = 3",
-            "e.toml:1: `train` is a section and holds no value itself | write a key of the section, like \
-             `train.epochs`",
+            "e.toml:1: `train` is a section, not a key | use a key of the section, like `train.epochs`",
         ),
         (
             "[train]\nepochs = \"many\"",
-            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found \"many\" | \
+            "e.toml:2: `train.epochs` expects an integer, from 1 to 1000000000, but found \"many\" | \
              `stratus config keys train.epochs` explains the key",
         ),
         (
             "[train]\nepochs = 2.5",
-            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found 2.5 | `stratus \
+            "e.toml:2: `train.epochs` expects an integer, from 1 to 1000000000, but found 2.5 | `stratus \
              config keys train.epochs` explains the key",
         ),
         (
             "[train.epochs]\na = 1",
-            "e.toml:1: `train.epochs` expects a whole number, from 1 to 1000000000, but found a section | \
+            "e.toml:1: `train.epochs` expects an integer, from 1 to 1000000000, but found a section | \
              `stratus config keys train.epochs` explains the key",
         ),
         (
@@ -139,8 +138,8 @@ fn mistakes_name_place_key_and_remedy() {
         ),
         (
             "train.seed = 99999999999999999999",
-            "e.toml:1: `train.seed` expects a whole number, at least 0, but found a number too large to hold \
-             | `stratus config keys train.seed` explains the key",
+            "e.toml:1: `train.seed` expects an integer, at least 0, but found a number that is too large | \
+             `stratus config keys train.seed` explains the key",
         ),
         (
             "optimiser.momentum = nan",
@@ -175,29 +174,29 @@ fn mistakes_name_place_key_and_remedy() {
         ("[train]\nepochs = 3\nepochs = 4", "e.toml:3: not valid TOML: duplicate key"),
         (
             "model.freeze = [\"a\", 1]",
-            "e.toml:1: `model.freeze` expects a list of texts like [\"a\", \"b\"], but found a list of texts \
-             and of something else | `stratus config keys model.freeze` explains the key",
+            "e.toml:1: `model.freeze` expects a list of strings like [\"a\", \"b\"], but found a list of \
+             mixed types | `stratus config keys model.freeze` explains the key",
         ),
         (
             "model.freeze = [\"\"]",
-            "e.toml:1: `model.freeze` must be a text of at least one character, but is [\"\"] | `stratus \
+            "e.toml:1: `model.freeze` must be a non-empty string, but is [\"\"] | `stratus \
              config keys model.freeze` explains the key",
         ),
         ("train.epochs = 3", "e.toml: `model.name` is not set | name the network: [model] name = \"digits\""),
         (
             "model.name = \"digits\"\ndata.mean = [0.1]\ndata.std = [1.0, 2.0]",
-            "configuration: `data.mean` has 1 channels and `data.std` has 2 | give both as many numbers as \
-             the images have channels",
+            "configuration: `data.mean` has 1 channels, but `data.std` has 2 | set both to one number per \
+             channel of the images",
         ),
         (
             "model.name = \"n\"\ndata.augment.zoom = [2.0, 0.5]",
-            "configuration: `data.augment.zoom` is [2.0, 0.5] | give the smallest value, above 0, and the \
+            "configuration: `data.augment.zoom` is [2.0, 0.5] | set the smallest value, above 0, and the \
              largest",
         ),
         (
             "model.name = \"n\"\ndata.augment.random_crop = true\ndata.augment.random_resized_crop = true",
             "configuration: `data.augment.random_crop` and `data.augment.random_resized_crop` are both true \
-             | set one of the two: each crops in its own way",
+             | set only one of the two",
         ),
         (
             "model.name = \"n\"\ndata.lists = [\"a.txt\"]",
@@ -206,28 +205,27 @@ fn mistakes_name_place_key_and_remedy() {
         ),
         (
             "model.name = \"n\"\ndata.lists = [\"a.txt\", \"b.txt\"]\ndata.split_seed = 1",
-            "configuration: `data.lists` and `data.split_seed` are both set | set one of the two: each \
-             splits the images",
+            "configuration: `data.lists` and `data.split_seed` are both set | set only one of the two",
         ),
         (
             "model.name = \"n\"\ntrain.batch_size = 64\ntrain.micro_batches = 3",
-            "configuration: `train.micro_batches` is 3 and `train.batch_size` is 64, which it does not \
-             divide | take a divisor of the batch size",
+            "configuration: `train.micro_batches` = 3 does not divide `train.batch_size` = 64 | choose a \
+             divisor of the batch size",
         ),
         (
             "model.name = \"n\"\nschedule.warmup_epochs = 12",
-            "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end \
-             before training does",
+            "configuration: `schedule.warmup_epochs` = 12 is not less than `train.epochs` = 10 | choose a \
+             warm-up that ends before training does",
         ),
         (
             "model.name = \"n\"\nschedule.name = \"one_cycle\"\nschedule.warmup_epochs = 10.5",
-            "configuration: `schedule.warmup_epochs` is 10.5 and `train.epochs` is 10 | the warm-up must end \
-             before training does",
+            "configuration: `schedule.warmup_epochs` = 10.5 is not less than `train.epochs` = 10 | choose a \
+             warm-up that ends before training does",
         ),
         (
             "model.name = \"n\"\nschedule.name = \"poly\"\nschedule.final_learning_rate = 0.5",
-            "configuration: `schedule.final_learning_rate` is 0.5 and `optimiser.learning_rate` is 0.01 | \
-             the schedule falls: end it at most where it begins",
+            "configuration: `schedule.final_learning_rate` = 0.5 exceeds `optimiser.learning_rate` = 0.01 | \
+             choose a final learning rate that is at most the initial one",
         ),
     ];
     for (text, expected) in cases {
@@ -236,27 +234,27 @@ fn mistakes_name_place_key_and_remedy() {
 }
 
 #[test]
-fn mistaken_overrides_name_the_key() {
+fn override_errors_name_the_key() {
     assert_eq!(set_problem("train.epocs", "3"), "--set: unknown key `train.epocs`");
     assert_eq!(
         set_problem("train.epochs", "many"),
-        "--set: `train.epochs` expects a whole number, from 1 to 1000000000, but found `many`"
+        "--set: `train.epochs` expects an integer, from 1 to 1000000000, but found `many`"
     );
     assert_eq!(
         set_problem("train.epochs", ""),
-        "--set: `train.epochs` expects a whole number, from 1 to 1000000000, but found ``"
+        "--set: `train.epochs` expects an integer, from 1 to 1000000000, but found ``"
     );
 }
 
 #[test]
-fn unknown_builtins_suggest() {
+fn unknown_built_in_experiments_suggest_a_name() {
     let error = Experiment::builtin("digit").unwrap_err();
     assert_eq!(error.to_string(), "no built-in experiment is named `digit`");
     assert_eq!(error.hint().as_deref(), Some("did you mean `digits`?"));
 }
 
 #[test]
-fn lists_of_texts_need_no_brackets() {
+fn lists_of_strings_need_no_brackets() {
     let freeze = |value: &str| {
         let experiment = Experiment::builtin("digits").unwrap();
         experiment.with_overrides(&[("model.freeze", value)]).map(|e| e.model.freeze)
@@ -270,7 +268,7 @@ fn lists_of_texts_need_no_brackets() {
 }
 
 #[test]
-fn a_layer_file_is_told_from_an_experiment() {
+fn layer_files_are_recognised_and_paths_are_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("net.toml");
     std::fs::write(&file, "name = \"tiny\"\n[[layer]]\nname = \"fc\"\n").unwrap();
@@ -281,17 +279,17 @@ fn a_layer_file_is_told_from_an_experiment() {
     assert_eq!(Experiment::load(&folder.path().join("unnamed.toml")).unwrap().name(), "unnamed");
     std::fs::write(folder.path().join("odd.toml"), "name = \"../x\"\n[[layer]]\n").unwrap();
     assert_eq!(Experiment::load(&folder.path().join("odd.toml")).unwrap().name(), "odd");
-    // Named by an experiment beside it; other paths are those of the working directory.
-    let beside = folder.path().join("e.toml");
+    // Paths are resolved against the experiment's folder, then the working directory.
+    let file_in_folder = folder.path().join("e.toml");
     let text = "model.name = \"net.toml\"\nmodel.weights = \"absent.pth\"";
-    let experiment = Experiment::from_toml(text, &beside).unwrap();
+    let experiment = Experiment::from_toml(text, &file_in_folder).unwrap();
     assert_eq!(experiment.layer_file(), Some(file.as_path()));
     assert_eq!(experiment.model.weights.as_deref(), Some("absent.pth"));
-    // Data as well.
+    // The path of the data too.
     std::fs::create_dir(folder.path().join("photos")).unwrap();
     let data = |path: &str| {
         let text = format!("model.name = \"digits\"\ndata.path = \"{path}\"");
-        Experiment::from_toml(&text, &beside).unwrap().data_path()
+        Experiment::from_toml(&text, &file_in_folder).unwrap().data_path()
     };
     assert_eq!(data("photos"), folder.path().join("photos"));
     assert_eq!(data("elsewhere"), Path::new("elsewhere"));
@@ -301,18 +299,18 @@ fn a_layer_file_is_told_from_an_experiment() {
     assert_eq!(parse("model.name = \"digits\"").unwrap().layer_file(), None);
     assert_eq!(
         problem("model.name = \"my net.toml\""),
-        "configuration: the runs of my net.toml cannot go into a folder of its name | \
-         name the folder with experiment.name, of letters, digits, `.`, `_` and `-`"
+        "configuration: `my net` is not a valid folder name for runs | set experiment.name, made of letters, \
+         digits, `.`, `_` and `-`"
     );
 }
 
-/// A recipe's learning rate is scaled to another batch; one that was given is not.
+/// A recipe's learning rate is scaled to another batch size; a given one is not.
 #[test]
 fn a_recipes_learning_rate_scales_with_the_batch() {
     let factor = |text: &str| {
         let experiment = parse(text).unwrap();
         let again = Experiment::from_toml(&experiment.to_toml(), Path::new("run.toml")).unwrap();
-        assert_eq!(again.learning_rate_factor(), experiment.learning_rate_factor(), "as it was recorded");
+        assert_eq!(again.learning_rate_factor(), experiment.learning_rate_factor(), "as recorded");
         experiment.learning_rate_factor()
     };
     let resnet = "model.name = \"resnet18\"\n";
@@ -324,7 +322,7 @@ fn a_recipes_learning_rate_scales_with_the_batch() {
     assert_eq!(factor(&format!("{batch}schedule.scale_with_batch = false")), None);
     let own = "optimiser.learning_rate_batch = 32\noptimiser.learning_rate = 0.1";
     assert_eq!(factor(&format!("{batch}{own}")), Some(2.0));
-    // The same by overrides, whatever their order.
+    // Overrides have the same effect in any order.
     let by =
         |keys: &[(&str, &str)]| parse(&batch).unwrap().with_overrides(keys).unwrap().learning_rate_factor();
     let (rate, own) = (("optimiser.learning_rate", "0.1"), ("optimiser.learning_rate_batch", "32"));
@@ -333,8 +331,8 @@ fn a_recipes_learning_rate_scales_with_the_batch() {
         (Some(0.25), None, Some(2.0), Some(2.0))
     );
     assert_eq!(by(&[("optimiser.learning_rate_batch", "")]), None);
-    // And schedules follow.
-    let schedule = crate::Schedule::of(&parse(&batch).unwrap());
+    // Schedules are scaled too.
+    let schedule = crate::Schedule::from_experiment(&parse(&batch).unwrap());
     assert_eq!(schedule.learning_rate(0, 10, 100), 0.025);
 }
 
@@ -380,7 +378,7 @@ fn experiments() -> impl Strategy<Value = Experiment> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(experiment in experiments()) {
+    fn written_experiments_read_back(experiment in experiments()) {
         let text = experiment.to_toml();
         prop_assert_eq!(parse(&text).unwrap(), experiment.completed(), "{}", text);
     }

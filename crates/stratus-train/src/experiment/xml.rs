@@ -1,9 +1,9 @@
-//! Configurations in XML, with the roots `pytorch_configuration` and `tensorflow_configuration`: the files of
-//! an application that measured the times of layers in PyTorch and TensorFlow.
+//! XML configurations with the roots `pytorch_configuration` and `tensorflow_configuration`: the files of an
+//! application that measured the times of layers in PyTorch and TensorFlow.
 //!
-//! The name of an element, or of an attribute, is a key; the elements around it are groups. Within a group
-//! whose name has `remote` in it stands where the data are on another machine. Lists are elements of one
-//! name, or words in one element.
+//! The name of an element or attribute is a key; the elements around it are groups. A group whose name
+//! contains `remote` describes the location of the data on another machine. Lists are elements of one name,
+//! or words in one element.
 
 use super::error::{ExperimentError, Origin, UnknownXmlKey};
 use super::{Experiment, ExperimentText};
@@ -11,36 +11,36 @@ use roxmltree::{Document, Node, ParsingOptions};
 use std::path::{Path, PathBuf};
 use stratus_base::nearest;
 
-/// The roots that are read.
+/// The supported root elements.
 pub const ROOTS: [&str; 2] = ["pytorch_configuration", "tensorflow_configuration"];
 
-/// The most bytes of a file; such files have some hundred.
-const LONGEST: u64 = 1 << 20;
-/// The most elements and attributes.
-const MOST_NODES: u32 = 20_000;
-/// How deep groups may be in each other.
-const DEEPEST: usize = 16;
+/// Bytes of a file, at most; such files have a few hundred.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Elements and attributes of a file, at most.
+const MAX_NODES: u32 = 20_000;
+/// Nesting depth of elements, at most.
+const MAX_DEPTH: usize = 16;
 
-/// What a key means here.
+/// The meaning of an XML key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// The key of this name.
+    /// A configuration key.
     Key(&'static str),
-    /// A network, which elsewhere has capital letters.
+    /// The network, whose name may have capital letters.
     Network,
-    /// How many of the classes are used.
+    /// The number of classes to use.
     ClassCount,
     /// Names of classes.
     Classes,
-    /// GPUs: none or one.
+    /// The number of GPUs: 0 or 1.
     Gpus,
-    /// Only loading is measured.
+    /// Whether only data loading is measured.
     OnlyLoad,
-    /// Is the case whatever it says; the text says why.
-    Always(&'static str),
+    /// Ignored, since it always applies; with the reason.
+    Ignored(&'static str),
 }
 
-/// Every key, by its names.
+/// The keys with all their names.
 const KEYS: &[(&[&str], Meaning)] = &[
     (&["network_type", "network", "model"], Meaning::Network),
     (&["num_classes", "classes_number", "number_of_classes"], Meaning::ClassCount),
@@ -59,15 +59,15 @@ const KEYS: &[(&[&str], Meaning)] = &[
     ),
     (&["gpus_number", "gpu_number", "num_gpus", "gpus"], Meaning::Gpus),
     (&["only_load"], Meaning::OnlyLoad),
-    (&["profile", "profiling"], Meaning::Always("every iteration is timed, layer by layer")),
-    (&["log", "logging", "print_freq"], Meaning::Always("every iteration is a row of iterations.csv")),
+    (&["profile", "profiling"], Meaning::Ignored("every iteration is timed, layer by layer")),
+    (&["log", "logging", "print_freq"], Meaning::Ignored("every iteration is a row of iterations.csv")),
 ];
 
-/// A part of the remote location.
-type Part = fn(&mut Remote) -> &mut String;
+/// A field of the remote location.
+type RemoteField = fn(&mut Remote) -> &mut String;
 
-/// Keys of the remote location, by their names there; outside of its group they begin with `remote_`.
-const REMOTE: &[(&[&str], Part)] = &[
+/// The keys of the remote location; outside its group they have the prefix `remote_`.
+const REMOTE: &[(&[&str], RemoteField)] = &[
     (&["user", "username", "login"], |remote| &mut remote.user),
     (&["host", "hostname", "address", "ip", "server"], |remote| &mut remote.host),
     (&["port"], |remote| &mut remote.port),
@@ -75,23 +75,23 @@ const REMOTE: &[(&[&str], Part)] = &[
     (&["key", "key_path", "private_key", "identity", "identity_file"], |remote| &mut remote.key),
 ];
 
-/// A configuration in XML, as far as it is understood.
+/// An XML configuration: its known and unknown keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XmlExperiment {
     path: PathBuf,
-    /// Keys with their values, and where they stand.
+    /// Configuration keys with their values and origins.
     settings: Vec<(&'static str, String, Origin)>,
-    /// Any key of Stratus, which was set on top.
+    /// Overrides of configuration keys.
     overrides: Vec<(String, String)>,
     classes: Vec<String>,
     class_count: Option<usize>,
     remote: Remote,
-    /// What is the case whatever the file says: line, key, why.
-    remarks: Vec<(usize, String, &'static str)>,
+    /// Ignored keys: line, key, reason.
+    ignored: Vec<(usize, String, &'static str)>,
     unknown: Vec<UnknownXmlKey>,
 }
 
-/// Where the data are on another machine. What is not said is empty.
+/// The location of the data on another machine. Unset fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Remote {
     user: String,
@@ -102,70 +102,70 @@ struct Remote {
 }
 
 impl XmlExperiment {
-    /// Whether a file is one by its name.
+    /// Whether a file has the extension `.xml`.
     #[must_use]
-    pub fn is_one(path: &Path) -> bool {
+    pub fn has_xml_extension(path: &Path) -> bool {
         path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("xml"))
     }
 
     /// Reads a file.
     ///
     /// # Errors
-    /// Where it cannot be read, is no XML, has another root, a DTD, or is larger or deeper than such a file
-    /// is; where a value cannot be. Unknown keys are no error yet, see [`XmlExperiment::unknown`].
+    /// If the file cannot be read, is not XML, has another root or a DTD, exceeds the limits of size and
+    /// depth, or has an invalid value. Unknown keys are not an error yet, see [`XmlExperiment::unknown`].
     pub fn read(path: &Path) -> Result<Self, ExperimentError> {
         let failed = |source| ExperimentError::Read { path: path.to_owned(), source };
         let length = std::fs::metadata(path).map_err(failed)?.len();
-        if length > LONGEST {
-            let message = format!("it has {length} bytes; such a file has at most {LONGEST}");
-            return Err(refused(path, None, message));
+        if length > MAX_FILE_BYTES {
+            let message = format!("it has {length} bytes, more than {MAX_FILE_BYTES}");
+            return Err(invalid(path, None, message));
         }
         Self::parse(&std::fs::read_to_string(path).map_err(failed)?, path)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ExperimentError> {
-        // A DTD, by which entities could grow without bound, is refused.
+        // A DTD is rejected, since its entities could expand without bound.
         let options =
-            ParsingOptions { allow_dtd: false, nodes_limit: MOST_NODES, ..ParsingOptions::default() };
+            ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text, options)
-            .map_err(|error| refused(path, Some(error.pos().row as usize), error.to_string()))?;
+            .map_err(|error| invalid(path, Some(error.pos().row as usize), error.to_string()))?;
         let root = document.root_element();
         let line = |node: &Node<'_, '_>| document.text_pos_at(node.range().start).row as usize;
         if !ROOTS.contains(&root.tag_name().name()) {
             let found = root.tag_name().name();
-            let message = format!("the root is `{found}`; {} are read", ROOTS.join(" and "));
-            return Err(refused(path, Some(line(&root)), message));
+            let message = format!("unsupported root element `{found}`; expected {}", ROOTS.join(" or "));
+            return Err(invalid(path, Some(line(&root)), message));
         }
         let mut read = Self { path: path.to_owned(), ..Self::default() };
         for node in root.descendants().filter(Node::is_element) {
             let depth = node.ancestors().count();
-            if depth > DEEPEST {
-                let message = format!("elements are more than {DEEPEST} deep in each other");
-                return Err(refused(path, Some(line(&node)), message));
+            if depth > MAX_DEPTH {
+                let message = format!("elements nested deeper than {MAX_DEPTH}");
+                return Err(invalid(path, Some(line(&node)), message));
             }
             let groups = || node.ancestors().skip(1).map(|group| group.tag_name().name());
             let is_remote = |name: &str| name.to_lowercase().contains("remote");
             let line = line(&node);
             for attribute in node.attributes() {
                 let remote = groups().chain([node.tag_name().name()]).any(is_remote);
-                read.take(attribute.name(), attribute.value(), remote, line)?;
+                read.read_key(attribute.name(), attribute.value(), remote, line)?;
             }
             let is_group = node == root || node.children().any(|child| child.is_element());
             let is_empty_group =
                 node.attributes().len() > 0 && node.text().is_none_or(|text| text.trim().is_empty());
             if !is_group && !is_empty_group {
                 let value = node.text().unwrap_or_default();
-                read.take(node.tag_name().name(), value, groups().any(is_remote), line)?;
+                read.read_key(node.tag_name().name(), value, groups().any(is_remote), line)?;
             }
         }
         Ok(read)
     }
 
-    /// Sets keys on top, as `key=value,key=value`. A key is one of the XML file's, or any of Stratus with its
+    /// Applies overrides, as `key=value,key=value`. A key is an XML key, or a configuration key with its
     /// section.
     ///
     /// # Errors
-    /// Where a key is unknown, or a value cannot be.
+    /// If a key is unknown, or a value is invalid.
     pub fn set(&mut self, settings: &str) -> Result<(), ExperimentError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for part in settings.split(',') {
@@ -176,7 +176,7 @@ impl XmlExperiment {
                 (None, None) => {
                     return Err(ExperimentError::Conflict {
                         origin: Origin::Override,
-                        problem: format!("`{part}` is no key=value"),
+                        problem: format!("`{part}` is not key=value"),
                         hint: "write key=value,key=value, like batch_size=64,epochs_number=3".to_owned(),
                     });
                 }
@@ -192,23 +192,23 @@ impl XmlExperiment {
             }
             return Err(ExperimentError::XmlKeys {
                 origin: Origin::Override,
-                unknown: vec![UnknownXmlKey { line: None, nearest: near(&key), key }],
+                unknown: vec![UnknownXmlKey { line: None, nearest: suggestion(&key), key }],
             });
         }
         Ok(())
     }
 
-    /// Keys that are not understood, with their lines.
+    /// The unknown keys, with their lines.
     #[must_use]
     pub fn unknown(&self) -> &[UnknownXmlKey] {
         &self.unknown
     }
 
-    /// The error that names all keys that are not understood, if there are any.
+    /// Checks that all keys are known.
     ///
     /// # Errors
-    /// That one.
-    pub fn expect_known(&self) -> Result<(), ExperimentError> {
+    /// If there are unknown keys; names all of them.
+    pub fn check_known(&self) -> Result<(), ExperimentError> {
         if self.unknown.is_empty() {
             return Ok(());
         }
@@ -216,16 +216,16 @@ impl XmlExperiment {
         Err(ExperimentError::XmlKeys { origin, unknown: self.unknown.clone() })
     }
 
-    fn take(&mut self, key: &str, value: &str, remote: bool, line: usize) -> Result<(), ExperimentError> {
+    fn read_key(&mut self, key: &str, value: &str, remote: bool, line: usize) -> Result<(), ExperimentError> {
         let origin = Origin::File { path: self.path.clone(), line: Some(line) };
         if !self.accept(key, value, remote, &origin)? {
-            let nearest = if remote { None } else { near(key) };
+            let nearest = if remote { None } else { suggestion(key) };
             self.unknown.push(UnknownXmlKey { line: Some(line), key: key.to_owned(), nearest });
         }
         Ok(())
     }
 
-    /// Takes a key in; false where it is unknown.
+    /// Sets a key; returns whether it is known.
     fn accept(
         &mut self,
         key: &str,
@@ -234,8 +234,8 @@ impl XmlExperiment {
         origin: &Origin,
     ) -> Result<bool, ExperimentError> {
         let (name, value) = (key.to_lowercase().replace('-', "_"), value.trim());
-        let of_remote = if remote { Some(name.as_str()) } else { name.strip_prefix("remote_") };
-        if let Some(part) = of_remote {
+        let remote_name = if remote { Some(name.as_str()) } else { name.strip_prefix("remote_") };
+        if let Some(part) = remote_name {
             let part = part.strip_prefix("remote_").unwrap_or(part);
             let Some((_, field)) = REMOTE.iter().find(|(names, _)| names.contains(&part)) else {
                 return Ok(false);
@@ -262,7 +262,7 @@ impl XmlExperiment {
             }
             Meaning::ClassCount => {
                 let count = value.parse().ok().filter(|count| *count > 0).ok_or_else(|| {
-                    conflict(format!("`{key}` is `{value}`"), "give a whole number of classes")
+                    conflict(format!("`{key}` is `{value}`"), "set an integer of at least 1")
                 })?;
                 self.class_count = Some(count);
             }
@@ -277,55 +277,55 @@ impl XmlExperiment {
                 Ok(0) => self.settings.push(("train.device", "cpu".to_owned(), origin.clone())),
                 Ok(1) => self.settings.push(("train.device", "gpu".to_owned(), origin.clone())),
                 Ok(_) => {
-                    let hint = "set it to 1 or 0; a training runs on one device";
+                    let hint = "set it to 0 or 1: a training uses one device";
                     return Err(conflict(format!("`{key}` is {value}"), hint));
                 }
-                Err(_) => return Err(conflict(format!("`{key}` is `{value}`"), "give a number of GPUs")),
+                Err(_) => return Err(conflict(format!("`{key}` is `{value}`"), "set the number of GPUs")),
             },
             Meaning::OnlyLoad => {
                 if !matches!(value.to_lowercase().as_str(), "0" | "false" | "no") {
-                    let hint = "`stratus bench data` measures loading without training; leave the key out";
+                    let hint = "remove the key; `stratus bench data` measures data loading without training";
                     return Err(conflict(format!("`{key}` is `{value}`"), hint));
                 }
             }
-            Meaning::Always(why) => {
+            Meaning::Ignored(reason) => {
                 if let Origin::File { line: Some(line), .. } = origin {
-                    self.remarks.push((*line, key.to_owned(), why));
+                    self.ignored.push((*line, key.to_owned(), reason));
                 }
             }
         }
         Ok(true)
     }
 
-    /// The classes that are used: those that are named, as many as `num_classes` says. Empty where none are
-    /// named.
+    /// The classes to use: the first `num_classes` of those that are listed. Empty if none are listed.
     ///
     /// # Errors
-    /// Where fewer are named.
+    /// If fewer are listed.
     pub fn classes(&self) -> Result<&[String], ExperimentError> {
         let count = self.class_count.filter(|_| !self.classes.is_empty()).unwrap_or(self.classes.len());
         self.classes.get(..count).ok_or_else(|| ExperimentError::Conflict {
             origin: Origin::File { path: self.path.clone(), line: None },
-            problem: format!("num_classes is {count}, and {} classes are named", self.classes.len()),
-            hint: "name as many classes, or leave num_classes out".to_owned(),
+            problem: format!("num_classes is {count}, but {} classes are listed", self.classes.len()),
+            hint: "list as many classes, or remove num_classes".to_owned(),
         })
     }
 
     /// Whether a class list can be generated from this file, for any `num_classes`.
     #[must_use]
-    pub fn makes_list(&self, text: &str) -> bool {
+    pub fn could_generate(&self, text: &str) -> bool {
         let lines: Vec<&str> = text.lines().collect();
         lines.len() <= self.classes.len() && lines.iter().zip(&self.classes).all(|(line, name)| line == name)
     }
 
-    /// The file for [`XmlExperiment::classes`], one a line, which the experiment names: beside the XML file.
+    /// The path of the list of [`XmlExperiment::classes`], one per line, next to the XML file. The experiment
+    /// refers to it.
     #[must_use]
     pub fn class_list(&self) -> PathBuf {
         self.path.with_extension("classes.txt")
     }
 
-    /// Where the data are on another machine, as an address that `stratus data sync` takes: `sftp://…`, or
-    /// without a host a folder. None where the file does not say.
+    /// The location of the data as a source of `stratus data sync`: `sftp://…`, or a folder without a host.
+    /// `None` if the file sets no path.
     #[must_use]
     pub fn remote(&self) -> Option<String> {
         let Remote { user, host, port, path, .. } = &self.remote;
@@ -340,8 +340,7 @@ impl XmlExperiment {
         Some(format!("sftp://{user}{host}{port}/{}", path.trim_start_matches('/')))
     }
 
-    /// The configuration as a file: what the XML file sets, and no default. What is of no key stands in
-    /// comments.
+    /// The configuration as TOML, without defaults. Settings without a key become comments.
     ///
     /// # Errors
     /// As [`XmlExperiment::classes`].
@@ -350,9 +349,9 @@ impl XmlExperiment {
         let mut sections: Vec<(&str, Vec<String>)> = Vec::new();
         let mut put = |key: &str, value: String| {
             let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
-            // The last setting of a key counts.
+            // The last setting of a key is used.
             let line = format!("{name} = {value}");
-            let of_key = format!("{name} = ");
+            let prefix = format!("{name} = ");
             let lines = match sections.iter_mut().find(|(known, _)| *known == section) {
                 Some((_, lines)) => lines,
                 None => {
@@ -362,10 +361,10 @@ impl XmlExperiment {
                     &mut sections[last].1
                 }
             };
-            lines.retain(|known| !known.starts_with(&of_key));
+            lines.retain(|known| !known.starts_with(&prefix));
             lines.push(line);
         };
-        for (key, value) in self.pairs()? {
+        for (key, value) in self.key_values()? {
             let written = super::parse::find_key(&key, &Origin::Override).ok().and_then(|key| {
                 super::Value::from_argument(key.kind, &value).ok().map(|value| value.to_string())
             });
@@ -379,18 +378,19 @@ impl XmlExperiment {
         let named = self.classes()?.len();
         if named > 0 {
             let path = self.class_list();
-            comments.push(format!("{} holds the {named} classes, one a line.", path.display()));
+            comments.push(format!("{} lists the {named} classes, one per line.", path.display()));
         }
         if let Some(remote) = self.remote() {
-            comments
-                .push(format!("The data are at {remote}: `stratus data sync {remote} FOLDER` brings them."));
+            comments.push(format!(
+                "The data are at {remote}: fetch them with `stratus data sync {remote} FOLDER`."
+            ));
             if !self.remote.key.is_empty() {
                 let key = &self.remote.key;
-                comments.push(format!("SSH's key is {key}: name it in ~/.ssh/config (IdentityFile)."));
+                comments.push(format!("The SSH key is {key}: set it in ~/.ssh/config (IdentityFile)."));
             }
         }
-        for (line, key, why) in &self.remarks {
-            comments.push(format!("{}:{line}: {key} needs no key: {why}.", self.path.display()));
+        for (line, key, reason) in &self.ignored {
+            comments.push(format!("{}:{line}: {key} is ignored: {reason}.", self.path.display()));
         }
         comments.extend(self.unknown.iter().map(|unknown| format!("{}: {unknown}", self.path.display())));
         if !comments.is_empty() {
@@ -403,21 +403,22 @@ impl XmlExperiment {
     /// The experiment.
     ///
     /// # Errors
-    /// Where a key is unknown, a value is not one of its key, or keys do not go together.
+    /// If a key is unknown, a value is invalid, or the values of several keys conflict.
     pub fn experiment(&self, overrides: &[(String, String)]) -> Result<Experiment, ExperimentError> {
-        self.expect_known()?;
-        // First by itself, so that an error names the line of the XML file.
+        self.check_known()?;
+        // Each setting is checked by itself first, so that an error names its line.
         for (key, value, origin) in &self.settings {
-            Experiment::default().set_one(key, value, origin)?;
+            Experiment::default().set_key(key, value, origin)?;
         }
         let pairs: Vec<(String, String)> =
-            self.pairs()?.into_iter().chain(overrides.iter().cloned()).collect();
-        let file = ExperimentText { text: "", path: &self.path, folder: self.path.parent(), without: None };
+            self.key_values()?.into_iter().chain(overrides.iter().cloned()).collect();
+        let file =
+            ExperimentText { text: "", path: &self.path, folder: self.path.parent(), excluded_section: None };
         Experiment::from_part(&file, &pairs)
     }
 
-    /// Every key that is set, the last one of a name in effect.
-    fn pairs(&self) -> Result<Vec<(String, String)>, ExperimentError> {
+    /// All settings in order; the last one of a key is used.
+    fn key_values(&self) -> Result<Vec<(String, String)>, ExperimentError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         let has = |key: &str| self.settings.iter().any(|(known, ..)| *known == key);
         let named = !self.classes()?.is_empty();
@@ -435,14 +436,14 @@ impl XmlExperiment {
     }
 }
 
-/// The key that was probably meant.
-fn near(key: &str) -> Option<&'static str> {
-    // One letter is near to every other.
+/// The most similar XML key.
+fn suggestion(key: &str) -> Option<&'static str> {
+    // Keys of one letter are similar to any other letter.
     let names = KEYS.iter().flat_map(|(names, _)| names.iter().copied()).filter(|name| name.len() > 1);
     nearest(key, names)
 }
 
-fn refused(path: &Path, line: Option<usize>, message: String) -> ExperimentError {
+fn invalid(path: &Path, line: Option<usize>, message: String) -> ExperimentError {
     ExperimentError::Xml { origin: Origin::File { path: path.to_owned(), line }, message }
 }
 

@@ -1,18 +1,20 @@
-//! What a trained network says of images that nobody labelled.
+//! Inference with a trained network.
 //!
-//! Images take the way of validation: the same view of each, resized and normalised as the run recorded it,
-//! through the same evaluation program. So the classes of pixels are those that `eval` counts.
+//! Images are processed as in validation: resized and normalised as the run recorded, with the same
+//! evaluation program. So predictions equal those that `eval` scores.
 
 mod session;
 mod windows;
 
 use crate::network::Network;
-use crate::weights::{CheckpointChoice, Pretrained, Recorded, TrainedNetwork, WeightsUse, trained_network};
+use crate::weights::{
+    CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, load_trained_network,
+};
 use crate::{Experiment, TrainError};
 pub use session::Inference;
-pub(crate) use session::{ImageError, WholeImage};
+pub(crate) use session::{ImageError, WindowedPrediction};
 use std::path::Path;
-use stratus_data::contact_sheet::Picture;
+use stratus_data::contact_sheet::RgbImage;
 use stratus_engine::Session;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
@@ -21,14 +23,14 @@ use stratus_run::csv::Task;
 use stratus_run::sources::Source;
 pub use windows::{Corners, SlidingWindows};
 
-/// A network with its weights, ready to be shown images.
+/// A network with its weights, ready for inference.
 pub struct Predictor {
     experiment: Experiment,
     graph: Graph,
-    /// Name and values of each parameter and buffer; those of a file are written by it.
+    /// The values of each parameter and buffer.
     weights: Weights,
-    /// The names of the classes, as far as they are known.
-    names: Vec<String>,
+    /// The names of the classes; empty if unknown.
+    class_names: Vec<String>,
     windows: Option<SlidingWindows>,
 }
 
@@ -37,68 +39,68 @@ enum Weights {
     File(Box<Pretrained>),
 }
 
-/// What a network says of an image.
+/// The prediction for an image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The position of the image among those that were given.
+    /// The position of the image in the input.
     pub index: usize,
-    /// The answer.
-    pub answer: Answer,
+    /// The output of the network.
+    pub output: Output,
     /// Seconds to read and decode it.
     pub decode_s: f64,
-    /// Seconds of the network: the batch's, divided by its images.
+    /// Seconds of the network: those of the batch divided by its number of images.
     pub network_s: f64,
-    /// The image as the network sees it, where it was asked for.
-    pub view: Option<Picture>,
+    /// The image as the network sees it, if requested.
+    pub view: Option<RgbImage>,
 }
 
-/// The answer for an image, or the reason that it has none.
-pub type Outcome = Result<Prediction, Unanswered>;
+/// The prediction for an image, or the reason why there is none.
+pub type Outcome = Result<Prediction, ImageFailure>;
 
-/// An image that gets no answer.
+/// The reason why an image has no prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct ImageFailure {
     /// The problem, without the image's name.
     pub problem: String,
-    /// The kind of problem.
-    pub reason: Reason,
+    /// The kind of the failure.
+    pub reason: FailureReason,
 }
 
-/// Why an image gets no answer.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum FailureReason {
     /// It cannot be read or decoded.
     Unreadable,
     /// It is smaller than a window.
     TooSmall,
-    /// There is no memory for it.
+    /// There is not enough memory for it.
     TooLarge,
 }
 
-impl Unanswered {
+impl ImageFailure {
     /// A message that names the image.
     #[must_use]
     pub fn message(&self, image: &str) -> String {
-        let colon = if self.reason == Reason::Unreadable { ":" } else { "" };
+        let colon = if self.reason == FailureReason::Unreadable { ":" } else { "" };
         format!("{image}{colon} {}", self.problem)
     }
 }
 
-impl Reason {
-    /// The remedy.
+impl FailureReason {
+    /// The suggested fix.
     #[must_use]
     pub fn hint(self) -> &'static str {
         match self {
-            Self::Unreadable => "replace the files that the warnings name, or leave them out",
-            Self::TooSmall => "give a window that is no larger than the images",
-            Self::TooLarge => "cut the images into parts, or run on a machine with more memory",
+            Self::Unreadable => "replace or remove the files that the warnings name",
+            Self::TooSmall => "set a window that is not larger than the images",
+            Self::TooLarge => "split the images, or use a machine with more memory",
         }
     }
 }
 
-/// An answer.
+/// The output of the network for an image.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum Output {
     /// The classes with their probabilities, the most probable first.
     Classes(Vec<(usize, f64)>),
     /// The class of every pixel, row-major, and height and width.
@@ -107,12 +109,12 @@ pub enum Answer {
 
 impl Predictor {
     /// The network of a run with one of its checkpoints. The run's data are not needed. `data.shape` among
-    /// `overrides` is another size of images than it was trained on.
+    /// `overrides` sets another image size than that of training.
     ///
     /// # Errors
-    /// If the run, its configuration or its checkpoint cannot be read, or a layer's weights are for images of
-    /// the size that it was trained on.
-    pub fn of_run(
+    /// If the run, its configuration or its checkpoint cannot be read, or a layer's weights depend on the
+    /// image size of training.
+    pub fn from_run(
         path: &Path,
         choice: CheckpointChoice,
         overrides: &[(String, String)],
@@ -120,41 +122,47 @@ impl Predictor {
     ) -> Result<Self, TrainError> {
         let run = RunDir::open(path)?;
         let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
-        let trained = trained_network(path, choice, warn)?;
-        let names = trained.metadata.class_names.clone();
+        let trained = load_trained_network(path, choice, warn)?;
+        let class_names = trained.metadata.class_names.clone();
         let graph = for_images(&experiment, &trained.graph)?;
-        Ok(Self { experiment, graph, weights: Weights::Checkpoint(Box::new(trained)), names, windows: None })
+        Ok(Self {
+            experiment,
+            graph,
+            weights: Weights::Checkpoint(Box::new(trained)),
+            class_names,
+            windows: None,
+        })
     }
 
-    /// The network of an experiment with the weights of a file, or of a run. What the weights record of
-    /// images and classes is taken, see [`Recorded`].
+    /// The network of an experiment with the weights of a file, or of a run. Uses the metadata of images and
+    /// classes that the weights record, see [`RecordedMetadata`].
     ///
     /// # Errors
     /// If the weights cannot be read, or do not fit the network.
-    pub fn of_weights(
+    pub fn from_weights(
         experiment: &Experiment,
         weights: &Path,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let recorded = Recorded::read(weights, warn)?;
+        let recorded = RecordedMetadata::read(weights, warn)?;
         let mut experiment = experiment.clone();
-        // The classes of a layer file are its own.
+        // A layer file has its own number of classes.
         if experiment.layer_file().is_none() && !recorded.class_names().is_empty() {
             experiment.model.classes.get_or_insert(recorded.class_names().len());
         }
         let graph = Network::as_published(&experiment)?.graph;
-        let file = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
+        let file = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
         recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
-        let names = recorded.class_names().to_vec();
-        Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), names, windows: None })
+        let class_names = recorded.class_names().to_vec();
+        Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), class_names, windows: None })
     }
 
-    /// The names of the classes, by their numbers; empty where they are not known.
+    /// The names of the classes, by their indices; empty if unknown.
     pub(crate) fn class_names(&self) -> &[String] {
-        &self.names
+        &self.class_names
     }
 
-    /// What the network learned to say of an image.
+    /// The task of the network.
     #[must_use]
     pub fn task(&self) -> Task {
         if self.graph.shape(self.graph.output).0.len() == 3 {
@@ -170,26 +178,26 @@ impl Predictor {
         self.graph.classes()
     }
 
-    /// The name of a class: its number where none is known.
+    /// The name of a class; its index if unknown.
     #[must_use]
     pub fn class_name(&self, class: usize) -> String {
-        self.names.get(class).cloned().unwrap_or_else(|| class.to_string())
+        self.class_names.get(class).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The same network for images of any size, seen through windows that overlap: it answers at the images'
+    /// The same network for images of any size, evaluated in overlapping windows, with outputs of the images'
     /// own size.
     ///
     /// # Errors
-    /// If it does not give a class for every pixel of a window, or has weights for images of one size.
+    /// If the network is not for segmentation, its masks are smaller than a window, or its weights depend on
+    /// the image size.
     pub fn in_windows(mut self, windows: SlidingWindows) -> Result<Self, TrainError> {
         let refused = |problem: String| {
-            let hint = "leave --window out".to_owned();
+            let hint = "remove --window".to_owned();
             Err(TrainError::Configuration { problem, hint })
         };
         if self.task() != Task::Segmentation {
             return refused(format!(
-                "`{}` gives one answer for an image, and windows are averaged for each \
-                                    pixel",
+                "--window needs a segmentation network; `{}` is a classifier",
                 self.graph.name
             ));
         }
@@ -199,7 +207,7 @@ impl Predictor {
         let made = &self.graph.shape(self.graph.output).0;
         if made[1..] != [height, width] {
             return refused(format!(
-                "`{}` makes masks of {}x{} of windows of {height}x{width}",
+                "`{}` has masks of {}x{} for windows of {height}x{width}",
                 self.graph.name, made[1], made[2]
             ));
         }
@@ -207,12 +215,12 @@ impl Predictor {
         Ok(self)
     }
 
-    /// What the network was trained by, or is asked to be.
+    /// The experiment of the network, with overrides.
     pub(crate) fn experiment(&self) -> &Experiment {
         &self.experiment
     }
 
-    /// The checkpoint, where the weights are a run's.
+    /// The checkpoint; `None` if the weights are those of a file.
     pub(crate) fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.weights {
             Weights::Checkpoint(trained) => Some(&trained.checkpoint),
@@ -220,7 +228,7 @@ impl Predictor {
         }
     }
 
-    /// The file of the weights, where they are no run's.
+    /// The file of the weights; `None` if they are those of a run.
     pub(crate) fn file(&self) -> Option<&Source> {
         match &self.weights {
             Weights::Checkpoint(_) => None,
@@ -228,7 +236,7 @@ impl Predictor {
         }
     }
 
-    /// The windows that it sees images through.
+    /// The windows that images are evaluated in, if set.
     pub(crate) fn windows(&self) -> Option<&SlidingWindows> {
         self.windows.as_ref()
     }
@@ -238,13 +246,13 @@ impl Predictor {
             Weights::File(file) => return file.write_to(session),
             Weights::Checkpoint(trained) => trained,
         };
-        let wanted: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
+        let names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
         let problem = |problem: String| TrainError::Checkpoint {
             checkpoint: trained.checkpoint.path.display().to_string(),
             problem,
         };
-        for name in wanted {
-            let tensors = trained.checkpoint.measured();
+        for name in names {
+            let tensors = trained.checkpoint.evaluation_weights();
             let tensor = tensors.iter().find(|tensor| tensor.name == name);
             let tensor = tensor.ok_or_else(|| problem(format!("it has no `{name}`")))?;
             let Values::F32(values) = &tensor.values else {
@@ -256,7 +264,10 @@ impl Predictor {
     }
 }
 
-/// A trained network, for images of `data.shape`.
+/// Rebuilds a trained network for images of `data.shape`.
+///
+/// # Errors
+/// If its parameters depend on the image size.
 fn for_images(experiment: &Experiment, trained: &Graph) -> Result<Graph, TrainError> {
     let Some(shape) = experiment.shape().filter(|shape| shape[..] != trained.input_shape().0) else {
         return Ok(trained.clone());
@@ -267,13 +278,13 @@ fn for_images(experiment: &Experiment, trained: &Graph) -> Result<Graph, TrainEr
         None => Ok(graph),
         Some((parameter, before)) => Err(TrainError::Configuration {
             problem: format!(
-                "`{}` is {:?} for images of {}, and was trained as {:?}",
+                "`{}` is {:?} for images of {}, but was trained as {:?}",
                 parameter.name,
                 parameter.shape,
                 stratus_graph::Shape(shape.to_vec()),
                 before.shape
             ),
-            hint: "leave data.shape as the run has it; networks without fully connected layers take any size"
+            hint: "keep the data.shape of the run; networks without fully connected layers accept any size"
                 .to_owned(),
         }),
     }

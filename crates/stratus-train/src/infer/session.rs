@@ -1,7 +1,7 @@
-//! A network that is ready for images: its kernels are chosen, its weights set.
+//! Runs a predictor's network on images, with its kernels chosen and its weights set.
 
-use super::windows::{LogitSums, SlidingWindows, Summed};
-use super::{Answer, Outcome, Prediction, Predictor, Reason, Unanswered};
+use super::windows::{LogitSums, SlidingWindows, WindowResults};
+use super::{FailureReason, ImageFailure, Outcome, Output, Prediction, Predictor};
 use crate::TrainError;
 use crate::compile::{EvaluationSession, compile_evaluation};
 use crate::device;
@@ -11,7 +11,7 @@ use crate::weights::session_state::refresh;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stratus_data::contact_sheet::Picture;
+use stratus_data::contact_sheet::RgbImage;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
@@ -20,29 +20,29 @@ use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
 use stratus_run::csv::Task;
 use stratus_run::machine::allocatable_memory_bytes;
 
-/// A predictor's network on a device. Images go through it in batches, in their order.
+/// A predictor's network on a device. Images are processed in batches, in their order.
 pub struct Inference<'a> {
     predictor: &'a Predictor,
     input: InputPipeline,
     format: BatchFormat,
     batch: usize,
     network: LoadedNetwork,
-    /// Of one batch of windows.
+    /// Memory for the logits of a batch of windows.
     logits: Vec<f32>,
 }
 
-/// The program that evaluates, with its weights.
+/// The evaluation program with its weights.
 struct LoadedNetwork {
     session: Session,
     program: usize,
     clock: Clock,
-    answers: Answers,
+    outputs: OutputReader,
 }
 
-/// What a network says of an image that it sees in windows.
-pub(crate) struct WholeImage {
-    /// The classes of its pixels, and the losses of those with a label.
-    pub summed: Summed,
+/// The results for an image that is evaluated in windows.
+pub(crate) struct WindowedPrediction {
+    /// The classes of its pixels, and the losses of labelled ones.
+    pub results: WindowResults,
     /// Height and width.
     pub size: [usize; 2],
     /// The upright image's pixels, `[H, W, C]`.
@@ -51,10 +51,10 @@ pub(crate) struct WholeImage {
     pub network_s: f64,
 }
 
-/// Why an image gets no answer, or why nothing more does.
+/// An error of one image, or of all further ones.
 pub(crate) enum ImageError {
     /// The problem concerns this image only.
-    Image(Unanswered),
+    Image(ImageFailure),
     /// Something else failed.
     Other(TrainError),
 }
@@ -63,7 +63,7 @@ impl<E: Into<TrainError>> From<E> for ImageError {
     fn from(error: E) -> Self {
         match error.into() {
             TrainError::Data(DataError::BadSample { problem, .. }) => {
-                Self::Image(Unanswered { problem, reason: Reason::Unreadable })
+                Self::Image(ImageFailure { problem, reason: FailureReason::Unreadable })
             }
             error => Self::Other(error),
         }
@@ -71,26 +71,26 @@ impl<E: Into<TrainError>> From<E> for ImageError {
 }
 
 impl Predictor {
-    /// Prepares the network for batches of at most `most` images.
+    /// Prepares the network for batches of at most `max_batch` images.
     ///
     /// # Errors
     /// If the device cannot run it, or the weights cannot be read.
-    pub fn prepare(&self, most: usize, warn: &mut dyn FnMut(&str)) -> Result<Inference<'_>, TrainError> {
+    pub fn prepare(&self, max_batch: usize, warn: &mut dyn FnMut(&str)) -> Result<Inference<'_>, TrainError> {
         let pixel = StoredImage::interleaved(vec![0; 3], [3, 1, 1]);
         let images = ImagesInMemory::new(vec![pixel], self.classes(), self.has_masks())?;
-        self.prepare_for(&images, most, warn)
+        self.prepare_for(&images, max_batch, warn)
     }
 
-    /// The same for the images of a data set, whose normalisation they have where none is set.
+    /// Prepares the network for the images of a data set, whose normalisation is used by default.
     pub(crate) fn prepare_for(
         &self,
         images: &dyn Dataset,
-        most: usize,
+        max_batch: usize,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Inference<'_>, TrainError> {
         let mut experiment = self.experiment.clone();
         experiment.data.shape = Some(self.graph.input_shape().0.clone());
-        let batch = experiment.validation_batch_size().min(most).max(1);
+        let batch = experiment.validation_batch_size().min(max_batch).max(1);
         experiment.validation.batch_size = Some(batch);
         let device = device::open(&experiment.train)?;
         let resolved = Resolved::new(&experiment, images, &self.graph, &device)?;
@@ -99,9 +99,9 @@ impl Predictor {
         self.write_weights(&mut session)?;
         refresh(&mut session, copies)?;
         let plan = session.plan(evaluate);
-        let (format, answers) = (BatchFormat::of(plan), Answers::of(plan)?);
+        let (format, outputs) = (BatchFormat::from_plan(plan), OutputReader::from_plan(plan)?);
         let clock = Clock::disabled(session.slots(evaluate));
-        let network = LoadedNetwork { session, program: evaluate, clock, answers };
+        let network = LoadedNetwork { session, program: evaluate, clock, outputs };
         let input = resolved.input().clone();
         Ok(Inference { predictor: self, input, format, batch, network, logits: Vec::new() })
     }
@@ -112,107 +112,116 @@ impl Predictor {
 }
 
 impl Inference<'_> {
-    /// Images that go through the network together.
+    /// The number of images per batch.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Runs the network on image files, and calls `each` with the position and the outcome of each; with
-    /// `views` the images come along. An image that cannot be decoded changes nothing for the others.
+    /// Runs inference on image files; calls `on_prediction` with the position and outcome of each. `views`
+    /// adds the image as the network sees it. An image that cannot be decoded does not affect the others.
     ///
     /// # Errors
-    /// If a kernel fails, or what `each` returns.
-    pub fn files<E: From<TrainError>>(
+    /// If a kernel or `on_prediction` fails.
+    pub fn predict_files<E: From<TrainError>>(
         &mut self,
         files: Vec<PathBuf>,
         views: bool,
-        mut each: impl FnMut(usize, Outcome) -> Result<(), E>,
+        mut on_prediction: impl FnMut(usize, Outcome) -> Result<(), E>,
     ) -> Result<(), E> {
         let (classes, masks) = (self.predictor.classes(), self.predictor.has_masks());
         let open = |files, masks| ImageFiles::new(files, classes, masks).map_err(TrainError::from);
         if let Some(windows) = self.predictor.windows {
             let mut scratch = Scratch::default();
             for (index, file) in files.into_iter().enumerate() {
-                // A whole image needs no labels.
+                // Images in windows need no labels.
                 let one = open(vec![file], false)?;
                 let outcome = match self.file_in_windows(&one, &windows, views, &mut scratch) {
                     Ok(prediction) => Ok(prediction),
-                    Err(ImageError::Image(unanswered)) => Err(unanswered),
+                    Err(ImageError::Image(failure)) => Err(failure),
                     Err(ImageError::Other(error)) => return Err(error.into()),
                 };
-                each(index, outcome)?;
+                on_prediction(index, outcome)?;
             }
             return Ok(());
         }
         let images = Arc::new(open(files.clone(), masks)?);
-        let config = LoaderConfig { skip_bad: true, ..self.input.measuring(self.format, self.batch) };
+        let config = LoaderConfig { skip_damaged: true, ..self.input.evaluation(self.format, self.batch) };
         let mut loader =
             Loader::new(Arc::clone(&images) as Arc<dyn Dataset>, config).map_err(TrainError::from)?;
         let input = &self.input;
-        self.network.run(&mut loader, &mut |index, answered| {
-            let (answer, network_s) = match answered {
-                Ok(answered) => answered,
+        self.network.run(&mut loader, &mut |index, result| {
+            let (output, network_s) = match result {
+                Ok(result) => result,
                 Err(problem) => {
-                    return each(index, Err(Unanswered { problem, reason: Reason::Unreadable }));
+                    return on_prediction(
+                        index,
+                        Err(ImageFailure { problem, reason: FailureReason::Unreadable }),
+                    );
                 }
             };
             let view = match views {
-                true => match view(input, Arc::new(open(vec![files[index].clone()], masks)?)) {
+                true => match network_view(input, Arc::new(open(vec![files[index].clone()], masks)?)) {
                     Ok(view) => Some(view),
-                    Err(ImageError::Image(unanswered)) => return each(index, Err(unanswered)),
+                    Err(ImageError::Image(failure)) => return on_prediction(index, Err(failure)),
                     Err(ImageError::Other(error)) => return Err(error.into()),
                 },
                 false => None,
             };
-            each(index, Ok(Prediction { index, answer, decode_s: images.seconds(index), network_s, view }))
+            on_prediction(
+                index,
+                Ok(Prediction { index, output, decode_s: images.seconds(index), network_s, view }),
+            )
         })
     }
 
-    /// The same of images in memory, such as frames of a video.
+    /// Runs inference on images in memory, such as frames of a video; else as [`Self::predict_files`].
     ///
     /// # Errors
-    /// If a kernel fails, or what `each` returns.
-    pub fn images<E: From<TrainError>>(
+    /// If a kernel or `on_prediction` fails.
+    pub fn predict_images<E: From<TrainError>>(
         &mut self,
         images: Vec<StoredImage>,
         views: bool,
-        mut each: impl FnMut(usize, Outcome) -> Result<(), E>,
+        mut on_prediction: impl FnMut(usize, Outcome) -> Result<(), E>,
     ) -> Result<(), E> {
         let (classes, masks) = (self.predictor.classes(), self.predictor.has_masks());
-        let held = |images| ImagesInMemory::new(images, classes, masks).map_err(TrainError::from);
+        let in_memory = |images| ImagesInMemory::new(images, classes, masks).map_err(TrainError::from);
         if let Some(windows) = self.predictor.windows {
             for (index, image) in images.into_iter().enumerate() {
                 let outcome = match self.in_windows(image, &windows, views) {
                     Ok(prediction) => Ok(Prediction { index, ..prediction }),
-                    Err(ImageError::Image(unanswered)) => Err(unanswered),
+                    Err(ImageError::Image(failure)) => Err(failure),
                     Err(ImageError::Other(error)) => return Err(error.into()),
                 };
-                each(index, outcome)?;
+                on_prediction(index, outcome)?;
             }
             return Ok(());
         }
-        let shown = if views { images.clone() } else { Vec::new() };
-        let config = self.input.measuring(self.format, self.batch);
-        let mut loader = Loader::new(Arc::new(held(images)?), config).map_err(TrainError::from)?;
+        let originals = if views { images.clone() } else { Vec::new() };
+        let config = self.input.evaluation(self.format, self.batch);
+        let mut loader = Loader::new(Arc::new(in_memory(images)?), config).map_err(TrainError::from)?;
         let input = &self.input;
-        self.network.run(&mut loader, &mut |index, answered| {
-            let unreadable = |problem| Unanswered { problem, reason: Reason::Unreadable };
-            let (answer, network_s) = match answered {
-                Ok(answered) => answered,
-                Err(problem) => return each(index, Err(unreadable(problem))),
+        self.network.run(&mut loader, &mut |index, result| {
+            let unreadable = |problem| ImageFailure { problem, reason: FailureReason::Unreadable };
+            let (output, network_s) = match result {
+                Ok(result) => result,
+                Err(problem) => return on_prediction(index, Err(unreadable(problem))),
             };
-            let view = match shown.get(index).map(|image| view(input, Arc::new(held(vec![image.clone()])?))) {
+            let view = match originals
+                .get(index)
+                .map(|image| network_view(input, Arc::new(in_memory(vec![image.clone()])?)))
+            {
                 Some(Ok(view)) => Some(view),
-                Some(Err(ImageError::Image(unanswered))) => return each(index, Err(unanswered)),
+                Some(Err(ImageError::Image(unanswered))) => return on_prediction(index, Err(unanswered)),
                 Some(Err(ImageError::Other(error))) => return Err(error.into()),
                 None => None,
             };
-            each(index, Ok(Prediction { index, answer, decode_s: 0.0, network_s, view }))
+            on_prediction(index, Ok(Prediction { index, output, decode_s: 0.0, network_s, view }))
         })
     }
 
-    /// The answer for the one image of a data set, which is not decoded where there is no memory for it.
+    /// The prediction for the only image of a data set, which is not decoded without enough memory.
     fn file_in_windows(
         &mut self,
         one: &ImageFiles,
@@ -221,9 +230,9 @@ impl Inference<'_> {
         scratch: &mut Scratch,
     ) -> Result<Prediction, ImageError> {
         let size = one.stored_size(0, scratch)?;
-        // As it is decoded, as it is kept, and as the network sees it.
-        self.expect_room(size, windows, Held { decoded: 2, views, labels: false })?;
-        let image = StoredImage::of(&one.read(0, scratch)?);
+        // The decoded image is held twice, besides the copy that the network sees.
+        self.check_memory(size, windows, ImageMemory { decoded: 2, views, labels: false })?;
+        let image = StoredImage::from_sample(&one.read(0, scratch)?);
         let prediction = self.in_windows(image, windows, views)?;
         Ok(Prediction { decode_s: one.seconds(0), ..prediction })
     }
@@ -234,77 +243,84 @@ impl Inference<'_> {
         windows: &SlidingWindows,
         views: bool,
     ) -> Result<Prediction, ImageError> {
-        let WholeImage { summed, size, pixels, network_s } = self.whole(image, windows, false)?;
+        let WindowedPrediction { results, size, pixels, network_s } =
+            self.predict_in_windows(image, windows, false)?;
         let view = views.then(|| picture(&pixels, self.input.shape[0], size));
-        let answer = Answer::Mask(summed.predicted, size);
-        Ok(Prediction { index: 0, answer, decode_s: 0.0, network_s, view })
+        let output = Output::Mask(results.predicted, size);
+        Ok(Prediction { index: 0, output, decode_s: 0.0, network_s, view })
     }
 
-    /// Checks that there is memory for what an image of this size needs: before it is decoded, and before the
+    /// Checks that there is enough memory for an image of this size, before it is decoded and before the
     /// network runs.
-    fn expect_room(&self, size: [usize; 2], windows: &SlidingWindows, held: Held) -> Result<(), ImageError> {
+    fn check_memory(
+        &self,
+        size: [usize; 2],
+        windows: &SlidingWindows,
+        held: ImageMemory,
+    ) -> Result<(), ImageError> {
         let sums = LogitSums::bytes(self.predictor.classes(), size, windows);
         let needed = sums.saturating_add(held.bytes(size, self.input.shape[0]));
         match allocatable_memory_bytes() {
-            Some(there) if there < needed => Err(self.no_room(size, needed, Some(there))),
+            Some(free) if free < needed => Err(self.out_of_memory(size, needed, Some(free))),
             _ => Ok(()),
         }
     }
 
-    fn no_room(&self, [height, width]: [usize; 2], needed: u64, there: Option<u64>) -> ImageError {
+    fn out_of_memory(&self, [height, width]: [usize; 2], needed: u64, free: Option<u64>) -> ImageError {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-        let there = there.map_or("fewer".to_owned(), |there| (there >> 20).to_string());
+        let free = free.map_or("fewer".to_owned(), |free| (free >> 20).to_string());
         let classes = self.predictor.classes();
         let problem = format!(
-            "needs {} MiB of memory, and {there} are free, for the pixels and the mask of {height}x{width} \
-             pixels and the sums of {classes} classes over the rows that windows see",
+            "needs {} MiB of memory, but {free} are free, for {height}x{width} pixels, their mask, and the \
+             sums of {classes} classes over the rows of a window",
             mib(needed)
         );
-        ImageError::Image(Unanswered { problem, reason: Reason::TooLarge })
+        ImageError::Image(ImageFailure { problem, reason: FailureReason::TooLarge })
     }
 
-    /// Evaluates an image window by window; `labelled` with the image's labels.
+    /// Evaluates an image window by window; if `labelled`, with the image's labels.
     ///
     /// # Errors
-    /// If the image is smaller than a window or there is no memory for it, or a kernel fails.
-    pub(crate) fn whole(
+    /// If the image is smaller than a window, there is not enough memory for it, or a kernel fails.
+    pub(crate) fn predict_in_windows(
         &mut self,
         image: StoredImage,
         windows: &SlidingWindows,
         labelled: bool,
-    ) -> Result<WholeImage, ImageError> {
+    ) -> Result<WindowedPrediction, ImageError> {
         let (size, [channels, h, w]) = (image.upright_size(), self.input.shape);
         let Some(corners) = windows.corners(size) else {
-            let problem = format!("has {}x{} pixels, a window {h}x{w}", size[0], size[1]);
-            return Err(ImageError::Image(Unanswered { problem, reason: Reason::TooSmall }));
+            let problem = format!("has {}x{} pixels, fewer than a window of {h}x{w}", size[0], size[1]);
+            return Err(ImageError::Image(ImageFailure { problem, reason: FailureReason::TooSmall }));
         };
-        self.expect_room(size, windows, Held { decoded: 0, views: false, labels: labelled })?;
+        self.check_memory(size, windows, ImageMemory { decoded: 0, views: false, labels: labelled })?;
         let classes = self.predictor.classes();
-        let held = |images, masks| ImagesInMemory::new(images, classes, masks);
-        // Upright, with the network's channels, and not resized.
+        let in_memory = |images, masks| ImagesInMemory::new(images, classes, masks);
+        // Upright, with the network's channels, without resizing.
         let bytes = BatchFormat { element: Element::U8, layout: Layout::Nhwc };
         let upright = LoaderConfig {
             shape: Some([channels, size[0], size[1]]),
-            ..once(self.input.measuring(bytes, 1))
+            ..single_pass(self.input.evaluation(bytes, 1))
         };
-        let image = Arc::new(held(vec![image], labelled)?);
+        let image = Arc::new(in_memory(vec![image], labelled)?);
         let mut loader = Loader::new(image, upright).map_err(|error| match error {
-            LoaderError::Memory { bytes, .. } => self.no_room(size, bytes, None),
+            LoaderError::Memory { bytes, .. } => self.out_of_memory(size, bytes, None),
             error => error.into(),
         })?;
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         while let Some(batch) = loader.next()? {
-            let there = &batch.images.elements::<u8>()[..channels * size[0] * size[1]];
+            let decoded = &batch.images.elements::<u8>()[..channels * size[0] * size[1]];
             let stored = if labelled { &batch.labels[..] } else { &[] };
-            let room = pixels.try_reserve_exact(there.len()).and(labels.try_reserve_exact(stored.len()));
-            room.map_err(|_| self.no_room(size, 2 * there.len() as u64, None))?;
-            pixels.extend_from_slice(there);
+            let reserved =
+                pixels.try_reserve_exact(decoded.len()).and(labels.try_reserve_exact(stored.len()));
+            reserved.map_err(|_| self.out_of_memory(size, 2 * decoded.len() as u64, None))?;
+            pixels.extend_from_slice(decoded);
             labels.extend_from_slice(stored);
             loader.recycle(batch);
         }
         drop(loader);
         let mut sums = LogitSums::new(classes, size, windows, labels)
-            .map_err(|_| self.no_room(size, LogitSums::bytes(classes, size, windows), None))?;
+            .map_err(|_| self.out_of_memory(size, LogitSums::bytes(classes, size, windows), None))?;
         let mut network_s = 0.0;
         let (mut rest, mut part) = (corners.iter(), Vec::with_capacity(self.batch));
         loop {
@@ -314,60 +330,61 @@ impl Inference<'_> {
                 break;
             }
             let crop = |corner: &[usize; 2]| crop(&pixels, [channels, size[0], size[1]], *corner, [h, w]);
-            let crops = held(part.iter().map(crop).collect(), true)?;
-            let config = once(self.input.measuring(self.format, self.batch));
+            let crops = in_memory(part.iter().map(crop).collect(), true)?;
+            let config = single_pass(self.input.evaluation(self.format, self.batch));
             let mut loader = Loader::new(Arc::new(crops), config)?;
-            let LoadedNetwork { session, program, clock, answers } = &mut self.network;
+            let LoadedNetwork { session, program, clock, outputs } = &mut self.network;
             while let Some(mut batch) = loader.next()? {
-                let begun = Instant::now();
+                let started = Instant::now();
                 let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                 session.run(*program, &mut batch.images, labels, clock, 0)?;
-                network_s += begun.elapsed().as_secs_f64();
-                session.read_f32(*program, answers.logits, &mut self.logits)?;
+                network_s += started.elapsed().as_secs_f64();
+                session.read_f32(*program, outputs.logits, &mut self.logits)?;
                 for (&corner, logits) in part.iter().zip(self.logits.chunks_exact(classes * h * w)) {
                     sums.add(corner, logits);
                 }
                 loader.recycle(batch);
             }
         }
-        Ok(WholeImage { summed: sums.finish(), size, pixels, network_s })
+        Ok(WindowedPrediction { results: sums.finish(), size, pixels, network_s })
     }
 
-    /// The program that evaluates.
+    /// The plan of the evaluation program.
     pub(crate) fn plan(&self) -> &Plan {
         self.network.session.plan(self.network.program)
     }
 }
 
-/// The memory that an image takes beside its mask and its sums.
+/// The copies of an image in memory, besides its mask and its sums.
 #[derive(Clone, Copy)]
-struct Held {
-    /// Copies of the decoded image.
+struct ImageMemory {
+    /// Number of copies of the decoded image.
     decoded: u64,
-    /// Whether it is shown with its mask.
+    /// Whether the image is shown with its mask.
     views: bool,
     /// Whether its pixels have labels.
     labels: bool,
 }
 
-impl Held {
+impl ImageMemory {
     /// The number of bytes for an image of this size, in a network that takes `channels`.
     fn bytes(self, [height, width]: [usize; 2], channels: usize) -> u64 {
-        // A stored image has at most three channels. A batch's image and labels are copied once; with a view
-        // there are the picture, its overlay and what becomes of both as a file.
+        // A stored image has at most three channels. A batch's image and labels are copied once; a view adds
+        // the picture, its overlay, and both encoded as files.
         let Self { decoded, views, labels } = self;
-        let each = 3 * decoded + 2 * channels as u64 + 3 * 4 * u64::from(views) + 2 * 4 * u64::from(labels);
-        // The mask as a file.
-        (height as u64).saturating_mul(width as u64).saturating_mul(each + 2)
+        let per_pixel =
+            3 * decoded + 2 * channels as u64 + 3 * 4 * u64::from(views) + 2 * 4 * u64::from(labels);
+        // Two bytes more for the mask as a file.
+        (height as u64).saturating_mul(width as u64).saturating_mul(per_pixel + 2)
     }
 }
 
-/// The same, of one epoch, with as little memory as can be, and without resizing.
-fn once(config: LoaderConfig) -> LoaderConfig {
+/// The same configuration for a single epoch, with minimum memory and without resizing.
+fn single_pass(config: LoaderConfig) -> LoaderConfig {
     LoaderConfig { resize: None, mask_size: None, epochs: Some(1), slots: 1, workers: 1, ..config }
 }
 
-/// A part of an image of interleaved pixels.
+/// A crop of an image of interleaved pixels.
 fn crop(
     pixels: &[u8],
     [channels, _, width]: [usize; 3],
@@ -379,59 +396,59 @@ fn crop(
     StoredImage::interleaved(part.copied().collect(), [channels, h, w])
 }
 
-/// Interleaved pixels in red, green and blue.
-fn picture(pixels: &[u8], channels: usize, [height, width]: [usize; 2]) -> Picture {
+/// Converts interleaved pixels to RGB.
+fn picture(pixels: &[u8], channels: usize, [height, width]: [usize; 2]) -> RgbImage {
     let colours = |pixel: &[u8]| [0, 1, 2].map(|channel: usize| pixel[channel.min(channels - 1)]);
-    Picture { pixels: pixels.chunks_exact(channels).flat_map(colours).collect(), height, width }
+    RgbImage { pixels: pixels.chunks_exact(channels).flat_map(colours).collect(), height, width }
 }
 
-/// The one image of a data set as the network sees it.
-fn view(input: &InputPipeline, image: Arc<dyn Dataset>) -> Result<Picture, ImageError> {
+/// The only image of a data set, as the network sees it.
+fn network_view(input: &InputPipeline, image: Arc<dyn Dataset>) -> Result<RgbImage, ImageError> {
     let format = BatchFormat { element: Element::U8, layout: Layout::Nhwc };
     let [channels, height, width] = input.shape;
-    let measuring = input.measuring(format, 1);
-    let config = LoaderConfig { epochs: Some(1), slots: 1, workers: 1, skip_bad: true, ..measuring };
+    let evaluation = input.evaluation(format, 1);
+    let config = LoaderConfig { epochs: Some(1), slots: 1, workers: 1, skip_damaged: true, ..evaluation };
     let mut loader = Loader::new(image, config)?;
     let batch = loader.next()?;
-    if let Some(problem) = loader.problem_of(0) {
-        return Err(ImageError::Image(Unanswered { problem, reason: Reason::Unreadable }));
+    if let Some(problem) = loader.skip_reason(0) {
+        return Err(ImageError::Image(ImageFailure { problem, reason: FailureReason::Unreadable }));
     }
     let pixels = batch.as_ref().map_or(&[][..], |batch| batch.images.elements::<u8>());
-    let there = pixels.len().min(channels * height * width);
-    Ok(picture(&pixels[..there], channels, [height, width]))
+    let count = pixels.len().min(channels * height * width);
+    Ok(picture(&pixels[..count], channels, [height, width]))
 }
 
 impl LoadedNetwork {
-    /// Runs all batches of a loader's epoch, and calls `each` with the position of every sample and its
-    /// answer with the seconds that it took, or the reason that it could not be decoded.
+    /// Runs all batches of a loader's epoch, and calls `on_output` with the position and result of every
+    /// sample.
     fn run<E: From<TrainError>>(
         &mut self,
         loader: &mut Loader,
-        each: &mut dyn FnMut(usize, Answered) -> Result<(), E>,
+        on_output: &mut dyn FnMut(usize, SampleOutput) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { session, program, clock, answers } = self;
+        let Self { session, program, clock, outputs } = self;
         for _ in 0..loader.batches_per_epoch() {
             let Some(mut batch) = loader.next().map_err(TrainError::from)? else { break };
             let problems: Vec<Option<String>> =
-                batch.indices.iter().map(|&sample| loader.problem_of(sample)).collect();
-            let seen = problems.iter().filter(|problem| problem.is_none()).count();
-            let begun = Instant::now();
-            let mut said = Vec::new();
-            if seen > 0 {
+                batch.indices.iter().map(|&sample| loader.skip_reason(sample)).collect();
+            let decoded = problems.iter().filter(|problem| problem.is_none()).count();
+            let started = Instant::now();
+            let mut batch_outputs = Vec::new();
+            if decoded > 0 {
                 let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                 session.run(*program, &mut batch.images, labels, clock, 0).map_err(TrainError::from)?;
             }
-            let network_s = begun.elapsed().as_secs_f64() / seen.max(1) as f64;
-            if seen > 0 {
-                said = answers.read(session, *program, batch.samples).map_err(TrainError::from)?;
+            let network_s = started.elapsed().as_secs_f64() / decoded.max(1) as f64;
+            if decoded > 0 {
+                batch_outputs = outputs.read(session, *program, batch.samples).map_err(TrainError::from)?;
             }
-            let mut said = said.into_iter();
+            let mut batch_outputs = batch_outputs.into_iter();
             for (&sample, problem) in batch.indices.iter().zip(problems) {
                 // The batch row of an image that could not be decoded has an output too; it is ignored.
-                let answer = said.next();
-                match (problem, answer) {
-                    (None, Some(answer)) => each(sample as usize, Ok((answer, network_s)))?,
-                    (Some(problem), _) => each(sample as usize, Err(problem))?,
+                let output = batch_outputs.next();
+                match (problem, output) {
+                    (None, Some(output)) => on_output(sample as usize, Ok((output, network_s)))?,
+                    (Some(problem), _) => on_output(sample as usize, Err(problem))?,
                     (None, None) => {}
                 }
             }
@@ -441,22 +458,22 @@ impl LoadedNetwork {
     }
 }
 
-/// An answer with the seconds that it took, or the reason that an image could not be decoded.
-type Answered = Result<(Answer, f64), String>;
+/// The output for an image and the seconds of the network, or the reason why it could not be decoded.
+type SampleOutput = Result<(Output, f64), String>;
 
-/// Where an evaluation program's answers are.
-struct Answers {
+/// Reads the outputs of an evaluation program.
+struct OutputReader {
     /// The value with the logits.
     logits: usize,
     classes: usize,
-    /// The value with the classes of pixels, and their height and width.
+    /// The value with the classes of pixels, and their height and width; `None` for classification.
     masks: Option<(usize, [usize; 2])>,
     /// Memory for the logits of a batch.
     memory: Vec<f32>,
 }
 
-impl Answers {
-    fn of(plan: &Plan) -> Result<Self, TrainError> {
+impl OutputReader {
+    fn from_plan(plan: &Plan) -> Result<Self, TrainError> {
         let program = &plan.program;
         let masks = program.find(PREDICTIONS).and_then(|id| match program.value(id).shape[..] {
             [_, height, width] => Some((id.0, [height, width])),
@@ -466,7 +483,7 @@ impl Answers {
         let logits = loss.and_then(|step| step.inputs.first());
         match logits.map(|&id| (id.0, &program.value(id).shape[..])) {
             Some((logits, &[_, classes, ..])) => Ok(Self { logits, classes, masks, memory: Vec::new() }),
-            _ => Err(EngineError::Mismatch(format!("`{}` makes no predictions", program.network)).into()),
+            _ => Err(EngineError::InvalidRequest(format!("`{}` has no predictions", program.network)).into()),
         }
     }
 
@@ -475,7 +492,7 @@ impl Answers {
         session: &Session,
         program: usize,
         samples: usize,
-    ) -> Result<Vec<Answer>, EngineError> {
+    ) -> Result<Vec<Output>, EngineError> {
         let Some((value, size)) = self.masks else {
             session.read_f32(program, self.logits, &mut self.memory)?;
             return Ok(self.memory.chunks_exact(self.classes).take(samples).map(ranked).collect());
@@ -483,19 +500,19 @@ impl Answers {
         let mut all = Vec::new();
         session.read_labels(program, value, &mut all)?;
         let masks = all.chunks_exact(size[0] * size[1]).take(samples);
-        Ok(masks.map(|mask| Answer::Mask(mask.to_vec(), size)).collect())
+        Ok(masks.map(|mask| Output::Mask(mask.to_vec(), size)).collect())
     }
 }
 
-/// The classes by their probability, of equal ones the first first.
-fn ranked(logits: &[f32]) -> Answer {
+/// Ranks the classes by probability; equal ones by index.
+fn ranked(logits: &[f32]) -> Output {
     let logits = || logits.iter().copied().map(f64::from);
     let largest = logits().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = logits().map(|logit| (logit - largest).exp()).sum();
     let mut classes: Vec<(usize, f64)> =
         logits().map(|logit| (logit - largest).exp() / sum).enumerate().collect();
     classes.sort_by(|one, other| other.1.total_cmp(&one.1));
-    Answer::Classes(classes)
+    Output::Classes(classes)
 }
 
 #[cfg(test)]
@@ -503,8 +520,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_ranked_by_probability() {
-        let Answer::Classes(classes) = ranked(&[0.0, 2.0_f32.ln(), 0.0]) else { panic!("no classes") };
+    fn ranks_classes_by_probability() {
+        let Output::Classes(classes) = ranked(&[0.0, 2.0_f32.ln(), 0.0]) else { panic!("no classes") };
         let order: Vec<usize> = classes.iter().map(|(class, _)| *class).collect();
         assert_eq!(order, [1, 0, 2]);
         assert!((classes[0].1 - 0.5).abs() < 1e-7);

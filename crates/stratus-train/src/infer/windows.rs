@@ -1,13 +1,13 @@
-//! Images larger than the network's input: windows that overlap, whose logits are averaged.
+//! Inference on images larger than the network's input: overlapping windows, whose logits are averaged.
 //!
 //! ```text
-//! windows begin at 0, s, 2s, …, the last at length - window; s = window - overlap, at least 1
-//! logits(k, pixel) = Σ of the windows that see the pixel / their number
+//! windows start at 0, s, 2s, …, the last at length - window; s = window - overlap, at least 1
+//! logits(k, pixel) = Σ over the windows that contain the pixel / their number
 //! ```
 //!
-//! Sums are made in the order of the windows, row by row: masks do not depend on how many go through the
-//! network together. Of an image no more is held than its pixels, its mask, and the sums of the rows that
-//! windows still see, `[classes, h, W]`.
+//! Logits are summed in the order of the windows, row by row, so masks do not depend on the batch size.
+//! Memory is needed only for the image's pixels, its mask, and the sums of the rows of the current windows,
+//! `[classes, h, W]`.
 
 use std::collections::TryReserveError;
 
@@ -19,18 +19,17 @@ pub struct SlidingWindows {
 }
 
 impl SlidingWindows {
-    /// Windows of `size`, height and width, of which neighbours share a part: `overlap` of their height and
-    /// of their width.
+    /// Windows of `size`, height and width, that overlap by the fraction `overlap` of their size.
     ///
     /// # Errors
-    /// Where there are no such windows: why.
+    /// If the size is 0, or the overlap is not at least 0 and below 1.
     pub fn new(size: [usize; 2], overlap: f64) -> Result<Self, String> {
         if size.contains(&0) {
-            return Err("a window has at least one pixel".to_owned());
+            return Err("a window must have at least one pixel".to_owned());
         }
         if !(0.0..1.0).contains(&overlap) {
             return Err(format!(
-                "windows overlap by at least 0 and less than 1 of their size, not {overlap}"
+                "the overlap of windows must be at least 0 and less than 1, but is {overlap}"
             ));
         }
         Ok(Self { size, overlap })
@@ -42,24 +41,24 @@ impl SlidingWindows {
         self.size
     }
 
-    /// Where windows begin along an axis, 0 the rows, of an image so long; `None` where it is shorter than a
+    /// The start of each window along an axis (0: rows) of `length` pixels; `None` if it is shorter than a
     /// window.
     fn starts(&self, axis: usize, length: usize) -> Option<Vec<usize>> {
         let window = self.size[axis];
         let last = length.checked_sub(window)?;
-        let shared = (window as f64 * self.overlap).round() as usize;
-        let step = window.saturating_sub(shared).max(1);
+        let overlap = (window as f64 * self.overlap).round() as usize;
+        let step = window.saturating_sub(overlap).max(1);
         Some((0..=last.div_ceil(step)).map(|number| (number * step).min(last)).collect())
     }
 
-    /// Where the windows of an image begin, row by row; `None` where the image is smaller than a window.
+    /// The corners of an image's windows, row by row; `None` if the image is smaller than a window.
     #[must_use]
     pub fn corners(&self, [height, width]: [usize; 2]) -> Option<Corners> {
         Some(Corners { rows: self.starts(0, height)?, columns: self.starts(1, width)? })
     }
 }
 
-/// Where the windows of an image begin.
+/// The top left corners of an image's windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corners {
     rows: Vec<usize>,
@@ -73,9 +72,8 @@ impl Corners {
     }
 }
 
-/// The logits of an image's windows, added up. No more is held than the rows that windows still see,
-/// `[classes, h, W]`: windows come row by row, and a row of pixels is complete when the next windows begin
-/// below it.
+/// The sums of the logits of an image's windows. Stores only the rows of the current windows, `[classes, h,
+/// W]`: windows are added row by row, and a row of pixels is complete once the next windows start below it.
 #[derive(Debug)]
 pub(crate) struct LogitSums {
     classes: usize,
@@ -85,75 +83,76 @@ pub(crate) struct LogitSums {
     window: [usize; 2],
     /// `[classes, h, W]`: row `y` of the image is row `y % h`.
     sums: Vec<f32>,
-    /// How many rows and columns of windows see each row and column of pixels.
-    seen: [Vec<u32>; 2],
-    /// The rows that are complete.
+    /// The number of window rows (columns) that contain each row (column) of pixels.
+    coverage: [Vec<u32>; 2],
+    /// The number of complete rows.
     complete: usize,
     /// The class of every pixel of the complete rows.
     predicted: Vec<i32>,
-    /// The label of every pixel; empty where none is known.
+    /// The label of every pixel; empty without labels.
     labels: Vec<i32>,
-    /// The sum of the losses so far, and the pixels that count.
+    /// The sum of the losses so far, and the number of labelled pixels.
     loss: [f64; 2],
-    /// The logits of a pixel, and the best class and its logit of each pixel of a row.
+    /// Memory for the logits of a pixel.
     pixel: Vec<f64>,
+    /// The best class and its logit of each pixel of a row.
     best: Vec<(i32, f32)>,
 }
 
-/// The results for an image that was seen through windows.
+/// The results for an image that was evaluated in windows.
 #[derive(Debug)]
-pub(crate) struct Summed {
-    /// The class of every pixel, row-major: that of the largest logit, the first of equal ones; NaN is never
+pub(crate) struct WindowResults {
+    /// The class of every pixel, row-major: that of the largest logit, the first of equal ones. NaN is never
     /// the largest.
     pub predicted: Vec<i32>,
-    /// The labels that it was made with.
+    /// The labels of the pixels; empty without labels.
     pub labels: Vec<i32>,
-    /// The sum of the losses, cross-entropy of the averaged logits, over the pixels with a class, and their
-    /// number. Labels beyond the classes are passed over.
+    /// The sum of the cross-entropy losses of the averaged logits over labelled pixels, and their number.
+    /// Labels that exceed the number of classes are ignored.
     pub loss: [f64; 2],
 }
 
 impl LogitSums {
-    /// Nothing yet, for an image of `size` that `windows` cover; with the label of every pixel, or none.
+    /// Empty sums for an image of `size` in `windows`, with the label of every pixel or none.
     ///
     /// # Errors
-    /// Where there is no memory for it.
+    /// If there is not enough memory.
     pub fn new(
         classes: usize,
         size: [usize; 2],
         windows: &SlidingWindows,
         labels: Vec<i32>,
     ) -> Result<Self, TryReserveError> {
-        let seen = [0, 1].map(|axis: usize| {
-            let mut seen = vec![0; size[axis]];
+        let coverage = [0, 1].map(|axis: usize| {
+            let mut counts = vec![0; size[axis]];
             for start in windows.starts(axis, size[axis]).unwrap_or_default() {
-                seen[start..start + windows.size[axis]].iter_mut().for_each(|count| *count += 1);
+                counts[start..start + windows.size[axis]].iter_mut().for_each(|count| *count += 1);
             }
-            seen
+            counts
         });
-        let held = Self::held(classes, size, windows).unwrap_or(usize::MAX);
+        let count = Self::sum_count(classes, size, windows).unwrap_or(usize::MAX);
         let mut sums = Vec::new();
-        sums.try_reserve_exact(held)?;
-        sums.resize(held, 0.0);
+        sums.try_reserve_exact(count)?;
+        sums.resize(count, 0.0);
         let mut predicted = Vec::new();
         predicted.try_reserve_exact(size[0] * size[1])?;
         let (pixel, best) = (vec![0.0; classes], vec![(0, 0.0); size[1]]);
         let (window, complete, loss) = (windows.size, 0, [0.0; 2]);
-        Ok(Self { classes, size, window, sums, seen, complete, predicted, labels, loss, pixel, best })
+        Ok(Self { classes, size, window, sums, coverage, complete, predicted, labels, loss, pixel, best })
     }
 
-    /// The sums that are held for an image; `None` where their number overflows `usize`.
-    fn held(classes: usize, size: [usize; 2], windows: &SlidingWindows) -> Option<usize> {
+    /// The number of sums that are stored for an image; `None` if it overflows `usize`.
+    fn sum_count(classes: usize, size: [usize; 2], windows: &SlidingWindows) -> Option<usize> {
         classes.checked_mul(windows.size[0])?.checked_mul(size[1])
     }
 
     /// Bytes of the sums and of the predicted classes.
     pub fn bytes(classes: usize, size: [usize; 2], windows: &SlidingWindows) -> u64 {
-        let held = Self::held(classes, size, windows).unwrap_or(usize::MAX) as u64;
-        held.saturating_add(size[0] as u64 * size[1] as u64).saturating_mul(4)
+        let count = Self::sum_count(classes, size, windows).unwrap_or(usize::MAX) as u64;
+        count.saturating_add(size[0] as u64 * size[1] as u64).saturating_mul(4)
     }
 
-    /// Adds the logits of a window, `[classes, h, w]`, that begins at a corner. Windows come row by row.
+    /// Adds the logits of the window at a corner, `[classes, h, w]`. Windows must be added row by row.
     pub fn add(&mut self, [row, column]: [usize; 2], logits: &[f32]) {
         self.complete_to(row);
         let ([h, w], width) = (self.window, self.size[1]);
@@ -167,21 +166,21 @@ impl LogitSums {
     }
 
     /// The results, after the last window.
-    pub fn finish(mut self) -> Summed {
+    pub fn finish(mut self) -> WindowResults {
         self.complete_to(self.size[0]);
-        Summed { predicted: self.predicted, labels: self.labels, loss: self.loss }
+        WindowResults { predicted: self.predicted, labels: self.labels, loss: self.loss }
     }
 
-    /// Evaluates the rows above `row`, which no further window sees, and makes room for those below.
+    /// Evaluates the rows above `row`, which no further window contains, and reuses their memory.
     fn complete_to(&mut self, row: usize) {
         let (h, width) = (self.window[0], self.size[1]);
         for y in self.complete..row {
             let line = |class: usize| (class * h + y % h) * width..(class * h + y % h + 1) * width;
             self.best.fill((0, f32::NEG_INFINITY));
-            for (class, number) in (0..self.classes).zip(0..) {
+            for (class, index) in (0..self.classes).zip(0..) {
                 for (best, &sum) in self.best.iter_mut().zip(&self.sums[line(class)]) {
                     if sum > best.1 {
-                        *best = (number, sum);
+                        *best = (index, sum);
                     }
                 }
             }
@@ -201,9 +200,9 @@ impl LogitSums {
             let Some(label) = usize::try_from(label).ok().filter(|&label| label < self.classes) else {
                 continue;
             };
-            let seen = f64::from(self.seen[0][y]) * f64::from(self.seen[1][x]);
+            let windows = f64::from(self.coverage[0][y]) * f64::from(self.coverage[1][x]);
             for (class, logit) in self.pixel.iter_mut().enumerate() {
-                *logit = f64::from(self.sums[(class * h + y % h) * width + x]) / seen;
+                *logit = f64::from(self.sums[(class * h + y % h) * width + x]) / windows;
             }
             let largest = self.pixel.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = self.pixel.iter().map(|logit| (logit - largest).exp()).sum();
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_cover_an_image_and_end_with_it() {
+    fn windows_cover_an_image_exactly() {
         let starts =
             |window, overlap, length| SlidingWindows::new([window, 1], overlap).unwrap().starts(0, length);
         assert_eq!(starts(4, 0.0, 10), Some(vec![0, 4, 6]));
@@ -237,9 +236,9 @@ mod tests {
         }
     }
 
-    /// Against the definition, pixel by pixel.
+    /// Compared with the definition, pixel by pixel.
     #[test]
-    fn logits_are_averaged_where_windows_overlap() {
+    fn averages_logits_of_overlapping_windows() {
         let (classes, size, windows) = (3, [5, 7], SlidingWindows::new([2, 3], 0.5).unwrap());
         let logit = |window: usize, at: usize| ((window * 31 + at * 17) % 23) as f32 / 7.0 - 1.5;
         let corners: Vec<[usize; 2]> = windows.corners(size).unwrap().iter().collect();
@@ -251,7 +250,7 @@ mod tests {
             let logits: Vec<f32> = (0..classes * 6).map(|at| logit(number, at)).collect();
             sums.add(corner, &logits);
         }
-        let Summed { predicted, loss: [loss, counted], labels: kept } = sums.finish();
+        let WindowResults { predicted, loss: [loss, counted], labels: kept } = sums.finish();
         assert_eq!((predicted.len(), &kept), (35, &labels));
         let mut losses = 0.0;
         for (pixel, &label) in labels.iter().enumerate() {
@@ -287,16 +286,16 @@ mod tests {
         let mut sums = LogitSums::new(2, [1, 2], &windows, vec![-1, 7]).unwrap();
         sums.add([0, 0], &[f32::NAN, f32::NEG_INFINITY]);
         sums.add([0, 1], &[1.0, 1.0]);
-        let Summed { predicted, loss, .. } = sums.finish();
+        let WindowResults { predicted, loss, .. } = sums.finish();
         assert_eq!((&predicted[..], loss), (&[0, 0][..], [0.0, 0.0]));
     }
 
     #[test]
-    fn holds_the_rows_that_windows_still_see() {
+    fn stores_only_the_rows_of_the_current_windows() {
         let windows = SlidingWindows::new([24, 32], 0.0).unwrap();
         assert_eq!(LogitSums::bytes(11, [9000, 9000], &windows), 4 * (11 * 24 * 9000 + 9000 * 9000));
-        let most = SlidingWindows::new([usize::MAX / 2, 1], 0.0).unwrap();
-        assert_eq!(LogitSums::bytes(usize::MAX, [usize::MAX / 2, 2], &most), u64::MAX);
+        let largest = SlidingWindows::new([usize::MAX / 2, 1], 0.0).unwrap();
+        assert_eq!(LogitSums::bytes(usize::MAX, [usize::MAX / 2, 2], &largest), u64::MAX);
         assert!(LogitSums::new(usize::MAX, [8, 8], &windows, Vec::new()).is_err());
     }
 }

@@ -1,16 +1,16 @@
-//! Class weights of the training loss, from how often classes occur.
+//! Class weights of the training loss, by the frequencies of classes.
 
 use crate::experiment::ClassWeighting;
 use crate::{Experiment, TrainError};
 use std::borrow::Cow;
 use stratus_data::{Dataset, stats};
-use stratus_measures::weights::{ERFNET, inverse_logarithmic, or_zero};
+use stratus_measures::weights::{ERFNET_TERM, inverse_logarithmic, or_zero};
 
-/// The experiment with the class weights that `train.class_weighting` asks for, counted in `dataset`, the
-/// training data. A run records them, and continues with those.
+/// The experiment with the class weights of `train.class_weighting`, by the frequencies in the training data
+/// `dataset`. A run records them, and resumes with the recorded ones.
 ///
 /// # Errors
-/// If the data cannot be read, or `train.class_weights` has not a number for each class, or only zeros.
+/// If the data cannot be read, or `train.class_weights` does not have a number per class, or only zeros.
 pub fn with_class_weights<'a>(
     experiment: &'a Experiment,
     dataset: &dyn Dataset,
@@ -22,15 +22,15 @@ pub fn with_class_weights<'a>(
         if weights.len() != classes {
             return conflict(
                 format!(
-                    "train.class_weights has {} numbers, data set `{}` has {classes} classes",
+                    "train.class_weights has {} numbers, but data set `{}` has {classes} classes",
                     weights.len(),
                     dataset.name()
                 ),
-                "give a weight for each class, in the order of `stratus data stats`",
+                "set a weight for each class, in the order of `stratus data stats`",
             );
         }
         if weights.iter().all(|&weight| weight == 0.0) {
-            return conflict("train.class_weights are all 0".to_owned(), "give some class a weight");
+            return conflict("train.class_weights are all 0".to_owned(), "set at least one weight above 0");
         }
         return Ok(Cow::Borrowed(experiment));
     }
@@ -38,15 +38,15 @@ pub fn with_class_weights<'a>(
         return Ok(Cow::Borrowed(experiment));
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let survey = stats::survey(dataset, threads)?;
+    let survey = stats::compute_stats(dataset, threads)?;
     let weights = match experiment.train.class_weighting {
         ClassWeighting::MedianFrequency => survey.median_frequency_weights(),
         ClassWeighting::Logarithmic | ClassWeighting::None => {
             let (counts, total) = survey.class_counts();
-            inverse_logarithmic(counts, total, ERFNET)
+            inverse_logarithmic(counts, total, ERFNET_TERM)
         }
     };
-    // What the loss computes with, as decimals that read as the same f32.
+    // The f32 values of the loss, as decimals that parse to the same f32.
     let rounded = |weight: f64| (weight as f32).to_string().parse().unwrap_or(weight);
     let mut experiment = experiment.clone();
     experiment.train.class_weights = Some(or_zero(&weights).into_iter().map(rounded).collect());

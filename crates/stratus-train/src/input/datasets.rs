@@ -1,4 +1,4 @@
-//! Opens the data sets that an experiment names.
+//! Opens the data sets of an experiment.
 
 use crate::cache::cache_folder;
 use crate::experiment::OnBadSample;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::{folder, synthetic};
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy};
+use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
 use stratus_run::data::class_difference;
 
 /// The training and validation data of an experiment.
@@ -19,12 +19,12 @@ pub struct Datasets {
     pub validation: Arc<dyn Dataset>,
 }
 
-/// How an experiment opens its data set. Synthetic images get the shape that the network is published for,
-/// unless `data.shape` is set.
+/// The options for opening an experiment's data set. Synthetic images have the shape that the network is
+/// published for, unless `data.shape` is set.
 #[must_use]
 pub fn open_options(experiment: &Experiment) -> OpenOptions {
     let defaults = OpenOptions::default();
-    let synthetic = synthetic::Size {
+    let synthetic = synthetic::SyntheticOptions {
         images: experiment.synthetic.images,
         validation_images: experiment.synthetic.validation_images,
         classes: experiment.synthetic.classes,
@@ -39,21 +39,21 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
         class_list: experiment.data.classes.as_ref().map(PathBuf::from),
         images_per_class: experiment.data.images_per_class,
         shuffle_shards: experiment.data.shuffle_shards,
-        split_by: match (&experiment.data.lists, experiment.data.split_seed) {
-            (Some(lists), _) => SplitBy::Listed(lists.iter().map(PathBuf::from).collect()),
-            (None, Some(seed)) => SplitBy::Seeded(seed),
-            (None, None) => SplitBy::Given,
+        split_method: match (&experiment.data.lists, experiment.data.split_seed) {
+            (Some(lists), _) => SplitMethod::Lists(lists.iter().map(PathBuf::from).collect()),
+            (None, Some(seed)) => SplitMethod::Seeded(seed),
+            (None, None) => SplitMethod::Published,
         },
         cache: match &experiment.data.cache {
             Some(folder) => Some(PathBuf::from(folder)),
             None => cache_folder().map(|folder| folder.join("data")),
         },
         cache_bytes: (experiment.data.cache_mib as u64) << 20,
-        patience: Duration::from_secs_f64(experiment.data.patience_seconds),
+        give_up_after: Duration::from_secs_f64(experiment.data.patience_seconds),
     }
 }
 
-/// The image shape in the paper of a zoo network, or in the layer file.
+/// The image shape of a zoo network's paper, or of a layer file.
 fn published_shape(experiment: &Experiment) -> Option<[usize; 3]> {
     if let Some(path) = experiment.layer_file() {
         return LayerFile::read(path).ok().and_then(|(_, graph)| graph.input_shape().0[..].try_into().ok());
@@ -74,7 +74,10 @@ pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dat
     open_split(experiment, split, &open_options(experiment)).map(Arc::from)
 }
 
-/// The same by other options than the experiment's.
+/// Opens one split with other options than the experiment's.
+///
+/// # Errors
+/// If it is missing or damaged.
 pub(crate) fn open_split(
     experiment: &Experiment,
     split: Split,
@@ -83,10 +86,9 @@ pub(crate) fn open_split(
     if experiment.data.path.as_deref().is_some_and(has_query) {
         return Err(TrainError::Configuration {
             problem:
-                "data.path: what follows the `?` of an address may be a secret, and the run directory would \
-                      record it"
+                "data.path has a query string, which may be a secret and would be stored in the run directory"
                     .to_owned(),
-            hint: "give the address without it, and credentials in environment variables".to_owned(),
+            hint: "remove it, and set credentials in environment variables".to_owned(),
         });
     }
     let (name, path) = (&experiment.data.name, experiment.data_path());
@@ -94,15 +96,17 @@ pub(crate) fn open_split(
         let may_be_other = path.is_file()
             || matches!(
                 error,
-                DataError::MissingFile { .. } | DataError::MissingPart { .. } | DataError::Option { .. }
+                DataError::MissingFile { .. }
+                    | DataError::MissingMember { .. }
+                    | DataError::InvalidOption { .. }
             );
-        if name == folder::ENTRY.name || !may_be_other || !folder::holds_classes(&path) {
+        if name == folder::ENTRY.name || !may_be_other || !folder::looks_like_class_folder(&path) {
             return error.into();
         }
-        let divides = if folder::holds_training_part(&path) { "" } else { " --set data.split_seed=0" };
+        let split_option = if folder::has_training_folder(&path) { "" } else { " --set data.split_seed=0" };
         let hint = format!(
-            "{} holds photographs in folders of classes: train on them with --set \
-             data.name={}{divides}",
+            "{} contains class folders: use --set \
+             data.name={}{split_option}",
             path.display(),
             folder::ENTRY.name
         );
@@ -110,8 +114,8 @@ pub(crate) fn open_split(
     })
 }
 
-/// A class of which every image is damaged would be one that the network never sees.
-fn expect_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
+/// Checks that every class has an undamaged image, since the network would not learn it otherwise.
+fn check_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
     if set.damaged().is_empty() {
         return Ok(());
     }
@@ -121,7 +125,7 @@ fn expect_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
         let class = set.label(index)? as usize;
         let is_damaged = set.damaged().binary_search_by_key(&(index as u32), |(damaged, _)| *damaged).is_ok();
         let counts = if is_damaged { &mut damaged } else { &mut usable };
-        // Images with masks have no class of their own.
+        // Images with masks have no single class.
         if let Some(count) = counts.get_mut(class) {
             *count += 1;
         }
@@ -131,25 +135,22 @@ fn expect_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
         let (name, count) = (set.class_name(class), damaged[class]);
         Err(TrainError::Configuration {
             problem: format!("every image of class `{name}` is damaged ({count})"),
-            hint:
-                "replace them, or leave the class out: remove its folder, or name the others in data.classes"
-                    .to_owned(),
+            hint: "replace them, or exclude the class: remove its folder, or list the others in data.classes"
+                .to_owned(),
         })
     })
 }
 
-/// Parts that number their classes otherwise would be measured against other labels than they are trained on.
-fn expect_same_classes(train: &dyn Dataset, validation: &dyn Dataset) -> Result<(), TrainError> {
+/// Checks that training and validation split have the same classes with the same numbers.
+fn check_same_classes(train: &dyn Dataset, validation: &dyn Dataset) -> Result<(), TrainError> {
     let names = |set: &dyn Dataset| (0..set.classes()).map(|class| set.class_name(class)).collect::<Vec<_>>();
     class_difference(&names(train), &names(validation)).map_or(Ok(()), |difference| {
         Err(TrainError::Configuration {
             problem: format!(
-                "the classes of the training part of data set `{}` are not those of its validation part: \
-                 {difference}",
+                "the training and validation splits of data set `{}` have different classes: {difference}",
                 train.name()
             ),
-            hint: "both need the same classes with the same numbers, whether they have images of each or not"
-                .to_owned(),
+            hint: "both need the same classes with the same numbers, even without images of some".to_owned(),
         })
     })
 }
@@ -161,14 +162,14 @@ fn expect_same_classes(train: &dyn Dataset, validation: &dyn Dataset) -> Result<
 pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
     let train = open_dataset(experiment, Split::Train)?;
     let validation = open_dataset(experiment, Split::Validation)?;
-    expect_images_of_each_class(train.as_ref())?;
-    expect_same_classes(train.as_ref(), validation.as_ref())?;
+    check_images_of_each_class(train.as_ref())?;
+    check_same_classes(train.as_ref(), validation.as_ref())?;
     let (name, batch_size) = (&experiment.data.name, experiment.train.batch_size);
     let problem = if train.is_empty() || validation.is_empty() {
         Some(format!("data set `{name}` has no samples"))
     } else if batch_size > train.len() {
         Some(format!(
-            "train.batch_size is {batch_size}, data set `{name}` has {} training images",
+            "train.batch_size = {batch_size} exceeds the {} training images of data set `{name}`",
             train.len()
         ))
     } else {
@@ -176,8 +177,8 @@ pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
     };
     match problem {
         Some(problem) => {
-            let most = train.len().max(1).ilog2();
-            let hint = format!("take a smaller batch, such as --set train.batch_size={}", 1usize << most);
+            let max_log2 = train.len().max(1).ilog2();
+            let hint = format!("use smaller batches, such as --set train.batch_size={}", 1usize << max_log2);
             Err(TrainError::Configuration { problem, hint })
         }
         None => Ok(Datasets { train, validation }),

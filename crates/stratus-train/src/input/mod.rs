@@ -1,4 +1,4 @@
-//! The images of an experiment: opening its data sets, and how the loader makes batches of them.
+//! The data sets of an experiment, and the pipeline that makes batches of them.
 //!
 //! ```text
 //! data.path ──open──▶ Dataset ──InputPipeline──▶ LoaderConfig ──▶ batches
@@ -16,4 +16,4 @@ pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use fingerprint::data_record;
 pub(crate) use pipeline::image_shape;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
-pub use read_ahead::{HostMemory, usable_cores, workers_beside};
+pub use read_ahead::{HostMemory, default_loader_threads, usable_cores};

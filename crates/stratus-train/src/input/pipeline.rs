@@ -1,4 +1,4 @@
-//! The input pipeline: how the loader makes batches of a data set's images, for training and for measuring.
+//! The input pipeline: configures the loader that makes batches of images for training and evaluation.
 
 use super::open_options;
 use crate::Experiment;
@@ -7,7 +7,7 @@ use stratus_data::{
     Augment, ColourJitter, Dataset, Decoding, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation,
     Order, Padding, ResizedCrop, mix,
 };
-use stratus_engine::ops::{MIXED, MOST_CHANNELS, WHOLE_SHARE};
+use stratus_engine::ops::{FULL_SHARE, MAX_IMAGE_CHANNELS, MIXED_LABEL_LEN};
 use stratus_engine::{DType, Plan, Role};
 
 /// The format of a batch's images in memory.
@@ -22,7 +22,7 @@ pub struct BatchFormat {
 impl BatchFormat {
     /// The format that a plan's program reads.
     #[must_use]
-    pub fn of(plan: &Plan) -> Self {
+    pub fn from_plan(plan: &Plan) -> Self {
         let images = plan.program.find_role(Role::Images).map(|id| plan.program.value(id));
         let channels_last = plan.external(0).is_some_and(|place| place.layout.tag == "nhwc");
         Self {
@@ -36,55 +36,56 @@ impl BatchFormat {
         }
     }
 
-    /// Pixels as bytes, which the program normalises.
+    /// Byte images, which the program normalises.
     const BYTES: Self = Self { element: Element::U8, layout: Layout::Nhwc };
 }
 
-/// Per channel the `[scale, offset]` by which a program normalises bytes: `scale * byte + offset`.
-pub type ScaleShifts = [[f32; 2]; MOST_CHANNELS];
+/// The `[scale, offset]` per channel by which a program normalises bytes: `scale * byte + offset`.
+pub type ScaleShifts = [[f32; 2]; MAX_IMAGE_CHANNELS];
 
-/// `[C, H, W]` of the images that the network gets: as set, or as stored, or else as the network is published
-/// for.
+/// The shape `[C, H, W]` of the network's input: as set, else of the data set, else as published for the
+/// network.
 pub(crate) fn image_shape(experiment: &Experiment, set: &dyn Dataset) -> [usize; 3] {
     experiment.shape().or(set.sample_shape()).unwrap_or_else(|| open_options(experiment).shape)
 }
 
-/// How an experiment's images become batches.
+/// Makes batches of an experiment's images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputPipeline {
-    /// `[C, H, W]` of the images that the network gets.
+    /// The shape `[C, H, W]` of the network's input.
     pub shape: [usize; 3],
     /// Mean and standard deviation per channel.
     pub normalisation: Normalisation,
-    /// Batches without augmentation, in order.
-    measuring: LoaderConfig,
-    /// Batches to train on.
+    /// Configuration of batches in order, without augmentation.
+    evaluation: LoaderConfig,
+    /// Configuration of training batches.
     training: LoaderConfig,
-    /// The most MiB of batches that are read ahead.
+    /// Maximum MiB of batches that are read ahead.
     pub(super) prefetch_mib: Option<usize>,
 }
 
 impl InputPipeline {
-    /// What the configuration asks for, completed by the data set: the shape of its images, its mean and
-    /// deviation.
+    /// The pipeline of an experiment; the data set completes image shape, mean and standard deviation.
     #[must_use]
     pub fn new(experiment: &Experiment, set: &dyn Dataset) -> Self {
         let data = &experiment.data;
         let shape = image_shape(experiment, set);
-        let own = set.normalisation().for_channels(shape[0]);
-        let or_own = |key: &Option<Vec<f64>>, own: Vec<f32>| match key {
+        let of_set = set.normalisation().for_channels(shape[0]);
+        let or_default = |key: &Option<Vec<f64>>, default: Vec<f32>| match key {
             Some(numbers) => numbers.iter().map(|&number| number as f32).collect(),
-            None => own,
+            None => default,
         };
-        let normalisation =
-            Normalisation { mean: or_own(&data.mean, own.mean), std: or_own(&data.std, own.std) };
-        let measuring = LoaderConfig {
+        let normalisation = Normalisation {
+            mean: or_default(&data.mean, of_set.mean),
+            std: or_default(&data.std, of_set.std),
+        };
+        let evaluation = LoaderConfig {
             normalisation: Some(normalisation.clone()),
             order: Order::Sequential,
             last: LastBatch::Keep,
             shape: Some(shape),
             resize: data.resize,
-            skip_bad: data.on_bad_sample == OnBadSample::Skip,
+            skip_damaged: data.on_bad_sample == OnBadSample::Skip,
             decoding: match data.decode {
                 Decode::Exact => Decoding::Exact,
                 Decode::Fast => Decoding::Fast,
@@ -99,27 +100,27 @@ impl InputPipeline {
             augment: augmentation(&experiment.augment),
             mix: mixing(&experiment.augment),
             last: if data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
-            ..measuring.clone()
+            ..evaluation.clone()
         };
-        Self { shape, normalisation, measuring, training, prefetch_mib: data.prefetch_mib }
+        Self { shape, normalisation, evaluation, training, prefetch_mib: data.prefetch_mib }
     }
 
-    /// With masks of this height and width, that of the network's answers.
+    /// The same pipeline with masks of this height and width, those of the network's output.
     #[must_use]
     pub fn with_mask_size(mut self, size: [usize; 2]) -> Self {
         let size = Some(size).filter(|size| size[..] != self.shape[1..]);
-        (self.measuring.mask_size, self.training.mask_size) = (size, size);
+        (self.evaluation.mask_size, self.training.mask_size) = (size, size);
         self
     }
 
-    /// Batches of images as they are stored, resized: in order, the last one however small.
+    /// Batches for evaluation: in order, without augmentation, including a smaller last batch.
     #[must_use]
-    pub fn measuring(&self, format: BatchFormat, batch_size: usize) -> LoaderConfig {
+    pub fn evaluation(&self, format: BatchFormat, batch_size: usize) -> LoaderConfig {
         let BatchFormat { element, layout } = format;
-        LoaderConfig { element, layout, batch_size, ..self.measuring.clone() }
+        LoaderConfig { element, layout, batch_size, ..self.evaluation.clone() }
     }
 
-    /// Batches to train on: shuffled and augmented, from the first epoch and without end.
+    /// Batches for training: shuffled and augmented, endless from the first epoch.
     #[must_use]
     pub fn training(&self, format: BatchFormat) -> LoaderConfig {
         let BatchFormat { element, layout } = format;
@@ -132,48 +133,48 @@ impl InputPipeline {
         self.training.mix.is_on()
     }
 
-    /// How a training program normalises bytes. `None` if the loader has to: some augmentations work on
-    /// normalised pixels, and a skipped image is a row of the mean, which no byte is, and which batch norm
-    /// would see.
+    /// The normalisation of bytes in a training program. `None` if the loader has to normalise: some
+    /// augmentations work on normalised pixels, and a skipped image becomes a row of the mean, which no byte
+    /// represents and which batch norm would see.
     #[must_use]
     pub fn training_scale_shifts(&self) -> Option<ScaleShifts> {
         let config = self.training(BatchFormat::BYTES);
-        if config.skip_bad { None } else { self.scale_shifts(&config) }
+        if config.skip_damaged { None } else { self.scale_shifts(&config) }
     }
 
-    /// How an evaluation program normalises bytes. A skipped image changes nothing there: each sample is seen
-    /// alone.
+    /// The normalisation of bytes in an evaluation program. Skipped images do not matter there, since samples
+    /// are independent.
     #[must_use]
-    pub fn measuring_scale_shifts(&self) -> Option<ScaleShifts> {
-        self.scale_shifts(&self.measuring(BatchFormat::BYTES, 1))
+    pub fn evaluation_scale_shifts(&self) -> Option<ScaleShifts> {
+        self.scale_shifts(&self.evaluation(BatchFormat::BYTES, 1))
     }
 
-    /// `None` also for a normalisation that the loader will refuse: its error says why.
+    /// `None` also for an invalid normalisation, which the loader reports.
     fn scale_shifts(&self, config: &LoaderConfig) -> Option<ScaleShifts> {
         let [channels, ..] = self.shape;
         let scale_shifts = self.normalisation.scale_shifts();
-        let is_possible = config.needs_numbers().is_none()
-            && channels <= MOST_CHANNELS
+        let is_possible = config.byte_images_problem().is_none()
+            && channels <= MAX_IMAGE_CHANNELS
             && self.normalisation.is_valid(channels)
             && scale_shifts.iter().all(|channel| channel.scale.is_finite() && channel.offset.is_finite());
-        let of = |index: usize| {
+        let channel = |index: usize| {
             scale_shifts.get(index).map_or([0.0; 2], |channel| [channel.scale, channel.offset])
         };
-        is_possible.then(|| std::array::from_fn(of))
+        is_possible.then(|| std::array::from_fn(channel))
     }
 }
 
-// The loader writes mixed labels as the loss reads them.
-const _: () = assert!(mix::LABELS == MIXED && mix::WHOLE == WHOLE_SHARE);
+// The loader writes mixed labels in the format of the loss.
+const _: () = assert!(mix::LABELS_PER_SAMPLE == MIXED_LABEL_LEN && mix::FULL_SHARE == FULL_SHARE);
 
-/// Mixup and cutmix.
+/// The settings of mixup and cutmix.
 fn mixing(settings: &experiment::Augment) -> Mix {
-    Mix { mixup: settings.mixup, cutmix: settings.cutmix, of_samples: settings.mixed_share }
+    Mix { mixup: settings.mixup, cutmix: settings.cutmix, probability: settings.mixed_share }
 }
 
-/// The random changes of single images.
+/// The augmentation of single images.
 fn augmentation(settings: &experiment::Augment) -> Augment {
-    // The keys' limits fit u16.
+    // The constraints of the keys fit u16.
     let pixels = |pixels: usize| u16::try_from(pixels).unwrap_or(u16::MAX);
     let range = |numbers: &[f64], default: [f64; 2]| numbers.try_into().unwrap_or(default);
     let crop = ResizedCrop::default();

@@ -1,4 +1,4 @@
-//! How many batches are read ahead, and the memory that a run takes in the process.
+//! The number of batches that are read ahead, and the host memory of a run.
 
 use super::{BatchFormat, Datasets, InputPipeline};
 use crate::TrainError;
@@ -8,70 +8,69 @@ use serde::Serialize;
 use stratus_data::{Dataset, Loader, LoaderConfig};
 use stratus_engine::Plan;
 
-/// MiB of batches that are read ahead, where `data.prefetch_mib` is not set.
+/// Default of `data.prefetch_mib`.
 const PREFETCH_MIB: usize = 1024;
-/// Batches beside those that the workers fill: one that trains, and two that wait for it.
-const BESIDE_WORKERS: usize = 3;
-/// The fewest batches: one that trains, and one that is filled.
-const FEWEST: u64 = 2;
-/// The most worker threads, as `data.workers` has it.
-const MOST_WORKERS: usize = 1024;
+/// Batches besides those that loader threads fill: one in training, and two that wait.
+const EXTRA_BATCHES: usize = 3;
+/// Minimum number of batches: one in training, and one being filled.
+const MIN_BATCHES: u64 = 2;
+/// Maximum number of loader threads, that of `data.workers`.
+const MAX_LOADER_THREADS: usize = 1024;
 
-/// The cores that this process may use: those of its affinity mask, and no more than its control group's
-/// share of processor time.
+/// The number of cores that this process may use, by its affinity mask and its control group's CPU quota.
 #[must_use]
 pub fn usable_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS)
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_LOADER_THREADS)
 }
 
-/// The loader threads beside a device, where `data.workers` is not set: all usable cores but the one that
-/// feeds the device. `None` on a CPU, where the first iterations decide.
+/// The default number of loader threads with an accelerator: all usable cores except one, which feeds the
+/// device. `None` on a CPU, where it is found in the first iterations.
 #[must_use]
-pub fn workers_beside(device: &OpenDevice) -> Option<usize> {
-    device.beside_cores.then(|| usable_cores().saturating_sub(1).max(1))
+pub fn default_loader_threads(device: &OpenDevice) -> Option<usize> {
+    device.is_accelerator.then(|| usable_cores().saturating_sub(1).max(1))
 }
 
 impl InputPipeline {
-    /// `config` with as many batches as its workers keep in work, within `data.prefetch_mib`.
+    /// `config` with the number of batches that keeps its loader threads busy, within `data.prefetch_mib`.
     ///
     /// # Errors
-    /// If two batches do not fit, or `dataset` cannot be made into such batches.
+    /// If two batches exceed `data.prefetch_mib`, or `config` is invalid for `dataset`.
     pub fn read_ahead(
         &self,
         dataset: &dyn Dataset,
         config: LoaderConfig,
     ) -> Result<LoaderConfig, TrainError> {
         let batch = Loader::batch_bytes(dataset, &LoaderConfig { slots: 1, ..config.clone() })?.max(1);
-        let wanted = config.workers.saturating_add(BESIDE_WORKERS) as u64;
+        let useful = config.workers.saturating_add(EXTRA_BATCHES) as u64;
         let fitting = match self.prefetch_mib {
-            None => (((PREFETCH_MIB as u64) << 20) / batch).max(FEWEST),
+            None => (((PREFETCH_MIB as u64) << 20) / batch).max(MIN_BATCHES),
             Some(mib) => ((mib as u64) << 20) / batch,
         };
-        if fitting < FEWEST {
-            let least = batch.saturating_mul(FEWEST).div_ceil(1 << 20);
+        if fitting < MIN_BATCHES {
+            let min_mib = batch.saturating_mul(MIN_BATCHES).div_ceil(1 << 20);
             return Err(TrainError::Configuration {
                 problem: format!(
-                    "data.prefetch_mib is {}; {FEWEST} batches of {} images, the fewest that are read ahead, \
-                     take {least} MiB",
+                    "data.prefetch_mib is {}, but {MIN_BATCHES} batches of {} images, the minimum to read \
+                     ahead, take {min_mib} MiB",
                     self.prefetch_mib.unwrap_or(PREFETCH_MIB),
                     config.batch_size
                 ),
                 hint: format!(
-                    "set data.prefetch_mib to at least {least}, or take smaller batches with --set \
+                    "set data.prefetch_mib to at least {min_mib}, or use smaller batches with --set \
                      train.batch_size="
                 ),
             });
         }
-        Ok(LoaderConfig { slots: wanted.min(fitting) as usize, ..config })
+        Ok(LoaderConfig { slots: useful.min(fitting) as usize, ..config })
     }
 }
 
-/// What a run takes of the process's memory beside its arena.
+/// The host memory of a run besides its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostMemory {
-    /// Training batches that are read ahead.
+    /// Number of training batches that are read ahead.
     pub batches: usize,
-    /// Bytes of one.
+    /// Bytes of a training batch.
     pub batch_bytes: u64,
     /// Bytes of the batches that validation reads ahead.
     pub validation_bytes: u64,
@@ -80,11 +79,11 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Of a run that trains and measures by these plans.
+    /// The host memory of a run with these plans.
     ///
     /// # Errors
     /// As [`InputPipeline::read_ahead`].
-    pub fn of(
+    pub fn for_run(
         resolved: &Resolved,
         datasets: &Datasets,
         train: &Plan,
@@ -93,21 +92,22 @@ impl HostMemory {
         let Datasets { train: training, validation } = datasets;
         let input = resolved.input();
         let config = LoaderConfig {
-            workers: resolved.most_workers(),
-            share: resolved.share(),
-            ..input.training(BatchFormat::of(train))
+            workers: resolved.max_loader_threads(),
+            slice: resolved.batch_slice(),
+            ..input.training(BatchFormat::from_plan(train))
         };
         let config = input.read_ahead(training.as_ref(), config)?;
-        let measuring = input.measuring(BatchFormat::of(evaluate), evaluate.program.batch);
+        let evaluation = input.evaluation(BatchFormat::from_plan(evaluate), evaluate.program.batch);
         Ok(Self {
             batches: config.slots,
             batch_bytes: Loader::batch_bytes(training.as_ref(), &config)?,
-            validation_bytes: Loader::batch_bytes(validation.as_ref(), &measuring)? * measuring.slots as u64,
+            validation_bytes: Loader::batch_bytes(validation.as_ref(), &evaluation)?
+                * evaluation.slots as u64,
             dataset_bytes: training.resident_bytes() + validation.resident_bytes(),
         })
     }
 
-    /// All of it.
+    /// The total bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.batch_bytes * self.batches as u64 + self.validation_bytes + self.dataset_bytes
@@ -122,7 +122,8 @@ mod tests {
 
     const BYTES: BatchFormat = BatchFormat { element: Element::U8, layout: Layout::Nhwc };
 
-    /// The batches that are read ahead of 64 synthetic images of 3 × 256 × 256 bytes: 12 MiB and a little.
+    /// The number of batches that are read ahead, of 64 synthetic images of 3 × 256 × 256 bytes: about 12
+    /// MiB.
     fn batches(keys: &[(&str, &str)]) -> Result<usize, TrainError> {
         let set = [
             ("data.name", "synthetic"),
@@ -139,28 +140,28 @@ mod tests {
     }
 
     #[test]
-    fn as_many_batches_as_workers_and_a_few_within_the_bound() {
+    fn reads_a_batch_per_thread_and_a_few_within_the_limit() {
         assert_eq!(batches(&[]).unwrap(), 4);
         assert_eq!(batches(&[("data.workers", "14")]).unwrap(), 17);
         assert_eq!(batches(&[("data.workers", "14"), ("data.prefetch_mib", "100")]).unwrap(), 8);
         assert_eq!(batches(&[("data.workers", "1000")]).unwrap(), 85);
-        // Two batches, however large, unless the bound is set.
+        // Without a limit, at least two batches of any size.
         assert_eq!(batches(&[("train.batch_size", "1280"), ("data.synthetic.images", "9999")]).unwrap(), 4);
         let large = [("train.batch_size", "4096"), ("data.synthetic.images", "9999")];
         assert_eq!(batches(&large).unwrap(), 2);
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_would() {
+    fn rejects_a_limit_below_two_batches() {
         let error = batches(&[("data.workers", "14"), ("data.prefetch_mib", "24")]).unwrap_err();
         let TrainError::Configuration { problem, hint } = error else { panic!("{error}") };
         assert_eq!(
             problem,
-            "data.prefetch_mib is 24; 2 batches of 64 images, the fewest that are read ahead, take 25 MiB"
+            "data.prefetch_mib is 24, but 2 batches of 64 images, the minimum to read ahead, take 25 MiB"
         );
         assert_eq!(
             hint,
-            "set data.prefetch_mib to at least 25, or take smaller batches with --set train.batch_size="
+            "set data.prefetch_mib to at least 25, or use smaller batches with --set train.batch_size="
         );
         assert_eq!(batches(&[("data.workers", "14"), ("data.prefetch_mib", "25")]).unwrap(), 2);
     }

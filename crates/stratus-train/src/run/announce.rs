@@ -1,25 +1,26 @@
-//! What a training says of itself before its first iteration.
+//! The lines that describe a training before its first iteration.
 
 use super::setup::RunSetup;
 use crate::experiment::Experiment;
 use crate::input::Datasets;
-use crate::resolve::{Place, Resolved};
+use crate::resolve::{Rank, Resolved};
 use std::path::Path;
 use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
 use stratus_engine::Stage;
 use stratus_graph::Graph;
 
-/// Width of the names before the lines.
-const NAMES: usize = 9;
+/// Width of the labels before the lines.
+const LABEL_WIDTH: usize = 9;
 
-/// Images that are looked at to see how large they are stored.
-const LOOKED_AT: usize = 8;
-/// An image that is enlarged to so many times its pixels is worth a word.
-const ENLARGED: usize = 4;
+/// Number of images that are read to determine the stored size.
+const SAMPLED_IMAGES: usize = 8;
+/// Warn when images are upscaled by at least this factor in area.
+const MIN_UPSCALE_AREA: usize = 4;
 
-/// What will be done, a line for each kind of thing: said before kernels are chosen, which takes a while.
-pub(super) fn intention(resolved: &Resolved, datasets: &Datasets, graph: &Graph) -> Vec<String> {
+/// Describes the data, network, training and optimiser, a line each. Reported before kernels are measured,
+/// which takes a while.
+pub(super) fn run_lines(resolved: &Resolved, datasets: &Datasets, graph: &Graph) -> Vec<String> {
     let settings = resolved.settings();
     let train = datasets.train.as_ref();
     let shape = graph.input_shape().0.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
@@ -29,43 +30,46 @@ pub(super) fn intention(resolved: &Resolved, datasets: &Datasets, graph: &Graph)
             format!(
                 "{}: {} training and {} validation images, {} classes",
                 settings.data.name,
-                usable(train),
-                usable(datasets.validation.as_ref()),
+                usable_count(train),
+                usable_count(datasets.validation.as_ref()),
                 train.classes()
             ),
         ),
         (
             "network",
-            format!("{}, {} parameters, images of {shape}", graph.name, short(graph.trained_parameters())),
+            format!(
+                "{}, {} parameters, images of {shape}",
+                graph.name,
+                short_count(graph.trained_parameters())
+            ),
         ),
-        ("training", length(settings, resolved.samples())),
-        ("optimiser", optimiser(settings)),
+        ("training", training_line(settings, resolved.samples())),
+        ("optimiser", optimiser_line(settings)),
     ];
-    let shared = shared(resolved).map(|text| ("workers", text));
-    lines.iter().chain(&shared).map(|(name, text)| line(name, text)).collect()
+    let processes = process_line(resolved).map(|text| ("workers", text));
+    lines.iter().chain(&processes).map(|(label, text)| line(label, text)).collect()
 }
 
-/// How batches are shared out among processes. The word means the loader's threads elsewhere.
-fn shared(resolved: &Resolved) -> Option<String> {
-    let (Place { workers, .. }, parts) = (resolved.place(), resolved.parts());
+/// Describes how batches are divided among processes. (The key `data.workers` means loader threads.)
+fn process_line(resolved: &Resolved) -> Option<String> {
+    let (Rank { world_size: workers, .. }, parts) = (resolved.rank(), resolved.parts());
     let part = resolved.settings().train.batch_size / parts;
     if let Some(Stage { count, .. }) = resolved.stage() {
         return Some(format!(
-            "{count} processes, each a stage of the network, for {parts} parts of {part} images"
+            "{count} processes, one per pipeline stage, for {parts} parts of {part} images"
         ));
     }
-    let of_each = resolved.share().count;
-    let parts_of_each = if of_each == 1 { "a part".to_owned() } else { format!("{of_each} parts") };
+    let count = resolved.batch_slice().count;
+    let parts_each = if count == 1 { "1 part".to_owned() } else { format!("{count} parts") };
     (workers > 1).then(|| {
         format!(
-            "{workers} processes, each with {parts_of_each} of {part} images (data.workers are the loader's \
-             threads)"
+            "{workers} processes, each with {parts_each} of {part} images (data.workers sets loader threads)"
         )
     })
 }
 
-/// What computes it, in how much memory, and where it goes.
-pub(super) fn place(setup: &RunSetup, run: &Path) -> Vec<String> {
+/// Describes the device, its memory, and the run directory.
+pub(super) fn device_lines(setup: &RunSetup, run: &Path) -> Vec<String> {
     let RunSetup { device, compiled, .. } = setup;
     let lines = [
         (
@@ -79,79 +83,80 @@ pub(super) fn place(setup: &RunSetup, run: &Path) -> Vec<String> {
         ),
         ("run", run.display().to_string()),
     ];
-    lines.iter().map(|(name, text)| line(name, text)).collect()
+    lines.iter().map(|(label, text)| line(label, text)).collect()
 }
 
-/// Samples that are trained on or measured: all but damaged ones.
-fn usable(set: &dyn Dataset) -> usize {
+/// The number of samples that are not damaged.
+fn usable_count(set: &dyn Dataset) -> usize {
     set.len().saturating_sub(set.damaged().len())
 }
 
-/// A word where photographs are made what they are not: colours to greys, or much larger than they are
-/// stored, which costs time and adds nothing. Only where nobody said of what shape they should be, and of
-/// files that are here: no store is asked for images before they are wanted.
-pub(super) fn changed(settings: &Experiment, set: &dyn Dataset, taken: &[usize]) -> Option<String> {
-    let (None, None, &[channels, height, width]) = (settings.shape(), set.sample_shape(), taken) else {
+/// A warning if images lose their colours, or are upscaled far beyond their stored size, which costs time and
+/// adds nothing. Only if no setting and no data set defines the shape, and only for local files, since remote
+/// stores are not read before training.
+pub(super) fn image_warning(settings: &Experiment, set: &dyn Dataset, input: &[usize]) -> Option<String> {
+    let (None, None, &[channels, height, width]) = (settings.shape(), set.sample_shape(), input) else {
         return None;
     };
     if settings.data.path.as_deref().is_some_and(|path| path.contains("://")) {
         return None;
     }
     let mut scratch = Scratch::default();
-    let step = set.len().div_ceil(LOOKED_AT).max(1);
-    // One that cannot be read is told of where it is trained on.
+    let step = set.len().div_ceil(SAMPLED_IMAGES).max(1);
+    // Unreadable images are reported when they are trained on.
     let mut has_colours = false;
     let mut stored: Vec<[usize; 2]> = (0..set.len())
         .step_by(step)
         .filter_map(|index| {
-            let [of_channels, high, wide] = set.read(index, &mut scratch).ok()?.shape;
-            has_colours |= of_channels > channels;
+            let [stored_channels, high, wide] = set.read(index, &mut scratch).ok()?.shape;
+            has_colours |= stored_channels > channels;
             Some([high, wide])
         })
         .collect();
     if has_colours {
         return Some(format!(
-            "the images have colours, and the network takes greys of {height}×{width}: `--set \
-             data.shape=[3,{height},{width}]` trains on colours, where the network allows it"
+            "colour images are converted to grey {height}×{width}: `--set data.shape=[3,{height},{width}]` \
+             keeps colours, if the network allows it"
         ));
     }
     stored.sort_by_key(|[height, width]| height * width);
     let &[high, wide] = stored.get(stored.len() / 2)?;
     let factor = (height * width) / (high * wide).max(1);
-    (factor >= ENLARGED).then(|| {
+    (factor >= MIN_UPSCALE_AREA).then(|| {
         format!(
-            "the images are stored as {high}×{wide} and enlarged to {height}×{width}, {factor} times the \
-             work: `--set data.shape=[{channels},{high},{wide}]` trains on them as they are, where the \
-             network allows it"
+            "images are upscaled from {high}×{wide} to {height}×{width} ({factor}× the work): `--set \
+             data.shape=[{channels},{high},{wide}]` keeps their size, if the network allows it"
         )
     })
 }
 
-/// A name and what there is to say, in columns.
-pub(super) fn line(name: &str, text: &str) -> String {
-    format!("{name:NAMES$}  {text}")
+/// A label and its text, in columns.
+pub(super) fn line(label: &str, text: &str) -> String {
+    format!("{label:LABEL_WIDTH$}  {text}")
 }
 
 /// `50 epochs of 59 iterations of 1024 images`.
-fn length(settings: &Experiment, samples: usize) -> String {
+fn training_line(settings: &Experiment, samples: usize) -> String {
     let train = &settings.train;
     let iterations = match settings.data.drop_last {
         true => samples / train.batch_size,
         false => samples.div_ceil(train.batch_size),
     };
-    let parts =
-        if train.micro_batches > 1 { format!(", in {} parts", train.micro_batches) } else { String::new() };
-    let count = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let micro_batches = match train.micro_batches {
+        2.. => format!(", in {} micro-batches", train.micro_batches),
+        _ => String::new(),
+    };
+    let count = |number: u64, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
     format!(
-        "{} of {} of {} images{parts}",
+        "{} of {} of {} images{micro_batches}",
         count(train.epochs, "epoch"),
         count(iterations as u64, "iteration"),
         train.batch_size
     )
 }
 
-/// The rule, the highest learning rate and where it comes from, and how it moves.
-fn optimiser(settings: &Experiment) -> String {
+/// The update rule, the highest learning rate with its origin, and the schedule.
+fn optimiser_line(settings: &Experiment) -> String {
     let rate = settings.optimiser.learning_rate;
     let rate = match (settings.learning_rate_factor(), settings.optimiser.learning_rate_batch) {
         (Some(factor), Some(batch)) => {
@@ -167,8 +172,8 @@ fn optimiser(settings: &Experiment) -> String {
     format!("{}, learning rate {rate}, {}{warmup}", settings.optimiser.name, schedule.name)
 }
 
-/// `11.7 M`.
-fn short(count: usize) -> String {
+/// A count such as `11.7 million`.
+fn short_count(count: usize) -> String {
     match count {
         0..10_000 => count.to_string(),
         10_000..1_000_000 => format!("{:.1} thousand", count as f64 * 1e-3),
@@ -180,32 +185,32 @@ fn short(count: usize) -> String {
 mod tests {
     use super::*;
     use stratus_data::{OpenOptions, Split, open};
-    use stratus_testing::jpeg::{Scans, Sketch};
+    use stratus_testing::jpeg::{ScanOrder, SyntheticJpeg};
 
     #[test]
-    fn small_photographs_are_told_of() {
+    fn warns_of_upscaled_images() {
         let folder = tempfile::tempdir().unwrap();
         let class = folder.path().join("train/cat");
         std::fs::create_dir_all(&class).unwrap();
-        let image = Sketch {
+        let image = SyntheticJpeg {
             height: 24,
             width: 32,
             factors: vec![(1, 1)],
-            scans: Scans::Together,
+            scans: ScanOrder::Interleaved,
             restart: 0,
             adobe: None,
             seed: 1,
         };
         std::fs::write(class.join("0.jpg"), image.write()).unwrap();
         let set = open("folder", folder.path(), Split::Train, &OpenOptions::default()).unwrap();
-        let told = changed(&resnet(&[]), set.as_ref(), &[3, 224, 224]).unwrap();
+        let warning = image_warning(&resnet(&[]), set.as_ref(), &[3, 224, 224]).unwrap();
         assert!(
-            told.starts_with("the images are stored as 24×32 and enlarged to 224×224, 65 times"),
-            "{told}"
+            warning.starts_with("images are upscaled from 24×32 to 224×224 (65× the work): "),
+            "{warning}"
         );
-        assert!(changed(&resnet(&[]), set.as_ref(), &[3, 40, 40]).is_none());
-        let asked = resnet(&[("data.shape", "[3,224,224]")]);
-        assert!(changed(&asked, set.as_ref(), &[3, 224, 224]).is_none());
+        assert!(image_warning(&resnet(&[]), set.as_ref(), &[3, 40, 40]).is_none());
+        let with_shape = resnet(&[("data.shape", "[3,224,224]")]);
+        assert!(image_warning(&with_shape, set.as_ref(), &[3, 224, 224]).is_none());
     }
 
     fn resnet(keys: &[(&str, &str)]) -> Experiment {
@@ -213,30 +218,36 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_says_where_it_comes_from() {
+    fn names_the_origin_of_the_learning_rate() {
         let step = "sgd, learning rate 0.1, step";
-        assert_eq!(optimiser(&resnet(&[])), step);
+        assert_eq!(optimiser_line(&resnet(&[])), step);
         assert_eq!(
-            optimiser(&resnet(&[("train.batch_size", "24")])),
+            optimiser_line(&resnet(&[("train.batch_size", "24")])),
             "sgd, learning rate 0.009375 (scaled from 0.1 for batches of 256), step"
         );
         assert_eq!(
-            optimiser(&resnet(&[("train.batch_size", "24"), ("schedule.scale_with_batch", "false")])),
+            optimiser_line(&resnet(&[("train.batch_size", "24"), ("schedule.scale_with_batch", "false")])),
             step
         );
-        let own = [("train.batch_size", "24"), ("optimiser.learning_rate", "0.02")];
-        assert_eq!(optimiser(&resnet(&own)), "sgd, learning rate 0.02, step");
+        let given = [("train.batch_size", "24"), ("optimiser.learning_rate", "0.02")];
+        assert_eq!(optimiser_line(&resnet(&given)), "sgd, learning rate 0.02, step");
         let warm = [("schedule.warmup_epochs", "5"), ("schedule.name", "cosine")];
-        assert_eq!(optimiser(&resnet(&warm)), "sgd, learning rate 0.1, cosine, after a warm-up of 5 epochs");
+        assert_eq!(
+            optimiser_line(&resnet(&warm)),
+            "sgd, learning rate 0.1, cosine, after a warm-up of 5 epochs"
+        );
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!(short(9_999), "9999");
-        assert_eq!(short(21_600), "21.6 thousand");
-        assert_eq!(short(11_689_512), "11.7 million");
+    fn shortens_counts_and_lists_micro_batches() {
+        assert_eq!(short_count(9_999), "9999");
+        assert_eq!(short_count(21_600), "21.6 thousand");
+        assert_eq!(short_count(11_689_512), "11.7 million");
         let parts = [("train.micro_batches", "4"), ("train.epochs", "1"), ("data.drop_last", "true")];
-        assert_eq!(length(&resnet(&parts), 1000), "1 epoch of 3 iterations of 256 images, in 4 parts");
-        assert_eq!(length(&resnet(&[]), 1000), "90 epochs of 4 iterations of 256 images");
+        assert_eq!(
+            training_line(&resnet(&parts), 1000),
+            "1 epoch of 3 iterations of 256 images, in 4 micro-batches"
+        );
+        assert_eq!(training_line(&resnet(&[]), 1000), "90 epochs of 4 iterations of 256 images");
     }
 }

@@ -1,38 +1,40 @@
-//! The best epoch so far by a measure: which checkpoint stays, and whether training ends early.
+//! Tracks the best epoch so far by a metric, which decides what checkpoint is kept and whether training stops
+//! early.
 //!
-//! Both follow from the rows of `epochs.csv` alone, so a continued run decides as one that was never
+//! Both depend only on the rows of `epochs.csv`, so a resumed run decides like one that was never
 //! interrupted.
 
-use crate::experiment::{EarlyStopping, Experiment, Measure};
-use stratus_run::checkpoint::Best;
+use crate::experiment::{EarlyStopping, EpochMetric, Experiment};
+use stratus_run::checkpoint::BestCheckpoint;
 use stratus_run::csv::EpochRow;
 use stratus_run::summary::StoppedEarly;
 
-/// The best epoch so far by a measure.
+/// The best epoch so far by a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BestEpoch {
-    measure: Measure,
-    /// What an epoch must be better by.
+    metric: EpochMetric,
+    /// Minimum improvement over the best epoch so far.
     min_delta: f64,
-    /// The epoch and its value; 0 and NaN before the first.
+    /// The best epoch; 0 before there is one.
     epoch: u32,
+    /// Its value; NaN before there is one.
     value: f64,
-    /// The last epoch that was measured.
-    measured: u32,
+    /// The last epoch that has a value.
+    last_epoch: u32,
 }
 
 impl BestEpoch {
-    fn new(measure: Measure, min_delta: f64) -> Self {
-        Self { measure, min_delta, epoch: 0, value: f64::NAN, measured: 0 }
+    fn new(metric: EpochMetric, min_delta: f64) -> Self {
+        Self { metric, min_delta, epoch: 0, value: f64::NAN, last_epoch: 0 }
     }
 
-    /// Adds an epoch; returns whether it is the best so far. Of equal ones the first is. A value that is not
-    /// finite is never.
+    /// Adds an epoch; returns whether it is the best so far. The first of equal epochs is the best; an epoch
+    /// with a non-finite value never is.
     fn add(&mut self, row: &EpochRow) -> bool {
-        let Some(value) = self.measure.of(row) else { return false };
-        self.measured = row.epoch;
-        let gain = self.measure.better().gain(value, self.value);
-        let is_best = value.is_finite() && (self.epoch == 0 || gain > self.min_delta);
+        let Some(value) = self.metric.value_in(row) else { return false };
+        self.last_epoch = row.epoch;
+        let improvement = self.metric.direction().improvement(value, self.value);
+        let is_best = value.is_finite() && (self.epoch == 0 || improvement > self.min_delta);
         if is_best {
             (self.epoch, self.value) = (row.epoch, value);
         }
@@ -40,20 +42,22 @@ impl BestEpoch {
     }
 }
 
-/// What the epochs so far say about the checkpoint to keep and the end of training.
+/// Tracks the best epochs for the checkpoint to keep and for early stopping.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct BestEpochs {
-    kept: Option<BestEpoch>,
+pub(super) struct BestEpochTracker {
+    /// For `checkpoint.keep_best`.
+    keep_best: Option<BestEpoch>,
+    /// The patience and the best epoch of early stopping.
     stopping: Option<(u64, BestEpoch)>,
     iterations_per_epoch: u64,
 }
 
-impl BestEpochs {
-    /// After the epochs of `rows`.
+impl BestEpochTracker {
+    /// The state after the epochs of `rows`.
     pub fn new(settings: &Experiment, iterations_per_epoch: u64, rows: &[EpochRow]) -> Self {
         let EarlyStopping { patience, measure, min_delta } = settings.early_stopping;
         let mut epochs = Self {
-            kept: settings.checkpoint.keep_best.map(|measure| BestEpoch::new(measure, 0.0)),
+            keep_best: settings.checkpoint.keep_best.map(|metric| BestEpoch::new(metric, 0.0)),
             stopping: patience.map(|patience| (patience, BestEpoch::new(measure, min_delta))),
             iterations_per_epoch,
         };
@@ -63,28 +67,29 @@ impl BestEpochs {
 
     /// Adds an epoch.
     pub fn add(&mut self, row: &EpochRow) {
-        self.kept.iter_mut().for_each(|kept| {
-            kept.add(row);
+        self.keep_best.iter_mut().for_each(|best| {
+            best.add(row);
         });
         self.stopping.iter_mut().for_each(|(_, best)| {
             best.add(row);
         });
     }
 
-    /// The best epoch, whose checkpoint stays; `None` before there is one, or if none is to stay.
-    pub fn best(&self) -> Option<Best> {
-        let BestEpoch { measure, epoch, value, .. } = self.kept.filter(|kept| kept.epoch > 0)?;
+    /// The best epoch, whose checkpoint is kept; `None` before there is one, or without
+    /// `checkpoint.keep_best`.
+    pub fn best(&self) -> Option<BestCheckpoint> {
+        let BestEpoch { metric, epoch, value, .. } = self.keep_best.filter(|best| best.epoch > 0)?;
         let iteration = u64::from(epoch) * self.iterations_per_epoch;
-        Some(Best { metric: measure.to_string(), value, epoch, iteration })
+        Some(BestCheckpoint { metric: metric.to_string(), value, epoch, iteration })
     }
 
-    /// Why training ends with the last epoch, if it does.
+    /// The reason to stop training after the last epoch, if there is one.
     pub fn stopped_early(&self) -> Option<StoppedEarly> {
         let (patience, best) = self.stopping?;
-        let BestEpoch { measure, epoch: best_epoch, value, measured: epoch, .. } = best;
+        let BestEpoch { metric, epoch: best_epoch, value, last_epoch: epoch, .. } = best;
         (u64::from(epoch - best_epoch) >= patience).then(|| StoppedEarly {
             epoch,
-            metric: measure.to_string(),
+            metric: metric.to_string(),
             best: (best_epoch > 0).then_some(value),
             best_epoch: (best_epoch > 0).then_some(best_epoch),
         })
@@ -110,32 +115,32 @@ mod tests {
         losses.iter().enumerate().map(row).collect()
     }
 
-    /// After which epoch training ends, and the best one.
+    /// The epoch after which training stops, and the best one.
     fn stops(set: &[(&str, &str)], losses: &[f64]) -> Option<(u32, Option<u32>)> {
         let settings = settings(set);
-        let mut epochs = BestEpochs::new(&settings, 10, &[]);
+        let mut epochs = BestEpochTracker::new(&settings, 10, &[]);
         let rows = rows(losses);
         rows.iter().enumerate().find_map(|(i, row)| {
             epochs.add(row);
-            // A continued run has read the rows instead.
-            assert_eq!(epochs.kept.is_none(), BestEpochs::new(&settings, 10, &rows[..=i]).kept.is_none());
-            let continued = BestEpochs::new(&settings, 10, &rows[..=i]);
-            assert_eq!(continued.stopped_early(), epochs.stopped_early());
-            assert_eq!(continued.best(), epochs.best());
+            // A resumed run reads the rows instead.
+            let resumed = BestEpochTracker::new(&settings, 10, &rows[..=i]);
+            assert_eq!(epochs.keep_best.is_none(), resumed.keep_best.is_none());
+            assert_eq!(resumed.stopped_early(), epochs.stopped_early());
+            assert_eq!(resumed.best(), epochs.best());
             epochs.stopped_early().map(|stopped| (stopped.epoch, stopped.best_epoch))
         })
     }
 
     #[test]
-    fn training_ends_after_epochs_without_gain() {
+    fn stops_after_epochs_without_improvement() {
         let patience = ("train.early_stopping.patience", "2");
         assert_eq!(stops(&[], &[0.5; 20]), None);
         assert_eq!(stops(&[patience], &[0.9, 0.8, 0.7, 0.75, 0.6, 0.5]), None);
         assert_eq!(stops(&[patience], &[0.9, 0.8, 0.85, 0.81, 0.1]), Some((4, Some(2))));
-        // An equal one is no gain, nor is one that is not finite.
+        // Neither equal nor non-finite values are an improvement.
         assert_eq!(stops(&[patience], &[0.9, 0.9, 0.9]), Some((3, Some(1))));
         assert_eq!(stops(&[patience], &[f64::INFINITY; 3]), Some((2, None)));
-        // What was not measured decides nothing.
+        // Epochs without a value are ignored.
         assert_eq!(stops(&[patience], &[0.9, 0.0, 0.0, 0.8, 0.0, 0.0, 0.85]), Some((7, Some(4))));
         let delta = ("train.early_stopping.min_delta", "0.2");
         assert_eq!(stops(&[patience, delta], &[0.9, 0.75, 0.71]), Some((3, Some(1))));
@@ -145,28 +150,29 @@ mod tests {
     }
 
     #[test]
-    fn the_best_checkpoint_is_the_first_of_equals() {
-        let best = |measure: &str, losses: &[f64]| {
-            let settings = settings(&[("checkpoint.keep_best", measure)]);
-            BestEpochs::new(&settings, 10, &rows(losses)).best()
+    fn keeps_the_first_of_equal_epochs() {
+        let best = |metric: &str, losses: &[f64]| {
+            let settings = settings(&[("checkpoint.keep_best", metric)]);
+            BestEpochTracker::new(&settings, 10, &rows(losses)).best()
         };
         assert_eq!(best("val_loss", &[]), None);
         assert_eq!(best("val_loss", &[0.0, f64::NAN, f64::INFINITY]), None);
-        let expected = |value| Best { metric: "val_loss".to_owned(), value, epoch: 2, iteration: 20 };
+        let expected =
+            |value| BestCheckpoint { metric: "val_loss".to_owned(), value, epoch: 2, iteration: 20 };
         assert_eq!(best("val_loss", &[0.5, 0.25, 0.25, f64::NAN, 0.3]), Some(expected(0.25)));
         let by_accuracy = best("val_top1", &[0.5, 0.25, 0.25, 0.3]).unwrap();
         assert_eq!((by_accuracy.value, by_accuracy.epoch), (0.75, 2));
-        assert_eq!(BestEpochs::new(&settings(&[]), 10, &rows(&[0.5])).best(), None);
+        assert_eq!(BestEpochTracker::new(&settings(&[]), 10, &rows(&[0.5])).best(), None);
     }
 
     #[test]
-    fn measures_are_checked() {
+    fn rejects_unknown_metrics() {
         let read = |text: &str| {
             Experiment::from_toml(&format!("model.name = \"digits\"\n{text}"), Path::new("e.toml"))
         };
         let stopping =
             read("[train.early_stopping]\npatience = 3\nmeasure = \"val_top5\"").unwrap().early_stopping;
-        assert_eq!((stopping.patience, stopping.measure), (Some(3), Measure::ValTop5));
+        assert_eq!((stopping.patience, stopping.measure), (Some(3), EpochMetric::ValTop5));
         let error = read("checkpoint.keep_best = \"val_top2\"").unwrap_err().to_string();
         assert!(
             error.contains("\"train_loss\", \"train_top1\", \"train_accuracy\", \"val_loss\""),

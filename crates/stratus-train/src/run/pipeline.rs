@@ -1,9 +1,9 @@
-//! What the stages of a pipeline tell each other beside activations and gradients: labels, metrics, and the
-//! parameters of a checkpoint.
+//! The messages between pipeline stages besides activations and gradients: labels, metrics, and the values of
+//! a checkpoint.
 //!
-//! Samples are read by the first stage, where images enter. It hands their labels to the last one, which has
-//! the loss. The first one also writes checkpoints: it asks for the other stages' values as it writes them,
-//! piece by piece, so that it needs no memory for them.
+//! The first stage reads the samples, and sends their labels to the last one, which computes the loss. The
+//! first stage also writes checkpoints: it requests the values of other stages piece by piece while it writes
+//! them, so that it needs no memory for them.
 
 use crate::TrainError;
 use crate::compile::Programs;
@@ -13,35 +13,40 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use stratus_engine::program::OptimiserState;
-use stratus_engine::session::{Metrics, StateValue, state_of};
+use stratus_engine::session::{Metrics, StateValue, checkpoint_values};
 use stratus_engine::{Role, Session, Stage};
-use stratus_exchange::{ExchangeError, Workers};
+use stratus_exchange::{ExchangeError, WorkerGroup};
 
-/// Kinds of messages: see [`Workers::send_to`].
-const LABELS: u16 = 1;
-const ASK: u16 = 2;
-const ANSWER: u16 = 3;
+/// Message kind of labels, see [`WorkerGroup::send_to`].
+const LABELS_KIND: u16 = 1;
+/// Message kind of requests for values.
+const REQUEST_KIND: u16 = 2;
+/// Message kind of replies with values.
+const REPLY_KIND: u16 = 3;
 
-/// Numbers that are asked for at once.
-const PIECE: usize = 1 << 18;
+/// Elements per request.
+const PIECE_ELEMENTS: usize = 1 << 18;
 
-/// Hands the labels of a batch from the first stage to the last.
-pub(crate) fn hand_on_labels(
-    workers: &Workers,
+/// Sends the labels of a batch from the first stage to the last.
+pub(crate) fn forward_labels(
+    workers: &WorkerGroup,
     stage: Stage,
     labels: &mut [i32],
 ) -> Result<(), ExchangeError> {
     let labels: &mut [u8] = bytemuck::cast_slice_mut(labels);
-    match stage.number {
-        0 => workers.send_to(stage.count - 1, LABELS, &[labels]),
-        _ if stage.is_last() => workers.receive_from(0, LABELS, false, &mut [labels]),
+    match stage.index {
+        0 => workers.send_to(stage.count - 1, LABELS_KIND, &[labels]),
+        _ if stage.is_last() => workers.receive_from(0, LABELS_KIND, false, &mut [labels]),
         _ => Ok(()),
     }
 }
 
-/// What the last stage has measured, at all stages.
-pub(super) fn of_last(workers: &Workers, own: Metrics) -> Result<Metrics, ExchangeError> {
-    let Metrics { loss, samples, top1, top5 } = own;
+/// Shares the metrics of the last stage with all stages.
+pub(super) fn metrics_of_last_stage(
+    workers: &WorkerGroup,
+    metrics: Metrics,
+) -> Result<Metrics, ExchangeError> {
+    let Metrics { loss, samples, top1, top5 } = metrics;
     let all = workers.all_gather(bytemuck::bytes_of(&[loss, samples, top1, top5]))?;
     let last = all.last().map(Vec::as_slice).unwrap_or_default();
     let number = |at: usize| {
@@ -51,9 +56,9 @@ pub(super) fn of_last(workers: &Workers, own: Metrics) -> Result<Metrics, Exchan
     Ok(Metrics { loss: number(0), samples: number(1), top1: number(2), top5: number(3) })
 }
 
-/// A value of the uncut network that a checkpoint keeps, and which stage has it.
+/// A value of the whole network that a checkpoint stores, and the stage that has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct PipelineValue {
     name: String,
     shape: Vec<usize>,
     role: Role,
@@ -62,41 +67,42 @@ struct Kept {
     stage: usize,
 }
 
-/// All values that a checkpoint keeps, in the order of the uncut network.
+/// All values that a checkpoint stores, in the order of the whole network.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct StagedState {
-    kept: Vec<Kept>,
-    own: usize,
+pub(crate) struct PipelineState {
+    values: Vec<PipelineValue>,
+    /// The index of this stage.
+    own_stage: usize,
 }
 
-impl StagedState {
-    /// Finds out which stage has which value of the `whole` network.
+impl PipelineState {
+    /// Determines the stage of each value of the `whole` network.
     ///
     /// # Errors
-    /// Where one has no stage, or a worker is gone.
-    pub fn of(
+    /// If no stage has a value, or a worker has disconnected.
+    pub fn new(
         whole: &Programs,
         session: &Session,
         stage: Stage,
-        workers: &Workers,
+        workers: &WorkerGroup,
     ) -> Result<Self, TrainError> {
-        let own: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
-        let all = workers.all_gather_any(serde_json::to_vec(&own).unwrap_or_default())?;
+        let own_names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
+        let all = workers.all_gatherv(serde_json::to_vec(&own_names).unwrap_or_default())?;
         let mut stages = HashMap::new();
         for (stage, names) in all.iter().enumerate() {
             let names: Vec<String> = serde_json::from_slice(names).map_err(|error| {
-                ExchangeError::Ended(format!("what a stage keeps cannot be read: {error}"))
+                ExchangeError::Disconnected(format!("invalid list of values from a stage: {error}"))
             })?;
             stages.extend(names.into_iter().map(|name| (name, stage)));
         }
         let programs = [Some(&whole.train), whole.tail.as_ref(), Some(&whole.evaluate), Some(&whole.refresh)];
-        let kept = state_of(programs.into_iter().flatten()).map(|value| {
+        let values = checkpoint_values(programs.into_iter().flatten()).map(|value| {
             let stage = stages.get(value.name).copied().ok_or_else(|| TrainError::Configuration {
                 problem: format!("no stage of the pipeline has `{}`", value.name),
                 hint: "train without train.stages".to_owned(),
             })?;
             let owned = |(name, state): (&str, OptimiserState)| (name.to_owned(), state);
-            Ok(Kept {
+            Ok(PipelineValue {
                 name: value.name.to_owned(),
                 shape: value.shape.to_vec(),
                 role: value.role,
@@ -105,74 +111,79 @@ impl StagedState {
                 stage,
             })
         });
-        Ok(Self { kept: kept.collect::<Result<_, TrainError>>()?, own: stage.number })
+        Ok(Self { values: values.collect::<Result<_, TrainError>>()?, own_stage: stage.index })
     }
 
-    /// Every value, and where it is: `None` here, else how to ask for it.
+    /// Every value, with the means to request it from another stage; `None` if this stage has it.
     pub fn values<'a>(
         &'a self,
-        workers: &'a Workers,
+        workers: &'a WorkerGroup,
     ) -> impl Iterator<Item = (StateValue<'a>, Option<RemoteValues<'a>>)> {
-        self.kept.iter().enumerate().map(move |(number, kept)| {
+        self.values.iter().enumerate().map(move |(index, value)| {
             let described = StateValue {
-                name: &kept.name,
-                shape: &kept.shape,
-                role: kept.role,
-                optimiser_state: kept.optimiser_state.as_ref().map(|(name, state)| (name.as_str(), *state)),
-                average_of: kept.average_of.as_deref(),
+                name: &value.name,
+                shape: &value.shape,
+                role: value.role,
+                optimiser_state: value.optimiser_state.as_ref().map(|(name, state)| (name.as_str(), *state)),
+                average_of: value.average_of.as_deref(),
             };
-            let count = kept.shape.iter().product();
+            let count = value.shape.iter().product();
             let remote =
-                RemoteValues { workers, stage: kept.stage, number, count, piece: RefCell::default() };
-            (described, (kept.stage != self.own).then_some(remote))
+                RemoteValues { workers, stage: value.stage, index, count, piece: RefCell::default() };
+            (described, (value.stage != self.own_stage).then_some(remote))
         })
     }
 
-    /// Answers the first stage until it has written its checkpoint.
-    pub fn serve(&self, workers: &Workers, session: &Session) -> Result<(), TrainError> {
-        let mut answer = Vec::new();
+    /// Serves requests of the first stage until it has written its checkpoint.
+    pub fn serve(&self, workers: &WorkerGroup, session: &Session) -> Result<(), TrainError> {
+        let mut reply = Vec::new();
         loop {
-            let mut asked = [0u64; 3];
-            workers.receive_from(0, ASK, false, &mut [bytemuck::bytes_of_mut(&mut asked)])?;
-            let [number, first, count] = asked.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-            let Some(kept) = self.kept.get(number) else { return Ok(()) };
-            let view = session.view(&kept.name)?;
+            let mut request = [0u64; 3];
+            workers.receive_from(0, REQUEST_KIND, false, &mut [bytemuck::bytes_of_mut(&mut request)])?;
+            let [index, first, count] = request.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+            let Some(value) = self.values.get(index) else { return Ok(()) };
+            let view = session.view(&value.name)?;
             if first.checked_add(count).is_none_or(|end| end > view.len()) {
-                return Err(ExchangeError::Ended(format!("`{}` has no {count} numbers", kept.name)).into());
+                return Err(ExchangeError::Disconnected(format!(
+                    "`{}` has {} values, but {count} from {first} on were requested",
+                    value.name,
+                    view.len()
+                ))
+                .into());
             }
-            answer.resize(count, 0.0f32);
-            view.read(first, &mut answer);
-            workers.send_to(0, ANSWER, &[bytemuck::cast_slice_mut(&mut answer)])?;
+            reply.resize(count, 0.0f32);
+            view.read(first, &mut reply);
+            workers.send_to(0, REPLY_KIND, &[bytemuck::cast_slice_mut(&mut reply)])?;
         }
     }
 
-    /// Tells the other stages that the checkpoint is written, or was given up.
-    pub fn end(&self, workers: &Workers) -> Result<(), ExchangeError> {
-        (0..workers.size())
-            .filter(|stage| *stage != self.own)
-            .try_for_each(|stage| workers.send_to(stage, ASK, &[bytemuck::bytes_of_mut(&mut [u64::MAX; 3])]))
+    /// Tells the other stages that the checkpoint is written or abandoned.
+    pub fn finish(&self, workers: &WorkerGroup) -> Result<(), ExchangeError> {
+        (0..workers.size()).filter(|stage| *stage != self.own_stage).try_for_each(|stage| {
+            workers.send_to(stage, REQUEST_KIND, &[bytemuck::bytes_of_mut(&mut [u64::MAX; 3])])
+        })
     }
 }
 
-/// Values of another stage.
+/// A value of another stage.
 pub(crate) struct RemoteValues<'a> {
-    workers: &'a Workers,
+    workers: &'a WorkerGroup,
     stage: usize,
-    /// The position among all values that a checkpoint keeps.
-    number: usize,
+    /// The position among all values that a checkpoint stores.
+    index: usize,
     count: usize,
-    /// The last piece that was asked for, and where it begins.
+    /// The start and the elements of the last piece that was received.
     piece: RefCell<(usize, Vec<f32>)>,
 }
 
 impl fmt::Debug for RemoteValues<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} values of stage {}", self.count, self.stage)
+        write!(f, "{} elements of stage {}", self.count, self.stage)
     }
 }
 
 impl RemoteValues<'_> {
-    /// How many there are.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -185,25 +196,25 @@ impl RemoteValues<'_> {
         while !rest.is_empty() {
             if at < *start || at - *start >= piece.len() {
                 *start = at;
-                piece.resize(PIECE.min(self.count - at), 0.0);
-                self.ask(at, piece).map_err(io::Error::other)?;
+                piece.resize(PIECE_ELEMENTS.min(self.count - at), 0.0);
+                self.request(at, piece).map_err(io::Error::other)?;
             }
-            let there = &piece[at - *start..];
-            let (now, later) = rest.split_at_mut(there.len().min(rest.len()));
-            now.copy_from_slice(&there[..now.len()]);
+            let available = &piece[at - *start..];
+            let (now, later) = rest.split_at_mut(available.len().min(rest.len()));
+            now.copy_from_slice(&available[..now.len()]);
             at += now.len();
             rest = later;
         }
         if at == self.count {
-            // Read to its end: other tensors have pieces of their own.
+            // The value was read to its end, so its last piece is freed.
             *piece = Vec::new();
         }
         Ok(())
     }
 
-    fn ask(&self, first: usize, piece: &mut [f32]) -> Result<(), ExchangeError> {
-        let mut asked = [self.number, first, piece.len()].map(|number| number as u64);
-        self.workers.send_to(self.stage, ASK, &[bytemuck::bytes_of_mut(&mut asked)])?;
-        self.workers.receive_from(self.stage, ANSWER, false, &mut [bytemuck::cast_slice_mut(piece)])
+    fn request(&self, first: usize, piece: &mut [f32]) -> Result<(), ExchangeError> {
+        let mut request = [self.index, first, piece.len()].map(|number| number as u64);
+        self.workers.send_to(self.stage, REQUEST_KIND, &[bytemuck::bytes_of_mut(&mut request)])?;
+        self.workers.receive_from(self.stage, REPLY_KIND, false, &mut [bytemuck::cast_slice_mut(piece)])
     }
 }

@@ -1,148 +1,149 @@
-//! What a run records beside its weights: running totals, the timeline's slots, the spread of its speed.
+//! The records of a run besides its weights: running totals, the timeline's slots, speed percentiles.
 
 use crate::Resolved;
 use serde::{Deserialize, Serialize};
 use stratus_engine::session::{DeviceSlot, Metrics, PixelMetrics};
 use stratus_engine::{Phase, Session};
 use stratus_run::csv::{EpochRow, Task};
-use stratus_run::summary::{FinalMetrics, Spread};
+use stratus_run::summary::{FinalMetrics, SpeedPercentiles};
 use stratus_run::timeline::{self, Purpose, Slot};
 
-/// Slots of the clock before those of the steps: waiting for data,
+/// Clock slot: waiting for data.
 pub(super) const DATA_WAIT: usize = 0;
-/// writing rows, timeline and progress,
+/// Clock slot: writing rows, timeline and progress.
 pub(super) const BOOKKEEPING: usize = 1;
-/// saving checkpoints within an epoch.
+/// Clock slot: checkpoints within an epoch.
 pub(super) const CHECKPOINT: usize = 2;
-/// The slot of the first step.
+/// Clock slot of the first step.
 pub(super) const FIRST_STEP: usize = 3;
 
-/// Totals that a checkpoint keeps, so that an interrupted epoch's row is the same as without the
+/// Totals that a checkpoint stores, so that the row of an interrupted epoch is the same as without the
 /// interruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningTotals {
-    /// This epoch: the sum of loss times weight,
+    /// Epoch total of loss × weight.
     pub loss: f64,
-    /// the weight of losses: samples, or the class weights of pixels,
+    /// Epoch total of the weights of losses: samples, or the class weights of pixels.
     pub weight: f64,
-    /// samples or pixels whose class was predicted,
-    #[serde(alias = "top1")]
-    pub right: f64,
-    /// samples or pixels with a class,
-    #[serde(alias = "samples")]
-    pub counted: f64,
-    /// images,
+    /// Samples or pixels of the epoch whose class was predicted.
+    #[serde(rename = "right", alias = "top1")]
+    pub correct: f64,
+    /// Samples or pixels of the epoch with a class.
+    #[serde(rename = "counted", alias = "samples")]
+    pub labelled: f64,
+    /// Images of the epoch.
     pub images: f64,
-    /// seconds in iterations.
+    /// Seconds in iterations of the epoch.
     pub epoch_s: f64,
-    /// The whole run, in seconds: the time of all processes so far;
+    /// Seconds of the whole run, in all processes so far.
     pub elapsed_s: f64,
-    /// before the first iteration of each;
+    /// Seconds before the first iteration of each process.
     pub startup_s: f64,
-    /// wall time of iterations;
+    /// Wall time of iterations, in seconds.
     pub iteration_s: f64,
-    /// of that: attributed to a slot,
+    /// Seconds within iterations that are attributed to a slot.
     pub attributed_s: f64,
-    /// waiting for data,
+    /// Seconds within iterations spent waiting for data.
     pub data_wait_s: f64,
-    /// saving checkpoints;
+    /// Seconds within iterations spent saving checkpoints.
     pub checkpoint_in_iterations_s: f64,
-    /// checkpoints at the end of epochs;
+    /// Seconds of checkpoints at the end of epochs.
     pub checkpoint_s: f64,
-    /// validation.
+    /// Seconds of validation.
     pub validation_s: f64,
-    /// How often the run was resumed.
+    /// Number of times that the run was resumed.
     pub resumed: u64,
 }
 
 impl RunningTotals {
-    /// As a checkpoint has them; earlier versions counted samples alone.
-    pub fn of_checkpoint(value: &serde_json::Value) -> Option<Self> {
+    /// Reads the totals of a checkpoint. Earlier versions counted samples only.
+    pub fn from_checkpoint(value: &serde_json::Value) -> Option<Self> {
         let mut totals: Self = serde_json::from_value(value.clone()).ok()?;
         if totals.images == 0.0 {
-            (totals.images, totals.weight) = (totals.counted, totals.counted);
+            (totals.images, totals.weight) = (totals.labelled, totals.labelled);
         }
         Some(totals)
     }
 
     /// Adds an iteration on a batch of `images`.
-    pub fn add(&mut self, measured: &Measured, images: usize) {
-        self.loss += measured.loss * measured.weight;
-        self.weight += measured.weight;
-        self.right += measured.right;
-        self.counted += measured.counted;
+    pub fn add(&mut self, metrics: &IterationMetrics, images: usize) {
+        self.loss += metrics.loss * metrics.weight;
+        self.weight += metrics.weight;
+        self.correct += metrics.correct;
+        self.labelled += metrics.labelled;
         self.images += images as f64;
     }
 
-    /// Mean loss of the epoch so far; 0 where nothing weighed anything.
+    /// Mean loss of the epoch so far; 0 if all weights are 0.
     pub fn mean_loss(&self) -> f64 {
         if self.weight > 0.0 { self.loss / self.weight } else { 0.0 }
     }
 
-    /// The share of right answers in the epoch so far.
+    /// The fraction of correct predictions in the epoch so far.
     pub fn accuracy(&self) -> f64 {
-        self.right / self.counted.max(1.0)
+        self.correct / self.labelled.max(1.0)
     }
 
-    /// Begins an epoch.
+    /// Resets the totals of the epoch.
     pub fn begin_epoch(&mut self) {
-        *self = Self { loss: 0.0, weight: 0.0, right: 0.0, counted: 0.0, images: 0.0, epoch_s: 0.0, ..*self };
+        *self =
+            Self { loss: 0.0, weight: 0.0, correct: 0.0, labelled: 0.0, images: 0.0, epoch_s: 0.0, ..*self };
     }
 }
 
-/// What an iteration measured, of samples or of pixels.
+/// The metrics of an iteration, of samples or of pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Measured {
+pub(super) struct IterationMetrics {
     pub loss: f64,
-    /// What the loss is a mean over: samples, or the class weights of pixels.
+    /// The total weight of the loss: samples, or the class weights of pixels.
     pub weight: f64,
     /// Samples or pixels with a class.
-    pub counted: f64,
-    /// Those of them whose class was predicted.
-    pub right: f64,
-    /// Samples whose class was among the best five.
+    pub labelled: f64,
+    /// Samples or pixels whose class was predicted.
+    pub correct: f64,
+    /// Samples whose class was among the five most probable.
     pub top5: Option<f64>,
 }
 
-impl Measured {
-    pub fn of(task: Task, metrics: Metrics) -> Self {
+impl IterationMetrics {
+    pub fn new(task: Task, metrics: Metrics) -> Self {
         match task {
             Task::Classification => {
                 let Metrics { loss, samples, top1, top5 } = metrics;
-                Self { loss, weight: samples, counted: samples, right: top1, top5: Some(top5) }
+                Self { loss, weight: samples, labelled: samples, correct: top1, top5: Some(top5) }
             }
             Task::Segmentation => {
-                let PixelMetrics { loss, pixels, right, weight } = metrics.into();
-                Self { loss, weight, counted: pixels, right, top5: None }
+                let PixelMetrics { loss, pixels, correct, weight } = metrics.into();
+                Self { loss, weight, labelled: pixels, correct, top5: None }
             }
         }
     }
 
-    /// A count as a share of what counted; none where nothing did.
-    pub fn share(&self, count: f64) -> Option<f64> {
-        (self.counted > 0.0).then(|| count / self.counted)
+    /// A count as a fraction of the labelled samples or pixels; `None` without any.
+    pub fn fraction(&self, count: f64) -> Option<f64> {
+        (self.labelled > 0.0).then(|| count / self.labelled)
     }
 }
 
-/// What a run's validation measures.
+/// The kind of a run's validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ValidationKind {
     pub task: Task,
-    /// Views of each image that are averaged; `None` if it is the image alone.
+    /// Number of views of each image that are averaged; `None` if it is only the image itself.
     pub views: Option<u64>,
-    /// The decay of the averaged weights that it takes, if there are such.
+    /// The decay of the averaged weights that are evaluated, if there are any.
     pub ema_decay: Option<f64>,
 }
 
 impl ValidationKind {
-    pub fn of(resolved: &Resolved) -> Self {
+    pub fn from_resolved(resolved: &Resolved) -> Self {
         let views = Some(resolved.views().len() as u64).filter(|&views| views > 1);
         Self { task: resolved.task(), views, ema_decay: resolved.settings().train.ema_decay }
     }
 }
 
-/// The metrics at the end of an epoch, by its row; what was not measured stays as it was `before`.
+/// The metrics at the end of an epoch, by its row; without a validation, its metrics stay as in `before`.
 pub(super) fn final_metrics(
     row: &EpochRow,
     validation: ValidationKind,
@@ -151,13 +152,13 @@ pub(super) fn final_metrics(
     if row.val_loss.is_none() {
         return FinalMetrics { train_loss: Some(row.train_loss), ..before };
     }
-    let (is_pixels, share) = (validation.task == Task::Segmentation, row.val_accuracy);
+    let (is_pixels, accuracy) = (validation.task == Task::Segmentation, row.val_accuracy);
     FinalMetrics {
         train_loss: Some(row.train_loss),
         val_loss: row.val_loss,
-        val_top1: share.filter(|_| !is_pixels),
+        val_top1: accuracy.filter(|_| !is_pixels),
         val_top5: row.val_top5,
-        val_accuracy: share.filter(|_| is_pixels),
+        val_accuracy: accuracy.filter(|_| is_pixels),
         val_mean_accuracy: row.val_mean_accuracy,
         val_miou: row.val_miou,
         val_bf: row.val_bf,
@@ -166,7 +167,7 @@ pub(super) fn final_metrics(
     }
 }
 
-/// The timeline's description of a program: the fixed slots, the steps, and a device's copies and idle time.
+/// Describes a program for the timeline: the fixed slots, the steps, and a device's copies and idle time.
 pub(super) fn timeline_program(name: &str, session: &Session, program: usize) -> timeline::Program {
     let (plan, device_slots) = (session.plan(program), session.device_slots());
     let device = if device_slots.is_empty() { "cpu" } else { plan.backend.as_str() };
@@ -204,14 +205,14 @@ pub(super) fn timeline_program(name: &str, session: &Session, program: usize) ->
 }
 
 /// Median, 10th and 90th percentile of images per second.
-pub(super) fn spread(rates: &[f32]) -> Spread {
+pub(super) fn percentiles(rates: &[f32]) -> SpeedPercentiles {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f32::total_cmp);
-    let at = |share: f64| {
+    let at = |fraction: f64| {
         let last = sorted.len().checked_sub(1)?;
-        sorted.get((last as f64 * share).round() as usize).map(|&rate| f64::from(rate))
+        sorted.get((last as f64 * fraction).round() as usize).map(|&rate| f64::from(rate))
     };
-    Spread { median: at(0.5), p10: at(0.1), p90: at(0.9) }
+    SpeedPercentiles { median: at(0.5), p10: at(0.1), p90: at(0.9) }
 }
 
 #[cfg(test)]
@@ -219,32 +220,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_ordered() {
+    fn percentiles_are_ordered() {
         let rates: Vec<f32> = (0..=100).rev().map(|i| i as f32).collect();
-        let spread = spread(&rates);
-        assert_eq!((spread.p10, spread.median, spread.p90), (Some(10.0), Some(50.0), Some(90.0)));
-        assert_eq!(super::spread(&[]).median, None);
+        let speeds = percentiles(&rates);
+        assert_eq!((speeds.p10, speeds.median, speeds.p90), (Some(10.0), Some(50.0), Some(90.0)));
+        assert_eq!(percentiles(&[]).median, None);
     }
 
     #[test]
-    fn sums_survive_json_bit_by_bit() {
-        let sums =
-            RunningTotals { loss: 0.1 + 0.2, right: 1.0 / 3.0, images: 7.0, ..RunningTotals::default() };
-        let back = RunningTotals::of_checkpoint(&serde_json::to_value(sums).unwrap()).unwrap();
-        assert_eq!(back, sums);
+    fn totals_survive_json_bit_identical() {
+        let totals =
+            RunningTotals { loss: 0.1 + 0.2, correct: 1.0 / 3.0, images: 7.0, ..RunningTotals::default() };
+        let back = RunningTotals::from_checkpoint(&serde_json::to_value(totals).unwrap()).unwrap();
+        assert_eq!(back, totals);
     }
 
     #[test]
-    fn totals_of_earlier_versions_counted_samples() {
+    fn reads_totals_of_earlier_versions() {
         let value = serde_json::json!({"loss": 6.0, "top1": 3.0, "samples": 4.0});
-        let totals = RunningTotals::of_checkpoint(&value).unwrap();
+        let totals = RunningTotals::from_checkpoint(&value).unwrap();
         assert_eq!((totals.mean_loss(), totals.accuracy(), totals.images), (1.5, 0.75, 4.0));
     }
 
     #[test]
-    fn what_is_not_measured_is_not_zero() {
-        let measured = Measured::of(Task::Segmentation, Metrics::default());
-        assert_eq!((measured.share(measured.right), measured.top5), (None, None));
+    fn accuracy_without_labels_is_none() {
+        let metrics = IterationMetrics::new(Task::Segmentation, Metrics::default());
+        assert_eq!((metrics.fraction(metrics.correct), metrics.top5), (None, None));
         assert_eq!(RunningTotals::default().mean_loss(), 0.0);
     }
 }

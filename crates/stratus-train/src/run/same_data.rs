@@ -1,4 +1,4 @@
-//! Checks that a run that is continued is continued on its own data set.
+//! Checks that a run is resumed on its own data set.
 
 use crate::{Observer, TrainError};
 use std::path::Path;
@@ -6,29 +6,29 @@ use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
 use stratus_run::data::{DataRecord, class_difference, iterations_difference};
 
-/// The most differences that a message lists.
+/// Differences that a message lists, at most.
 pub(super) const MAX_LISTED: usize = 6;
 
-/// A run that has begun.
+/// A run that was started before.
 #[derive(Clone, Copy)]
-pub(super) struct Begun<'a> {
+pub(super) struct StartedRun<'a> {
     pub run: &'a RunDir,
     /// The state of its checkpoint, if it has one.
     pub state: Option<&'a State>,
 }
 
-impl Begun<'_> {
-    /// Checks that the data set is, as it is `now`, the one that the run began with.
+impl StartedRun<'_> {
+    /// Checks that the data set is the one that the run started with.
     ///
     /// # Errors
-    /// [`TrainError::Configuration`], with the first differences.
-    pub fn expect_same_data(&self, now: &DataRecord, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    /// If it has changed: [`TrainError::Configuration`] lists the first differences.
+    pub fn check_same_data(&self, now: &DataRecord, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let mut differences = match DataRecord::read(&self.run.data())? {
             Some(recorded) => recorded.differences(now),
             None => {
-                observer.say(&format!(
-                    "{}: an older version of the program began this run and did not record its data set: \
-                     only the classes and the iterations of an epoch can be compared",
+                observer.info(&format!(
+                    "{}: this run was started by an older version that did not record the data set; \
+                     comparing only classes and iterations per epoch",
                     self.run.path().display()
                 ));
                 let classes = stratus_run::classes::read_names(&self.run.classes());
@@ -36,28 +36,28 @@ impl Begun<'_> {
             }
         };
         if differences.is_empty() {
-            differences.extend(self.state.and_then(|state| place_difference(state, now.epoch_iterations)));
+            differences
+                .extend(self.state.and_then(|state| epoch_length_difference(state, now.epoch_iterations)));
         }
         if differences.is_empty() {
             return Ok(());
         }
-        Err(other_data(self.run.path(), self.state.is_some(), &differences))
+        Err(data_changed_error(self.run.path(), self.state.is_some(), &differences))
     }
 }
 
-/// How the iterations of an epoch differ from those that a checkpoint was made with, where it records them.
-fn place_difference(state: &State, now: u64) -> Option<String> {
+/// The difference in iterations per epoch from a checkpoint, if it records them.
+fn epoch_length_difference(state: &State, now: u64) -> Option<String> {
     let whole = state.iteration.saturating_sub(state.batch);
     match whole.checked_div(u64::from(state.epoch)) {
         Some(before) => iterations_difference(before, now),
-        None => (state.batch >= now).then(|| {
-            format!("iterations of an epoch: {now}, and the first epoch has had {} already", state.batch)
-        }),
+        None => (state.batch >= now)
+            .then(|| format!("iterations per epoch: {now}, but the first epoch already has {}", state.batch)),
     }
 }
 
-/// The error for a run whose data set has changed. Only one that has a checkpoint has weights.
-fn other_data(run: &Path, has_weights: bool, differences: &[String]) -> TrainError {
+/// The error if the data set of a run has changed. A run without a checkpoint has no weights.
+fn data_changed_error(run: &Path, has_weights: bool, differences: &[String]) -> TrainError {
     let run = run.display();
     let mut listed: String =
         differences.iter().take(MAX_LISTED).map(|difference| format!("\n  {difference}")).collect();
@@ -65,13 +65,13 @@ fn other_data(run: &Path, has_weights: bool, differences: &[String]) -> TrainErr
         listed += &format!("\n  and {} more", differences.len() - MAX_LISTED);
     }
     let new = if has_weights {
-        format!("a new run with these weights: `stratus train {run}/experiment.toml --weights {run}`")
+        format!("a new run from these weights: `stratus train {run}/experiment.toml --weights {run}`")
     } else {
         format!("a new run: `stratus train {run}/experiment.toml`")
     };
     TrainError::Configuration {
-        problem: format!("{run} cannot be continued: its data set has changed since it began{listed}"),
-        hint: format!("restore the data set, or begin {new}"),
+        problem: format!("{run} cannot be resumed: its data set has changed since it was started{listed}"),
+        hint: format!("restore the data set, or start {new}"),
     }
 }
 
@@ -80,17 +80,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_tells_the_iterations_of_an_epoch() {
+    fn detects_a_change_of_epoch_length_by_the_checkpoint() {
         let state = |epoch, batch, iteration| State { epoch, batch, iteration, ..State::default() };
-        assert_eq!(place_difference(&state(2, 0, 12), 6), None);
-        assert_eq!(place_difference(&state(2, 3, 15), 6), None);
-        assert_eq!(place_difference(&state(2, 0, 12), 9).unwrap(), "iterations of an epoch: 6 → 9");
-        assert_eq!(place_difference(&state(0, 5, 5), 6), None);
+        assert_eq!(epoch_length_difference(&state(2, 0, 12), 6), None);
+        assert_eq!(epoch_length_difference(&state(2, 3, 15), 6), None);
+        assert_eq!(epoch_length_difference(&state(2, 0, 12), 9).unwrap(), "iterations per epoch: 6 → 9");
+        assert_eq!(epoch_length_difference(&state(0, 5, 5), 6), None);
         assert_eq!(
-            place_difference(&state(0, 5, 5), 3).unwrap(),
-            "iterations of an epoch: 3, and the first epoch has had 5 already"
+            epoch_length_difference(&state(0, 5, 5), 3).unwrap(),
+            "iterations per epoch: 3, but the first epoch already has 5"
         );
-        // Before the first iteration nothing is known.
-        assert_eq!(place_difference(&state(0, 0, 0), 3), None);
+        // Before the first iteration there is nothing to compare.
+        assert_eq!(epoch_length_difference(&state(0, 0, 0), 3), None);
     }
 }

@@ -1,29 +1,31 @@
-//! What a run needs before its first iteration: data, network, device, session, pretrained weights.
+//! Prepares a run before its first iteration: data, network, device, session, pretrained weights.
 
-use super::Options;
+use super::RunOptions;
 use super::announce;
-use super::outlook::Foreseen;
-use super::pipeline::StagedState;
+use super::pipeline::PipelineState;
 use super::process_group::ProcessGroup;
-use super::same_data::Begun;
+use super::same_data::StartedRun;
+use super::time_estimator::StepForecast;
 use super::trainer::Loaders;
 use crate::bench::probe::cold_bytes;
-use crate::compile::{CompiledRun, FittedRun, KernelSelection, PlannedRun, expect_statistics, fit, programs};
+use crate::compile::{
+    CompiledRun, FittedRun, KernelSelection, PlannedRun, check_batch_norm_samples, fit, programs,
+};
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
-use crate::network::{LayerFile, Network, expect_layer_file};
-use crate::resolve::{Place, Resolved};
+use crate::network::{LayerFile, Network, check_layer_file};
+use crate::resolve::{Rank, Resolved};
 use crate::weights::initialise::initialise;
 use crate::weights::session_state::{self, Snapshot};
-use crate::weights::{Pretrained, WeightsUse};
+use crate::weights::{Pretrained, WeightsPurpose};
 use crate::{Experiment, Observer, TrainError};
 use std::path::Path;
 use std::time::Duration;
 use stratus_data::Position;
 use stratus_engine::{Precision, Stage};
-use stratus_forecast::forecast::measured_interval;
+use stratus_forecast::forecast::probed_interval;
 use stratus_graph::Graph;
-use stratus_measures::ClassMeasures;
+use stratus_measures::ClassMetrics;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::Task;
@@ -31,7 +33,7 @@ use stratus_run::data::DataRecord;
 use stratus_run::log::Log;
 use stratus_run::sources::{Source, Sources};
 
-/// Everything that is needed before the first iteration.
+/// Everything that a run needs before its first iteration.
 pub(super) struct RunSetup {
     pub resolved: Resolved,
     pub datasets: Datasets,
@@ -42,31 +44,31 @@ pub(super) struct RunSetup {
     pub pretrained: Option<Pretrained>,
     pub device: OpenDevice,
     pub compiled: CompiledRun,
-    /// Of a stage of a pipeline: which stage has which value.
-    pub staged: Option<StagedState>,
-    /// What its steps take, where that could be timed.
-    pub foreseen: Option<Foreseen>,
+    /// The stage of each value; `None` without pipeline stages.
+    pub pipeline_state: Option<PipelineState>,
+    /// The forecast time of its steps, if it was measured.
+    pub step_forecast: Option<StepForecast>,
 }
 
-/// Whether a run has no checkpoint yet, so that its first weights are needed.
+/// Whether a run is new or resumes from a checkpoint; a new one needs initial weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunStart {
     New,
-    Continued,
+    Resumed,
 }
 
 impl RunStart {
-    /// A run with its initial weights, and its data being read from the first batch on.
+    /// Prepares a run with its initial weights, and starts reading its data from the first batch.
     pub fn set_up(
         self,
         experiment: &Experiment,
-        begun: Option<Begun<'_>>,
-        options: &Options,
+        started: Option<StartedRun<'_>>,
+        options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<(RunSetup, Loaders), TrainError> {
         let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, begun, &selection, &options.group, observer)?;
-        setup.first_weights(observer)?;
+        let mut setup = RunSetup::new(experiment, self, started, &selection, &options.group, observer)?;
+        setup.set_initial_weights(observer)?;
         let loaders = Loaders::new(&setup, Position::default())?;
         Ok((setup, loaders))
     }
@@ -76,29 +78,29 @@ impl RunSetup {
     pub fn new(
         experiment: &Experiment,
         start: RunStart,
-        begun: Option<Begun<'_>>,
+        started: Option<StartedRun<'_>>,
         selection: &KernelSelection<'_>,
         group: &ProcessGroup,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
-        expect_layer_file(experiment)?;
+        check_layer_file(experiment)?;
         let datasets = open_datasets(experiment)?;
         let data = data_record(experiment, &datasets);
-        group.expect_same_data(&data)?;
-        begun.map_or(Ok(()), |begun| begun.expect_same_data(&data, observer))?;
+        group.check_same_data(&data)?;
+        started.map_or(Ok(()), |started| started.check_same_data(&data, observer))?;
         let train = datasets.train.as_ref();
-        let Network { graph, layer_file } = Network::of(experiment, train)?;
+        let Network { graph, layer_file } = Network::for_dataset(experiment, train)?;
         let mut warn = |text: &str| observer.warn(text);
         let weights = experiment.model.weights.as_deref().filter(|_| start == RunStart::New);
         let pretrained = weights
             .map(|path| {
                 let purpose = match experiment.first_stage.network {
-                    Some(_) => WeightsUse::SecondStage,
-                    None => WeightsUse::Training,
+                    Some(_) => WeightsPurpose::SecondStage,
+                    None => WeightsPurpose::Training,
                 };
                 let mut pretrained = Pretrained::open(Path::new(path), &graph, purpose, &mut warn)?;
-                if purpose == WeightsUse::Training {
-                    pretrained.expect_classes(&graph, train, &mut warn);
+                if purpose == WeightsPurpose::Training {
+                    pretrained.reinitialise_for_classes(&graph, train, &mut warn);
                 }
                 Ok::<_, TrainError>(pretrained)
             })
@@ -107,41 +109,38 @@ impl RunSetup {
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);
-        let place = if stage.is_some() { Place::ALONE } else { group.place() };
-        let resolved =
-            Resolved::new(&experiment, train, &graph, &device)?.with_place(place).with_stage(stage);
-        expect_parts(&resolved)?;
-        expect_stages(&resolved)?;
-        match (expect_statistics(&resolved, &graph), start) {
+        let rank = if stage.is_some() { Rank::SINGLE } else { group.rank() };
+        let resolved = Resolved::new(&experiment, train, &graph, &device)?.with_rank(rank).with_stage(stage);
+        check_parts(&resolved)?;
+        check_stages(&resolved)?;
+        match (check_batch_norm_samples(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
-            // A run that an older program began goes on as it began.
-            (Err(error), RunStart::Continued) => warn(&error.to_string()),
+            // Runs of older versions, which did not check this, resume with a warning.
+            (Err(error), RunStart::Resumed) => warn(&error.to_string()),
             (Ok(()), _) => {}
         }
-        if resolved.precision() == Precision::Bf16 && !device.fast_bf16 {
-            warn(
-                "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
-            );
+        if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
+            warn("train.precision is bf16, but this CPU has no bf16 instructions: f32 is faster here");
         }
         let damaged = train.damaged().len() + datasets.validation.damaged().len();
         if damaged > 0 {
-            warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
+            warn(&format!("skipping {damaged} damaged images; the summary lists them"));
         }
         if start == RunStart::New {
-            announce::intention(&resolved, &datasets, &graph).iter().for_each(|line| observer.say(line));
-            let word = announce::changed(&experiment, train, &graph.input_shape().0);
-            word.into_iter().for_each(|word| observer.warn(&word));
+            announce::run_lines(&resolved, &datasets, &graph).iter().for_each(|line| observer.info(line));
+            let warning = announce::image_warning(&experiment, train, &graph.input_shape().0);
+            warning.into_iter().for_each(|warning| observer.warn(&warning));
         }
         let mut warn = |text: &str| observer.warn(text);
         let FittedRun { resolved, mut planned, .. } =
             fit(resolved, &graph, &device, selection, group.workers(), &mut warn)?;
-        let foreseen = foresee(&mut planned, &resolved, &device, datasets.validation.len())?;
+        let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
-        group.connect(&mut compiled.session, resolved.share().first);
-        let staged = match (stage, group.workers()) {
+        group.connect(&mut compiled.session, resolved.batch_slice().first);
+        let pipeline_state = match (stage, group.workers()) {
             (Some(stage), Some(workers)) => {
                 let whole = programs(&resolved.with_stage(None), &graph, &device)?;
-                Some(StagedState::of(&whole, &compiled.session, stage, workers)?)
+                Some(PipelineState::new(&whole, &compiled.session, stage, workers)?)
             }
             _ => None,
         };
@@ -157,28 +156,28 @@ impl RunSetup {
             pretrained,
             device,
             compiled,
-            staged,
-            foreseen,
+            pipeline_state,
+            step_forecast,
         })
     }
 
-    /// Sets the initial weights, and reports where they come from.
-    pub fn first_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    /// Sets the initial weights, and reports their source.
+    pub fn set_initial_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let CompiledRun { session, ids, .. } = &mut self.compiled;
         initialise(session, &self.graph, &self.resolved, &self.datasets.train)?;
         if let Some(pretrained) = &self.pretrained {
             pretrained.write_to(session)?;
-            observer.say(&format!("weights of {}", pretrained.source().path));
-            pretrained.begins_anew().into_iter().for_each(|layers| observer.say(layers));
+            observer.info(&format!("weights of {}", pretrained.source().path));
+            pretrained.reinitialised_layers().into_iter().for_each(|layers| observer.info(layers));
         }
-        session_state::begin_averages(session)?;
+        session_state::initialise_averages(session)?;
         session_state::refresh(session, ids.refresh)
     }
 
-    /// The classes before anything was measured: their names alone.
-    pub fn unmeasured_classes(&self) -> Vec<ClassMeasures> {
+    /// The classes before the first validation: names without metrics.
+    pub fn class_names_only(&self) -> Vec<ClassMetrics> {
         let set = self.datasets.train.as_ref();
-        let class = |class| ClassMeasures {
+        let class = |class| ClassMetrics {
             class,
             name: set.class_name(class),
             samples: 0,
@@ -189,15 +188,18 @@ impl RunSetup {
         (0..set.classes()).map(class).collect()
     }
 
-    /// The files from outside that the run starts from.
+    /// The external files that the run starts from.
     pub fn sources(&self) -> Sources {
         Sources {
             weights: self.pretrained.as_ref().map(|pretrained| pretrained.source().clone()),
-            network: self.layer_file.as_ref().map(|file| Source::of_bytes(&file.path, file.text.as_bytes())),
+            network: self
+                .layer_file
+                .as_ref()
+                .map(|file| Source::from_bytes(&file.path, file.text.as_bytes())),
         }
     }
 
-    /// What every checkpoint of the run records beside tensors and positions.
+    /// The state that every checkpoint of the run records, besides tensors and positions.
     pub fn state(&self) -> State {
         State {
             seed: self.resolved.settings().train.seed,
@@ -214,102 +216,106 @@ impl RunSetup {
         }
     }
 
-    /// Copies the files from outside into the run directory, so that they are not needed again: the layer
-    /// file, and the weights as the checkpoint of iteration 0.
-    pub fn keep_sources(&self, run: &RunDir, group: &ProcessGroup) -> Result<(), TrainError> {
+    /// Copies the external files into the run directory, so that they are not needed again: the layer file,
+    /// and the weights as the checkpoint of iteration 0.
+    pub fn copy_sources(&self, run: &RunDir, group: &ProcessGroup) -> Result<(), TrainError> {
         let checkpoints = Checkpoints::new(run.checkpoints());
-        // A start that was killed in this directory may have left some.
+        // A start that was killed in this directory may have left checkpoints.
         checkpoints.remove_all()?;
         self.sources().write(&run.sources())?;
         if let Some(file) = &self.layer_file {
             stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
         }
         if self.pretrained.is_some() {
-            let staged = self.staged.as_ref().zip(group.workers());
-            let snapshot = Snapshot::new(&self.compiled, staged, &self.graph, 0)?;
+            let pipeline = self.pipeline_state.as_ref().zip(group.workers());
+            let snapshot = Snapshot::new(&self.compiled, pipeline, &self.graph, 0)?;
             let saved = checkpoints.save(&self.state(), &snapshot.tensors(), &Retention::default());
-            staged.map_or(Ok(()), |(staged, workers)| staged.end(workers))?;
+            pipeline.map_or(Ok(()), |(pipeline, workers)| pipeline.finish(workers))?;
             saved?;
         }
         Ok(())
     }
 
-    /// Where another stage keeps the weights from outside, gives it this one's.
-    pub fn give_sources(&self, group: &ProcessGroup) -> Result<(), TrainError> {
-        match (&self.staged, group.workers(), &self.pretrained) {
-            (Some(staged), Some(workers), Some(_)) => staged.serve(workers, &self.compiled.session),
+    /// Serves this stage's part of the pretrained weights to the first stage, which stores them.
+    pub fn serve_source_weights(&self, group: &ProcessGroup) -> Result<(), TrainError> {
+        match (&self.pipeline_state, group.workers(), &self.pretrained) {
+            (Some(pipeline), Some(workers), Some(_)) => pipeline.serve(workers, &self.compiled.session),
             _ => Ok(()),
         }
     }
 
-    /// Logs the files from outside.
-    pub fn say_sources(&self, log: &mut Log) -> Result<(), TrainError> {
+    /// Logs the external files.
+    pub fn log_sources(&self, log: &mut Log) -> Result<(), TrainError> {
         let Sources { weights, network } = self.sources();
         for source in [network, weights].into_iter().flatten() {
-            log.say(&format!("begins with {}, sha256 {}", source.path, source.sha256))?;
+            log.write(&format!("starting from {}, sha256 {}", source.path, source.sha256))?;
         }
-        let anew = self.pretrained.as_ref().and_then(Pretrained::begins_anew);
-        Ok(anew.map_or(Ok(()), |layers| log.say(layers))?)
+        let layers = self.pretrained.as_ref().and_then(Pretrained::reinitialised_layers);
+        Ok(layers.map_or(Ok(()), |layers| log.write(layers))?)
     }
 }
 
-/// Checks that every batch of an epoch can be cut into its parts.
+/// Checks that every batch of an epoch can be divided into `train.parts` parts.
 ///
 /// # Errors
-/// Where the last one cannot.
-pub fn expect_parts(resolved: &Resolved) -> Result<(), TrainError> {
+/// If the last batch cannot.
+pub fn check_parts(resolved: &Resolved) -> Result<(), TrainError> {
     let parts = resolved.parts();
     match resolved.tail_batch().filter(|tail| !tail.is_multiple_of(parts)) {
         None => Ok(()),
         Some(tail) => Err(TrainError::Configuration {
             problem: format!(
-                "the last batch of an epoch has {tail} samples, which cannot be cut into {parts} equal parts"
+                "the last batch of an epoch has {tail} samples, which cannot be divided into {parts} equal \
+                 parts"
             ),
-            hint: "leave that batch out with --set data.drop_last=true, or choose another with \
+            hint: "drop that batch with --set data.drop_last=true, or choose another batch size with \
                    --set train.batch_size="
                 .to_owned(),
         }),
     }
 }
 
-/// Checks that a network in stages is one whose stages are computed.
-fn expect_stages(resolved: &Resolved) -> Result<(), TrainError> {
+/// Checks that the network can be trained in pipeline stages.
+fn check_stages(resolved: &Resolved) -> Result<(), TrainError> {
     match (resolved.stage(), resolved.task()) {
         (Some(_), Task::Segmentation) => Err(TrainError::Configuration {
-            problem: "a network that gives a class for every pixel cannot be trained in stages".to_owned(),
-            hint: "leave train.stages out".to_owned(),
+            problem: "segmentation networks cannot be trained in stages".to_owned(),
+            hint: "remove train.stages".to_owned(),
         }),
         _ => Ok(()),
     }
 }
 
-/// How long the steps of training and of validation are timed before a run that has a deadline or a budget,
-/// and before one that is only to be compared with its forecast.
-const TIMED: [[Duration; 2]; 2] = [
+/// How long training and validation steps are timed: with a deadline or budget, and without.
+const PROBE_TIMES: [[Duration; 2]; 2] = [
     [Duration::from_secs(3), Duration::from_millis(750)],
     [Duration::from_millis(200), Duration::from_millis(50)],
 ];
 
-/// What steps will take; `None` where nothing was asked for that needs it, on a GPU, whose kernels cannot be
-/// timed one by one, and on the reference backend.
-fn foresee(
+/// Forecasts the step times by timing kernels. `None` if no setting needs a forecast, on a GPU, whose kernels
+/// cannot be timed one by one, and on the reference backend.
+fn forecast_steps(
     planned: &mut PlannedRun,
     resolved: &Resolved,
     device: &OpenDevice,
     validation_images: usize,
-) -> Result<Option<Foreseen>, TrainError> {
+) -> Result<Option<StepForecast>, TrainError> {
     let settings = resolved.settings();
-    let limited = settings.train.deadline.is_some() || settings.train.budget.is_some();
-    // Several workers wait for each other, which no kernel alone tells.
-    let alone = resolved.place().workers == 1 && resolved.stage().is_none();
-    if !alone || !limited && !settings.train.forecast || device.beside_cores || device.libraries.is_empty() {
+    let is_limited = settings.train.deadline.is_some() || settings.train.budget.is_some();
+    // Several workers wait for each other, which timing single kernels does not show.
+    let is_single = resolved.rank().world_size == 1 && resolved.stage().is_none();
+    if !is_single
+        || !is_limited && !settings.train.forecast
+        || device.is_accelerator
+        || device.libraries.is_empty()
+    {
         return Ok(None);
     }
-    let budgets = TIMED[usize::from(!limited)];
-    let probed = planned.timed(device.backend.as_ref(), cold_bytes(), budgets)?;
+    let budgets = PROBE_TIMES[usize::from(!is_limited)];
+    let probed = planned.probe_steps(device.backend.as_ref(), cold_bytes(), budgets)?;
     let batches = validation_images.div_ceil(resolved.validation_batch().max(1)) * resolved.views().len();
-    Ok(Some(Foreseen {
-        step: measured_interval(probed.train.seconds(), probed.train.spread),
+    Ok(Some(StepForecast {
+        step: probed_interval(probed.train.seconds(), probed.train.spread),
         validation_s: probed.evaluate.seconds() * batches as f64,
     }))
 }

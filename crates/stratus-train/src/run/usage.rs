@@ -1,5 +1,4 @@
-//! How the machine is used while a run trains: a thread that wakes once a second and adds a row to
-//! `usage.csv`.
+//! Samples how the machine is used while a run trains: a thread adds a row to `usage.csv` once a second.
 
 use crate::TrainError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,17 +11,17 @@ use stratus_run::machine::process::{ProcessCounts, ProcessMeter};
 use stratus_run::summary::Usage;
 use stratus_threads::{UsageMeter, thread_time};
 
-/// Between two samples.
-const PERIOD: Duration = Duration::from_secs(1);
+/// Time between two samples.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Samples until it is dropped.
+/// Samples the machine's usage until it is dropped.
 #[derive(Debug)]
 pub(super) struct UsageSampler {
     shared: Arc<Shared>,
-    /// None where the system gave no thread: there are no samples then.
+    /// `None` if the system did not start a thread: there are no samples then.
     thread: Option<JoinHandle<()>>,
-    /// Who used the processors since it began.
-    processors: UsageMeter,
+    /// CPU usage since the start of sampling.
+    cpu: UsageMeter,
 }
 
 #[derive(Debug)]
@@ -34,13 +33,13 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     rows: CsvWriter<UsageRow>,
-    is_over: bool,
-    /// What went wrong when a row was written; no further ones are then.
+    is_stopped: bool,
+    /// The error of writing a row, after which sampling stops.
     failed: Option<stratus_run::Error>,
     totals: Totals,
 }
 
-/// What the rows of this process come to.
+/// The totals over the rows of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Totals {
     busy_percent: Mean,
@@ -50,7 +49,7 @@ struct Totals {
     disk_read_bytes: Option<u64>,
     disk_write_bytes: Option<u64>,
     net_bytes: Option<u64>,
-    /// The processor time of the sampling thread.
+    /// The CPU time of the sampling thread.
     sampling: Option<Duration>,
 }
 
@@ -75,12 +74,12 @@ impl Mean {
 
 impl Totals {
     fn add(&mut self, row: &UsageRow) {
-        let most = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).max();
+        let max = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).max();
         let sum = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).reduce(u64::saturating_add);
         self.busy_percent.add(row.gpu_percent);
         self.watts.add(row.gpu_watts);
-        self.device_bytes = most(self.device_bytes, row.gpu_memory_bytes);
-        self.rss_bytes = most(self.rss_bytes, row.rss_bytes);
+        self.device_bytes = max(self.device_bytes, row.gpu_memory_bytes);
+        self.rss_bytes = max(self.rss_bytes, row.rss_bytes);
         self.disk_read_bytes = sum(self.disk_read_bytes, row.disk_read_bytes);
         self.disk_write_bytes = sum(self.disk_write_bytes, row.disk_write_bytes);
         self.net_bytes = sum(self.net_bytes, row.net_bytes);
@@ -89,28 +88,28 @@ impl Totals {
 }
 
 impl UsageSampler {
-    /// Begins to sample, in a file that is cut back to `position`. `earlier_s` are the seconds of the run
-    /// before `begun`.
+    /// Starts sampling, in a file that is truncated to `position`. `previous_s` are the seconds of the run
+    /// before `started`.
     pub fn start(
         run: &RunDir,
         position: u64,
-        (begun, earlier_s): (Instant, f64),
+        (started, previous_s): (Instant, f64),
         device: Option<Box<dyn DeviceMeter>>,
     ) -> Result<Self, TrainError> {
         let mut rows = CsvWriter::open(&run.usage(), Task::default())?;
-        // Who removes this file loses its rows, and not the run.
+        // A missing or shortened file loses its rows, but does not prevent resuming.
         rows.truncate_to(position.min(rows.position()))?;
-        let state = State { rows, is_over: false, failed: None, totals: Totals::default() };
+        let state = State { rows, is_stopped: false, failed: None, totals: Totals::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
         let samples = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("usage".to_owned())
-            .spawn(move || samples.sample(&mut Meters::new(begun, earlier_s, device)))
+            .spawn(move || samples.sample(&mut Meters::new(started, previous_s, device)))
             .ok();
-        Ok(Self { shared, thread, processors: UsageMeter::from_now() })
+        Ok(Self { shared, thread, cpu: UsageMeter::from_now() })
     }
 
-    /// Puts all rows onto the disk; gives the file's length.
+    /// Syncs all rows to the disk; returns the file's length.
     pub fn sync(&self) -> Result<u64, TrainError> {
         let mut state = self.shared.lock();
         if let Some(error) = state.failed.take() {
@@ -120,14 +119,14 @@ impl UsageSampler {
         Ok(state.rows.position())
     }
 
-    /// What the machine was used for so far.
+    /// The usage so far.
     pub fn usage(&self) -> Usage {
         let totals = self.shared.lock().totals;
-        let processors = self.processors.usage();
-        let own = self.processors.own_time().map(|time| time.as_secs_f64()).filter(|time| *time > 0.0);
+        let cpu = self.cpu.usage();
+        let process_time = self.cpu.own_time().map(|time| time.as_secs_f64()).filter(|time| *time > 0.0);
         Usage {
-            cpu_percent_mean: processors.map(|usage| usage.own_percent),
-            stolen_percent: processors.map(|usage| usage.others_percent),
+            cpu_percent_mean: cpu.map(|usage| usage.own_percent),
+            stolen_percent: cpu.map(|usage| usage.others_percent),
             gpu_percent_mean: totals.busy_percent.mean(),
             gpu_memory_peak_bytes: totals.device_bytes,
             gpu_watts_mean: totals.watts.mean(),
@@ -135,14 +134,17 @@ impl UsageSampler {
             disk_read_bytes: totals.disk_read_bytes,
             disk_write_bytes: totals.disk_write_bytes,
             net_bytes: totals.net_bytes,
-            sampling_percent: totals.sampling.zip(own).map(|(time, own)| 100.0 * time.as_secs_f64() / own),
+            sampling_percent: totals
+                .sampling
+                .zip(process_time)
+                .map(|(time, process_time)| 100.0 * time.as_secs_f64() / process_time),
         }
     }
 }
 
 impl Drop for UsageSampler {
     fn drop(&mut self) {
-        self.shared.lock().is_over = true;
+        self.shared.lock().is_stopped = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has no more rows to write.
@@ -158,16 +160,16 @@ impl Shared {
 
     fn sample(&self, meters: &mut Meters) {
         loop {
-            let waited = self.wake.wait_timeout_while(self.lock(), PERIOD, |state| !state.is_over);
+            let waited = self.wake.wait_timeout_while(self.lock(), SAMPLE_PERIOD, |state| !state.is_stopped);
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if state.is_over || state.failed.is_some() {
+            if state.is_stopped || state.failed.is_some() {
                 return;
             }
             drop(state);
-            // Without the lock, for which a checkpoint would have to wait.
+            // Measured without the lock, so that a checkpoint does not wait for it.
             let row = meters.row();
             let mut state = self.lock();
-            if state.is_over {
+            if state.is_stopped {
                 return;
             }
             state.totals.add(&row);
@@ -179,34 +181,34 @@ impl Shared {
     }
 }
 
-/// What is asked once a second.
+/// The meters that are read once a second.
 struct Meters {
-    begun: Instant,
-    earlier_s: f64,
-    processors: UsageMeter,
+    started: Instant,
+    previous_s: f64,
+    cpu: UsageMeter,
     process: ProcessMeter,
     before: ProcessCounts,
     device: Option<Box<dyn DeviceMeter>>,
 }
 
 impl Meters {
-    fn new(begun: Instant, earlier_s: f64, device: Option<Box<dyn DeviceMeter>>) -> Self {
+    fn new(started: Instant, previous_s: f64, device: Option<Box<dyn DeviceMeter>>) -> Self {
         let mut process = ProcessMeter::open();
         let before = process.counts();
-        Self { begun, earlier_s, processors: UsageMeter::from_now(), process, before, device }
+        Self { started, previous_s, cpu: UsageMeter::from_now(), process, before, device }
     }
 
-    /// What was used since the last call.
+    /// The usage since the last call.
     fn row(&mut self) -> UsageRow {
-        let processors = self.processors.usage();
-        self.processors = UsageMeter::from_now();
+        let cpu = self.cpu.usage();
+        self.cpu = UsageMeter::from_now();
         let (counts, before) = (self.process.counts(), self.before);
         self.before = counts;
         let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         let device = self.device.as_mut().map_or(DeviceUsage::default(), |device| device.usage());
         UsageRow {
-            elapsed_s: self.earlier_s + self.begun.elapsed().as_secs_f64(),
-            cpu_percent: processors.map(|usage| usage.own_percent),
+            elapsed_s: self.previous_s + self.started.elapsed().as_secs_f64(),
+            cpu_percent: cpu.map(|usage| usage.own_percent),
             rss_bytes: counts.rss_bytes,
             disk_read_bytes: since(counts.disk_read_bytes, before.disk_read_bytes),
             disk_write_bytes: since(counts.disk_write_bytes, before.disk_write_bytes),
@@ -237,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_differences_and_totals_are_of_all_rows() {
+    fn rows_are_differences_and_totals_sum_them_up() {
         let mut meters = Meters::new(Instant::now(), 100.0, Some(Box::new(Busy(0.0))));
         let mut totals = Totals::default();
         let rows: Vec<UsageRow> = (0..3).map(|_| meters.row()).collect();
         rows.iter().for_each(|row| totals.add(row));
         assert!(rows.iter().all(|row| row.elapsed_s >= 100.0 && row.cpu_percent.is_none()), "{rows:?}");
         assert_eq!((totals.busy_percent.mean(), totals.device_bytes), (Some(20.0), Some(1000)));
-        assert_eq!(totals.watts.mean(), None, "what is never known is not zero");
+        assert_eq!(totals.watts.mean(), None, "a value without samples is not zero");
         if cfg!(target_os = "linux") {
             assert_eq!(totals.rss_bytes, rows.iter().filter_map(|row| row.rss_bytes).max());
             assert_eq!(totals.net_bytes, Some(rows.iter().filter_map(|row| row.net_bytes).sum()));
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_written_while_the_run_goes_on_and_cut_back_when_it_is_resumed() {
+    fn samples_are_written_during_the_run_and_truncated_on_resume() {
         let root = tempfile::tempdir().unwrap();
         let run = run(root.path());
         let start = |position| {
@@ -276,7 +278,7 @@ mod tests {
             assert!(usage.sampling_percent.is_some() && usage.rss_peak_bytes > Some(0), "{usage:?}");
         }
         drop(sampler);
-        // The second row is later than what the checkpoint knew; a torn one is nobody's.
+        // The second row is newer than the checkpoint, and the torn one belongs to no row.
         let mut text = std::fs::read_to_string(run.usage()).unwrap();
         text.push_str("9.0,1");
         std::fs::write(run.usage(), text).unwrap();

@@ -1,5 +1,5 @@
-//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its
-//! PyTorch shape; of a whitening layer, a function of the training images too.
+//! Initial values of parameters: a function of (seed, position of the parameter), in row-major order of its
+//! PyTorch shape. Those of a whitening layer also depend on the training images.
 
 use super::whiten;
 use crate::TrainError;
@@ -11,7 +11,7 @@ use stratus_engine::Session;
 use stratus_graph::{Graph, Initialisation, Parameter};
 use stratus_random::{Purpose, Stream};
 
-/// Sets every parameter and buffer of `graph` that the session has to its first values. `dataset` is the
+/// Sets every parameter and buffer of `graph` that the session has to its initial values. `dataset` is the
 /// training set.
 ///
 /// # Errors
@@ -22,9 +22,9 @@ pub(crate) fn initialise(
     resolved: &Resolved,
     dataset: &Arc<dyn Dataset>,
 ) -> Result<(), TrainError> {
-    let there: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();
+    let session_names: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();
     let parameters = graph.parameters.iter().enumerate();
-    for (position, parameter) in parameters.filter(|(_, parameter)| there.contains(&parameter.name)) {
+    for (position, parameter) in parameters.filter(|(_, parameter)| session_names.contains(&parameter.name)) {
         let values = if parameter.initialisation == Initialisation::Whitening {
             whiten::filters(parameter, resolved.input(), dataset)?
         } else {
@@ -35,7 +35,7 @@ pub(crate) fn initialise(
     Ok(())
 }
 
-/// The first values of the parameter at `position` of its network.
+/// The initial values of the parameter at `position` of its network.
 ///
 /// # Errors
 /// If they depend on images.
@@ -51,7 +51,7 @@ pub(crate) fn values(parameter: &Parameter, position: usize, seed: u64) -> Resul
         Initialisation::Normal { std } => count.map(|_| stream.normal() * std).collect(),
         Initialisation::Dirac { bound } => {
             let [_, inputs, height, width] = parameter.shape[..] else {
-                return Err(unknown(parameter, "are those of a convolution"));
+                return Err(unsupported(parameter, "are defined for convolutions only"));
             };
             let middle = height / 2 * width + width / 2;
             let taps = height * width;
@@ -66,15 +66,15 @@ pub(crate) fn values(parameter: &Parameter, position: usize, seed: u64) -> Resul
             count.map(value).collect()
         }
         Initialisation::Whitening => {
-            return Err(unknown(parameter, "depend on the images of a training"));
+            return Err(unsupported(parameter, "depend on training images"));
         }
     })
 }
 
-fn unknown(parameter: &Parameter, why: &str) -> TrainError {
+fn unsupported(parameter: &Parameter, reason: &str) -> TrainError {
     TrainError::Configuration {
-        problem: format!("the first values of `{}` {why}", parameter.name),
-        hint: "train the network, and take the run or its weights".to_owned(),
+        problem: format!("the initial values of `{}` {reason}", parameter.name),
+        hint: "train the network, and use the run or its weights".to_owned(),
     }
 }
 
@@ -93,10 +93,10 @@ mod tests {
         }
     }
 
-    /// As `torch.nn.init.dirac_` of the first outputs: element (i, i, 1, 1) of a 3x3 kernel, (i, i, 1, 0) of
-    /// 2x1.
+    /// Like `torch.nn.init.dirac_` for the first outputs: element (i, i, 1, 1) of a 3x3 kernel, (i, i, 1, 0)
+    /// of 2x1.
     #[test]
-    fn dirac_hands_inputs_on() {
+    fn dirac_passes_inputs_through() {
         for (shape, middle) in [([5, 3, 3, 3], 4), ([2, 3, 2, 1], 1), ([3, 3, 1, 1], 0)] {
             let bound = 0.25;
             let values = values(&weight(shape, Initialisation::Dirac { bound }), 0, 1).unwrap();
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_constant_and_whitening_needs_images() {
+    fn constants_are_constant_and_whitening_requires_images() {
         let shape = [2, 1, 1, 1];
         assert_eq!(
             values(&weight(shape, Initialisation::Constant { value: -0.5 }), 0, 1).unwrap(),
             [-0.5; 2]
         );
         let error = values(&weight(shape, Initialisation::Whitening), 0, 1).unwrap_err().to_string();
-        assert_eq!(error, "the first values of `conv.weight` depend on the images of a training");
+        assert_eq!(error, "the initial values of `conv.weight` depend on training images");
     }
 }

@@ -1,4 +1,4 @@
-//! The weights of a network: first values, those of files and other runs, and the state of a session in a
+//! The weights of a network: initial values, those of files and other runs, and the state of a session in a
 //! checkpoint.
 
 pub(crate) mod initialise;
@@ -9,12 +9,12 @@ mod trained;
 mod whiten;
 
 pub(crate) use pretrained::batches_tracked;
-pub use pretrained::{Pretrained, WeightsUse, initial};
-pub use recorded::Recorded;
-pub use trained::{CheckpointChoice, TrainedNetwork, trained_network};
+pub use pretrained::{Pretrained, WeightsPurpose, initial_tensors};
+pub use recorded::RecordedMetadata;
+pub use trained::{CheckpointChoice, TrainedNetwork, load_trained_network};
 pub(crate) use trained::{load_checkpoint, metadata_of_run};
 
-/// Whether the names of classes are their numbers, as those of a data set without names.
+/// Whether class names are just their indices, as in a data set without names.
 pub(crate) fn are_numbers(names: &[String]) -> bool {
     names.iter().enumerate().all(|(number, name)| *name == number.to_string())
 }

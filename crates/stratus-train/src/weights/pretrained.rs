@@ -11,20 +11,20 @@ use stratus_graph::{Graph, Node, Op, Parameter};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Tensor, Values};
 use stratus_run::sources::Source;
-use stratus_weights::{Matching, Mismatch, NetworkMetadata, WeightsFile};
+use stratus_weights::{MatchReport, NetworkMetadata, ShapeMismatch, WeightsFile};
 
-/// What a file's weights are for, which decides how they have to fit.
+/// The purpose of a file's weights, which determines how they must match the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightsUse {
-    /// File and network have the same tensors, except a classifier for another number of classes: it, and
-    /// those of auxiliary outputs, get initial values. Of a network with a backbone (layers `backbone.*`) the
-    /// file may have that alone, under the names that it has as a network of its own, with its classifier.
+pub enum WeightsPurpose {
+    /// File and network must have the same tensors, except that classifiers (also of auxiliary outputs) with
+    /// a different number of classes are reinitialised. For a network with a backbone (layers `backbone.*`),
+    /// the file may contain only the backbone as a network of its own, with its classifier.
     Training,
-    /// What file and network share is taken, all else gets initial values.
+    /// The tensors that file and network share are used; all others are initialised.
     SecondStage,
-    /// File and network have the same tensors.
-    Measuring,
-    /// The file has all tensors of the network without auxiliary outputs; it may have more.
+    /// File and network must have the same tensors.
+    Evaluation,
+    /// The file must have all tensors of the network without auxiliary outputs; it may have more.
     Inference,
 }
 
@@ -34,111 +34,113 @@ pub struct Pretrained {
     file: WeightsFile,
     source: Source,
     loaded: Vec<String>,
-    left_out: usize,
-    anew: Option<String>,
-    /// What the network's names have before those of the file.
+    unused_tensors: usize,
+    /// The message about reinitialised layers, if there are any.
+    reinitialised: Option<String>,
+    /// Prefix of the network's tensor names that the file lacks.
     prefix: &'static str,
-    /// Where they are a run's: what it recorded of images and classes.
+    /// The metadata of images and classes, if the weights are those of a run.
     run: Option<NetworkMetadata>,
 }
 
-/// What the names of a backbone's layers begin with.
+/// The prefix of a backbone's layer names.
 const BACKBONE: &str = "backbone.";
 
-/// The published weights of ERFNet have the encoder's own classifier too, with which it was trained first.
-/// The network with a decoder does without it.
+/// The classifier of ERFNet's encoder, which was trained first. Published weights contain it, but the network
+/// with a decoder does not use it.
 const ENCODER_HEAD: &str = "encoder.output_conv.";
+/// The classifier of ERFNet's decoder.
 const DECODER: &str = "decoder.output_conv.";
 
 impl Pretrained {
-    /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors
-    /// that count batches (`num_batches_tracked`) are ignored. Warns of newer checkpoints that are damaged.
+    /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Ignores
+    /// `num_batches_tracked`. Warns of damaged newer checkpoints.
     ///
     /// # Errors
-    /// If it cannot be read, or does not fit the network as `purpose` requires: the tensors are listed.
+    /// If the weights cannot be read, or do not fit the network as `purpose` requires; lists the tensors.
     pub fn open(
         path: &Path,
         graph: &Graph,
-        purpose: WeightsUse,
+        purpose: WeightsPurpose,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
         let (path, run) = if path.is_dir() {
             let run = RunDir::open(path)?;
             let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?);
-            (load_checkpoint(&run, CheckpointChoice::Newest, warn)?.measured_file(), Some(metadata))
+            (load_checkpoint(&run, CheckpointChoice::Newest, warn)?.evaluation_weights_file(), Some(metadata))
         } else {
             (path.to_owned(), None)
         };
         let file = WeightsFile::open(&path)?;
         let fit = |graph: &Graph| {
             let mut matching =
-                file.matching(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())));
+                file.match_network(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())));
             if graph.parameters.iter().any(|parameter| parameter.name.starts_with(DECODER)) {
                 matching.unexpected.retain(|name| !name.starts_with(ENCODER_HEAD));
             }
             matching
         };
-        if purpose == WeightsUse::Training && is_backbone(&file, graph) {
-            return Self::of_backbone(file, graph, run);
+        if purpose == WeightsPurpose::Training && is_backbone(&file, graph) {
+            return Self::for_backbone(file, graph, run);
         }
-        let (matching, left_out, anew) = match purpose {
-            WeightsUse::SecondStage => {
+        let (matching, unused_tensors, reinitialised) = match purpose {
+            WeightsPurpose::SecondStage => {
                 let matching = fit(graph);
                 if matching.loaded.is_empty() {
-                    return Err(TrainError::WeightsDoNotFit {
+                    return Err(TrainError::WeightsMismatch {
                         problem: differences(&file, graph, &matching),
                         path,
                         hint: hint(graph, &matching),
                     });
                 }
-                let begins = graph.parameters.len() - matching.loaded.len();
-                let left_out = matching.unexpected.len() + matching.mismatched.len();
+                let initialised = graph.parameters.len() - matching.loaded.len();
+                let unused = matching.unexpected.len() + matching.mismatched.len();
                 let text = format!(
-                    "{} tensors are those of the first stage, {begins} begin anew; {left_out} of its own are \
-                     left out",
+                    "{} tensors loaded from the first stage, {initialised} initialised; {unused} unused",
                     matching.loaded.len()
                 );
-                (matching, left_out, Some(text))
+                (matching, unused, Some(text))
             }
-            WeightsUse::Training | WeightsUse::Measuring => {
+            WeightsPurpose::Training | WeightsPurpose::Evaluation => {
                 let mut matching = fit(graph);
-                let trains = purpose == WeightsUse::Training;
-                let anew = if trains { begins_anew(graph, &mut matching, &path) } else { None };
+                let is_training = purpose == WeightsPurpose::Training;
+                let reinitialised =
+                    if is_training { reinitialise_classifiers(graph, &mut matching, &path) } else { None };
                 if !matching.is_complete() || !matching.unexpected.is_empty() {
-                    return Err(TrainError::WeightsDoNotFit {
+                    return Err(TrainError::WeightsMismatch {
                         problem: differences(&file, graph, &matching),
                         path,
                         hint: hint(graph, &matching),
                     });
                 }
-                (matching, 0, anew)
+                (matching, 0, reinitialised)
             }
-            WeightsUse::Inference => {
+            WeightsPurpose::Inference => {
                 let matching = fit(&graph.for_inference());
                 if !matching.is_complete() {
                     let (network, problem) = (graph.name.clone(), matching.summary());
                     return Err(TrainError::WeightsIncomplete { path, network, problem });
                 }
-                // Weights of auxiliary outputs are expected in a file, and not reported.
+                // Weights of auxiliary outputs are not reported as unused.
                 let known = |name: &String| graph.parameters.iter().any(|parameter| parameter.name == *name);
-                let left_out = matching.unexpected.iter().filter(|name| !known(name)).count();
-                (matching, left_out, None)
+                let unused = matching.unexpected.iter().filter(|name| !known(name)).count();
+                (matching, unused, None)
             }
         };
-        let source = Source::of_file(&path)?;
-        Ok(Self { file, source, loaded: matching.loaded, left_out, anew, prefix: "", run })
+        let source = Source::from_file(&path)?;
+        Ok(Self { file, source, loaded: matching.loaded, unused_tensors, reinitialised, prefix: "", run })
     }
 
-    /// The weights of a network's backbone, from a file that has it as a network of its own.
-    fn of_backbone(
+    /// Opens the weights of a network's backbone, from a file that contains it as a network of its own.
+    fn for_backbone(
         file: WeightsFile,
         graph: &Graph,
         run: Option<NetworkMetadata>,
     ) -> Result<Self, TrainError> {
-        let own = graph.parameters.iter().filter_map(|parameter| {
+        let backbone = graph.parameters.iter().filter_map(|parameter| {
             Some((parameter.name.strip_prefix(BACKBONE)?, parameter.shape.as_slice()))
         });
-        let matching = file.matching(own);
+        let matching = file.match_network(backbone);
         let path = file.path().to_owned();
         if !matching.is_complete() {
             let (network, problem) = (format!("{} (its backbone)", graph.name), matching.summary());
@@ -146,13 +148,13 @@ impl Pretrained {
         }
         let loaded: Vec<String> = matching.loaded.iter().map(|name| format!("{BACKBONE}{name}")).collect();
         let text = format!(
-            "the backbone has the weights of {}; {} other tensors begin anew",
+            "the backbone is loaded from {}; {} other tensors are initialised",
             path.display(),
             graph.parameters.len() - loaded.len()
         );
-        let source = Source::of_file(&path)?;
-        let left_out = matching.unexpected.len();
-        Ok(Self { file, source, loaded, left_out, anew: Some(text), prefix: BACKBONE, run })
+        let source = Source::from_file(&path)?;
+        let unused_tensors = matching.unexpected.len();
+        Ok(Self { file, source, loaded, unused_tensors, reinitialised: Some(text), prefix: BACKBONE, run })
     }
 
     /// The file, with its checksum.
@@ -161,10 +163,10 @@ impl Pretrained {
         &self.source
     }
 
-    /// What the file says of images and classes; empty where it says nothing.
+    /// The metadata of images and classes; empty if the file has none.
     ///
     /// # Errors
-    /// Where what it says cannot be: the key, and why.
+    /// If it is invalid: the key and the reason.
     pub fn metadata(&self) -> Result<NetworkMetadata, String> {
         match &self.run {
             Some(metadata) => Ok(metadata.clone()),
@@ -175,69 +177,70 @@ impl Pretrained {
         }
     }
 
-    /// How many tensors of the file are not the network's; only for inference.
+    /// The number of tensors of the file that the network does not use.
     #[must_use]
-    pub fn left_out(&self) -> usize {
-        self.left_out
+    pub fn unused_tensors(&self) -> usize {
+        self.unused_tensors
     }
 
-    /// Reinitialises the classifiers where the weights record other classes than those of the data set, or
-    /// the same in another order: their rows belong to other classes.
-    pub fn expect_classes(&mut self, graph: &Graph, set: &dyn Dataset, warn: &mut dyn FnMut(&str)) {
+    /// Reinitialises the classifiers if the weights record other classes than those of the data set, or
+    /// another order of them, since their rows belong to other classes.
+    pub fn reinitialise_for_classes(&mut self, graph: &Graph, set: &dyn Dataset, warn: &mut dyn FnMut(&str)) {
         let origin = self.file.path().display().to_string();
         let names = match self.metadata() {
             Ok(metadata) => metadata.class_names,
             Err(problem) => {
-                warn(&format!("what {origin} says of images and classes is left out: {problem}"));
+                warn(&format!("ignoring metadata of {origin}: {problem}"));
                 return;
             }
         };
-        let own: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-        if own == names || are_numbers(&own) || are_numbers(&names) {
+        let set_names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+        if set_names == names || are_numbers(&set_names) || are_numbers(&names) {
             return;
         }
         let heads = classifiers(graph);
-        let of_heads: HashSet<&str> = heads
+        let head_names: HashSet<&str> = heads
             .iter()
             .flat_map(|node| &node.parameters)
             .map(|id| graph.parameters[id.0].name.as_str())
             .collect();
         let before = self.loaded.len();
-        self.loaded.retain(|name| !of_heads.contains(name.as_str()));
-        // Those for another number of classes begin anew already.
+        self.loaded.retain(|name| !head_names.contains(name.as_str()));
+        // Classifiers for another number of classes are reinitialised already.
         if self.loaded.len() == before {
             return;
         }
-        let begins = if heads.len() == 1 { "begins" } else { "begin" };
+        let verb = if heads.len() == 1 { "is" } else { "are" };
         let layers: Vec<&str> = heads.iter().map(|node| node.name.as_str()).collect();
-        let differs = own.iter().zip(&names).position(|(own, name)| own != name);
-        let class = differs.unwrap_or(own.len().min(names.len()));
-        let said = |names: &[String]| names.get(class).map_or("none".to_owned(), |name| format!("`{name}`"));
-        self.anew = Some(format!(
-            "{} {begins} anew: class {class} is {} in {origin}, and {} in the data set",
+        let differs = set_names.iter().zip(&names).position(|(set_name, name)| set_name != name);
+        let class = differs.unwrap_or(set_names.len().min(names.len()));
+        let name_in =
+            |names: &[String]| names.get(class).map_or("none".to_owned(), |name| format!("`{name}`"));
+        self.reinitialised = Some(format!(
+            "{} {verb} reinitialised: class {class} is {} in {origin}, but {} in the data set",
             layers.join(", "),
-            said(&names),
-            said(&own)
+            name_in(&names),
+            name_in(&set_names)
         ));
     }
 
-    /// A line that names the layers that do not take their weights from the file.
+    /// A message that names the layers whose weights are not loaded from the file.
     #[must_use]
-    pub fn begins_anew(&self) -> Option<&str> {
-        self.anew.as_deref()
+    pub fn reinitialised_layers(&self) -> Option<&str> {
+        self.reinitialised.as_deref()
     }
 
-    /// Sets the tensors that file and session share. Run the refresh program afterwards.
+    /// Sets the tensors that file and session share. The refresh program must run afterwards.
     ///
     /// # Errors
-    /// If the file cannot be read, or holds NaN or infinity.
+    /// If the file cannot be read, or contains NaN or infinity.
     pub fn write_to(&self, session: &mut Session) -> Result<(), TrainError> {
-        let there: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();
-        let loaded = self.loaded.iter().filter(|name| there.contains(*name));
+        let session_names: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();
+        let loaded = self.loaded.iter().filter(|name| session_names.contains(*name));
         loaded.into_iter().try_for_each(|name| Ok(session.write(name, &self.values(name)?)?))
     }
 
-    /// The tensors of a network: the file's, and initial values for others.
+    /// The tensors of a network: those of the file, and initial values for others.
     ///
     /// # Errors
     /// As [`Self::write_to`].
@@ -254,7 +257,7 @@ impl Pretrained {
     }
 
     fn values(&self, name: &str) -> Result<Vec<f32>, TrainError> {
-        let fault = |problem: String| TrainError::WeightsDoNotFit {
+        let fault = |problem: String| TrainError::WeightsMismatch {
             path: self.file.path().to_owned(),
             problem,
             hint: "download or save the file again".to_owned(),
@@ -269,18 +272,18 @@ impl Pretrained {
     }
 }
 
-/// Whether a file has a network's backbone as a network of its own.
+/// Whether a file contains a network's backbone as a network of its own.
 fn is_backbone(file: &WeightsFile, graph: &Graph) -> bool {
     let names = || graph.parameters.iter().map(|parameter| parameter.name.as_str());
-    let is_there = |name: &str| file.get(name).is_some();
-    names().any(|name| name.strip_prefix(BACKBONE).is_some_and(is_there)) && !names().any(is_there)
+    let is_in_file = |name: &str| file.get(name).is_some();
+    names().any(|name| name.strip_prefix(BACKBONE).is_some_and(is_in_file)) && !names().any(is_in_file)
 }
 
 /// A network's tensors with initial values, and PyTorch's `num_batches_tracked` at zero.
 ///
 /// # Errors
-/// If some depend on training images.
-pub fn initial(graph: &Graph, seed: u64) -> Result<Vec<Tensor>, TrainError> {
+/// If any depend on training images.
+pub fn initial_tensors(graph: &Graph, seed: u64) -> Result<Vec<Tensor>, TrainError> {
     let first = |(position, parameter)| Ok(tensor(parameter, initialise::values(parameter, position, seed)?));
     graph.parameters.iter().enumerate().map(first).chain(batches_tracked(graph, 0).map(Ok)).collect()
 }
@@ -316,61 +319,62 @@ fn classifiers(graph: &Graph) -> Vec<&Node> {
         .collect()
 }
 
-/// If the classifiers differ only in their number of classes, removes them from the mismatches; returns a
-/// line that names them.
-fn begins_anew(graph: &Graph, matching: &mut Matching, path: &Path) -> Option<String> {
+/// Removes the classifiers from the mismatches if they differ only in their number of classes; returns a
+/// message that names them.
+fn reinitialise_classifiers(graph: &Graph, matching: &mut MatchReport, path: &Path) -> Option<String> {
     let heads = classifiers(graph);
-    // Weights have an output's first, but those of transposed convolutions, `[in, out, kH, kW]`.
+    // The output axis is the first, except in transposed convolutions, `[in, out, kH, kW]`.
     let with_axis = |node: &&Node| {
         let transposed = matches!(node.op, Op::ConvTranspose2d(_));
         let axis = move |parameter: &Parameter| usize::from(transposed && parameter.shape.len() > 1);
         let parameters = node.parameters.iter().map(|id| &graph.parameters[id.0]);
         parameters.map(move |parameter| (parameter, axis(parameter))).collect::<Vec<_>>()
     };
-    let of_heads: Vec<(&Parameter, usize)> = heads.iter().flat_map(with_axis).collect();
+    let head_parameters: Vec<(&Parameter, usize)> = heads.iter().flat_map(with_axis).collect();
     let differs = |parameter: &Parameter| matching.mismatched.iter().find(|m| m.name == parameter.name);
-    let &(first, axis) = of_heads.first()?;
+    let &(first, axis) = head_parameters.first()?;
     let classes = *differs(first)?.in_file.get(axis)?;
-    let only_classes = |mismatch: &Mismatch, axis: usize| {
-        let (found, mut wanted) = (&mismatch.in_file, mismatch.wanted.clone());
+    let only_classes = |mismatch: &ShapeMismatch, axis: usize| {
+        let (found, mut wanted) = (&mismatch.in_file, mismatch.expected.clone());
         wanted.get_mut(axis).map(|extent| *extent = classes).is_some() && *found == wanted
     };
     let fits = |&(parameter, axis): &(&Parameter, usize)| {
         differs(parameter).is_some_and(|mismatch| only_classes(mismatch, axis))
     };
-    if !of_heads.iter().all(fits) {
+    if !head_parameters.iter().all(fits) {
         return None;
     }
     let new = first.shape.get(axis)?;
-    let begins = if heads.len() == 1 { "begins" } else { "begin" };
+    let verb = if heads.len() == 1 { "is" } else { "are" };
     let names: Vec<&str> = heads.iter().map(|node| node.name.as_str()).collect();
     let text = format!(
-        "{} {begins} anew: {} has {classes} classes, the network {new}",
+        "{} {verb} reinitialised: {} has {classes} classes, the network {new}",
         names.join(", "),
         path.display()
     );
     matching
         .mismatched
-        .retain(|mismatch| of_heads.iter().all(|(parameter, _)| parameter.name != mismatch.name));
+        .retain(|mismatch| head_parameters.iter().all(|(parameter, _)| parameter.name != mismatch.name));
     Some(text)
 }
 
-/// Lists everything that does not fit, one per line.
-fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String {
-    /// More than any network has.
+/// Lists all mismatches, one per line.
+fn differences(file: &WeightsFile, graph: &Graph, matching: &MatchReport) -> String {
+    /// Lines of a message, at most; more than any network has tensors.
     const MAX_LINES: usize = 2000;
     let shapes: HashMap<&str, &[usize]> =
         graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
     let in_file = |name: &str| file.get(name).map(|tensor| tensor.shape.as_slice());
     let mut lines: Vec<String> = Vec::new();
-    for Mismatch { name, in_file, wanted } in &matching.mismatched {
-        lines.push(format!("`{name}` is {in_file:?} in the file and {wanted:?} in the network"));
+    for ShapeMismatch { name, in_file, expected: wanted } in &matching.mismatched {
+        lines.push(format!("`{name}` is {in_file:?} in the file, but {wanted:?} in the network"));
     }
     for name in &matching.missing {
         let shape = shapes.get(name.as_str()).copied();
-        // A tensor of another shape cannot be a misspelt one.
-        let alike = matching.unexpected.iter().filter(|other| in_file(other) == shape).map(String::as_str);
-        let near = nearest(name, alike).map(|near| format!("; it has `{near}`, of the same shape"));
+        // Only a tensor of the same shape can be a misspelt one.
+        let candidates =
+            matching.unexpected.iter().filter(|other| in_file(other) == shape).map(String::as_str);
+        let near = nearest(name, candidates).map(|near| format!("; it has `{near}`, of the same shape"));
         lines.push(format!(
             "`{name}` {:?} is not in the file{}",
             shape.unwrap_or_default(),
@@ -379,8 +383,9 @@ fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String
     }
     for name in &matching.unexpected {
         let shape = in_file(name).unwrap_or_default();
-        let alike = matching.missing.iter().filter(|other| shapes.get(other.as_str()) == Some(&shape));
-        let near = nearest(name, alike.map(String::as_str)).map(|near| format!("; did you mean `{near}`?"));
+        let candidates = matching.missing.iter().filter(|other| shapes.get(other.as_str()) == Some(&shape));
+        let near =
+            nearest(name, candidates.map(String::as_str)).map(|near| format!("; did you mean `{near}`?"));
         lines.push(format!(
             "`{}` {shape:?} is not in the network{}",
             shortened(name),
@@ -406,20 +411,20 @@ fn shortened(name: &str) -> String {
     name.chars().take(120).collect()
 }
 
-fn hint(graph: &Graph, matching: &Matching) -> String {
+fn hint(graph: &Graph, matching: &MatchReport) -> String {
     if matching.loaded.is_empty() {
-        return "these are the weights of another network; model.name chooses it".to_owned();
+        return "these are weights of another network; choose it with model.name".to_owned();
     }
     let heads = classifiers(graph);
-    let is_of_heads = |mismatch: &Mismatch| {
+    let is_of_heads = |mismatch: &ShapeMismatch| {
         heads.iter().any(|node| node.parameters.iter().any(|id| graph.parameters[id.0].name == mismatch.name))
     };
     match matching.mismatched.iter().find(|mismatch| is_of_heads(mismatch)) {
-        Some(Mismatch { in_file, wanted, .. })
+        Some(ShapeMismatch { in_file, expected: wanted, .. })
             if matching.missing.is_empty() && matching.unexpected.is_empty() =>
         {
             format!(
-                "these are weights for {} classes; model.classes sets how many there are",
+                "these are weights for {} classes; set model.classes",
                 in_file
                     .iter()
                     .zip(wanted)

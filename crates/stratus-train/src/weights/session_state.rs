@@ -1,8 +1,8 @@
-//! The state of a session as tensors of a checkpoint, and back.
+//! Converts the state of a session to the tensors of a checkpoint, and back.
 
 use super::batches_tracked;
 use crate::compile::CompiledRun;
-use crate::run::pipeline::{RemoteValues, StagedState};
+use crate::run::pipeline::{PipelineState, RemoteValues};
 use crate::{Resolved, TrainError};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -10,60 +10,61 @@ use stratus_engine::ops::CLASS_WEIGHTS;
 use stratus_engine::program::OptimiserState;
 use stratus_engine::session::{StateValue, View};
 use stratus_engine::{Clock, Role, Session};
-use stratus_exchange::Workers;
+use stratus_exchange::WorkerGroup;
 use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Tensors, Values};
 use stratus_weights::{ExternalValues, ValuesRef};
 
-/// Everything that outlives an iteration, under PyTorch's names and in its shapes. The values stay in the
-/// session: a copy could double the memory of a large network.
+/// The persistent values of a session, with the names and shapes of PyTorch. The values stay in the session,
+/// since a copy could double the memory of a large network.
 pub(crate) struct Snapshot<'a> {
-    values: Vec<Persistent<'a>>,
-    /// PyTorch's `num_batches_tracked` of each batch norm: the iterations it was trained for.
+    values: Vec<SnapshotValue<'a>>,
+    /// PyTorch's `num_batches_tracked` of each batch norm: its training iterations.
     tracked: Vec<Tensor>,
 }
 
 /// A value of the session.
 #[derive(Debug)]
-struct Persistent<'a> {
+struct SnapshotValue<'a> {
     described: StateValue<'a>,
-    /// That of the network's parameter; kernels may see one with more extents of 1.
+    /// The shape of the network's parameter; that of the session may have additional extents of 1.
     shape: &'a [usize],
-    numbers: Numbers<'a>,
+    source: ValueSource<'a>,
 }
 
-/// Where the numbers of a value are.
+/// The source of a value's elements.
 #[derive(Debug)]
-enum Numbers<'a> {
-    Here(View<'a>),
-    /// In another stage of the pipeline.
-    There(RemoteValues<'a>),
+enum ValueSource<'a> {
+    /// In this session.
+    Local(View<'a>),
+    /// In another pipeline stage.
+    Remote(RemoteValues<'a>),
 }
 
-impl ExternalValues for Persistent<'_> {
+impl ExternalValues for SnapshotValue<'_> {
     fn count(&self) -> usize {
-        match &self.numbers {
-            Numbers::Here(view) => view.len(),
-            Numbers::There(remote) => remote.count(),
+        match &self.source {
+            ValueSource::Local(view) => view.len(),
+            ValueSource::Remote(remote) => remote.count(),
         }
     }
 
     fn read(&self, first: usize, out: &mut [f32]) -> io::Result<()> {
-        match &self.numbers {
-            Numbers::Here(view) => {
+        match &self.source {
+            ValueSource::Local(view) => {
                 view.read(first, out);
                 Ok(())
             }
-            Numbers::There(remote) => remote.read(first, out),
+            ValueSource::Remote(remote) => remote.read(first, out),
         }
     }
 }
 
 impl<'a> Snapshot<'a> {
-    /// Of a session, or of all stages of a pipeline, of which this one has the session.
+    /// A snapshot of a session, or of all pipeline stages, one of which has this session.
     pub fn new(
         compiled: &'a CompiledRun,
-        staged: Option<(&'a StagedState, &'a Workers)>,
+        pipeline: Option<(&'a PipelineState, &'a WorkerGroup)>,
         graph: &'a Graph,
         iterations: u64,
     ) -> Result<Self, TrainError> {
@@ -75,48 +76,49 @@ impl<'a> Snapshot<'a> {
             .collect();
         let value = |(described, remote): (StateValue<'a>, Option<RemoteValues<'a>>)| {
             let shape = shapes.get(key(&described)).copied().unwrap_or(described.shape);
-            let numbers = match remote {
-                Some(remote) => Numbers::There(remote),
-                None => Numbers::Here(session.view(described.name)?),
+            let source = match remote {
+                Some(remote) => ValueSource::Remote(remote),
+                None => ValueSource::Local(session.view(described.name)?),
             };
-            Ok(Persistent { described, shape, numbers })
+            Ok(SnapshotValue { described, shape, source })
         };
-        let values: Result<_, TrainError> = match staged {
-            Some((staged, workers)) => staged.values(workers).map(value).collect(),
+        let values: Result<_, TrainError> = match pipeline {
+            Some((pipeline, workers)) => pipeline.values(workers).map(value).collect(),
             None => session.state().map(|described| value((described, None))).collect(),
         };
         let values = values?;
         Ok(Self { values, tracked: batches_tracked(graph, iterations).collect() })
     }
 
-    /// As the tensors of a checkpoint. What has no average, such as frozen parameters, is among the averaged
-    /// weights as it is.
+    /// The tensors of a checkpoint. Values without an average, such as frozen parameters, are also among the
+    /// averaged weights.
     pub fn tensors(&self) -> Tensors<'_> {
-        let of = |is: fn(Role) -> bool| {
-            self.values.iter().filter(move |value| is(value.described.role)).map(Persistent::tensor)
+        let with_role = |is: fn(Role) -> bool| {
+            self.values.iter().filter(move |value| is(value.described.role)).map(SnapshotValue::tensor)
         };
         let tracked = || self.tracked.iter().map(Tensor::as_ref);
-        let weights: Vec<_> = of(|role| !matches!(role, Role::Momentum | Role::Average)).collect();
+        let weights: Vec<_> =
+            with_role(|role| !matches!(role, Role::OptimiserState | Role::Average)).collect();
         let averages: BTreeMap<&str, _> =
-            of(|role| role == Role::Average).map(|tensor| (tensor.name, tensor)).collect();
+            with_role(|role| role == Role::Average).map(|tensor| (tensor.name, tensor)).collect();
         let averaged = (!averages.is_empty()).then(|| {
             let averaged = weights.iter().map(|tensor| *averages.get(tensor.name).unwrap_or(tensor));
             averaged.chain(tracked()).collect()
         });
         let weights = weights.into_iter().chain(tracked()).collect();
-        Tensors { weights, optimizer: of(|role| role == Role::Momentum).collect(), averaged }
+        Tensors { weights, optimizer: with_role(|role| role == Role::OptimiserState).collect(), averaged }
     }
 }
 
-impl Persistent<'_> {
+impl SnapshotValue<'_> {
     fn tensor(&self) -> TensorRef<'_> {
         let (name, shape) = (key(&self.described), self.shape);
         TensorRef { name, shape, values: ValuesRef::External(self) }
     }
 }
 
-/// The name of a value in a checkpoint. A velocity and an average have their parameter's name: the
-/// optimiser's tensors and the averages are in files of their own.
+/// The name of a value in a checkpoint. Momentum and averages have their parameter's name, since optimiser
+/// state and averages are stored in separate files.
 fn key<'a>(value: &StateValue<'a>) -> &'a str {
     match (value.optimiser_state, value.average_of) {
         (Some((parameter, OptimiserState::Momentum)), _) => parameter,
@@ -125,37 +127,37 @@ fn key<'a>(value: &StateValue<'a>) -> &'a str {
     }
 }
 
-/// What is restored from a checkpoint.
+/// The purpose of restoring a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restored {
-    /// All that training needs to go on.
+pub(crate) enum RestoreMode {
+    /// Resume training: restore everything.
     Training,
-    /// The weights that are measured: averaged ones, where there are such.
-    Measuring,
+    /// Evaluate: restore only the weights, averaged ones if there are any.
+    Evaluation,
 }
 
-/// Sets what a checkpoint holds; `copies` is the session's program that brings copies of weights up to date.
+/// Restores a session from a checkpoint. `copies` is the session's program that refreshes copies of weights.
 pub(crate) fn restore(
     session: &mut Session,
     copies: usize,
     checkpoint: &Checkpoint,
-    what: Restored,
+    mode: RestoreMode,
 ) -> Result<(), TrainError> {
     let problem = |problem: String| TrainError::Checkpoint {
         checkpoint: checkpoint.path.display().to_string(),
         problem,
     };
-    let wanted: Vec<(String, String, Vec<usize>, Role)> = session
+    let values: Vec<(String, String, Vec<usize>, Role)> = session
         .state()
         .map(|value| (value.name.to_owned(), key(&value).to_owned(), value.shape.to_vec(), value.role))
         .collect();
-    for (name, key, shape, role) in wanted {
-        let list = match (role, what) {
-            (Role::Momentum, Restored::Training) => &checkpoint.optimizer,
-            (Role::Average, Restored::Training) => checkpoint.averaged.as_deref().unwrap_or_default(),
-            (Role::Momentum | Role::Average, Restored::Measuring) => continue,
-            (_, Restored::Training) => &checkpoint.weights,
-            (_, Restored::Measuring) => checkpoint.measured(),
+    for (name, key, shape, role) in values {
+        let list = match (role, mode) {
+            (Role::OptimiserState, RestoreMode::Training) => &checkpoint.optimizer,
+            (Role::Average, RestoreMode::Training) => checkpoint.averaged.as_deref().unwrap_or_default(),
+            (Role::OptimiserState | Role::Average, RestoreMode::Evaluation) => continue,
+            (_, RestoreMode::Training) => &checkpoint.weights,
+            (_, RestoreMode::Evaluation) => checkpoint.evaluation_weights(),
         };
         let tensor = list
             .iter()
@@ -177,14 +179,14 @@ pub(crate) fn restore(
     refresh(session, copies)
 }
 
-/// The names of the values that have an average, each with the average's.
+/// The names of the averaged values, each with the name of its average.
 fn averages(session: &Session) -> Vec<[String; 2]> {
     let pair = |value: StateValue<'_>| Some([value.average_of?.to_owned(), value.name.to_owned()]);
     session.state().filter_map(pair).collect()
 }
 
-/// Begins averages with the weights as they are.
-pub(crate) fn begin_averages(session: &mut Session) -> Result<(), TrainError> {
+/// Initialises averages with the current weights.
+pub(crate) fn initialise_averages(session: &mut Session) -> Result<(), TrainError> {
     for [value, average] in averages(session) {
         let first = session.read(&value)?;
         session.write(&average, &first)?;
@@ -192,7 +194,8 @@ pub(crate) fn begin_averages(session: &mut Session) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Exchanges the weights and their averages, where there are such: to measure these, and back.
+/// Swaps the weights and their averages, if there are any: once to evaluate the averages, and once to restore
+/// the weights.
 pub(crate) fn swap_averages(compiled: &mut CompiledRun) -> Result<(), TrainError> {
     let CompiledRun { session, ids, .. } = compiled;
     let averages = averages(session);
@@ -205,7 +208,7 @@ pub(crate) fn swap_averages(compiled: &mut CompiledRun) -> Result<(), TrainError
     refresh(session, ids.refresh)
 }
 
-/// Sets what the training loss weighs classes by, if it does: no checkpoint has it.
+/// Sets the class weights of the training loss, if there are any. Checkpoints do not store them.
 pub(crate) fn set_class_weights(session: &mut Session, resolved: &Resolved) -> Result<(), TrainError> {
     let Some(weights) = &resolved.settings().train.class_weights else { return Ok(()) };
     let weights: Vec<f32> = weights.iter().map(|&weight| weight as f32).collect();

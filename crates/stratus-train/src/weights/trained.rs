@@ -16,20 +16,20 @@ pub struct TrainedNetwork {
     pub graph: Graph,
     /// Its weights and the state of the run.
     pub checkpoint: Checkpoint,
-    /// How it wants its images, and what its classes are called, as the run recorded it.
+    /// The metadata of images and classes that the run recorded.
     pub metadata: NetworkMetadata,
 }
 
-/// Which checkpoint of a run.
+/// A choice among the checkpoints of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckpointChoice {
-    /// The newest good one.
+    /// The newest good checkpoint.
     #[default]
     Newest,
-    /// That of the best epoch so far, see `checkpoint.keep_best`.
+    /// The checkpoint of the best epoch so far, see `checkpoint.keep_best`.
     Best,
-    /// That after so many iterations.
-    After(u64),
+    /// The checkpoint after this number of iterations.
+    AfterIteration(u64),
 }
 
 impl FromStr for CheckpointChoice {
@@ -40,8 +40,8 @@ impl FromStr for CheckpointChoice {
             "best" => Ok(Self::Best),
             number => number
                 .parse()
-                .map(Self::After)
-                .map_err(|_| "give a number of iterations, or `best`".to_owned()),
+                .map(Self::AfterIteration)
+                .map_err(|_| "use a number of iterations, or `best`".to_owned()),
         }
     }
 }
@@ -51,7 +51,7 @@ impl FromStr for CheckpointChoice {
 ///
 /// # Errors
 /// If the run, its configuration or its checkpoint cannot be read.
-pub fn trained_network(
+pub fn load_trained_network(
     path: &Path,
     choice: CheckpointChoice,
     warn: &mut dyn FnMut(&str),
@@ -59,7 +59,7 @@ pub fn trained_network(
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
-    // A run records both when it begins.
+    // A run records both when it is started.
     let (Some(shape), Some(classes)) = (experiment.shape(), experiment.model.classes) else {
         return Err(TrainError::Configuration {
             problem: format!("{} has no data.shape or no model.classes", run.experiment().display()),
@@ -71,7 +71,7 @@ pub fn trained_network(
     Ok(TrainedNetwork { graph, checkpoint, metadata })
 }
 
-/// What a run recorded of its images and classes.
+/// The metadata of images and classes that a run recorded.
 pub(crate) fn metadata_of_run(run: &RunDir, experiment: &Experiment) -> NetworkMetadata {
     NetworkMetadata {
         class_names: stratus_run::classes::read_names(&run.classes()).unwrap_or_default(),
@@ -82,7 +82,7 @@ pub(crate) fn metadata_of_run(run: &RunDir, experiment: &Experiment) -> NetworkM
     }
 }
 
-/// One of a run's checkpoints.
+/// Loads one of a run's checkpoints.
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
@@ -92,11 +92,11 @@ pub(crate) fn load_checkpoint(
     warn: &mut dyn FnMut(&str),
 ) -> Result<Checkpoint, TrainError> {
     let checkpoints = Checkpoints::new(run.checkpoints());
-    if let CheckpointChoice::After(iteration) = choice {
+    if let CheckpointChoice::AfterIteration(iteration) = choice {
         return Ok(checkpoints.load(iteration)?);
     }
     let recovery = checkpoints.load_latest()?;
-    for damage in &recovery.damaged {
+    for damage in &recovery.skipped {
         warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
     }
     let unusable = |problem: String| TrainError::Checkpoint {
@@ -104,11 +104,11 @@ pub(crate) fn load_checkpoint(
         problem,
     };
     let newest = recovery.checkpoint.ok_or_else(|| {
-        unusable(format!("none can be used; continue the run with `stratus train {}`", run.path().display()))
+        unusable(format!("none is usable; resume the run with `stratus train {}`", run.path().display()))
     })?;
     match (choice, &newest.state.best) {
         (CheckpointChoice::Best, None) => {
-            Err(unusable("none is known as the best; train with checkpoint.keep_best set".to_owned()))
+            Err(unusable("there is no best checkpoint; train with checkpoint.keep_best".to_owned()))
         }
         (CheckpointChoice::Best, Some(best)) if best.iteration != newest.state.iteration => {
             Ok(checkpoints.load(best.iteration)?)

@@ -1,5 +1,5 @@
-//! First weights that whiten the images: the principal components of their patches, scaled to equal variance,
-//! each with both signs.
+//! Initial weights that whiten the images: the principal components of their patches, scaled to equal
+//! variance, each with both signs.
 
 use crate::TrainError;
 use crate::input::{BatchFormat, InputPipeline};
@@ -8,24 +8,24 @@ use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::{Dataset, Element, Layout, Loader, LoaderConfig, Order};
 use stratus_graph::Parameter;
 
-/// The most products of two values of a patch that are summed: it limits how many patches are read.
-const PRODUCTS: u64 = 1_000_000_000;
+/// Maximum number of products that are summed for the covariance, which limits the number of patches.
+const MAX_PRODUCTS: u64 = 1_000_000_000;
 
 /// Images per batch.
-const BATCH: usize = 64;
+const IMAGES_PER_BATCH: usize = 64;
 
 /// Added to the variance of each component, in units of the normalised images. Without it, components of
-/// hardly any variance, such as fine colour patterns that compression has removed, would become amplified
+/// almost no variance, such as fine colour patterns that compression has removed, would become amplified
 /// noise (K. Jordan's value, 2024).
 const EPSILON: f64 = 5e-4;
 
-/// Sweeps of the Jacobi method; it converges quadratically, after 6 to 10 in practice.
-const SWEEPS: usize = 50;
+/// Maximum number of sweeps of the Jacobi method; it converges quadratically, in practice after 6 to 10.
+const MAX_SWEEPS: usize = 50;
 
-/// The first values of `weight`, `[out, in, kernel height, kernel width]`: the components by falling
+/// The initial values of `weight`, `[out, in, kernel height, kernel width]`: the components by decreasing
 /// variance, then their negatives.
 ///
-/// The patches are those of the training images in the order of the first epoch, resized and not augmented.
+/// The patches are from the training images in the order of the first epoch, resized and not augmented.
 ///
 /// # Errors
 /// If the images cannot be read.
@@ -37,16 +37,16 @@ pub(crate) fn filters(
     let kernel = [weight.shape[2], weight.shape[3]];
     let mut patches = Patches::new(input.shape, kernel);
     let size = patches.size() as u64;
-    let most = (PRODUCTS / (size * size)).max(64 * size);
+    let max_patches = (MAX_PRODUCTS / (size * size)).max(64 * size);
     let format = BatchFormat { element: Element::F32, layout: Layout::Nchw };
     let config = LoaderConfig {
         order: Order::Shuffled,
         epochs: Some(1),
-        ..input.measuring(format, BATCH.min(dataset.len()))
+        ..input.evaluation(format, IMAGES_PER_BATCH.min(dataset.len()))
     };
     let mut loader = Loader::new(Arc::clone(dataset), config)?;
     let labels = loader.label_len();
-    while patches.count < most
+    while patches.count < max_patches
         && let Some(batch) = loader.next()?
     {
         let images: &[f32] = bytemuck::cast_slice(&batch.images);
@@ -63,14 +63,14 @@ pub(crate) fn filters(
     Ok(patches.filters())
 }
 
-/// Sums over patches, which give their covariance.
+/// Sums over patches, for their covariance.
 struct Patches {
     /// Channels, height, width of an image.
     shape: [usize; 3],
     kernel: [usize; 2],
-    /// Per value of a patch, `[channel, row, column]`.
+    /// The sum of each value of a patch, `[channel, row, column]`.
     sums: Vec<f64>,
-    /// Per pair of values, a square matrix of which the upper triangle is used.
+    /// The sums of products of two values, the upper triangle of a square matrix.
     products: Vec<f64>,
     count: u64,
     patch: Vec<f64>,
@@ -93,7 +93,7 @@ impl Patches {
         self.sums.len()
     }
 
-    /// Adds every patch that lies within an image.
+    /// Adds every patch of an image.
     fn add(&mut self, image: &[f32]) {
         let Self { shape: [channels, height, width], kernel: [rows, columns], sums, products, count, patch } =
             self;
@@ -147,7 +147,7 @@ fn components(mut matrix: Vec<f64>, size: usize) -> Vec<(f64, Vec<f64>)> {
     let mut vectors = vec![0.0; size * size];
     (0..size).for_each(|i| vectors[i * size + i] = 1.0);
     let norm: f64 = matrix.iter().map(|value| value * value).sum();
-    for _ in 0..SWEEPS {
+    for _ in 0..MAX_SWEEPS {
         let outside: f64 =
             (0..size * size).filter(|i| i / size != i % size).map(|i| matrix[i] * matrix[i]).sum();
         if outside <= 1e-28 * norm {
@@ -184,10 +184,10 @@ fn components(mut matrix: Vec<f64>, size: usize) -> Vec<(f64, Vec<f64>)> {
     let mut components: Vec<(f64, Vec<f64>)> = (0..size)
         .map(|i| {
             let vector = &vectors[i * size..][..size];
-            let greatest = vector
+            let largest = vector
                 .iter()
                 .fold(0.0_f64, |best, value| if value.abs() > best.abs() { *value } else { best });
-            (matrix[i * size + i], vector.iter().map(|value| value * greatest.signum()).collect())
+            (matrix[i * size + i], vector.iter().map(|value| value * largest.signum()).collect())
         })
         .collect();
     components.sort_by(|(a, _), (b, _)| b.total_cmp(a));
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// What the filters make of the patches that they were made from has variance 1 and no covariance.
+    /// The responses of the filters to their own patches have variance 1 and no covariance.
     #[test]
     fn filters_whiten() {
         let shape = [2, 9, 7];
@@ -236,7 +236,7 @@ mod tests {
         let images: Vec<Vec<f32>> = random(40 * 126)
             .chunks_exact(126)
             .map(|noise| {
-                // Neighbours resemble each other, and the mean is not zero.
+                // Neighbours are correlated, and the mean is not zero.
                 (0..126).map(|i| (0.3 + noise[i] + 0.8 * noise[i.saturating_sub(1)]) as f32).collect()
             })
             .collect();
@@ -267,14 +267,14 @@ mod tests {
                 let (mean_a, mean_b) = (mean(a), mean(b));
                 let products: Vec<f64> = a.iter().zip(b).map(|(a, b)| (a - mean_a) * (b - mean_b)).collect();
                 let expected = f64::from(u8::from(i == j));
-                // A little less than 1: the variance has epsilon added.
+                // Slightly below 1, since epsilon is added to the variance.
                 assert!((mean(&products) - expected).abs() < 0.01, "{i}, {j}: {}", mean(&products));
             }
         }
     }
 
     #[test]
-    fn equal_images_have_filters_too() {
+    fn constant_images_have_finite_filters() {
         let mut patches = Patches::new([1, 4, 4], [2, 2]);
         patches.add(&[0.5; 16]);
         assert!(patches.filters().iter().all(|value| value.is_finite()));

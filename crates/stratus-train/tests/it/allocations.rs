@@ -1,13 +1,13 @@
-//! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of
+//! The training loop does not allocate: the allocator counts on the training thread, over the iterations of
 //! real epochs.
 
 use std::path::Path;
 use stratus_run::machine::Machine;
 use stratus_testing::allocator::requests;
-use stratus_train::run::{Options, start};
+use stratus_train::run::{RunOptions, start};
 use stratus_train::{EpochResult, Experiment, Observer, TrainingProgress};
 
-/// Notes the allocations between two iterations of one epoch.
+/// Records the allocations between two iterations of one epoch.
 #[derive(Default)]
 struct Watch {
     last: Option<(u64, u64)>,
@@ -30,18 +30,18 @@ impl Observer for Watch {
     }
 
     fn epoch(&mut self, _result: &EpochResult) {}
-    fn say(&mut self, _text: &str) {}
+    fn info(&mut self, _text: &str) {}
     fn warn(&mut self, _text: &str) {}
 }
 
 #[test]
-fn iterations_allocate_nothing() {
+fn iterations_do_not_allocate() {
     check(&[]);
 }
 
-/// With steps for everything that a recipe can ask for.
+/// With the steps of every setting of a recipe.
 #[test]
-fn iterations_of_a_whole_recipe_allocate_nothing() {
+fn iterations_of_a_full_recipe_do_not_allocate() {
     check(&[("train.clip_norm", "1"), ("train.ema_decay", "0.99"), ("schedule.warmup_epochs", "0.5")]);
 }
 
@@ -57,10 +57,10 @@ fn check(more: &[(&str, &str)]) {
     ];
     let set = [&set, more].concat();
     let experiment = Experiment::builtin("digits").unwrap().with_overrides(&set).unwrap();
-    let options = Options { out: Some(folder.path().join("run")), ..Options::default() };
+    let options = RunOptions { out: Some(folder.path().join("run")), ..RunOptions::default() };
     let mut watch = Watch::default();
     let finished = start(&experiment, &options, Machine::probe(), &mut watch).unwrap();
-    // 15 iterations an epoch, the last of them a smaller batch with a program of its own.
+    // 15 iterations per epoch, the last with a smaller batch and its own program.
     assert_eq!(finished.summary.iterations, 30);
     assert_eq!(watch.iterations, 28);
     assert_eq!(watch.allocations, [], "(iteration, allocations)");

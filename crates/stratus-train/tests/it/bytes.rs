@@ -1,16 +1,16 @@
-//! Images as bytes: which batches a GPU gets as bytes, and that training and evaluation have the same bits as
-//! on images that the loader normalises.
+//! Byte images: which batches a GPU receives as bytes, and that training and evaluation are bit-identical to
+//! those on images that the loader normalises.
 
 use crate::common::onednn;
 use std::path::Path;
 use stratus_cuda::Cuda;
 use stratus_data::{Element, Layout, Loader};
-use stratus_engine::backend::{PrepareRequest, Prepared};
+use stratus_engine::backend::{PrepareRequest, PreparedProgram};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::passes::fuse::Fusions;
 use stratus_engine::plan::Persistent;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::session::Hyper;
+use stratus_engine::session::IterationScalars;
 use stratus_engine::{
     Backend, Choices, Clock, DType, Device, EngineError, Phase, Plan, Precision, Program, Role, Session,
 };
@@ -22,7 +22,7 @@ use stratus_train::input::{BatchFormat, Datasets, open_datasets};
 use stratus_train::network::Network;
 use stratus_train::{Experiment, Resolved};
 
-/// A backend with another answer to `gains_from_bytes`.
+/// A backend that overrides `prefers_byte_images`.
 struct Says<B>(B, bool);
 
 impl<B: Backend> Backend for Says<B> {
@@ -47,27 +47,27 @@ impl<B: Backend> Backend for Says<B> {
     fn fusions(&self) -> Fusions {
         self.0.fusions()
     }
-    fn gains_from_bytes(&self) -> bool {
+    fn prefers_byte_images(&self) -> bool {
         self.1
     }
-    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {
         self.0.prepare(program, request)
     }
 }
 
 fn opened(backend: impl Backend + 'static) -> OpenDevice {
-    OpenDevice { fast_bf16: true, ..OpenDevice::new(Box::new(backend)) }
+    OpenDevice { has_native_bf16: true, ..OpenDevice::new(Box::new(backend)) }
 }
 
 fn takes_bytes() -> OpenDevice {
     opened(Cuda::emulated().unwrap())
 }
 
-fn takes_numbers() -> OpenDevice {
+fn takes_floats() -> OpenDevice {
     opened(Says(Cuda::emulated().unwrap(), false))
 }
 
-/// The digits network on a few synthetic images, with more keys.
+/// The digits network on a few synthetic images, with additional keys.
 fn experiment(keys: &[(&str, &str)]) -> Experiment {
     let set = [
         ("data.name", "synthetic"),
@@ -85,7 +85,7 @@ fn experiment(keys: &[(&str, &str)]) -> Experiment {
 
 fn resolve(experiment: &Experiment, device: &OpenDevice) -> (Resolved, Graph) {
     let train = open_datasets(experiment).unwrap().train;
-    let graph = Network::of(experiment, train.as_ref()).unwrap().graph;
+    let graph = Network::for_dataset(experiment, train.as_ref()).unwrap().graph;
     (Resolved::new(experiment, train.as_ref(), &graph, device).unwrap(), graph)
 }
 
@@ -94,7 +94,7 @@ fn programs(experiment: &Experiment, device: &OpenDevice) -> Programs {
     compile::programs(&resolved, &graph, device).unwrap()
 }
 
-/// The element types of images: of whole training batches, of the last one, and of validation.
+/// The element types of images in whole training batches, in the last one, and in validation.
 fn types(experiment: &Experiment, device: &OpenDevice) -> [DType; 3] {
     let programs = programs(experiment, device);
     let tail = programs.tail.unwrap();
@@ -107,7 +107,7 @@ fn types(experiment: &Experiment, device: &OpenDevice) -> [DType; 3] {
 }
 
 #[test]
-fn what_needs_no_normalised_images_is_bytes() {
+fn programs_without_normalised_images_read_bytes() {
     use DType::{Bf16, F32, U8};
     let gpu = takes_bytes();
     for keys in [
@@ -125,11 +125,11 @@ fn what_needs_no_normalised_images_is_bytes() {
     ] {
         let experiment = experiment(keys);
         assert_eq!(types(&experiment, &gpu), [U8; 3], "{keys:?}");
-        let own = if keys.contains(&("train.precision", "f32")) { F32 } else { Bf16 };
-        assert_eq!(types(&experiment, &takes_numbers()), [own; 3], "{keys:?}");
+        let expected = if keys.contains(&("train.precision", "f32")) { F32 } else { Bf16 };
+        assert_eq!(types(&experiment, &takes_floats()), [expected; 3], "{keys:?}");
     }
-    // Blank parts are the mean, mixed and rotated pixels lie between bytes, a skipped image is a row of the
-    // mean. Validation has none of these.
+    // Blanked pixels and skipped images are the mean, mixed and rotated pixels are between bytes. Validation
+    // has none of these.
     for keys in [
         ("data.augment.cutout", "4"),
         ("data.augment.rotation", "5"),
@@ -140,16 +140,16 @@ fn what_needs_no_normalised_images_is_bytes() {
     ] {
         assert_eq!(types(&experiment(&[keys]), &gpu), [Bf16, Bf16, U8], "{keys:?}");
     }
-    // Too many channels, or a normalisation that the loader will refuse.
+    // Too many channels, or a normalisation that the loader rejects.
     assert_eq!(types(&experiment(&[("data.shape", "[5, 20, 21]")]), &gpu), [Bf16; 3]);
     let lacking = [("data.mean", "[0.1]"), ("data.std", "[1]")];
     assert_eq!(types(&experiment(&lacking), &gpu), [Bf16; 3]);
-    // A CPU has no copy to save.
-    let processor = opened(ReferenceBackend);
-    assert_eq!(types(&experiment(&[("train.precision", "f32")]), &processor), [F32; 3]);
+    // On a CPU there is no copy to save.
+    let cpu = opened(ReferenceBackend);
+    assert_eq!(types(&experiment(&[("train.precision", "f32")]), &cpu), [F32; 3]);
 }
 
-/// A session that trains and measures; its plans are not cached.
+/// A session that trains and evaluates; its plans are not cached.
 struct Trained {
     resolved: Resolved,
     session: Session,
@@ -157,7 +157,7 @@ struct Trained {
 }
 
 impl Trained {
-    /// Its programs: 0 trains on a whole batch, 1 on the last, 2 measures.
+    /// Its programs: 0 trains on a whole batch, 1 on the last batch, 2 evaluates.
     fn new(experiment: &Experiment, device: &OpenDevice) -> Self {
         let (resolved, graph) = resolve(experiment, device);
         let Programs { train, tail, evaluate, refresh } = programs(experiment, device);
@@ -167,12 +167,12 @@ impl Trained {
             Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap()
         };
         let plans = vec![plan(&train), plan(&tail.unwrap()), plan(&evaluate), plan(&refresh)];
-        let mut session = Session::of(backend, plans, persistent).unwrap();
+        let mut session = Session::on_backend(backend, plans, persistent).unwrap();
         for parameter in &graph.parameters {
             let trained = parameter.kind == ParameterKind::Trained;
-            let of = |i: usize| ((i * 37 % 101) as f32 - 50.0) / if trained { 200.0 } else { 1000.0 };
+            let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / if trained { 200.0 } else { 1000.0 };
             let offset = if parameter.name.ends_with("running_var") { 1.0 } else { 0.0 };
-            let values: Vec<f32> = (0..parameter.elements()).map(|i| of(i) + offset).collect();
+            let values: Vec<f32> = (0..parameter.elements()).map(|i| value(i) + offset).collect();
             session.write(&parameter.name, &values).unwrap();
         }
         let mut clock = Clock::disabled(session.slots(3));
@@ -184,15 +184,17 @@ impl Trained {
     /// Trains an epoch; returns the losses.
     fn epoch(&mut self, element: Element) -> Vec<u64> {
         let Datasets { train, .. } = open_datasets(self.resolved.settings()).unwrap();
-        let format = BatchFormat::of(self.session.plan(0));
+        let format = BatchFormat::from_plan(self.session.plan(0));
         assert_eq!(format.element, element);
-        assert_eq!(BatchFormat::of(self.session.plan(1)), format);
+        assert_eq!(BatchFormat::from_plan(self.session.plan(1)), format);
         let mut loader = Loader::new(train, self.resolved.input().training(format)).unwrap();
         let mut losses = Vec::new();
         for iteration in 0..loader.batches_per_epoch() {
             let mut batch = loader.next().unwrap().unwrap();
             let program = usize::from(batch.samples < self.resolved.settings().train.batch_size);
-            self.session.set_hyper(Hyper { learning_rate: 0.05, iteration, seed: 1 }).unwrap();
+            self.session
+                .set_iteration_scalars(IterationScalars { learning_rate: 0.05, iteration, seed: 1 })
+                .unwrap();
             let bytes = self.session.plan(program).external(0).unwrap().bytes;
             let labels = &mut batch.labels[..batch.samples * loader.label_len()];
             let labels = bytemuck::cast_slice_mut(labels);
@@ -204,8 +206,8 @@ impl Trained {
         losses
     }
 
-    fn measure(&mut self, element: Element) -> Scores {
-        assert_eq!(BatchFormat::of(self.session.plan(2)).element, element);
+    fn evaluate(&mut self, element: Element) -> Scores {
+        assert_eq!(BatchFormat::from_plan(self.session.plan(2)).element, element);
         let Datasets { validation, .. } = open_datasets(self.resolved.settings()).unwrap();
         let mut evaluator = Evaluator::new(&self.resolved, &self.session, 2, validation).unwrap();
         evaluator.run(&mut self.session).unwrap()
@@ -219,7 +221,7 @@ impl Trained {
 
 /// Augmented images, an incomplete last batch, and validation on several views of each image.
 #[test]
-fn training_and_measuring_have_the_same_bits() {
+fn training_and_evaluation_are_bit_identical_to_normalised_images() {
     for (precision, element) in [("f32", Element::F32), ("bf16", Element::Bf16)] {
         let experiment = experiment(&[
             ("train.precision", precision),
@@ -230,24 +232,23 @@ fn training_and_measuring_have_the_same_bits() {
             ("validation.shift", "1"),
         ]);
         let mut bytes = Trained::new(&experiment, &takes_bytes());
-        let mut numbers = Trained::new(&experiment, &takes_numbers());
+        let mut numbers = Trained::new(&experiment, &takes_floats());
         let copied = |trained: &Trained| trained.session.plan(0).external(0).unwrap().bytes;
         assert_eq!(copied(&numbers), element.bytes() * copied(&bytes));
-        assert_eq!(BatchFormat::of(bytes.session.plan(0)).layout, Layout::Nhwc);
+        assert_eq!(BatchFormat::from_plan(bytes.session.plan(0)).layout, Layout::Nhwc);
         let (with, without) = (bytes.epoch(Element::U8), numbers.epoch(element));
         assert_eq!(with, without, "{precision}");
         assert_eq!(with.len(), 3);
         assert!(bytes.weights() == numbers.weights(), "{precision}");
-        let (with, without) = (bytes.measure(Element::U8), numbers.measure(element));
+        let (with, without) = (bytes.evaluate(Element::U8), numbers.evaluate(element));
         assert_eq!((&with, with.samples), (&without, 10));
         assert!(with.loss.is_finite() && with.loss > 0.0, "{with:?}");
     }
 }
 
-/// Bytes are correct on a CPU too, although nothing is gained: with images that a stem reads, and with
-/// others.
+/// Bytes are correct on a CPU too, although not faster: with images that a stem reads, and with others.
 #[test]
-fn on_the_processor_they_have_the_same_bits_too() {
+fn byte_images_are_bit_identical_on_the_cpu() {
     let Some(found) = onednn() else { return };
     let precisions = [("f32", Element::F32), ("bf16", Element::Bf16)];
     let precisions = precisions.into_iter().filter(|(name, _)| *name == "f32" || found.has_fast_bf16());
@@ -259,29 +260,29 @@ fn on_the_processor_they_have_the_same_bits_too() {
             let mut numbers = Trained::new(&experiment, &says(false));
             assert_eq!(bytes.epoch(Element::U8), numbers.epoch(element), "{precision} {shape}");
             assert!(bytes.weights() == numbers.weights(), "{precision} {shape}");
-            assert_eq!(bytes.measure(Element::U8), numbers.measure(element));
+            assert_eq!(bytes.evaluate(Element::U8), numbers.evaluate(element));
         }
     }
 }
 
-/// The time of normalisation is a row of its own.
+/// Normalisation has a row of its own.
 #[test]
-fn normalising_is_a_layer_of_reports() {
+fn normalisation_is_a_layer_of_reports() {
     let programs = programs(&experiment(&[]), &takes_bytes());
     let step = &programs.train.steps[0];
     let (name, kind) = (programs.train.layer_name(step), programs.train.layer_kind(step));
     assert_eq!((name.as_str(), kind.as_str(), step.phase), ("images", "normalise_pixels", Phase::Forward));
 }
 
-/// The `experiment.toml` of a run gives the same programs when the run is continued.
+/// The `experiment.toml` of a run gives the same programs on resume.
 #[test]
-fn a_continued_run_has_the_same_programs() {
+fn resumed_run_has_the_same_programs() {
     let first = experiment(&[]);
     let gpu = takes_bytes();
     let recorded = resolve(&first, &gpu).0.to_toml();
     let continued = Experiment::from_toml(&recorded, Path::new("experiment.toml")).unwrap();
     assert_eq!(programs(&first, &gpu), programs(&continued, &gpu));
-    // And from the plan as recorded, with decimal numbers.
+    // Also from the recorded plan, with decimal numbers.
     for keys in [&[][..], &[("data.mean", "[0.485, 0.456, 0.406]"), ("data.std", "[0.229, 0.224, 0.225]")]] {
         let train = programs(&experiment(keys), &gpu).train;
         let written = serde_json::to_string(&train).unwrap();

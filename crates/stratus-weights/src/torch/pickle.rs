@@ -1,12 +1,12 @@
-//! A reader of the part of Python's pickle that state dicts use.
+//! A reader of the subset of Python's pickle that state dicts use.
 //!
-//! A pickle is a program for a machine with a stack and a memo, written down in CPython's `pickletools`:
-//! <https://docs.python.org/3/library/pickletools.html>. Python's machine can call anything that can be
-//! imported. This one has a closed list of globals, and each is a case of a match that builds plain data:
-//! nothing can be called. What is not on the list is refused by name.
+//! A pickle is a program for a machine with a stack and a memo, specified in CPython's `pickletools`:
+//! <https://docs.python.org/3/library/pickletools.html>. Python's unpickler can call anything that can be
+//! imported. This one has a closed list of globals, each a case of a match that builds plain data: nothing is
+//! called. Other globals are rejected by name.
 //!
-//! Objects live in one vector and name each other by index, so that neither depth nor cycles of a pickle
-//! become recursion here. The number of objects, the stack and the memo are limited.
+//! Objects are in one vector and refer to each other by index, so that deep or cyclic pickles cause no
+//! recursion. The number of objects, the stack and the memo are limited.
 
 mod globals;
 mod op;
@@ -17,20 +17,20 @@ use self::globals::Global;
 use crate::Dtype;
 use crate::error::{Parsed, Problem};
 
-/// Objects of a pickle. A state dict needs about 25 a tensor.
-const OBJECT_LIMIT: usize = 1 << 20;
-const STACK_LIMIT: usize = 1 << 20;
-const MEMO_LIMIT: usize = 1 << 20;
-/// Extents of a tensor.
-const RANK_LIMIT: usize = 16;
-/// Arguments of a call: `_rebuild_tensor_v2` has seven.
-const ARGUMENT_LIMIT: usize = 7;
+/// The maximum number of objects. A state dict needs about 25 per tensor.
+const MAX_OBJECTS: usize = 1 << 20;
+const MAX_STACK: usize = 1 << 20;
+const MAX_MEMO: usize = 1 << 20;
+/// The maximum number of dimensions of a tensor.
+const MAX_RANK: usize = 16;
+/// The maximum number of arguments of a call; `_rebuild_tensor_v2` has seven.
+const MAX_ARGUMENTS: usize = 7;
 
-/// An object of a pickle, by its index.
+/// The index of an object of a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id(u32);
+pub(super) struct ObjectId(u32);
 
-/// An object of a pickle. Text is the pickle's own.
+/// An object of a pickle. Text borrows from the pickle.
 #[derive(Debug)]
 pub(super) enum Object<'a> {
     None,
@@ -38,16 +38,16 @@ pub(super) enum Object<'a> {
     Int(i64),
     Float,
     Text(&'a str),
-    Tuple(Vec<Id>),
-    List(Vec<Id>),
-    Dict(Vec<(Id, Id)>),
+    Tuple(Vec<ObjectId>),
+    List(Vec<ObjectId>),
+    Dict(Vec<(ObjectId, ObjectId)>),
     Global(Global),
     Storage(Storage<'a>),
-    Tensor(View<'a>),
-    /// Bytes, a set, an integer of more than 64 bits: nothing that is looked into.
+    Tensor(TensorView<'a>),
+    /// Bytes, a set, or an integer of more than 64 bits, whose content is not needed.
     Opaque,
-    /// An object that training programs put beside weights, such as their arguments; nothing of it is kept.
-    Plain,
+    /// An object that training programs save besides weights, such as their arguments.
+    Ignored,
 }
 
 impl Object<'_> {
@@ -65,7 +65,7 @@ impl Object<'_> {
             Self::Storage(_) => "a storage",
             Self::Tensor(_) => "a single tensor",
             Self::Opaque => "bytes, a set or a large number",
-            Self::Plain => "a plain object",
+            Self::Ignored => "a plain object",
         }
     }
 }
@@ -80,31 +80,37 @@ pub(super) struct Storage<'a> {
 
 /// A tensor: a view of a storage.
 #[derive(Debug)]
-pub(super) struct View<'a> {
+pub(super) struct TensorView<'a> {
     pub storage: Storage<'a>,
-    /// The element of the storage that is the first.
+    /// The position of the first element in the storage.
     pub offset: u64,
     pub shape: Vec<usize>,
-    /// In elements; none where the elements lie row-major and dense.
+    /// The strides in elements; `None` if the tensor is row-major and dense.
     pub strides: Option<Vec<u64>>,
 }
 
 /// All objects of a pickle.
 pub(super) struct Objects<'a> {
     all: Vec<Object<'a>>,
-    pub root: Id,
+    pub root: ObjectId,
 }
 
 impl<'a> Objects<'a> {
-    pub fn get(&self, id: Id) -> &Object<'a> {
+    pub fn get(&self, id: ObjectId) -> &Object<'a> {
         &self.all[id.0 as usize]
     }
 }
 
 /// Reads a pickle.
 pub(super) fn load(bytes: &[u8]) -> Parsed<Objects<'_>> {
-    let mut machine =
-        Machine { bytes, at: 0, all: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let mut machine = Unpickler {
+        bytes,
+        at: 0,
+        all: Vec::new(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+    };
     loop {
         if machine.step()? {
             let root = machine.pop()?;
@@ -113,18 +119,18 @@ pub(super) fn load(bytes: &[u8]) -> Parsed<Objects<'_>> {
     }
 }
 
-struct Machine<'a> {
+struct Unpickler<'a> {
     bytes: &'a [u8],
     at: usize,
     all: Vec<Object<'a>>,
-    stack: Vec<Id>,
-    /// The heights of the stack at its marks.
+    stack: Vec<ObjectId>,
+    /// The heights of the stack at the marks.
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
+    memo: HashMap<u32, ObjectId>,
 }
 
-impl<'a> Machine<'a> {
-    /// Executes an instruction; true where it was the last.
+impl<'a> Unpickler<'a> {
+    /// Executes an instruction. Returns whether it was the last.
     fn step(&mut self) -> Parsed<bool> {
         let opcode = self.u8()?;
         match opcode {
@@ -132,13 +138,13 @@ impl<'a> Machine<'a> {
             op::PROTO => {
                 let version = self.u8()?;
                 if !(2..=5).contains(&version) {
-                    return Err(Problem::damaged(format!("its pickle is of protocol {version}")));
+                    return Err(Problem::damaged(format!("unsupported pickle protocol {version}")));
                 }
             }
             op::FRAME => drop(self.take(8)?),
             op::MARK => {
-                if self.marks.len() == STACK_LIMIT {
-                    return Err(Problem::Limit { what: "marks in the pickle", limit: STACK_LIMIT });
+                if self.marks.len() == MAX_STACK {
+                    return Err(Problem::Limit { items: "marks in the pickle", limit: MAX_STACK });
                 }
                 self.marks.push(self.stack.len());
             }
@@ -207,8 +213,8 @@ impl<'a> Machine<'a> {
             op::EMPTY_SET => self.push(Object::Opaque)?,
             op::ADDITEMS => {
                 self.pop_mark()?;
-                let (Object::Opaque | Object::Plain) = self.top()? else {
-                    return Err(self.nonsense("adds to what is no set"));
+                let (Object::Opaque | Object::Ignored) = self.top()? else {
+                    return Err(self.malformed("adds to a non-set"));
                 };
             }
             op::FROZENSET => {
@@ -217,14 +223,14 @@ impl<'a> Machine<'a> {
             }
             op::GLOBAL => {
                 let (module, name) = (self.line()?, self.line()?);
-                self.push(Object::Global(Global::named(module, name)?))?;
+                self.push(Object::Global(Global::resolve(module, name)?))?;
             }
             op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (&Object::Text(module), &Object::Text(name)) = (self.get(module), self.get(name)) else {
-                    return Err(self.nonsense("names a global by what is no text"));
+                    return Err(self.malformed("names a global by a non-string"));
                 };
-                self.push(Object::Global(Global::named(module, name)?))?;
+                self.push(Object::Global(Global::resolve(module, name)?))?;
             }
             op::REDUCE => self.reduce()?,
             op::NEWOBJ => self.new_object(1)?,
@@ -233,27 +239,25 @@ impl<'a> Machine<'a> {
             op::BINPERSID => self.persistent()?,
             op::BINGET => {
                 let key = self.u8()?;
-                self.recall(key.into())?;
+                self.memo_get(key.into())?;
             }
             op::LONG_BINGET => {
                 let key = u32::from_le_bytes(self.array()?);
-                self.recall(key)?;
+                self.memo_get(key)?;
             }
             op::BINPUT => {
                 let key = self.u8()?;
-                self.memorise(key.into())?;
+                self.memo_put(key.into())?;
             }
             op::LONG_BINPUT => {
                 let key = u32::from_le_bytes(self.array()?);
-                self.memorise(key)?;
+                self.memo_put(key)?;
             }
-            // The memo has at most MEMO_LIMIT entries.
-            op::MEMOIZE => self.memorise(self.memo.len() as u32)?,
+            // The memo has at most MAX_MEMO entries.
+            op::MEMOIZE => self.memo_put(self.memo.len() as u32)?,
             other => {
                 let at = self.at - 1;
-                return Err(Problem::Refused(format!(
-                    "the pickle has the instruction 0x{other:02x} at byte {at}"
-                )));
+                return Err(Problem::UnsupportedPickle(format!("instruction 0x{other:02x} at byte {at}")));
             }
         }
         Ok(false)
@@ -261,7 +265,7 @@ impl<'a> Machine<'a> {
 
     fn take(&mut self, count: usize) -> Parsed<&'a [u8]> {
         let rest = &self.bytes[self.at..];
-        let taken = rest.get(..count).ok_or_else(|| Problem::damaged("its pickle is cut short"))?;
+        let taken = rest.get(..count).ok_or_else(|| Problem::damaged("truncated pickle"))?;
         self.at += count;
         Ok(taken)
     }
@@ -276,37 +280,35 @@ impl<'a> Machine<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Bytes behind a length of so many bytes.
-    fn sized(&mut self, width: usize) -> Parsed<&'a [u8]> {
+    /// Reads bytes after a length of `width` bytes.
+    fn length_prefixed(&mut self, width: usize) -> Parsed<&'a [u8]> {
         let length = self.take(width)?.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
     fn text(&mut self, width: usize) -> Parsed<()> {
-        // Python lets lone surrogates through, which are no UTF-8 and in no name.
-        let text =
-            str::from_utf8(self.sized(width)?).map_err(|_| self.nonsense("has text that is no UTF-8"))?;
+        // Python allows lone surrogates, which are not UTF-8 and in no tensor name.
+        let text = str::from_utf8(self.length_prefixed(width)?)
+            .map_err(|_| self.malformed("has text that is not UTF-8"))?;
         self.push(Object::Text(text))
     }
 
     fn opaque(&mut self, width: usize) -> Parsed<()> {
-        self.sized(width)?;
+        self.length_prefixed(width)?;
         self.push(Object::Opaque)
     }
 
     fn line(&mut self) -> Parsed<&'a str> {
         let rest = &self.bytes[self.at..];
-        let length = rest
-            .iter()
-            .position(|&b| b == b'\n')
-            .ok_or_else(|| Problem::damaged("its pickle is cut short"))?;
+        let length =
+            rest.iter().position(|&b| b == b'\n').ok_or_else(|| Problem::damaged("truncated pickle"))?;
         self.at += length + 1;
-        str::from_utf8(&rest[..length]).map_err(|_| self.nonsense("has a name that is no UTF-8"))
+        str::from_utf8(&rest[..length]).map_err(|_| self.malformed("has a name that is not UTF-8"))
     }
 
-    /// A little-endian integer in two's complement.
+    /// Reads a little-endian integer in two's complement.
     fn long(&mut self) -> Parsed<()> {
-        let bytes = self.sized(1)?;
+        let bytes = self.length_prefixed(1)?;
         let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
         let mut value = [if negative { 0xff } else { 0 }; 8];
         match value.get_mut(..bytes.len()) {
@@ -319,37 +321,37 @@ impl<'a> Machine<'a> {
     }
 
     fn push(&mut self, object: Object<'a>) -> Parsed<()> {
-        if self.all.len() == OBJECT_LIMIT {
-            return Err(Problem::Limit { what: "objects in the pickle", limit: OBJECT_LIMIT });
+        if self.all.len() == MAX_OBJECTS {
+            return Err(Problem::Limit { items: "objects in the pickle", limit: MAX_OBJECTS });
         }
-        // At most OBJECT_LIMIT.
-        let id = Id(self.all.len() as u32);
+        // The number is at most MAX_OBJECTS.
+        let id = ObjectId(self.all.len() as u32);
         self.all.push(object);
         self.push_id(id)
     }
 
-    fn push_id(&mut self, id: Id) -> Parsed<()> {
-        if self.stack.len() == STACK_LIMIT {
-            return Err(Problem::Limit { what: "objects on the pickle's stack", limit: STACK_LIMIT });
+    fn push_id(&mut self, id: ObjectId) -> Parsed<()> {
+        if self.stack.len() == MAX_STACK {
+            return Err(Problem::Limit { items: "objects on the pickle's stack", limit: MAX_STACK });
         }
         self.stack.push(id);
         Ok(())
     }
 
-    fn get(&self, id: Id) -> &Object<'a> {
+    fn get(&self, id: ObjectId) -> &Object<'a> {
         &self.all[id.0 as usize]
     }
 
-    fn pop(&mut self) -> Parsed<Id> {
-        // What lies below a mark is the mark's.
+    fn pop(&mut self) -> Parsed<ObjectId> {
+        // Objects below a mark are not accessible.
         if self.stack.len() <= self.marks.last().copied().unwrap_or(0) {
-            return Err(self.nonsense("takes from an empty stack"));
+            return Err(self.malformed("pops from an empty stack"));
         }
-        self.stack.pop().ok_or_else(|| self.nonsense("takes from an empty stack"))
+        self.stack.pop().ok_or_else(|| self.malformed("pops from an empty stack"))
     }
 
-    fn pop_mark(&mut self) -> Parsed<Vec<Id>> {
-        let mark = self.marks.pop().ok_or_else(|| self.nonsense("looks for a mark that is not there"))?;
+    fn pop_mark(&mut self) -> Parsed<Vec<ObjectId>> {
+        let mark = self.marks.pop().ok_or_else(|| self.malformed("pops a missing mark"))?;
         Ok(self.stack.split_off(mark))
     }
 
@@ -360,20 +362,20 @@ impl<'a> Machine<'a> {
         Ok(&mut self.all[id.0 as usize])
     }
 
-    fn nonsense(&self, what: &str) -> Problem {
-        Problem::damaged(format!("its pickle {what} before byte {}", self.at))
+    fn malformed(&self, problem: &str) -> Problem {
+        Problem::damaged(format!("its pickle {problem} before byte {}", self.at))
     }
 
-    fn recall(&mut self, key: u32) -> Parsed<()> {
-        let id = *self.memo.get(&key).ok_or_else(|| self.nonsense("recalls what it has not kept"))?;
+    fn memo_get(&mut self, key: u32) -> Parsed<()> {
+        let id = *self.memo.get(&key).ok_or_else(|| self.malformed("reads an unset memo entry"))?;
         self.push_id(id)
     }
 
-    fn memorise(&mut self, key: u32) -> Parsed<()> {
+    fn memo_put(&mut self, key: u32) -> Parsed<()> {
         let id = self.pop()?;
         self.stack.push(id);
-        if self.memo.len() == MEMO_LIMIT {
-            return Err(Problem::Limit { what: "objects kept in the pickle's memo", limit: MEMO_LIMIT });
+        if self.memo.len() == MAX_MEMO {
+            return Err(Problem::Limit { items: "objects in the pickle's memo", limit: MAX_MEMO });
         }
         self.memo.insert(key, id);
         Ok(())
@@ -388,57 +390,54 @@ impl<'a> Machine<'a> {
         self.push(Object::Tuple(items))
     }
 
-    fn append(&mut self, items: &[Id]) -> Parsed<()> {
+    fn append(&mut self, items: &[ObjectId]) -> Parsed<()> {
         match self.top()? {
             Object::List(list) => list.extend_from_slice(items),
-            Object::Plain => {}
-            _ => return Err(self.nonsense("appends to what is no list")),
+            Object::Ignored => {}
+            _ => return Err(self.malformed("appends to a non-list")),
         }
         Ok(())
     }
 
-    fn set_items(&mut self, items: &[Id]) -> Parsed<()> {
+    fn set_items(&mut self, items: &[ObjectId]) -> Parsed<()> {
         let (pairs, []) = items.as_chunks::<2>() else {
-            return Err(self.nonsense("has a key without a value"));
+            return Err(self.malformed("has a key without a value"));
         };
         match self.top()? {
             Object::Dict(dict) => dict.extend(pairs.iter().map(|&[key, value]| (key, value))),
-            Object::Plain => {}
-            _ => return Err(self.nonsense("sets an item of what is no dict")),
+            Object::Ignored => {}
+            _ => return Err(self.malformed("sets an item of a non-dict")),
         }
         Ok(())
     }
 
-    /// Sets the attributes of an object. State dicts have versions of modules there, which no tensor depends
-    /// on.
+    /// Sets the attributes of an object, which are ignored: in state dicts, they are the versions of modules.
     fn build(&mut self) -> Parsed<()> {
         self.pop()?;
         match self.top()? {
-            Object::Dict(_) | Object::Tensor(_) | Object::Plain => Ok(()),
+            Object::Dict(_) | Object::Tensor(_) | Object::Ignored => Ok(()),
             other => {
-                let what = other.describe();
-                Err(Problem::Refused(format!("the pickle sets attributes of {what}")))
+                let kind = other.describe();
+                Err(Problem::UnsupportedPickle(format!("it sets attributes of {kind}")))
             }
         }
     }
 
-    /// Calls a function, of the closed list.
+    /// Evaluates a call of a function of the closed list.
     fn reduce(&mut self) -> Parsed<()> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let (&Object::Global(function), Object::Tuple(arguments)) = (self.get(function), self.get(arguments))
         else {
-            return Err(self.nonsense("calls what is no function"));
+            return Err(self.malformed("calls a non-function"));
         };
-        // Copied, so only where they are few: a pickle can call with the same long tuple again and again.
-        let arguments: Vec<Id> = arguments.iter().take(ARGUMENT_LIMIT + 1).copied().collect();
+        // Limited before copying: a pickle can repeat calls with the same long tuple.
+        let arguments: Vec<ObjectId> = arguments.iter().take(MAX_ARGUMENTS + 1).copied().collect();
         match (function, arguments.as_slice()) {
             (Global::OrderedDict, []) => self.push(Object::Dict(Vec::new())),
-            // What is made of the arguments is not needed: the object stands for itself.
-            (Global::Plain, _) => self.push(Object::Plain),
+            // The arguments are not needed.
+            (Global::Ignored, _) => self.push(Object::Ignored),
             (Global::Set, _) => self.push(Object::Opaque),
-            (Global::Size, &[extents]) if matches!(self.get(extents), Object::Tuple(_)) => {
-                self.push_id(extents)
-            }
+            (Global::Size, &[dims]) if matches!(self.get(dims), Object::Tuple(_)) => self.push_id(dims),
             (Global::RebuildTensor, &[storage, offset, shape, strides, ..]) if arguments.len() <= 7 => {
                 let view = self.view(storage, offset, shape, strides)?;
                 self.push(Object::Tensor(view))
@@ -446,28 +445,26 @@ impl<'a> Machine<'a> {
             (Global::RebuildParameter, &[data, _, _]) if matches!(self.get(data), Object::Tensor(_)) => {
                 self.push_id(data)
             }
-            _ => {
-                Err(Problem::Refused(format!("the pickle calls {function:?} with arguments of other kinds")))
-            }
+            _ => Err(Problem::UnsupportedPickle(format!("it calls {function:?} with unsupported arguments"))),
         }
     }
 
-    /// Makes an object of a class of the closed list, behind so many arguments; nothing is called.
+    /// Creates an object of a class of the closed list, ignoring `arguments` arguments. Nothing is called.
     fn new_object(&mut self, arguments: usize) -> Parsed<()> {
         for _ in 0..arguments {
             self.pop()?;
         }
         let class = self.pop()?;
         match self.get(class) {
-            Object::Global(Global::Plain) => self.push(Object::Plain),
+            Object::Global(Global::Ignored) => self.push(Object::Ignored),
             other => {
-                let what = other.describe();
-                Err(Problem::Refused(format!("the pickle makes an object of {what}")))
+                let kind = other.describe();
+                Err(Problem::UnsupportedPickle(format!("it creates an object of {kind}")))
             }
         }
     }
 
-    /// The storage of a persistent id: ('storage', type, key, device, elements).
+    /// Reads the storage of a persistent ID: ('storage', type, key, device, elements).
     fn persistent(&mut self) -> Parsed<()> {
         let id = self.pop()?;
         let storage = match self.get(id) {
@@ -487,57 +484,65 @@ impl<'a> Machine<'a> {
             },
             _ => None,
         };
-        let storage = storage.ok_or_else(|| self.nonsense("refers to something else than a storage"))?;
+        let storage = storage.ok_or_else(|| self.malformed("refers to a non-storage"))?;
         self.push(Object::Storage(storage))
     }
 
-    fn view(&self, storage: Id, offset: Id, shape: Id, strides: Id) -> Parsed<View<'a>> {
+    fn view(
+        &self,
+        storage: ObjectId,
+        offset: ObjectId,
+        shape: ObjectId,
+        strides: ObjectId,
+    ) -> Parsed<TensorView<'a>> {
         let (Object::Storage(storage), &Object::Int(offset)) = (self.get(storage), self.get(offset)) else {
-            return Err(self.nonsense("rebuilds a tensor from something else than a storage"));
+            return Err(self.malformed("rebuilds a tensor from a non-storage"));
         };
-        let (shape, strides) = (self.numbers(shape)?, self.numbers(strides)?);
-        let wrong =
-            || self.nonsense(&format!("has a tensor of shape {shape:?} that is not within its storage"));
-        let offset = u64::try_from(offset).map_err(|_| wrong())?;
+        let (shape, strides) = (self.non_negative_ints(shape)?, self.non_negative_ints(strides)?);
+        let invalid = || self.malformed(&format!("has a tensor of shape {shape:?} outside its storage"));
+        let offset = u64::try_from(offset).map_err(|_| invalid())?;
         let count =
-            shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent)).ok_or_else(wrong)?;
+            shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).ok_or_else(invalid)?;
         if shape.len() != strides.len() || count > storage.elements {
-            // More elements than the storage has are copies of some: an expanded tensor, which nobody trains.
-            return Err(wrong());
+            // A tensor with more elements than its storage is expanded, which no parameter is.
+            return Err(invalid());
         }
-        let last = shape.iter().zip(&strides).try_fold(offset, |last, (&extent, stride)| {
-            extent.saturating_sub(1).checked_mul(*stride).and_then(|step| last.checked_add(step))
+        let last = shape.iter().zip(&strides).try_fold(offset, |last, (&dim, stride)| {
+            dim.saturating_sub(1).checked_mul(*stride).and_then(|step| last.checked_add(step))
         });
-        // The first element of an empty tensor may lie right behind the storage.
+        // An empty tensor may start at the end of the storage.
         let inside =
             last.is_some_and(
                 |last| if count == 0 { offset <= storage.elements } else { last < storage.elements },
             );
         if !inside {
-            return Err(wrong());
+            return Err(invalid());
         }
-        let extents =
-            shape.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
+        let dims = shape
+            .iter()
+            .map(|&n| usize::try_from(n))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| invalid())?;
         let mut expected = 1u64;
-        let dense = shape.iter().zip(&strides).rev().all(|(&extent, &stride)| {
-            let fits = extent == 1 || stride == expected;
-            // An empty tensor may have any extents.
-            expected = extent.wrapping_mul(expected);
+        let dense = shape.iter().zip(&strides).rev().all(|(&dim, &stride)| {
+            let fits = dim == 1 || stride == expected;
+            // Wrapping, since an empty tensor may have any dimensions.
+            expected = dim.wrapping_mul(expected);
             fits
         });
         let strides = (!dense && count > 0).then_some(strides);
-        Ok(View { storage: *storage, offset, shape: extents, strides })
+        Ok(TensorView { storage: *storage, offset, shape: dims, strides })
     }
 
-    /// A tuple of numbers that are not negative: extents or strides.
-    fn numbers(&self, id: Id) -> Parsed<Vec<u64>> {
+    /// Reads a tuple of non-negative integers, which is a shape or strides.
+    fn non_negative_ints(&self, id: ObjectId) -> Parsed<Vec<u64>> {
         let Object::Tuple(items) = self.get(id) else {
-            return Err(self.nonsense("has a shape that is no tuple"));
+            return Err(self.malformed("has a shape that is not a tuple"));
         };
-        if items.len() > RANK_LIMIT {
-            return Err(Problem::Limit { what: "extents of a tensor", limit: RANK_LIMIT });
+        if items.len() > MAX_RANK {
+            return Err(Problem::Limit { items: "dimensions of a tensor", limit: MAX_RANK });
         }
-        let number = |&id: &Id| match self.get(id) {
+        let number = |&id: &ObjectId| match self.get(id) {
             &Object::Int(value) => u64::try_from(value).ok(),
             _ => None,
         };
@@ -545,7 +550,7 @@ impl<'a> Machine<'a> {
             .iter()
             .map(number)
             .collect::<Option<_>>()
-            .ok_or_else(|| self.nonsense("has a shape of no numbers"))
+            .ok_or_else(|| self.malformed("has a shape with an invalid dimension"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Damaged and hostile files: an answer or an error, never a panic, never memory beyond the file's own size.
+//! Damaged and hostile files, which must give a value or an error, but no panic and no large allocation.
 
 use crate::common::{bytes, one_tensor, ramp};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ const FILES: [&str; 8] = [
     "types.safetensors",
 ];
 
-/// Opens a file and reads all it can; whatever it holds, this returns.
+/// Opens a file and reads all tensors. Must return for any content.
 fn exercise(bytes: Vec<u8>) {
     if let Ok(file) = WeightsFile::from_bytes("damaged", bytes) {
         for tensor in file.tensors() {
@@ -27,24 +27,24 @@ fn exercise(bytes: Vec<u8>) {
             let _ = file.read_i64(tensor);
         }
     }
-    // The files have 5 kB; the largest buffer is the one for an entry of the archive's directory.
+    // The files have 5 kB; the largest buffer is for an entry of the archive's directory.
     let largest = largest_request();
-    assert!(largest < 1 << 20, "{largest} bytes were asked for at once");
+    assert!(largest < 1 << 20, "an allocation of {largest} bytes");
 }
 
 #[test]
-fn a_file_cut_short_is_an_error() {
+fn rejects_truncated_files() {
     for name in FILES {
         let whole = bytes(name);
         for length in 0..whole.len() {
             let cut = WeightsFile::from_bytes("cut", whole[..length].to_vec());
-            assert!(cut.is_err(), "{name} cut to {length} bytes was taken");
+            assert!(cut.is_err(), "{name} truncated to {length} bytes was accepted");
         }
     }
 }
 
 #[test]
-fn every_byte_may_have_any_of_some_values() {
+fn survives_any_replaced_byte() {
     for name in FILES {
         let whole = bytes(name);
         for damaged in damage::each_byte(&whole) {
@@ -54,32 +54,27 @@ fn every_byte_may_have_any_of_some_values() {
 }
 
 #[test]
-fn headers_that_lie_are_refused() {
+fn rejects_inconsistent_headers() {
     let safetensors = |length: u64, header: &str| {
         let bytes = [&length.to_le_bytes()[..], header.as_bytes()].concat();
         exercise(bytes.clone());
         WeightsFile::from_bytes("f", bytes).unwrap_err().problem.to_string()
     };
-    assert!(
-        safetensors(u64::MAX, "{").starts_with("there are more than 33554432 bytes in the header: refused")
-    );
-    assert!(
-        safetensors(1 << 20, "{").starts_with("the file is damaged: 1048576 bytes from byte 8 are wanted")
-    );
+    assert!(safetensors(u64::MAX, "{").starts_with("more than 33554432 bytes in the header; save only"));
+    assert!(safetensors(1 << 20, "{").starts_with("the file is damaged: expected 1048576 bytes at byte 8"));
     let huge = r#"{"a":{"dtype":"F32","shape":[4611686018427387904,8],"data_offsets":[0,4]}}"#;
-    assert!(safetensors(huge.len() as u64, huge).starts_with("the file is damaged: the header is not valid"));
+    assert!(safetensors(huge.len() as u64, huge).starts_with("the file is damaged: invalid header"));
     let more = r#"{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}"#;
     assert!(
-        safetensors(more.len() as u64, more).starts_with("the file is damaged: its header tells of 99 bytes")
+        safetensors(more.len() as u64, more)
+            .starts_with("the file is damaged: expected 99 bytes by its header")
     );
     let deep = "{\"a\":".to_string() + &"[".repeat(100_000);
-    assert!(
-        safetensors(deep.len() as u64, &deep).starts_with("the file is damaged: the header is not valid")
-    );
+    assert!(safetensors(deep.len() as u64, &deep).starts_with("the file is damaged: invalid header"));
 }
 
 #[test]
-fn storages_that_lie_are_refused() {
+fn rejects_inconsistent_storages() {
     let problem = |elements, offset, shape: &[i64], strides: &[i64]| {
         let file = one_tensor(&ramp(6), elements, offset, shape, strides);
         WeightsFile::from_bytes("f", file).unwrap_err().problem.to_string()
@@ -101,10 +96,10 @@ fn storages_that_lie_are_refused() {
         (7, &[0], &[1]),
     ] {
         let found = problem(6, offset, shape, strides);
-        assert!(found.contains("that is not within its storage"), "{offset} {shape:?} {strides:?}: {found}");
+        assert!(found.contains("outside its storage"), "{offset} {shape:?} {strides:?}: {found}");
     }
-    assert!(problem(6, 0, &[-2], &[1]).contains("has a shape of no numbers"));
-    assert!(problem(6, 0, &[1; 17], &[1; 17]).starts_with("there are more than 16 extents of a tensor"));
+    assert!(problem(6, 0, &[-2], &[1]).contains("has a shape with an invalid dimension"));
+    assert!(problem(6, 0, &[1; 17], &[1; 17]).starts_with("more than 16 dimensions of a tensor"));
 }
 
 fn files() -> Vec<Vec<u8>> {
@@ -119,17 +114,17 @@ proptest! {
     })]
 
     #[test]
-    fn several_bytes_may_have_any_value(damaged in damage::several_bytes(files())) {
+    fn survives_several_replaced_bytes(damaged in damage::replaced_bytes(files())) {
         exercise(damaged);
     }
 
     #[test]
-    fn pieces_may_move(damaged in damage::moved_piece(files())) {
+    fn survives_moved_pieces(damaged in damage::with_moved_piece(files())) {
         exercise(damaged);
     }
 
     #[test]
-    fn a_view_gives_the_elements_that_its_strides_name(
+    fn views_select_elements_by_stride(
         storage in 0..40usize,
         offset in 0..12i64,
         view in prop::collection::vec((0..5i64, 0..9i64), 0..4),
@@ -137,18 +132,20 @@ proptest! {
         let (shape, strides): (Vec<i64>, Vec<i64>) = view.into_iter().unzip();
         let values = ramp(storage);
         let bytes = one_tensor(&values, storage as i64, offset, &shape, &strides);
-        // All indices, row-major.
-        let mut places = vec![offset];
-        for (&extent, &stride) in shape.iter().zip(&strides) {
-            places = places.iter().flat_map(|place| (0..extent).map(move |i| place + i * stride)).collect();
+        // The positions of all indices, row-major.
+        let mut positions = vec![offset];
+        for (&dim, &stride) in shape.iter().zip(&strides) {
+            positions =
+                positions.iter().flat_map(|position| (0..dim).map(move |i| position + i * stride)).collect();
         }
-        let inside = places.len() <= storage
+        let inside = positions.len() <= storage
             && offset <= storage as i64
-            && places.iter().all(|&place| place < storage as i64);
+            && positions.iter().all(|&position| position < storage as i64);
         match WeightsFile::from_bytes("f", bytes) {
             Ok(file) => {
                 prop_assert!(inside);
-                let expected: Vec<f32> = places.iter().map(|&place| values[place as usize]).collect();
+                let expected: Vec<f32> =
+                    positions.iter().map(|&position| values[position as usize]).collect();
                 prop_assert_eq!(file.read(&file.tensors()[0]).unwrap(), expected);
             }
             Err(error) => prop_assert!(!inside, "{}", error),

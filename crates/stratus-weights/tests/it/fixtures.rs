@@ -1,11 +1,11 @@
-//! Files that PyTorch has written, read without it.
+//! Files written by PyTorch.
 
 use std::collections::BTreeMap;
 
 use crate::common::{bytes, open, path, ramp};
 use stratus_weights::{Dtype, Format, TensorRef, WeightsFile, write_safetensors};
 
-/// The names, shapes and types of `small`, a state dict of every kind of tensor that torchvision's have.
+/// The names, shapes and types of `small`, a state dict with every kind of tensor that torchvision uses.
 const SMALL: [(&str, &[usize], Dtype); 8] = [
     ("conv1.weight", &[3, 2, 3, 3], Dtype::F32),
     ("bn1.weight", &[3], Dtype::F32),
@@ -21,8 +21,8 @@ fn check_small(file: &WeightsFile) {
     let found: Vec<_> =
         file.tensors().iter().map(|t| (t.name.as_str(), t.shape.as_slice(), t.dtype)).collect();
     assert_eq!(found, SMALL);
-    assert_eq!(file.floats().count(), 7);
-    for tensor in file.floats() {
+    assert_eq!(file.float_tensors().count(), 7);
+    for tensor in file.float_tensors() {
         assert_eq!(file.read(tensor).unwrap(), ramp(tensor.elements()), "{}", tensor.name);
     }
     let counter = file.get("bn1.num_batches_tracked").unwrap();
@@ -37,20 +37,20 @@ fn message(name: &str) -> String {
 }
 
 #[test]
-fn a_state_dict_is_read() {
+fn reads_a_state_dict() {
     let file = open("small.pth").unwrap();
-    assert_eq!((file.format(), file.unwrapped(), file.prefix()), (Format::Torch, None, ""));
+    assert_eq!((file.format(), file.wrapper_key(), file.prefix()), (Format::Torch, None, ""));
     check_small(&file);
     check_small(&WeightsFile::from_bytes("in memory", bytes("small.pth")).unwrap());
 }
 
 #[test]
-fn an_archive_with_zip64_fields_is_read() {
+fn reads_zip64_archives() {
     check_small(&open("zip64.pth").unwrap());
 }
 
 #[test]
-fn safetensors_are_read() {
+fn reads_safetensors() {
     let file = open("small.safetensors").unwrap();
     assert_eq!(file.format(), Format::Safetensors);
     assert_eq!(file.metadata().get("format").map(String::as_str), Some("pt"));
@@ -58,28 +58,27 @@ fn safetensors_are_read() {
 }
 
 #[test]
-fn a_checkpoint_is_unwrapped_and_data_parallel_taken_off() {
+fn finds_the_state_dict_of_a_checkpoint_and_strips_data_parallel() {
     let file = open("nested.pth").unwrap();
-    assert_eq!((file.unwrapped(), file.prefix()), (Some("state_dict"), "module."));
+    assert_eq!((file.wrapper_key(), file.prefix()), (Some("state_dict"), "module."));
     check_small(&file);
     let file = open("model.pth").unwrap();
-    assert_eq!((file.unwrapped(), file.prefix()), (Some("model"), ""));
+    assert_eq!((file.wrapper_key(), file.prefix()), (Some("model"), ""));
     check_small(&file);
 }
 
-/// What torchvision's and timm's reference scripts save: arguments, measures and paths beside the weights.
+/// The reference scripts of torchvision and timm also save arguments, metrics and paths.
 #[test]
-fn checkpoints_of_reference_scripts_are_read() {
+fn reads_checkpoints_of_reference_scripts() {
     for (name, key) in [("torchvision_script.pth", "model"), ("timm_script.pth", "state_dict")] {
         let file = open(name).unwrap();
-        assert_eq!((file.unwrapped(), file.prefix()), (Some(key), ""), "{name}");
+        assert_eq!((file.wrapper_key(), file.prefix()), (Some(key), ""), "{name}");
         check_small(&file);
     }
 }
 
-/// The names of a wrapped network are its own, in either format.
 #[test]
-fn what_wrappers_put_before_names_is_taken_off() {
+fn strips_wrapper_prefixes_from_names() {
     let values = ramp(6);
     let written = |names: &[&str]| {
         let shapes: Vec<&[usize]> = names.iter().map(|_| [2, 3].as_slice()).collect();
@@ -96,24 +95,24 @@ fn what_wrappers_put_before_names_is_taken_off() {
         names.sort_unstable();
         assert_eq!(names, ["conv1.weight", "fc.weight"]);
         let shape = [2, 3].as_slice();
-        let bare = file.matching([("conv1.weight", shape), ("fc.weight", shape)]);
+        let bare = file.match_network([("conv1.weight", shape), ("fc.weight", shape)]);
         assert!(bare.is_complete() && bare.unexpected.is_empty(), "{bare:?}");
-        // A network whose layers are called so.
-        let own = [format!("{prefix}conv1.weight"), format!("{prefix}fc.weight")];
-        let whole = file.matching(own.iter().map(|name| (name.as_str(), shape)));
+        // The names of the network start with the prefix.
+        let prefixed = [format!("{prefix}conv1.weight"), format!("{prefix}fc.weight")];
+        let whole = file.match_network(prefixed.iter().map(|name| (name.as_str(), shape)));
         assert!(whole.is_complete() && whole.unexpected.is_empty(), "{whole:?}");
-        for name in &own {
+        for name in &prefixed {
             assert_eq!(file.read(file.get(name).unwrap()).unwrap(), values);
         }
     }
-    // Not before every name: it is a layer's.
+    // A prefix that not all names share belongs to a layer.
     for names in [["model.conv1.weight", "fc.weight"], ["module.", "module.fc.weight"]] {
         assert_eq!(written(&names).prefix(), "");
     }
 }
 
 #[test]
-fn types_views_and_parameters_are_read() {
+fn reads_types_views_and_parameters() {
     for name in ["types.pth", "types_protocol4.pth"] {
         let file = open(name).unwrap();
         let read = |name: &str| {
@@ -146,14 +145,13 @@ fn types_views_and_parameters_are_read() {
         let problem = |name: &str| file.read(file.get(name).unwrap()).unwrap_err().problem.to_string();
         assert_eq!(
             problem("scalar"),
-            "tensor scalar: it is of type int64, which is no weight; float64, float32, float16 and bfloat16 \
-             are read"
+            "tensor scalar: unsupported type int64; float64, float32, float16 and bfloat16 are supported"
         );
     }
 }
 
 #[test]
-fn types_of_safetensors_are_read() {
+fn reads_types_of_safetensors() {
     let file = open("types.safetensors").unwrap();
     for name in ["half", "bfloat", "double"] {
         assert_eq!(file.read(file.get(name).unwrap()).unwrap(), ramp(5), "{name}");
@@ -166,30 +164,31 @@ fn types_of_safetensors_are_read() {
         (&[3, 2][..], &expected[..])
     );
     assert_eq!(file.get("eighth").unwrap().dtype, Dtype::Other);
-    assert!(file.floats().all(|tensor| tensor.name != "eighth"));
+    assert!(file.float_tensors().all(|tensor| tensor.name != "eighth"));
 }
 
 #[test]
-fn code_is_refused_by_name_and_not_run() {
+fn rejects_code_by_name_without_executing_it() {
     assert_eq!(
         message("malicious.pth"),
-        "the file would run `posix.system` when Python opens it, which no state dict needs: refused, nothing \
-         was executed; save only the tensors, torch.save(model.state_dict(), path)"
+        "refused pickle global `posix.system` (code execution); nothing was executed; save only the tensors: \
+         torch.save(model.state_dict(), path)"
     );
     assert!(
-        message("whole_model.pth").starts_with("the file would run `torch.nn.modules.container.Sequential`")
+        message("whole_model.pth")
+            .starts_with("refused pickle global `torch.nn.modules.container.Sequential`")
     );
 }
 
 #[test]
-fn other_files_are_told_apart() {
-    for (name, what) in [
+fn rejects_other_files_with_a_remedy() {
+    for (name, start) in [
         (
             "legacy.pth",
-            "this is a PyTorch file in the format from before version 1.6; save it again with a current",
+            "this is a PyTorch file in the format before version 1.6; save it again with a current",
         ),
         ("torchscript.pt", "this is a TorchScript program; save only its tensors"),
-        ("deflated.pth", "this is a compressed archive, which PyTorch does not write; pack its files"),
+        ("deflated.pth", "this is a compressed archive; repack it without compression"),
         ("plain_pickle.pkl", "this is a plain Python pickle; save the tensors with torch.save"),
         (
             "ambiguous.pth",
@@ -198,30 +197,30 @@ fn other_files_are_told_apart() {
         ("list.pth", "this is a PyTorch file with a list instead of a state dict; save a state dict"),
     ] {
         let message = message(name);
-        assert!(message.starts_with(what), "{name}: {message}");
+        assert!(message.starts_with(start), "{name}: {message}");
     }
     let bytes = |bytes: &[u8]| WeightsFile::from_bytes("f", bytes.to_vec()).unwrap_err().to_string();
     assert_eq!(bytes(b""), "f: this is an empty file; download or save it again");
-    assert!(bytes(b"<!doctype html>").starts_with("f: this is a web page"));
+    assert!(bytes(b"<!doctype html>").starts_with("f: this is an HTML page instead of weights"));
     assert!(bytes(b"version https://git-lfs.github.com/spec/v1").starts_with("f: this is a Git LFS pointer"));
     assert!(
-        bytes(b"no weights at all").starts_with("f: this is neither safetensors nor a PyTorch file; name a")
+        bytes(b"no weights at all").starts_with("f: this is neither safetensors nor a PyTorch file; pass a")
     );
     let zip = crate::common::archive(&[("word/document.xml", b"<xml/>"), ("mimetype", b"")]);
-    assert!(bytes(&zip).starts_with("f: this is a zip archive of something else (it holds mimetype); name"));
+    assert!(bytes(&zip).starts_with("f: this is another zip archive (it contains mimetype); pass"));
     assert!(WeightsFile::open("/").unwrap_err().to_string().contains("this is a folder"));
     assert!(open("absent.pth").unwrap_err().to_string().contains("absent.pth: cannot open: "));
 }
 
 #[test]
-fn a_big_endian_file_is_refused() {
+fn rejects_big_endian_files() {
     let file = crate::common::archive(&[("a/data.pkl", b"}."), ("a/byteorder", b"big")]);
     let error = WeightsFile::from_bytes("f", file).unwrap_err().to_string();
-    assert!(error.starts_with("f: this is a PyTorch file of a big-endian machine; save it again"), "{error}");
+    assert!(error.starts_with("f: this is a big-endian PyTorch file; save it again"), "{error}");
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_files_survive_a_round_trip() {
     let (weight, steps) = (ramp(6), [3]);
     let tensors = [
         TensorRef::f32("fc.weight", &[2, 3], &weight),
@@ -240,27 +239,27 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused() {
-    let refuse = |tensors: &[TensorRef<'_>]| {
+fn rejects_invalid_tensors_before_writing() {
+    let rejected = |tensors: &[TensorRef<'_>]| {
         let mut bytes = Vec::new();
         let error = write_safetensors(&mut bytes, tensors, &BTreeMap::new()).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        assert!(bytes.is_empty(), "nothing is written of what cannot be");
+        assert!(bytes.is_empty(), "nothing is written after an error");
         error.to_string()
     };
     let one = TensorRef::f32("a", &[1], &[1.0]);
-    assert_eq!(refuse(&[TensorRef::f32("a", &[2], &[1.0])]), "the tensor a has 1 values for the shape [2]");
-    assert_eq!(refuse(&[one, one]), "the name a is taken already");
+    assert_eq!(rejected(&[TensorRef::f32("a", &[2], &[1.0])]), "tensor a has 1 values for the shape [2]");
+    assert_eq!(rejected(&[one, one]), "duplicate tensor name a");
     assert_eq!(
-        refuse(&[TensorRef::f32("__metadata__", &[1], &[1.0])]),
-        "the name __metadata__ is taken already"
+        rejected(&[TensorRef::f32("__metadata__", &[1], &[1.0])]),
+        "duplicate tensor name __metadata__"
     );
 }
 
 #[test]
-fn a_file_fits_a_network_with_another_head() {
+fn matches_a_network_with_another_head() {
     let file = open("nested.pth").unwrap();
-    let wanted: Vec<(&str, &[usize])> = SMALL
+    let expected: Vec<(&str, &[usize])> = SMALL
         .iter()
         .map(|&(name, shape, _)| match name {
             "fc.weight" => (name, &[9, 3][..]),
@@ -268,11 +267,11 @@ fn a_file_fits_a_network_with_another_head() {
             _ => (name, shape),
         })
         .collect();
-    let matching = file.matching(wanted);
-    assert_eq!(matching.loaded.len(), 5);
+    let report = file.match_network(expected);
+    assert_eq!(report.loaded.len(), 5);
     assert_eq!(
-        matching.mismatched.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(),
+        report.mismatched.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(),
         ["fc.weight", "fc.bias"]
     );
-    assert!(matching.missing.is_empty() && matching.unexpected.is_empty() && !matching.is_complete());
+    assert!(report.missing.is_empty() && report.unexpected.is_empty() && !report.is_complete());
 }

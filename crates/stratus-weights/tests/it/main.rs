@@ -1,4 +1,4 @@
-//! Files of tensors, whole and damaged.
+//! Valid and damaged weights files.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

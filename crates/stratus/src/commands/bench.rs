@@ -1,19 +1,19 @@
-//! `stratus bench`: kernels alone, the cost of measuring, the operations' cases.
+//! `stratus bench`: benchmarks of kernels, data loading, communication and forecasts.
 
 mod exchange;
 mod threads;
 
-use super::forecast::bench_here::Asked;
-use super::target::Target;
+use super::forecast::bench_here::HereOptions;
+use super::target::RunOrExperiment;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, pairs, table};
+use crate::output::{Output, bytes, key_value_list, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
-use stratus_train::bench::data_rate::{DataRate, data, epochs};
+use stratus_train::bench::data_rate::{DataRate, measure_epochs, measure_rounds};
 use stratus_train::bench::trace::StepTrace;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
@@ -22,84 +22,84 @@ use stratus_train::experiment::Experiment;
 /// Arguments of `stratus bench`.
 #[derive(Args, Debug)]
 pub struct BenchArguments {
-    /// What to measure.
+    /// The benchmark.
     #[command(subcommand)]
-    pub what: What,
+    pub command: BenchCommand,
 }
 
-/// What `stratus bench` measures.
+/// Subcommands of `stratus bench`.
 #[derive(Debug, Subcommand)]
-pub enum What {
-    /// The kernels of a network alone, one by one: the floor under its iteration
+pub enum BenchCommand {
+    /// Time each kernel separately; the sum is a lower bound for the step time
     Kernels {
-        /// A built-in experiment, an experiment file or a run directory
+        /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
-        /// Rounds of five whole steps and five runs of each kernel
+        /// Number of rounds, each of five whole steps and five runs of each kernel
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         rounds: u32,
-        /// Compare numbers of threads, such as `1,2,4,8`: where do more stop to help, and what bounds each
-        /// kernel there?
-        #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = thread_count)]
+        /// Compare thread counts, like `1,2,4,8`: speed-up and bottleneck of each kernel
+        #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = parse_thread_count)]
         threads: Option<Vec<usize>>,
     },
-    /// What the stamps of the timeline cost: iterations with and without them in turn, in one process
+    /// Measure the overhead of the timeline by alternating iterations with and without it
     Overhead {
-        /// A built-in experiment, an experiment file or a run directory
+        /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
-        /// Pairs of iterations to compare
+        /// Number of pairs of iterations
         #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
         pairs: u32,
     },
-    /// What brings a network its images, alone: reading, decoding, augmentation, batches
+    /// Benchmark the data pipeline alone: reading, decoding, augmentation, batching
     Data {
-        /// A built-in experiment, an experiment file or a run directory
+        /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
-        /// Images of a round, at least
+        /// Minimum number of images per round
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
         images: u32,
-        /// Rounds; after none the data set has been opened, and nothing else
+        /// Number of rounds; 0 only opens the data set
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=10_000))]
         rounds: u32,
-        /// Make each round a whole epoch, with nothing read ahead before the first: what a training waits for
-        /// where the data come from a server
+        /// Run a whole epoch per round, without prefetching before the first, as in training from a remote
+        /// store
         #[arg(long, conflicts_with = "images")]
         epochs: bool,
     },
-    /// Sums over workers: along our tree, and by the MPI library's own all-reduce
+    /// Compare the tree all-reduce with MPI_Allreduce
     Exchange {
-        /// How many, a power of two
+        /// Number of workers, a power of two
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=1024))]
         workers: u16,
-        /// MiB of numbers; ResNet-50's gradients are 98
+        /// Size of the data to reduce, in MiB; the gradients of ResNet-50 take 98
         #[arg(long, default_value_t = 98, value_parser = clap::value_parser!(u32).range(1..=4096))]
         mib: u32,
-        /// Rounds
+        /// Number of rounds
         #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         rounds: u32,
     },
-    /// The operation cases that the tests use, timed
+    /// Time the test suite's operation cases
     Ops {
-        /// Only the cases whose name contains this
+        /// Run only cases whose name contains this text
         filter: Option<String>,
     },
-    /// A training step on a GPU, measured by our marks and by CUPTI at the same time
+    /// Compare GPU step times measured by CUDA events and by CUPTI
     Trace {
-        /// A built-in experiment, an experiment file or a run directory
+        /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
-        /// Steps
+        /// Number of steps
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         runs: u32,
     },
-    /// How good forecasts are: measured step times against forecasts that did not see them
+    /// Cross-validate forecasts against measured step times
     Forecast {
-        /// Compare on this machine instead, for these experiments: kernels timed alone against whole steps
+        /// Compare forecasts with measured steps on this machine, for these experiments; the forecasts use
+        /// kernels timed separately
         #[arg(long, value_name = "EXPERIMENTS", value_delimiter = ',')]
         here: Vec<String>,
-        /// Batch sizes of `--here`; without it that of each experiment
+        /// Batch sizes of `--here` [default: each experiment's]
         #[arg(
             long,
             value_name = "SIZES",
@@ -108,13 +108,13 @@ pub enum What {
             value_parser = clap::value_parser!(u32).range(1..=16_777_216)
         )]
         batch: Vec<u32>,
-        /// Number formats of `--here`, such as `f32,bf16`
-        #[arg(long, value_name = "FORMATS", value_delimiter = ',', requires = "here")]
+        /// Precisions of `--here`, like `f32,bf16`
+        #[arg(long, value_name = "PRECISIONS", value_delimiter = ',', requires = "here")]
         precision: Vec<String>,
-        /// What `stratus calibrate` wrote: its forecasts are compared, and no kernel is timed
+        /// Compare the forecasts of this calibration file (see `stratus calibrate`) instead of timing kernels
         #[arg(long, value_name = "FILE", requires = "here")]
         calibrated: Option<PathBuf>,
-        /// Measure all steps so often, one after the other; of each the shortest counts
+        /// Number of repetitions; the shortest time counts
         #[arg(
             long,
             value_name = "COUNT",
@@ -124,10 +124,9 @@ pub enum What {
         )]
         rounds: u32,
     },
-    /// Run the operation cases of the tests and compare with the reference backend: does this machine compute
-    /// what it should?
+    /// Check kernels against the reference backend
     Verify {
-        /// Only the cases whose name contains this
+        /// Run only cases whose name contains this text
         filter: Option<String>,
     },
 }
@@ -135,15 +134,15 @@ pub enum What {
 /// Runs `stratus bench`.
 ///
 /// # Errors
-/// Where the experiment is not in order or a kernel fails.
+/// If the experiment is invalid, or a kernel fails.
 pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Result {
     let open = |target: &str| -> Result<Bench> {
-        let experiment = Target::find(target, globals)?.experiment_of_one_process(globals)?;
+        let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
         Ok(Bench::new(&experiment, &mut |text| output.warning(text))?)
     };
-    match &arguments.what {
-        What::Kernels { target, rounds, threads: Some(counts) } => {
-            let experiment = Target::find(target, globals)?.experiment_of_one_process(globals)?;
+    match &arguments.command {
+        BenchCommand::Kernels { target, rounds, threads: Some(counts) } => {
+            let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
             let by = threads::measure(counts, |count| {
                 let mut experiment = experiment.clone();
                 experiment.train.threads = count;
@@ -151,72 +150,80 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
                 let mut bench = Bench::new(&experiment, &mut |text| output.warning(text))?;
                 Ok(bench.floor(*rounds as usize)?)
             })?;
-            output.result(&by, || threads::render(&by, output.narrow()))
+            output.print_wrapped(&by, || threads::render(&by, output.terminal_width()))
         }
-        What::Kernels { target, rounds, threads: None } => {
+        BenchCommand::Kernels { target, rounds, threads: None } => {
             let floor = open(target)?.floor(*rounds as usize)?;
-            output.result(&floor, || render_floor(&floor))
+            output.print_wrapped(&floor, || render_floor(&floor))
         }
-        What::Overhead { target, pairs: count } => {
+        BenchCommand::Overhead { target, pairs: count } => {
             let overhead = open(target)?.overhead(*count)?;
-            output.result(&overhead, || {
+            output.print_wrapped(&overhead, || {
                 let mut rows = vec![
                     ("pairs".to_owned(), overhead.pairs.to_string()),
-                    ("with stamps".to_owned(), format!("{:.3} ms", overhead.stamped_s * 1e3)),
+                    ("with timeline".to_owned(), format!("{:.3} ms", overhead.stamped_s * 1e3)),
                     ("without".to_owned(), format!("{:.3} ms", overhead.unstamped_s * 1e3)),
-                    ("stamps cost".to_owned(), format!("{:+.3} %", overhead.overhead_percent)),
+                    ("overhead".to_owned(), format!("{:+.3} %", overhead.overhead_percent)),
                 ];
                 if let Some([steps, marks]) = overhead.marks {
-                    rows.push(("kernels that only mark".to_owned(), format!("{marks} in {steps} steps")));
+                    rows.push(("marker kernels".to_owned(), format!("{marks} in {steps} steps")));
                 }
                 rows.push(("start-up".to_owned(), format!("{:.2} s", overhead.startup_s)));
                 let phase = |(name, seconds): &(&str, f64)| (format!("  {name}"), format!("{seconds:.2} s"));
                 rows.extend(overhead.phases.iter().map(phase));
-                pairs(&rows)
+                key_value_list(&rows)
             })
         }
-        What::Data { target, images, rounds, epochs: whole } => {
-            let experiment = Target::find(target, globals)?.experiment(globals)?;
+        BenchCommand::Data { target, images, rounds, epochs: whole_epochs } => {
+            let experiment = RunOrExperiment::resolve(target, globals)?.experiment(globals)?;
             let device = device::open(&experiment.train)?;
-            let rate = if *whole {
-                epochs(&experiment, &device, *rounds as usize)?
+            let rate = if *whole_epochs {
+                measure_epochs(&experiment, &device, *rounds as usize)?
             } else {
-                data(&experiment, &device, *images as usize, *rounds as usize)?
+                measure_rounds(&experiment, &device, *images as usize, *rounds as usize)?
             };
-            output.result(&rate, || render_rate(&rate))
+            output.print_wrapped(&rate, || render_rate(&rate))
         }
-        What::Trace { target, runs } => {
+        BenchCommand::Trace { target, runs } => {
             let traced = open(target)?.trace(*runs as usize)?;
-            output.result(&traced, || render_trace(&traced))
+            output.print_wrapped(&traced, || render_trace(&traced))
         }
-        What::Forecast { here, .. } if here.is_empty() => super::forecast::bench::run(output),
-        What::Forecast { here: experiments, batch: batches, precision: precisions, calibrated, rounds } => {
+        BenchCommand::Forecast { here, .. } if here.is_empty() => super::forecast::bench::run(output),
+        BenchCommand::Forecast {
+            here: experiments,
+            batch: batches,
+            precision: precisions,
+            calibrated,
+            rounds,
+        } => {
             let calibrated = calibrated.as_deref();
-            let asked = Asked { experiments, batches, precisions, calibrated, rounds: *rounds };
-            super::forecast::bench_here::run(&asked, globals, output)
+            let options = HereOptions { experiments, batches, precisions, calibrated, rounds: *rounds };
+            super::forecast::bench_here::run(&options, globals, output)
         }
-        What::Exchange { workers, mib, rounds } => exchange::run(*workers, *mib as usize, *rounds, output),
-        What::Verify { filter } => verify(filter.as_deref(), globals, output),
-        What::Ops { filter } => ops(filter.as_deref(), globals, output),
+        BenchCommand::Exchange { workers, mib, rounds } => {
+            exchange::run(*workers, *mib as usize, *rounds, output)
+        }
+        BenchCommand::Verify { filter } => verify(filter.as_deref(), globals, output),
+        BenchCommand::Ops { filter } => ops(filter.as_deref(), globals, output),
     }
 }
 
-/// A number of threads.
-fn thread_count(text: &str) -> std::result::Result<usize, String> {
+/// Parses a number of threads.
+fn parse_thread_count(text: &str) -> std::result::Result<usize, String> {
     match text.trim().parse() {
         Ok(count @ 1..=1024) => Ok(count),
-        _ => Err("a number of threads is from 1 to 1024".to_owned()),
+        _ => Err("must be from 1 to 1024".to_owned()),
     }
 }
 
 fn render_trace(traced: &StepTrace) -> String {
     let row = |layer: &str, kernels: usize, [marked, traced, elapsed]: [f64; 3]| {
-        let off = match elapsed > 0.0 {
+        let difference = match elapsed > 0.0 {
             true => format!("{:+.2} %", 100.0 * (marked / elapsed - 1.0)),
             false => "–".to_owned(),
         };
         let [marked, traced, elapsed] = [marked, traced, elapsed].map(|s| format!("{:.4}", s * 1e3));
-        [layer.to_owned(), kernels.to_string(), marked, elapsed, off, traced]
+        [layer.to_owned(), kernels.to_string(), marked, elapsed, difference, traced]
     };
     let heading = ["layer", "kernels", "marks, ms", "CUPTI, ms", "difference", "kernels alone, ms"];
     let heading = heading.map(str::to_owned);
@@ -260,7 +267,7 @@ fn render_rate(rate: &DataRate) -> String {
     }
     let jpeg = rate.jpeg.as_ref().map(|library| format!("; JPEG by {library}")).unwrap_or_default();
     format!(
-        "{opened}\n{images} images a round, {channels} × {height} × {width} {precision}, \
+        "{opened}\n{images} images per round, {channels} × {height} × {width} {precision}, \
          {workers} worker{}, {batches} batches; {}{jpeg}\n{}",
         if *workers == 1 { "" } else { "s" },
         if rate.decoded.is_empty() { "whole epochs" } else { "decoding only, on one thread" },
@@ -269,8 +276,8 @@ fn render_rate(rate: &DataRate) -> String {
 }
 
 fn render_floor(floor: &Floor) -> String {
-    let heading =
-        ["layer", "kernel", "alone ms", "within ms", "GFLOP/s", "GB/s", "implementation"].map(str::to_owned);
+    let heading = ["layer", "kernel", "alone, ms", "in step, ms", "GFLOP/s", "GB/s", "implementation"]
+        .map(str::to_owned);
     let mut rows = vec![heading];
     rows.extend(floor.kernels.iter().map(|kernel| {
         [
@@ -298,18 +305,18 @@ fn render_floor(floor: &Floor) -> String {
     )
 }
 
-/// What came of comparing cases.
+/// The result of comparing cases with the reference.
 #[derive(Serialize)]
-struct Verified {
+struct VerifyReport {
     /// Library and device.
     library: String,
-    /// Cases that were compared, once for each precision.
+    /// The number of compared cases; a case counts once per precision.
     compared: usize,
-    /// What went wrong, a line each.
+    /// The differences, one line each.
     failures: Vec<String>,
 }
 
-/// The precisions that networks are trained in, as far as a backend has them.
+/// The precisions in which a backend can train.
 fn precisions(backend: &dyn Backend) -> Vec<Precision> {
     backend.precisions().into_iter().filter(|&precision| precision != Precision::F64).collect()
 }
@@ -319,19 +326,19 @@ fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     let device = device::open(&settings)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
     let backend = device.backend.as_ref();
-    let mut verified = Verified { library: backend.describe(), compared: 0, failures: Vec::new() };
+    let mut verified = VerifyReport { library: backend.describe(), compared: 0, failures: Vec::new() };
     for precision in precisions(backend) {
-        let wanted = |case: &Case| filter.is_none_or(|filter| case.name.contains(filter));
-        let cases: Vec<Case> = cases::of(precision).into_iter().filter(wanted).collect();
+        let matches_filter = |case: &Case| filter.is_none_or(|filter| case.name.contains(filter));
+        let cases: Vec<Case> = cases::for_precision(precision).into_iter().filter(matches_filter).collect();
         let report = Suite::new(backend).run(precision, &cases);
         verified.compared += report.compared;
         verified.failures.extend(report.failures);
     }
     if verified.compared == 0 {
-        return Err(Failure::usage(format!("no case's name contains `{}`", filter.unwrap_or_default())));
+        return Err(Failure::usage(format!("no case matches `{}`", filter.unwrap_or_default())));
     }
-    output.result(&verified, || {
-        let Verified { library, compared, failures } = &verified;
+    output.print_wrapped(&verified, || {
+        let VerifyReport { library, compared, failures } = &verified;
         let failures: String = failures.iter().map(|failure| format!("{failure}\n")).collect();
         format!("{failures}{library}: {compared} cases compared, {} differ", verified.failures.len())
     })?;
@@ -341,9 +348,9 @@ fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     }
 }
 
-/// A case, measured.
+/// The timing of a case.
 #[derive(Serialize)]
-struct Measured {
+struct OpTiming {
     case: String,
     kernel: &'static str,
     implementation: String,
@@ -365,7 +372,7 @@ fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
                 continue;
             }
             let result = case.bench(device.backend.as_ref(), precision, Choices::default(), true, RUNS)?;
-            measured.push(Measured {
+            measured.push(OpTiming {
                 gflops: result.gigaflops(),
                 gb_per_second: result.gigabytes(),
                 case: result.case,
@@ -377,11 +384,11 @@ fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
         }
     }
     if measured.is_empty() {
-        return Err(Failure::usage(format!("no case's name contains `{}`", filter.unwrap_or_default())));
+        return Err(Failure::usage(format!("no case matches `{}`", filter.unwrap_or_default())));
     }
-    output.result(&measured, || {
+    output.print_wrapped(&measured, || {
         let heading =
-            ["case", "kernel", "type", "ms", "GFLOP/s", "GB/s", "implementation"].map(str::to_owned);
+            ["case", "kernel", "precision", "ms", "GFLOP/s", "GB/s", "implementation"].map(str::to_owned);
         let mut rows = vec![heading];
         rows.extend(measured.iter().map(|m| {
             [

@@ -1,77 +1,77 @@
-//! `stratus collect`: tables out of run directories.
+//! `stratus collect`: tables from run directories.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, Table, pairs};
+use crate::output::{Output, Table, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use crate::progress::clock;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use stratus_report::accounting::{self, Accounting, Options};
-use stratus_report::brief::{Brief, BriefRow};
-use stratus_report::collect::{Experiment, to_csv};
-use stratus_report::table::Format;
-use stratus_report::tables::{self, Rows};
-use stratus_report::trace::{self, Chosen};
+use stratus_report::accounting::{self, Accounting, AccountingOptions};
+use stratus_report::collect::{RunRecord, to_csv};
+use stratus_report::overview::{RunOverview, RunOverviewRow};
+use stratus_report::table::TableFormat;
+use stratus_report::tables::{self, TableKind};
+use stratus_report::trace::{self, IterationRange};
 use stratus_report::{layers, run_table};
 use stratus_run::RunDir;
 use stratus_run::summary::Status;
 
-/// Where a trace is written, in the run directory.
-const TRACE: &str = "trace.pftrace.gz";
+/// The default file of a trace, in the run directory.
+const TRACE_FILE: &str = "trace.pftrace.gz";
 
 /// Arguments of `stratus collect`.
 #[derive(Args, Debug)]
 pub struct CollectArguments {
-    /// Run directories, or folders that hold some
+    /// Run directories, or folders with run directories
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// The time of every layer in every iteration; without --out to layers.csv in each run directory
+    /// Write per-layer times of every iteration [default file: layers.csv in each run directory]
     #[arg(long)]
     pub layers: bool,
-    /// Every iteration: loss, accuracy, learning rate, times; with --out
+    /// Write loss, accuracy, learning rate and times of every iteration; needs --out
     #[arg(long, requires = "out", conflicts_with = "layers")]
     pub iterations: bool,
-    /// A row per run: configuration, machine, times, results; with --out
+    /// Write one row per run: configuration, machine, times, results; needs --out
     #[arg(long, requires = "out", conflicts_with_all = ["layers", "iterations"])]
     pub experiments: bool,
-    /// Of several runs, the tables of each; with --csv every column
+    /// Print the tables of each run; with --csv, print all columns
     #[arg(long, conflicts_with_all = ["out", "trace"])]
     pub all: bool,
-    /// Also what identifies the machines: `uuid` and `mac`, with --csv --all, --experiments or --json
+    /// Include the identity of machines, `uuid` and `mac`, in --csv --all, --experiments and --json
     #[arg(long)]
     pub identity: bool,
-    /// Iterations step by step, for Perfetto (ui.perfetto.dev), of one run; without --out to
-    /// trace.pftrace.gz in the run directory
+    /// Write a trace of one run's iterations for Perfetto (ui.perfetto.dev) [default file: trace.pftrace.gz
+    /// in the run directory]
     #[arg(long, conflicts_with_all = ["layers", "iterations", "experiments", "csv", "json"])]
     pub trace: bool,
-    /// With --trace: the first iteration; without it the first after those that are left out
+    /// First iteration of --trace [default: the first after the skipped ones]
     #[arg(long, value_name = "ITERATION", requires = "trace")]
     pub first: Option<u64>,
-    /// With --trace: how many iterations
+    /// Number of iterations of --trace
     #[arg(long, value_name = "COUNT", requires = "trace", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(1..=trace::MAX_ITERATIONS))]
     pub count: u64,
-    /// The file to write, of all runs: FILE.csv or FILE.parquet
+    /// Output file for all runs: FILE.csv or FILE.parquet
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["csv", "json"])]
     pub out: Option<PathBuf>,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
-    /// Print a row per run as CSV: in what they differ, loss, accuracy, time, images a second
+    /// Print one row per run as CSV: differing keys, loss, accuracy, time, images per second
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// First iterations to leave out; without it 5 %, at least two
+    /// Initial iterations to skip [default: 5 %, at least 2]
     #[arg(long, value_name = "COUNT")]
     pub skip: Option<u64>,
 }
 
-/// A run as JSON.
+/// A run, as JSON.
 #[derive(Serialize)]
 struct Collected {
     #[serde(flatten)]
-    experiment: Experiment,
+    experiment: RunRecord,
     accounting: Accounting,
     layers_csv: Option<PathBuf>,
 }
@@ -79,8 +79,8 @@ struct Collected {
 /// Runs `stratus collect`.
 ///
 /// # Errors
-/// Where a run directory cannot be read, or its `layers.csv` not be written. One of several that is only
-/// compared is left out, with a warning.
+/// If a run directory cannot be read, or its `layers.csv` cannot be written. If several runs are compared,
+/// unreadable ones are skipped with a warning.
 pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     let mut collected = Vec::new();
     let mut text = String::new();
@@ -88,13 +88,15 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     for path in &arguments.runs {
         let found = RunDir::find(path).map_err(Failure::usage)?;
         if found.is_empty() {
-            let failure = Failure::usage(format!("there is no run in {}", path.display()));
-            return Err(failure.hint("name a run directory, or a folder that holds some, like `runs`"));
+            let failure = Failure::usage(format!("no runs in {}", path.display()));
+            return Err(
+                failure.with_hint("name a run directory, or a folder of run directories, like `runs`")
+            );
         }
         runs.extend(found);
     }
     if let Some(out) = &arguments.out {
-        Outputs::new(arguments.overwrite).claim(out, "the table", mark_of(arguments, out))?;
+        Outputs::new(arguments.overwrite).claim(out, "the table", output_mark(arguments, out))?;
     }
     if arguments.trace {
         return write_trace(&runs, arguments, output);
@@ -105,27 +107,27 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     let tables = !arguments.csv && !output.json() && (arguments.all || runs.len() == 1);
     for run in &runs {
         let layers_csv = if arguments.layers { Some(write_layers(run, output)?) } else { None };
-        let experiment = match Experiment::of(run, arguments.skip) {
+        let experiment = match RunRecord::read(run, arguments.skip) {
             Ok(experiment) => experiment,
-            // One of many does not keep the others from being compared.
+            // One unreadable run does not prevent comparing the others.
             Err(error) if runs.len() > 1 && !arguments.all && !output.json() => {
-                output.warning(&format!("{} is left out: {error}", run.path().display()));
+                output.warning(&format!("skipping {}: {error}", run.path().display()));
                 continue;
             }
             Err(error) => return Err(Failure::failed(error)),
         };
         let experiment = if arguments.identity { experiment } else { experiment.without_identity() };
         let accounting = if tables || output.json() {
-            Accounting::of(run, &Options { skip: arguments.skip }).map_err(Failure::failed)?
+            Accounting::for_run(run, &AccountingOptions { skip: arguments.skip }).map_err(Failure::failed)?
         } else {
             Accounting::default()
         };
         if tables {
             let gap = if text.is_empty() { "" } else { "\n" };
             let table = if experiment.summary.is_some() {
-                run_table::of(run, output.width()).map_err(Failure::failed)?
+                run_table::render_run(run, output.width()).map_err(Failure::failed)?
             } else {
-                format!("{}: nothing is summarised yet\n", run.path().display())
+                format!("{}: no summary yet\n", run.path().display())
             };
             text.push_str(&format!(
                 "{gap}{table}\n{}",
@@ -135,38 +137,38 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
         collected.push(Collected { experiment, accounting, layers_csv });
     }
     if tables || output.json() {
-        return output.result(&collected, || text);
+        return output.print_wrapped(&collected, || text);
     }
-    let experiments: Vec<Experiment> = collected.into_iter().map(|run| run.experiment).collect();
+    let experiments: Vec<RunRecord> = collected.into_iter().map(|run| run.experiment).collect();
     if experiments.is_empty() {
-        return Err(Failure::failed("none of the runs can be read"));
+        return Err(Failure::failed("no run can be read"));
     }
     if arguments.csv && arguments.all {
-        return output.document(&(), || to_csv(&experiments, arguments.identity));
+        return output.print_verbatim(&(), || to_csv(&experiments, arguments.identity));
     }
-    let brief = Brief::of(&experiments);
+    let brief = RunOverview::new(&experiments);
     if arguments.csv {
-        return output.document(&(), || brief.to_csv(&experiments));
+        return output.print_verbatim(&(), || brief.to_csv(&experiments));
     }
-    output.result(&(), || render(&brief, output.narrow()))
+    output.print_wrapped(&(), || render(&brief, output.terminal_width()))
 }
 
-/// The most keys that have columns of their own; more are named beside their values, below.
-const KEY_COLUMNS: usize = 4;
+/// The maximum number of keys shown as columns; more are listed below the table.
+const MAX_KEY_COLUMNS: usize = 4;
 
-/// Results that a narrow terminal goes without, the first first.
-const OPTIONAL: [&str; 4] = ["images/s", "time", "train loss", "epochs"];
-/// Heads of results: a key of such a name is written whole.
-const RESULTS: [&str; 4] = ["epochs", "train loss", "val loss", "status"];
+/// Columns that are hidden on a narrow terminal, in this order.
+const OPTIONAL_COLUMNS: [&str; 4] = ["images/s", "time", "train loss", "epochs"];
+/// Headings of results; a key whose last part is one of these is shown in full.
+const RESULT_HEADINGS: [&str; 4] = ["epochs", "train loss", "val loss", "status"];
 
-/// A row a run, in at most so many columns.
-fn render(brief: &Brief, width: Option<usize>) -> String {
-    let columns = brief.keys.len() <= KEY_COLUMNS;
-    // The last name of a key, where that is one key's alone.
+/// Renders one row per run, at most `width` columns wide.
+fn render(brief: &RunOverview, width: Option<usize>) -> String {
+    let columns = brief.keys.len() <= MAX_KEY_COLUMNS;
+    // A key is shortened to its last part if no other key has the same one.
     let head = |key: &String| {
         let short = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-        let alone = brief.keys.iter().filter(|other| short(other) == short(key)).count() == 1;
-        if alone && !RESULTS.contains(&short(key).as_str()) { short(key) } else { key.clone() }
+        let is_unique = brief.keys.iter().filter(|other| short(other) == short(key)).count() == 1;
+        if is_unique && !RESULT_HEADINGS.contains(&short(key).as_str()) { short(key) } else { key.clone() }
     };
     let dash = || "–".to_owned();
     let number =
@@ -202,29 +204,29 @@ fn render(brief: &Brief, width: Option<usize>) -> String {
         cells.extend([time.unwrap_or_else(dash), number(row.images_per_second_median, 1)]);
         rows.push(cells);
     }
-    let mut text = Table::new(&rows).whole_names().within(width, &OPTIONAL).to_string();
+    let mut text = Table::new(&rows).keep_names_whole().max_width(width, &OPTIONAL_COLUMNS).to_string();
     if !columns {
-        text.push_str("\nThey differ in\n");
-        text.push_str(&differences(brief));
+        text.push_str("\nDifferences\n");
+        text.push_str(&render_differences(brief));
     }
-    format!("{text}\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n")
+    format!("{text}\n`stratus collect RUN` shows the layers of a run, `--all` those of every run.\n")
 }
 
-/// The values of each run, a line each.
-fn differences(brief: &Brief) -> String {
+/// Renders the values of differing keys, a line per run.
+fn render_differences(brief: &RunOverview) -> String {
     let word =
         |(key, value): (&String, &Option<String>)| format!("{key}={}", value.as_deref().unwrap_or("–"));
-    let line = |row: &BriefRow| {
+    let line = |row: &RunOverviewRow| {
         let words: Vec<String> = brief.keys.iter().zip(&row.values).map(word).collect();
         (row.path.clone(), words.join(" "))
     };
-    pairs(&brief.rows.iter().map(line).collect::<Vec<_>>())
+    key_value_list(&brief.rows.iter().map(line).collect::<Vec<_>>())
 }
 
-/// The mark by which a table shows that Stratus wrote it.
-fn mark_of(arguments: &CollectArguments, out: &Path) -> Mark {
+/// The mark by which an existing table is recognised as written by Stratus.
+fn output_mark(arguments: &CollectArguments, out: &Path) -> Mark {
     match arguments {
-        _ if Format::of(out) != Some(Format::Csv) => Mark::None,
+        _ if TableFormat::from_path(out) != Some(TableFormat::Csv) => Mark::None,
         CollectArguments { layers: true, .. } => Mark::Table("run,epoch,iteration,layer,kind,device,"),
         CollectArguments { iterations: true, .. } => Mark::Table("run,epoch,iteration,loss,"),
         CollectArguments { experiments: true, .. } => {
@@ -236,12 +238,12 @@ fn mark_of(arguments: &CollectArguments, out: &Path) -> Mark {
 
 fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -> Result {
     let [run] = runs else {
-        return Err(Failure::usage("a trace is of one run").hint("name one run directory with --trace"));
+        return Err(Failure::usage("--trace takes one run").with_hint("name one run directory"));
     };
-    let path = arguments.out.clone().unwrap_or_else(|| run.path().join(TRACE));
-    let count = trace::write(run, Chosen { first: arguments.first, count: arguments.count }, &path)?;
+    let path = arguments.out.clone().unwrap_or_else(|| run.path().join(TRACE_FILE));
+    let count = trace::write(run, IterationRange { first: arguments.first, count: arguments.count }, &path)?;
     if count == 0 {
-        output.warning(&format!("{} has no iteration from there on", run.path().display()));
+        output.warning(&format!("{} has no such iterations", run.path().display()));
     }
     output.message(&format!("{}: {count} iterations; open it at ui.perfetto.dev", path.display()));
     Ok(())
@@ -249,16 +251,16 @@ fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -
 
 fn write_table(runs: &[RunDir], arguments: &CollectArguments, out: &Path, output: &Output) -> Result {
     let rows = match arguments {
-        CollectArguments { layers: true, .. } => Rows::Layers,
-        CollectArguments { iterations: true, .. } => Rows::Iterations,
-        CollectArguments { experiments: true, identity, .. } => Rows::Experiments { identity: *identity },
+        CollectArguments { layers: true, .. } => TableKind::Layers,
+        CollectArguments { iterations: true, .. } => TableKind::Iterations,
+        CollectArguments { experiments: true, identity, .. } => TableKind::Runs { identity: *identity },
         _ => {
-            return Err(Failure::usage("--out does not say what to write")
-                .hint("give --layers, --iterations or --experiments with it"));
+            return Err(Failure::usage("--out needs --layers, --iterations or --experiments"));
         }
     };
-    let format = Format::of(out).ok_or_else(|| {
-        Failure::usage(format!("{} is no table", out.display())).hint("name it FILE.csv or FILE.parquet")
+    let format = TableFormat::from_path(out).ok_or_else(|| {
+        Failure::usage(format!("{}: unknown table format", out.display()))
+            .with_hint("use the extension .csv or .parquet")
     })?;
     let count = tables::write(runs, rows, format, out, arguments.skip)?;
     output.message(&format!("{}: {count} rows of {} runs", out.display(), runs.len()));
@@ -277,8 +279,8 @@ mod tests {
     use super::*;
     use crate::output::wrap;
 
-    fn brief(keys: &[&str], statuses: [Status; 2]) -> Brief {
-        let row = |(number, status): (usize, Status)| BriefRow {
+    fn brief(keys: &[&str], statuses: [Status; 2]) -> RunOverview {
+        let row = |(number, status): (usize, Status)| RunOverviewRow {
             path: format!("runs/digits/{number}"),
             status,
             values: keys
@@ -294,12 +296,12 @@ mod tests {
             images_per_second_median: Some(1234.5),
         };
         let keys = keys.iter().map(|&key| key.to_owned()).collect();
-        Brief { keys, rows: statuses.into_iter().enumerate().map(row).collect() }
+        RunOverview { keys, rows: statuses.into_iter().enumerate().map(row).collect() }
     }
 
     #[test]
-    fn runs_are_rows_with_what_differs() {
-        let end = "\n`stratus collect RUN` shows a run's layers, `--all` those of every run.\n";
+    fn differing_keys_are_columns_or_listed_below() {
+        let end = "\n`stratus collect RUN` shows the layers of a run, `--all` those of every run.\n";
         let text = render(&brief(&["a.rate", "a.size", "b.size"], [Status::Completed; 2]), None);
         let expected = "\
 run            rate  a.size  b.size  epochs  train loss  val loss    top-1  time  images/s
@@ -314,7 +316,7 @@ run               status  epochs  train loss  val loss    top-1  time  images/s
 runs/digits/0  completed       3      0.5000         –  87.50 %  1:15    1234.5
 runs/digits/1     failed       3      0.5000         –  87.50 %  1:15    1234.5
 
-They differ in
+Differences
 runs/digits/0  a.rate=– b.one=0.25 c.another=0.25 d.yet_another=0.25
                e.the_last=0.25
 runs/digits/1  a.rate=0.25 b.one=0.25 c.another=0.25 d.yet_another=0.25

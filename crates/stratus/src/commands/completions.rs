@@ -1,4 +1,4 @@
-//! `stratus completions`: what shells complete its commands with.
+//! `stratus completions`: completion scripts of shells.
 
 use crate::cli::Arguments;
 use crate::errors::{Failure, Result};
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 /// Arguments of `stratus completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArguments {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_enum)]
     pub shell: Shell,
 }
@@ -17,10 +17,10 @@ pub struct CompletionsArguments {
 /// Runs `stratus completions`.
 ///
 /// # Errors
-/// Where standard output cannot be written.
+/// If standard output cannot be written to.
 pub fn run(arguments: &CompletionsArguments, output: &Output) -> Result {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "stratus", &mut script);
     let script = String::from_utf8(script).map_err(|error| Failure::failed(error.to_string()))?;
-    output.document(&script, || script.clone())
+    output.print_verbatim(&script, || script.clone())
 }

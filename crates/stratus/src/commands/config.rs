@@ -1,6 +1,6 @@
-//! `stratus config`: what a configuration resolves to, and the keys there are.
+//! `stratus config`: resolved configurations, and the reference of their keys.
 
-use super::target::Target;
+use super::target::RunOrExperiment;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
@@ -9,87 +9,87 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_train::Experiment;
-use stratus_train::experiment::{KEYS, Key, Kind, Value, XmlExperiment, nearest, schema};
+use stratus_train::experiment::{KEYS, Key, Value, ValueKind, XmlExperiment, nearest, schema};
 
 /// Arguments of `stratus config`.
 #[derive(Args, Debug)]
 pub struct ConfigArguments {
-    /// What to show.
+    /// The subcommand.
     #[command(subcommand)]
-    pub what: What,
+    pub command: ConfigCommand,
 }
 
-/// What `stratus config` shows.
+/// Subcommands of `stratus config`.
 #[derive(Debug, Subcommand)]
-pub enum What {
-    /// Show a configuration with every default written out, as a file that gives it again
+pub enum ConfigCommand {
+    /// Print the full configuration as an experiment file
     Show {
-        /// A built-in experiment, an experiment file or a run directory
+        /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT")]
         target: String,
     },
     /// Explain the configuration keys
     Keys {
-        /// A key, a section or a part of a name; every key without it
+        /// Key, section, or part of a name [default: all]
         filter: Option<String>,
-        /// Print the reference page in Markdown
+        /// Print the reference in Markdown
         #[arg(long, conflicts_with = "filter")]
         markdown: bool,
     },
     /// List the built-in experiments
     List,
-    /// Print a configuration in XML as TOML: roots `pytorch_configuration` and `tensorflow_configuration`
+    /// Convert an XML configuration (`pytorch_configuration`, `tensorflow_configuration`) to TOML
     Convert {
-        /// The XML file
+        /// XML configuration file
         #[arg(value_name = "FILE.xml")]
         file: PathBuf,
-        /// Keys on top of it, by their names in the file or with their section: batch_size=64,train.seed=2
+        /// Settings that override it, by XML or configuration key: batch_size=64,train.seed=2
         #[arg(value_name = "KEY=VALUE,…")]
         settings: Vec<String>,
-        /// Write the file, and beside the XML file the list of classes that it names, instead of printing it
+        /// Write to this file instead of printing, and write the list of classes next to the XML file
         #[arg(long, short, value_name = "FILE.toml")]
         out: Option<PathBuf>,
-        /// Files that are replaced.
+        /// Existing output files.
         #[command(flatten)]
         overwrite: Overwrite,
     },
-    /// Print a JSON schema of experiment files, for editors
+    /// Print the JSON schema of experiment files, for editors
     Schema,
 }
 
 /// Runs `stratus config`.
 ///
 /// # Errors
-/// Where a configuration is wrong or a key unknown.
+/// If a configuration is invalid, or a key is unknown.
 pub fn run(arguments: &ConfigArguments, globals: &Globals, output: &Output) -> Result {
-    match &arguments.what {
-        What::Show { target } => {
-            let experiment = Target::find(target, globals)?.experiment(globals)?;
-            output.document(&experiment, || experiment.to_toml())
+    match &arguments.command {
+        ConfigCommand::Show { target } => {
+            let experiment = RunOrExperiment::resolve(target, globals)?.experiment(globals)?;
+            output.print_verbatim(&experiment, || experiment.to_toml())
         }
-        What::Keys { filter, markdown } => {
-            let keys = matching(filter.as_deref())?;
-            let described: Vec<Described> = keys.iter().copied().map(Described::of).collect();
+        ConfigCommand::Keys { filter, markdown } => {
+            let keys = find_keys(filter.as_deref())?;
+            let described: Vec<KeyDescription> = keys.iter().copied().map(KeyDescription::of).collect();
             if *markdown {
-                return output.document(&described, reference);
+                return output.print_verbatim(&described, reference_page);
             }
-            output.result(&described, || explain(&keys))
+            output.print_wrapped(&described, || explain_keys(&keys))
         }
-        What::List => {
+        ConfigCommand::List => {
             let names: Vec<&str> = Experiment::builtin_names().collect();
-            output.document(&names, || names.join("\n"))
+            output.print_verbatim(&names, || names.join("\n"))
         }
-        What::Convert { file, settings, out, overwrite } => {
-            convert(file, settings, out.as_deref(), *overwrite, output)
+        ConfigCommand::Convert { file, settings, out, overwrite } => {
+            convert_xml(file, settings, out.as_deref(), *overwrite, output)
         }
-        What::Schema => {
+        ConfigCommand::Schema => {
             let schema = schema();
-            output.document(&schema, || serde_json::to_string_pretty(&schema).unwrap_or_default())
+            output.print_verbatim(&schema, || serde_json::to_string_pretty(&schema).unwrap_or_default())
         }
     }
 }
 
-/// A converted configuration as JSON.
+/// A converted configuration, as JSON.
 #[derive(Serialize)]
 struct Converted<'a> {
     toml: &'a str,
@@ -99,75 +99,80 @@ struct Converted<'a> {
     unknown: Vec<String>,
 }
 
-fn convert(
+fn convert_xml(
     file: &Path,
     settings: &[String],
     out: Option<&Path>,
     overwrite: Overwrite,
     output: &Output,
 ) -> Result {
-    let mut read = XmlExperiment::read(file)?;
-    settings.iter().try_for_each(|settings| read.set(settings))?;
-    let (toml, classes) = (read.to_toml()?, read.classes()?);
-    for unknown in read.unknown() {
+    let mut xml = XmlExperiment::read(file)?;
+    settings.iter().try_for_each(|settings| xml.set(settings))?;
+    let (toml, classes) = (xml.to_toml()?, xml.classes()?);
+    for unknown in xml.unknown() {
         output.warning(&format!("{}: {unknown}", file.display()));
     }
     if let Some(out) = out {
-        let (list, lines) = (read.class_list(), super::xml::class_lines(classes));
+        let (list, lines) = (xml.class_list(), super::xml::class_lines(classes));
         let mut files = vec![(out, &toml, "the experiment")];
         if !classes.is_empty() {
             files.push((&list, &lines, "the list of classes"));
         }
-        // Nothing is lost where the file has the same content.
+        // Files that already have this content are not written.
         files.retain(|(path, text, _)| std::fs::read(path).ok().as_deref() != Some(text.as_bytes()));
         let mut outputs = Outputs::new(overwrite);
         outputs.protect(file);
         for (path, _, what) in &files {
             let is_list =
-                *path == list && std::fs::read_to_string(path).is_ok_and(|text| read.makes_list(&text));
-            outputs.claim(path, what, if is_list { Mark::Same } else { Mark::None })?;
+                *path == list && std::fs::read_to_string(path).is_ok_and(|text| xml.could_generate(&text));
+            outputs.claim(path, what, if is_list { Mark::Identical } else { Mark::None })?;
         }
         for (path, text, _) in files {
             Outputs::write(path, text.as_bytes())?;
-            output.message(&format!("{} is written", path.display()));
+            output.message(&format!("wrote {}", path.display()));
         }
         return Ok(());
     }
     if !classes.is_empty() && !output.json() {
-        let list = read.class_list();
-        output.message(&format!("{} names the classes; with --out it is written", list.display()));
+        let list = xml.class_list();
+        output.message(&format!("--out also writes the list of classes to {}", list.display()));
     }
     let converted = Converted {
         toml: &toml,
         classes,
-        class_list: (!classes.is_empty()).then(|| read.class_list()),
-        remote: read.remote(),
-        unknown: read.unknown().iter().map(ToString::to_string).collect(),
+        class_list: (!classes.is_empty()).then(|| xml.class_list()),
+        remote: xml.remote(),
+        unknown: xml.unknown().iter().map(ToString::to_string).collect(),
     };
-    output.document(&converted, || toml.clone())
+    output.print_verbatim(&converted, || toml.clone())
 }
 
-/// A key as JSON.
+/// The description of a key, as JSON.
 #[derive(Serialize)]
-struct Described {
+struct KeyDescription {
     key: &'static str,
     accepts: String,
     default: Option<Value>,
     doc: &'static str,
 }
 
-impl Described {
+impl KeyDescription {
     fn of(key: &'static Key) -> Self {
-        Described { key: key.name, accepts: key.accepts(), default: default(key), doc: key.doc.trim() }
+        KeyDescription {
+            key: key.name,
+            accepts: key.accepts(),
+            default: default_of(key),
+            doc: key.doc.trim(),
+        }
     }
 }
 
-/// The default that a file without the key gets; none for a key that must be set.
-fn default(key: &Key) -> Option<Value> {
-    key.default().filter(|value| key.limit.allows(value))
+/// The default of a key; `None` if it must be set.
+fn default_of(key: &Key) -> Option<Value> {
+    key.default().filter(|value| key.constraint.allows(value))
 }
 
-fn matching(filter: Option<&str>) -> Result<Vec<&'static Key>> {
+fn find_keys(filter: Option<&str>) -> Result<Vec<&'static Key>> {
     let Some(filter) = filter else { return Ok(KEYS.iter().collect()) };
     if let Some(exact) = KEYS.iter().find(|key| key.name == filter) {
         return Ok(vec![exact]);
@@ -175,19 +180,19 @@ fn matching(filter: Option<&str>) -> Result<Vec<&'static Key>> {
     let found: Vec<&Key> = KEYS.iter().filter(|key| key.name.contains(filter)).collect();
     if found.is_empty() {
         let hint = match nearest(filter, KEYS.iter().map(|key| key.name)) {
-            Some(near) => format!("did you mean `{near}`?"),
+            Some(name) => format!("did you mean `{name}`?"),
             None => "`stratus config keys` lists every key".to_owned(),
         };
-        return Err(Failure::usage(format!("no configuration key is named like `{filter}`")).hint(hint));
+        return Err(Failure::usage(format!("no configuration key matches `{filter}`")).with_hint(hint));
     }
     Ok(found)
 }
 
-fn explain(keys: &[&Key]) -> String {
+fn explain_keys(keys: &[&Key]) -> String {
     let blocks: Vec<String> = keys
         .iter()
         .map(|key| {
-            let default = match (default(key), key.optional) {
+            let default = match (default_of(key), key.optional) {
                 (Some(value), _) => format!("default {value}"),
                 (None, true) => "not set by default".to_owned(),
                 (None, false) => "must be set".to_owned(),
@@ -198,8 +203,8 @@ fn explain(keys: &[&Key]) -> String {
     blocks.join("\n")
 }
 
-/// The reference page: a list item per key, its lines within 110 columns.
-pub fn reference() -> String {
+/// Renders the reference page: one list item per key, in lines of at most 110 columns.
+pub fn reference_page() -> String {
     let mut text = String::from(
         "# Configuration keys\n\n\
          Written by `stratus config keys --markdown`. Any key can be set in an experiment file or with\n\
@@ -213,13 +218,15 @@ pub fn reference() -> String {
             open = section;
         }
         let accepts = match key.kind {
-            Kind::Choice(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(
-                ", \
+            ValueKind::Choice(words) => {
+                words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(
+                    ", \
             ",
-            ),
+                )
+            }
             _ => key.accepts(),
         };
-        let default = match (default(key), key.optional) {
+        let default = match (default_of(key), key.optional) {
             (Some(value), _) => format!("default `{value}`"),
             (None, true) => "not set by default".to_owned(),
             (None, false) => "must be set".to_owned(),
@@ -230,16 +237,17 @@ pub fn reference() -> String {
     text
 }
 
-/// Columns of the reference page.
-const LINE: usize = 110;
+/// The width of the reference page, in columns.
+const REFERENCE_COLUMNS: usize = 110;
 
-/// Appends lines of a list item: the first begins with `bullet`, the others are indented by two.
+/// Appends a wrapped paragraph of a list item: the first line starts with `bullet`, the others are indented
+/// by two.
 fn push_wrapped(text: &mut String, bullet: &str, paragraph: &str) {
     text.push_str(bullet);
     let mut column = bullet.len();
     for (position, word) in paragraph.split_whitespace().enumerate() {
         let width = word.chars().count();
-        if column + 1 + width > LINE {
+        if column + 1 + width > REFERENCE_COLUMNS {
             text.push_str("\n  ");
             column = 2;
         } else if position > 0 {

@@ -1,9 +1,9 @@
-//! `stratus doctor`: this machine, and what is missing on it.
+//! `stratus doctor`: a report on this machine and its libraries.
 
 use crate::errors::Result;
-use crate::machine::peaks::{self, ComputeSource, Peaks};
-use crate::machine::{LibraryReport, Survey, cpu};
-use crate::output::{Output, bytes, pairs};
+use crate::machine::peaks::{self, ComputeBenchmark, Peaks};
+use crate::machine::{LibraryReport, MachineSurvey, cpu};
+use crate::output::{Output, bytes, key_value_list};
 use clap::Args;
 use serde::Serialize;
 use std::rc::Rc;
@@ -14,53 +14,53 @@ use stratus_onednn::OneDnn;
 /// Arguments of `stratus doctor`.
 #[derive(Args, Debug)]
 pub struct DoctorArguments {
-    /// Leave out the measurements
+    /// Do not measure peaks
     #[arg(long)]
     pub no_measure: bool,
 }
 
-/// What the libraries tell about themselves and can measure.
+/// The libraries that were found, and the benchmarks that they offer.
 #[derive(Debug)]
-pub struct Probes {
-    /// The libraries that were looked for; `None` where none was.
+pub struct LibraryProbes {
+    /// The libraries that were searched for, if any.
     pub libraries: Option<Vec<LibraryReport>>,
-    /// Ways to measure arithmetic.
-    pub compute: Vec<ComputeSource>,
+    /// The benchmarks of arithmetic.
+    pub compute: Vec<ComputeBenchmark>,
 }
 
-impl Default for Probes {
+impl Default for LibraryProbes {
     fn default() -> Self {
-        Probes { libraries: None, compute: vec![ComputeSource::portable()] }
+        LibraryProbes { libraries: None, compute: vec![ComputeBenchmark::portable()] }
     }
 }
 
-impl Probes {
-    /// Looks for the libraries; kernel libraries that are found measure arithmetic.
-    pub fn of_this_machine() -> Self {
-        let mut probes = Self::of_onednn();
-        probes.libraries.get_or_insert_default().extend([cuda(), jpeg()]);
+impl LibraryProbes {
+    /// Searches for the libraries.
+    pub fn detect() -> Self {
+        let mut probes = Self::detect_onednn();
+        probes.libraries.get_or_insert_default().extend([detect_cuda(), detect_jpeg()]);
         probes
     }
 
-    fn of_onednn() -> Self {
+    fn detect_onednn() -> Self {
         match OneDnn::load(0) {
             Ok(onednn) => {
                 let report = LibraryReport {
                     name: "oneDNN".to_owned(),
                     version: Some(onednn.version()),
                     path: Some(onednn.path().display().to_string()),
-                    note: Some(onednn.note().unwrap_or_else(|| onednn.describe())),
+                    note: Some(onednn.runtime_warning().unwrap_or_else(|| onednn.describe())),
                 };
                 let onednn = Rc::new(onednn);
-                let source = |name: &str, what: &str, dtype: DType| ComputeSource {
+                let source = |name: &str, description: &str, dtype: DType| ComputeBenchmark {
                     name: name.to_owned(),
-                    what: what.to_owned(),
+                    description: description.to_owned(),
                     measure: {
                         let onednn = Rc::clone(&onednn);
                         Box::new(move |_| onednn.peak_gflops(dtype))
                     },
                 };
-                Probes {
+                LibraryProbes {
                     libraries: Some(vec![report]),
                     compute: vec![
                         source("f32_gflops", "f32, oneDNN matrix product", DType::F32),
@@ -71,31 +71,30 @@ impl Probes {
             Err(error) => {
                 let note = Some(format!("{error}; run `make deps`"));
                 let report = LibraryReport { name: "oneDNN".to_owned(), version: None, path: None, note };
-                Probes { libraries: Some(vec![report]), ..Probes::default() }
+                LibraryProbes { libraries: Some(vec![report]), ..LibraryProbes::default() }
             }
         }
     }
 }
 
-/// What a GPU is used through, and the GPUs that can be used.
-fn cuda() -> LibraryReport {
-    let (found, gpus) = stratus_cuda::survey();
+/// Reports the libraries for GPUs, and the usable GPUs.
+fn detect_cuda() -> LibraryReport {
+    let (found, gpus) = stratus_cuda::detect();
     let missing: Vec<&str> =
         found.iter().filter(|library| library.version.is_none()).map(|library| library.name).collect();
-    let there = found.iter().filter_map(|library| match library.version.as_deref()? {
+    let loaded = found.iter().filter_map(|library| match library.version.as_deref()? {
         "" => Some(library.name.to_owned()),
         version => Some(format!("{} {version}", library.name)),
     });
-    let there = there.collect::<Vec<_>>().join(", ");
+    let loaded = loaded.collect::<Vec<_>>().join(", ");
     let note = match (missing.is_empty(), gpus.is_empty()) {
-        (true, false) => format!("{there}; {}", gpus.join("; ")),
-        (true, true) => format!("{there}; the driver shows no GPU"),
-        (false, _) if there.is_empty() => {
-            format!("{} cannot be loaded: no NVIDIA GPU can be used", missing.join(", "))
+        (true, false) => format!("{loaded}; {}", gpus.join("; ")),
+        (true, true) => format!("{loaded}; no GPU found"),
+        (false, _) if loaded.is_empty() => {
+            format!("{} not found: no NVIDIA GPU can be used", missing.join(", "))
         }
         (false, _) => format!(
-            "{there}; {} cannot be loaded, without which no NVIDIA GPU can be used; \
-             {} names folders that hold them",
+            "{loaded}; {} not found: no NVIDIA GPU can be used; set {} to their folder",
             missing.join(", "),
             stratus_cuda::ENVIRONMENT
         ),
@@ -105,8 +104,8 @@ fn cuda() -> LibraryReport {
     LibraryReport { name: "CUDA".to_owned(), version, path: None, note: Some(note) }
 }
 
-/// libjpeg-turbo, or what it is wanted for.
-fn jpeg() -> LibraryReport {
+/// Reports libjpeg-turbo.
+fn detect_jpeg() -> LibraryReport {
     let name = "libjpeg-turbo".to_owned();
     match JpegLibrary::find() {
         Ok(library) => LibraryReport {
@@ -120,34 +119,34 @@ fn jpeg() -> LibraryReport {
             version: None,
             path: None,
             note: Some(format!(
-                "{reason}; JPEG files are decoded by {}, and take a third longer to become batches; \
-                 run `make deps`",
+                "{reason}; JPEG files are decoded by {}, which makes data loading a third slower; run \
+                 `make deps`",
                 JpegLibrary::Zune
             )),
         },
     }
 }
 
-/// What `stratus doctor` reports.
+/// The result of `stratus doctor`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of Stratus.
+    /// The version of Stratus.
     pub stratus: &'static str,
-    /// The machine; found libraries and peaks are entered in it.
+    /// The machine, with the libraries and peaks that were found.
     #[serde(flatten)]
-    pub survey: Survey,
-    /// The libraries that were looked for, found or not.
+    pub survey: MachineSurvey,
+    /// The libraries that were searched for, found or not.
     pub looked_for: Option<Vec<LibraryReport>>,
-    /// What was measured.
+    /// The measured peaks.
     pub measured: Option<Peaks>,
 }
 
 /// Runs `stratus doctor`.
 ///
 /// # Errors
-/// Where the report cannot be written.
-pub fn run(arguments: &DoctorArguments, output: &Output, probes: &Probes) -> Result {
-    let mut survey = Survey::of_this_machine();
+/// If the report cannot be written.
+pub fn run(arguments: &DoctorArguments, output: &Output, probes: &LibraryProbes) -> Result {
+    let mut survey = MachineSurvey::probe();
     survey.add_libraries(probes.libraries.as_deref().unwrap_or_default());
     let measured = (!arguments.no_measure).then(|| {
         output.message("measuring memory and arithmetic, about two seconds");
@@ -158,13 +157,13 @@ pub fn run(arguments: &DoctorArguments, output: &Output, probes: &Probes) -> Res
     }
     let looked_for = probes.libraries.clone();
     let report = Report { stratus: env!("CARGO_PKG_VERSION"), survey, looked_for, measured };
-    output.result(&report, || render(&report))
+    output.print_wrapped(&report, || render(&report))
 }
 
 fn render(report: &Report) -> String {
-    let Survey { machine, instruction_sets, ram_available_bytes, threads_limited_by } = &report.survey;
+    let MachineSurvey { machine, instruction_sets, ram_available_bytes, threads_limited_by } = &report.survey;
     let mut rows: Vec<(String, String)> = Vec::new();
-    // What is not known is left out.
+    // Unknown values are omitted.
     let mut row = |name: &str, parts: Vec<String>| {
         if !parts.is_empty() {
             rows.push((name.to_owned(), parts.join(", ")));
@@ -176,16 +175,17 @@ fn render(report: &Report) -> String {
     row("stratus", vec![report.stratus.to_owned()]);
     row("host", some(vec![known(&machine.host)]));
     row("system", some(vec![known(&machine.os), known(&machine.kernel), known(&machine.cpu.architecture)]));
-    row("processor", some(vec![known(&machine.cpu.model)]));
+    row("CPU", some(vec![known(&machine.cpu.model)]));
     row(
         "cores",
         some(vec![
-            machine.cpu.cores.map(|n| count(n as usize, "core")),
-            machine.cpu.threads.map(|n| count(n as usize, "thread")),
-            machine.cpu.sockets.map(|n| count(n as usize, "socket")),
+            machine.cpu.cores.map(|n| format_count(n as usize, "core")),
+            machine.cpu.threads.map(|n| format_count(n as usize, "thread")),
+            machine.cpu.sockets.map(|n| format_count(n as usize, "socket")),
             machine.cpu.usable_threads.map(|n| {
-                let why = threads_limited_by.as_ref().map_or(String::new(), |why| format!(", limited {why}"));
-                format!("usable {}{why}", count(n as usize, "thread"))
+                let limit =
+                    threads_limited_by.as_ref().map_or(String::new(), |reason| format!(", limited {reason}"));
+                format!("usable {}{limit}", format_count(n as usize, "thread"))
             }),
         ]),
     );
@@ -219,30 +219,30 @@ fn render(report: &Report) -> String {
         if let Some(rate) = peaks.memory_gb_per_second {
             row(
                 "memory bandwidth",
-                vec![format!("{rate:.1} GB/s (triad, {})", count(peaks.threads, "thread"))],
+                vec![format!("{rate:.1} GB/s (triad, {})", format_count(peaks.threads, "thread"))],
             );
         }
         for compute in &peaks.compute {
-            row("peak", vec![format!("{:.0} GFLOP/s ({})", compute.gflops, compute.what)]);
+            row("peak", vec![format!("{:.0} GFLOP/s ({})", compute.gflops, compute.description)]);
         }
     }
-    pairs(&rows)
+    key_value_list(&rows)
 }
 
-fn count(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+fn format_count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Report, render};
-    use crate::machine::peaks::{Compute, Peaks};
-    use crate::machine::{LibraryReport, Survey};
+    use crate::machine::peaks::{ComputePeak, Peaks};
+    use crate::machine::{LibraryReport, MachineSurvey};
     use stratus_run::machine::caches::Cache;
     use stratus_run::machine::{Cpu, Machine};
 
     #[test]
-    fn the_report_reads_well() {
+    fn report_shows_known_values_only() {
         let library =
             |name: &str, version: Option<&str>, path: Option<&str>, note: Option<&str>| LibraryReport {
                 name: name.into(),
@@ -270,7 +270,7 @@ mod tests {
         };
         let report = Report {
             stratus: "1.2.3",
-            survey: Survey {
+            survey: MachineSurvey {
                 machine,
                 instruction_sets: vec!["AVX2", "FMA"],
                 ram_available_bytes: Some(3 << 29),
@@ -283,15 +283,15 @@ mod tests {
             measured: Some(Peaks {
                 threads: 4,
                 memory_gb_per_second: Some(21.25),
-                compute: vec![Compute {
+                compute: vec![ComputePeak {
                     name: "f32_gflops".into(),
-                    what: "f32, oneDNN matmul".into(),
+                    description: "f32, oneDNN matmul".into(),
                     gflops: 375.4,
                 }],
             }),
         };
         insta::assert_snapshot!(render(&report));
-        let unknown = Report { survey: Survey::default(), looked_for: None, measured: None, ..report };
+        let unknown = Report { survey: MachineSurvey::default(), looked_for: None, measured: None, ..report };
         assert_eq!(render(&unknown), "stratus  1.2.3\n");
     }
 }

@@ -1,9 +1,9 @@
-//! `stratus model export`: a network's weights, or the network with them as an ONNX model.
+//! `stratus model export`: writes weights as safetensors, or a network with weights as an ONNX model.
 
 use super::model;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, pairs};
+use crate::output::{Output, bytes, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
 use stratus_train::experiment::Experiment;
-use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsUse, trained_network};
+use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsPurpose, load_trained_network};
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
 /// Arguments of `stratus model export`.
 #[derive(Args, Debug)]
 pub struct ExportArguments {
-    /// The network, like digits, a run directory, or a layer file, like net.toml
+    /// Network, like digits, run directory, or layer file, like net.toml
     #[arg(value_name = "NETWORK|RUN|FILE.toml")]
     pub target: String,
     /// Write an ONNX model of the network in inference form
@@ -32,15 +32,14 @@ pub struct ExportArguments {
     /// Write the weights as a safetensors file with torchvision's keys
     #[arg(long, value_name = "FILE.safetensors")]
     pub safetensors: Option<PathBuf>,
-    /// Weights to export: safetensors or a PyTorch state dict; default: the run's own, else the initial
-    /// values of train.seed
+    /// Weights to export: a safetensors file or a PyTorch state dict (.pth) [default: those of the run, or
+    /// initial weights from train.seed]
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
-    /// The checkpoint of the run after this many iterations, or the best by checkpoint.keep_best;
-    /// without it the newest good one
+    /// Checkpoint to export: an iteration, or `best` (see checkpoint.keep_best) [default: newest valid]
     #[arg(long, value_name = "ITERATION|best", conflicts_with = "weights")]
     pub checkpoint: Option<CheckpointChoice>,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
@@ -55,27 +54,27 @@ struct Report {
     output: Vec<usize>,
     trained_parameters: usize,
     bytes: u64,
-    /// What the model's `metadata_props` say.
+    /// The model's `metadata_props`.
     metadata: BTreeMap<String, String>,
 }
 
-/// Runs the command.
+/// Runs `stratus model export`.
 ///
 /// # Errors
-/// Where there is no such network, weights do not fit it, or the file cannot be written.
+/// If the network is not found, the weights do not fit it, or the file cannot be written.
 pub(super) fn run(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Result {
     let mut outputs = Outputs::new(arguments.overwrite);
     outputs.protect(&arguments.target);
     arguments.weights.iter().for_each(|weights| outputs.protect(weights));
     for (file, what, mark) in [
         (&arguments.onnx, "the model", Mark::Model),
-        (&arguments.safetensors, "the file of weights", Mark::Weights),
+        (&arguments.safetensors, "the weights file", Mark::Weights),
     ] {
         file.iter().try_for_each(|file| outputs.claim(file, what, mark))?;
     }
-    let exported = find(arguments, globals, output)?;
+    let exported = find_source(arguments, globals, output)?;
     if let Some(file) = &arguments.safetensors {
-        let Exported { graph, weights, metadata, .. } = &exported;
+        let ExportSource { graph, weights, metadata, .. } = &exported;
         super::weights::write(file, &graph.name, weights, metadata, output)?;
     }
     match &arguments.onnx {
@@ -84,19 +83,19 @@ pub(super) fn run(arguments: &ExportArguments, globals: &Globals, output: &Outpu
     }
 }
 
-/// What is exported.
-struct Exported {
+/// A network and weights to export.
+struct ExportSource {
     graph: Graph,
     weights: Vec<Tensor>,
-    /// Where the weights come from, in words.
+    /// The origin of the weights, as text.
     origin: String,
-    /// How the network wants its images, and what its classes are called.
+    /// Input shape, normalisation and class names.
     metadata: NetworkMetadata,
 }
 
-/// Writes the ONNX model, and says so.
-fn write_model(path: &Path, exported: Exported, output: &Output) -> Result {
-    let Exported { graph, weights, origin, metadata } = exported;
+/// Writes the ONNX model, and prints a summary.
+fn write_model(path: &Path, exported: ExportSource, output: &Output) -> Result {
+    let ExportSource { graph, weights, origin, metadata } = exported;
     let metadata = metadata.entries();
     let weights: Vec<TensorRef<'_>> = weights.iter().map(Tensor::as_ref).collect();
     let graph = graph.for_inference();
@@ -114,9 +113,9 @@ fn write_model(path: &Path, exported: Exported, output: &Output) -> Result {
         bytes: path.metadata().map_err(Failure::failed)?.len(),
         metadata,
     };
-    output.result(&report, || {
+    output.print_wrapped(&report, || {
         let batch = |shape: &[usize]| format!("batch x {}", stratus_graph::Shape(shape.to_vec()));
-        pairs(&[
+        key_value_list(&[
             ("file".to_owned(), format!("{}, {}", report.file, bytes(report.bytes))),
             (
                 "network".to_owned(),
@@ -134,28 +133,33 @@ fn write_model(path: &Path, exported: Exported, output: &Output) -> Result {
     })
 }
 
-/// The network and its weights.
-fn find(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Result<Exported> {
+/// Finds the network and its weights.
+fn find_source(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Result<ExportSource> {
     let path = Path::new(&arguments.target);
     if path.is_dir() {
         RunDir::open(path).map_err(Failure::usage)?;
         if !globals.set.is_empty() {
-            return Err(Failure::usage("--set cannot be given to a run that is exported")
-                .hint("a run keeps its configuration"));
+            return Err(Failure::usage("--set cannot be used with a run directory")
+                .with_hint("a run keeps its configuration"));
         }
         let choice = arguments.checkpoint.unwrap_or_default();
-        let trained = trained_network(path, choice, &mut |text| output.warning(text))?;
+        let trained = load_trained_network(path, choice, &mut |text| output.warning(text))?;
         let metadata = trained.metadata;
         return match &arguments.weights {
             Some(file) => {
-                let (weights, found) = read(arguments, file, &trained.graph, output)?;
-                // Other weights have their own record; where they have none, the run's is taken.
+                let (weights, found) = read_weights(arguments, file, &trained.graph, output)?;
+                // The metadata of the other weights, if any, take precedence over those of the run.
                 let input_shape = metadata.input_shape.clone();
                 let metadata = match found == NetworkMetadata::default() {
                     true => metadata,
                     false => NetworkMetadata { input_shape, ..found },
                 };
-                Ok(Exported { graph: trained.graph, weights, origin: file.display().to_string(), metadata })
+                Ok(ExportSource {
+                    graph: trained.graph,
+                    weights,
+                    origin: file.display().to_string(),
+                    metadata,
+                })
             }
             None => {
                 let checkpoint = trained.checkpoint;
@@ -163,38 +167,37 @@ fn find(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Resu
                 let iterations = checkpoint.state.iteration;
                 let origin = format!("{} after {iterations} iterations{average}", path.display());
                 let weights = checkpoint.averaged.unwrap_or(checkpoint.weights);
-                Ok(Exported { graph: trained.graph, weights, origin, metadata })
+                Ok(ExportSource { graph: trained.graph, weights, origin, metadata })
             }
         };
     }
     if arguments.checkpoint.is_some() {
         return Err(Failure::usage(format!(
-            "--checkpoint is of runs, and {} is no run directory",
+            "--checkpoint needs a run directory, and {} is not one",
             arguments.target
         )));
     }
-    let graph = model::find(&arguments.target, globals)?;
+    let graph = model::find_network(&arguments.target, globals)?;
     if let Some(file) = &arguments.weights {
-        let (weights, found) = read(arguments, file, &graph, output)?;
+        let (weights, found) = read_weights(arguments, file, &graph, output)?;
         let metadata = NetworkMetadata { input_shape: graph.input_shape().0.clone(), ..found };
-        return Ok(Exported { graph, weights, origin: file.display().to_string(), metadata });
+        return Ok(ExportSource { graph, weights, origin: file.display().to_string(), metadata });
     }
     let seed = Experiment::default().with_overrides(&globals.set)?.train.seed;
     output.warning(&format!(
-        "{} is exported with the initial values of seed {seed}: it was never trained. \
-         --weights takes a file of weights",
+        "exporting {} untrained (initial weights, seed {seed}); use --weights to export trained ones",
         graph.name
     ));
-    let weights = stratus_train::weights::initial(&graph, seed)?;
-    let origin = format!("first values of seed {seed}");
+    let weights = stratus_train::weights::initial_tensors(&graph, seed)?;
+    let origin = format!("initial weights, seed {seed}");
     let metadata =
         NetworkMetadata { input_shape: graph.input_shape().0.clone(), ..NetworkMetadata::default() };
-    Ok(Exported { graph, weights, origin, metadata })
+    Ok(ExportSource { graph, weights, origin, metadata })
 }
 
-/// The weights of a file. It must hold every tensor that inference needs; where weights alone are written,
-/// every tensor of the network. With what it says of images and classes.
-fn read(
+/// Reads the weights and metadata of a file. It must have every tensor that inference needs, and for an
+/// export of weights every tensor of the network.
+fn read_weights(
     arguments: &ExportArguments,
     path: &Path,
     graph: &Graph,
@@ -202,23 +205,20 @@ fn read(
 ) -> Result<(Vec<Tensor>, NetworkMetadata)> {
     let metadata = |weights: &Pretrained| {
         weights.metadata().unwrap_or_else(|problem| {
-            output.warning(&format!(
-                "what {} says of images and classes is left out: {problem}",
-                path.display()
-            ));
+            output.warning(&format!("ignoring the metadata of {}: {problem}", path.display()));
             NetworkMetadata::default()
         })
     };
     let warn = &mut |text: &str| output.warning(text);
     if arguments.safetensors.is_some() {
-        let weights = Pretrained::open(path, graph, WeightsUse::Measuring, warn)?;
+        let weights = Pretrained::open(path, graph, WeightsPurpose::Evaluation, warn)?;
         return Ok((weights.tensors(graph, 0)?, metadata(&weights)));
     }
-    let weights = Pretrained::open(path, graph, WeightsUse::Inference, warn)?;
-    let left_out = weights.left_out();
-    if left_out > 0 {
+    let weights = Pretrained::open(path, graph, WeightsPurpose::Inference, warn)?;
+    let skipped = weights.unused_tensors();
+    if skipped > 0 {
         output.message(&format!(
-            "{left_out} tensors of {} are not {}'s and left out",
+            "skipped {skipped} tensors of {} that {} does not have",
             path.display(),
             graph.name
         ));

@@ -1,30 +1,30 @@
-//! `stratus model import`: an ONNX model as a network that can be trained.
+//! `stratus model import`: converts an ONNX model to a network that can be trained.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, pairs};
+use crate::output::{Output, bytes, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_graph::layer_file;
-use stratus_onnx::{Imported, Model, Options};
+use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 use stratus_run::atomic;
 use stratus_weights::{Tensor, TensorRef, write_safetensors};
 
 /// Arguments of `stratus model import`.
 #[derive(Args, Debug)]
 pub struct ImportArguments {
-    /// The ONNX model
+    /// ONNX model to import
     #[arg(value_name = "FILE.onnx")]
     pub file: PathBuf,
-    /// A folder (files are named after the model) or a layer file (its weights go beside it)
+    /// Output folder (files are named after the model), or layer file (weights are written next to it)
     #[arg(short, long, value_name = "FOLDER|FILE.toml")]
     pub out: PathBuf,
-    /// How large images are, for models that leave it open
-    #[arg(long, value_name = "CHANNELS,HEIGHT,WIDTH", value_parser = extents)]
+    /// Input shape, for models without a fixed one
+    #[arg(long, value_name = "CHANNELS,HEIGHT,WIDTH", value_parser = parse_extents)]
     pub input: Option<[usize; 3]>,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
@@ -42,34 +42,34 @@ struct Report {
     notes: Vec<String>,
 }
 
-fn extents(argument: &str) -> std::result::Result<[usize; 3], String> {
+fn parse_extents(argument: &str) -> std::result::Result<[usize; 3], String> {
     let numbers: Option<Vec<usize>> = argument.split(',').map(|number| number.trim().parse().ok()).collect();
     numbers
         .and_then(|numbers| numbers.try_into().ok())
-        .ok_or_else(|| "expected three whole numbers, like 3,224,224".to_owned())
+        .ok_or_else(|| "expected three integers, like 3,224,224".to_owned())
 }
 
-/// Runs the command.
+/// Runs `stratus model import`.
 ///
 /// # Errors
-/// Where the model cannot be read or taken, or the files cannot be written.
+/// If the model cannot be read or is not supported, or the files cannot be written.
 pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
     let ImportArguments { file, out, input, overwrite } = arguments;
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let named = out.extension().is_some_and(|end| end == "toml");
     let name = if named { out.file_stem().map(|stem| stem.to_string_lossy().into_owned()) } else { None };
-    let options = Options { name: name.unwrap_or(stem), input: *input };
+    let options = ImportOptions { name: name.unwrap_or(stem), input: *input };
     let imported = Model::open(file)?.import(&options)?;
     let text = layer_file::write(&imported.graph).map_err(Failure::failed)?;
     let layers = if named { out.clone() } else { out.join(format!("{}.toml", imported.graph.name)) };
     let weights = layers.with_extension("safetensors");
     let mut outputs = Outputs::new(*overwrite);
     outputs.protect(file);
-    // Nothing is lost where the file has the same content.
-    let same = fs::read_to_string(&layers).is_ok_and(|there| there == text);
-    outputs.claim(&layers, "the layer file", if same { Mark::Same } else { Mark::None })?;
-    let same = weights.is_file() && holds(&weights, &imported)?;
-    outputs.claim(&weights, "the file of weights", if same { Mark::Same } else { Mark::None })?;
+    // A file that already has this content may be replaced.
+    let same = fs::read_to_string(&layers).is_ok_and(|existing| existing == text);
+    outputs.claim(&layers, "the layer file", if same { Mark::Identical } else { Mark::None })?;
+    let same = weights.is_file() && holds_weights(&weights, &imported)?;
+    outputs.claim(&weights, "the weights file", if same { Mark::Identical } else { Mark::None })?;
     if let Some(folder) = layers.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         let refused =
             |error| Failure::failed(format!("cannot create the folder {}: {error}", folder.display()));
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
         write_safetensors(out, &tensors, &imported.metadata.entries())
             .map_err(|error| Failure::failed(format!("cannot write {}: {error}", weights.display())))
     })?;
-    // The layer file last: where it stands, its weights do.
+    // The layer file is written last: if it exists, its weights do too.
     atomic::write(&layers, text.as_bytes())?;
     imported.notes.iter().for_each(|note| output.message(&format!("note: {note}")));
     let graph = &imported.graph;
@@ -95,20 +95,20 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
         weights_bytes: weights.metadata().map_err(Failure::failed)?.len(),
         notes: imported.notes.clone(),
     };
-    output.result(&report, || text_of(&report, &layers, &weights))
+    output.print_wrapped(&report, || render(&report, &layers, &weights))
 }
 
-/// Whether a file is the imported weights.
-fn holds(path: &Path, imported: &Imported) -> Result<bool> {
+/// Returns whether a file holds exactly the imported weights.
+fn holds_weights(path: &Path, imported: &ImportedNetwork) -> Result<bool> {
     let mut bytes = Vec::new();
     let tensors: Vec<TensorRef<'_>> = imported.weights.iter().map(Tensor::as_ref).collect();
     write_safetensors(&mut bytes, &tensors, &imported.metadata.entries()).map_err(Failure::failed)?;
-    Ok(fs::read(path).is_ok_and(|there| there == bytes))
+    Ok(fs::read(path).is_ok_and(|existing| existing == bytes))
 }
 
-fn text_of(report: &Report, layers: &Path, weights: &Path) -> String {
+fn render(report: &Report, layers: &Path, weights: &Path) -> String {
     let shape = |extents: &[usize]| stratus_graph::Shape(extents.to_vec()).to_string();
-    let made = pairs(&[
+    let files = key_value_list(&[
         (
             report.layer_file.clone(),
             format!(
@@ -122,8 +122,8 @@ fn text_of(report: &Report, layers: &Path, weights: &Path) -> String {
         (report.weights.clone(), bytes(report.weights_bytes)),
     ]);
     format!(
-        "{made}\nLook at it:  stratus model show {0}\n\
-         Train it:    stratus train EXPERIMENT.toml --set model.name={0} --weights {1}\n",
+        "{files}\nnext: `stratus model show {0}`,\n      \
+         `stratus train EXPERIMENT.toml --set model.name={0} --weights {1}`\n",
         layers.display(),
         weights.display()
     )

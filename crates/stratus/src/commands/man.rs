@@ -1,4 +1,4 @@
-//! `stratus man`: the manual pages, one of each command.
+//! `stratus man`: the manual pages, one for each command.
 
 use crate::cli::Arguments;
 use crate::errors::{Failure, Result};
@@ -10,8 +10,7 @@ use std::path::PathBuf;
 /// Arguments of `stratus man`.
 #[derive(Args, Debug)]
 pub struct ManArguments {
-    /// The folder to write them to, like /usr/local/share/man/man1; what is there under their names is
-    /// replaced
+    /// Output folder, like /usr/local/share/man/man1; existing pages are replaced
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
 }
@@ -19,7 +18,7 @@ pub struct ManArguments {
 /// Runs `stratus man`.
 ///
 /// # Errors
-/// Where a page cannot be written.
+/// If a page cannot be written.
 pub fn run(arguments: &ManArguments, output: &Output) -> Result {
     let ManArguments { folder } = arguments;
     let refused = |error| Failure::failed(format!("cannot write to {}: {error}", folder.display()));

@@ -1,9 +1,10 @@
-//! The commands, a file each: arguments, what they do, how the result reads. A command is listed in
-//! [`crate::cli::Command`] when it works.
+//! The commands, one file each: arguments, execution, rendering of the result. [`crate::cli::Command`]
+//! lists them.
 
 pub mod bench;
 pub mod calibrate;
 pub mod collect;
+pub mod common_keys;
 pub mod completions;
 pub mod config;
 pub mod data;
@@ -17,7 +18,6 @@ pub mod launch;
 pub mod man;
 pub mod memory;
 pub mod model;
-pub mod often;
 pub mod plan;
 pub mod report;
 pub mod runs;

@@ -1,4 +1,4 @@
-//! `stratus model`: the networks.
+//! `stratus model`: lists, shows, imports and exports networks.
 
 use super::export::{self, ExportArguments};
 use super::import::{self, ImportArguments};
@@ -16,41 +16,41 @@ use stratus_train::network::Network;
 /// Arguments of `stratus model`.
 #[derive(Args, Debug)]
 pub struct ModelArguments {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
-    pub action: ModelAction,
+    pub command: ModelCommand,
 }
 
-/// What `stratus model` does.
+/// Subcommands of `stratus model`.
 #[derive(Debug, Subcommand)]
-pub enum ModelAction {
+pub enum ModelCommand {
     /// List the networks
     List,
     /// Show a network layer by layer: shapes, parameters, operations, bytes
     Show {
-        /// The network, like digits, or a layer file, like net.toml
+        /// Network, like digits, or layer file, like net.toml
         #[arg(value_name = "NETWORK|FILE.toml")]
         name: String,
     },
-    /// Write a network's weights for other programs, or the network and its weights as an ONNX model
+    /// Export weights as safetensors, or a network with its weights as ONNX
     Export(ExportArguments),
-    /// Make a layer file and a weights file of an ONNX model
+    /// Import an ONNX model as a layer file and a weights file
     Import(ImportArguments),
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct NetworkRow {
     name: &'static str,
     /// Trained parameters, as published.
     parameters: usize,
-    /// Floating-point operations of a forward pass of one sample.
+    /// Floating-point operations of the forward pass of one sample.
     flops: u64,
-    /// The published input: channels, height, width.
+    /// The published input shape: channels, height, width.
     input: [usize; 3],
     about: &'static str,
 }
 
-impl Listed {
+impl NetworkRow {
     fn of(network: &zoo::Network) -> Result<Self> {
         let defaults = (network.defaults)();
         let graph = (network.build)(&defaults).map_err(TrainError::from)?;
@@ -59,7 +59,7 @@ impl Listed {
             parameters: graph.trained_parameters(),
             flops: graph.forward_flops(),
             input: defaults.input,
-            about: network.about,
+            about: network.description,
         })
     }
 
@@ -78,35 +78,38 @@ impl Listed {
 /// Runs `stratus model`. `--set model.width=` and `model.classes=` apply to `show` and `export`.
 ///
 /// # Errors
-/// Where there is no such network, or a file is wrong.
+/// If the network is not found, or a file is invalid.
 pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Result {
-    match &arguments.action {
-        ModelAction::List => {
-            let list = zoo::NETWORKS.iter().map(Listed::of).collect::<Result<Vec<_>>>()?;
-            output.result(&list, || {
-                let heads = ["network", "parameters", "GFLOP", "images", "what it is"].map(str::to_owned);
-                let rows: Vec<_> = [heads].into_iter().chain(list.iter().map(Listed::cells)).collect();
-                Table::new(&rows).prose().within(output.narrow(), &["GFLOP"]).to_string()
+    match &arguments.command {
+        ModelCommand::List => {
+            let list = zoo::NETWORKS.iter().map(NetworkRow::of).collect::<Result<Vec<_>>>()?;
+            output.print_wrapped(&list, || {
+                let heads = ["network", "parameters", "GFLOP", "images", "description"].map(str::to_owned);
+                let rows: Vec<_> = [heads].into_iter().chain(list.iter().map(NetworkRow::cells)).collect();
+                Table::new(&rows)
+                    .wrap_last_column()
+                    .max_width(output.terminal_width(), &["GFLOP"])
+                    .to_string()
             })
         }
-        ModelAction::Show { name } => {
-            let graph = find(name, globals)?;
-            output.result(&graph, || layers(&graph, output.narrow()))
+        ModelCommand::Show { name } => {
+            let graph = find_network(name, globals)?;
+            output.print_wrapped(&graph, || layer_table(&graph, output.terminal_width()))
         }
-        ModelAction::Export(arguments) => export::run(arguments, globals, output),
-        ModelAction::Import(arguments) => import::run(arguments, output),
+        ModelCommand::Export(arguments) => export::run(arguments, globals, output),
+        ModelCommand::Import(arguments) => import::run(arguments, output),
     }
 }
 
-/// A network of the zoo as it was published, `--set` applied, or that of a layer file.
-pub(super) fn find(name: &str, globals: &Globals) -> Result<Graph> {
+/// Finds a network of the zoo as published, with `--set` applied, or reads a layer file.
+pub(super) fn find_network(name: &str, globals: &Globals) -> Result<Graph> {
     let mut experiment = Experiment::default().with_overrides(&globals.set)?;
     name.clone_into(&mut experiment.model.name);
     Ok(Network::as_published(&experiment)?.graph)
 }
 
-/// A table of layers in at most so many columns; cost for one sample, bytes of the output in f32.
-pub(super) fn layers(graph: &Graph, width: Option<usize>) -> String {
+/// Renders a table of layers, at most `width` columns wide; costs are for one sample, output sizes for f32.
+pub(super) fn layer_table(graph: &Graph, width: Option<usize>) -> String {
     let heading =
         ["layer", "operation", "attributes", "output", "parameters", "MFLOP", "kB"].map(str::to_owned);
     let mut rows = vec![heading];
@@ -124,22 +127,22 @@ pub(super) fn layers(graph: &Graph, width: Option<usize>) -> String {
         ]);
     }
     let mut text = format!(
-        "{} on {}\n{}{} trained parameters, {:.3} MFLOP forward a sample\n",
+        "{} on {}\n{}{} trained parameters, {:.3} MFLOP forward per sample\n",
         graph.name,
         graph.input_shape(),
-        Table::new(&rows).within(width, &["kB", "attributes"]),
+        Table::new(&rows).max_width(width, &["kB", "attributes"]),
         graph.trained_parameters(),
         graph.forward_flops() as f64 * 1e-6
     );
     for auxiliary in &graph.auxiliary {
         let maker = graph.nodes.iter().find(|node| node.output == auxiliary.output);
         let layer = maker.map_or("", |node| &node.name);
-        text += &format!("auxiliary output {layer}, its loss counts {} times\n", auxiliary.weight);
+        text += &format!("auxiliary output {layer}, loss weight {}\n", auxiliary.weight);
     }
     if !graph.auxiliary.is_empty() {
         let inference = graph.for_inference();
         text += &format!(
-            "without auxiliary outputs {} trained parameters, {:.3} MFLOP forward a sample\n",
+            "without auxiliary outputs: {} trained parameters, {:.3} MFLOP forward per sample\n",
             inference.trained_parameters(),
             inference.forward_flops() as f64 * 1e-6
         );

@@ -1,15 +1,15 @@
-//! `stratus report`: one or several runs as a page, as tables, as charts or as data.
+//! `stratus report`: reports on runs as HTML, Markdown, CSV, SVG or JSON.
 
-use super::doctor::Probes;
+use super::doctor::LibraryProbes;
 use crate::errors::{Failure, Result};
-use crate::machine::{Survey, peaks};
+use crate::machine::{MachineSurvey, peaks};
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, ValueEnum};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use stratus_report::report::{Reference, Report};
+use stratus_report::report::{PublishedTable, Report};
 use stratus_report::{markdown, page};
 use stratus_run::RunDir;
 use stratus_run::machine::Machine;
@@ -17,54 +17,54 @@ use stratus_run::machine::Machine;
 /// Arguments of `stratus report`.
 #[derive(Args, Debug)]
 pub struct ReportArguments {
-    /// Run directories, or folders that hold some
+    /// Run directories, or folders with run directories
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// The file to write, `-` for standard output [default: report.html and the like, in the run or, of
-    /// several runs, in the working directory]
+    /// Output file, `-` for standard output [default: report.FORMAT or diff.FORMAT, in the run directory or,
+    /// for several runs, in the working directory]
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// What to write
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Html, conflicts_with = "json")]
     pub format: Format,
-    /// The chart, with `--format svg`
+    /// Chart of `--format svg`
     #[arg(long, value_enum, default_value_t = Chart::Time)]
     pub chart: Chart,
-    /// Show what became faster or slower from the first run to the second, layer by layer and phase by phase
+    /// Compare the times of two runs by layer and phase
     #[arg(long)]
     pub diff: bool,
-    /// Show published figures beside ours: a table whose columns name metric, value and unit, model,
-    /// batch_size, machine and source
+    /// Compare with the published figures of a table with the columns metric, value, unit, model, batch_size,
+    /// machine and source
     #[arg(long, value_name = "FILE.csv", conflicts_with = "diff")]
     pub against: Option<PathBuf>,
-    /// Training iterations to leave out at the start; without it 5 %, at least two
+    /// Initial iterations to skip [default: 5 %, at least 2]
     #[arg(long, value_name = "COUNT")]
     pub skip: Option<u64>,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
-    /// Do not measure this machine's peaks (two seconds, once) where runs on it have none recorded
+    /// Do not measure this machine's peaks for runs that recorded none (takes two seconds, once)
     #[arg(long)]
     pub no_peaks: bool,
 }
 
-/// What a report is written as.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A self-contained page with interactive charts
+    /// Self-contained page with interactive charts
     Html,
     /// Tables in Markdown
     Md,
-    /// A row a run; of a difference, a row a layer and phase
+    /// One row per run; with --diff, one row per layer and phase
     Csv,
-    /// One chart of one run, or of the difference of two
+    /// One chart of one run, or of the comparison of two
     Svg,
 }
 
-/// A chart of its own.
+/// A chart of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Chart {
-    /// Where an iteration goes
+    /// Time of an iteration, by layer and phase
     Time,
     /// GFLOP/s against FLOP per byte
     Roofline,
@@ -73,7 +73,7 @@ pub enum Chart {
 }
 
 impl Format {
-    fn ending(self) -> &'static str {
+    fn extension(self) -> &'static str {
         match self {
             Self::Html => "html",
             Self::Md => "md",
@@ -86,75 +86,79 @@ impl Format {
 /// Runs `stratus report`.
 ///
 /// # Errors
-/// Where no run can be read, or the file not be written.
-pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Result {
+/// If no run can be read, or the file cannot be written.
+pub fn run(arguments: &ReportArguments, output: &Output, probes: &LibraryProbes) -> Result {
     let mut paths = Vec::new();
     for argument in &arguments.runs {
         let found = RunDir::find(argument).map_err(Failure::usage)?;
         if found.is_empty() {
-            let failure = Failure::usage(format!("there is no run in {}", argument.display()));
-            return Err(failure.hint("name a run directory, or a folder that holds some, like `runs`"));
+            let failure = Failure::usage(format!("no runs in {}", argument.display()));
+            return Err(
+                failure.with_hint("name a run directory, or a folder of run directories, like `runs`")
+            );
         }
         paths.extend(found.into_iter().map(|run| run.path().to_owned()));
     }
     if arguments.diff && paths.len() != 2 {
-        let failure = Failure::usage(format!("a difference is between two runs, and not of {}", paths.len()));
-        return Err(failure.hint("name the run before and the run after: `stratus report --diff A B`"));
+        let failure = Failure::usage(format!("--diff needs two runs, got {}", paths.len()));
+        return Err(failure.with_hint("name the old and the new run: `stratus report --diff A B`"));
     }
     if arguments.against.is_some() && arguments.format == Format::Svg {
-        return Err(Failure::usage("there is no chart of published figures")
-            .hint("take --format html, md or csv, or --json"));
+        return Err(Failure::usage("--against cannot be used with --format svg")
+            .with_hint("use --format html, md or csv, or --json"));
     }
-    let path = target_of(arguments, &paths, output)?;
-    let reference = arguments.against.as_deref().map(Reference::read).transpose().map_err(Failure::usage)?;
-    let here = (!arguments.no_peaks && draws_a_roof(arguments, output)).then(|| here(&paths, output, probes));
-    let mut report = Report::of(&paths, arguments.skip, here.flatten().as_ref());
+    let path = output_path(arguments, &paths, output)?;
+    let reference =
+        arguments.against.as_deref().map(PublishedTable::read).transpose().map_err(Failure::usage)?;
+    let here = (!arguments.no_peaks && needs_peaks(arguments, output))
+        .then(|| this_machine_with_peaks(&paths, output, probes));
+    let mut report = Report::read(&paths, arguments.skip, here.flatten().as_ref());
     if arguments.diff {
         report.compare_times(arguments.skip);
     }
     if let Some(reference) = &reference {
-        report.hold_against(reference);
+        report.compare_with_published(reference);
     }
     for problem in &report.problems {
         let run = problem.run.display();
-        output.warning(&format!("{run}: {} cannot be reported: {}", problem.what, problem.reason));
+        output.warning(&format!("{run}: cannot report {}: {}", problem.what, problem.reason));
     }
     if report.runs.is_empty() {
-        return Err(Failure::failed("none of the runs can be read"));
+        return Err(Failure::failed("no run can be read"));
     }
     if arguments.diff && report.diff.is_none() {
-        return Err(Failure::failed("the times of the two runs cannot be compared"));
+        return Err(Failure::failed("cannot compare the times of the two runs"));
     }
     if output.json() {
-        return output.document(&report, String::new);
+        return output.print_verbatim(&report, String::new);
     }
     let text = match arguments.format {
         Format::Html => page::render(&report),
         Format::Md => markdown::markdown(&report),
         Format::Csv => markdown::csv(&report),
-        Format::Svg => chart(&report, arguments.chart)?,
+        Format::Svg => render_chart(&report, arguments.chart)?,
     };
     if path == Path::new("-") {
-        return output.document(&(), || text);
+        return output.print_verbatim(&(), || text);
     }
     write(&path, &text)?;
     output.message(&format!(
         "{}: {} of {}",
         path.display(),
-        arguments.format.ending(),
+        arguments.format.extension(),
         count(report.runs.len())
     ));
     Ok(())
 }
 
-/// The file to write, which is claimed before anything is measured. A run directory's own files are replaced.
-fn target_of(arguments: &ReportArguments, runs: &[PathBuf], output: &Output) -> Result<PathBuf> {
-    let what = if arguments.diff { "diff" } else { "report" };
-    let name = format!("{what}.{}", arguments.format.ending());
+/// The output file, claimed before anything is measured. A report in a run directory is always replaced.
+fn output_path(arguments: &ReportArguments, runs: &[PathBuf], output: &Output) -> Result<PathBuf> {
+    let stem = if arguments.diff { "diff" } else { "report" };
+    let name = format!("{stem}.{}", arguments.format.extension());
     let page = if arguments.format == Format::Html { Mark::Page } else { Mark::None };
     let (path, mark) = match (&arguments.out, runs) {
         (Some(path), _) => (path.clone(), page),
-        (None, [run]) => (run.join(name), Mark::OfRun),
+        (None, [run]) => (run.join(name), Mark::RunFile),
         (None, _) => (PathBuf::from(name), page),
     };
     if path != Path::new("-") && !output.json() {
@@ -169,23 +173,23 @@ fn count(runs: usize) -> String {
     if runs == 1 { "one run".to_owned() } else { format!("{runs} runs") }
 }
 
-fn chart(report: &Report, chart: Chart) -> Result<String> {
+fn render_chart(report: &Report, chart: Chart) -> Result<String> {
     if let Some(diff) = &report.diff {
         return Ok(page::diff_svg(diff));
     }
     let [run] = &report.runs[..] else {
-        return Err(Failure::usage("a chart is of one run").hint("name one run directory with --format svg"));
+        return Err(Failure::usage("--format svg needs one run").with_hint("name one run directory"));
     };
     let svg = match chart {
         Chart::Time => Some(page::time_svg(run)),
         Chart::Roofline => page::roofline_svg(run),
         Chart::Memory => page::memory_svg(run),
     };
-    svg.ok_or_else(|| Failure::failed("the run has no plan that can be read, from which this chart is drawn"))
+    svg.ok_or_else(|| Failure::failed("cannot draw this chart: the run has no readable plan.json"))
 }
 
-/// Whether what is asked for shows the machine's peaks.
-fn draws_a_roof(arguments: &ReportArguments, output: &Output) -> bool {
+/// Returns whether the output shows the machine's peaks.
+fn needs_peaks(arguments: &ReportArguments, output: &Output) -> bool {
     output.json()
         || match arguments.format {
             Format::Html => true,
@@ -194,16 +198,16 @@ fn draws_a_roof(arguments: &ReportArguments, output: &Output) -> bool {
         }
 }
 
-/// This machine with its peaks, where a run on it has recorded none: from the cache, else measured now.
-fn here(paths: &[PathBuf], output: &Output, probes: &Probes) -> Option<Machine> {
-    let mut survey = Survey::of_this_machine();
+/// This machine with its peaks, cached or measured; `None` if every run on it has recorded its peaks.
+fn this_machine_with_peaks(paths: &[PathBuf], output: &Output, probes: &LibraryProbes) -> Option<Machine> {
+    let mut survey = MachineSurvey::probe();
     let identity = &survey.machine.identity;
     identity.uuid.as_ref()?;
-    let lacks = |path: &PathBuf| {
+    let lacks_peaks = |path: &PathBuf| {
         let machine = Machine::read(&path.join(stratus_run::layout::MACHINE));
         machine.is_ok_and(|machine| machine.identity == *identity && machine.peaks.is_empty())
     };
-    if !paths.iter().any(lacks) {
+    if !paths.iter().any(lacks_peaks) {
         return None;
     }
     let cache = stratus_train::cache_folder().map(|folder| folder.join("machine.json"));
@@ -217,20 +221,20 @@ fn here(paths: &[PathBuf], output: &Output, probes: &Probes) -> Option<Machine> 
     let measured = peaks::measure(&survey, &probes.compute);
     survey.add_peaks(&measured);
     if let Some(path) = cache {
-        // A cache that cannot be written costs two seconds the next time.
+        // Errors are ignored; without a cache, the next report measures again.
         let _ = path.parent().map_or(Ok(()), fs::create_dir_all);
         let _ = survey.machine.write(&path);
     }
     Some(survey.machine)
 }
 
-/// Writes a file whole: under another name first, so that no reader sees a part of it.
+/// Writes a file atomically: under a temporary name first, so that no reader sees an incomplete file.
 fn write(path: &Path, text: &str) -> Result {
     let failed = |error: std::io::Error| {
         let failure = Failure::failed(format!("cannot write {}: {error}", path.display()));
         match error.kind() {
-            ErrorKind::NotFound => failure.hint("make its folder first, or name another file with --out"),
-            _ => failure.hint("name another file with --out"),
+            ErrorKind::NotFound => failure.with_hint("create its folder, or name another file with --out"),
+            _ => failure.with_hint("name another file with --out"),
         }
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! `stratus runs`: what there is, and removing what is wanted no longer.
+//! `stratus runs`: lists, filters and deletes runs.
 
 use crate::errors::{Failure, Result};
 use crate::output::{Output, Table};
@@ -10,92 +10,93 @@ use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use stratus_report::runs::{self, RunLine, Unlisted};
+use stratus_report::runs::{self, RunListing, UnreadableRun};
 use stratus_run::RunDir;
 use stratus_sweep::Sweep;
 
-/// Where runs are without being told.
+/// The default folder of runs.
 const RUNS: &str = "runs";
 
 /// Arguments of `stratus runs`.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct RunsArguments {
-    /// What else to do with them.
+    /// The subcommand; if omitted, runs are listed.
     #[command(subcommand)]
-    pub action: Option<Action>,
-    /// Run directories, or folders that hold some [default: runs]
+    pub command: Option<RunsCommand>,
+    /// Run directories, or folders with run directories [default: runs]
     #[arg(value_name = "FOLDER|RUN")]
     pub paths: Vec<PathBuf>,
-    /// Only runs of this status: running, completed, interrupted, failed
+    /// List only runs with this status
     #[arg(long, value_name = "STATUS", value_parser = ["running", "completed", "interrupted", "failed"])]
     pub status: Option<String>,
-    /// Only runs whose configuration has this value, like train.batch_size=64; may be repeated
-    #[arg(long = "where", value_name = "KEY=VALUE", value_parser = crate::cli::key_value)]
+    /// List only runs with this configuration value, like train.batch_size=64; repeatable
+    #[arg(long = "where", value_name = "KEY=VALUE", value_parser = crate::cli::parse_key_value)]
     pub filter: Vec<(String, String)>,
-    /// The order of the runs
+    /// Sort order
     #[arg(long, value_enum, default_value_t = Order::Path)]
     pub sort: Order,
 }
 
-/// What else `stratus runs` does.
+/// Subcommands of `stratus runs`.
 #[derive(Debug, Subcommand)]
-pub enum Action {
-    /// Remove run directories, after asking; one that is being trained is never touched
+pub enum RunsCommand {
+    /// Delete run directories after confirmation; running ones are never deleted
     Rm {
-        /// The run directories
+        /// Run directories
         #[arg(value_name = "RUN", required = true)]
         runs: Vec<PathBuf>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
 }
 
-/// What runs are sorted by; the best, fastest and longest come first.
+/// The sort order of runs: best, fastest or longest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// The path, numbers by value
+    /// Path, with numbers in numeric order
     Path,
-    /// The best score on the validation data
+    /// Best validation score
     Score,
-    /// Images a second
+    /// Images per second
     Speed,
-    /// Seconds in all
+    /// Total time
     Time,
 }
 
-/// What `stratus runs` reports.
+/// The result of `stratus runs`.
 #[derive(Serialize)]
 struct Listing {
-    runs: Vec<RunLine>,
-    unlisted: Vec<Unlisted>,
+    runs: Vec<RunListing>,
+    unlisted: Vec<UnreadableRun>,
 }
 
 /// Runs `stratus runs`.
 ///
 /// # Errors
-/// Where a folder cannot be searched, or a run not be removed.
+/// If a folder cannot be searched, or a run cannot be removed.
 pub fn run(arguments: &RunsArguments, output: &Output) -> Result {
-    if let Some(Action::Rm { runs, yes }) = &arguments.action {
-        return remove(runs, *yes, output);
+    if let Some(RunsCommand::Rm { runs, yes }) = &arguments.command {
+        return remove_runs(runs, *yes, output);
     }
-    let asked = !arguments.paths.is_empty();
-    let paths = if asked { arguments.paths.clone() } else { vec![PathBuf::from(RUNS)] };
+    let are_named = !arguments.paths.is_empty();
+    let paths = if are_named { arguments.paths.clone() } else { vec![PathBuf::from(RUNS)] };
     let (mut lines, unlisted) = match runs::list(&paths) {
-        // Nothing has been trained here yet.
-        _ if !asked && !Path::new(RUNS).exists() => (Vec::new(), Vec::new()),
+        // Without the default folder there are no runs yet.
+        _ if !are_named && !Path::new(RUNS).exists() => (Vec::new(), Vec::new()),
         found => found?,
     };
-    for Unlisted { path, reason } in &unlisted {
-        output.warning(&format!("{} cannot be listed: {reason}", path.display()));
+    for UnreadableRun { path, reason } in &unlisted {
+        output.warning(&format!("cannot list {}: {reason}", path.display()));
     }
-    let wanted = |line: &RunLine| {
-        let has = |(key, value): &(String, String)| line.setting(key).is_some_and(|is| is == value.trim());
+    let is_selected = |line: &RunListing| {
+        let has =
+            |(key, value): &(String, String)| line.setting(key).is_some_and(|found| found == value.trim());
         arguments.status.as_ref().is_none_or(|status| line.status.name() == status)
             && arguments.filter.iter().all(has)
     };
-    lines.retain(wanted);
+    lines.retain(is_selected);
     let descending = |a: Option<f64>, b: Option<f64>| match (a, b) {
         (Some(a), Some(b)) => b.total_cmp(&a),
         (a, b) => b.is_some().cmp(&a.is_some()),
@@ -107,13 +108,13 @@ pub fn run(arguments: &RunsArguments, output: &Output) -> Result {
         Order::Time => descending(a.total_s, b.total_s),
     });
     let listing = Listing { runs: lines, unlisted };
-    output.result(&listing, || render(&listing.runs, output.narrow()))
+    output.print_wrapped(&listing, || render(&listing.runs, output.terminal_width()))
 }
 
-/// Columns that a narrow terminal goes without, the first first.
-const OPTIONAL: [&str; 4] = ["time", "data", "images/s", "network"];
+/// Columns that are hidden on a narrow terminal, in this order.
+const OPTIONAL_COLUMNS: [&str; 4] = ["time", "data", "images/s", "network"];
 
-fn render(lines: &[RunLine], width: Option<usize>) -> String {
+fn render(lines: &[RunListing], width: Option<usize>) -> String {
     if lines.is_empty() {
         return "no runs\n".to_owned();
     }
@@ -132,7 +133,7 @@ fn render(lines: &[RunLine], width: Option<usize>) -> String {
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let dash = || "–".to_owned();
     for line in lines {
-        let of = line.of_epochs.map_or(String::new(), |of| format!("/{of}"));
+        let of_epochs = line.of_epochs.map_or(String::new(), |epochs| format!("/{epochs}"));
         let score = line.score.zip(line.best).map(|(name, best)| format!("{name} {:.2} %", best * 100.0));
         let differs: Vec<String> =
             line.differences.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -141,7 +142,7 @@ fn render(lines: &[RunLine], width: Option<usize>) -> String {
             line.status.name().to_owned(),
             line.network.clone(),
             line.data.clone(),
-            format!("{}{of}", line.epochs),
+            format!("{}{of_epochs}", line.epochs),
             score.unwrap_or_else(dash),
             line.train_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
             line.images_per_second.map_or_else(dash, |rate| format!("{rate:.1}")),
@@ -151,55 +152,55 @@ fn render(lines: &[RunLine], width: Option<usize>) -> String {
     }
     if rows.iter().skip(1).all(|row| row.last().is_some_and(String::is_empty)) {
         rows.iter_mut().for_each(|row| row.truncate(row.len() - 1));
-        return Table::new(&rows).whole_names().within(width, &OPTIONAL).to_string();
+        return Table::new(&rows).keep_names_whole().max_width(width, &OPTIONAL_COLUMNS).to_string();
     }
-    Table::new(&rows).whole_names().prose().within(width, &OPTIONAL).to_string()
+    Table::new(&rows).keep_names_whole().wrap_last_column().max_width(width, &OPTIONAL_COLUMNS).to_string()
 }
 
-fn remove(paths: &[PathBuf], yes: bool, output: &Output) -> Result {
-    // All are looked at before any is removed.
+fn remove_runs(paths: &[PathBuf], yes: bool, output: &Output) -> Result {
+    // All paths are checked before the first run is removed.
     let runs = paths.iter().map(|path| RunDir::open(path)).collect::<stratus_run::Result<Vec<_>>>();
     let runs = runs.map_err(Failure::usage)?;
     if !yes {
         if !io::stdin().is_terminal() {
-            return Err(Failure::usage("removing runs asks first, and nobody can be asked here")
-                .hint("give --yes to remove them without a question"));
+            return Err(Failure::usage("cannot ask for confirmation: standard input is not a terminal")
+                .with_hint("use --yes to remove runs without confirmation"));
         }
         let names: Vec<String> = runs.iter().map(|run| run.path().display().to_string()).collect();
-        // Who does not see the question says nothing, and nothing is removed.
-        let _ = write!(io::stderr(), "remove {} for good? [y/N] ", names.join(", "));
+        // Write errors are ignored; nothing is removed unless the user confirms.
+        let _ = write!(io::stderr(), "permanently remove {}? [y/N] ", names.join(", "));
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer).map_err(Failure::failed)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            output.message("nothing was removed");
+            output.message("nothing removed");
             return Ok(());
         }
     }
     for run in &runs {
-        // Held until the run is gone: nobody begins to continue it meanwhile.
+        // The lock is held until the run is removed, so that no process resumes it meanwhile.
         let lock = run.lock()?;
         let path = run.path();
-        let sweep = sweep_of(path);
-        // Links are removed, not followed.
+        let sweep = parent_sweep(path);
+        // Symbolic links are removed, not followed.
         fs::remove_dir_all(path)
             .map_err(|error| Failure::failed(format!("cannot remove {}: {error}", path.display())))?;
         drop(lock);
         output.message(&format!("removed {}", path.display()));
         if let Some(sweep) = sweep {
             let sweep = sweep.display();
-            output.message(&format!("it belongs to a sweep: `stratus sweep {sweep}` trains it again"));
+            output.message(&format!("the run belongs to a sweep: `stratus sweep {sweep}` trains it again"));
         }
     }
     Ok(())
 }
 
 /// Returns the directory of the sweep that a run belongs to.
-fn sweep_of(run: &Path) -> Option<PathBuf> {
-    // A path within the sweep need not name it.
-    let whole = std::path::absolute(run).ok()?;
-    let above = |path: &Path| path.ancestors().nth(3).map(Path::to_owned);
-    let sweep = above(&whole).filter(|sweep| Sweep::is_sweep(sweep))?;
-    let is_of_it = |name: &Path| name.starts_with(stratus_sweep::RUNS);
-    whole.strip_prefix(&sweep).is_ok_and(is_of_it).then_some(())?;
-    above(run).filter(|path| !path.as_os_str().is_empty()).or(Some(sweep))
+fn parent_sweep(run: &Path) -> Option<PathBuf> {
+    // A relative path may begin inside the sweep, so the sweep is looked for with the absolute path.
+    let absolute = std::path::absolute(run).ok()?;
+    let sweep_of = |path: &Path| path.ancestors().nth(3).map(Path::to_owned);
+    let sweep = sweep_of(&absolute).filter(|sweep| Sweep::is_sweep(sweep))?;
+    let is_in_runs_folder = |name: &Path| name.starts_with(stratus_sweep::RUNS);
+    absolute.strip_prefix(&sweep).is_ok_and(is_in_runs_folder).then_some(())?;
+    sweep_of(run).filter(|path| !path.as_os_str().is_empty()).or(Some(sweep))
 }

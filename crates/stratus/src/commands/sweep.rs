@@ -1,12 +1,11 @@
-//! `stratus sweep`: an experiment for every combination of keys, repeated, each a run of its own.
+//! `stratus sweep`: trains every combination of configuration values, each as a separate run.
 
-mod child;
+mod training_process;
 
 use crate::cli::Globals;
 use crate::errors::{Failure, INTERRUPTED, Result};
 use crate::output::{Output, Table, bytes, table};
 use crate::signals;
-use child::Child;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -21,45 +20,46 @@ use stratus_report::report::{Report, score_name};
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
-use stratus_sweep::{BUILTIN, Definition, Ended, Loss, Lost, Row, Status, Sweep, Trainer};
+use stratus_sweep::{BUILTIN, Definition, Loss, LostRun, Row, RowOutcome, Status, Sweep, Trainer};
 use stratus_train::compile::{self, FittedRun, KernelSelection};
 use stratus_train::experiment::nearest;
 use stratus_train::input::open_datasets;
 use stratus_train::network::Network;
 use stratus_train::{Experiment, Resolved, TrainError, device};
+use training_process::TrainingProcess;
 
-/// How long a run's former process, asked to stop, may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time to wait until a process of an earlier sweep has released a run.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Arguments of `stratus sweep`.
 #[derive(Args, Debug)]
 pub struct SweepArguments {
-    /// A sweep file, a built-in sweep (digits-batch-filters, camvid-batch, layer-times, throughput), or a
-    /// sweep's directory to continue
+    /// Sweep file, built-in sweep (digits-batch-filters, camvid-batch, layer-times, throughput), or directory
+    /// of a sweep to resume
     #[arg(value_name = "FILE|SWEEP")]
     pub target: String,
     /// Directory of the sweep [default: sweeps/NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Train again what failed or did not fit
+    /// Retry runs that failed or did not fit in memory
     #[arg(long)]
     pub retry: bool,
-    /// Show what would be trained, and train nothing
+    /// Show the runs without training
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// What `stratus sweep` reports.
+/// The result of `stratus sweep`.
 #[derive(Serialize)]
-struct Outcome<'a> {
+struct SweepReport<'a> {
     sweep: &'a Path,
     report: Option<PathBuf>,
     keys: &'a [String],
-    cells: Vec<CellOutcome<'a>>,
+    cells: Vec<RowReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct CellOutcome<'a> {
+struct RowReport<'a> {
     #[serde(flatten)]
     row: &'a Row,
     values: &'a [String],
@@ -68,88 +68,90 @@ struct CellOutcome<'a> {
 /// Runs `stratus sweep`.
 ///
 /// # Errors
-/// Where the sweep is wrong, was interrupted, or one of its runs failed.
+/// If the sweep is invalid or interrupted, or one of its runs fails.
 pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Result {
     let path = Path::new(&arguments.target);
     if Sweep::is_sweep(path) {
         let given = [("--out", arguments.out.is_some()), ("--set", !globals.set.is_empty())];
-        if let Some((what, _)) = given.iter().find(|(_, given)| *given) {
-            return Err(Failure::usage(format!("{what} cannot be given to a sweep that is continued"))
-                .hint("a continued sweep keeps its experiments; start a new one to change them"));
+        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!("{flag} cannot be used when resuming"))
+                .with_hint("a sweep keeps its experiments; start a new one to change them"));
         }
         if arguments.dry_run {
-            let (definition, rows, lost) = Sweep::look(path)?;
-            tell(&definition, &lost, arguments.retry, output);
-            let is_left = |row: &&Row| {
+            let (definition, rows, lost) = Sweep::inspect(path)?;
+            warn_of_lost_runs(&definition, &lost, arguments.retry, output);
+            let is_remaining = |row: &&Row| {
                 let failed = matches!(row.status, Status::Failed | Status::DoesNotFit);
-                let again = || lost.iter().any(|lost| lost.row == **row);
-                if failed { arguments.retry } else { !row.status.is_settled() || again() }
+                let is_lost = || lost.iter().any(|lost| lost.row == **row);
+                if failed { arguments.retry } else { !row.status.is_settled() || is_lost() }
             };
-            return show(&definition, Some(rows.iter().filter(is_left).count()), output);
+            return print_dry_run(&definition, Some(rows.iter().filter(is_remaining).count()), output);
         }
         return train(Sweep::open(path)?, arguments, output);
     }
     let (text, path) = match stratus_sweep::builtin(&arguments.target) {
         Some(builtin) => (builtin.text.to_owned(), PathBuf::from(format!("built-in sweep {}", builtin.name))),
-        None => (file(path)?, path.to_owned()),
+        None => (read_sweep_file(path)?, path.to_owned()),
     };
     let mut definition = Definition::parse(&text, &path, &globals.set)?;
     if let Some(builtin) = stratus_sweep::builtin(&arguments.target) {
         builtin.name.clone_into(&mut definition.name);
     }
     if arguments.dry_run {
-        return show(&definition, None, output);
+        return print_dry_run(&definition, None, output);
     }
     let folder = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&definition.name));
     let text = definition.with_command(&text, &path)?;
     train(Sweep::create(&folder, definition, &text)?, arguments, output)
 }
 
-fn read(path: &Path) -> Result<String> {
+fn read_file(path: &Path) -> Result<String> {
     fs::read_to_string(path)
         .map_err(|source| stratus_sweep::Error::Read { path: path.to_owned(), source }.into())
 }
 
-/// The text of a sweep file, or what else was named.
-fn file(path: &Path) -> Result<String> {
+/// Reads a sweep file.
+fn read_sweep_file(path: &Path) -> Result<String> {
     let name = path.display().to_string();
     if path.is_dir() {
-        let what = if RunDir::is_run(path) { "a run: continue it with `stratus train`" } else { "no sweep" };
-        return Err(
-            Failure::usage(format!("{name} is {what}")).hint("give a sweep file, or a sweep's directory")
-        );
+        return Err(match RunDir::is_run(path) {
+            true => Failure::usage(format!("{name} is a run"))
+                .with_hint(format!("resume it with `stratus train {name}`")),
+            false => Failure::usage(format!("{name} is not a sweep"))
+                .with_hint("name a sweep file, or the directory of a sweep"),
+        });
     }
     if !path.exists() && path.extension().is_none() && path.components().count() == 1 {
         let names: Vec<&str> = BUILTIN.iter().map(|builtin| builtin.name).collect();
         let hint = match nearest(&name, names.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("give a sweep file, a sweep's directory, or one of {}", names.join(", ")),
+            Some(name) => format!("did you mean `{name}`?"),
+            None => format!("name a sweep file, the directory of a sweep, or one of {}", names.join(", ")),
         };
-        return Err(Failure::usage(format!("no sweep or file is named `{name}`")).hint(hint));
+        return Err(Failure::usage(format!("no sweep or file named `{name}`")).with_hint(hint));
     }
-    read(path)
+    read_file(path)
 }
 
-/// Says which rows have lost their run, and what becomes of them.
-fn tell(definition: &Definition, lost: &[Lost], retry: bool, output: &Output) {
-    for Lost { row, run, loss, moved_to } in lost {
-        let then = match (row.status, loss, moved_to) {
+/// Warns of rows whose runs are missing or damaged, and says how each is repaired.
+fn warn_of_lost_runs(definition: &Definition, lost: &[LostRun], retry: bool, output: &Output) {
+    for LostRun { row, run, loss, moved_to } in lost {
+        let remedy = match (row.status, loss, moved_to) {
             (Status::Failed | Status::DoesNotFit, ..) if !retry => {
-                format!("it stays `{}`; --retry trains it again", row.status.name())
+                format!("stays `{}`; --retry trains it again", row.status.name())
             }
-            (_, Loss::Incomplete(_), _) => "it is continued".to_owned(),
+            (_, Loss::Incomplete(_), _) => "will be resumed".to_owned(),
             (_, Loss::Damaged(_), Some(place)) => {
-                format!("it is moved to {}, and trained again", place.display())
+                format!("moved to {}, will be trained again", place.display())
             }
-            (_, Loss::Damaged(_), None) => "it is moved aside, and trained again".to_owned(),
-            _ => "it is trained again".to_owned(),
+            (_, Loss::Damaged(_), None) => "will be moved aside and trained again".to_owned(),
+            _ => "will be trained again".to_owned(),
         };
-        output.warning(&format!("{}: {loss} ({}): {then}", name(definition, row), run.display()));
+        output.warning(&format!("{}: {loss} ({}): {remedy}", row_label(definition, row), run.display()));
     }
 }
 
-/// Shows the cells of a sweep; `left` is the number of runs that a sweep that has begun still has to train.
-fn show(definition: &Definition, left: Option<usize>, output: &Output) -> Result {
+/// Prints the cells of a sweep; `left` is the number of remaining runs of a sweep that was started.
+fn print_dry_run(definition: &Definition, left: Option<usize>, output: &Output) -> Result {
     #[derive(Serialize)]
     struct Planned<'a> {
         keys: &'a [String],
@@ -165,7 +167,7 @@ fn show(definition: &Definition, left: Option<usize>, output: &Output) -> Result
         cells: cells.iter().map(|cell| &cell.values[..]).collect(),
         left,
     };
-    output.result(&planned, || {
+    output.print_wrapped(&planned, || {
         let mut rows = vec![[vec!["cell".to_owned()], keys.clone()].concat()];
         rows.extend(
             cells
@@ -174,59 +176,64 @@ fn show(definition: &Definition, left: Option<usize>, output: &Output) -> Result
                 .map(|(cell, number): (_, usize)| [vec![number.to_string()], cell.values.clone()].concat()),
         );
         let runs = cells.len() * repetitions;
-        let left = left.map_or(String::new(), |left| format!("; {left} are left to train"));
-        format!("{}\n{runs} runs: {} cells, {repetitions} of each{left}\n", table(&rows), cells.len())
+        let left = left.map_or(String::new(), |left| format!("; {left} remaining"));
+        let plural = if *repetitions == 1 { "" } else { "s" };
+        format!(
+            "{}\n{runs} runs: {} cells, {repetitions} repetition{plural} each{left}\n",
+            table(&rows),
+            cells.len()
+        )
     })
 }
 
 fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Result {
-    let lost = sweep.reopen_lost()?;
+    let lost = sweep.reopen_lost_rows()?;
     if arguments.retry {
         sweep.retry_failed()?;
     }
     let stop = signals::stop_flag()?;
     let path = sweep.path().to_owned();
-    tell(&sweep.definition, &lost, arguments.retry, output);
+    warn_of_lost_runs(&sweep.definition, &lost, arguments.retry, output);
     output.message(&format!("sweep {}: {} runs", path.display(), sweep.rows().len()));
-    let mut trainer = Processes::new(&sweep, stop, *output);
+    let mut trainer = ProcessTrainer::new(&sweep, stop, *output);
     let stopped = sweep.train(&mut trainer)?;
     drop(trainer);
     // A run may have been removed meanwhile.
-    let lost = if stopped { Vec::new() } else { sweep.reopen_lost()? };
-    for Lost { row, run, loss, .. } in &lost {
-        output.warning(&format!("{}: {loss} ({})", name(&sweep.definition, row), run.display()));
+    let lost = if stopped { Vec::new() } else { sweep.reopen_lost_rows()? };
+    for LostRun { row, run, loss, .. } in &lost {
+        output.warning(&format!("{}: {loss} ({})", row_label(&sweep.definition, row), run.display()));
     }
     if stopped || sweep.rows().iter().any(|row| !row.status.is_settled()) {
         return Err(Failure {
             code: INTERRUPTED,
-            error: "interrupted; the sweep can be continued".into(),
-            hint: Some(format!("continue it with `stratus sweep {}`", path.display())),
+            error: "interrupted; the sweep can be resumed".into(),
+            hint: Some(format!("resume with `stratus sweep {}`", path.display())),
         });
     }
     let runs: Vec<PathBuf> = sweep.runs().map(|(_, run)| run).collect();
     let report = if runs.is_empty() { None } else { write_report(&path, &runs, output)? };
     let cells = sweep.rows().iter().map(|row| {
         let values = &sweep.definition.cells[row.cell - 1].values;
-        CellOutcome { row, values }
+        RowReport { row, values }
     });
     let (keys, cells) = (&sweep.definition.keys[..], cells.collect());
-    let outcome = Outcome { sweep: &path, report, keys, cells };
-    output.result(&outcome, || render(&sweep, &outcome, output.narrow()))?;
+    let outcome = SweepReport { sweep: &path, report, keys, cells };
+    output.print_wrapped(&outcome, || render(&sweep, &outcome, output.terminal_width()))?;
     let failed = sweep.rows().iter().filter(|row| row.status == Status::Failed).count();
     if failed > 0 {
-        return Err(Failure::failed(format!("{failed} of {} runs failed", sweep.rows().len())).hint(
-            format!("{} says why; train them again with --retry", path.join(stratus_sweep::CELLS).display()),
+        return Err(Failure::failed(format!("{failed} of {} runs failed", sweep.rows().len())).with_hint(
+            format!("see {} for the reasons; retry with --retry", path.join(stratus_sweep::CELLS).display()),
         ));
     }
     Ok(())
 }
 
-/// The page that compares the runs.
+/// Writes the report that compares the runs.
 fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option<PathBuf>> {
-    let report = Report::of(runs, None, None);
+    let report = Report::read(runs, None, None);
     for problem in &report.problems {
         let run = problem.run.display();
-        output.warning(&format!("{run}: {} cannot be reported: {}", problem.what, problem.reason));
+        output.warning(&format!("{run}: cannot report {}: {}", problem.what, problem.reason));
     }
     if report.runs.is_empty() {
         return Ok(None);
@@ -236,19 +243,19 @@ fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option
     Ok(Some(file))
 }
 
-/// A line for each cell: how its runs ended, and the mean of what they measured.
-fn render(sweep: &Sweep, outcome: &Outcome<'_>, width: Option<usize>) -> String {
+/// Renders one row per cell: the status of its runs, and the means of their results.
+fn render(sweep: &Sweep, outcome: &SweepReport<'_>, width: Option<usize>) -> String {
     let Definition { keys, cells, .. } = &sweep.definition;
     let read = |(row, run): (_, PathBuf)| {
         let summary = Summary::read(&run.join(layout::SUMMARY)).ok()?;
-        Some((row, summary, best(&run)))
+        Some((row, summary, best_score(&run)))
     };
     let runs: Vec<(&Row, Summary, Option<Score>)> = sweep.runs().filter_map(read).collect();
     let score = runs.iter().find_map(|(.., best)| best.map(|(name, _)| name)).unwrap_or("score");
     let heads = ["cell".to_owned()]
         .into_iter()
         .chain(keys.iter().cloned())
-        .chain(["status", "runs", score, "images/s", "s in all", "MiB at most"].map(str::to_owned));
+        .chain(["status", "runs", score, "images/s", "total, s", "peak MiB"].map(str::to_owned));
     let mut rows = vec![heads.collect::<Vec<_>>()];
     for (number, cell) in (1..).zip(cells) {
         let of_cell: Vec<_> = runs.iter().filter(|(row, ..)| row.cell == number).collect();
@@ -275,10 +282,10 @@ fn render(sweep: &Sweep, outcome: &Outcome<'_>, width: Option<usize>) -> String 
         row.push(number_or_dash(mean(&|summary, _| peak(summary).map(|peak| peak as f64 / 1048576.0)), 0));
         rows.push(row);
     }
-    let optional = ["MiB at most", "runs", "s in all"];
-    let mut text = Table::new(&rows).within(width, &optional).to_string();
-    let told = sweep.rows().iter().filter(|row| !row.reason.is_empty());
-    for row in told {
+    let optional = ["peak MiB", "runs", "total, s"];
+    let mut text = Table::new(&rows).max_width(width, &optional).to_string();
+    let with_reason = sweep.rows().iter().filter(|row| !row.reason.is_empty());
+    for row in with_reason {
         text.push_str(&format!("cell {}, run {}: {}\n", row.cell, row.repetition, row.reason));
     }
     if let Some(report) = &outcome.report {
@@ -291,7 +298,7 @@ fn render(sweep: &Sweep, outcome: &Outcome<'_>, width: Option<usize>) -> String 
 type Score = (&'static str, f64);
 
 /// The best score of a run's validations.
-fn best(run: &Path) -> Option<Score> {
+fn best_score(run: &Path) -> Option<Score> {
     let reader = CsvReader::<EpochRow>::open(&run.join(layout::EPOCHS)).ok()?;
     let task = reader.task();
     let epochs: Vec<EpochRow> = reader.collect::<stratus_run::Result<_>>().ok()?;
@@ -302,13 +309,16 @@ fn best(run: &Path) -> Option<Score> {
     Some((score_name(task), epochs.iter().filter_map(score).reduce(f64::max)?))
 }
 
-/// How the runs of a cell ended: `completed`, or `completed 2, failed 1`.
+/// The status of the runs of a cell: `completed`, or `completed 2, failed 1`.
 fn statuses(sweep: &Sweep, cell: usize) -> String {
     let of_cell: Vec<Status> =
         sweep.rows().iter().filter(|row| row.cell == cell).map(|row| row.status).collect();
-    let counts =
-        Status::ALL.into_iter().map(|status| (status, of_cell.iter().filter(|of| **of == status).count()));
-    let counts: Vec<(Status, usize)> = counts.filter(|(_, count)| *count > 0).collect();
+    let count = |status: Status| of_cell.iter().filter(|other| **other == status).count();
+    let counts: Vec<(Status, usize)> = Status::ALL
+        .into_iter()
+        .map(|status| (status, count(status)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
     let words = |status: Status| status.name().replace('_', " ");
     match counts[..] {
         [(status, _)] => words(status),
@@ -320,16 +330,16 @@ fn statuses(sweep: &Sweep, cell: usize) -> String {
     }
 }
 
-/// Trains each row in a process of its own, so that what ends one does not end the sweep.
-struct Processes {
+/// Trains each row in a separate process, so that a crash of one does not end the sweep.
+struct ProcessTrainer {
     stop: Arc<AtomicBool>,
     output: Output,
     bar: Option<ProgressBar>,
-    /// What is trained, for the line of progress.
-    now: String,
+    /// The label of the row being trained, for progress lines.
+    current_row: String,
 }
 
-impl Processes {
+impl ProcessTrainer {
     fn new(sweep: &Sweep, stop: Arc<AtomicBool>, output: Output) -> Self {
         let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
             let length = sweep.rows().len() as u64;
@@ -339,39 +349,40 @@ impl Processes {
             }
             bar
         });
-        Self { stop, output, bar, now: String::new() }
+        Self { stop, output, bar, current_row: String::new() }
     }
 
-    /// A line that stays.
-    fn say(&self, text: &str) {
+    /// Prints a permanent line, above the progress bar if there is one.
+    fn print_line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| self.output.message(text)),
             None => self.output.message(text),
         }
     }
 
-    /// Claims a run for a process of this sweep. One that a killed sweep began has the claim until
-    /// it is gone,
-    /// also before there is anything in the run's directory.
-    fn claim(&self, run: &Path) -> std::result::Result<File, Ended> {
-        let path = run.with_extension(child::OUTPUT);
+    /// Claims a run for a process of this sweep, by locking its output file.
+    ///
+    /// A process that outlives a killed sweep holds the lock until it exits, even if it has not yet created
+    /// the run directory.
+    fn claim(&self, run: &Path) -> std::result::Result<File, RowOutcome> {
+        let path = run.with_extension(training_process::OUTPUT_EXTENSION);
         let failed =
-            |error: std::io::Error| Ended::Failed(format!("cannot open {}: {error}", path.display()));
+            |error: std::io::Error| RowOutcome::Failed(format!("cannot open {}: {error}", path.display()));
         path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
         let open = File::options().create(true).truncate(false).write(true).open(&path);
         let file = open.map_err(failed)?;
-        let mut left = PATIENCE;
-        let step = Duration::from_millis(50);
+        let mut remaining = CLAIM_TIMEOUT;
+        let interval = Duration::from_millis(50);
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if self.is_stopped() => return Err(Ended::Interrupted),
-                Err(TryLockError::WouldBlock) if left.is_zero() => {
-                    return Err(Ended::Failed("a process of a former sweep trains it still".to_owned()));
+                Err(TryLockError::WouldBlock) if self.is_stopped() => return Err(RowOutcome::Interrupted),
+                Err(TryLockError::WouldBlock) if remaining.is_zero() => {
+                    return Err(RowOutcome::Failed("still trained by an earlier sweep".to_owned()));
                 }
                 Err(TryLockError::WouldBlock) => {
-                    std::thread::sleep(step);
-                    left = left.saturating_sub(step);
+                    std::thread::sleep(interval);
+                    remaining = remaining.saturating_sub(interval);
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
@@ -381,53 +392,53 @@ impl Processes {
     }
 }
 
-impl Trainer for Processes {
+impl Trainer for ProcessTrainer {
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn begins(&mut self, sweep: &Sweep, row: &Row) {
+    fn on_start(&mut self, sweep: &Sweep, row: &Row) {
         let settled = sweep.rows().iter().filter(|row| row.status.is_settled()).count();
         if let Some(bar) = &self.bar {
             bar.set_position(settled as u64);
         }
-        self.now = name(&sweep.definition, row);
+        self.current_row = row_label(&sweep.definition, row);
     }
 
-    fn shortage(&mut self, experiment: &Experiment) -> Option<String> {
-        // What is wrong with the experiment its process says.
-        shortage(experiment).ok().flatten()
+    fn memory_shortage(&mut self, experiment: &Experiment) -> Option<String> {
+        // Errors of the experiment are reported by its process.
+        memory_shortage(experiment).ok().flatten()
     }
 
-    fn train(&mut self, experiment: &Experiment, run: &Path, until: Option<u64>) -> Ended {
+    fn train(&mut self, experiment: &Experiment, run: &Path, until: Option<u64>) -> RowOutcome {
         let claim = match self.claim(run) {
             Ok(claim) => claim,
-            Err(ended) => return ended,
+            Err(outcome) => return outcome,
         };
-        let mut child = match Child::begin(experiment, run, until, claim) {
+        let mut child = match TrainingProcess::start(experiment, run, until, claim) {
             Ok(child) => child,
-            Err(reason) => return Ended::Failed(reason),
+            Err(reason) => return RowOutcome::Failed(reason),
         };
-        let (bar, now, output) = (self.bar.clone(), self.now.clone(), self.output);
+        let (bar, label, output) = (self.bar.clone(), self.current_row.clone(), self.output);
         let show = move |line: &str| match &bar {
-            Some(bar) => bar.set_message(format!("{now}  {line}")),
-            None if line.starts_with("epoch ") => output.message(&format!("{now}  {line}")),
+            Some(bar) => bar.set_message(format!("{label}  {line}")),
+            None if line.starts_with("epoch ") => output.message(&format!("{label}  {line}")),
             None => {}
         };
         child.wait(&self.stop, &show)
     }
 
-    fn ended(&mut self, sweep: &Sweep, row: &Row) {
+    fn on_end(&mut self, sweep: &Sweep, row: &Row) {
         let reason = if row.reason.is_empty() { String::new() } else { format!(": {}", row.reason) };
-        self.say(&format!(
+        self.print_line(&format!(
             "{}  {}{reason}",
-            name(&sweep.definition, row),
+            row_label(&sweep.definition, row),
             row.status.name().replace('_', " ")
         ));
     }
 }
 
-impl Drop for Processes {
+impl Drop for ProcessTrainer {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -435,28 +446,29 @@ impl Drop for Processes {
     }
 }
 
-/// `cell 3 (train.batch_size = 64) run 2`.
-fn name(definition: &Definition, row: &Row) -> String {
+/// The label of a row: `cell 3 (train.batch_size = 64) run 2`.
+fn row_label(definition: &Definition, row: &Row) -> String {
     let cell = &definition.cells[row.cell - 1];
     let run = if definition.repetitions > 1 { format!(" run {}", row.repetition) } else { String::new() };
-    format!("cell {} ({}){run}", row.cell, definition.described(cell))
+    format!("cell {} ({}){run}", row.cell, definition.describe_cell(cell))
 }
 
-/// Why an experiment cannot be trained in this machine's memory: what is known of its program at first, so
-/// that nothing is measured that cannot be had, then what its plan says.
-fn shortage(experiment: &Experiment) -> std::result::Result<Option<String>, TrainError> {
+/// The reason that an experiment does not fit into this machine's memory; `None` if it fits.
+///
+/// A lower bound is checked before the plan, since planning measures kernels.
+fn memory_shortage(experiment: &Experiment) -> std::result::Result<Option<String>, TrainError> {
     let dataset = open_datasets(experiment)?.train;
-    let graph = Network::of(experiment, dataset.as_ref())?.graph;
+    let graph = Network::for_dataset(experiment, dataset.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
-    let Some(there) = device.memory_bytes else { return Ok(None) };
+    let Some(available) = device.memory_bytes else { return Ok(None) };
     let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
     let short = |needs: usize, word: &str| {
         let needed = needs as u64;
-        (needed > there).then(|| format!("needs {word}{}, {} are there", bytes(needed), bytes(there)))
+        (needed > available).then(|| format!("needs {word}{}, {} available", bytes(needed), bytes(available)))
     };
     if experiment.train.memory_limit_mib.is_none() {
         let programs = compile::programs(&resolved, &graph, &device)?;
-        if let Some(reason) = short(compile::least_bytes(&programs), "at least ") {
+        if let Some(reason) = short(compile::min_bytes(&programs), "at least ") {
             return Ok(Some(reason));
         }
     }

@@ -1,4 +1,4 @@
-//! What a command works on: a built-in experiment, an experiment file, or a run.
+//! The target of a command: a built-in experiment, an experiment file, or a run.
 
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -9,126 +9,127 @@ use stratus_run::RunDir;
 use stratus_train::Experiment;
 use stratus_train::experiment::nearest;
 
-/// What the argument named.
+/// The target of a command.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
-    /// A built-in experiment or an experiment file, overrides applied.
+pub enum RunOrExperiment {
+    /// A built-in experiment or an experiment file, with overrides applied.
     Experiment(Box<Experiment>),
     /// An existing run directory.
     Run(PathBuf),
 }
 
-impl Target {
-    /// Finds out what an argument names. A network's name wins; `./digits` names a folder of that name.
+impl RunOrExperiment {
+    /// Resolves an argument. A built-in experiment takes precedence over a folder of the same name;
+    /// `./digits` names the folder.
     ///
     /// # Errors
-    /// Where it names nothing, or a configuration is wrong.
-    pub fn find(argument: &str, globals: &Globals) -> Result<Self> {
+    /// If the target is not found, or its configuration is invalid.
+    pub fn resolve(argument: &str, globals: &Globals) -> Result<Self> {
         let path = Path::new(argument);
         if let Ok(experiment) = Experiment::builtin(argument) {
-            return Ok(Target::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
+            return Ok(RunOrExperiment::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
         }
         if path.is_dir() {
             if path.join("experiment.toml").is_file() {
-                return Ok(Target::Run(path.to_owned()));
+                return Ok(RunOrExperiment::Run(path.to_owned()));
             }
-            return Err(no_run(path));
+            return Err(not_a_run_error(path));
         }
-        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx")) {
-            return Err(Failure::usage(format!("{} is an ONNX model", path.display())).hint(format!(
-                "make a layer file and weights of it: `stratus model import {} -o FOLDER`",
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
+            return Err(Failure::usage(format!("{} is an ONNX model", path.display())).with_hint(format!(
+                "convert it to a layer file and weights: `stratus model import {} -o FOLDER`",
                 path.display()
             )));
         }
-        let is_file_name = path
-            .extension()
-            .is_some_and(|ending| ["toml", "xml"].iter().any(|known| ending.eq_ignore_ascii_case(known)));
+        let is_file_name = path.extension().is_some_and(|extension| {
+            ["toml", "xml"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+        });
         if !path.exists() && !is_file_name && path.components().count() > 1 {
-            return Err(missing(path));
+            return Err(not_found_error(path));
         }
         let looks_like_a_path = path.extension().is_some() || path.components().count() > 1;
         if path.exists() || looks_like_a_path {
             if std::fs::read_to_string(path).is_ok_and(|text| stratus_sweep::is_sweep(&text)) {
                 let hint = format!("train it with `stratus sweep {}`", path.display());
-                return Err(Failure::usage(format!("{} is a sweep", path.display())).hint(hint));
+                return Err(Failure::usage(format!("{} is a sweep", path.display())).with_hint(hint));
             }
             let experiment = Experiment::load(path)?.with_overrides(&globals.set)?;
-            return Ok(Target::Experiment(Box::new(experiment)));
+            return Ok(RunOrExperiment::Experiment(Box::new(experiment)));
         }
         let known: Vec<&str> = Experiment::builtin_names().collect();
         let names = known.iter().copied().chain(zoo::NETWORKS.iter().map(|network| network.name));
         let hint = match nearest(argument, names) {
-            Some(near) => format!("did you mean `{near}`?"),
+            Some(name) => format!("did you mean `{name}`?"),
             None => format!(
-                "give an experiment file, a run directory or a built-in experiment: {}",
+                "name an experiment file, a run directory or a built-in experiment: {}",
                 known.join(", ")
             ),
         };
-        Err(Failure::usage(format!("no experiment, file or run is named `{argument}`")).hint(hint))
+        Err(Failure::usage(format!("no experiment, file or run named `{argument}`")).with_hint(hint))
     }
 
-    /// The experiment: the one that was named, or that of the run. Overrides apply to both.
+    /// The experiment, or the run's experiment, with overrides applied.
     ///
     /// # Errors
-    /// Where a run's configuration cannot be read, or an override is wrong.
+    /// If a run's configuration cannot be read, or an override is invalid.
     pub fn experiment(&self, globals: &Globals) -> Result<Experiment> {
         match self {
-            Target::Experiment(experiment) => Ok(experiment.as_ref().clone()),
-            Target::Run(run) => {
+            RunOrExperiment::Experiment(experiment) => Ok(experiment.as_ref().clone()),
+            RunOrExperiment::Run(run) => {
                 Ok(Experiment::load(&run.join("experiment.toml"))?.with_overrides(&globals.set)?)
             }
         }
     }
 
-    /// The experiment, for what knows of one process alone.
+    /// The experiment, for commands that do not support pipeline stages.
     ///
     /// # Errors
-    /// As [`Self::experiment`], and where the network is to be trained in stages.
-    pub fn experiment_of_one_process(&self, globals: &Globals) -> Result<Experiment> {
+    /// See [`Self::experiment`]; also if `train.stages` is more than 1.
+    pub fn single_process_experiment(&self, globals: &Globals) -> Result<Experiment> {
         let experiment = self.experiment(globals)?;
         match experiment.train.stages {
             0 | 1 => Ok(experiment),
-            stages => Err(Failure::usage(format!(
-                "train.stages is {stages}; networks in stages are planned and trained, not timed or forecast"
-            ))
-            .hint("look at one process with --set train.stages=1")),
+            stages => {
+                Err(Failure::usage(format!("train.stages = {stages} is not supported by this command"))
+                    .with_hint("use --set train.stages=1"))
+            }
         }
     }
 }
-/// Runs that are named where there are several.
-const NAMED: usize = 4;
+/// The maximum number of runs that a hint names.
+const MAX_NAMED_RUNS: usize = 4;
 
-/// The runs in a folder, in words; none where there are none. `deep`: and in the folders in it.
+/// The runs in a folder, as text for a hint; `None` if there are none. `deep` also searches subfolders.
 fn runs_in(folder: &Path, deep: bool) -> Option<String> {
     let runs = if deep { RunDir::find(folder) } else { RunDir::list(folder) }.ok()?;
-    let names: Vec<String> = runs.iter().take(NAMED).map(|run| run.path().display().to_string()).collect();
-    let more = runs.len().saturating_sub(NAMED);
+    let names: Vec<String> =
+        runs.iter().take(MAX_NAMED_RUNS).map(|run| run.path().display().to_string()).collect();
+    let more = runs.len().saturating_sub(MAX_NAMED_RUNS);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!names.is_empty()).then(|| format!("{}{more}", names.join(", ")))
 }
 
-/// A folder that is no run.
-fn no_run(path: &Path) -> Failure {
+/// The error for a folder that is not a run.
+fn not_a_run_error(path: &Path) -> Failure {
     let failure =
         Failure::usage(format!("{} is not a run directory: it has no experiment.toml", path.display()));
     let hint = match runs_in(path, true) {
         Some(runs) => format!("name one of the runs in it: {runs}"),
-        None if folder::holds_classes(path) => format!(
-            "it holds photographs: train a network on them with `stratus train NETWORK --data {} --set \
-             data.name=folder{}`",
+        None if folder::looks_like_class_folder(path) => format!(
+            "to train on the images in it: `stratus train NETWORK --data {} --set data.name=folder{}`",
             path.display(),
-            if folder::holds_training_part(path) { "" } else { " --set data.split_seed=0" }
+            if folder::has_training_folder(path) { "" } else { " --set data.split_seed=0" }
         ),
-        None => "give a directory like runs/digits/1".to_owned(),
+        None => "name a directory like runs/digits/1".to_owned(),
     };
-    failure.hint(hint)
+    failure.with_hint(hint)
 }
 
-/// Neither a run nor an experiment file.
-fn missing(path: &Path) -> Failure {
-    let failure = Failure::usage(format!("there is no run or experiment at {}", path.display()));
+/// The error for a path at which there is neither a run nor an experiment file.
+fn not_found_error(path: &Path) -> Failure {
+    let failure = Failure::usage(format!("run or experiment not found: {}", path.display()));
     match path.parent().and_then(|folder| runs_in(folder, false)) {
-        Some(runs) => failure.hint(format!("there are {runs}")),
-        None => failure.hint("`stratus runs` lists the runs under runs/"),
+        Some(runs) => failure.with_hint(format!("runs there: {runs}")),
+        None => failure.with_hint("`stratus runs` lists the runs under runs/"),
     }
 }

@@ -1,15 +1,15 @@
-//! Weights for other programs, and what `--weights` names.
+//! The argument of `--weights`, and exported weights.
 
-use super::target::Target;
+use super::target::RunOrExperiment;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, pairs};
-use crate::outputs::EXPORTED;
+use crate::output::{Output, key_value_list};
+use crate::outputs::EXPORT_METADATA_KEYS;
 use serde::Serialize;
 use std::path::Path;
 use stratus_run::checkpoint::{Tensor, TensorRef, weights_sha256, write_safetensors};
 use stratus_train::Experiment;
-use stratus_train::weights::Recorded;
+use stratus_train::weights::RecordedMetadata;
 use stratus_weights::NetworkMetadata;
 
 #[derive(Serialize)]
@@ -21,41 +21,42 @@ struct Report {
     weights_sha256: String,
 }
 
-/// The value that `model.weights` gets from a path on the command line.
+/// The value of `model.weights` for a path on the command line.
 ///
 /// # Errors
-/// Where it is empty.
-pub fn setting(path: &str) -> Result<String> {
+/// If the path is empty.
+pub fn weights_setting(path: &str) -> Result<String> {
     match path {
-        "" => Err(Failure::usage("--weights names no file")
-            .hint("give a .safetensors or .pth file, or a run directory")),
+        "" => Err(Failure::usage("--weights is empty")
+            .with_hint("name a .safetensors or .pth file, or a run directory")),
         path => Ok(path.to_owned()),
     }
 }
 
-/// Prepares a run's experiment for other weights: keys that these record are left to them, but those of
-/// `--set`.
+/// Prepares a run's experiment for other weights: replaces the keys that the weights record, except keys set
+/// with `--set`.
 ///
 /// # Errors
 /// If the weights cannot be read.
 pub fn replace_record(
-    target: &Target,
+    target: &RunOrExperiment,
     experiment: &mut Experiment,
     weights: &str,
     globals: &Globals,
     warn: &mut dyn FnMut(&str),
 ) -> Result {
-    if matches!(target, Target::Run(_)) {
-        Recorded::read(Path::new(weights), warn)?.replace(experiment, &globals.set);
+    if matches!(target, RunOrExperiment::Run(_)) {
+        RecordedMetadata::read(Path::new(weights), warn)?.replace(experiment, &globals.set);
     }
     Ok(())
 }
 
-/// Writes tensors as a safetensors file with torchvision's keys, and says so. Its metadata hold what the
-/// network wants of images, and the names of its classes.
+/// Writes tensors to a safetensors file with torchvision's keys, and prints a summary.
+///
+/// The metadata hold the network's input shape and normalisation, and the names of its classes.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn write(
     file: &Path,
     network: &str,
@@ -67,8 +68,8 @@ pub fn write(
     let weights_sha256 = weights_sha256(&tensors).map_err(stratus_run::Error::io("write", file))?;
     let mut metadata = of_network.entries();
     metadata.extend([
-        (EXPORTED[0].to_owned(), network.to_owned()),
-        (EXPORTED[1].to_owned(), weights_sha256.clone()),
+        (EXPORT_METADATA_KEYS[0].to_owned(), network.to_owned()),
+        (EXPORT_METADATA_KEYS[1].to_owned(), weights_sha256.clone()),
     ]);
     stratus_run::atomic::write_with(file, |out| {
         write_safetensors(out, &tensors, &metadata).map_err(stratus_run::Error::io("write", file))
@@ -80,8 +81,8 @@ pub fn write(
         bytes: tensors.iter().map(|tensor| tensor.values.bytes() as u64).sum(),
         weights_sha256,
     };
-    output.result(&report, || {
-        pairs(&[
+    output.print_wrapped(&report, || {
+        key_value_list(&[
             ("file".to_owned(), report.file.clone()),
             ("network".to_owned(), report.network.clone()),
             ("tensors".to_owned(), report.tensors.to_string()),

@@ -1,7 +1,7 @@
-//! Training by a configuration in XML: its list of classes is written beside it, and classes that are missing
-//! here are brought from where it says that they are.
+//! Training from a configuration in XML: writes its list of classes next to it, and copies missing classes
+//! from its remote folder.
 
-use super::data::data_failure;
+use super::data::to_failure;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
@@ -14,14 +14,14 @@ use stratus_train::Experiment;
 use stratus_train::experiment::XmlExperiment;
 use stratus_train::input::open_options;
 
-/// Folders of training classes: a data set with splits, and one without.
-const TRAINING: [&str; 2] = ["train", "."];
+/// Folders of training classes: of a data set with splits, and of one without.
+const TRAINING_FOLDERS: [&str; 2] = ["train", "."];
 
-/// The experiment of an XML file, ready to be trained.
+/// Reads the experiment of an XML file, and fetches its missing data.
 ///
 /// # Errors
-/// Where the file cannot be used, a key is unknown, or classes are missing and cannot be brought.
-pub fn experiment(
+/// If the file is invalid, a key is unknown, or missing classes cannot be copied.
+pub fn load_experiment(
     path: &Path,
     settings: &[String],
     globals: &Globals,
@@ -33,56 +33,64 @@ pub fn experiment(
     let classes = read.classes()?;
     if !classes.is_empty() {
         let (list, text) = (read.class_list(), class_lines(classes));
-        let there = std::fs::read_to_string(&list).ok();
-        if there.as_deref() != Some(text.as_str()) {
-            if list.exists() && !there.is_some_and(|there| read.makes_list(&there)) {
+        let existing = std::fs::read_to_string(&list).ok();
+        if existing.as_deref() != Some(text.as_str()) {
+            if list.exists() && !existing.is_some_and(|existing| read.could_generate(&existing)) {
                 let (list, path) = (list.display(), path.display());
-                return Err(Failure::usage(format!(
-                    "{list} exists, and the classes of {path} would replace it"
-                ))
-                .hint(format!("remove or rename {list}, and run the command again")));
+                return Err(Failure::usage(format!("{list} exists and has other classes than {path}"))
+                    .with_hint(format!("remove or rename {list}, and run the command again")));
             }
             Outputs::write(&list, text.as_bytes())?;
-            output.message(&format!("{} names the classes", list.display()));
+            output.message(&format!("wrote the classes to {}", list.display()));
         }
     }
     if let Some(remote) = read.remote() {
-        bring(&remote, &experiment, classes, output)?;
+        sync_missing_classes(&remote, &experiment, classes, output)?;
     }
     Ok(experiment)
 }
 
-/// Names, one a line.
+/// The names of classes, one per line.
 pub fn class_lines(classes: &[String]) -> String {
     classes.iter().map(|class| format!("{class}\n")).collect()
 }
 
-/// Brings the classes that are missing from the data set's folder, or where none are named, a folder that is
+/// Copies missing classes to the folder of the data set; without a list of classes, the whole folder if it is
 /// missing.
-fn bring(remote: &str, experiment: &Experiment, classes: &[String], output: &Output) -> Result {
+fn sync_missing_classes(
+    remote: &str,
+    experiment: &Experiment,
+    classes: &[String],
+    output: &Output,
+) -> Result {
     let target = experiment.data_path();
-    let is_there = |class: &String| TRAINING.iter().any(|split| target.join(split).join(class).is_dir());
-    let missing = classes.iter().filter(|class| !is_there(class)).count();
+    let is_present =
+        |class: &String| TRAINING_FOLDERS.iter().any(|split| target.join(split).join(class).is_dir());
+    let missing = classes.iter().filter(|class| !is_present(class)).count();
     if missing == 0 && target.is_dir() {
         return Ok(());
     }
-    let what = if classes.is_empty() { "the data set".to_owned() } else { format!("{missing} classes") };
-    output.message(&format!("bringing {what} from {remote} to {}", target.display()));
+    let missing_data = match classes {
+        [] => "the data set".to_owned(),
+        _ => format!("{missing} classes"),
+    };
+    output.message(&format!("copying {missing_data} from {remote} to {}", target.display()));
     let options = open_options(experiment);
-    let store = Store::open_with(remote, options.retry_policy())
-        .map_err(|error| data_failure(DataError::from(error)))?;
+    let store = Store::open_with_policy(remote, options.retry_policy())
+        .map_err(|error| to_failure(DataError::from(error)))?;
     let classes = (!classes.is_empty()).then(|| classes.to_vec());
-    let wanted = SyncOptions { classes, images_per_class: options.images_per_class };
-    let synced = sync(&store, &target, &wanted, &mut |_, _| {}).map_err(data_failure)?;
-    output.message(&format!("brought {} files, {}", synced.files, bytes(synced.bytes)));
+    let sync_options = SyncOptions { classes, images_per_class: options.images_per_class };
+    let synced = sync(&store, &target, &sync_options, &mut |_, _| {}).map_err(to_failure)?;
+    output.message(&format!("copied {} files, {}", synced.downloaded, bytes(synced.bytes)));
     Ok(())
 }
 
-/// Refuses `key=value` beside what is no XML file.
+/// Rejects positional `KEY=VALUE` settings of a target that is not an XML file.
 ///
 /// # Errors
-/// Where there are any.
-pub fn refuse(settings: &[String]) -> Result {
+/// If there are any.
+pub fn reject_settings(settings: &[String]) -> Result {
     let Some(first) = settings.first() else { return Ok(()) };
-    Err(Failure::usage(format!("`{first}` is for an XML file")).hint(format!("give it as --set {first}")))
+    Err(Failure::usage(format!("`{first}`: KEY=VALUE needs an XML experiment"))
+        .with_hint(format!("use --set {first}")))
 }

@@ -1,6 +1,6 @@
-//! The names of a processor's instruction sets.
+//! The names of a CPU's instruction sets.
 
-/// Flags of `/proc/cpuinfo` that matter for kernels, and the names people know them by, weakest first.
+/// Flags of `/proc/cpuinfo` that matter for kernels, and their common names, weakest first.
 const INSTRUCTION_SETS: &[(&str, &str)] = &[
     ("sse4_2", "SSE4.2"),
     ("avx", "AVX"),
@@ -21,13 +21,13 @@ const INSTRUCTION_SETS: &[(&str, &str)] = &[
     ("i8mm", "I8MM"),
 ];
 
-/// The names of the instruction sets among a processor's flags, weakest first.
+/// The names of the instruction sets among a CPU's flags, weakest first.
 pub(super) fn instruction_sets(flags: &[String]) -> Vec<&'static str> {
     let present = |flag: &str| flags.iter().any(|other| other == flag);
     INSTRUCTION_SETS.iter().filter(|(flag, _)| present(flag)).map(|(_, name)| *name).collect()
 }
 
-/// Whether a processor with these instruction sets multiplies bf16 numbers itself.
+/// Returns whether a CPU with these instruction sets multiplies bf16 numbers natively.
 pub fn native_bf16(instruction_sets: &[&str]) -> bool {
     ["AVX512-BF16", "AMX-BF16", "BF16"].iter().any(|name| instruction_sets.contains(name))
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instruction_sets_have_names() {
+    fn cpu_flags_become_instruction_set_names() {
         let flags = ["amx_bf16", "avx2", "avx512f", "fpu"].map(String::from);
         assert_eq!(instruction_sets(&flags), ["AVX2", "AVX-512", "AMX-BF16"]);
         assert!(native_bf16(&instruction_sets(&flags)));

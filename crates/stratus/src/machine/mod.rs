@@ -1,7 +1,6 @@
-//! What this machine is, beyond what stands in a run's `machine.json`: named instruction sets, free memory,
-//! measured peaks.
+//! A survey of this machine: the content of `machine.json`, instruction sets, free memory, measured peaks.
 //!
-//! On Linux the facts come from `/proc` and `/sys`; elsewhere what cannot be known stays empty.
+//! On Linux, the survey is read from `/proc` and `/sys`; elsewhere, unknown fields stay empty.
 
 pub mod cpu;
 pub mod peaks;
@@ -11,36 +10,36 @@ use std::fs;
 use std::path::Path;
 use stratus_run::machine::{Library, Machine};
 
-/// The machine.
+/// A survey of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Survey {
-    /// As in a run's `machine.json`.
+pub struct MachineSurvey {
+    /// The content of a run's `machine.json`.
     #[serde(flatten)]
     pub machine: Machine,
-    /// Instruction sets that kernels care about, weakest first.
+    /// Instruction sets that matter for kernels, weakest first.
     pub instruction_sets: Vec<&'static str>,
     /// Bytes of memory that are free or can be freed.
     pub ram_available_bytes: Option<u64>,
-    /// Why this process may not use all of the processor's threads, where it may not.
+    /// The reason if this process may not use all hardware threads.
     pub threads_limited_by: Option<String>,
 }
 
 /// A library that Stratus looked for at run time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LibraryReport {
-    /// What it is called.
+    /// The name of the library.
     pub name: String,
-    /// Its version, where it was found.
+    /// The version, if the library was found.
     pub version: Option<String>,
-    /// Where it was found.
+    /// The file, if the library was found.
     pub path: Option<String>,
-    /// What else to know: threading, or what to install where it was not found.
+    /// Details: threading, or the package to install if the library was not found.
     pub note: Option<String>,
 }
 
-impl Survey {
-    /// Looks at this machine.
-    pub fn of_this_machine() -> Self {
+impl MachineSurvey {
+    /// Surveys this machine.
+    pub fn probe() -> Self {
         Self::new(Machine::probe(), Path::new("/"))
     }
 
@@ -48,25 +47,29 @@ impl Survey {
     fn new(machine: Machine, root: &Path) -> Self {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
-        Survey {
-            threads_limited_by: limit(machine.cpu.usable_threads, machine.cpu.threads, allowed_cpus(&status)),
+        MachineSurvey {
+            threads_limited_by: thread_limit_reason(
+                machine.cpu.usable_threads,
+                machine.cpu.threads,
+                allowed_cpus(&status),
+            ),
             instruction_sets: cpu::instruction_sets(&machine.cpu.features),
             ram_available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
             machine,
         }
     }
 
-    /// Threads that this process may use at once.
+    /// The number of threads that this process may use at once.
     pub fn threads(&self) -> usize {
         self.machine.cpu.usable_threads.map_or(1, |threads| threads as usize).max(1)
     }
 
-    /// Bytes of memory that can be used now.
+    /// The bytes of memory that can be used now.
     pub fn usable_memory(&self) -> Option<u64> {
         [self.machine.ram_bytes, self.ram_available_bytes].into_iter().flatten().min()
     }
 
-    /// Enters the libraries that were found.
+    /// Adds the libraries that were found.
     pub fn add_libraries(&mut self, reports: &[LibraryReport]) {
         for report in reports {
             if let (Some(version), Some(path)) = (&report.version, &report.path) {
@@ -76,7 +79,7 @@ impl Survey {
         }
     }
 
-    /// Enters what was measured.
+    /// Adds measured peaks.
     pub fn add_peaks(&mut self, peaks: &peaks::Peaks) {
         let bandwidth = peaks.memory_gb_per_second.map(|rate| ("triad_gb_per_s".to_owned(), rate));
         let compute = peaks.compute.iter().map(|compute| (compute.name.clone(), compute.gflops));
@@ -84,7 +87,7 @@ impl Survey {
     }
 }
 
-/// Processors that the system lets this process run on, of `/proc/self/status`.
+/// The number of CPUs that this process may run on, from `/proc/self/status`.
 fn allowed_cpus(status: &str) -> Option<u32> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     list.trim().split(',').try_fold(0u32, |sum, range| {
@@ -94,17 +97,15 @@ fn allowed_cpus(status: &str) -> Option<u32> {
     })
 }
 
-/// What limits the threads that can be used, where there are more.
-fn limit(usable: Option<u32>, threads: Option<u32>, allowed: Option<u32>) -> Option<String> {
+/// The reason if fewer threads are usable than the machine has.
+fn thread_limit_reason(usable: Option<u32>, threads: Option<u32>, allowed: Option<u32>) -> Option<String> {
     let (usable, threads) = (usable?, threads?);
     if usable >= threads {
         return None;
     }
     Some(match allowed {
-        Some(allowed) if usable < allowed => {
-            "by the share of processors of its control group (cpu.max: containers, batch systems)".to_owned()
-        }
-        Some(_) => "by the processors that it may run on (affinity: taskset, batch systems)".to_owned(),
+        Some(allowed) if usable < allowed => "by the cgroup CPU quota (cpu.max)".to_owned(),
+        Some(_) => "by CPU affinity (taskset, batch system)".to_owned(),
         None => "by the system".to_owned(),
     })
 }
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_memory_is_read() {
+    fn reads_available_memory_from_meminfo() {
         let text = "MemTotal:       24684092 kB\nMemFree: 1 kB\nMemAvailable:   23949500 kB\n";
         assert_eq!(meminfo_bytes(text, "MemAvailable"), Some(23_949_500 * 1024));
         assert_eq!(meminfo_bytes(text, "Mem"), None);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_limits_the_threads_is_told() {
+    fn explains_why_fewer_threads_are_usable() {
         let status = |list: &str| format!("Name:\tstratus\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");
         for (list, expected) in [
             ("0", Some(1)),
@@ -142,30 +143,30 @@ mod tests {
             assert_eq!(allowed_cpus(&status(list)), expected, "{list:?}");
         }
         assert_eq!(allowed_cpus("Name:\tstratus\n"), None);
-        assert_eq!(limit(Some(4), Some(4), Some(4)), None);
-        assert_eq!(limit(None, Some(4), Some(4)), None);
-        assert!(limit(Some(1), Some(4), Some(1)).unwrap().contains("affinity"));
-        assert!(limit(Some(2), Some(64), Some(64)).unwrap().contains("cpu.max"));
-        assert_eq!(limit(Some(1), Some(4), None).unwrap(), "by the system");
+        assert_eq!(thread_limit_reason(Some(4), Some(4), Some(4)), None);
+        assert_eq!(thread_limit_reason(None, Some(4), Some(4)), None);
+        assert!(thread_limit_reason(Some(1), Some(4), Some(1)).unwrap().contains("affinity"));
+        assert!(thread_limit_reason(Some(2), Some(64), Some(64)).unwrap().contains("cpu.max"));
+        assert_eq!(thread_limit_reason(Some(1), Some(4), None).unwrap(), "by the system");
     }
 
     #[test]
-    fn a_machine_that_tells_nothing_is_still_a_machine() {
+    fn survey_of_an_unknown_machine_is_empty() {
         let nowhere = tempfile::tempdir().unwrap();
-        let survey = Survey::new(Machine::default(), nowhere.path());
+        let survey = MachineSurvey::new(Machine::default(), nowhere.path());
         assert_eq!((survey.threads(), survey.usable_memory()), (1, None));
-        assert_eq!(survey, Survey::default());
+        assert_eq!(survey, MachineSurvey::default());
     }
 
     #[test]
-    fn what_was_found_is_entered() {
+    fn only_libraries_that_were_found_are_added() {
         let report = |name: &str, version: Option<&str>| LibraryReport {
             name: name.into(),
             version: version.map(Into::into),
             path: version.map(|_| "/lib".into()),
             note: None,
         };
-        let mut survey = Survey::default();
+        let mut survey = MachineSurvey::default();
         survey.add_libraries(&[report("onednn", Some("3.2")), report("cudnn", None)]);
         assert_eq!(survey.machine.libraries.keys().collect::<Vec<_>>(), ["onednn"]);
     }

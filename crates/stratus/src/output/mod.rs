@@ -1,9 +1,9 @@
-//! The printer: results to standard output, everything else to standard error.
+//! Printing: results to standard output, everything else to standard error.
 
 mod table;
 mod wrap;
 
-pub use table::{Table, pairs, table};
+pub use table::{Table, key_value_list, table};
 pub use wrap::wrap;
 
 use crate::errors::{Failure, Result};
@@ -11,17 +11,17 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 
-/// Columns where nobody says how many.
-const PAGE: usize = 100;
-/// Tables cannot be narrower.
-const NARROWEST: usize = 40;
+/// The width in columns of output to a file or pipe.
+const DEFAULT_COLUMNS: usize = 100;
+/// The minimum width of tables in columns.
+const MIN_COLUMNS: usize = 40;
 
-/// The columns of a terminal; `None` where it is something else.
-pub fn width_of(stream: &impl std::os::fd::AsFd) -> Option<usize> {
+/// The width of a terminal in columns; `None` if the stream is not a terminal.
+pub fn terminal_columns(stream: &impl std::os::fd::AsFd) -> Option<usize> {
     terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0))
 }
 
-/// Prints as the global flags ask.
+/// A printer of results and messages that follows the global flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Output {
     json: bool,
@@ -30,61 +30,59 @@ pub struct Output {
 }
 
 impl Output {
-    /// A printer: `json` prints results as JSON, `quiet` leaves out messages that are no warnings.
+    /// A printer: `json` prints results as JSON, `quiet` suppresses messages except warnings.
     pub fn new(json: bool, quiet: bool) -> Self {
         Output { json, quiet, silent: false }
     }
 
-    /// One that prints nothing at all, not even results and warnings: another process does.
+    /// A printer that prints nothing, not even results and warnings, since another process prints them.
     #[must_use]
     pub fn silent(&self) -> Self {
         Output { quiet: true, silent: true, ..*self }
     }
 
-    /// Whether nothing is printed.
+    /// Returns whether nothing is printed.
     pub fn is_silent(&self) -> bool {
         self.silent
     }
 
-    /// Whether results are printed as JSON.
+    /// Returns whether results are printed as JSON.
     pub fn json(&self) -> bool {
         self.json
     }
 
-    /// Whether messages are left out.
+    /// Returns whether messages are suppressed.
     pub fn quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Columns that a result may have: those of the terminal, or of `COLUMNS` where that is set; what goes to
-    /// a file or to another program has as many as a page.
+    /// The width of results in columns: [`Self::terminal_width`], or 100 in a file or pipe.
     pub fn width(&self) -> usize {
-        self.narrow().unwrap_or(PAGE)
+        self.terminal_width().unwrap_or(DEFAULT_COLUMNS)
     }
 
-    /// Columns that nothing on standard output should be wider than; `None` where it goes to a file or to
-    /// another program, which get lines and tables whole.
-    pub fn narrow(&self) -> Option<usize> {
-        columns(&io::stdout())
+    /// The width of standard output in columns, from `COLUMNS` or the terminal; `None` for a file or pipe,
+    /// whose lines are never wrapped.
+    pub fn terminal_width(&self) -> Option<usize> {
+        stream_width(&io::stdout())
     }
 
-    /// Prints the result of a command: `value` as the one JSON document, or else the text, its lines broken
-    /// where the terminal ends.
+    /// Prints the result of a command: `value` as the JSON document, or the text, wrapped to the terminal.
     ///
     /// # Errors
-    /// Where standard output cannot be written to. A reader that went away is no error.
-    pub fn result<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
-        self.document(value, || match self.narrow() {
+    /// If standard output cannot be written to. A closed pipe is not an error.
+    pub fn print_wrapped<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
+        self.print_verbatim(value, || match self.terminal_width() {
             Some(width) => wrap(&text(), width),
             None => text(),
         })
     }
 
-    /// Prints a result whose lines mean something, such as CSV or TOML: they are never broken.
+    /// Prints a result whose lines must not be wrapped, such as CSV or TOML.
     ///
     /// # Errors
-    /// As [`Output::result`].
-    pub fn document<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
+    /// See [`Output::print_wrapped`].
+    pub fn print_verbatim<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
         if self.silent {
             return Ok(());
         }
@@ -102,40 +100,40 @@ impl Output {
         }
     }
 
-    /// Says something that is no result.
+    /// Prints a message to standard error, unless quiet.
     pub fn message(&self, text: &str) {
         if !self.quiet {
             to_stderr(text);
         }
     }
 
-    /// Says something that must not be missed.
+    /// Prints a warning to standard error, even if quiet.
     pub fn warning(&self, text: &str) {
         if !self.silent {
             to_stderr(&format!("warning: {text}"));
         }
     }
 
-    /// Says what a command failed with.
+    /// Prints the failure of a command to standard error.
     pub fn failure(&self, failure: &Failure) {
         to_stderr(&failure.to_string());
     }
 }
 
-/// Columns of a terminal, or of `COLUMNS` where that is set; `None` where neither says it.
-fn columns(stream: &impl std::os::fd::AsFd) -> Option<usize> {
-    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
-    asked.or_else(|| width_of(stream)).map(|columns: usize| columns.max(NARROWEST))
+/// The width of a stream in columns, from `COLUMNS` or the terminal; `None` if unknown.
+fn stream_width(stream: &impl std::os::fd::AsFd) -> Option<usize> {
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
+    columns.or_else(|| terminal_columns(stream)).map(|columns: usize| columns.max(MIN_COLUMNS))
 }
 
-/// Nothing can be done, and nobody told, where standard error is closed.
 fn to_stderr(text: &str) {
     let stream = io::stderr();
-    let text = columns(&stream).map_or_else(|| text.into(), |width| Cow::Owned(wrap(text, width)));
+    let text = stream_width(&stream).map_or_else(|| text.into(), |width| Cow::Owned(wrap(text, width)));
+    // Write errors are ignored: standard error may be closed.
     let _ = writeln!(stream.lock(), "{text}");
 }
 
-/// A count of bytes as people write it: `32 MiB`.
+/// Formats a number of bytes with a binary unit: `32 MiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -156,7 +154,7 @@ mod tests {
     use super::bytes;
 
     #[test]
-    fn bytes_are_readable() {
+    fn bytes_are_formatted_with_binary_units() {
         assert_eq!(
             [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
             ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]

@@ -1,13 +1,14 @@
-//! Lines broken between words.
+//! Wraps lines between words.
 
-/// A label is at most so long; what is further to the right is a sentence with two spaces in it.
-const LABEL: usize = 32;
-/// What hangs under a label has at least so many columns, or hangs under the line's beginning.
-const NARROWEST: usize = 24;
+/// The maximum width of a label; a later double space belongs to a sentence.
+const MAX_LABEL_COLUMNS: usize = 32;
+/// The minimum width left for text that is indented to its value; otherwise it is indented like its line.
+const MIN_HANGING_COLUMNS: usize = 24;
 
-/// `text` with every line of more than `width` columns broken between words. What follows hangs under the
-/// value of a line `label  value`, and under the beginning of any other. A word that is too long stays whole:
-/// a path or a command is copied from it.
+/// Wraps every line of `text` that is longer than `width` columns, between words.
+///
+/// Later lines are indented to the value of a line `label  value`, else to the start of the line. A word that
+/// is too long stays whole: users copy paths and commands.
 pub fn wrap(text: &str, width: usize) -> String {
     let mut wrapped = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -15,33 +16,33 @@ pub fn wrap(text: &str, width: usize) -> String {
         if line.chars().count() <= width {
             wrapped.push_str(line);
         } else {
-            one(line, width, &mut wrapped);
+            wrap_line(line, width, &mut wrapped);
         }
         wrapped.push_str(end);
     }
     wrapped
 }
 
-fn one(line: &str, width: usize, wrapped: &mut String) {
-    let indent = hanging(line, width);
-    let (mut rest, mut begins) = (line, 0);
+fn wrap_line(line: &str, width: usize, wrapped: &mut String) {
+    let indent = hanging_indent(line, width);
+    let (mut rest, mut start) = (line, 0);
     loop {
-        let room = width.saturating_sub(begins).max(1);
-        // Spaces at which this line could end, behind its label.
+        let room = width.saturating_sub(start).max(1);
+        // The line may end at any space after its label.
         let spaces = rest.chars().take_while(|c| *c == ' ').count();
-        let label = if begins == 0 { indent.max(spaces) } else { 0 };
-        // A number and its sign of per cent belong together.
+        let label = if start == 0 { indent.max(spaces) } else { 0 };
+        // A number and its percent sign stay together.
         let breaks = rest
             .char_indices()
             .enumerate()
-            .filter(|(place, (at, c))| *c == ' ' && *place > label && !rest[*at..].starts_with(" %"));
+            .filter(|(column, (at, c))| *c == ' ' && *column > label && !rest[*at..].starts_with(" %"));
         let mut last = None;
-        for (place, (at, _)) in breaks {
-            if place > room && last.is_some() {
+        for (column, (at, _)) in breaks {
+            if column > room && last.is_some() {
                 break;
             }
             last = Some(at);
-            if place > room {
+            if column > room {
                 break;
             }
         }
@@ -50,20 +51,22 @@ fn one(line: &str, width: usize, wrapped: &mut String) {
         rest = rest[at..].trim_start();
         wrapped.push('\n');
         wrapped.extend(std::iter::repeat_n(' ', indent));
-        begins = indent;
+        start = indent;
     }
     wrapped.push_str(rest);
 }
 
-/// Columns that the second and further lines of `line` are moved to the right by.
-fn hanging(line: &str, width: usize) -> usize {
+/// The indentation of the second and later lines of `line`, in columns.
+fn hanging_indent(line: &str, width: usize) -> usize {
     let indent = line.chars().take_while(|c| *c == ' ').count();
     let body = line.trim_start();
     let label = body.find("  ").map(|end| (body[..end].chars().count(), &body[end..]));
     let value = label.map(|(label, rest)| label + rest.chars().take_while(|c| *c == ' ').count());
     match value {
-        Some(value) if value <= LABEL && indent + value + NARROWEST <= width => indent + value,
-        _ if indent + NARROWEST <= width => indent,
+        Some(value) if value <= MAX_LABEL_COLUMNS && indent + value + MIN_HANGING_COLUMNS <= width => {
+            indent + value
+        }
+        _ if indent + MIN_HANGING_COLUMNS <= width => indent,
         _ => 0,
     }
 }
@@ -84,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_hangs_under_itself() {
+    fn wrapped_value_is_indented_to_its_column() {
         let text = "CUDA   not found, and the driver\n";
         assert_eq!(wrap(text, 31), "CUDA   not found, and the\n       driver\n");
         assert_eq!(
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_and_no_word_is_lost() {
+    fn no_line_exceeds_the_width_and_no_word_is_lost() {
         let text = "label  ".to_owned() + &"word sentence of ä words ".repeat(20);
         for width in 32..90 {
             let wrapped = wrap(&text, width);

@@ -1,16 +1,11 @@
-//! The command line as its users see it: help, results, errors and exit codes.
+//! The command line: help, results, errors and exit codes.
 
+use crate::common::CommandOutput;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-/// Runs the command line in a folder, without a terminal.
-fn stratus_in(folder: &Path, arguments: &[&str]) -> Ran {
+/// Runs the program in a folder, without a terminal.
+fn stratus_in(folder: &Path, arguments: &[&str]) -> CommandOutput {
     let output = Command::new(env!("CARGO_BIN_EXE_stratus"))
         .args(arguments)
         .current_dir(folder)
@@ -19,19 +14,15 @@ fn stratus_in(folder: &Path, arguments: &[&str]) -> Ran {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    Ran {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
+    CommandOutput::new(output)
 }
 
-fn stratus(arguments: &[&str]) -> Ran {
+fn stratus(arguments: &[&str]) -> CommandOutput {
     stratus_in(tempfile::tempdir().unwrap().path(), arguments)
 }
 
-/// What a refused command says; its exit code must be 2 and its standard output empty.
-fn refused(arguments: &[&str]) -> String {
+/// The command and its error. The exit code must be 2 and standard output empty.
+fn error_of(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("bad.toml"), "[model]\nname = \"digits\"\n\n[train]\nepoch = 3\n")
         .unwrap();
@@ -49,7 +40,7 @@ fn help(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn help_texts() {
+fn help_matches_the_snapshots() {
     insta::assert_snapshot!("help", help(&["--help"]));
     insta::assert_snapshot!("help_config", help(&["config", "--help"]));
     insta::assert_snapshot!("help_config_show", help(&["config", "show", "--help"]));
@@ -68,7 +59,7 @@ fn help_texts() {
 }
 
 #[test]
-fn shells_get_completions_with_every_command() {
+fn completions_list_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = stratus(&["completions", shell]);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
@@ -96,7 +87,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn short_forms_set_the_keys_that_everybody_sets_and_set_wins() {
+fn set_overrides_short_flags() {
     let folder = tempfile::tempdir().unwrap();
     let mut arguments =
         vec!["train", "digits", "--device", "cpu", "--epochs", "1", "--batch", "8", "--lr", "0.01"];
@@ -113,16 +104,16 @@ fn short_forms_set_the_keys_that_everybody_sets_and_set_wins() {
     arguments.extend(["--set", "data.synthetic.images=16", "--set", "data.synthetic.validation_images=8"]);
     let ran = stratus_in(folder.path(), &arguments);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    // The result comes first, then where the time went.
-    let place = |text: &str| ran.out.find(text).unwrap_or_else(|| panic!("{text}: {}", ran.out));
-    assert!(place("run directory") < place("Milliseconds per iteration"));
+    // The result is printed before the time table.
+    let position = |text: &str| ran.out.find(text).unwrap_or_else(|| panic!("{text}: {}", ran.out));
+    assert!(position("run directory") < position("Milliseconds per iteration"));
     let text = std::fs::read_to_string(folder.path().join("run/experiment.toml")).unwrap();
     for line in ["epochs = 2", "batch_size = 8", "learning_rate = 0.01", "seed = 7", "device = \"cpu\""] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
     let ran = stratus_in(folder.path(), &["train", "run", "--epochs", "3"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("--epochs cannot be given to a run that is continued"), "{}", ran.err);
+    assert!(ran.err.contains("--epochs cannot be used when resuming"), "{}", ran.err);
     let ran = stratus_in(folder.path(), &["train", "digits", "--lr", "fast"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("`optimiser.learning_rate` expects a number"), "{}", ran.err);
@@ -136,30 +127,30 @@ fn networks_are_listed_and_shown() {
     }
     let ran = stratus(&["model", "show", "googlenet"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.contains("auxiliary output aux1.fc2, its loss counts 0.3 times\n"), "{}", ran.out);
-    assert!(ran.out.contains("without auxiliary outputs 6624904 trained parameters"), "{}", ran.out);
+    assert!(ran.out.contains("auxiliary output aux1.fc2, loss weight 0.3\n"), "{}", ran.out);
+    assert!(ran.out.contains("without auxiliary outputs: 6624904 trained parameters"), "{}", ran.out);
 }
 
 #[test]
-fn a_layer_file_is_shown_like_a_network() {
+fn layer_file_is_shown_like_a_network() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/small.toml");
     let ran = stratus(&["model", "show", example.to_str().unwrap()]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
     assert!(ran.out.starts_with("small on 3x32x32\n"), "{}", ran.out);
     assert!(ran.out.contains("10308 trained parameters"), "{}", ran.out);
-    let bad = refused(&["model", "show", "bad.toml"]);
+    let bad = error_of(&["model", "show", "bad.toml"]);
     assert!(
-        bad.contains("error: bad.toml: layer file: there is no key `model`; known are name, input,"),
+        bad.contains("error: bad.toml: layer file: unknown key `model`; available: name, input,"),
         "{bad}"
     );
-    assert!(refused(&["model", "show", "binary.toml"]).contains("error: binary.toml: "));
-    assert!(refused(&["model", "show", "absent.toml"]).contains("error: absent.toml: "));
-    let set = refused(&["model", "show", example.to_str().unwrap(), "--set", "model.width=3"]);
-    assert!(set.contains("error: model.width is 3, and "), "{set}");
+    assert!(error_of(&["model", "show", "binary.toml"]).contains("error: binary.toml: "));
+    assert!(error_of(&["model", "show", "absent.toml"]).contains("error: absent.toml: "));
+    let set = error_of(&["model", "show", example.to_str().unwrap(), "--set", "model.width=3"]);
+    assert!(set.contains("error: model.width is 3, but "), "{set}");
 }
 
 #[test]
-fn the_examples_for_cifar_10_can_be_trained() {
+fn cifar_10_examples_are_valid() {
     let examples =
         [("cifar10", "layer3.conv2", "norm1"), ("cifar10-resnet", "layer3.block.conv2", "block.norm1")];
     for (name, convolution, norm) in examples {
@@ -169,7 +160,7 @@ fn the_examples_for_cifar_10_can_be_trained() {
             stratus(&[&["plan", example.to_str().unwrap(), "--dump", "program"], &made_up[..]].concat());
         assert_eq!(ran.code, Some(0), "{name}: {}", ran.err);
         assert!(ran.out.contains(&format!("{convolution}.weight:momentum")), "{name}: {}", ran.out);
-        // The first layer is not trained, and of batch norms only what they add.
+        // The first layer is frozen, and batch norms train only their bias.
         assert!(!ran.out.contains("stem.conv.weight:gradient"), "{name}: {}", ran.out);
         assert!(ran.out.contains(&format!("layer1.{norm}.bias:momentum")), "{name}: {}", ran.out);
         for norm in ["norm", "norm1", "norm2"] {
@@ -179,14 +170,14 @@ fn the_examples_for_cifar_10_can_be_trained() {
 }
 
 #[test]
-fn no_arguments_are_wrong_usage() {
+fn missing_arguments_exit_with_usage_error() {
     let ran = stratus(&[]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("Usage: stratus"));
 }
 
 #[test]
-fn errors() {
+fn error_messages_match_the_snapshot() {
     let cases: &[&[&str]] = &[
         &["config", "show", "digit"],
         &["config", "show", "weather"],
@@ -205,18 +196,18 @@ fn errors() {
         &["collect", "empty"],
         &["collect", "absent"],
     ];
-    let texts: Vec<String> = cases.iter().map(|arguments| refused(arguments)).collect();
+    let texts: Vec<String> = cases.iter().map(|arguments| error_of(arguments)).collect();
     insta::assert_snapshot!("errors", texts.join("\n"));
 }
 
 #[test]
-fn a_configuration_is_shown_with_every_default() {
+fn config_show_prints_every_default() {
     insta::assert_snapshot!("config_show", help(&["config", "show", "digits"]));
     insta::assert_snapshot!("config_show_resnet18", help(&["config", "show", "resnet18"]));
 }
 
 #[test]
-fn a_shown_configuration_gives_itself_again() {
+fn shown_configuration_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     let shown = help(&["config", "show", "digits", "--set", "train.epochs=3"]);
     assert!(shown.contains("epochs = 3\n"));
@@ -229,7 +220,7 @@ fn a_shown_configuration_gives_itself_again() {
 }
 
 #[test]
-fn json_is_one_document() {
+fn json_output_is_one_document() {
     let cases: &[&[&str]] = &[
         &["config", "show", "digits", "--json"],
         &["config", "keys", "--json"],
@@ -246,30 +237,29 @@ fn json_is_one_document() {
 }
 
 #[test]
-fn keys_are_explained() {
+fn config_keys_explains_keys() {
     insta::assert_snapshot!("config_keys_schedule", help(&["config", "keys", "schedule"]));
     let list = help(&["config", "list"]);
     assert!(list.starts_with("digits\nalexnet\n") && list.ends_with("\ncityscapes-erfnet\n"), "{list}");
 }
 
-/// `docs/configuration.md` is what the keys say; `stratus config keys --markdown > docs/configuration.md`
-/// mends it.
+/// `stratus config keys --markdown > docs/configuration.md` updates the page.
 #[test]
-fn the_reference_page_is_current() {
+fn reference_page_is_current() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let written = std::fs::read_to_string(page).unwrap();
     assert_eq!(written, help(&["config", "keys", "--markdown"]), "docs/configuration.md is out of date");
 }
 
 #[test]
-fn quiet_leaves_results_alone() {
+fn quiet_keeps_results() {
     let ran = stratus(&["doctor", "--no-measure", "-q"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
     assert!(ran.out.starts_with("stratus"));
 }
 
 #[test]
-fn a_data_set_is_described() {
+fn data_stats_describes_a_data_set() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let ran = stratus_in(&folder, &["data", "stats", "mnist"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
@@ -277,7 +267,7 @@ fn a_data_set_is_described() {
 }
 
 #[test]
-fn absent_data_is_a_failure_not_wrong_usage() {
+fn missing_data_exits_with_failure_not_usage_error() {
     let ran = stratus(&["data", "stats", "mnist"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
     assert!(ran.err.starts_with("error: data/mnist: "), "{}", ran.err);

@@ -1,11 +1,11 @@
-//! Deadlines and budgets: what is said of them, stopping before them, continuing behind them.
+//! Deadlines and budgets: messages, stopping before them, resuming after them.
 
-use crate::common::{Place, Ran};
+use crate::common::{CommandOutput, TestDir};
 use serde_json::Value;
 use std::fs;
 
-/// A training of a few synthetic images, into the folder `out`.
-fn train(place: &Place, out: &str, more: &[&str], code: i32) -> Ran {
+/// Trains on a few synthetic images into the folder `out`.
+fn train(dir: &TestDir, out: &str, more: &[&str], code: i32) -> CommandOutput {
     let mut arguments = vec!["train", "digits", "--out", out];
     let settings = [
         "data.name=synthetic",
@@ -16,54 +16,57 @@ fn train(place: &Place, out: &str, more: &[&str], code: i32) -> Ran {
     ];
     settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
     arguments.extend(more);
-    place.run(&arguments).expect(code)
+    dir.run(&arguments).expect(code)
 }
 
-fn summary(place: &Place, run: &str) -> Value {
-    serde_json::from_slice(&fs::read(place.path(run).join("summary.json")).unwrap()).unwrap()
+fn summary(dir: &TestDir, run: &str) -> Value {
+    serde_json::from_slice(&fs::read(dir.path(run).join("summary.json")).unwrap()).unwrap()
 }
 
-/// Nothing fits a millisecond: the run stops before its first iteration, and ends as one that never stopped.
+/// A budget of a millisecond stops the run before its first iteration.
 #[test]
-fn a_run_stops_before_its_deadline_and_continues_to_the_same_bits() {
-    let place = Place::bare();
-    train(&place, "whole", &[], 0);
-    let ran = train(&place, "late", &["--deadline", "0.001s"], 75);
-    let stopped = "stopped after iteration 0: the deadline, 0.001s, allows no further one";
-    assert!(ran.err.contains("does not hold; training will stop") || ran.err.contains("ends training in"));
+fn run_stops_before_its_deadline_and_resumes_bit_identical() {
+    let dir = TestDir::without_kernel_cache();
+    train(&dir, "whole", &[], 0);
+    let ran = train(&dir, "late", &["--deadline", "0.001s"], 75);
+    let stopped = "stopped after iteration 0: deadline 0.001s reached";
+    assert!(
+        ran.err.contains("exceeds deadline 0.001s; training will stop")
+            || ran.err.contains("ends training in")
+    );
     assert!(ran.err.contains(stopped), "{}", ran.err);
-    assert!(ran.err.contains("continue it with `stratus train late`"), "{}", ran.err);
-    assert!(fs::read_to_string(place.path("late/log.txt")).unwrap().contains(stopped));
-    let stands = summary(&place, "late");
+    assert!(ran.err.contains("resume with `stratus train late`"), "{}", ran.err);
+    assert!(fs::read_to_string(dir.path("late/log.txt")).unwrap().contains(stopped));
+    let stands = summary(&dir, "late");
     assert_eq!((stands["status"].as_str(), stands["iterations"].as_u64()), (Some("interrupted"), Some(0)));
-    // It keeps its configuration, unless another is given.
-    let again = place.run(&["train", "late"]).expect(75);
+    // The run keeps its configuration unless it is overridden.
+    let again = dir.run(&["train", "late"]).expect(75);
     assert!(again.err.contains(stopped), "{}", again.err);
-    let ran = place.run(&["train", "late", "--deadline", "1d"]).expect(0);
-    assert!(ran.err.contains("the deadline, 1d, holds") || ran.err.contains("the deadline, 1d, ends"));
-    let weights = |run: &str| summary(&place, run)["weights_sha256"].clone();
+    let ran = dir.run(&["train", "late", "--deadline", "1d"]).expect(0);
+    assert!(ran.err.contains("within deadline 1d") || ran.err.contains("deadline 1d ends"));
+    let weights = |run: &str| summary(&dir, run)["weights_sha256"].clone();
     assert_eq!(weights("late"), weights("whole"));
-    assert_eq!(summary(&place, "late")["epochs"], 2);
+    assert_eq!(summary(&dir, "late")["epochs"], 2);
 }
 
 #[test]
-fn a_budget_that_holds_changes_nothing() {
-    let place = Place::bare();
-    train(&place, "whole", &[], 0);
-    let ran = train(&place, "paid", &["--budget", "1000", "--set", "train.instance=g5.xlarge"], 0);
-    assert!(ran.err.contains("the budget of 1000 USD"), "{}", ran.err);
-    assert_eq!(summary(&place, "paid")["weights_sha256"], summary(&place, "whole")["weights_sha256"]);
+fn sufficient_budget_changes_nothing() {
+    let dir = TestDir::without_kernel_cache();
+    train(&dir, "whole", &[], 0);
+    let ran = train(&dir, "paid", &["--budget", "1000", "--set", "train.instance=g5.xlarge"], 0);
+    assert!(ran.err.contains("budget 1000 USD at "), "{}", ran.err);
+    assert_eq!(summary(&dir, "paid")["weights_sha256"], summary(&dir, "whole")["weights_sha256"]);
 }
 
-/// Forecast and measured stand together, in the file, the printed summary and the page.
+/// The summary file, the printed summary and the page compare the forecast with the measured time.
 #[test]
-fn a_forecast_is_compared_with_what_came() {
-    let place = Place::bare();
-    let ran = train(&place, "run", &["--set", "train.forecast=true"], 0);
-    let forecast = summary(&place, "run")["forecast"].clone();
+fn summary_compares_forecast_with_measured_time() {
+    let dir = TestDir::without_kernel_cache();
+    let ran = train(&dir, "run", &["--set", "train.forecast=true"], 0);
+    let forecast = summary(&dir, "run")["forecast"].clone();
     if forecast.is_null() {
-        // The reference backend forecasts nothing.
-        assert_eq!(summary(&place, "run")["device"], "reference");
+        // The reference backend has no forecast.
+        assert_eq!(summary(&dir, "run")["device"], "reference");
         assert!(!ran.out.contains("forecast"), "{}", ran.out);
         return;
     }
@@ -73,24 +76,24 @@ fn a_forecast_is_compared_with_what_came() {
     assert!(number("total_s") > 10.0 * number("step_s"));
     let error = 100.0 * (number("step_s") / number("measured_step_s") - 1.0);
     assert!((number("error_percent") - error).abs() < 1e-9);
-    assert!(ran.out.contains("\n  forecast ") && ran.out.contains("a step "), "{}", ran.out);
-    place.run(&["report", "run", "--out", "page.html"]).expect(0);
-    let page = fs::read_to_string(place.path("page.html")).unwrap();
-    assert!(page.contains("a step, forecast and measured"));
+    assert!(ran.out.contains("\n  forecast      step "), "{}", ran.out);
+    dir.run(&["report", "run", "--out", "page.html"]).expect(0);
+    let page = fs::read_to_string(dir.path("page.html")).unwrap();
+    assert!(page.contains("step, forecast and measured"));
 }
 
-/// A start takes no longer for those who asked for nothing.
+/// Without a deadline or budget, the start takes no extra time.
 #[test]
-fn without_being_asked_nothing_is_forecast() {
-    let place = Place::bare();
-    let ran = train(&place, "run", &[], 0);
-    assert!(summary(&place, "run")["forecast"].is_null());
+fn training_forecasts_only_on_request() {
+    let dir = TestDir::without_kernel_cache();
+    let ran = train(&dir, "run", &[], 0);
+    assert!(summary(&dir, "run")["forecast"].is_null());
     assert!(!ran.out.contains("forecast"), "{}", ran.out);
 }
 
 #[test]
-fn what_is_refused() {
-    let place = Place::bare();
+fn rejects_invalid_deadlines_and_budgets() {
+    let dir = TestDir::without_kernel_cache();
     let cases: &[&[&str]] = &[
         &["--deadline", "soon"],
         &["--deadline", "6"],
@@ -105,11 +108,11 @@ fn what_is_refused() {
     ];
     let shown: Vec<String> = cases
         .iter()
-        .map(|arguments| format!("$ {}\n{}", arguments.join(" "), train(&place, "run", arguments, 2).err))
+        .map(|arguments| format!("$ {}\n{}", arguments.join(" "), train(&dir, "run", arguments, 2).err))
         .collect();
     insta::assert_snapshot!("deadline_refused", shown.join("\n"));
-    // By how much it is past changes.
-    let past = train(&place, "run", &["--deadline", "2026-01-01T00:00Z"], 2).err;
-    assert!(past.contains("train.deadline is 2026-01-01T00:00Z: that was "), "{past}");
-    assert!(!place.path("run").exists());
+    // The time since the deadline varies.
+    let past = train(&dir, "run", &["--deadline", "2026-01-01T00:00Z"], 2).err;
+    assert!(past.contains("train.deadline 2026-01-01T00:00Z has passed ("), "{past}");
+    assert!(!dir.path("run").exists());
 }

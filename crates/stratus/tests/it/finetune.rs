@@ -1,38 +1,38 @@
-//! Layer files and weights from outside, as their users meet them: trained, measured, exported, continued
-//! without them.
+//! Layer files and external weights on the command line: training, evaluation, export, and resuming without
+//! them.
 
 #![cfg(unix)]
 
 use crate::common::tiny::{NET, arguments, copy, write_data};
-use crate::common::{Place, Ran, Result};
+use crate::common::{CommandOutput, RunResult, TestDir};
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 use stratus_run::checkpoint::{Checkpoints, Tensor, read_safetensors};
 
-/// A folder with a run `first` of the network, and one `second` that began with its weights and froze its
-/// stem.
-struct Tuned {
-    place: Place,
-    first: Ran,
-    second: Ran,
+/// A folder with a run `first` of the network, and a run `second` that starts from its weights and freezes
+/// the stem.
+struct FinetunedRuns {
+    dir: TestDir,
+    first: CommandOutput,
+    second: CommandOutput,
 }
 
-fn tuned() -> &'static Tuned {
-    static TUNED: OnceLock<Tuned> = OnceLock::new();
+fn finetuned_runs() -> &'static FinetunedRuns {
+    static TUNED: OnceLock<FinetunedRuns> = OnceLock::new();
     TUNED.get_or_init(|| {
-        let place = Place::bare();
-        write_data(&place.path("data"));
-        fs::create_dir(place.path("nets")).unwrap();
-        fs::write(place.path("nets/net.toml"), NET).unwrap();
+        let dir = TestDir::without_kernel_cache();
+        write_data(&dir.path("data"));
+        fs::create_dir(dir.path("nets")).unwrap();
+        fs::write(dir.path("nets/net.toml"), NET).unwrap();
         let train = ["train", "nets/net.toml", "--out", "first"];
-        let first = place.run(&arguments(&train, &["train.epochs=1"])).expect(0);
-        // The layer file beside the experiment, the weights in the working directory.
+        let first = dir.run(&arguments(&train, &["train.epochs=1"])).expect(0);
+        // The layer file is next to the experiment, the weights are in the working directory.
         let experiment = "[model]\nname = \"net.toml\"\nfreeze = [\"stem\"]\n[checkpoint]\nkeep = 9\n";
-        fs::write(place.path("nets/tune.toml"), experiment).unwrap();
+        fs::write(dir.path("nets/tune.toml"), experiment).unwrap();
         let train = ["train", "nets/tune.toml", "--weights", "first", "--out", "second"];
-        let second = place.run(&arguments(&train, &["train.epochs=3"])).expect(0);
-        Tuned { place, first, second }
+        let second = dir.run(&arguments(&train, &["train.epochs=3"])).expect(0);
+        FinetunedRuns { dir, first, second }
     })
 }
 
@@ -44,10 +44,10 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A copy of `second` as it was when its newest checkpoint was that of an iteration.
-fn rolled_back(place: &Place, name: &str, iteration: u64) -> std::path::PathBuf {
-    let run = place.path(name);
-    copy(&place.path("second"), &run);
+/// Copies `second` as it was when `iteration` was its newest checkpoint.
+fn rolled_back(dir: &TestDir, name: &str, iteration: u64) -> std::path::PathBuf {
+    let run = dir.path(name);
+    copy(&dir.path("second"), &run);
     let checkpoints = Checkpoints::new(run.join("checkpoints"));
     for later in checkpoints.list().unwrap().into_iter().filter(|&i| i > iteration) {
         fs::remove_dir_all(checkpoints.path(later)).unwrap();
@@ -56,14 +56,14 @@ fn rolled_back(place: &Place, name: &str, iteration: u64) -> std::path::PathBuf 
 }
 
 #[test]
-fn a_layer_file_is_trained_and_kept() {
-    let Tuned { place, first, .. } = tuned();
+fn layer_file_is_trained_and_copied_into_the_run() {
+    let FinetunedRuns { dir, first, .. } = finetuned_runs();
     assert!(
         first.err.contains("network    tiny, ") && first.err.contains("device     plain Rust, f32, "),
         "{}",
         first.err
     );
-    let run = place.path("first");
+    let run = dir.path("first");
     assert_eq!(fs::read_to_string(run.join("network.toml")).unwrap(), NET);
     let experiment = fs::read_to_string(run.join("experiment.toml")).unwrap();
     for line in ["name = \"tiny\"", "name = \"network.toml\"", "classes = 10", "freeze = []"] {
@@ -75,31 +75,30 @@ fn a_layer_file_is_trained_and_kept() {
     assert!(sources["weights"].is_null());
     let summary = crate::common::summary(&run);
     assert_eq!((&summary["model"], &summary["experiment"]), (&"tiny".into(), &"tiny".into()));
-    // Without --out the runs go to a folder of the network's name.
-    place.run(&arguments(&["train", "nets/net.toml", "-q"], &["train.epochs=1"])).expect(0);
-    assert_eq!(Result::of(&place.path("runs/tiny/1")), Result::of(&run));
-    // Every command that looks at experiments takes it.
-    let plan = place.run(&arguments(&["plan", "nets/net.toml", "--dump", "program"], &[])).expect(0);
+    // Without --out, runs are written to a folder named after the network.
+    dir.run(&arguments(&["train", "nets/net.toml", "-q"], &["train.epochs=1"])).expect(0);
+    assert_eq!(RunResult::read(&dir.path("runs/tiny/1")), RunResult::read(&run));
+    // Every command that takes experiments accepts the file.
+    let plan = dir.run(&arguments(&["plan", "nets/net.toml", "--dump", "program"], &[])).expect(0);
     assert!(plan.out.contains("body.norm+body.relu"), "{}", plan.out);
-    let bench = place.run(&arguments(&["bench", "kernels", "first", "--rounds", "1"], &[])).expect(0);
+    let bench = dir.run(&arguments(&["bench", "kernels", "first", "--rounds", "1"], &[])).expect(0);
     assert!(bench.out.contains("body.conv"), "{}", bench.out);
-    let show = place.run(&["model", "show", "nets/net.toml"]).expect(0);
+    let show = dir.run(&["model", "show", "nets/net.toml"]).expect(0);
     assert!(show.out.starts_with("tiny on 1x12x12\n"), "{}", show.out);
 }
 
 #[test]
-fn a_run_begins_with_the_weights_of_another() {
-    let Tuned { place, second, .. } = tuned();
-    let (run, file) = (place.path("second"), "first/checkpoints/0000000005/weights.safetensors");
+fn run_starts_from_the_weights_of_another_run() {
+    let FinetunedRuns { dir, second, .. } = finetuned_runs();
+    let (run, file) = (dir.path("second"), "first/checkpoints/0000000005/weights.safetensors");
     assert!(second.err.contains(&format!("weights of {file}\n")), "{}", second.err);
     let sources = json(&run.join("sources.json"));
     assert_eq!(sources["weights"]["path"], file);
     let log = fs::read_to_string(run.join("log.txt")).unwrap();
     let sha256 = sources["weights"]["sha256"].as_str().unwrap();
-    assert!(log.contains(&format!("begins with {file}, sha256 {sha256}\n")), "{log}");
-    // The first checkpoint is what it began with; the frozen stem stays, statistics included, and the rest
-    // does not.
-    let (before, after) = (weights(&place.path("first")), weights(&run));
+    assert!(log.contains(&format!("starting from {file}, sha256 {sha256}\n")), "{log}");
+    // The first checkpoint has the initial weights. Only the frozen stem keeps them, statistics included.
+    let (before, after) = (weights(&dir.path("first")), weights(&run));
     let start = Checkpoints::new(run.join("checkpoints")).load(0).unwrap();
     for tensor in before.iter().filter(|tensor| !tensor.name.ends_with("num_batches_tracked")) {
         let same = |tensors: &[Tensor]| tensors.contains(tensor);
@@ -113,95 +112,95 @@ fn a_run_begins_with_the_weights_of_another() {
 }
 
 #[test]
-fn a_run_continues_without_what_it_began_with() {
-    let Tuned { place, .. } = tuned();
-    let expected = Result::of(&place.path("second"));
+fn finetuned_run_resumes_without_its_source_run() {
+    let FinetunedRuns { dir, .. } = finetuned_runs();
+    let expected = RunResult::read(&dir.path("second"));
     for iteration in [0, 5] {
-        let elsewhere = Place::bare();
-        copy(&place.path("data"), &elsewhere.path("data"));
-        let run = rolled_back(place, &format!("rolled_{iteration}"), iteration);
-        // In a folder that has neither the layer file nor the weights.
+        let elsewhere = TestDir::without_kernel_cache();
+        copy(&dir.path("data"), &elsewhere.path("data"));
+        let run = rolled_back(dir, &format!("rolled_{iteration}"), iteration);
+        // A folder without the layer file and the weights.
         let ran = elsewhere.run(&["train", run.to_str().unwrap()]).expect(0);
-        assert!(ran.err.contains(&format!("continued after iteration {iteration}\n")), "{}", ran.err);
-        assert_eq!(Result::of(&run), expected);
+        assert!(ran.err.contains(&format!("resumed after iteration {iteration}\n")), "{}", ran.err);
+        assert_eq!(RunResult::read(&run), expected);
     }
 }
 
 #[test]
-fn a_layer_file_that_changed_is_noticed() {
-    let Tuned { place, .. } = tuned();
-    let run = rolled_back(place, "changed", 5);
+fn resume_rejects_a_changed_layer_file() {
+    let FinetunedRuns { dir, .. } = finetuned_runs();
+    let run = rolled_back(dir, "changed", 5);
     fs::write(run.join("network.toml"), NET.replace("p = 0.1", "p = 0.2")).unwrap();
-    let ran = place.run(&["train", "changed"]).expect(2);
+    let ran = dir.run(&["train", "changed"]).expect(2);
     assert!(ran.err.starts_with("error: changed/network.toml has sha256 "), "{}", ran.err);
     fs::remove_file(run.join("network.toml")).unwrap();
-    let ran = place.run(&["train", "changed"]).expect(2);
+    let ran = dir.run(&["train", "changed"]).expect(2);
     assert!(ran.err.starts_with("error: network.toml: "), "{}", ran.err);
 }
 
 #[test]
-fn what_is_exported_measures_as_the_run_does() {
-    let Tuned { place, .. } = tuned();
+fn exported_weights_evaluate_like_the_run() {
+    let FinetunedRuns { dir, .. } = finetuned_runs();
     let export = ["model", "export", "second", "--safetensors", "out.safetensors", "--json"];
-    let exported: serde_json::Value = serde_json::from_str(&place.run(&export).expect(0).out).unwrap();
-    let tensors = read_safetensors(&fs::read(place.path("out.safetensors")).unwrap()).unwrap();
-    assert_eq!(tensors, weights(&place.path("second")));
+    let exported: serde_json::Value = serde_json::from_str(&dir.run(&export).expect(0).out).unwrap();
+    let tensors = read_safetensors(&fs::read(dir.path("out.safetensors")).unwrap()).unwrap();
+    assert_eq!(tensors, weights(&dir.path("second")));
     let run: serde_json::Value =
-        serde_json::from_str(&place.run(&["eval", "second", "--json"]).expect(0).out).unwrap();
+        serde_json::from_str(&dir.run(&["eval", "second", "--json"]).expect(0).out).unwrap();
     assert_eq!(exported["weights_sha256"], run["weights_sha256"]);
     let eval = arguments(&["eval", "nets/net.toml", "--weights", "out.safetensors", "--json"], &[]);
-    let file: serde_json::Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&dir.run(&eval).expect(0).out).unwrap();
     for key in ["samples", "loss", "top1", "top5"] {
         assert_eq!(file[key], run[key], "{key}");
     }
-    // Of the run, measured with the weights of another.
+    // The run, evaluated with the weights of another run.
     let eval = arguments(&["eval", "second", "--weights", "first", "--json"], &[]);
-    let other: serde_json::Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
+    let other: serde_json::Value = serde_json::from_str(&dir.run(&eval).expect(0).out).unwrap();
     assert_ne!(other["loss"], run["loss"]);
-    // Those of a run whose newest checkpoint is damaged are those of the one before, and that is said.
-    let older = Checkpoints::new(rolled_back(place, "older", 5).join("checkpoints")).path(5);
-    copy(&place.path("second"), &place.path("damaged"));
-    let checkpoints = Checkpoints::new(place.path("damaged/checkpoints"));
+    // If the newest checkpoint is damaged, the weights of the previous one are used, with a warning.
+    let older = Checkpoints::new(rolled_back(dir, "older", 5).join("checkpoints")).path(5);
+    copy(&dir.path("second"), &dir.path("damaged"));
+    let checkpoints = Checkpoints::new(dir.path("damaged/checkpoints"));
     for later in checkpoints.list().unwrap().into_iter().filter(|&iteration| iteration > 5) {
         fs::write(checkpoints.path(later).join("manifest.json"), "").unwrap();
     }
     let eval = arguments(&["eval", "nets/net.toml", "--weights", "damaged", "--json"], &[]);
-    let ran = place.run(&eval).expect(0);
+    let ran = dir.run(&eval).expect(0);
     assert!(ran.err.contains("warning: checkpoint damaged/checkpoints/00000000"), "{}", ran.err);
     assert!(ran.err.contains(" is damaged: manifest.json"), "{}", ran.err);
     let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    let sha256 = stratus_run::sources::Source::of_file(&older.join("weights.safetensors")).unwrap().sha256;
+    let sha256 = stratus_run::sources::Source::from_file(&older.join("weights.safetensors")).unwrap().sha256;
     assert_eq!(found["file_sha256"], sha256);
-    // A network by its name: first values, and those of a file.
+    // A network by name: initial values, and the values of a file.
     let network = ["model", "export", "digits", "--safetensors", "digits.safetensors"];
-    let ran = place.run(&network).expect(0);
-    assert!(ran.err.contains("initial values of seed 1: it was never trained"), "{}", ran.err);
+    let ran = dir.run(&network).expect(0);
+    assert!(ran.err.contains("exporting digits untrained (initial weights, seed 1)"), "{}", ran.err);
     let again = ["model", "export", "digits", "--weights", "digits.safetensors", "--safetensors", "again"];
-    assert_eq!(place.run(&again).expect(0).err, "");
-    assert_eq!(fs::read(place.path("again")).unwrap(), fs::read(place.path("digits.safetensors")).unwrap());
+    assert_eq!(dir.run(&again).expect(0).err, "");
+    assert_eq!(fs::read(dir.path("again")).unwrap(), fs::read(dir.path("digits.safetensors")).unwrap());
 }
 
-/// A first layer whose weights are made from the images: what it makes of them is not correlated and has
-/// variance 1, it stays when it is frozen, and who has no images is told.
+/// The whitening layer computes its weights from the images: its outputs are uncorrelated with variance 1, it
+/// keeps them when frozen, and it is an error if there are no images.
 #[test]
-fn a_first_layer_whitens_the_images() {
-    let place = Place::bare();
-    write_data(&place.path("data"));
+fn whitening_layer_decorrelates_the_images() {
+    let dir = TestDir::without_kernel_cache();
+    write_data(&dir.path("data"));
     let net = "name = \"white\"\ninput = [1, 12, 12]\n[[layer]]\nname = \"stem\"\nop = \"conv2d\"\n\
                out_channels = 8\nkernel = 2\nbias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \
                \"gelu\"\nop = \"gelu\"\n\
                [[layer]]\nname = \"flatten\"\n\
                op = \"flatten\"\n[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
-    fs::write(place.path("white.toml"), net).unwrap();
+    fs::write(dir.path("white.toml"), net).unwrap();
     let settings = ["train.epochs=1", "model.freeze=stem", "data.mean=[0.25]", "data.std=[0.5]"];
-    place.run(&arguments(&["train", "white.toml", "--out", "run"], &settings)).expect(0);
-    let weights = weights(&place.path("run"));
+    dir.run(&arguments(&["train", "white.toml", "--out", "run"], &settings)).expect(0);
+    let weights = weights(&dir.path("run"));
     let stem = weights.iter().find(|tensor| tensor.name == "stem.weight").unwrap();
     let stratus_run::checkpoint::Values::F32(filters) = &stem.values else { panic!("{stem:?}") };
     assert_eq!(stem.shape, [8, 1, 2, 2]);
     assert!(filters[..16].iter().zip(&filters[16..]).all(|(a, b)| *a == -*b));
-    // All images are so few that every patch of each is in it.
-    let images = fs::read(place.path("data/train-images-idx3-ubyte")).unwrap();
+    // There are few enough images that all patches are used.
+    let images = fs::read(dir.path("data/train-images-idx3-ubyte")).unwrap();
     let mut responses = vec![Vec::new(); 4];
     for image in images[16..].chunks_exact(144) {
         for (row, column) in (0..11).flat_map(|row| (0..11).map(move |column| (row, column))) {
@@ -226,24 +225,23 @@ fn a_first_layer_whitens_the_images() {
             assert!((mean(&products) - expected).abs() < 0.1, "{i}, {j}: {}", mean(&products));
         }
     }
-    let refused = place.run(&["model", "export", "white.toml", "--safetensors", "x"]).expect(2);
-    let (said, expected) = (
-        refused.err.lines().skip_while(|line| line.starts_with("warning")).collect::<Vec<_>>().join("\n"),
-        "error: the first values of `stem.weight` depend on the images of a training\n\
-         hint: train the network, and take the run or its weights",
+    let rejected = dir.run(&["model", "export", "white.toml", "--safetensors", "x"]).expect(2);
+    let (message, expected) = (
+        rejected.err.lines().skip_while(|line| line.starts_with("warning")).collect::<Vec<_>>().join("\n"),
+        "error: the initial values of `stem.weight` depend on training images\n\
+         hint: train the network, and use the run or its weights",
     );
-    assert_eq!(said, expected);
-    // Trained on with the run's weights, it does not begin anew.
+    assert_eq!(message, expected);
+    // Training that starts from the weights of the run does not recompute them.
     let again = ["train", "white.toml", "--weights", "run", "--out", "again"];
-    place.run(&arguments(&again, &[&settings[..], &["train.seed=9"]].concat())).expect(0);
-    assert!(self::weights(&place.path("again")).contains(stem));
+    dir.run(&arguments(&again, &[&settings[..], &["train.seed=9"]].concat())).expect(0);
+    assert!(self::weights(&dir.path("again")).contains(stem));
 }
 
-/// Every optimiser trains, and continues from a checkpoint to the bits it has without: what it remembers, and
-/// where it is, are in there.
+/// A checkpoint contains the state of every optimiser.
 #[test]
-fn every_optimiser_learns_and_continues() {
-    let Tuned { place, .. } = tuned();
+fn every_optimiser_learns_and_resumes_bit_identical() {
+    let FinetunedRuns { dir, .. } = finetuned_runs();
     for (name, rate, states) in [
         ("adam", "0.01", &[":exp_avg", ":exp_avg_sq"][..]),
         ("adamw", "0.01", &[":exp_avg", ":exp_avg_sq"]),
@@ -252,8 +250,8 @@ fn every_optimiser_learns_and_continues() {
     ] {
         let (rule, rate) = (format!("optimiser.name={name}"), format!("optimiser.learning_rate={rate}"));
         let settings = [&rule, &rate, "optimiser.weight_decay=0.001", "train.epochs=4", "checkpoint.keep=9"];
-        place.run(&arguments(&["train", "nets/net.toml", "--out", name], &settings)).expect(0);
-        let run = place.path(name);
+        dir.run(&arguments(&["train", "nets/net.toml", "--out", name], &settings)).expect(0);
+        let run = dir.path(name);
         let epochs = fs::read_to_string(run.join("epochs.csv")).unwrap();
         let losses: Vec<f64> =
             epochs.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
@@ -267,25 +265,25 @@ fn every_optimiser_learns_and_continues() {
         let trained =
             |tensor: &&Tensor| !tensor.name.contains("running") && !tensor.name.ends_with("tracked");
         assert_eq!(remembered.len(), states.len() * weights(&run).iter().filter(trained).count());
-        let again = place.path(&format!("{name}_again"));
+        let again = dir.path(&format!("{name}_again"));
         copy(&run, &again);
         let checkpoints = Checkpoints::new(again.join("checkpoints"));
         for later in checkpoints.list().unwrap().into_iter().filter(|&iteration| iteration > 5) {
             fs::remove_dir_all(checkpoints.path(later)).unwrap();
         }
-        let ran = place.run(&["train", again.to_str().unwrap()]).expect(0);
-        assert!(ran.err.contains("continued after iteration 5\n"), "{}", ran.err);
-        assert_eq!(Result::of(&again), Result::of(&run), "{name}");
+        let ran = dir.run(&["train", again.to_str().unwrap()]).expect(0);
+        assert!(ran.err.contains("resumed after iteration 5\n"), "{}", ran.err);
+        assert_eq!(RunResult::read(&again), RunResult::read(&run), "{name}");
     }
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
-    let Tuned { place, .. } = tuned();
-    fs::write(place.path("nets/seven.toml"), NET.replace("out_features = 10", "out_features = 7")).unwrap();
-    fs::write(place.path("nets/wide.toml"), NET.replace("[1, 12, 12]", "[1, 16, 16]")).unwrap();
-    fs::write(place.path("nets/broken.toml"), NET.replace("conv2d", "conv3d")).unwrap();
-    fs::write(place.path("nets/other.toml"), NET.replace("body.", "trunk.")).unwrap();
+fn rejects_weights_and_layer_files_that_do_not_fit() {
+    let FinetunedRuns { dir, .. } = finetuned_runs();
+    fs::write(dir.path("nets/seven.toml"), NET.replace("out_features = 10", "out_features = 7")).unwrap();
+    fs::write(dir.path("nets/wide.toml"), NET.replace("[1, 12, 12]", "[1, 16, 16]")).unwrap();
+    fs::write(dir.path("nets/broken.toml"), NET.replace("conv2d", "conv3d")).unwrap();
+    fs::write(dir.path("nets/other.toml"), NET.replace("body.", "trunk.")).unwrap();
     let run = "first";
     let cases: &[(&[&str], &[&str])] = &[
         (&["train", "nets/net.toml"], &["model.freeze=stm"]),
@@ -306,16 +304,16 @@ fn what_does_not_fit_is_refused() {
     ];
     let mut shown = Vec::new();
     for (command, more) in cases {
-        let ran = place.run(&arguments(command, more)).expect(2);
+        let ran = dir.run(&arguments(command, more)).expect(2);
         assert_eq!(ran.out, "");
         let settings: Vec<String> = more.iter().map(|setting| format!(" --set {setting}")).collect();
         shown.push(format!("$ stratus {}{}\n{}", command.join(" "), settings.concat(), ran.err));
     }
-    let ran = place.run(&["train", "first", "--weights", "second"]).expect(2);
+    let ran = dir.run(&["train", "first", "--weights", "second"]).expect(2);
     shown.push(format!("$ stratus train first --weights second\n{}", ran.err));
-    for file in ["absent.pth", "nets/net.toml", "data"] {
-        let ran = place.run(&arguments(&["train", "nets/net.toml", "--weights", file], &[]));
-        assert!(matches!(ran.code, Some(1 | 2)) && ran.out.is_empty(), "{}", ran.err);
+    for (file, code) in [("absent.pth", 1), ("nets/net.toml", 1), ("data", 2)] {
+        let ran = dir.run(&arguments(&["train", "nets/net.toml", "--weights", file], &[])).expect(code);
+        assert_eq!(ran.out, "");
         shown.push(format!("$ stratus train nets/net.toml --weights {file}\n{}", ran.err));
     }
     insta::assert_snapshot!(shown.join("\n"));

@@ -1,29 +1,29 @@
-//! `stratus forecast`: what it says, what it refuses, and that it leaves nothing behind.
+//! `stratus forecast`: its output, its errors, and that it writes no files.
 
-use crate::common::{Place, Ran};
+use crate::common::{CommandOutput, TestDir};
 
 const MACHINES: &str = "h100-80gb-sxm,v100-16gb,quadro-p600,g4dn.xlarge";
 
-fn run(arguments: &[&str], code: i32) -> Ran {
-    Place::bare().run(&[&["forecast"], arguments].concat()).expect(code)
+fn run(arguments: &[&str], code: i32) -> CommandOutput {
+    TestDir::without_kernel_cache().run(&[&["forecast"], arguments].concat()).expect(code)
 }
 
-/// With a file in the folder.
-fn run_with(file: &str, content: &str, arguments: &[&str], code: i32) -> Ran {
-    let place = Place::bare();
-    std::fs::write(place.path(file), content).unwrap();
-    place.run(&[&["forecast"], arguments].concat()).expect(code)
+/// Runs the command in a folder with a file.
+fn run_with(file: &str, content: &str, arguments: &[&str], code: i32) -> CommandOutput {
+    let dir = TestDir::without_kernel_cache();
+    std::fs::write(dir.path(file), content).unwrap();
+    dir.run(&[&["forecast"], arguments].concat()).expect(code)
 }
 
 #[test]
-fn a_forecast_for_machines_that_are_not_here() {
+fn forecasts_remote_machines() {
     let arguments = ["resnet18", "--on", MACHINES, "--batch", "32,256", "--images", "1281167"];
     let ran = run(&arguments, 0);
     insta::assert_snapshot!("forecast", format!("{}{}", ran.err, ran.out));
 }
 
 #[test]
-fn json_has_the_contract_s_names() {
+fn json_has_the_documented_fields() {
     let ran = run(&["resnet18", "--on", "g4dn.xlarge", "--json", "--images", "1000", "--layers"], 0);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let row = &report["machines"][0];
@@ -53,7 +53,7 @@ fn json_has_the_contract_s_names() {
     assert!(number("low_s") < number("step_s") && number("step_s") < number("high_s"));
     assert!((number("images_per_second") * number("step_s") / number("batch") - 1.0).abs() < 1e-9);
     assert_eq!(row["name"], "g4dn.xlarge");
-    // A T4 has no bf16; its steps in f32 were measured.
+    // A T4 lacks bf16; its f32 steps were measured.
     assert_eq!((row["precision"].as_str(), row["source"].as_str()), (Some("f32"), Some("profile")));
     assert_eq!(report["recommendation"]["name"], "g4dn.xlarge");
     let layers = report["layers"].as_array().unwrap();
@@ -62,7 +62,7 @@ fn json_has_the_contract_s_names() {
 }
 
 #[test]
-fn what_is_not_known_is_null() {
+fn unknown_values_are_null() {
     let ran = run(&["resnet18", "--on", "v100-16gb", "--json"], 0);
     assert!(ran.err.contains("data set `folder` is not at data/folder"), "{}", ran.err);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
@@ -73,24 +73,24 @@ fn what_is_not_known_is_null() {
 }
 
 #[test]
-fn more_images_take_more_memory_and_less_time_each() {
+fn larger_batch_needs_more_memory_and_less_time_per_image() {
     let ran = run(&["resnet18", "--on", "rtx-3090", "--batch", "16,64", "--json"], 0);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let number = |row: usize, name: &str| report["machines"][row][name].as_f64().unwrap();
     assert!(number(1, "device_bytes") > number(0, "device_bytes"));
     assert!(number(1, "images_per_second") > number(0, "images_per_second"));
-    // Both sizes tell nearly the same of what fits.
+    // Both batch sizes give nearly the same largest batch.
     assert!((0.9..1.1).contains(&(number(1, "largest_batch") / number(0, "largest_batch"))));
 }
 
-/// Neither data nor a row of the catalogue is needed for the machine at hand.
+/// The local machine needs neither data nor a row of the catalogue.
 #[test]
-fn this_machine_is_timed() {
-    let place = Place::bare();
+fn forecast_times_the_local_machine() {
+    let dir = TestDir::without_kernel_cache();
     let settings = ["--set", "data.name=folder", "--set", "train.precision=f32"];
     let asked =
         ["forecast", "digits", "--on", "here", "--batch", "4,8", "--images", "1000", "--json", "--layers"];
-    let ran = place.run(&[&asked[..], &settings[..]].concat()).expect(0);
+    let ran = dir.run(&[&asked[..], &settings[..]].concat()).expect(0);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     for (at, batch) in [(0, 4), (1, 8)] {
         let (row, probe) = (&report["machines"][at], &report["probes"][at]);
@@ -105,7 +105,7 @@ fn this_machine_is_timed() {
         assert!(
             number(row, "low_s") < number(row, "step_s") && number(row, "step_s") < number(row, "high_s")
         );
-        // What a session would allocate, not what was.
+        // The bytes that a session would allocate.
         assert_eq!(row["device_bytes"], probe["arena_bytes"]);
         assert!(number(row, "host_bytes") > number(row, "device_bytes"));
         let steps = 1000.0 / batch as f64;
@@ -113,15 +113,15 @@ fn this_machine_is_timed() {
     }
     let layers = report["layers"].as_array().unwrap();
     assert!(layers.iter().any(|layer| layer["layer"] == "fc"), "{layers:?}");
-    assert!(!place.path("runs").exists());
-    let text = place.run(&[&asked[..6], &settings[..]].concat()).expect(0);
-    assert!(text.out.contains("different kernels"), "{}", text.out);
+    assert!(!dir.path("runs").exists());
+    let text = dir.run(&[&asked[..6], &settings[..]].concat()).expect(0);
+    assert!(text.out.contains("distinct kernels"), "{}", text.out);
 }
 
 #[test]
-fn wishes_choose_machines() {
+fn objective_selects_machine() {
     let chosen = |wish: &str| {
-        let all = ["resnet18", "--images", "100000", "--json", "--want", wish];
+        let all = ["resnet18", "--images", "100000", "--json", "--objective", wish];
         let report: serde_json::Value = serde_json::from_str(&run(&all, 0).out).unwrap();
         report["recommendation"]["name"].as_str().map(str::to_owned)
     };
@@ -133,7 +133,7 @@ fn wishes_choose_machines() {
 }
 
 #[test]
-fn a_machine_of_one_s_own() {
+fn user_defined_machine_is_forecast() {
     let row = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
                ram_gib = 64\nspot_per_hour = 0.1\ncurrency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
     let arguments = ["resnet18", "--machines", "own.toml", "--on", "lab", "--images", "1000", "--json"];
@@ -142,9 +142,9 @@ fn a_machine_of_one_s_own() {
     assert_eq!(report["machines"][0]["currency"], "EUR");
 }
 
-/// Everything that takes time: what was stated, and what is known.
+/// The bill has the given and the known times and costs.
 #[test]
-fn the_whole_bill() {
+fn bill_lists_every_cost() {
     let asked = [
         "resnet18",
         "--on",
@@ -178,24 +178,27 @@ fn the_whole_bill() {
     let sum: f64 = names.map(part).iter().sum();
     assert!((sum / part("total") - 1.0).abs() < 1e-9);
     assert!((row["total_s"].as_f64().unwrap() / 3600.0 / sum - 1.0).abs() < 1e-9);
-    // Each takes a start and half a minute's work.
+    // Each interruption costs a start and half a minute of work.
     let lost = 0.05 * part("total") * (27.4 + 30.0) / 3600.0;
     assert!((part("preemptions") / lost - 1.0).abs() < 1e-9);
     let sky = run(&[&asked[..], &["--sky"]].concat(), 0).out;
     assert!(sky.contains("\n  use_spot: true\n"), "{sky}");
     let markdown = run(&[&asked[..], &["--request"]].concat(), 0).out;
     assert!(
-        markdown.contains("| of these | set-up 27 s, data transfer 20 min 00 s, training "),
+        markdown.contains("| expected time | set-up 27 s, data transfer 20 min 00 s, training "),
         "{markdown}"
     );
-    // Taken away more often than it can start: nothing is recommended, and it is said why.
+    // Preempted more often than it can start: nothing is recommended, with the reason.
     let never = run(&["resnet18", "--on", "g5.xlarge", "--images", "1000", "--preemptions", "1000/h"], 0).out;
-    assert!(never.contains("may never be done") && never.contains("none of these machines"), "{never}");
+    assert!(
+        never.contains("may never finish") && never.contains("no machine meets the objective"),
+        "{never}"
+    );
 }
 
-/// Several devices, one batch each or one among them.
+/// Several devices, with one batch each or one batch split among them.
 #[test]
-fn several_devices() {
+fn scaling_table_lists_device_counts() {
     let asked = ["resnet50", "--on", "v100-16gb", "--batch", "64", "--images", "1281167"];
     let more = ["--devices", "1,2,8", "--between", "10Gbit/s", "--latency", "0.1ms"];
     let out = run(&[&asked[..], &more].concat(), 0).out;
@@ -218,7 +221,7 @@ fn several_devices() {
 }
 
 #[test]
-fn what_is_refused() {
+fn rejects_invalid_arguments() {
     let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
                ram_gib = 64\non_demand_per_hour = -1\n\
                currency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
@@ -229,8 +232,8 @@ fn what_is_refused() {
         &["resnet18", "--on", "t4-16gb", "--set", "train.precision=bf16"],
         &["resnet18", "--batch", "0"],
         &["resnet18", "--epochs", "0"],
-        &["resnet18", "--want", "deadline=6"],
-        &["resnet18", "--want", "budget=-20"],
+        &["resnet18", "--objective", "deadline=6"],
+        &["resnet18", "--objective", "budget=-20"],
         &["resnet18", "--link", "-1Gbit/s", "--data-size", "150GB"],
         &["resnet18", "--link", "1", "--data-size", "150GB"],
         &["resnet18", "--link", "1Gbit/s"],
@@ -269,12 +272,12 @@ fn what_is_refused() {
     let shown: Vec<String> = cases
         .iter()
         .map(|arguments| {
-            let place = Place::bare();
-            std::fs::write(place.path("own.toml"), own).unwrap();
-            std::fs::write(place.path("later.toml"), "format = 99\n").unwrap();
-            let ran = place.run(&[&["forecast"], *arguments].concat()).expect(2);
+            let dir = TestDir::without_kernel_cache();
+            std::fs::write(dir.path("own.toml"), own).unwrap();
+            std::fs::write(dir.path("later.toml"), "format = 99\n").unwrap();
+            let ran = dir.run(&[&["forecast"], *arguments].concat()).expect(2);
             assert_eq!(ran.out, "");
-            assert!(!place.path("profiles").exists());
+            assert!(!dir.path("profiles").exists());
             format!("$ stratus forecast {}\n{}", arguments.join(" "), ran.err)
         })
         .collect();

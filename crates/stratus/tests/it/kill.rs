@@ -1,12 +1,14 @@
-//! Whatever ends a run, it continues, and ends with the same bits as if nothing had happened. Real processes,
-//! really killed.
+//! Interrupted runs resume bit-identical. Real processes are killed.
 //!
-//! `STRATUS_KILLS=100 cargo test --release -p stratus --test it kill` kills a hundred times; without it,
+//! `STRATUS_KILLS=100 cargo test --release -p stratus --test it kill` kills a hundred times, instead of
 //! [`KILLS`] times.
 
 #![cfg(unix)]
 
-use crate::common::{Draw, ITERATIONS_HEADER, PER_EPOCH, Place, Ran, Result, rows, summary, training};
+use crate::common::{
+    CommandOutput, ITERATIONS_HEADER, PER_EPOCH, RunResult, SplitMix64, TestDir, rows, summary,
+    train_arguments,
+};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,22 +17,22 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Kills where `STRATUS_KILLS` does not say how many.
+/// The number of kills if `STRATUS_KILLS` is not set.
 const KILLS: u64 = 10;
-/// So many of them at most hit one run.
+/// The maximum number of kills per run.
 const KILLS_PER_RUN: u64 = 10;
 const EPOCHS: u32 = 2;
 const ITERATIONS: u64 = EPOCHS as u64 * PER_EPOCH as u64;
-/// After this long without what is waited for, a test has failed.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The time limit of a wait.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A training without any interruption.
-fn uninterrupted() -> &'static Result {
-    static RESULT: OnceLock<Result> = OnceLock::new();
+/// The result of an uninterrupted run.
+fn uninterrupted() -> &'static RunResult {
+    static RESULT: OnceLock<RunResult> = OnceLock::new();
     RESULT.get_or_init(|| {
-        let place = Place::new();
-        place.train("run", EPOCHS, &[]).expect(0);
-        let result = Result::of(&place.path("run"));
+        let dir = TestDir::new();
+        dir.train("run", EPOCHS, &[]).expect(0);
+        let result = RunResult::read(&dir.path("run"));
         assert_eq!(result.iterations.len() as u64, ITERATIONS);
         let numbers =
             result.iterations.iter().map(|row| row.split(',').nth(1).unwrap().parse::<u64>().unwrap());
@@ -40,82 +42,81 @@ fn uninterrupted() -> &'static Result {
     })
 }
 
-/// A training under way.
-struct Training {
+/// A running training process.
+struct TrainingProcess {
     child: Child,
     run: PathBuf,
-    /// What it says.
-    said: PathBuf,
+    /// The file of its standard error.
+    log_path: PathBuf,
 }
 
-impl Training {
-    /// Starts the run `name`, or continues it where it is one.
-    fn begin(place: &Place, name: &str) -> Self {
-        Self::begin_with(place, name, &[])
+impl TrainingProcess {
+    /// Starts or resumes the run `name`.
+    fn start(dir: &TestDir, name: &str) -> Self {
+        Self::start_with(dir, name, &[])
     }
 
-    /// The same with further settings for a new run.
-    fn begin_with(place: &Place, name: &str, more: &[&str]) -> Self {
-        let run = place.path(name);
+    /// Starts the run with further settings, or resumes it.
+    fn start_with(dir: &TestDir, name: &str, more: &[&str]) -> Self {
+        let run = dir.path(name);
         let arguments = if run.join("experiment.toml").is_file() {
             vec!["train".to_owned(), name.to_owned()]
         } else {
-            training(name, EPOCHS, more)
+            train_arguments(name, EPOCHS, more)
         };
-        let said = place.path(&format!("{name}.said"));
-        let mut command = place.command(&[]);
-        command.args(arguments).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
-        Training { child: command.spawn().unwrap(), run, said }
+        let log_path = dir.path(&format!("{name}.log"));
+        let mut command = dir.command(&[]);
+        command.args(arguments).stdout(Stdio::null()).stderr(File::create(&log_path).unwrap());
+        TrainingProcess { child: command.spawn().unwrap(), run, log_path }
     }
 
-    fn said(&self) -> String {
-        let said = fs::read_to_string(&self.said).unwrap();
-        assert!(!said.contains("panicked"), "{said}");
-        said
+    fn log_text(&self) -> String {
+        let text = fs::read_to_string(&self.log_path).unwrap();
+        assert!(!text.contains("panicked"), "{text}");
+        text
     }
 
-    /// Waits until something holds; false where the process ended before, which it may only do at the end of
-    /// training.
-    fn wait_until(&mut self, mut holds: impl FnMut(&Path) -> bool) -> bool {
-        let begun = Instant::now();
-        while !holds(&self.run) {
+    /// Waits until a condition holds; false if training completed before.
+    fn wait_until(&mut self, mut condition: impl FnMut(&Path) -> bool) -> bool {
+        let start = Instant::now();
+        while !condition(&self.run) {
             if let Some(status) = self.child.try_wait().unwrap() {
-                assert!(status.success(), "{status}: {}", self.said());
+                assert!(status.success(), "{status}: {}", self.log_text());
                 return false;
             }
-            assert!(begun.elapsed() < PATIENCE, "nothing happens: {}", self.said());
+            assert!(start.elapsed() < TIMEOUT, "timed out: {}", self.log_text());
             std::thread::yield_now();
         }
         true
     }
 
-    /// Kills it; false where it had come to its end by itself.
+    /// Kills the process; false if it had already exited.
     fn kill(mut self) -> bool {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
-        assert!(status.success() || status.code().is_none(), "{status}: {}", self.said());
-        self.said();
+        assert!(status.success() || status.code().is_none(), "{status}: {}", self.log_text());
+        self.log_text();
         !status.success()
     }
 
-    /// Sends a signal that asks it to stop, and waits for its end.
+    /// Sends a signal and waits for the exit.
     fn signal(mut self, name: &str) -> (ExitStatus, String) {
         let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
         let status = self.child.wait().unwrap();
-        (status, self.said())
+        (status, self.log_text())
     }
 
-    /// Stops it with SIGTERM after `count` further checkpoints.
+    /// Stops the process with SIGTERM after `count` further checkpoints.
     fn stop_after_checkpoints(mut self, count: usize) -> String {
         let mut seen = newest(&self.run);
         for _ in 0..count {
-            assert!(self.wait_until(|run| newest(run) > seen), "it ended too early: {}", self.said());
+            assert!(self.wait_until(|run| newest(run) > seen), "it exited too early: {}", self.log_text());
             seen = newest(&self.run);
         }
-        let (status, said) = self.signal("TERM");
-        assert_eq!(status.code(), Some(75), "{said}");
-        said
+        let (status, log) = self.signal("TERM");
+        assert_eq!(status.code(), Some(75), "{log}");
+        log
     }
 }
 
@@ -127,12 +128,12 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The iterations that have a checkpoint, ascending.
+/// The iterations with a checkpoint, ascending.
 fn checkpoints(run: &Path) -> Vec<u64> {
     entries(&run.join("checkpoints")).iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// The iteration of the newest checkpoint; 0 without any.
+/// The iteration of the newest checkpoint; 0 if there is none.
 fn newest(run: &Path) -> u64 {
     checkpoints(run).last().copied().unwrap_or(0)
 }
@@ -141,28 +142,28 @@ fn checkpoint(run: &Path, iteration: u64) -> PathBuf {
     run.join(format!("checkpoints/{iteration:010}"))
 }
 
-/// Checkpoints that are being written, or were when their writer was killed.
-fn half_written(run: &Path) -> Vec<String> {
+/// Incomplete checkpoints.
+fn incomplete_checkpoints(run: &Path) -> Vec<String> {
     entries(&run.join("checkpoints")).into_iter().filter(|name| name.ends_with(".tmp")).collect()
 }
 
-/// What was seen in all runs together.
+/// The kinds of kills that occurred, over all runs.
 #[derive(Default)]
-struct Seen {
+struct KillCoverage {
     kills: u64,
-    /// Kills that left a checkpoint half written.
-    torn: u64,
-    /// Kills between the first and the last iteration of an epoch.
+    /// Kills that left an incomplete checkpoint.
+    incomplete: u64,
+    /// Kills within an epoch.
     within_epochs: u64,
-    /// The weights after an iteration, which must always be the same.
+    /// The hash of the weights after each iteration, which must always be the same.
     weights: BTreeMap<u64, String>,
 }
 
-impl Seen {
-    /// What a killed run left: nothing that an uninterrupted one would not have written.
+impl KillCoverage {
+    /// Checks that a killed run contains only what an uninterrupted one would have written.
     fn check(&mut self, run: &Path) {
         self.kills += 1;
-        self.torn += u64::from(!half_written(run).is_empty());
+        self.incomplete += u64::from(!incomplete_checkpoints(run).is_empty());
         let written = run.join("iterations.csv");
         let written = if written.exists() { rows(&written, ITERATIONS_HEADER) } else { Vec::new() };
         assert_eq!(written, uninterrupted().iterations[..written.len()]);
@@ -177,25 +178,26 @@ impl Seen {
     }
 }
 
-/// Begins a run, kills it `kills` times on its way (fewer where it comes to its end before), and lets it end.
-fn kill_through(place: &Place, name: &str, kills: u64, draw: &mut Draw, seen: &mut Seen) {
-    let run = place.path(name);
+/// Starts a run, kills it up to `kills` times and trains it to its end.
+fn kill_through(dir: &TestDir, name: &str, kills: u64, random: &mut SplitMix64, seen: &mut KillCoverage) {
+    let run = dir.path(name);
     for left in (1..=kills).rev() {
         let at = newest(&run);
-        let mut training = Training::begin(place, name);
-        // While it starts, somewhere on its way, or while it writes a checkpoint.
-        let under_way = match draw.below(4) {
+        let mut training = TrainingProcess::start(dir, name);
+        // During start-up, during training, or while a checkpoint is written.
+        let under_way = match random.next_below(4) {
             0 => {
-                sleep(Duration::from_millis(draw.below(600)));
+                sleep(Duration::from_millis(random.next_below(600)));
                 true
             }
             moment => {
-                let target = at + 1 + draw.below((2 * ITERATIONS.saturating_sub(at) / (left + 1)).max(1));
+                let target =
+                    at + 1 + random.next_below((2 * ITERATIONS.saturating_sub(at) / (left + 1)).max(1));
                 let mut going = training.wait_until(|run| newest(run) >= target);
                 if moment == 1 {
-                    going = going && training.wait_until(|run| !half_written(run).is_empty());
+                    going = going && training.wait_until(|run| !incomplete_checkpoints(run).is_empty());
                 } else {
-                    sleep(Duration::from_micros(draw.below(60_000)));
+                    sleep(Duration::from_micros(random.next_below(60_000)));
                 }
                 going
             }
@@ -205,12 +207,12 @@ fn kill_through(place: &Place, name: &str, kills: u64, draw: &mut Draw, seen: &m
         }
         seen.check(&run);
     }
-    let mut training = Training::begin(place, name);
+    let mut training = TrainingProcess::start(dir, name);
     assert!(!training.wait_until(|_| false));
-    assert_eq!(Result::of(&run), *uninterrupted());
-    assert_eq!(half_written(&run), Vec::<String>::new());
-    // The timeline too holds every iteration once.
-    let layers = place.run(&["collect", name, "--layers", "--json"]).expect(0);
+    assert_eq!(RunResult::read(&run), *uninterrupted());
+    assert_eq!(incomplete_checkpoints(&run), Vec::<String>::new());
+    // The timeline has every iteration once.
+    let layers = dir.run(&["collect", name, "--layers", "--json"]).expect(0);
     let collected: serde_json::Value = serde_json::from_str(&layers.out).unwrap();
     let accounting = &collected[0]["accounting"];
     let counted = accounting["iterations"].as_u64().unwrap() + accounting["skipped"].as_u64().unwrap();
@@ -227,29 +229,28 @@ fn kill_through(place: &Place, name: &str, kills: u64, draw: &mut Draw, seen: &m
 }
 
 #[test]
-fn killed_again_and_again_a_run_ends_with_the_same_bits() {
+fn killed_run_resumes_bit_identical() {
     let kills = std::env::var("STRATUS_KILLS").map_or(KILLS, |count| count.parse().unwrap());
-    let place = Place::new();
-    let (mut draw, mut seen) = (Draw(2), Seen::default());
+    let dir = TestDir::new();
+    let (mut random, mut seen) = (SplitMix64(2), KillCoverage::default());
     for number in 1.. {
-        let wanted = kills.saturating_sub(seen.kills).max(u64::from(seen.torn == 0));
+        let wanted = kills.saturating_sub(seen.kills).max(u64::from(seen.incomplete == 0));
         if wanted == 0 {
             break;
         }
-        assert!(number <= 20 + kills, "too few kills come in time");
-        kill_through(&place, &format!("run{number}"), wanted.min(KILLS_PER_RUN), &mut draw, &mut seen);
+        assert!(number <= 20 + kills, "too few kills hit a running process");
+        kill_through(&dir, &format!("run{number}"), wanted.min(KILLS_PER_RUN), &mut random, &mut seen);
     }
     eprintln!(
         "{} kills, {} within an epoch, {} while a checkpoint was written",
-        seen.kills, seen.within_epochs, seen.torn
+        seen.kills, seen.within_epochs, seen.incomplete
     );
-    assert!(seen.within_epochs > 0 && seen.torn > 0);
+    assert!(seen.within_epochs > 0 && seen.incomplete > 0);
 }
 
-/// In f16 the scale of the loss, and how long it has been that, are part of what a run is continued from.
-/// Here it is too large at first.
+/// In f16, checkpoints contain the loss scale and its age. Here, the initial scale is too large.
 #[test]
-fn in_f16_the_scale_of_the_loss_is_continued_too() {
+fn killed_f16_run_restores_its_loss_scale() {
     const SETTINGS: [&str; 7] = [
         "train.device=reference",
         "train.precision=f16",
@@ -261,25 +262,24 @@ fn in_f16_the_scale_of_the_loss_is_continued_too() {
     ];
     let settings = SETTINGS.map(|setting| ["--set", setting]);
     let settings = settings.as_flattened();
-    let place = Place::new();
-    place.train("whole", EPOCHS, settings).expect(0);
-    let mut training = Training::begin_with(&place, "killed", settings);
-    assert!(training.wait_until(|run| newest(run) > 0), "{}", training.said());
+    let dir = TestDir::new();
+    dir.train("whole", EPOCHS, settings).expect(0);
+    let mut training = TrainingProcess::start_with(&dir, "killed", settings);
+    assert!(training.wait_until(|run| newest(run) > 0), "{}", training.log_text());
     assert!(training.kill());
-    let scale =
-        checkpoint(&place.path("killed"), newest(&place.path("killed"))).join("optimizer.safetensors");
+    let scale = checkpoint(&dir.path("killed"), newest(&dir.path("killed"))).join("optimizer.safetensors");
     assert!(fs::read(scale).unwrap().windows(12).any(|name| name == b"\"loss_scale\""));
-    place.run(&["train", "killed"]).expect(0);
-    let [whole, killed] = ["whole", "killed"].map(|name| Result::of(&place.path(name)));
+    dir.run(&["train", "killed"]).expect(0);
+    let [whole, killed] = ["whole", "killed"].map(|name| RunResult::read(&dir.path(name)));
     assert_eq!(whole, killed);
-    let [whole, killed] = ["whole", "killed"].map(|name| summary(&place.path(name))["loss_scale"].clone());
+    let [whole, killed] = ["whole", "killed"].map(|name| summary(&dir.path(name))["loss_scale"].clone());
     assert_eq!(whole, killed);
     assert!(whole["scale"].as_f64().unwrap() >= 1.0, "{whole}");
 }
 
-/// Averaged weights, the norm that gradients are clipped to and the best checkpoint are continued too.
+/// Covers averaged weights, gradient clipping and the best checkpoint.
 #[test]
-fn killed_with_a_whole_recipe_a_run_ends_with_the_same_bits() {
+fn killed_run_with_full_recipe_resumes_bit_identical() {
     const SETTINGS: [&str; 5] = [
         "train.ema_decay=0.9",
         "train.clip_norm=1",
@@ -289,22 +289,22 @@ fn killed_with_a_whole_recipe_a_run_ends_with_the_same_bits() {
     ];
     let settings = SETTINGS.map(|setting| ["--set", setting]);
     let settings = settings.as_flattened();
-    let place = Place::new();
-    place.train("whole", EPOCHS, settings).expect(0);
-    let run = place.path("killed");
-    let mut draw = Draw(7);
+    let dir = TestDir::new();
+    dir.train("whole", EPOCHS, settings).expect(0);
+    let run = dir.path("killed");
+    let mut random = SplitMix64(7);
     for _ in 0..3 {
-        let target = newest(&run) + 1 + draw.below(ITERATIONS / 4);
-        let mut training = Training::begin_with(&place, "killed", settings);
-        // Somewhere on its way, or while it writes a checkpoint.
+        let target = newest(&run) + 1 + random.next_below(ITERATIONS / 4);
+        let mut training = TrainingProcess::start_with(&dir, "killed", settings);
+        // During training, or while a checkpoint is written.
         let going = training.wait_until(|run| newest(run) >= target);
-        if !going || !training.wait_until(|run| !half_written(run).is_empty()) || !training.kill() {
+        if !going || !training.wait_until(|run| !incomplete_checkpoints(run).is_empty()) || !training.kill() {
             break;
         }
     }
-    place.run(&["train", "killed"]).expect(0);
-    let whole = place.path("whole");
-    assert_eq!(Result::of(&run), Result::of(&whole));
+    dir.run(&["train", "killed"]).expect(0);
+    let whole = dir.path("whole");
+    assert_eq!(RunResult::read(&run), RunResult::read(&whole));
     assert_eq!(summary(&run)["best"], summary(&whole)["best"]);
     let best = summary(&run)["best"]["iteration"].as_u64().unwrap();
     for iteration in [best, ITERATIONS] {
@@ -315,28 +315,28 @@ fn killed_with_a_whole_recipe_a_run_ends_with_the_same_bits() {
 }
 
 #[test]
-fn asked_to_stop_a_run_saves_its_state_and_continues() {
-    let place = Place::new();
-    let run = place.path("run");
-    let mut training = Training::begin(&place, "run");
+fn terminated_run_saves_a_checkpoint_and_resumes() {
+    let dir = TestDir::new();
+    let run = dir.path("run");
+    let mut training = TrainingProcess::start(&dir, "run");
     assert!(training.wait_until(|run| newest(run) > 0));
 
-    // It can be read by others, and written by none.
+    // Other users may read the run, but not write it.
     let pid = training.child.id();
-    let refused = place.run(&["train", "run"]).expect(1);
+    let rejected = dir.run(&["train", "run"]).expect(1);
     assert_eq!(
-        refused.err,
+        rejected.err,
         format!(
-            "error: run is in use by another process (pid {pid}); wait for it to end or stop it, \
+            "error: run is in use by another process (pid {pid}); wait for it or stop it, \
              or start a new run\n"
         )
     );
-    place.run(&["collect", "run"]).expect(0);
+    dir.run(&["collect", "run"]).expect(0);
 
     for signal in ["TERM", "INT"] {
-        let (status, said) = training.signal(signal);
-        assert_eq!(status.code(), Some(75), "{said}");
-        assert!(said.ends_with("hint: continue it with `stratus train run`\n"), "{said}");
+        let (status, log) = training.signal(signal);
+        assert_eq!(status.code(), Some(75), "{log}");
+        assert!(log.ends_with("hint: resume with `stratus train run`\n"), "{log}");
         let (summary, done) = (summary(&run), newest(&run));
         assert_eq!(
             (summary["status"].as_str(), summary["iterations"].as_u64()),
@@ -347,103 +347,93 @@ fn asked_to_stop_a_run_saves_its_state_and_continues() {
             rows(&run.join("iterations.csv"), ITERATIONS_HEADER),
             uninterrupted().iterations[..done as usize]
         );
-        training = Training::begin(&place, "run");
+        training = TrainingProcess::start(&dir, "run");
         assert!(training.wait_until(|run| newest(run) > done));
     }
     assert!(!training.wait_until(|_| false));
-    assert_eq!(Result::of(&run), *uninterrupted());
+    assert_eq!(RunResult::read(&run), *uninterrupted());
     assert_eq!(summary(&run)["resumed"], 2);
 
-    // What is complete stays as it is.
+    // A completed run stays as it is.
     let files = ["iterations.csv", "epochs.csv", "summary.json", "plan.json", "experiment.toml"];
     let contents = || files.map(|file| fs::read(run.join(file)).unwrap());
     let before = contents();
-    let again = place.run(&["train", "run"]).expect(0);
+    let again = dir.run(&["train", "run"]).expect(0);
     assert!(again.err.contains("run is complete: nothing is left to train"), "{}", again.err);
     assert!(again.out.contains(&uninterrupted().weights));
     assert_eq!(contents(), before);
-    let again = place.run(&["train", "run", "--json"]).expect(0);
+    let again = dir.run(&["train", "run", "--json"]).expect(0);
     let report: serde_json::Value = serde_json::from_str(&again.out).unwrap();
     assert_eq!(report["summary"], summary(&run));
 
-    // Its configuration stays too.
-    let refused = place.run(&["train", "run", "--set", "train.epochs=3"]).expect(2);
-    assert!(
-        refused.err.starts_with("error: --set cannot be given to a run that is continued\n"),
-        "{}",
-        refused.err
-    );
-    place.run(&["train", "run", "--out", "other"]).expect(2);
+    // The configuration stays too.
+    let rejected = dir.run(&["train", "run", "--set", "train.epochs=3"]).expect(2);
+    assert!(rejected.err.starts_with("error: --set cannot be used when resuming\n"), "{}", rejected.err);
+    dir.run(&["train", "run", "--out", "other"]).expect(2);
     assert_eq!(contents(), before);
-    assert!(!place.path("other").exists());
+    assert!(!dir.path("other").exists());
 }
 
-/// Marks the checkpoints that are there before a training begins again: its own may have the same iterations.
-const OF_BEFORE: &str = "of-before";
+/// Marks the existing checkpoints, since a new start may write checkpoints of the same iterations.
+const EARLIER_MARKER: &str = "of-before";
 
 #[test]
-fn damaged_checkpoints_are_passed_over() {
-    let place = Place::new();
-    let run = place.path("run");
-    Training::begin(&place, "run").stop_after_checkpoints(2);
+fn damaged_checkpoints_are_skipped() {
+    let dir = TestDir::new();
+    let run = dir.path("run");
+    TrainingProcess::start(&dir, "run").stop_after_checkpoints(2);
 
-    // Every one of them: training begins again.
+    // All checkpoints are damaged: training starts again.
     let all = checkpoints(&run);
     assert_eq!(all.len(), 2);
     flip_a_bit(&checkpoint(&run, all[1]).join("weights.safetensors"));
     fs::remove_file(checkpoint(&run, all[0]).join("manifest.json")).unwrap();
     for &iteration in &all {
-        fs::write(checkpoint(&run, iteration).join(OF_BEFORE), "").unwrap();
+        fs::write(checkpoint(&run, iteration).join(EARLIER_MARKER), "").unwrap();
     }
-    let said = Training::begin(&place, "run").stop_after_checkpoints_of_a_new_start();
+    let log = TrainingProcess::start(&dir, "run").stop_after_checkpoints_of_a_new_start();
     for (iteration, reason) in
-        [(all[1], "weights.safetensors: its SHA-256 is not the recorded one"), (all[0], "manifest.json")]
+        [(all[1], "weights.safetensors: its SHA-256 does not match the manifest"), (all[0], "manifest.json")]
     {
-        let warning =
-            format!("warning: checkpoint run/checkpoints/{iteration:010} is damaged and left aside: ");
-        let line = said.lines().find(|line| line.starts_with(&warning));
-        assert!(line.is_some_and(|line| line.contains(reason)), "{said}");
+        let warning = format!("warning: skipping damaged checkpoint run/checkpoints/{iteration:010}: ");
+        let line = log.lines().find(|line| line.starts_with(&warning));
+        assert!(line.is_some_and(|line| line.contains(reason)), "{log}");
     }
-    assert!(
-        said.contains(
-            "warning: run: no checkpoint can be used: training starts over at the first iteration\n"
-        ),
-        "{said}"
-    );
+    assert!(log.contains("warning: run: no usable checkpoint: restarting at the first iteration\n"), "{log}");
 
-    // The newest: the one before it is taken.
+    // The newest checkpoint is damaged: the previous one is used.
     let all = checkpoints(&run);
     assert_eq!(all.len(), 2);
     let optimizer = checkpoint(&run, all[1]).join("optimizer.safetensors");
     let length = fs::metadata(&optimizer).unwrap().len();
     File::options().write(true).open(&optimizer).unwrap().set_len(length / 2).unwrap();
-    let ran = place.run(&["train", "run"]).expect(0);
+    let ran = dir.run(&["train", "run"]).expect(0);
     let warning = format!(
-        "warning: checkpoint run/checkpoints/{:010} is damaged and left aside: optimizer.safetensors: \
+        "warning: skipping damaged checkpoint run/checkpoints/{:010}: optimizer.safetensors: \
          it has {} bytes instead of {length}\n",
         all[1],
         length / 2
     );
     assert!(ran.err.contains(&warning), "{}", ran.err);
-    assert!(ran.err.contains(&format!("run: continued after iteration {}\n", all[0])), "{}", ran.err);
-    assert!(fs::read_to_string(run.join("log.txt")).unwrap().contains("is damaged and left aside"));
-    assert_eq!(Result::of(&run), *uninterrupted());
+    assert!(ran.err.contains(&format!("run: resumed after iteration {}\n", all[0])), "{}", ran.err);
+    assert!(fs::read_to_string(run.join("log.txt")).unwrap().contains("skipping damaged checkpoint"));
+    assert_eq!(RunResult::read(&run), *uninterrupted());
 }
 
-impl Training {
-    /// Stops a training that began again, when its own checkpoints have replaced those of before.
+impl TrainingProcess {
+    /// Stops a process that started again once its checkpoints have replaced the earlier ones.
     fn stop_after_checkpoints_of_a_new_start(mut self) -> String {
         let replaced = |run: &Path| {
             let all = checkpoints(run);
-            // In this order: one of before that is removed in between is gone when it is looked for, and one
-            // that is gone never comes back.
-            let is_its_own = |folder: PathBuf| !folder.join(OF_BEFORE).exists() && folder.exists();
+            // The order matters: an earlier checkpoint that is removed in between is found missing, and never
+            // reappears.
+            let is_its_own = |folder: PathBuf| !folder.join(EARLIER_MARKER).exists() && folder.exists();
             all.len() == 2 && all.iter().all(|&iteration| is_its_own(checkpoint(run, iteration)))
         };
-        assert!(self.wait_until(replaced), "{}", self.said());
-        let (status, said) = self.signal("TERM");
-        assert_eq!(status.code(), Some(75), "{said}");
-        said
+        assert!(self.wait_until(replaced), "{}", self.log_text());
+        let (status, log) = self.signal("TERM");
+        assert_eq!(status.code(), Some(75), "{log}");
+        log
     }
 }
 
@@ -454,18 +444,17 @@ fn flip_a_bit(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A limit on the size of files stands for a full disk: it needs no rights, and takes the same way through
-/// the program. That a disk without space is called by its name is tested with `/dev/full`, where the system
-/// has it.
+/// A limit on file sizes simulates a full disk without special rights. The message of a full disk is tested
+/// with `/dev/full`, if the system has it.
 #[test]
-fn where_nothing_can_be_written_nothing_is_lost() {
-    let place = Place::new();
-    let run = place.path("run");
-    Training::begin(&place, "run").stop_after_checkpoints(2);
+fn full_disk_loses_no_checkpoint() {
+    let dir = TestDir::new();
+    let run = dir.path("run");
+    TrainingProcess::start(&dir, "run").stop_after_checkpoints(2);
     let saved = checkpoints(&run);
 
     let limited = |script: &str| {
-        let program = place.command(&["train", "run"]);
+        let program = dir.command(&["train", "run"]);
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(script).arg("sh").arg(program.get_program()).args(program.get_args());
         for (key, value) in program.get_envs() {
@@ -474,31 +463,31 @@ fn where_nothing_can_be_written_nothing_is_lost() {
                 None => shell.env_remove(key),
             };
         }
-        Ran::of(shell.current_dir(place.folder.path()).stdin(Stdio::null()).output().unwrap())
+        CommandOutput::new(shell.current_dir(dir.folder.path()).stdin(Stdio::null()).output().unwrap())
     };
-    // 30 or 60 KB, as the shell counts: less than the weights have. The signal that comes with the limit
-    // would be a kill.
+    // 30 or 60 KB, depending on the shell: less than the weights. The signal of the limit is ignored because
+    // it would kill the process.
     let ran = limited("trap '' XFSZ; ulimit -f 60; exec \"$@\"").expect(1);
     assert!(ran.err.contains("error: cannot write run/checkpoints/."), "{}", ran.err);
-    let remedy = "the file-size limit was reached: raise it (ulimit -f), then continue the run\n";
+    let remedy = "the file-size limit was reached: raise it (ulimit -f), then resume the run\n";
     assert!(ran.err.ends_with(remedy), "{}", ran.err);
     assert_eq!(checkpoints(&run), saved);
-    assert_eq!(half_written(&run), Vec::<String>::new());
+    assert_eq!(incomplete_checkpoints(&run), Vec::<String>::new());
     assert_eq!(summary(&run)["status"], "failed");
 
     if cfg!(target_os = "linux") {
         let log = run.join("log.txt");
         fs::rename(&log, run.join("log.kept")).unwrap();
         std::os::unix::fs::symlink("/dev/full", &log).unwrap();
-        let ran = place.run(&["train", "run"]).expect(1);
+        let ran = dir.run(&["train", "run"]).expect(1);
         assert_eq!(
             ran.err,
             "error: cannot write run/log.txt: No space left on device (os error 28); \
              free space on this file system, \
-             then continue the run: what was saved before is intact\n"
+             then resume the run: its last checkpoint is intact\n"
         );
         fs::rename(run.join("log.kept"), &log).unwrap();
     }
-    place.run(&["train", "run"]).expect(0);
-    assert_eq!(Result::of(&run), *uninterrupted());
+    dir.run(&["train", "run"]).expect(0);
+    assert_eq!(RunResult::read(&run), *uninterrupted());
 }

@@ -1,6 +1,5 @@
-//! Launches as processes: what comes back is what a run here would be, bit for bit, whatever is killed or
-//! cut. Those through SSH go to a real `sshd` on this machine, which the test starts. `make test-all` runs
-//! them.
+//! Launches as processes: fetched runs are bit-identical to local ones, even after kills and interruptions.
+//! Tests with SSH start a real `sshd` on this machine; `make test-all` runs them.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +11,7 @@ mod sky;
 mod slurm;
 mod sweeps;
 
-use crate::common::{Place, Ran, Result, SETTINGS, root};
+use crate::common::{CommandOutput, RunResult, SETTINGS, TestDir, digits};
 use std::fs;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,64 +21,64 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A launch of digits, with what every training of these tests is told.
-fn launch(place: &Place, target: &str, epochs: u32, more: &[&str]) -> serde_json::Value {
-    let data = format!("data.path={}", root().join("data/mnist").display());
+/// Launches digits with the settings of these tests.
+fn launch(dir: &TestDir, target: &str, epochs: u32, more: &[&str]) -> serde_json::Value {
+    let data = format!("data.path={}", digits().display());
     let epochs = format!("train.epochs={epochs}");
     let mut arguments = vec!["launch", target, "digits", "--json"];
     for setting in SETTINGS.iter().chain(&[data.as_str(), epochs.as_str(), "train.seed=7"]) {
         arguments.extend(["--set", setting]);
     }
     arguments.extend(more);
-    serde_json::from_str(&place.run(&arguments).expect(0).out).unwrap()
+    serde_json::from_str(&dir.run(&arguments).expect(0).out).unwrap()
 }
 
-/// The same, trained here.
-fn near(place: &Place, out: &str, epochs: u32, seed: u32) -> Result {
-    place.train(out, epochs, &["--set", &format!("train.seed={seed}")]).expect(0);
-    Result::of(&place.path(out))
+/// Trains the same experiment locally.
+fn train_locally(dir: &TestDir, out: &str, epochs: u32, seed: u32) -> RunResult {
+    dir.train(out, epochs, &["--set", &format!("train.seed={seed}")]).expect(0);
+    RunResult::read(&dir.path(out))
 }
 
-/// A section of targets.toml: kernels are chosen there as they are here.
-fn target(place: &Place, name: &str, how: &str, folder: &str) {
-    let cache = place.path("cache");
-    // Another number of threads has another plan.
+/// Adds a section to targets.toml. Its cache makes the target use the same kernels as local training.
+fn target(dir: &TestDir, name: &str, keys: &str, folder: &str) {
+    let cache = dir.path("cache");
+    // The plan depends on the number of threads.
     let threads = std::env::var("OMP_NUM_THREADS")
         .unwrap_or_else(|_| std::thread::available_parallelism().unwrap().to_string());
     let text = format!(
-        "[{name}]\n{how}\nfolder = {:?}\n[{name}.environment]\nSTRATUS_CACHE = {cache:?}\n\
+        "[{name}]\n{keys}\nfolder = {:?}\n[{name}.environment]\nSTRATUS_CACHE = {cache:?}\n\
          OMP_WAIT_POLICY = \"passive\"\nOMP_NUM_THREADS = \"{threads}\"\n\n",
-        place.path(folder).display().to_string(),
+        dir.path(folder).display().to_string(),
     );
-    let path = place.path("targets.toml");
+    let path = dir.path("targets.toml");
     let mut file = fs::File::options().create(true).append(true).open(path).unwrap();
     file.write_all(text.as_bytes()).unwrap();
 }
 
-fn status(place: &Place) -> serde_json::Value {
-    serde_json::from_str(&place.run(&["launch", "status", "--json"]).expect(0).out).unwrap()
+fn status(dir: &TestDir) -> serde_json::Value {
+    serde_json::from_str(&dir.run(&["launch", "status", "--json"]).expect(0).out).unwrap()
 }
 
-/// Waits until nothing trains the last launch, and says how its repetitions ended.
-fn ended(place: &Place) -> Vec<String> {
-    let began = Instant::now();
+/// Waits until the last launch is no longer running and returns the statuses of its repetitions.
+fn wait_for_end(dir: &TestDir) -> Vec<String> {
+    let start = Instant::now();
     loop {
-        let state = status(place)["state"].take();
+        let state = status(dir)["state"].take();
         if state["alive"] == false {
             let repetitions = state["repetitions"].as_array().unwrap();
             return repetitions.iter().map(|one| one["status"].as_str().unwrap().to_owned()).collect();
         }
-        assert!(began.elapsed() < Duration::from_secs(600), "{state}");
+        assert!(start.elapsed() < Duration::from_secs(600), "{state}");
         sleep(Duration::from_millis(300));
     }
 }
 
-/// Kills what trains a launch, when it has done something.
-fn kill(job: &Path) {
+/// Kills the processes of a launch after some iterations.
+fn kill_training(job: &Path) {
     let rows = || fs::read_to_string(job.join("1/run/iterations.csv")).map_or(0, |text| text.lines().count());
-    let began = Instant::now();
+    let start = Instant::now();
     while rows() < 70 {
-        assert!(began.elapsed() < Duration::from_secs(300), "nothing is trained");
+        assert!(start.elapsed() < Duration::from_secs(300), "training did not start");
         sleep(Duration::from_millis(20));
     }
     let owner = fs::read_to_string(job.join("owner")).unwrap();
@@ -89,15 +88,15 @@ fn kill(job: &Path) {
     }
 }
 
-/// A program that says and does this, before all others of its name.
-fn instead(place: &mut Place, program: &str, script: &str) {
-    let bin = place.path("bin");
+/// Puts a script with the name of a program first in the search path.
+fn replace_program(dir: &mut TestDir, program: &str, script: &str) {
+    let bin = dir.path("bin");
     fs::create_dir_all(&bin).unwrap();
     fs::write(bin.join(program), format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(bin.join(program), PermissionsExt::from_mode(0o755)).unwrap();
-    place.variables.retain(|(name, _)| *name != "PATH");
+    dir.variables.retain(|(name, _)| *name != "PATH");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    place.variables.push(("PATH", path.into()));
+    dir.variables.push(("PATH", path.into()));
 }
 
 fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
@@ -105,82 +104,84 @@ fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
 }
 
 #[test]
-fn a_launch_that_is_killed_goes_on_to_the_same_bits() {
-    let place = Place::new();
-    target(&place, "here", "kind = \"local\"", "there");
-    let launched = launch(&place, "here", 3, &[]);
+fn killed_launch_resumes_bit_identical() {
+    let dir = TestDir::new();
+    target(&dir, "here", "kind = \"local\"", "there");
+    let launched = launch(&dir, "here", 3, &[]);
     let id = text(&launched, "id");
     assert_eq!(launched["runs"][0], "runs/digits/1");
-    // Nobody else may have it meanwhile, and who has it is said.
-    let refused = place.run(&["launch", "resume", id]).expect(1).err;
-    assert!(refused.contains("is being trained already, by ") && refused.contains(", process "), "{refused}");
-    kill(&place.path(&format!("there/jobs/{id}")));
-    assert_eq!(ended(&place), ["interrupted"]);
-    // What there is can be looked at before it goes on.
-    place.run(&["launch", "fetch"]).expect(0);
-    place.run(&["collect", "runs/digits/1"]).expect(0);
-    place.run(&["launch", "here", "runs/digits/1"]).expect(0);
-    assert_eq!(ended(&place), ["completed"]);
-    place.run(&["launch", "fetch"]).expect(0);
-    assert_eq!(Result::of(&place.path("runs/digits/1")), near(&place, "near", 3, 7));
-    let list = place.run(&["launch", "list"]).expect(0).out;
+    // A second start is rejected; the error names the owner.
+    let rejected = dir.run(&["launch", "resume", id]).expect(1).err;
+    assert!(rejected.contains("is already running on ") && rejected.contains(", process "), "{rejected}");
+    kill_training(&dir.path(&format!("there/jobs/{id}")));
+    assert_eq!(wait_for_end(&dir), ["interrupted"]);
+    // An interrupted run can be fetched and inspected.
+    dir.run(&["launch", "fetch"]).expect(0);
+    dir.run(&["collect", "runs/digits/1"]).expect(0);
+    dir.run(&["launch", "here", "runs/digits/1"]).expect(0);
+    assert_eq!(wait_for_end(&dir), ["completed"]);
+    dir.run(&["launch", "fetch"]).expect(0);
+    assert_eq!(RunResult::read(&dir.path("runs/digits/1")), train_locally(&dir, "near", 3, 7));
+    let list = dir.run(&["launch", "list"]).expect(0).out;
     assert!(list.contains(id) && list.contains("completed"), "{list}");
-    let logs = place.run(&["launch", "logs", "-f"]).expect(0).out;
+    let logs = dir.run(&["launch", "logs", "-f"]).expect(0).out;
     assert!(logs.contains("epoch"), "{logs}");
 }
 
 #[test]
-fn a_launch_that_is_stopped_keeps_its_checkpoint_and_a_dry_run_touches_nothing() {
-    let place = Place::new();
-    target(&place, "here", "kind = \"local\"", "there");
-    let data = format!("data.path={}", root().join("data/mnist").display());
-    let dry = place.run(&["launch", "here", "digits", "--set", &data, "--dry-run", "--repetitions", "2"]);
+fn stopped_launch_keeps_its_checkpoint_and_dry_run_changes_nothing() {
+    let dir = TestDir::new();
+    target(&dir, "here", "kind = \"local\"", "there");
+    let data = format!("data.path={}", digits().display());
+    let dry = dir.run(&["launch", "here", "digits", "--set", &data, "--dry-run", "--repetitions", "2"]);
     let dry = dry.expect(0).out;
-    for part in ["/stratus  from ", "libdnnl.so.3", "train-images-idx3-ubyte.gz", "repetitions='1 2'"] {
+    for part in ["/stratus  from ", "libdnnl.so.3", "train-images-idx3-ubyte", "repetitions='1 2'"] {
         assert!(dry.contains(part), "{part}: {dry}");
     }
-    assert!(!place.path("there").exists() && !place.path("runs").exists());
-    let launched = launch(&place, "here", 2, &["--repetitions", "2"]);
-    let job = place.path(&format!("there/jobs/{}", text(&launched, "id")));
-    let began = Instant::now();
+    assert!(!dir.path("there").exists() && !dir.path("runs").exists());
+    let launched = launch(&dir, "here", 2, &["--repetitions", "2"]);
+    let job = dir.path(&format!("there/jobs/{}", text(&launched, "id")));
+    let start = Instant::now();
     while !job.join("1/run/epochs.csv").exists() {
-        assert!(began.elapsed() < Duration::from_secs(300), "nothing is trained");
+        assert!(start.elapsed() < Duration::from_secs(300), "training did not start");
         sleep(Duration::from_millis(20));
     }
-    place.run(&["launch", "stop"]).expect(0);
-    assert_eq!(ended(&place), ["interrupted", "waiting"]);
+    dir.run(&["launch", "stop"]).expect(0);
+    assert_eq!(wait_for_end(&dir), ["interrupted", "waiting"]);
     assert_eq!(fs::read_to_string(job.join("1/exit")).unwrap().trim(), "75");
 }
 
 #[test]
-fn bad_input_is_named_before_anything_is_started() {
-    let place = Place::bare();
-    fs::write(place.path("file"), "").unwrap();
-    target(&place, "here", "kind = \"local\"", "file/below");
-    let data = format!("data.path={}", root().join("data/mnist").display());
+fn invalid_input_is_rejected_before_anything_starts() {
+    let dir = TestDir::without_kernel_cache();
+    fs::write(dir.path("file"), "").unwrap();
+    target(&dir, "here", "kind = \"local\"", "file/below");
+    let data = format!("data.path={}", digits().display());
     let digits = ["digits", "--set", &data];
-    let said = |arguments: &[&str], code: i32| {
-        let ran = place.run(&[&["launch"], arguments].concat()).expect(code);
+    let error_of = |arguments: &[&str], code: i32| {
+        let ran = dir.run(&[&["launch"], arguments].concat()).expect(code);
         assert!(ran.out.is_empty(), "{}", ran.out);
         ran.err
     };
     assert!(
-        said(&[&["hree"], &digits[..]].concat(), 2)
+        error_of(&[&["hree"], &digits[..]].concat(), 2)
             .contains("no target is named `hree`, did you mean `here`?")
     );
-    assert!(said(&["here", "digits", "--set", "data.path=none"], 2).contains("there is nothing at none"));
-    let there = ["here", "digits", "--data-there", "--set", "data.path=relative"];
-    assert!(said(&there, 2).contains("relative is no path from the root"));
-    assert!(said(&["here", "digitss"], 2).contains("did you mean `digits`?"));
-    assert!(said(&[&["here"], &digits[..]].concat(), 1).contains("here: cannot use the folder"));
-    assert!(said(&["status"], 2).contains("nothing was launched from here"));
-    fs::write(place.path("targets.toml"), "[lab]\nkind = \"ssh\"\npassword = \"hunter2\"\n").unwrap();
-    let secret = said(&[&["lab"], &digits[..]].concat(), 2);
+    assert!(
+        error_of(&["here", "digits", "--set", "data.path=none"], 2).contains("data.path: none not found")
+    );
+    let there = ["here", "digits", "--remote-data", "--set", "data.path=relative"];
+    assert!(error_of(&there, 2).contains("relative must be an absolute path"));
+    assert!(error_of(&["here", "digitss"], 2).contains("did you mean `digits`?"));
+    assert!(error_of(&[&["here"], &digits[..]].concat(), 1).contains("here: cannot use the folder"));
+    assert!(error_of(&["status"], 2).contains("no launches in this folder"));
+    fs::write(dir.path("targets.toml"), "[lab]\nkind = \"ssh\"\npassword = \"hunter2\"\n").unwrap();
+    let secret = error_of(&[&["lab"], &digits[..]].concat(), 2);
     assert!(secret.contains("`lab.password` looks like a secret") && !secret.contains("hunter2"), "{secret}");
-    assert!(!place.path("runs").exists());
+    assert!(!dir.path("runs").exists());
 }
 
-/// `sshd`, which ends with this.
+/// An `sshd` process, which is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -191,13 +192,13 @@ impl Drop for Server {
 }
 
 fn key(path: &Path) {
-    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
-    assert!(made.expect("OpenSSH is there: scripts/store-servers.sh install").success());
+    let status = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
+    assert!(status.expect("OpenSSH is installed: scripts/store-servers.sh install").success());
 }
 
-/// Starts `sshd` and makes a target for each way to get there: `lab`, and those that must not get in.
-fn serve(place: &Place) -> Server {
-    let folder = place.path("ssh");
+/// Starts `sshd` and adds targets: `lab`, which can connect, and others that must be rejected.
+fn serve(dir: &TestDir) -> Server {
+    let folder = dir.path("ssh");
     fs::create_dir(&folder).unwrap();
     for name in ["host", "user", "stranger"] {
         key(&folder.join(name));
@@ -221,7 +222,7 @@ fn serve(place: &Place) -> Server {
         ("changed", "user", "changed"),
         ("unknown", "user", "unknown"),
     ] {
-        // A host of its own for each: none shares the connection of another.
+        // Each target has a separate host, so that none shares a connection.
         let client = format!(
             "Host {name}\nHostName 127.0.0.1\nPort {port}\nIdentityFile {at}/{user}\nIdentitiesOnly yes\n\
              IdentityAgent none\nUserKnownHostsFile {at}/{known}\nGlobalKnownHostsFile /dev/null\n\
@@ -229,92 +230,93 @@ fn serve(place: &Place) -> Server {
         );
         let config = folder.join(format!("{name}.config"));
         fs::write(&config, client).unwrap();
-        target(place, name, &format!("kind = \"ssh\"\nhost = \"{name}\"\nconfig = {config:?}"), "there");
+        target(dir, name, &format!("kind = \"ssh\"\nhost = \"{name}\"\nconfig = {config:?}"), "there");
     }
     listen(&folder, port)
 }
 
 /// Starts `sshd` with the configuration in the folder.
 fn listen(folder: &Path, port: u16) -> Server {
-    // Debian's wants it to be there when root starts it.
+    // Debian's sshd needs this folder when root starts it.
     let _ = fs::create_dir("/run/sshd");
     let mut command = Command::new("/usr/sbin/sshd");
     command.args(["-D", "-e", "-f"]).arg(folder.join("sshd_config")).stdin(Stdio::null());
     let log = fs::File::create(folder.join("log")).unwrap();
     let server =
-        Server(command.stderr(log).spawn().expect("sshd is there: scripts/store-servers.sh install"));
-    let began = Instant::now();
+        Server(command.stderr(log).spawn().expect("sshd is installed: scripts/store-servers.sh install"));
+    let start = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(30), "sshd does not listen");
+        assert!(start.elapsed() < Duration::from_secs(30), "sshd does not listen");
         sleep(Duration::from_millis(20));
     }
     server
 }
 
-/// Whether tests with servers are left out, which is told.
-fn is_left_out(what: &str) -> bool {
+/// Returns whether tests with servers are skipped, and prints a note if so.
+fn should_skip(what: &str) -> bool {
     let none = std::env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
     if none {
-        // Past the test's captured output: it must be seen.
-        let _ = writeln!(io::stderr(), "\n*** {what} WAS NOT RUN: STRATUS_STORE_SERVERS=none ***\n");
+        // Not captured by the test harness.
+        let _ = writeln!(io::stderr(), "\nSKIPPED: {what}: STRATUS_STORE_SERVERS=none\n");
     }
     none
 }
 
 #[test]
 #[ignore = "needs sshd: scripts/store-servers.sh install"]
-fn a_launch_over_ssh_ends_as_a_run_here() {
-    if is_left_out("launching over SSH") {
+fn ssh_launch_is_bit_identical_to_a_local_run() {
+    if should_skip("launching over SSH") {
         return;
     }
-    let place = Place::new();
-    let server = serve(&place);
-    let data = format!("data.path={}", root().join("data/mnist").display());
-    for (name, problem) in [
-        ("stranger", "does not let this user in"),
-        ("changed", "is not the one that is known"),
-        ("unknown", "is not known"),
-    ] {
-        let said = place.run(&["launch", name, "digits", "--set", &data]).expect(1).err;
-        assert!(said.contains(problem) && said.contains("hint: "), "{said}");
+    let dir = TestDir::new();
+    let server = serve(&dir);
+    let data = format!("data.path={}", digits().display());
+    for (name, problem) in
+        [("stranger", "permission denied"), ("changed", "has changed"), ("unknown", "is unknown")]
+    {
+        let message = dir.run(&["launch", name, "digits", "--set", &data]).expect(1).err;
+        assert!(message.contains(problem) && message.contains("hint: "), "{message}");
     }
-    assert!(!place.path("there").exists() && !place.path("runs").exists(), "nothing was started");
+    assert!(!dir.path("there").exists() && !dir.path("runs").exists(), "nothing was started");
 
-    let first = launch(&place, "lab", 1, &["--repetitions", "2"]);
+    let first = launch(&dir, "lab", 1, &["--repetitions", "2"]);
     assert!(first["sent_files"].as_u64().unwrap() >= 6, "{first}");
-    assert_eq!(ended(&place), ["completed", "completed"]);
+    assert_eq!(wait_for_end(&dir), ["completed", "completed"]);
 
-    // A fetch whose connection is cut says so, keeps what came, and goes on.
-    let cut = place.path("bin/ssh");
-    fs::create_dir(place.path("bin")).unwrap();
-    fs::write(&cut, "#!/bin/sh\nPATH=${PATH#*:}\nssh \"$@\" | head -c 20000\n").unwrap();
-    fs::set_permissions(&cut, PermissionsExt::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", place.path("bin").display(), std::env::var("PATH").unwrap());
-    let mut command = place.command(&["launch", "fetch"]);
-    let said = Ran::of(command.env("PATH", path).output().unwrap()).expect(1).err;
-    assert!(said.contains("the connection ended while ") && said.contains("fetch again"), "{said}");
-    let size = |place: &Place| -> u64 {
+    // An interrupted fetch reports it, keeps the received bytes and resumes.
+    let ssh = dir.path("bin/ssh");
+    fs::create_dir(dir.path("bin")).unwrap();
+    fs::write(&ssh, "#!/bin/sh\nPATH=${PATH#*:}\nssh \"$@\" | head -c 20000\n").unwrap();
+    fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", dir.path("bin").display(), std::env::var("PATH").unwrap());
+    let mut command = dir.command(&["launch", "fetch"]);
+    let message = CommandOutput::new(command.env("PATH", path).output().unwrap()).expect(1).err;
+    assert!(
+        message.contains("connection lost while fetching ") && message.contains("fetch again"),
+        "{message}"
+    );
+    let size = |dir: &TestDir| -> u64 {
         let fetched: serde_json::Value =
-            serde_json::from_str(&place.run(&["launch", "fetch", "--json"]).expect(0).out).unwrap();
+            serde_json::from_str(&dir.run(&["launch", "fetch", "--json"]).expect(0).out).unwrap();
         fetched.as_array().unwrap().iter().map(|one| one["bytes"].as_u64().unwrap()).sum()
     };
-    assert!(size(&place) > 0);
-    assert_eq!(size(&place), 0, "all is there");
+    assert!(size(&dir) > 0);
+    assert_eq!(size(&dir), 0, "everything was fetched");
     for (run, seed) in [(1, 7), (2, 8)] {
-        let fetched = Result::of(&place.path(&format!("runs/digits/{run}")));
-        assert_eq!(fetched, near(&place, &format!("near{seed}"), 1, seed));
+        let fetched = RunResult::read(&dir.path(&format!("runs/digits/{run}")));
+        assert_eq!(fetched, train_locally(&dir, &format!("near{seed}"), 1, seed));
     }
 
-    // What is there is not sent again. Its training outlives the server, and whatever kills it.
-    let second = launch(&place, "lab", 3, &[]);
+    // Existing files are not sent again. A killed launch resumes.
+    let second = launch(&dir, "lab", 3, &[]);
     assert_eq!((second["sent_files"].as_u64(), second["sent_bytes"].as_u64()), (Some(0), Some(0)));
-    let refused = place.run(&["launch", "resume"]).expect(1).err;
-    assert!(refused.contains("is being trained already, by "), "{refused}");
-    kill(&place.path(&format!("there/jobs/{}", text(&second, "id"))));
-    assert_eq!(ended(&place), ["interrupted"]);
-    place.run(&["launch", "resume"]).expect(0);
-    assert_eq!(ended(&place), ["completed"]);
-    place.run(&["launch", "fetch"]).expect(0);
-    assert_eq!(Result::of(&place.path("runs/digits/3")), near(&place, "near3", 3, 7));
+    let rejected = dir.run(&["launch", "resume"]).expect(1).err;
+    assert!(rejected.contains("is already running on "), "{rejected}");
+    kill_training(&dir.path(&format!("there/jobs/{}", text(&second, "id"))));
+    assert_eq!(wait_for_end(&dir), ["interrupted"]);
+    dir.run(&["launch", "resume"]).expect(0);
+    assert_eq!(wait_for_end(&dir), ["completed"]);
+    dir.run(&["launch", "fetch"]).expect(0);
+    assert_eq!(RunResult::read(&dir.path("runs/digits/3")), train_locally(&dir, "near3", 3, 7));
     drop(server);
 }

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod bad_input;
 mod calibrate;
 mod command_line;
 mod common;
@@ -10,15 +9,17 @@ mod data_sets;
 mod deadline;
 mod evaluating;
 mod every_network;
+mod failed_images;
 mod finetune;
-mod first_hour;
 mod forecast;
 mod inference;
+mod invalid_input;
 mod kill;
 mod launch;
 mod layer_file_runs;
 mod masks;
 mod memory;
+mod new_user;
 mod onnx;
 mod outputs;
 mod pipeline;
@@ -32,7 +33,6 @@ mod segmentation;
 mod stores;
 mod sweep;
 mod tensorboard;
-mod unanswered;
-mod widths;
+mod terminal_width;
 mod workers;
 mod xml;

@@ -1,11 +1,11 @@
-//! A network in stages: real processes, each with a part of it.
+//! Pipelines: real processes, each with a stage of the network.
 
 #![cfg(unix)]
 
-use crate::common::{Place, Ran, Result};
+use crate::common::{CommandOutput, RunResult, TestDir};
 use crate::workers::has_mpi;
 
-/// Averages and mixed images, so that all that goes through the stages does.
+/// Averaged weights and mixed images, so that all kinds of data pass through the stages.
 const SETTINGS: [&str; 8] = [
     "--set",
     "train.parts=4",
@@ -17,80 +17,89 @@ const SETTINGS: [&str; 8] = [
     "data.augment.mixup=0.2",
 ];
 
-fn train(place: &Place, name: &str, epochs: u32, more: &[&str]) -> Ran {
-    place.train(name, epochs, &[&SETTINGS[..], more].concat())
+fn train(dir: &TestDir, name: &str, epochs: u32, more: &[&str]) -> CommandOutput {
+    dir.train(name, epochs, &[&SETTINGS[..], more].concat())
 }
 
-/// The result is a function of the experiment: in one process, in two stages, in four; and of a run that goes
-/// from four stages to two to none. Gradients are clipped by the norm of all stages, in an epoch's smaller
-/// last batch too, whose parts are others.
+/// Trains in one process, in two and four stages, and a run that changes from four stages to two to one
+/// process. Gradients are clipped by the norm over all stages, also in the smaller last batch of an epoch.
 #[test]
-fn any_number_of_stages_gives_the_same_bits() {
+fn stage_count_does_not_change_the_bits() {
     if !has_mpi() {
         return;
     }
-    let place = Place::new();
+    let dir = TestDir::new();
     let clip = ["--set", "train.clip_norm=0.5"];
-    train(&place, "unclipped", 3, &[]).expect(0);
-    train(&place, "alone", 3, &clip).expect(0);
-    let alone = Result::of(&place.path("alone"));
-    assert!(Result::of(&place.path("unclipped")) != alone, "gradients are clipped");
+    train(&dir, "unclipped", 3, &[]).expect(0);
+    train(&dir, "alone", 3, &clip).expect(0);
+    let alone = RunResult::read(&dir.path("alone"));
+    assert!(RunResult::read(&dir.path("unclipped")) != alone, "gradients are clipped");
     for stages in ["2", "4"] {
         let set = format!("train.stages={stages}");
         let more = [&clip[..], &["--set", &set, "--workers", stages]].concat();
-        let ran = train(&place, stages, 3, &more).expect(0);
+        let ran = train(&dir, stages, 3, &more).expect(0);
         assert_eq!(ran.out.matches("digits on mnist: completed").count(), 1, "{}", ran.out);
         assert!(ran.out.contains("exchange with other workers"), "{}", ran.out);
-        let said = format!("{stages} processes, each a stage of the network");
-        assert_eq!(ran.err.matches(&said).count(), 1, "{}", ran.err);
-        assert!(Result::of(&place.path(stages)) == alone, "{stages} stages");
+        let message = format!("{stages} processes, one per pipeline stage");
+        assert_eq!(ran.err.matches(&message).count(), 1, "{}", ran.err);
+        assert!(RunResult::read(&dir.path(stages)) == alone, "{stages} stages");
     }
     let four = ["--set", "train.stages=4", "--workers", "4", "--until-epoch", "1"];
-    train(&place, "moved", 3, &[&clip[..], &four].concat()).expect(0);
-    place.run(&["train", "moved", "--workers", "2", "--until-epoch", "2"]).expect(0);
-    place.run(&["train", "moved"]).expect(0);
-    assert!(Result::of(&place.path("moved")) == alone, "from four stages to two to one process");
-    // What it has learnt is measured by one process, with the kernels of all stages.
+    train(&dir, "moved", 3, &[&clip[..], &four].concat()).expect(0);
+    dir.run(&["train", "moved", "--workers", "2", "--until-epoch", "2"]).expect(0);
+    dir.run(&["train", "moved"]).expect(0);
+    assert!(RunResult::read(&dir.path("moved")) == alone, "from four stages to two to one process");
+    // One process evaluates the run, with the kernels of all stages.
     let measured = |run: &str| -> serde_json::Value {
-        serde_json::from_str(&place.run(&["eval", run, "--json"]).expect(0).out).unwrap()
+        serde_json::from_str(&dir.run(&["eval", run, "--json"]).expect(0).out).unwrap()
     };
     let (four, alone) = (measured("4"), measured("alone"));
     assert!(four["loss"].is_number(), "{four}");
     assert_eq!([&four["loss"], &four["top1"]], [&alone["loss"], &alone["top1"]]);
 }
 
-/// A run in stages begins with weights from outside as one process does.
+/// External weights give the same result in stages and in one process.
 #[test]
-fn stages_begin_with_the_weights_of_another_run() {
+fn pipeline_starts_from_the_weights_of_another_run() {
     if !has_mpi() {
         return;
     }
-    let place = Place::new();
-    train(&place, "first", 1, &[]).expect(0);
-    train(&place, "alone", 1, &["--weights", "first"]).expect(0);
+    let dir = TestDir::new();
+    train(&dir, "first", 1, &[]).expect(0);
+    train(&dir, "alone", 1, &["--weights", "first"]).expect(0);
     let stages = ["--weights", "first", "--set", "train.stages=2", "--workers", "2"];
-    train(&place, "two", 1, &stages).expect(0);
-    assert!(Result::of(&place.path("two")) == Result::of(&place.path("alone")));
+    train(&dir, "two", 1, &stages).expect(0);
+    assert!(RunResult::read(&dir.path("two")) == RunResult::read(&dir.path("alone")));
 }
 
-/// Said once, before the first iteration.
+/// Each error is printed once, before the first iteration.
 #[test]
-fn what_cannot_be_trained_in_stages() {
+fn rejects_settings_that_pipelines_do_not_support() {
     if !has_mpi() {
         return;
     }
-    let place = Place::new();
+    const TOO_MANY_STAGES: &str = "stages, got 16";
+    let dir = TestDir::new();
     for (more, expected) in [
-        (&["--set", "train.stages=2"][..], "train.stages is 2, and there is 1 process"),
-        (&["--set", "train.stages=2", "--workers", "4"], "train.stages is 2, and there are 4 processes"),
-        (&["--set", "train.stages=3"], "`train.stages` is 3"),
+        (&["--set", "train.stages=2"][..], "train.stages is 2, but there is 1 process"),
+        (&["--set", "train.stages=2", "--workers", "4"], "train.stages is 2, but there are 4 processes"),
+        (&["--set", "train.stages=3"], "`train.stages` = 3 is not a power of two"),
         (
             &["--set", "train.stages=8", "--set", "train.parts=4", "--workers", "8"],
-            "train.stages is 8, and batches are cut into 4 parts",
+            "train.stages = 8 exceeds train.parts = 4",
         ),
         (
-            &["--set", "train.stages=16", "--set", "train.parts=16", "--workers", "16"],
-            "stages at most, not 16",
+            &[
+                "--set",
+                "train.stages=16",
+                "--set",
+                "train.parts=16",
+                "--set",
+                "data.drop_last=true",
+                "--workers",
+                "16",
+            ],
+            TOO_MANY_STAGES,
         ),
         (
             &["--set", "train.stages=2", "--set", "train.memory_limit_mib=1", "--workers", "2"],
@@ -98,45 +107,46 @@ fn what_cannot_be_trained_in_stages() {
         ),
         (
             &["--set", "train.stages=2", "--set", "train.parts=0", "--set", "train.activations_kib=256"],
-            "`train.stages` is 2, and `train.activations_kib` is set",
+            "`train.activations_kib` cannot be combined with train.stages = 2",
         ),
         (
             &["--set", "train.stages=2", "--set", "validation.mirror=true"],
-            "`train.stages` is 2, and `validation.mirror` is set",
+            "`validation.mirror` cannot be combined with train.stages = 2",
         ),
         (
             &["--set", "train.stages=2", "--set", "train.parts=0", "--set", "train.micro_batches=2"],
-            "`train.stages` is 2, and `train.micro_batches` is set",
+            "`train.micro_batches` cannot be combined with train.stages = 2",
         ),
     ] {
-        let ran = train(&place, "refused", 1, more);
-        assert!(matches!(ran.code, Some(1 | 2)), "{more:?}: {:?} {}", ran.code, ran.err);
+        // Only once the network is built is it known to have fewer layers than stages.
+        let code = if expected == TOO_MANY_STAGES { 1 } else { 2 };
+        let ran = train(&dir, "refused", 1, more).expect(code);
         assert_eq!(ran.err.matches(expected).count(), 1, "{more:?}: {}", ran.err);
-        assert!(!place.path("refused").exists(), "{more:?}");
+        assert!(!dir.path("refused").exists(), "{more:?}");
     }
 }
 
-/// What knows of one process alone says so.
+/// Commands that support only one process report it.
 #[test]
-fn stages_are_not_forecast() {
-    let place = Place::new();
+fn forecast_rejects_pipeline_stages() {
+    let dir = TestDir::new();
     let set = ["--set", "train.stages=2", "--set", "train.parts=4"];
     for command in [&["forecast", "digits"][..], &["bench", "kernels", "digits"]] {
-        let ran = place.run(&[command, &set[..]].concat()).expect(2);
-        assert!(ran.err.contains("train.stages is 2; networks in stages are planned"), "{}", ran.err);
+        let ran = dir.run(&[command, &set[..]].concat()).expect(2);
+        assert!(ran.err.contains("train.stages = 2 is not supported by this command"), "{}", ran.err);
     }
 }
 
-/// Where the network would be cut is planned without training.
+/// The plan shows where the network is cut.
 #[test]
-fn stages_are_planned() {
-    let place = Place::new();
-    let mut arguments = crate::common::training("unused", 1, &SETTINGS);
+fn plan_lists_pipeline_stages() {
+    let dir = TestDir::new();
+    let mut arguments = crate::common::train_arguments("unused", 1, &SETTINGS);
     arguments.drain(2..4);
     arguments[0] = "plan".to_owned();
     arguments.extend(["--set".to_owned(), "train.stages=2".to_owned()]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let planned = place.run(&arguments).expect(0).out;
+    let planned = dir.run(&arguments).expect(0).out;
     assert!(planned.contains("digits in 2 stages, batches in 4 parts"), "{planned}");
-    assert!(planned.contains("wait 20.0 % of the time"), "{planned}");
+    assert!(planned.contains("pipeline bubble: 20.0 %"), "{planned}");
 }

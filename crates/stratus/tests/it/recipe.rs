@@ -1,35 +1,35 @@
-//! The parts of a training's recipe, each from its line in the configuration to what it leaves in the run;
-//! and each to the same bits whatever interrupts it.
+//! The parts of a training recipe, from the configuration to the files of the run; each resumes bit-identical
+//! after interruptions.
 
 #![cfg(unix)]
 
 use crate::common::tiny::{NET, arguments, copy, write_data};
-use crate::common::{Place, Ran, Result, summary};
+use crate::common::{CommandOutput, RunResult, TestDir, summary};
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, Values, read_safetensors};
 
-/// Iterations of an epoch.
+/// The number of iterations per epoch.
 const PER_EPOCH: u64 = 5;
 
 /// A folder with the images and the network.
-fn place() -> Place {
-    let place = Place::bare();
-    write_data(&place.path("data"));
-    fs::write(place.path("net.toml"), NET).unwrap();
-    place
+fn test_dir() -> TestDir {
+    let dir = TestDir::without_kernel_cache();
+    write_data(&dir.path("data"));
+    fs::write(dir.path("net.toml"), NET).unwrap();
+    dir
 }
 
-/// Trains the run `name`, with a checkpoint after every iteration, all of which stay.
-fn train(place: &Place, name: &str, more: &[&str]) -> Ran {
+/// Trains the run `name` and keeps a checkpoint of every iteration.
+fn train(dir: &TestDir, name: &str, more: &[&str]) -> CommandOutput {
     let settings = [&["checkpoint.every_seconds=1e-9", "checkpoint.keep=1000"], more].concat();
-    place.run(&arguments(&["train", "net.toml", "--out", name], &settings)).expect(0)
+    dir.run(&arguments(&["train", "net.toml", "--out", name], &settings)).expect(0)
 }
 
-/// A copy of a run as it was killed after an iteration.
-fn killed_after(place: &Place, name: &str, iteration: u64) -> PathBuf {
-    let run = place.path(&format!("{name}_{iteration}"));
-    copy(&place.path(name), &run);
+/// Copies a run as if it had been killed after `iteration`.
+fn killed_after(dir: &TestDir, name: &str, iteration: u64) -> PathBuf {
+    let run = dir.path(&format!("{name}_{iteration}"));
+    copy(&dir.path(name), &run);
     fs::remove_file(run.join("summary.json")).unwrap();
     let checkpoints = Checkpoints::new(run.join("checkpoints"));
     for later in checkpoints.list().unwrap().into_iter().filter(|&later| later > iteration) {
@@ -38,13 +38,14 @@ fn killed_after(place: &Place, name: &str, iteration: u64) -> PathBuf {
     run
 }
 
-/// A run continues to the same bits, wherever it was killed; returns the continued ones.
-fn continues(place: &Place, name: &str, iterations: &[u64]) -> Vec<PathBuf> {
+/// Checks that a run killed after each of these iterations resumes bit-identical, and returns the resumed
+/// runs.
+fn assert_resumes(dir: &TestDir, name: &str, iterations: &[u64]) -> Vec<PathBuf> {
     let continued = |&iteration: &u64| {
-        let run = killed_after(place, name, iteration);
-        let ran = place.run(&["train", run.to_str().unwrap()]).expect(0);
-        assert!(ran.err.contains(&format!("continued after iteration {iteration}\n")), "{}", ran.err);
-        assert_eq!(Result::of(&run), Result::of(&place.path(name)), "after iteration {iteration}");
+        let run = killed_after(dir, name, iteration);
+        let ran = dir.run(&["train", run.to_str().unwrap()]).expect(0);
+        assert!(ran.err.contains(&format!("resumed after iteration {iteration}\n")), "{}", ran.err);
+        assert_eq!(RunResult::read(&run), RunResult::read(&dir.path(name)), "after iteration {iteration}");
         run
     };
     iterations.iter().map(continued).collect()
@@ -54,17 +55,17 @@ fn continues(place: &Place, name: &str, iterations: &[u64]) -> Vec<PathBuf> {
 fn column(run: &Path, name: &str) -> Vec<f64> {
     let text = fs::read_to_string(run.join("epochs.csv")).unwrap();
     let mut lines = text.lines();
-    let place = lines.next().unwrap().split(',').position(|column| column == name).unwrap();
-    lines.map(|line| line.split(',').nth(place).unwrap().parse().unwrap()).collect()
+    let dir = lines.next().unwrap().split(',').position(|column| column == name).unwrap();
+    lines.map(|line| line.split(',').nth(dir).unwrap().parse().unwrap()).collect()
 }
 
 #[test]
 fn every_schedule_warms_up() {
-    let place = place();
+    let dir = test_dir();
     for name in ["constant", "step", "cosine", "poly", "one_cycle"] {
         let schedule = format!("schedule.name={name}");
-        train(&place, name, &[&schedule, "schedule.warmup_epochs=1", "train.epochs=2", "train.seed=7"]);
-        let iterations = Result::of(&place.path(name)).iterations;
+        train(&dir, name, &[&schedule, "schedule.warmup_epochs=1", "train.epochs=2", "train.seed=7"]);
+        let iterations = RunResult::read(&dir.path(name)).iterations;
         let rate = |row: &String| row.split(',').nth(5).unwrap().parse::<f64>().unwrap();
         let rates: Vec<f64> = iterations.iter().map(rate).collect();
         let (first, top) = (rates[0], rates[4]);
@@ -74,48 +75,46 @@ fn every_schedule_warms_up() {
             assert!((rates[9] - 0.01 * 0.2_f64.powf(0.9)).abs() < 1e-12, "{rates:?}");
         }
     }
-    continues(&place, "poly", &[3, 7]);
+    assert_resumes(&dir, "poly", &[3, 7]);
 }
 
 #[test]
-fn training_ends_early_and_says_why() {
-    let place = place();
-    // No epoch is better by so much: the first stays the best.
+fn early_stopping_reports_its_reason() {
+    let dir = test_dir();
+    // No epoch improves by this much, so the first stays the best.
     let settings = [
         "train.epochs=6",
         "train.early_stopping.patience=2",
         "train.early_stopping.measure=train_top1",
         "train.early_stopping.min_delta=0.99",
     ];
-    let ran = train(&place, "run", &settings);
-    let run = place.path("run");
+    let ran = train(&dir, "run", &settings);
+    let run = dir.path("run");
     let of = |run: &Path| summary(run)["stopped_early"].clone();
     let best = column(&run, "train_top1")[0];
     let expected = serde_json::json!({"epoch": 3, "metric": "train_top1", "best": best, "best_epoch": 1});
     assert_eq!((of(&run), &summary(&run)["epochs"]), (expected.clone(), &3.into()));
-    let text = format!(
-        "training ended early, after epoch 3: train_top1 has gained nothing since epoch 1, {best:.4}"
-    );
+    let text = format!("stopped early after epoch 3: train_top1 has not improved since epoch 1 ({best:.4})");
     assert!(ran.err.contains(&text), "{}", ran.err);
     assert!(ran.out.contains(&text), "{}", ran.out);
     assert!(fs::read_to_string(run.join("log.txt")).unwrap().contains(&text));
-    let again = place.run(&["train", "run"]).expect(0);
+    let again = dir.run(&["train", "run"]).expect(0);
     assert!(again.err.contains("is complete: nothing is left to train"), "{}", again.err);
-    // Also where it was killed when all was done but for the last summary.
-    for run in continues(&place, "run", &[2, 7, 10, 3 * PER_EPOCH]) {
+    // Also if it was killed before the last summary.
+    for run in assert_resumes(&dir, "run", &[2, 7, 10, 3 * PER_EPOCH]) {
         assert_eq!(of(&run), expected);
     }
-    // In its last epoch a run does not end early.
-    train(&place, "short", &[&settings[1..], &["train.epochs=3"]].concat());
-    assert!(summary(&place.path("short")).get("stopped_early").is_none());
+    // A run does not stop early in its last epoch.
+    train(&dir, "short", &[&settings[1..], &["train.epochs=3"]].concat());
+    assert!(summary(&dir.path("short")).get("stopped_early").is_none());
 }
 
 #[test]
-fn the_best_checkpoint_stays() {
-    let place = place();
+fn best_checkpoint_is_kept() {
+    let dir = test_dir();
     let settings = ["train.epochs=8", "optimiser.learning_rate=0.05", "checkpoint.keep_best=val_top1"];
-    train(&place, "run", &settings);
-    let run = place.path("run");
+    train(&dir, "run", &settings);
+    let run = dir.path("run");
     let measured = column(&run, "val_top1");
     let value = measured.iter().copied().fold(0.0, f64::max);
     let epoch = measured.iter().position(|&measured| measured == value).unwrap() as u64 + 1;
@@ -124,50 +123,45 @@ fn the_best_checkpoint_stays() {
     let best =
         serde_json::json!({"metric": "val_top1", "value": value, "epoch": epoch, "iteration": iteration});
     assert_eq!(summary(&run)["best"], best);
-    for run in continues(&place, "run", &[iteration - 1, iteration, iteration + 1, 39]) {
+    for run in assert_resumes(&dir, "run", &[iteration - 1, iteration, iteration + 1, 39]) {
         assert_eq!(summary(&run)["best"], best);
     }
 
-    // Kept beside the newest, of which there are two here.
+    // It is kept besides the two newest checkpoints.
     let few = ["checkpoint.keep=2", "checkpoint.every_seconds=0"];
-    train(&place, "few", &[&settings[..], &few].concat());
-    let few = place.path("few");
+    train(&dir, "few", &[&settings[..], &few].concat());
+    let few = dir.path("few");
     let checkpoints = Checkpoints::new(few.join("checkpoints"));
     assert_eq!(checkpoints.list().unwrap(), [iteration, 35, 40]);
-    assert_eq!(Result::of(&few), Result::of(&run));
+    assert_eq!(RunResult::read(&few), RunResult::read(&run));
 
-    let ran = place.run(&["eval", "few", "--checkpoint", "best", "--json"]).expect(0);
+    let ran = dir.run(&["eval", "few", "--checkpoint", "best", "--json"]).expect(0);
     let evaluated: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&evaluated["iteration"], &evaluated["top1"]), (&iteration.into(), &value.into()));
     assert_eq!(evaluated["loss"], column(&few, "val_loss")[epoch as usize - 1]);
-    place
-        .run(&["model", "export", "few", "--checkpoint", "best", "--safetensors", "best.safetensors"])
+    dir.run(&["model", "export", "few", "--checkpoint", "best", "--safetensors", "best.safetensors"])
         .expect(0);
-    let exported = read_safetensors(&fs::read(place.path("best.safetensors")).unwrap()).unwrap();
+    let exported = read_safetensors(&fs::read(dir.path("best.safetensors")).unwrap()).unwrap();
     let kept = checkpoints.load(iteration).unwrap().weights;
     for tensor in &exported {
         assert!(kept.contains(tensor), "{}", tensor.name);
     }
     assert_eq!(exported.len(), kept.len());
 
-    let none = place.run(&["eval", "run_39", "--checkpoint", "40"]);
+    let none = dir.run(&["eval", "run_39", "--checkpoint", "40"]);
     assert_eq!(none.code, Some(0), "{}", none.err);
-    train(&place, "plain", &["train.epochs=1"]);
-    let ran = place.run(&["eval", "plain", "--checkpoint", "best"]).expect(1);
-    assert!(
-        ran.err.contains("none is known as the best; train with checkpoint.keep_best set"),
-        "{}",
-        ran.err
-    );
-    let ran = place.run(&["eval", "plain", "--checkpoint", "bset"]).expect(2);
-    assert!(ran.err.contains("give a number of iterations, or `best`"), "{}", ran.err);
+    train(&dir, "plain", &["train.epochs=1"]);
+    let ran = dir.run(&["eval", "plain", "--checkpoint", "best"]).expect(1);
+    assert!(ran.err.contains("there is no best checkpoint; train with checkpoint.keep_best"), "{}", ran.err);
+    let ran = dir.run(&["eval", "plain", "--checkpoint", "bset"]).expect(2);
+    assert!(ran.err.contains("use a number of iterations, or `best`"), "{}", ran.err);
 }
 
 fn checkpoint(run: &Path, iteration: u64) -> Checkpoint {
     Checkpoints::new(run.join("checkpoints")).load(iteration).unwrap()
 }
 
-/// The numbers of the tensors that are f32, by name.
+/// The values of the f32 tensors, by name.
 fn numbers(tensors: &[Tensor]) -> Vec<(&str, &[f32])> {
     let mut found = Vec::new();
     for tensor in tensors {
@@ -179,24 +173,24 @@ fn numbers(tensors: &[Tensor]) -> Vec<(&str, &[f32])> {
 }
 
 #[test]
-fn averaged_weights_are_measured_exported_and_continued() {
-    let place = place();
+fn averaged_weights_are_evaluated_exported_and_resumed() {
+    let dir = test_dir();
     let settings = ["train.epochs=3", "train.ema_decay=0.8", "optimiser.learning_rate=0.05"];
-    let ran = train(&place, "run", &settings);
-    let text = "the moving average of the weights is measured and exported, decay 0.8";
-    assert!(ran.err.contains(text) && ran.out.contains("of averaged weights, decay 0.8"), "{}", ran.out);
-    let run = place.path("run");
+    let ran = train(&dir, "run", &settings);
+    let text = "evaluation and export use the moving average of the weights, decay 0.8";
+    assert!(ran.err.contains(text) && ran.out.contains("averaged weights, decay 0.8"), "{}", ran.out);
+    let run = dir.path("run");
     assert_eq!(summary(&run)["final"]["val_ema_decay"], 0.8);
 
-    // Training is what it is without.
-    train(&place, "plain", &[settings[0], settings[2]]);
-    let plain = place.path("plain");
-    assert_eq!(Result::of(&plain).weights, Result::of(&run).weights);
-    assert_eq!(Result::of(&plain).iterations, Result::of(&run).iterations);
+    // Averaging does not change training.
+    train(&dir, "plain", &[settings[0], settings[2]]);
+    let plain = dir.path("plain");
+    assert_eq!(RunResult::read(&plain).weights, RunResult::read(&run).weights);
+    assert_eq!(RunResult::read(&plain).iterations, RunResult::read(&run).iterations);
     assert!(column(&plain, "val_loss") != column(&run, "val_loss"));
     assert!(checkpoint(&plain, 15).averaged.is_none());
 
-    // Each average is made of the one before and the new weights, statistics included.
+    // Each average combines the previous one and the new weights, statistics included.
     for iteration in 1..3 * PER_EPOCH {
         let [before, after] = [iteration, iteration + 1].map(|iteration| checkpoint(&run, iteration));
         let (averages, old) = (after.averaged.unwrap(), before.averaged.unwrap());
@@ -215,43 +209,43 @@ fn averaged_weights_are_measured_exported_and_continued() {
         }
     }
 
-    let ran = place.run(&["eval", "run", "--json"]).expect(0);
+    let ran = dir.run(&["eval", "run", "--json"]).expect(0);
     let evaluated: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(
         (&evaluated["averaged"], &evaluated["loss"]),
         (&true.into(), &column(&run, "val_loss")[2].into())
     );
-    let ran = place.run(&["eval", "run"]).expect(0);
+    let ran = dir.run(&["eval", "run"]).expect(0);
     assert!(ran.out.contains("the moving average of "), "{}", ran.out);
-    place.run(&["model", "export", "run", "--safetensors", "averaged.safetensors"]).expect(0);
-    let exported = read_safetensors(&fs::read(place.path("averaged.safetensors")).unwrap()).unwrap();
+    dir.run(&["model", "export", "run", "--safetensors", "averaged.safetensors"]).expect(0);
+    let exported = read_safetensors(&fs::read(dir.path("averaged.safetensors")).unwrap()).unwrap();
     let averaged = checkpoint(&run, 15).averaged.unwrap();
     assert!(exported.len() == averaged.len() && exported.iter().all(|tensor| averaged.contains(tensor)));
-    // A run that begins with them does so in its averages, too.
+    // A run that starts from averaged weights also initialises its averages with them.
     let more = ["train.epochs=1", "train.ema_decay=0.8"];
-    place.run(&arguments(&["train", "net.toml", "--weights", "run", "--out", "next"], &more)).expect(0);
-    let first = checkpoint(&place.path("next"), 0);
+    dir.run(&arguments(&["train", "net.toml", "--weights", "run", "--out", "next"], &more)).expect(0);
+    let first = checkpoint(&dir.path("next"), 0);
     assert_eq!(numbers(&first.weights), numbers(&averaged));
     assert_eq!(numbers(&first.averaged.unwrap()), numbers(&averaged));
 
-    for again in continues(&place, "run", &[1, 5, 7]) {
+    for again in assert_resumes(&dir, "run", &[1, 5, 7]) {
         assert_eq!(checkpoint(&again, 15).averaged.unwrap(), averaged);
     }
-    // A damaged average is a damaged checkpoint: the one before is taken.
-    let damaged = killed_after(&place, "run", 9);
+    // A checkpoint with a damaged average is damaged: the previous one is used.
+    let damaged = killed_after(&dir, "run", 9);
     let file = checkpoint(&damaged, 9).path.join("averaged.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
-    let ran = place.run(&["train", damaged.to_str().unwrap()]).expect(0);
-    assert!(ran.err.contains("averaged.safetensors: its SHA-256 is not the recorded one"), "{}", ran.err);
-    assert_eq!(Result::of(&damaged), Result::of(&run));
+    let ran = dir.run(&["train", damaged.to_str().unwrap()]).expect(0);
+    assert!(ran.err.contains("averaged.safetensors: its SHA-256 does not match the manifest"), "{}", ran.err);
+    assert_eq!(RunResult::read(&damaged), RunResult::read(&run));
 }
 
-/// Without momentum and decay, the weights move by the learning rate times the clipped norm.
+/// Without momentum and decay, the weights change by the learning rate times the clipped norm.
 #[test]
 fn gradients_are_clipped() {
-    let place = place();
+    let dir = test_dir();
     let settings = [
         "train.epochs=2",
         "optimiser.learning_rate=1",
@@ -259,8 +253,8 @@ fn gradients_are_clipped() {
         "train.clip_norm=0.01",
         "train.ema_decay=0.9",
     ];
-    train(&place, "run", &settings);
-    let run = place.path("run");
+    train(&dir, "run", &settings);
+    let run = dir.path("run");
     for iteration in 1..10 {
         let [before, after] = [iteration, iteration + 1].map(|iteration| checkpoint(&run, iteration).weights);
         let moved = numbers(&before).into_iter().zip(numbers(&after));
@@ -271,26 +265,26 @@ fn gradients_are_clipped() {
         let norm = squares.sum::<f64>().sqrt();
         assert!((norm - 0.01).abs() < 1e-5, "iteration {iteration}: {norm}");
     }
-    continues(&place, "run", &[3, 6]);
-    // Nothing is as large as this.
-    train(&place, "loose", &[&settings[..3], &["train.clip_norm=1e6"]].concat());
-    train(&place, "plain", &settings[..3]);
-    assert_eq!(Result::of(&place.path("loose")), Result::of(&place.path("plain")));
+    assert_resumes(&dir, "run", &[3, 6]);
+    // No gradient has this norm.
+    train(&dir, "loose", &[&settings[..3], &["train.clip_norm=1e6"]].concat());
+    train(&dir, "plain", &settings[..3]);
+    assert_eq!(RunResult::read(&dir.path("loose")), RunResult::read(&dir.path("plain")));
 }
 
-/// Classes weigh what the configuration says, or what is counted; mixed and smoothed labels too; on each
-/// backend, and to the same bits wherever a run is interrupted.
+/// Class weights from the configuration or from counts, also with mixed and smoothed labels, on each backend,
+/// and bit-identical after interruptions.
 #[test]
-fn classes_have_weights() {
-    let place = place();
+fn class_weights_change_the_loss() {
+    let dir = test_dir();
     let first_loss = |name: &str| {
-        let text = fs::read_to_string(place.path(name).join("iterations.csv")).unwrap();
+        let text = fs::read_to_string(dir.path(name).join("iterations.csv")).unwrap();
         text.lines().nth(1).unwrap().split(',').nth(2).unwrap().parse::<f64>().unwrap()
     };
-    train(&place, "plain", &["train.epochs=1"]);
-    // All classes are met as often: each weighs 1, and the loss is that without weights.
-    train(&place, "counted", &["train.epochs=1", "train.class_weighting=median_frequency"]);
-    let recorded = fs::read_to_string(place.path("counted/experiment.toml")).unwrap();
+    train(&dir, "plain", &["train.epochs=1"]);
+    // All classes are equally frequent: each weight is 1, and the loss is that without weights.
+    train(&dir, "counted", &["train.epochs=1", "train.class_weighting=median_frequency"]);
+    let recorded = fs::read_to_string(dir.path("counted/experiment.toml")).unwrap();
     assert!(recorded.contains("class_weights = [1.0, 1.0, 1.0, 1.0,"), "{recorded}");
     assert!((first_loss("counted") - first_loss("plain")).abs() < 1e-6);
 
@@ -302,8 +296,8 @@ fn classes_have_weights() {
         ("mixed", "train.device=reference", &mixed),
         ("native_mixed", "train.device=auto", &mixed),
     ] {
-        train(&place, name, &[&["train.epochs=2", "train.precision=f32", device, weights], more].concat());
-        continues(&place, name, &[3, 6]);
+        train(&dir, name, &[&["train.epochs=2", "train.precision=f32", device, weights], more].concat());
+        assert_resumes(&dir, name, &[3, 6]);
     }
     let near = |[one, other]: [&str; 2]| (first_loss(one) - first_loss(other)).abs() < 1e-4;
     assert!(near(["native", "reference"]) && near(["native_mixed", "mixed"]));
@@ -314,16 +308,16 @@ fn classes_have_weights() {
         ("train.class_weights=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0]", "are all 0"),
         ("train.class_weights=[1, 1, 1, 1, 1, 1, 1, 1, 1, -1]", "class_weights"),
     ] {
-        let ran = place.run(&arguments(&["train", "net.toml", "--out", "wrong"], &[setting])).expect(2);
+        let ran = dir.run(&arguments(&["train", "net.toml", "--out", "wrong"], &[setting])).expect(2);
         assert!(ran.err.contains(problem), "{}", ran.err);
-        assert!(!place.path("wrong").exists());
+        assert!(!dir.path("wrong").exists());
     }
 }
 
-/// All of it at once, on the processor's own kernels and with copies of weights in bf16.
+/// All parts at once, on the CPU kernels and with bf16 copies of weights.
 #[test]
-fn the_whole_recipe_continues() {
-    let place = place();
+fn full_recipe_resumes_bit_identical() {
+    let dir = test_dir();
     for precision in ["f32", "bf16"] {
         let settings = [
             &format!("train.precision={precision}"),
@@ -337,45 +331,49 @@ fn the_whole_recipe_continues() {
             "schedule.name=poly",
             "schedule.warmup_epochs=0.5",
         ];
-        train(&place, precision, &settings);
-        let run = place.path(precision);
+        train(&dir, precision, &settings);
+        let run = dir.path(precision);
         assert_eq!(summary(&run)["stopped_early"]["epoch"], 3);
-        for again in continues(&place, precision, &[2, 5, 11]) {
+        for again in assert_resumes(&dir, precision, &[2, 5, 11]) {
             assert_eq!(summary(&again)["best"], summary(&run)["best"]);
             assert_eq!(checkpoint(&again, 15).averaged, checkpoint(&run, 15).averaged);
         }
-        let ran = place.run(&["eval", precision, "--json", "--checkpoint", "15"]).expect(0);
+        let ran = dir.run(&["eval", precision, "--json", "--checkpoint", "15"]).expect(0);
         let evaluated: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
         assert_eq!(evaluated["loss"], column(&run, "val_loss")[2]);
     }
 }
 
-/// A run that is extended is the run that was to train so long from the beginning.
+/// An extended run equals a run that was configured with all epochs from the start.
 #[test]
-fn a_run_is_extended() {
-    let place = place();
+fn completed_run_is_extended_by_epochs() {
+    let dir = test_dir();
     let step =
         ["schedule.name=step", "schedule.step_epochs=2", "train.epochs=4", "validation.every_epochs=1"];
-    train(&place, "long", &step);
-    let expected = Result::of(&place.path("long"));
-    train(&place, "short", &[&step[..], &["train.epochs=2"]].concat());
-    let refused = place.run(&["train", "short", "--extend-to", "2"]).expect(2);
+    train(&dir, "long", &step);
+    let expected = RunResult::read(&dir.path("long"));
+    train(&dir, "short", &[&step[..], &["train.epochs=2"]].concat());
+    let rejected = dir.run(&["train", "short", "--extend-to", "2"]).expect(2);
     assert!(
-        refused.err.contains("short cannot be extended: it is to train 2 epochs already"),
+        rejected.err.contains("short cannot be extended: it already trains 2 epochs"),
         "{}",
-        refused.err
+        rejected.err
     );
-    let ran = place.run(&["train", "short", "--extend-to", "4"]).expect(0);
-    assert!(ran.err.contains("continued after iteration 10"), "{}", ran.err);
-    assert_eq!(Result::of(&place.path("short")), expected);
-    assert_eq!(summary(&place.path("short"))["epochs"], 4);
-    let log = fs::read_to_string(place.path("short/log.txt")).unwrap();
+    let ran = dir.run(&["train", "short", "--extend-to", "4"]).expect(0);
+    assert!(ran.err.contains("resumed after iteration 10"), "{}", ran.err);
+    assert_eq!(RunResult::read(&dir.path("short")), expected);
+    assert_eq!(summary(&dir.path("short"))["epochs"], 4);
+    let log = fs::read_to_string(dir.path("short/log.txt")).unwrap();
     assert!(log.contains("extended from 2 to 4 epochs"), "{log}");
-    // A rate that was to fall to its end would have fallen otherwise.
-    train(&place, "cosine", &["schedule.name=cosine", "train.epochs=2"]);
-    let refused = place.run(&["train", "cosine", "--extend-to", "4"]).expect(2);
-    assert!(refused.err.contains("its learning rate (cosine) was to have fallen after 2"), "{}", refused.err);
-    assert!(refused.err.contains("--weights cosine"), "{}", refused.err);
-    let refused = place.run(&["train", "net.toml", "--extend-to", "4"]).expect(2);
-    assert!(refused.err.contains("--extend-to is for a run"), "{}", refused.err);
+    // A learning rate that decays to the end of training would have decayed differently.
+    train(&dir, "cosine", &["schedule.name=cosine", "train.epochs=2"]);
+    let rejected = dir.run(&["train", "cosine", "--extend-to", "4"]).expect(2);
+    assert!(
+        rejected.err.contains("its schedule (cosine) depends on the number of epochs"),
+        "{}",
+        rejected.err
+    );
+    assert!(rejected.err.contains("--weights cosine"), "{}", rejected.err);
+    let rejected = dir.run(&["train", "net.toml", "--extend-to", "4"]).expect(2);
+    assert!(rejected.err.contains("--extend-to needs a run directory"), "{}", rejected.err);
 }

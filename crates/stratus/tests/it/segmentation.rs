@@ -1,11 +1,11 @@
-//! Segmentation from training to masks: real processes on a small set of streets that are made here.
+//! Segmentation from training to masks: real processes on a small generated set of street scenes.
 
 #![cfg(unix)]
 
 use crate::common::streets::{
-    CLASSES, HEIGHT, TRAIN, VALIDATION, VOID, WIDTH, arguments, grey, labels, streets, train, write,
+    CLASSES, HEIGHT, TRAIN, VALIDATION, VOID, WIDTH, arguments, grey, labels, train, write, write_streets,
 };
-use crate::common::{Place, rows, summary};
+use crate::common::{TestDir, rows, summary};
 use png::ColorType;
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ const ITERATIONS: &str = "epoch,iteration,loss,accuracy,learning_rate,data_s,tra
 const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,\
                       val_bf,train_s,val_s,elapsed_s";
 
-/// What must not depend on interruptions: of both stages.
+/// The parts of both stages that must not depend on interruptions.
 fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>)> {
     [run.join("first_stage"), run.to_owned()]
         .iter()
@@ -29,16 +29,16 @@ fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>)> {
         .collect()
 }
 
-/// Stops a training with SIGTERM once `run` has a checkpoint.
-fn stop_within(place: &Place, arguments: &[String], run: &Path) {
-    let mut command = place.command(&[]);
+/// Stops training with SIGTERM once `run` has a checkpoint.
+fn stop_within(dir: &TestDir, arguments: &[String], run: &Path) {
+    let mut command = dir.command(&[]);
     let mut child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let begun = Instant::now();
+    let start = Instant::now();
     let checkpoints = || fs::read_dir(run.join("checkpoints")).into_iter().flatten().count();
     let before = checkpoints();
     while checkpoints() <= before {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it had a checkpoint");
-        assert!(begun.elapsed() < Duration::from_secs(300), "nothing happens");
+        assert!(child.try_wait().unwrap().is_none(), "it exited before its first checkpoint");
+        assert!(start.elapsed() < Duration::from_secs(300), "timed out");
         std::thread::yield_now();
     }
     let sent = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap();
@@ -46,36 +46,36 @@ fn stop_within(place: &Place, arguments: &[String], run: &Path) {
     assert_eq!(child.wait().unwrap().code(), Some(75));
 }
 
-const STAGES: &[&str] = &["train.epochs=40", "first_stage.network=erfnet_encoder", "first_stage.epochs=40"];
+const STAGES: &[&str] = &["train.epochs=15", "first_stage.network=erfnet_encoder", "first_stage.epochs=15"];
 
 #[test]
-fn two_stages_end_with_the_same_bits_wherever_they_are_stopped() {
-    let place = Place::bare();
-    streets(&place);
-    train(&place, "whole", "erfnet", STAGES).expect(0);
-    let whole = results(&place.path("whole"));
-    assert_eq!(whole[1].1.len(), 80);
-    let said = summary(&place.path("whole"));
+fn stopped_two_stage_run_resumes_bit_identical() {
+    let dir = TestDir::without_kernel_cache();
+    write_streets(&dir);
+    train(&dir, "whole", "erfnet", STAGES).expect(0);
+    let whole = results(&dir.path("whole"));
+    assert_eq!(whole[1].1.len(), 30);
+    let message = summary(&dir.path("whole"));
     assert_eq!(
-        (&said["first_stage"]["model"], &said["first_stage"]["epochs"]),
-        (&"erfnet_encoder".into(), &40.into())
+        (&message["first_stage"]["model"], &message["first_stage"]["epochs"]),
+        (&"erfnet_encoder".into(), &15.into())
     );
-    // Within the first stage, then within the second, then to the end.
-    let run = place.path("cut");
-    stop_within(&place, &arguments("cut", "erfnet", STAGES), &run.join("first_stage"));
+    // Stops within the first stage, then within the second, then trains to the end.
+    let run = dir.path("cut");
+    stop_within(&dir, &arguments("cut", "erfnet", STAGES), &run.join("first_stage"));
     assert!(!run.join("checkpoints").read_dir().unwrap().any(|_| true));
-    stop_within(&place, &["train".to_owned(), "cut".to_owned()], &run);
-    place.run(&["train", "cut"]).expect(0);
+    stop_within(&dir, &["train".to_owned(), "cut".to_owned()], &run);
+    dir.run(&["train", "cut"]).expect(0);
     assert_eq!(results(&run), whole);
 }
 
 #[test]
-fn eval_and_infer_agree_with_the_last_validation() {
-    let place = Place::bare();
-    streets(&place);
+fn eval_and_infer_match_the_last_validation() {
+    let dir = TestDir::without_kernel_cache();
+    write_streets(&dir);
     let more = ["train.epochs=6", "checkpoint.keep_best=val_miou", "train.class_weighting=median_frequency"];
-    train(&place, "run", "fcn_resnet18", &more).expect(0);
-    let run = place.path("run");
+    train(&dir, "run", "fcn_resnet18", &more).expect(0);
+    let run = dir.path("run");
     let epochs = rows(&run.join("epochs.csv"), EPOCHS);
     assert_eq!(epochs.len(), 6);
     let last: Vec<&str> = epochs[5].split(',').collect();
@@ -88,11 +88,11 @@ fn eval_and_infer_agree_with_the_last_validation() {
     assert_eq!(summary["best"]["metric"], "val_miou");
 
     let eval = ["eval", "run", "--csv", "again.csv", "--confusion", "confusion.csv"];
-    let ran = place.run(&eval).expect(0);
+    let ran = dir.run(&eval).expect(0);
     assert!(ran.out.contains("mean IoU") && ran.out.contains("boundary F1"), "{}", ran.out);
-    let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(dir.path(name)).unwrap();
     assert_eq!(read("again.csv"), read("run/classes.csv"));
-    // A class that is neither there nor predicted has no IoU. Pixels of no class are counted nowhere.
+    // A class that is neither labelled nor predicted has no IoU. Pixels without a class are not counted.
     let confusion: Vec<Vec<u64>> = read("confusion.csv")
         .lines()
         .skip(1)
@@ -108,89 +108,89 @@ fn eval_and_infer_agree_with_the_last_validation() {
 
     let infer =
         ["infer", "run", "set/val", "--out", "masks", "--raw", "--overlay", "--sheet", "sheet.png", "--json"];
-    let ran = place.run(&infer).expect(0);
-    let said: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    let images = said["images"].as_array().unwrap();
+    let ran = dir.run(&infer).expect(0);
+    let message: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let images = message["images"].as_array().unwrap();
     assert_eq!(images.len(), VALIDATION);
-    assert!(said["milliseconds"]["p99"].as_f64().unwrap() > 0.0);
+    assert!(message["milliseconds"]["p99"].as_f64().unwrap() > 0.0);
     let mut counted = vec![vec![0u64; CLASSES]; CLASSES];
     for image in images {
         let number = Path::new(image["path"].as_str().unwrap()).file_stem().unwrap().to_str().unwrap();
         let (mask, truth) =
-            (grey(&place.path(image["mask"].as_str().unwrap())), labels(number.parse().unwrap()));
+            (grey(&dir.path(image["mask"].as_str().unwrap())), labels(number.parse().unwrap()));
         for (&predicted, &class) in mask.iter().zip(&truth).filter(|(_, class)| **class != VOID) {
             counted[usize::from(class)][usize::from(predicted)] += 1;
         }
     }
     assert_eq!(counted, confusion);
-    let ran = place.run(&["infer", "run", "set/val", "--csv", "classes.csv"]).expect(2);
-    assert!(ran.err.contains("--csv changes nothing"), "{}", ran.err);
-    let ran = place.run(&["infer", "run", "set/val", "set/val/8.png", "--out", "masks"]).expect(2);
+    let ran = dir.run(&["infer", "run", "set/val", "--csv", "classes.csv"]).expect(2);
+    assert!(ran.err.contains("--csv has no effect"), "{}", ran.err);
+    let ran = dir.run(&["infer", "run", "set/val", "set/val/8.png", "--out", "masks"]).expect(2);
     assert!(ran.err.contains("would both be"), "{}", ran.err);
-    let ran = place.run(&["infer", "run", "set/train.txt"]).expect(1);
+    let ran = dir.run(&["infer", "run", "set/train.txt"]).expect(1);
     assert!(ran.err.contains("neither a JPEG nor a PNG file"), "{}", ran.err);
-    assert!(place.path("masks/8.overlay.png").is_file() && place.path("sheet.png").is_file());
+    assert!(dir.path("masks/8.overlay.png").is_file() && dir.path("sheet.png").is_file());
 }
 
-/// A batch without a label has no accuracy, and changes nothing.
+/// A batch without labels has no accuracy and does not change the weights.
 #[test]
-fn a_batch_of_pixels_without_a_class_is_not_counted() {
-    let place = Place::bare();
-    streets(&place);
+fn unlabelled_batch_is_not_counted() {
+    let dir = TestDir::without_kernel_cache();
+    write_streets(&dir);
     for image in 0..TRAIN {
-        let path = place.path(&format!("set/trainannot/{image}.png"));
+        let path = dir.path(&format!("set/trainannot/{image}.png"));
         write(&path, ColorType::Grayscale, &[VOID; HEIGHT * WIDTH]);
     }
     let more = ["train.epochs=1", "optimiser.momentum=0", "optimiser.weight_decay=0"];
-    train(&place, "run", "fcn_resnet18", &more).expect(0);
-    for row in rows(&place.path("run/iterations.csv"), ITERATIONS) {
+    train(&dir, "run", "fcn_resnet18", &more).expect(0);
+    for row in rows(&dir.path("run/iterations.csv"), ITERATIONS) {
         let fields: Vec<&str> = row.split(',').collect();
         assert_eq!(fields[2..4], ["0.0", ""], "{row}");
     }
 }
 
 #[test]
-fn what_does_not_fit_is_said_before_training() {
-    let place = Place::bare();
-    streets(&place);
-    let refused = |network: &str, more: &[&str], words: &[&str]| {
-        let ran = train(&place, "run", network, more).expect(2);
+fn rejects_invalid_segmentation_settings_before_training() {
+    let dir = TestDir::without_kernel_cache();
+    write_streets(&dir);
+    let error_of = |network: &str, more: &[&str], words: &[&str]| {
+        let ran = train(&dir, "run", network, more).expect(2);
         assert!(words.iter().all(|words| ran.err.contains(words)), "{}", ran.err);
-        assert!(!place.path("run").exists());
+        assert!(!dir.path("run").exists());
     };
-    refused("resnet18", &[], &["`camvid` has a class for every pixel", "`resnet18` gives one answer"]);
-    refused(
+    error_of("resnet18", &[], &["`camvid` is for segmentation", "`resnet18` is for classification"]);
+    error_of(
         "fcn_resnet18",
         &["data.name=synthetic"],
-        &["`fcn_resnet18` gives a class for every pixel", "data set `synthetic` has one class for an image"],
+        &["`fcn_resnet18` is for segmentation", "data set `synthetic` is for classification"],
     );
-    refused("fcn_resnet18", &["checkpoint.keep_best=val_top1"], &["val_top1", "val_miou"]);
-    refused("fcn_resnet18", &["train.class_weights=[1, 2]"], &["has 2 numbers", "has 11 classes"]);
-    refused("fcn_resnet18", &["train.class_weights=[0,0,0,0,0,0,0,0,0,0,0]"], &["are all 0"]);
-    refused("erfnet", &["first_stage.network=digits"], &["of which no layer is in `erfnet`"]);
-    refused("fcn_resnet18", &["validation.mirror=true"], &["no probabilities"]);
-    // A mask of another size than its image, and a class that is none.
-    let label = place.path("set/trainannot/2.png");
+    error_of("fcn_resnet18", &["checkpoint.keep_best=val_top1"], &["val_top1", "val_miou"]);
+    error_of("fcn_resnet18", &["train.class_weights=[1, 2]"], &["has 2 numbers", "has 11 classes"]);
+    error_of("fcn_resnet18", &["train.class_weights=[0,0,0,0,0,0,0,0,0,0,0]"], &["are all 0"]);
+    error_of("erfnet", &["first_stage.network=digits"], &["shares no layer with `erfnet`"]);
+    error_of("fcn_resnet18", &["validation.mirror=true"], &["no class probabilities"]);
+    // A mask of another size than its image, and an invalid class.
+    let label = dir.path("set/trainannot/2.png");
     let before = fs::read(&label).unwrap();
     write(&label, ColorType::Grayscale, &[VOID + 1; HEIGHT * WIDTH]);
-    let ran = train(&place, "run", "fcn_resnet18", &["train.epochs=1"]).expect(1);
+    let ran = train(&dir, "run", "fcn_resnet18", &["train.epochs=1"]).expect(1);
     assert!(ran.err.contains("trainannot/2.png") && ran.err.contains("12"), "{}", ran.err);
     fs::write(&label, before).unwrap();
 }
 
-/// Half of an image's pixels, or all of them, have no class: a part of the batch may have no label.
+/// Half or all of the pixels of an image have no class: a micro-batch may have no labels.
 #[test]
-fn batches_in_parts_have_the_loss_of_the_whole_batch() {
-    let place = Place::bare();
-    streets(&place);
+fn micro_batches_have_the_loss_of_the_whole_batch() {
+    let dir = TestDir::without_kernel_cache();
+    write_streets(&dir);
     for (image, rows) in [(1, HEIGHT / 2), (2, HEIGHT)] {
         let mut classes = labels(image);
         classes[..rows * WIDTH].fill(VOID);
-        write(&place.path(&format!("set/trainannot/{image}.png")), ColorType::Grayscale, &classes);
+        write(&dir.path(&format!("set/trainannot/{image}.png")), ColorType::Grayscale, &classes);
     }
     let network = "name = \"net\"\ninput = [3, 24, 32]\noutput = \"conv\"\n\n[[layer]]\nname = \"conv\"\n\
                    op = \"conv2d\"\nout_channels = 11\nkernel = 3\npadding = 1\n";
-    fs::write(place.path("net.toml"), network).unwrap();
+    fs::write(dir.path("net.toml"), network).unwrap();
     let loss_and_weights = |name: &str, more: &[&str], workers: &str| {
         let settings = ["train.epochs=1", "train.threads=1", "train.class_weighting=median_frequency"];
         let mut arguments = arguments(name, "net.toml", &[&settings[..], more].concat());
@@ -198,10 +198,10 @@ fn batches_in_parts_have_the_loss_of_the_whole_batch() {
         let width = arguments.iter().position(|argument| argument == "model.width=4").unwrap();
         arguments.drain(width - 1..=width);
         arguments.extend(["--workers".to_owned(), workers.to_owned()]);
-        place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
-        let row = rows(&place.path(name).join("iterations.csv"), ITERATIONS)[0].clone();
+        dir.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
+        let row = rows(&dir.path(name).join("iterations.csv"), ITERATIONS)[0].clone();
         let loss: f64 = row.split(',').nth(2).unwrap().parse().unwrap();
-        (loss, summary(&place.path(name))["weights_sha256"].clone())
+        (loss, summary(&dir.path(name))["weights_sha256"].clone())
     };
     let (whole, _) = loss_and_weights("whole", &[], "1");
     let near = |loss: f64| assert!((loss / whole - 1.0).abs() < 1e-6, "{loss} and {whole}");

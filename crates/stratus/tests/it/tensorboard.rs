@@ -1,8 +1,8 @@
-//! TensorBoard's event files: what is in them, and that a run which was stopped has no step twice.
+//! TensorBoard event files: their content, and no duplicate steps after a resume.
 
 #![cfg(unix)]
 
-use crate::common::{PER_EPOCH, Place};
+use crate::common::{PER_EPOCH, TestDir};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -10,15 +10,15 @@ use std::path::Path;
 /// The values of a file by tag: steps and numbers.
 type Scalars = BTreeMap<String, Vec<(u64, f32)>>;
 
-/// CRC-32C by its definition, bit by bit, with the mask of TFRecord.
-fn masked(bytes: &[u8]) -> u32 {
+/// CRC-32C by its definition, bit by bit, masked as in TFRecord.
+fn masked_crc32c(bytes: &[u8]) -> u32 {
     let crc = !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
     });
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The fields of a message: numbers, and the bytes of what has a length or a fixed size.
+/// The fields of a message: numbers, and the bytes of fields with a length or a fixed size.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let (mut value, mut shift) = (0, 0);
@@ -48,16 +48,16 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     found
 }
 
-/// Reads an event file to its last byte.
+/// Reads a complete event file.
 fn read(path: &Path) -> Scalars {
     let bytes = fs::read(path).unwrap();
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
     let (mut rest, mut scalars, mut events) = (&bytes[..], Scalars::new(), 0);
     while !rest.is_empty() {
         let (length, after) = rest.split_at(8);
-        assert_eq!(u64::from(masked(length)), number(&after[..4]));
+        assert_eq!(u64::from(masked_crc32c(length)), number(&after[..4]));
         let (event, after) = after[4..].split_at(number(length) as usize);
-        assert_eq!(u64::from(masked(event)), number(&after[..4]));
+        assert_eq!(u64::from(masked_crc32c(event)), number(&after[..4]));
         rest = &after[4..];
         let all = fields(event);
         let wall = f64::from_le_bytes(all.iter().find(|field| field.0 == 1).unwrap().2.try_into().unwrap());
@@ -80,14 +80,14 @@ fn read(path: &Path) -> Scalars {
 }
 
 #[test]
-fn events_are_those_of_the_tables_and_no_step_is_there_twice() {
-    let place = Place::new();
+fn tensorboard_events_match_the_tables_without_duplicates() {
+    let dir = TestDir::new();
     let board = ["--set", "train.tensorboard=true"];
-    place.train("whole", 2, &board).expect(0);
-    let whole = read(&place.path("whole/tensorboard/events.out.tfevents.stratus"));
+    dir.train("whole", 2, &board).expect(0);
+    let whole = read(&dir.path("whole/tensorboard/events.out.tfevents.stratus"));
     let steps: Vec<u64> = whole["iteration/loss"].iter().map(|(step, _)| *step).collect();
     assert_eq!(steps, (1..=2 * PER_EPOCH as u64).collect::<Vec<_>>());
-    let table = fs::read_to_string(place.path("whole/iterations.csv")).unwrap();
+    let table = fs::read_to_string(dir.path("whole/iterations.csv")).unwrap();
     let of_table = |column: usize| -> Vec<f32> {
         table.lines().skip(1).map(|line| line.split(',').nth(column).unwrap().parse().unwrap()).collect()
     };
@@ -100,21 +100,21 @@ fn events_are_those_of_the_tables_and_no_step_is_there_twice() {
     for tag in ["epoch/train_loss", "epoch/val_loss", "epoch/val_top1", "share/fc", "share/data_wait"] {
         assert_eq!(whole[tag].iter().map(|(step, _)| *step).collect::<Vec<_>>(), ends, "{tag}");
     }
-    // Shares are of one whole.
+    // Fractions add up to one.
     for end in 0..2 {
         let shares = whole.iter().filter(|(tag, _)| tag.starts_with("share/"));
         let sum: f32 = shares.map(|(_, values)| values[end].1).sum();
         assert!((90.0..=100.1).contains(&sum), "{sum}");
     }
 
-    // Stopped after an epoch and continued, with what was written behind the checkpoint.
-    place.train("stopped", 2, &[&board[..], &["--until-epoch", "1"]].concat()).expect(0);
-    let path = place.path("stopped/tensorboard/events.out.tfevents.stratus");
+    // A run that was stopped after an epoch and resumed, with events written after the checkpoint.
+    dir.train("stopped", 2, &[&board[..], &["--until-epoch", "1"]].concat()).expect(0);
+    let path = dir.path("stopped/tensorboard/events.out.tfevents.stratus");
     let mut bytes = fs::read(&path).unwrap();
     let last = bytes.len() - 300;
     bytes.extend_from_within(last..);
     fs::write(&path, bytes).unwrap();
-    place.run(&["train", "stopped"]).expect(0);
+    dir.run(&["train", "stopped"]).expect(0);
     let stopped = read(&path);
     for tag in ["iteration/loss", "iteration/top1", "iteration/learning_rate", "epoch/val_loss"] {
         assert_eq!(stopped[tag], whole[tag], "{tag}");
@@ -124,7 +124,7 @@ fn events_are_those_of_the_tables_and_no_step_is_there_twice() {
         whole["iteration/images_per_second"].len(),
         "times are others, steps the same"
     );
-    // Nobody asks for it by default.
-    place.train("without", 1, &[]).expect(0);
-    assert!(!place.path("without/tensorboard").exists());
+    // Off by default.
+    dir.train("without", 1, &[]).expect(0);
+    assert!(!dir.path("without/tensorboard").exists());
 }

@@ -1,4 +1,4 @@
-//! Several workers train a run together: real processes, started by a real `mpiexec`.
+//! Several workers train a run: real processes, started by a real `mpiexec`.
 
 #![cfg(unix)]
 
@@ -6,136 +6,140 @@ mod kills;
 mod networks;
 
 use crate::common::tiny::copy;
-use crate::common::{Place, Ran, Result, photographs, root};
+use crate::common::{CommandOutput, RunResult, TestDir, digits, photographs, root};
 use std::fs;
 use std::process::Command;
 
-/// Whether there is an MPI to test with: `scripts/deps-mpi.sh` brings one. Where there can be none, the test
-/// run says so with `STRATUS_WITHOUT_MPI`.
+/// Returns whether MPI is installed, by `scripts/deps-mpi.sh`. Without MPI, `STRATUS_WITHOUT_MPI` must be
+/// set.
 pub fn has_mpi() -> bool {
-    let there = root().join(".deps/mpich/bin/mpiexec").is_file() || std::env::var_os("STRATUS_MPI").is_some();
-    let given_up = std::env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
-    assert!(there || given_up, "no MPI: run scripts/deps-mpi.sh, or set STRATUS_WITHOUT_MPI=1");
-    if !there {
-        eprintln!("SKIPPED: STRATUS_WITHOUT_MPI is set, and there is no MPI");
+    let is_installed =
+        root().join(".deps/mpich/bin/mpiexec").is_file() || std::env::var_os("STRATUS_MPI").is_some();
+    let is_skipped = std::env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
+    assert!(is_installed || is_skipped, "no MPI: run scripts/deps-mpi.sh, or set STRATUS_WITHOUT_MPI=1");
+    if !is_installed {
+        eprintln!("SKIPPED: STRATUS_WITHOUT_MPI is set, and MPI is not installed");
     }
-    there
+    is_installed
 }
 
 const PARTS: [&str; 4] = ["--set", "train.parts=4", "--set", "train.threads=1"];
 
 /// Trains `epochs` epochs in four parts.
-fn train(place: &Place, name: &str, epochs: u32, more: &[&str]) -> Ran {
-    place.train(name, epochs, &[&PARTS[..], more].concat())
+fn train(dir: &TestDir, name: &str, epochs: u32, more: &[&str]) -> CommandOutput {
+    dir.train(name, epochs, &[&PARTS[..], more].concat())
 }
 
-/// The result is a function of the experiment: one process, two, four; and a run that goes from four to two
-/// to one.
+/// Trains on one, two and four workers, and a run that changes from four to two to one.
 #[test]
-fn any_number_of_workers_gives_the_same_bits() {
+fn worker_count_does_not_change_the_bits() {
     if !has_mpi() {
         return;
     }
-    let place = Place::new();
-    train(&place, "alone", 2, &[]).expect(0);
-    let alone = Result::of(&place.path("alone"));
+    let dir = TestDir::new();
+    train(&dir, "alone", 2, &[]).expect(0);
+    let single = RunResult::read(&dir.path("alone"));
     for workers in ["2", "4"] {
-        let ran = train(&place, workers, 2, &["--workers", workers]).expect(0);
+        let ran = train(&dir, workers, 2, &["--workers", workers]).expect(0);
         assert_eq!(ran.out.matches("digits on mnist: completed").count(), 1, "{}", ran.out);
         assert!(ran.out.contains("exchange with other workers"), "{}", ran.out);
         assert_eq!(ran.err.matches(&format!("{workers} processes, each with")).count(), 1, "{}", ran.err);
-        assert!(Result::of(&place.path(workers)) == alone, "{workers} workers");
-        let others = fs::read_dir(place.path(workers).join("workers")).unwrap().count();
+        assert!(RunResult::read(&dir.path(workers)) == single, "{workers} workers");
+        let others = fs::read_dir(dir.path(workers).join("workers")).unwrap().count();
         assert_eq!(others.to_string(), (workers.parse::<usize>().unwrap() - 1).to_string());
     }
-    train(&place, "moved", 2, &["--workers", "4", "--until-epoch", "1"]).expect(0);
-    place.run(&["train", "moved", "--workers", "2"]).expect(0);
-    assert!(Result::of(&place.path("moved")) == alone, "from four workers to two");
-    assert_eq!(fs::read_dir(place.path("moved/workers")).unwrap().count(), 1, "those of four are gone");
-    // A run is one run, however many folders its workers have.
-    let listed = place.run(&["runs", "moved", "--json"]).expect(0).out;
+    train(&dir, "moved", 2, &["--workers", "4", "--until-epoch", "1"]).expect(0);
+    dir.run(&["train", "moved", "--workers", "2"]).expect(0);
+    assert!(RunResult::read(&dir.path("moved")) == single, "from four workers to two");
+    assert_eq!(fs::read_dir(dir.path("moved/workers")).unwrap().count(), 1, "those of four are gone");
+    // Workers in several folders write one run.
+    let listed = dir.run(&["runs", "moved", "--json"]).expect(0).out;
     assert_eq!(listed.matches("\"iterations\"").count().max(1), 1, "{listed}");
 }
 
-/// Said once, not once a worker.
+/// Each error is printed once, not once per worker.
 #[test]
-fn what_workers_cannot_share_out() {
+fn rejects_worker_and_part_counts_that_do_not_divide() {
     if !has_mpi() {
         return;
     }
-    let place = Place::new();
+    let dir = TestDir::new();
     for (more, expected) in [
-        (&["--workers", "3"][..], "there are 3 workers; their number is a power of two"),
+        (&["--workers", "3"][..], "3 workers: the number of workers must be a power of two"),
+        (&["--workers", "4", "--set", "train.parts=2"], "4 workers exceed train.parts = 2"),
         (
-            &["--workers", "4", "--set", "train.parts=2"],
-            "there are 4 workers, and batches are cut into 2 parts",
+            &["--set", "train.parts=3"],
+            "`train.parts` = 3 is not a power of two that divides `train.batch_size` = 256",
         ),
-        (&["--set", "train.parts=3"], "`train.parts` is 3 and `train.batch_size` is 1024"),
         (
             &["--workers", "2", "--set", "train.parts=256"],
-            "the last batch of an epoch has 608 samples, which cannot be cut into 256 equal parts",
+            "the last batch of an epoch has 152 samples, which cannot be divided into 256 equal parts",
         ),
         (
             &["--workers", "2", "--set", "train.batch_size=50", "--set", "train.parts=32"],
-            "`train.parts` is 32",
+            "`train.parts` = 32 is not",
         ),
     ] {
-        let ran = place.train("refused", 1, more);
-        assert!(matches!(ran.code, Some(1 | 2)), "{more:?}: {:?} {}", ran.code, ran.err);
+        let ran = dir.train("refused", 1, more).expect(2);
         let times = ran.err.matches(expected).count();
         assert!(times >= 1, "{more:?}: {}", ran.err);
-        assert_eq!(times, 1, "said once: {}", ran.err);
-        assert!(!place.path("refused").exists(), "{more:?}");
+        assert_eq!(times, 1, "not printed exactly once: {}", ran.err);
+        assert!(!dir.path("refused").exists(), "{more:?}");
     }
 }
 
-/// What one of them has of a batch, and what it exchanges: all gradients, whatever their number.
+/// The plan of one worker has its part of a batch and the exchange of all gradients.
 #[test]
-fn a_plan_says_what_one_of_several_workers_holds() {
-    let place = Place::new();
+fn plan_counts_the_memory_of_one_worker() {
+    let dir = TestDir::new();
     let plan = |more: &[&str]| -> serde_json::Value {
-        let settings = ["plan", "digits", "--json", "--set", "train.batch_size=1024"];
+        let settings =
+            ["plan", "digits", "--json", "--set", "train.batch_size=256", "--set", "data.verify=false"];
         let parts = ["--set", "train.parts=4", "--set", "train.threads=1"];
-        let data = format!("data.path={}", root().join("data/mnist").display());
-        let ran = place.run(&[&settings[..], &parts, &["--set", &data], more].concat()).expect(0);
+        let data = format!("data.path={}", digits().display());
+        let ran = dir.run(&[&settings[..], &parts, &["--set", &data], more].concat()).expect(0);
         serde_json::from_str(&ran.out).unwrap()
     };
-    let alone = plan(&[]);
-    assert_eq!(alone.get("shared"), None);
+    let single = plan(&[]);
+    assert_eq!(single.get("shared"), None);
     let (two, four) = (plan(&["--workers", "2"]), plan(&["--workers", "4"]));
     for (plan, workers) in [(&two, 2), (&four, 4)] {
         let shared = &plan["shared"];
         assert_eq!(
             [&shared["workers"], &shared["parts"], &shared["parts_of_each"], &shared["images_of_part"]],
-            [workers, 4, 4 / workers, 256]
+            [workers, 4, 4 / workers, 64]
         );
-        let bytes = |of: &serde_json::Value| of["bytes"].as_u64().unwrap();
+        let bytes = |bucket: &serde_json::Value| bucket["bytes"].as_u64().unwrap();
         let exchanged = shared["buckets"].as_array().unwrap().iter().map(bytes).sum::<u64>();
         assert_eq!(shared["exchanged_bytes"], exchanged);
         assert_eq!(shared["sent_bytes"], 2 * (exchanged - exchanged / workers));
-        // Weights in f32, and little else.
+        // Most of the exchanged bytes are f32 gradients of weights.
         let parameters = plan["memory"][0]["bytes"].as_u64().unwrap();
         assert!((parameters..2 * parameters).contains(&exchanged), "{exchanged} of {parameters}");
         let images = |plan: &serde_json::Value| plan["host_memory"]["batch_bytes"].as_u64().unwrap();
-        assert!(images(plan) * workers <= images(&alone) + 4096, "{} of {}", images(plan), images(&alone));
+        assert!(images(plan) * workers <= images(&single) + 4096, "{} of {}", images(plan), images(&single));
     }
-    let refused = place.run(&["plan", "digits", "--workers", "3"]).expect(2);
-    assert!(refused.err.contains("there are 3 workers; their number is a power of two"), "{}", refused.err);
+    let rejected = dir.run(&["plan", "digits", "--workers", "3"]).expect(2);
+    assert!(
+        rejected.err.contains("3 workers: the number of workers must be a power of two"),
+        "{}",
+        rejected.err
+    );
 }
 
-/// Each worker has the data set of its own machine: here two folders.
+/// Each worker reads the data set of its machine; here, two folders.
 #[test]
-fn a_worker_with_another_data_set_is_named() {
+fn worker_with_another_data_set_is_named() {
     if !has_mpi() {
         return;
     }
-    let place = photographs::place();
-    let folders = ["one", "other"].map(|folder| place.path(folder));
+    let dir = photographs::test_dir();
+    let folders = ["one", "other"].map(|folder| dir.path(folder));
     for folder in &folders {
         fs::create_dir(folder).unwrap();
-        copy(&place.path("photographs"), &folder.join("photographs"));
+        copy(&dir.path("photographs"), &folder.join("photographs"));
     }
-    let run = place.path("run").display().to_string();
+    let run = dir.path("run").display().to_string();
     let more = ["train.batch_size=8", "train.parts=2", "train.threads=1"];
     let settings = photographs::SETTINGS.iter().chain(&more).flat_map(|setting| ["--set", setting]);
     let arguments = ["train", "digits", "--out", &run, "--data", "photographs"];
@@ -143,21 +147,21 @@ fn a_worker_with_another_data_set_is_named() {
     let started = || {
         let own = root().join(".deps/mpich/bin/mpiexec");
         let mut command = Command::new(if own.is_file() { own } else { "mpiexec".into() });
-        let alone = place.command(&arguments);
+        let single = dir.command(&arguments);
         for (at, folder) in folders.iter().enumerate() {
             command.args((at > 0).then_some(":")).args(["-n", "1", "-wdir"]).arg(folder);
-            command.arg(alone.get_program()).args(alone.get_args());
+            command.arg(single.get_program()).args(single.get_args());
         }
-        command.envs(alone.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        Ran::of(command.output().unwrap())
+        command.envs(single.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        CommandOutput::new(command.output().unwrap())
     };
     let removed = folders[1].join("photographs/row/3.png");
     let changed = fs::read(&removed).unwrap();
     fs::write(&removed, fs::read(folders[1].join("photographs/row/4.png")).unwrap()).unwrap();
-    let said = started().expect(2).err;
-    assert!(said.contains("worker 1 has another data set than worker 0\n"), "{said}");
-    assert!(said.contains("row/3.png"), "{said}");
-    assert!(!place.path("run/experiment.toml").exists());
+    let message = started().expect(2).err;
+    assert!(message.contains("worker 1 has a different data set than worker 0\n"), "{message}");
+    assert!(message.contains("row/3.png"), "{message}");
+    assert!(!dir.path("run/experiment.toml").exists());
     fs::write(&removed, changed).unwrap();
     started().expect(0);
 }

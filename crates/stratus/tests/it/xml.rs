@@ -1,8 +1,8 @@
-//! Configurations in XML: converted, trained by, classes brought from elsewhere; the schema of the others.
+//! XML configurations: conversion, training, fetching of classes; and the schema of TOML files.
 
 #![cfg(unix)]
 
-use crate::common::{Place, root};
+use crate::common::{TestDir, root};
 use serde_json::Value;
 use std::fs;
 
@@ -23,75 +23,74 @@ const FILE: &str = "\
 ";
 
 #[test]
-fn a_file_is_converted() {
-    let place = Place::bare();
-    fs::write(place.path("lab.xml"), FILE).unwrap();
-    let printed = place.run(&["config", "convert", "lab.xml", "batch_size=8"]).expect(0);
+fn xml_file_is_converted_to_toml() {
+    let dir = TestDir::without_kernel_cache();
+    fs::write(dir.path("lab.xml"), FILE).unwrap();
+    let printed = dir.run(&["config", "convert", "lab.xml", "batch_size=8"]).expect(0);
     assert!(printed.out.starts_with("[data]\nname = \"folder\"\nclasses = \"lab.classes.txt\"\n"));
     assert!(printed.out.contains("\n[train]\nepochs = 3\nbatch_size = 8\n"), "{}", printed.out);
     assert!(printed.out.ends_with("# lab.xml: line 12: unknown key `colour`\n"), "{}", printed.out);
     assert_eq!(
         printed.err,
         "warning: lab.xml: line 12: unknown key `colour`\n\
-         lab.classes.txt names the classes; with --out it is written\n"
+         --out also writes the list of classes to lab.classes.txt\n"
     );
-    assert!(!place.path("lab.classes.txt").exists());
-    place.run(&["config", "convert", "lab.xml", "--out", "lab.toml"]).expect(0);
-    assert_eq!(fs::read_to_string(place.path("lab.classes.txt")).unwrap(), "a\nb\n");
-    let shown = place.run(&["config", "show", "lab.toml"]).expect(0).out;
+    assert!(!dir.path("lab.classes.txt").exists());
+    dir.run(&["config", "convert", "lab.xml", "--out", "lab.toml"]).expect(0);
+    assert_eq!(fs::read_to_string(dir.path("lab.classes.txt")).unwrap(), "a\nb\n");
+    let shown = dir.run(&["config", "show", "lab.toml"]).expect(0).out;
     assert!(shown.contains("\nimages_per_class = 2\n") && shown.contains("name = \"alexnet\""), "{shown}");
     let json: Value =
-        serde_json::from_str(&place.run(&["config", "convert", "lab.xml", "--json"]).expect(0).out).unwrap();
+        serde_json::from_str(&dir.run(&["config", "convert", "lab.xml", "--json"]).expect(0).out).unwrap();
     assert_eq!((json["remote"].as_str(), json["classes"][1].as_str()), (Some("lab"), Some("b")));
-    // What is not understood is no training.
-    let refused = place.run(&["train", "lab.xml"]).expect(2);
+    // Unknown elements are an error.
+    let rejected = dir.run(&["train", "lab.xml"]).expect(2);
     assert_eq!(
-        refused.err,
+        rejected.err,
         "error: lab.xml: line 12: unknown key `colour`\n\
-         hint: leave them out, or set a key of Stratus: `stratus config keys` lists them\n"
+         hint: remove them, or use keys of Stratus: `stratus config keys` lists them\n"
     );
-    let refused = place.run(&["train", "digits", "batch_size=3"]).expect(2);
+    let rejected = dir.run(&["train", "digits", "batch_size=3"]).expect(2);
     assert_eq!(
-        refused.err,
-        "error: `batch_size=3` is for an XML file\nhint: give it as --set batch_size=3\n"
+        rejected.err,
+        "error: `batch_size=3`: KEY=VALUE needs an XML experiment\nhint: use --set batch_size=3\n"
     );
 }
 
-/// The remote location is a folder here; `stratus data sync` is tested with servers.
+/// The remote location is a local folder; `stratus data sync` is tested with servers.
 #[test]
-fn a_file_is_trained_by_and_its_classes_are_brought() {
-    let place = Place::bare();
+fn xml_file_trains_with_its_classes() {
+    let dir = TestDir::without_kernel_cache();
     let fixtures = root().join("crates/stratus-data/tests/fixtures/images");
     for split in ["train", "val"] {
         for class in ["a", "b", "c"] {
-            let folder = place.path("lab").join(split).join(class);
+            let folder = dir.path("lab").join(split).join(class);
             fs::create_dir_all(&folder).unwrap();
             for file in ["colour.jpg", "turned.jpg", "cmyk.jpg"] {
                 fs::copy(fixtures.join(file), folder.join(file)).unwrap();
             }
         }
     }
-    fs::write(place.path("lab.xml"), FILE.replace("  <colour>red</colour>\n", "")).unwrap();
+    fs::write(dir.path("lab.xml"), FILE.replace("  <colour>red</colour>\n", "")).unwrap();
     let settings = "network_type=digits,model.width=2,data.shape=[1,28,28],epochs_number=1";
-    let train = |out: &str| {
-        place.run(&["train", "lab.xml", settings, "--out", out, "--device", "reference"]).expect(0)
-    };
+    let train =
+        |out: &str| dir.run(&["train", "lab.xml", settings, "--out", out, "--device", "reference"]).expect(0);
     let ran = train("run");
-    assert!(ran.err.contains("bringing 2 classes from lab to here\nbrought 10 files, "), "{}", ran.err);
-    // Of each of two classes two training images and all that it is validated with.
-    assert!(place.path("here/train/b").is_dir() && !place.path("here/train/c").exists());
-    assert_eq!(fs::read_dir(place.path("here/train/a")).unwrap().count(), 2);
-    let configuration = fs::read_to_string(place.path("run/experiment.toml")).unwrap();
+    assert!(ran.err.contains("copying 2 classes from lab to here\ncopied 10 files, "), "{}", ran.err);
+    // Two training images of each of two classes, and all validation images.
+    assert!(dir.path("here/train/b").is_dir() && !dir.path("here/train/c").exists());
+    assert_eq!(fs::read_dir(dir.path("here/train/a")).unwrap().count(), 2);
+    let configuration = fs::read_to_string(dir.path("run/experiment.toml")).unwrap();
     for line in ["epochs = 1", "batch_size = 4", "images_per_class = 2", "device = \"reference\""] {
         assert!(configuration.lines().any(|found| found == line), "{line}: {configuration}");
     }
-    // The second time everything is there.
+    // The second fetch has nothing to do.
     let again = train("again");
     assert!(!again.err.contains("bringing"), "{}", again.err);
 }
 
-/// Whether a document keeps to a schema, as far as our schema goes: what is wrong, by its place.
-fn problems(schema: &Value, value: &Value, place: &str, found: &mut Vec<String>) {
+/// Validates a document against the subset of JSON Schema that our schema uses, and collects the problems.
+fn validate(schema: &Value, value: &Value, location: &str, found: &mut Vec<String>) {
     for (word, of) in schema.as_object().unwrap() {
         let number = || (value.as_f64(), of.as_f64());
         let keeps = match word.as_str() {
@@ -123,27 +122,27 @@ fn problems(schema: &Value, value: &Value, place: &str, found: &mut Vec<String>)
             other => panic!("the keyword {other} is not known to this test"),
         };
         if !keeps {
-            found.push(format!("{place}: {word} is {of}, and there is {value}"));
+            found.push(format!("{location}: {word} is {of}, and there is {value}"));
         }
     }
     for (name, of) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         if let Some(value) = value.get(name) {
-            problems(of, value, &format!("{place}.{name}"), found);
+            validate(of, value, &format!("{location}.{name}"), found);
         }
     }
     if let (Some(of), Some(items)) = (schema.get("items"), value.as_array()) {
-        items.iter().for_each(|item| problems(of, item, place, found));
+        items.iter().for_each(|item| validate(of, item, location, found));
     }
 }
 
 #[test]
-fn the_schema_fits_every_file_that_is_shipped() {
-    let place = Place::bare();
-    let schema: Value = serde_json::from_str(&place.run(&["config", "schema"]).expect(0).out).unwrap();
+fn schema_accepts_every_shipped_file() {
+    let dir = TestDir::without_kernel_cache();
+    let schema: Value = serde_json::from_str(&dir.run(&["config", "schema"]).expect(0).out).unwrap();
     let check = |text: &str| {
         let mut found = Vec::new();
         let value: Value = toml::from_str(text).unwrap();
-        problems(&schema, &value, "", &mut found);
+        validate(&schema, &value, "", &mut found);
         found
     };
     let mut files = 0;
@@ -155,9 +154,9 @@ fn the_schema_fits_every_file_that_is_shipped() {
         }
     }
     assert!(files >= 15, "{files}");
-    // What every key is by default, too.
+    // Also with every default written out.
     for name in ["digits", "resnet18", "camvid-erfnet"] {
-        assert_eq!(check(&place.run(&["config", "show", name]).expect(0).out), [""; 0], "{name}");
+        assert_eq!(check(&dir.run(&["config", "show", name]).expect(0).out), [""; 0], "{name}");
     }
     for (wrong, problem) in [
         ("[train]\nepoch = 3\n", ".train: additionalProperties"),

@@ -1,29 +1,29 @@
-//! The maps of a batch norm, and how launches divide them.
+//! The maps of a batch norm, and their division by launches.
 
-use crate::ops::{KernelBuilder, Operand, PRECISIONS, int, long};
+use crate::ops::{KernelBuilder, Operand, UNSUPPORTED_PRECISION, int, long};
 use crate::processor::{Argument, Launch, Shape, Source};
-use stratus_engine::ops::{FusedPool, Parts};
+use stratus_engine::ops::{ChannelOffsets, FusedPool};
 use stratus_engine::{DType, Layout};
 
-/// The most threads of a block; also in `batch_norm_common.cu`.
+/// The maximum number of threads of a block; also in `batch_norm_common.cu`.
 const THREADS: usize = 256;
 
-/// The most threads of a block along the channels: with vectors of 16 bytes a warp then reads 512 contiguous
-/// bytes.
-const ALONG_CHANNELS: usize = 32;
+/// The maximum number of threads of a block along the channels: with vectors of 16 bytes a warp then reads
+/// 512 contiguous bytes.
+const CHANNEL_THREADS: usize = 32;
 
-/// The fewest rows of a thread, so that loading its channels' parameters pays off.
-const LEAST_ROWS: usize = 4;
+/// The minimum number of rows of a thread, to amortise loading its channels' parameters.
+const MIN_ROWS_PER_THREAD: usize = 4;
 
-/// Blocks per multiprocessor of a pass over a map. Far more than are resident, so that all multiprocessors
-/// end at about the same time.
-const BLOCKS_OF_PASSES: usize = 16;
+/// Blocks per multiprocessor of a pass over a map: far more than are resident, so that all multiprocessors
+/// finish at about the same time.
+const PASS_BLOCKS_PER_SM: usize = 16;
 
-/// Blocks per multiprocessor of a sum: as many as are resident, as each has partial sums that must be added
-/// up.
-const BLOCKS_OF_SUMS: usize = 2;
+/// Blocks per multiprocessor of a sum: only the resident ones, because each has partial sums that must be
+/// added.
+const SUM_BLOCKS_PER_SM: usize = 2;
 
-/// Threads of a block that adds up partial sums: along the channels and along the partial sums.
+/// The threads of a block that adds partial sums: along the channels and along the partial sums.
 const REDUCTION_THREADS: [u32; 2] = [32, 32];
 
 /// The channels of a norm within a map, which may be a concatenation.
@@ -32,19 +32,19 @@ struct MapView {
     dtype: DType,
     /// The norm's first channel.
     first: usize,
-    /// Elements from a pixel to the next: the map's channels.
+    /// Elements between two pixels: the map's channels.
     stride: usize,
     image: [usize; 4],
 }
 
 impl MapView {
-    fn of(operand: &Operand, first: Option<usize>) -> Result<Self, String> {
+    fn new(operand: &Operand, first: Option<usize>) -> Result<Self, String> {
         let dtype = operand.dtype();
         if !matches!(dtype, DType::F32 | DType::Bf16 | DType::F16) {
-            return Err(PRECISIONS.to_owned());
+            return Err(UNSUPPORTED_PRECISION.to_owned());
         }
         if !operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)) {
-            return Err(format!("`{}` is not laid out channels last", operand.value.name));
+            return Err(format!("`{}` is not channels last", operand.value.name));
         }
         let image = operand.image()?;
         Ok(Self { dtype, first: first.unwrap_or(0), stride: image[1], image })
@@ -59,7 +59,7 @@ impl MapView {
     }
 }
 
-/// The input and the result of a norm. The gradient of each has the same layout.
+/// The input and output of a norm. The gradient of each has the same layout.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Maps {
     pub channels: usize,
@@ -69,12 +69,12 @@ pub(in crate::ops) struct Maps {
 }
 
 impl Maps {
-    /// The maps of a norm of `channels` channels; `parts` are its first channels in maps that hold more.
+    /// Creates the maps of a norm of `channels` channels; `parts` holds its first channels in larger maps.
     ///
     /// # Errors
-    /// For f64, or where a map is not laid out channels last.
-    pub fn new(channels: usize, parts: Parts, x: &Operand, y: &Operand) -> Result<Self, String> {
-        let (x, y) = (MapView::of(x, parts.x)?, MapView::of(y, parts.y)?);
+    /// For f64, or if a map is not channels last.
+    pub fn new(channels: usize, parts: ChannelOffsets, x: &Operand, y: &Operand) -> Result<Self, String> {
+        let (x, y) = (MapView::new(x, parts.x)?, MapView::new(y, parts.y)?);
         let lengths = [channels, x.first, x.stride, y.first, y.stride];
         let widest = x.dtype.bytes().max(y.dtype.bytes());
         let fits = |vector: &usize| lengths.iter().all(|length| length.is_multiple_of(*vector));
@@ -82,12 +82,12 @@ impl Maps {
         Ok(Self { channels, x, y, vector })
     }
 
-    /// Pixels of the map that is normalised.
+    /// The pixels of the input.
     pub fn pixels_of_x(&self) -> usize {
         self.x.pixels()
     }
 
-    /// Pixels of the result.
+    /// The pixels of the output.
     pub fn pixels_of_y(&self) -> usize {
         self.y.pixels()
     }
@@ -98,7 +98,7 @@ impl Maps {
     }
 
     /// The norm's first channel in the gradient of `x`, which has the layout of `x` and the type of the
-    /// result.
+    /// output.
     pub fn gradient_of_x(&self, position: usize) -> Argument {
         MapView { dtype: self.y.dtype, ..self.x }.at(position)
     }
@@ -118,8 +118,8 @@ impl Maps {
         Ok([long(self.pixels_of_x()), self.width()?, long(self.x.stride), long(self.y.stride)])
     }
 
-    /// The pixels that threads divide, channels, and height and width of `x` and of `y`, for kernels with
-    /// pooling.
+    /// The number of pixels to divide among threads, the channels, and height and width of `x` and of `y`,
+    /// for kernels with pooling.
     pub fn extents_of_pool(&self, rows: usize) -> Result<[Argument; 6], String> {
         let ([.., height, width], [.., out_height, out_width]) = (self.x.image, self.y.image);
         let mut extents = [Argument::Null; 6];
@@ -132,7 +132,7 @@ impl Maps {
 
     /// A source file for these maps.
     pub fn source(&self, file: &'static str, relu: bool) -> Source {
-        let source = Source::of(file, self.y.dtype, self.vector).with("RELU", u8::from(relu));
+        let source = Source::new(file, self.y.dtype, self.vector).with("RELU", u8::from(relu));
         if self.x.dtype == self.y.dtype {
             return source;
         }
@@ -156,24 +156,24 @@ impl Maps {
             .with("INSIDE", u8::from(inside))
     }
 
-    /// The shape of a launch that passes over `rows` pixels once.
+    /// The shape of a launch that makes one pass over `rows` pixels.
     pub fn pass(&self, rows: usize, builder: &KernelBuilder<'_>) -> Shape {
-        self.shape(rows, BLOCKS_OF_PASSES, builder)
+        self.shape(rows, PASS_BLOCKS_PER_SM, builder)
     }
 
     fn shape(&self, rows: usize, blocks_each: usize, builder: &KernelBuilder<'_>) -> Shape {
         let threads = self.channels / self.vector;
-        // As many threads in every block.
-        let along = threads.div_ceil(threads.div_ceil(ALONG_CHANNELS));
+        // All blocks have the same number of threads.
+        let along = threads.div_ceil(threads.div_ceil(CHANNEL_THREADS));
         let (columns, across) = (threads.div_ceil(along), THREADS / along);
-        let wanted = (blocks_each * builder.processor.multiprocessors() as usize).div_ceil(columns);
-        let needed = rows.div_ceil(across * LEAST_ROWS);
-        let grid = [columns as u32, wanted.min(needed).max(1) as u32, 1];
+        let target_blocks = (blocks_each * builder.processor.multiprocessors() as usize).div_ceil(columns);
+        let needed = rows.div_ceil(across * MIN_ROWS_PER_THREAD);
+        let grid = [columns as u32, target_blocks.min(needed).max(1) as u32, 1];
         Shape { grid, block: [along as u32, across as u32, 1], shared: 0 }
     }
 
-    /// A launch that computes two sums over `rows` pixels for each channel, a partial sum per block, and what
-    /// the launch that adds these up needs.
+    /// The launch that computes two sums over `rows` pixels per channel, with a partial sum per block, and
+    /// the parameters of the launch that adds these.
     pub fn sums(
         &self,
         (source, name): (&Source, &str),
@@ -181,7 +181,7 @@ impl Maps {
         mut arguments: Vec<Argument>,
         builder: &KernelBuilder<'_>,
     ) -> Result<(Launch, PartialSums), String> {
-        let shape = self.shape(rows, BLOCKS_OF_SUMS, builder);
+        let shape = self.shape(rows, SUM_BLOCKS_PER_SM, builder);
         arguments.push(Argument::Scratch(0));
         let launch = builder.launch(source, name, shape, arguments)?;
         let count = shape.grid[1] as usize;
@@ -203,8 +203,8 @@ impl Maps {
 pub(in crate::ops) struct PartialSums {
     /// Their address, the number of blocks and of channels.
     pub arguments: [Argument; 3],
-    /// The shape of the launch that adds them up.
+    /// The shape of the launch that adds them.
     pub shape: Shape,
-    /// Their bytes of scratch.
+    /// Their scratch in bytes.
     pub bytes: usize,
 }

@@ -1,6 +1,5 @@
 //! Depthwise convolutions, one filter per channel, by native kernels (`source/depthwise.cu`,
-//! `source/depthwise_weights.cu`). They are bound by memory bandwidth,
-//! which cuDNN's kernels do not saturate.
+//! `source/depthwise_weights.cu`). They are bound by memory bandwidth, which cuDNN's kernels do not saturate.
 
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::ops::{KernelBuilder, Operand, int, long};
@@ -8,68 +7,71 @@ use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::{DType, Layout};
 use stratus_graph::ops::Conv2d;
 
-/// Threads of a block; the kernels' launch bounds have the same number.
+/// The threads of a block; also in the kernels' launch bounds.
 const THREADS: usize = 128;
 /// Neighbouring outputs of a row that a thread computes at once, rounded up to a multiple of the stride.
-const PIXELS: usize = 4;
-/// The most weights that a thread holds in registers: the taps of all its channels.
-const MOST_TAPS: usize = 104;
-/// The largest kernel, stride and span of inputs whose loops are unrolled, and the largest image in bytes,
-/// which is addressed by an `int`.
-const MOST_KERNEL: usize = 64;
-const MOST_STRIDE: usize = 4;
-const MOST_SPAN: usize = 32;
-const MOST_BYTES: usize = i32::MAX as usize;
-/// The most rows of a thread's column of outputs.
-const MOST_ROWS: usize = 16;
+const PIXELS_PER_THREAD: usize = 4;
+/// The maximum number of weights that a thread holds in registers: the taps of all its channels.
+const MAX_THREAD_WEIGHTS: usize = 104;
+/// The largest kernel whose loops are unrolled.
+const MAX_KERNEL: usize = 64;
+/// The largest stride whose loops are unrolled.
+const MAX_STRIDE: usize = 4;
+/// The largest input span whose loops are unrolled.
+const MAX_INPUT_SPAN: usize = 32;
+/// The largest image, which is addressed by an `int`.
+const MAX_IMAGE_BYTES: usize = i32::MAX as usize;
+/// The maximum number of rows of a thread's column of outputs.
+const MAX_ROWS_PER_THREAD: usize = 16;
 
-/// A depthwise convolution that the kernels compute.
+/// A depthwise convolution supported by the kernels.
 pub(super) struct Depthwise<'a> {
     conv: &'a Conv2d,
     problem: Problem,
     dtype: DType,
     /// Channels per thread.
     vector: usize,
-    /// Resident blocks per multiprocessor: the more, the fewer registers a thread has.
+    /// Resident blocks per multiprocessor: with more of them, a thread has fewer registers.
     resident: usize,
 }
 
 impl<'a> Depthwise<'a> {
-    /// The convolution of these operands (input, weight, output, or a gradient in the place of one), if the
-    /// kernels compute it.
-    pub fn of(conv: &'a Conv2d, problem: Problem, operands: [&Operand; 3]) -> Option<Self> {
+    /// The convolution of these operands (input, weight, output, with a gradient in place of one), if the
+    /// kernels support it.
+    pub fn new(conv: &'a Conv2d, problem: Problem, operands: [&Operand; 3]) -> Option<Self> {
         let channels = conv.in_channels;
         let [dtype, weight_dtype, y_dtype] = problem.types;
         let expected = if problem.pass == Pass::BackwardWeights { DType::F32 } else { dtype };
         let [taps_h, taps_w] = conv.kernel;
         let taps = taps_h * taps_w;
         let spans = [0, 1].map(|axis| {
-            (PIXELS - 1) * conv.stride[axis] + (conv.kernel[axis].max(1) - 1) * conv.dilation[axis] + 1
+            (PIXELS_PER_THREAD - 1) * conv.stride[axis]
+                + (conv.kernel[axis].max(1) - 1) * conv.dilation[axis]
+                + 1
         });
         let fits = conv.groups == channels
             && conv.out_channels == channels
             && matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
             && [weight_dtype, y_dtype] == [expected, dtype]
-            && (1..=MOST_KERNEL).contains(&taps)
-            && conv.stride.iter().all(|stride| (1..=MOST_STRIDE).contains(stride))
-            && spans.iter().all(|&span| span <= MOST_SPAN)
-            && [problem.x, problem.y]
-                .iter()
-                .all(|[_, channels, height, width]| channels * height * width * dtype.bytes() <= MOST_BYTES)
+            && (1..=MAX_KERNEL).contains(&taps)
+            && conv.stride.iter().all(|stride| (1..=MAX_STRIDE).contains(stride))
+            && spans.iter().all(|&span| span <= MAX_INPUT_SPAN)
+            && [problem.x, problem.y].iter().all(|[_, channels, height, width]| {
+                channels * height * width * dtype.bytes() <= MAX_IMAGE_BYTES
+            })
             && operands
                 .iter()
                 .all(|operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)));
-        // Four channels of any type: eight, though only 16 bytes, would take too many registers.
-        let vector = [4, 2, 1]
-            .into_iter()
-            .find(|&vector| channels.is_multiple_of(vector) && (vector == 1 || vector * taps <= MOST_TAPS));
+        // Four channels of any type: eight, although only 16 bytes, would need too many registers.
+        let vector = [4, 2, 1].into_iter().find(|&vector| {
+            channels.is_multiple_of(vector) && (vector == 1 || vector * taps <= MAX_THREAD_WEIGHTS)
+        });
         let vector = vector.filter(|_| fits)?;
         let resident = if vector * taps <= 40 { 3 } else { 2 };
         Some(Self { conv, problem, dtype, vector, resident })
     }
 
-    /// The launches of its pass. The arguments are input, weight and output, or a gradient in the place of
-    /// one.
+    /// The launches of its pass. The arguments are input, weight and output, with a gradient in place of one.
     pub fn candidate(
         &self,
         operands: [Argument; 3],
@@ -83,7 +85,7 @@ impl<'a> Depthwise<'a> {
 
     fn source(&self, file: &'static str, pixels: usize) -> Source {
         let Conv2d { kernel, dilation, .. } = self.conv;
-        Source::of(file, self.dtype, self.vector)
+        Source::new(file, self.dtype, self.vector)
             .with("KERNEL_H", kernel[0])
             .with("KERNEL_W", kernel[1])
             .with("DILATION_H", dilation[0])
@@ -106,7 +108,7 @@ impl<'a> Depthwise<'a> {
         };
         let axes = [self.axis(0, is_gradient)?, self.axis(1, is_gradient)?];
         let [down, up] = if is_gradient { [[1, 1], stride] } else { [stride, [1, 1]] };
-        let pixels = PIXELS.next_multiple_of(up[1]);
+        let pixels = PIXELS_PER_THREAD.next_multiple_of(up[1]);
         let source = self
             .source("depthwise", pixels)
             .with("DOWN_H", down[0])
@@ -120,9 +122,10 @@ impl<'a> Depthwise<'a> {
         let (height, width) = (out_height + height, out_width + width);
         let groups = width.div_ceil(pixels);
         let columns = batch * groups * (channels / self.vector);
-        // Long columns, as the first input rows of each are read twice; but enough for four rounds of blocks.
-        let wanted = 4 * self.resident * THREADS * builder.processor.multiprocessors() as usize;
-        let rows = (columns * height / wanted).clamp(1, MOST_ROWS);
+        // Columns are long, because the first input rows of each are read twice, but there are enough for
+        // four rounds of blocks.
+        let target_threads = 4 * self.resident * THREADS * builder.processor.multiprocessors() as usize;
+        let rows = (columns * height / target_threads).clamp(1, MAX_ROWS_PER_THREAD);
         let parts = height.div_ceil(rows.next_multiple_of(up[0]));
         let rows = height.div_ceil(parts).next_multiple_of(up[0]);
         let parts = height.div_ceil(rows);
@@ -165,18 +168,21 @@ impl<'a> Depthwise<'a> {
         let Conv2d { kernel, stride, padding_before, .. } = *self.conv;
         let [batch, channels, out_height, out_width] = self.problem.y;
         let taps = kernel[0] * kernel[1];
-        let source =
-            self.source("depthwise_weights", PIXELS).with("STRIDE_H", stride[0]).with("STRIDE_W", stride[1]);
+        let source = self
+            .source("depthwise_weights", PIXELS_PER_THREAD)
+            .with("STRIDE_H", stride[0])
+            .with("STRIDE_W", stride[1]);
 
-        // Blocks along the channels are equally wide, at most 32 threads.
+        // Blocks along the channels have equal widths, at most 32 threads.
         let vectors = channels / self.vector;
         let across = vectors.div_ceil(32);
         let width = vectors.div_ceil(across);
         let height = THREADS / width;
-        let groups = out_width.div_ceil(PIXELS);
+        let groups = out_width.div_ceil(PIXELS_PER_THREAD);
         let units = batch * out_height * groups;
-        let wanted = (2 * self.resident * builder.processor.multiprocessors() as usize).div_ceil(across);
-        let parts = units.div_ceil(2 * height).clamp(1, wanted.min(0xffff));
+        let target_blocks =
+            (2 * self.resident * builder.processor.multiprocessors() as usize).div_ceil(across);
+        let parts = units.div_ceil(2 * height).clamp(1, target_blocks.min(0xffff));
         let share = units.div_ceil(parts).max(1);
         let parts = units.div_ceil(share).max(1);
 
@@ -203,19 +209,19 @@ impl<'a> Depthwise<'a> {
     }
 }
 
-/// The implementation's name in plans.
+/// The name in plans.
 const NAME: &str = "stratus:depthwise";
 
-/// Where columns of outputs begin along one axis.
+/// The start of the columns of outputs along one axis.
 struct Axis {
-    /// How far before the first output.
+    /// The distance before the first output.
     before: usize,
-    /// The input that the first tap reads there.
+    /// The input of the first tap there.
     begin: i32,
 }
 
 fn int_of(count: usize) -> Result<i32, String> {
-    i32::try_from(count).map_err(|_| format!("{count} is more than a kernel can count"))
+    i32::try_from(count).map_err(|_| format!("{count} exceeds the range of `int`"))
 }
 
 fn extent(blocks: usize) -> Result<u32, String> {

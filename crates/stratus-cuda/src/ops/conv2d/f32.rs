@@ -1,10 +1,12 @@
 //! Convolutions in f32 by native kernels, for all three passes (`source/conv_f32.cu`). Their sums are more
-//! exact than cuDNN's, which add one product after the other.
+//! exact than cuDNN's, which add products in sequence.
 
 mod gather;
 
 use crate::ffi::cudnn::{Pass, Problem};
-use crate::ops::{KernelBuilder, MOST_BLOCKS, MOST_BYTES_OF_SUMS, Operand, THREADS, int, long};
+use crate::ops::{
+    KernelBuilder, MAX_GRID_YZ, MAX_INT_COUNT, MAX_PARTIAL_SUM_BYTES, Operand, THREADS, int, long,
+};
 use crate::processor::{Argument, Call, Implementation, Shape, Source};
 use stratus_engine::DType;
 use stratus_graph::ops::Conv2d;
@@ -12,8 +14,9 @@ use stratus_graph::ops::Conv2d;
 /// The tiling of the matrix product: see `conv_f32.cu`.
 #[derive(Clone, Copy, Debug)]
 struct BlockTile {
-    /// `[rows, columns]` of a block, and of a thread.
+    /// `[rows, columns]` of a block.
     block: [usize; 2],
+    /// `[rows, columns]` of a thread.
     thread: [usize; 2],
     /// Resident blocks per multiprocessor.
     blocks: usize,
@@ -29,21 +32,22 @@ const TILES: [BlockTile; 5] = [
     BlockTile { block: [32, 128], thread: [8, 4], blocks: 3, rate: 70.0 },
 ];
 
-/// Depth of a stage of the pipeline through shared memory, and the number of stages.
+/// The depth of a stage of the pipeline through shared memory.
 const TILE_K: usize = 16;
+/// The number of stages of the pipeline.
 const STAGES: usize = 4;
-/// How many tiles are measured: those with the least estimated time.
-const MEASURED: usize = 3;
-/// The least depth of a part of a split product.
-const LEAST_DEPTH: usize = 256;
-/// The most phases of a strided data gradient, `stride_h · stride_w`: each is a launch.
-const MOST_PHASES: usize = 64;
+/// The number of tiles that are measured: those with the least estimated time.
+const MEASURED_TILES: usize = 3;
+/// The minimum depth of a part of a split product.
+const MIN_SPLIT_DEPTH: usize = 256;
+/// The maximum number of phases of a strided data gradient, `stride_h · stride_w`: each is a launch.
+const MAX_STRIDE_PHASES: usize = 64;
 
-/// Split-K: the depth of a matrix product in parts, whose results a second kernel adds up.
+/// Split-K: a matrix product in parts along its depth, whose results a second kernel adds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct SplitK {
     parts: usize,
-    /// Estimated time in clock cycles.
+    /// The estimated time in clock cycles.
     cycles: f64,
 }
 
@@ -62,24 +66,27 @@ impl BlockTile {
         rows.div_ceil(self.block[0]) * columns.div_ceil(self.block[1])
     }
 
-    /// The split of a product `[rows, columns, depth]` with the least estimated time; `elements` are the
-    /// result's. Results depend on the split to the bit, so it is a function of these parameters alone.
+    /// The split of a product `[rows, columns, depth]` with the least estimated time; `elements` is the size
+    /// of the result. The bits of the result depend on the split, so it is a function of these parameters
+    /// only.
     fn split(&self, [rows, columns, depth]: [usize; 3], elements: usize, multiprocessors: usize) -> SplitK {
-        // Bytes per cycle from memory to all multiprocessors; cycles to begin a block, or another kernel.
-        const MEMORY: f64 = 1500.0;
-        const BEGIN: f64 = 1500.0;
+        // Bytes per cycle from memory to all multiprocessors; the cycles to launch a block or another kernel.
+        const MEMORY_BANDWIDTH: f64 = 1500.0;
+        const LAUNCH: f64 = 1500.0;
         let tiles = self.tiles([rows, columns]);
         let cycles_per_depth = (self.block[0] * self.block[1]) as f64 / self.rate;
         let bytes = elements * size_of::<f32>();
-        let most = (depth / LEAST_DEPTH).min(MOST_BYTES_OF_SUMS / bytes.max(1)).clamp(1, MOST_BLOCKS);
-        let splits = (1..=most.min(8 * multiprocessors)).map(|parts| {
-            // The blocks of the busiest multiprocessor, which too few blocks at once do not keep busy.
+        let max_parts =
+            (depth / MIN_SPLIT_DEPTH).min(MAX_PARTIAL_SUM_BYTES / bytes.max(1)).clamp(1, MAX_GRID_YZ);
+        let splits = (1..=max_parts.min(8 * multiprocessors)).map(|parts| {
+            // The blocks of the busiest multiprocessor; a few concurrent blocks do not saturate it.
             let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;
             let blocks = blocks.max(0.75 * self.blocks as f64);
-            let sums = if parts > 1 { ((2 * parts + 1) * bytes) as f64 / MEMORY + BEGIN } else { 0.0 };
+            let sums =
+                if parts > 1 { ((2 * parts + 1) * bytes) as f64 / MEMORY_BANDWIDTH + LAUNCH } else { 0.0 };
             SplitK {
                 parts,
-                cycles: blocks * (part_of(depth, parts) as f64 * cycles_per_depth + BEGIN) + sums,
+                cycles: blocks * (part_depth(depth, parts) as f64 * cycles_per_depth + LAUNCH) + sums,
             }
         });
         let fastest = splits.min_by(|a, b| a.cycles.total_cmp(&b.cycles));
@@ -87,12 +94,12 @@ impl BlockTile {
     }
 }
 
-/// The depth of every part but the last.
-fn part_of(depth: usize, parts: usize) -> usize {
+/// The depth of every part except the last.
+fn part_depth(depth: usize, parts: usize) -> usize {
     depth.div_ceil(parts).next_multiple_of(TILE_K)
 }
 
-/// The candidates for a pass of a convolution, the fastest by estimate first; none where the kernels do not
+/// The candidates for a pass of a convolution, the fastest by estimate first; empty if the kernels do not
 /// apply. `arguments` are the input, the weight and the output.
 pub(super) fn candidates(
     conv: &Conv2d,
@@ -112,7 +119,7 @@ pub(super) fn candidates(
     tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
     let mut candidates = Vec::new();
     for (rank, (tile, split)) in tiles.iter().enumerate() {
-        if builder.wants(&tile.name()) && (rank < MEASURED || builder.requested.is_some()) {
+        if builder.allows(&tile.name()) && (rank < MEASURED_TILES || builder.requested.is_some()) {
             candidates.push(product.candidate(tile, split.parts, builder)?);
         }
     }
@@ -127,7 +134,7 @@ struct F32Convolution<'a> {
 }
 
 impl F32Convolution<'_> {
-    /// `[rows, columns, depth]` of the matrix product; of its largest launch, where there are several.
+    /// `[rows, columns, depth]` of the matrix product, or of its largest launch.
     fn size(&self) -> [usize; 3] {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, .. } = *self.conv;
@@ -143,7 +150,7 @@ impl F32Convolution<'_> {
         }
     }
 
-    /// Elements of the result.
+    /// The elements of the result.
     fn elements(&self) -> usize {
         let Problem { x, weight, y, .. } = self.problem;
         match self.problem.pass {
@@ -153,9 +160,8 @@ impl F32Convolution<'_> {
         }
     }
 
-    /// Whether every count of the kernels fits an `int`, and there are few enough launches.
+    /// Returns whether every count of the kernels fits an `int`, and there are few enough launches.
     fn fits_int(&self) -> bool {
-        const MOST: usize = 1 << 30;
         let Problem { x, weight, y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
         let reach = |side: usize| {
@@ -163,7 +169,7 @@ impl F32Convolution<'_> {
             reach.saturating_add(x[2 + side]).saturating_add(y[2 + side] * stride[side])
         };
         let product = |shape: &[usize]| shape.iter().fold(1_usize, |all, &side| all.saturating_mul(side));
-        // Kernels count on beyond the last pixel, by less than two stages.
+        // Kernels count beyond the last pixel, by less than two stages.
         let spare = 2 * TILE_K;
         let numbers = [
             product(&[x[0], x[1], x[2], x[3]]),
@@ -171,7 +177,8 @@ impl F32Convolution<'_> {
             product(&[weight[0] + spare, weight[1], weight[2], weight[3]]),
             product(&[reach(0), reach(1), x[1].max(y[1])]),
         ];
-        numbers.into_iter().all(|number| number > 0 && number < MOST) && product(&stride) <= MOST_PHASES
+        numbers.into_iter().all(|number| number > 0 && number < MAX_INT_COUNT)
+            && product(&stride) <= MAX_STRIDE_PHASES
     }
 
     fn candidate(
@@ -199,7 +206,7 @@ impl F32Convolution<'_> {
         let mut scratch_bytes = 0;
         if parts > 1 {
             scratch_bytes = parts * self.elements() * size_of::<f32>();
-            calls.push(self.add_parts(tile, result, parts, builder)?);
+            calls.push(self.sum_parts(tile, result, parts, builder)?);
         }
         Ok(Implementation { name: tile.name(), calls, scratch_bytes })
     }
@@ -227,7 +234,7 @@ impl F32Convolution<'_> {
         }
     }
 
-    /// Whether both factors are loaded in vectors of four: along the channels or outputs, which are
+    /// Returns whether each factor is loaded in vectors of four: along the channels or outputs, which are
     /// contiguous.
     fn vectors(&self) -> [bool; 2] {
         let [channels, outputs] = [self.problem.x[1], self.problem.y[1]].map(|side| side.is_multiple_of(4));
@@ -237,7 +244,7 @@ impl F32Convolution<'_> {
         }
     }
 
-    /// A launch for a product `[rows, columns]`.
+    /// The launch for a product `[rows, columns]`.
     fn launch(
         &self,
         tile: &BlockTile,
@@ -268,12 +275,12 @@ impl F32Convolution<'_> {
         let Problem { x: x_shape, y: y_shape, .. } = self.problem;
         let Conv2d { kernel, padding_before, stride, dilation, .. } = *self.conv;
         let [outputs, columns, pixels] = self.size();
-        let numbers = [outputs, columns, pixels, part_of(pixels, parts)];
+        let numbers = [outputs, columns, pixels, part_depth(pixels, parts)];
         let numbers = numbers
             .into_iter()
             .chain([x_shape[1], x_shape[2], x_shape[3], y_shape[2], y_shape[3], kernel[1]]);
         let numbers = numbers.chain([padding_before, stride, dilation].into_iter().flatten());
-        let numbers = numbers.chain(moves(tile.rows_at_a_time(), [y_shape[3], y_shape[2]]));
+        let numbers = numbers.chain(mixed_radix_step(tile.rows_at_a_time(), [y_shape[3], y_shape[2]]));
         let mut arguments = vec![x, y, to, long(self.elements())];
         for number in numbers {
             arguments.push(int(number)?);
@@ -281,8 +288,8 @@ impl F32Convolution<'_> {
         self.launch(tile, "convolve_weights", [outputs, columns], parts, arguments, builder)
     }
 
-    /// A launch that adds up the parts.
-    fn add_parts(
+    /// The launch that adds the parts.
+    fn sum_parts(
         &self,
         tile: &BlockTile,
         to: Argument,
@@ -290,9 +297,9 @@ impl F32Convolution<'_> {
         builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
         let count = self.elements();
-        // Where there are few sums, each has more threads.
-        let most = if count < 1 << 14 { 32 } else { 8 };
-        let height = (parts / 8).next_power_of_two().clamp(1, most);
+        // If there are few sums, each has more threads.
+        let max_height = if count < 1 << 14 { 32 } else { 8 };
+        let height = (parts / 8).next_power_of_two().clamp(1, max_height);
         let width = THREADS as usize / height;
         let shape = Shape {
             grid: [extent(count.div_ceil(width))?, 1, 1],
@@ -305,19 +312,19 @@ impl F32Convolution<'_> {
 }
 
 impl BlockTile {
-    /// Rows of a stage that the threads load at once, where the depth is not contiguous.
+    /// Rows of a stage that the threads load at once, if the depth is not contiguous.
     fn rows_at_a_time(&self) -> usize {
         self.threads() * 4 / self.block[1]
     }
 }
 
 /// `by` as a mixed-radix number `[slowest, second, fastest]`, whose last two digits have these ranges.
-fn moves(by: usize, [fastest, second]: [usize; 2]) -> [usize; 3] {
+fn mixed_radix_step(by: usize, [fastest, second]: [usize; 2]) -> [usize; 3] {
     [by / fastest / second, by / fastest % second, by % fastest]
 }
 
 fn extent(count: usize) -> Result<u32, String> {
-    u32::try_from(count).map_err(|_| format!("{count} are too many"))
+    u32::try_from(count).map_err(|_| format!("{count} is too large"))
 }
 
 #[cfg(test)]
@@ -325,15 +332,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_as_deep_as_may_be() {
+    fn split_parts_have_at_least_the_minimum_depth() {
         for tile in TILES {
             for [rows, columns, depth] in
                 [[64, 576, 802_816], [512, 4608, 12_544], [8, 9, 1568], [1568, 512, 4608]]
             {
                 let split = tile.split([rows, columns, depth], rows * columns, 132);
-                let part = part_of(depth, split.parts);
+                let part = part_depth(depth, split.parts);
                 assert!(part * split.parts >= depth);
-                assert!(split.parts == 1 || part >= LEAST_DEPTH, "{tile:?} {split:?}");
+                assert!(split.parts == 1 || part >= MIN_SPLIT_DEPTH, "{tile:?} {split:?}");
             }
         }
     }

@@ -1,29 +1,29 @@
-//! Convolutions of at most four channels, as of a network's first layer, by a native kernel on tensor cores
+//! Convolutions of at most four channels, as in a network's first layer, by a native kernel on tensor cores
 //! (`source/conv_first.cu`). cuDNN's kernels read and multiply eight channels, and read the output again for
 //! bias and ReLU.
 
 use crate::ffi::cudnn::Problem;
-use crate::ops::{KernelBuilder, Operand, int, is_for_tensor_cores};
+use crate::ops::{KernelBuilder, MAX_INT_COUNT, Operand, int, is_for_tensor_cores};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// The largest convolution that the kernels compute.
-const MOST_CHANNELS: usize = 4;
-const MOST_OUTPUTS: usize = 128;
-const MOST_TAPS: usize = 128;
-/// Bytes of shared memory that a block may have on every GPU from compute capability 8.0 on.
-pub(super) const SHARED_OF_BLOCK: usize = 99 << 10;
-/// Bytes of shared memory of an H100's multiprocessor, for all of its blocks, and how many it reserves in
-/// each.
-pub(super) const SHARED_OF_MULTIPROCESSOR: usize = 227 << 10;
-pub(super) const RESERVED_OF_BLOCK: usize = 1 << 10;
-/// The kernels count in `int`: every count is below this.
-const MOST: usize = 1 << 30;
-/// Bytes of a window's pixel: four channels of two bytes.
+/// The maximum input channels that the kernels support.
+const MAX_IN_CHANNELS: usize = 4;
+/// The maximum output channels that the kernels support.
+const MAX_OUT_CHANNELS: usize = 128;
+/// The maximum taps that the kernels support.
+const MAX_TAPS: usize = 128;
+/// The shared memory of a block in bytes, available on every GPU from compute capability 8.0.
+pub(super) const BLOCK_SHARED_BYTES: usize = 99 << 10;
+/// The shared memory of an H100's multiprocessor, for all of its blocks.
+pub(super) const SM_SHARED_BYTES: usize = 227 << 10;
+/// The shared memory that an H100's multiprocessor reserves per block.
+pub(super) const BLOCK_RESERVED_BYTES: usize = 1 << 10;
+/// The bytes of a window's pixel: four channels of two bytes.
 pub(super) const PIXEL_BYTES: usize = 8;
 
-/// How a block divides its pixels: among warps, each with fragments of 16 pixels.
+/// The division of a block's pixels among warps, each with fragments of 16 pixels.
 #[derive(Clone, Copy, Debug)]
 struct PixelTiling {
     warps: usize,
@@ -45,8 +45,7 @@ impl PixelTiling {
         self.warps * self.fragments * 16
     }
 
-    /// Resident blocks per multiprocessor, limited by registers: 0 where the accumulators alone take too
-    /// many.
+    /// Resident blocks per multiprocessor, limited by registers: 0 if the accumulators alone exceed them.
     fn blocks(self, outputs: usize) -> usize {
         match (self.fragments, outputs) {
             (1, 0..=4) | (_, 0..=2) => 24 / self.warps,
@@ -63,7 +62,7 @@ impl PixelTiling {
 pub(super) struct PixelTile {
     pub pixels: [usize; 2],
     pub window: [usize; 2],
-    /// Tiles of the whole batch.
+    /// The tiles of the whole batch.
     pub count: usize,
 }
 
@@ -74,9 +73,9 @@ pub(super) struct FirstLayer<'a> {
 }
 
 impl<'a> FirstLayer<'a> {
-    /// The convolution of these operands (input, weight, output, or a gradient in the place of one), if the
-    /// kernels compute it.
-    pub fn of(conv: &'a Conv2d, problem: &'a Problem, operands: [&Operand; 3]) -> Option<Self> {
+    /// The convolution of these operands (input, weight, output, with a gradient in place of one), if the
+    /// kernels support it.
+    pub fn new(conv: &'a Conv2d, problem: &'a Problem, operands: [&Operand; 3]) -> Option<Self> {
         let Problem { x, y, .. } = problem;
         let reach = [0, 1].map(|side| conv.kernel[side].saturating_mul(conv.dilation[side]));
         let padded = [0, 1].map(|side| {
@@ -85,12 +84,12 @@ impl<'a> FirstLayer<'a> {
         });
         let product = |numbers: &[usize]| numbers.iter().fold(1_usize, |all, &n| all.saturating_mul(n));
         let fits = conv.groups == 1
-            && (1..=MOST_CHANNELS).contains(&x[1])
-            && (1..=MOST_OUTPUTS).contains(&y[1])
-            && (1..=MOST_TAPS).contains(&product(&conv.kernel))
+            && (1..=MAX_IN_CHANNELS).contains(&x[1])
+            && (1..=MAX_OUT_CHANNELS).contains(&y[1])
+            && (1..=MAX_TAPS).contains(&product(&conv.kernel))
             && [product(&[x[0], padded[0], padded[1], x[1]]), product(&[y[0], y[2], y[3]])]
                 .iter()
-                .all(|number| (1..MOST).contains(number))
+                .all(|number| (1..MAX_INT_COUNT).contains(number))
             && operands
                 .iter()
                 .all(|operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)));
@@ -101,9 +100,10 @@ impl<'a> FirstLayer<'a> {
         self.conv.kernel[0] * self.conv.kernel[1]
     }
 
-    /// The tile of at most `pixels` pixels with the least estimated time, whose window fits `room` bytes of
-    /// shared memory. A pixel of the output takes the time 1, one of the window `window_pixel_time`.
-    pub fn tile(&self, pixels: usize, window_pixel_time: f64, room: usize) -> Option<PixelTile> {
+    /// The tile of at most `pixels` pixels with the least estimated time, whose window fits `window_bytes`
+    /// bytes of shared memory. A pixel of the output takes the time 1, a pixel of the window
+    /// `window_pixel_time`.
+    pub fn tile(&self, pixels: usize, window_pixel_time: f64, window_bytes: usize) -> Option<PixelTile> {
         let Problem { y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, .. } = *self.conv;
         let tile = |width: usize| {
@@ -123,7 +123,7 @@ impl<'a> FirstLayer<'a> {
         };
         (1..=pixels.min(y[3]))
             .map(tile)
-            .filter(|tile| tile.window[0] * tile.window[1] * PIXEL_BYTES <= room)
+            .filter(|tile| tile.window[0] * tile.window[1] * PIXEL_BYTES <= window_bytes)
             .min_by(|a, b| time(a).total_cmp(&time(b)))
     }
 
@@ -135,7 +135,7 @@ impl<'a> FirstLayer<'a> {
         [y[1], self.taps(), kernel[1]].into_iter().chain(pairs.into_iter().flatten())
     }
 
-    /// The candidates for the forward pass, bias and ReLU included. The arguments are input, weight and
+    /// The candidates for the forward pass, including bias and ReLU. The arguments are input, weight and
     /// output.
     pub fn candidates(
         &self,
@@ -149,20 +149,20 @@ impl<'a> FirstLayer<'a> {
             return Ok(Vec::new());
         }
         let outputs = self.problem.y[1];
-        // Fragments of eight outputs; more than eight fragments come in groups of four.
+        // Fragments have eight outputs; more than eight fragments form groups of four.
         let fragments = outputs.div_ceil(8);
         let fragments =
             if fragments > 8 { fragments.next_multiple_of(4) } else { fragments.next_power_of_two() };
         let steps = self.taps().div_ceil(4);
         let mut candidates = Vec::new();
-        let requested = |tiling: &PixelTiling| builder.wants(&tiling.name());
+        let requested = |tiling: &PixelTiling| builder.allows(&tiling.name());
         for tiling in TILINGS.into_iter().filter(|tiling| tiling.blocks(fragments) > 0 && requested(tiling)) {
             // Weights, biases and tables in shared memory, as in the kernel.
             let tables = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + tiling.pixels() * 8;
-            // A window's pixel takes half a clock cycle; a pixel's products are made at 1300 per cycle.
+            // A window's pixel takes half a clock cycle; the products of a pixel run at 1300 per cycle.
             let window_pixel_time = 0.5 / ((steps * 16 * fragments * 8) as f64 / 1300.0);
             let Some(tile) =
-                self.tile(tiling.pixels(), window_pixel_time, SHARED_OF_BLOCK.saturating_sub(tables))
+                self.tile(tiling.pixels(), window_pixel_time, BLOCK_SHARED_BYTES.saturating_sub(tables))
             else {
                 continue;
             };
@@ -181,9 +181,9 @@ impl<'a> FirstLayer<'a> {
             ];
             let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
             let source = Source { file: "conv_first", definitions }.with("T", type_name(dtype));
-            let resident = blocks.min(SHARED_OF_MULTIPROCESSOR / (shared + RESERVED_OF_BLOCK)).max(1);
+            let resident = blocks.min(SM_SHARED_BYTES / (shared + BLOCK_RESERVED_BYTES)).max(1);
             let grid = tile.count.min(resident * builder.processor.multiprocessors() as usize);
-            let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
+            let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} is too large"));
             let shape = Shape {
                 grid: [extent(grid)?, 1, 1],
                 block: [extent(tiling.warps * 32)?, 1, 1],
@@ -211,7 +211,7 @@ mod tests {
     use stratus_engine::DType;
 
     /// Checks the tiles of square images.
-    fn check(conv: Conv2d, batch: usize, size: usize, most_wasted: f64) -> Result<(), String> {
+    fn check(conv: Conv2d, batch: usize, size: usize, max_wasted: f64) -> Result<(), String> {
         let [height, width] = conv.output_size([size, size]).map_err(|error| error.to_string())?;
         let problem = Problem {
             pass: Pass::Forward,
@@ -227,19 +227,21 @@ mod tests {
         };
         let first = FirstLayer { conv: &conv, problem: &problem };
         for pixels in TILINGS.map(PixelTiling::pixels) {
-            const ROOM: usize = 36 << 10;
-            let tile = first.tile(pixels, 0.1, ROOM).ok_or("no tile")?;
+            const SCRATCH_BYTES: usize = 36 << 10;
+            let tile = first.tile(pixels, 0.1, SCRATCH_BYTES).ok_or("no tile")?;
             let [rows, columns] = tile.pixels;
-            assert!(rows * columns <= pixels && tile.window[0] * tile.window[1] * PIXEL_BYTES <= ROOM);
+            assert!(
+                rows * columns <= pixels && tile.window[0] * tile.window[1] * PIXEL_BYTES <= SCRATCH_BYTES
+            );
             assert_eq!(tile.count, batch * height.div_ceil(rows) * width.div_ceil(columns));
             let wasted = (tile.count * pixels) as f64 / (batch * height * width) as f64;
-            assert!(wasted < most_wasted, "{conv:?}: {tile:?} of {pixels}");
+            assert!(wasted < max_wasted, "{conv:?}: {tile:?} of {pixels}");
         }
         Ok(())
     }
 
     #[test]
-    fn tiles_are_full() -> Result<(), String> {
+    fn tiles_waste_few_pixels() -> Result<(), String> {
         check(Conv2d::new(3, 64, 7, 2, 3), 256, 224, 1.001)?;
         check(Conv2d::new(3, 64, 11, 4, 2), 512, 224, 1.3)?;
         check(Conv2d::new(3, 64, 3, 1, 1), 128, 224, 1.001)?;

@@ -3,16 +3,16 @@
 //! element by element.
 
 use super::first_layer::{
-    FirstLayer, PIXEL_BYTES, PixelTile, RESERVED_OF_BLOCK, SHARED_OF_BLOCK, SHARED_OF_MULTIPROCESSOR,
+    BLOCK_RESERVED_BYTES, BLOCK_SHARED_BYTES, FirstLayer, PIXEL_BYTES, PixelTile, SM_SHARED_BYTES,
 };
-use super::weight_gradient::MOST_PIXELS;
-use crate::ops::{KernelBuilder, MOST_BYTES_OF_SUMS, THREADS, int, is_for_tensor_cores};
+use super::weight_gradient::MAX_PIXELS_PER_SUM;
+use crate::ops::{KernelBuilder, MAX_PARTIAL_SUM_BYTES, THREADS, int, is_for_tensor_cores};
 use crate::processor::{Argument, Call, Implementation, Launch, Shape, Source, type_name};
 use stratus_engine::DType;
 
-/// Pixels of a tile, at most: a candidate for each.
+/// The maximum pixels of a tile, one candidate each.
 const TILE_PIXELS: [usize; 2] = [128, 256];
-/// Warps of a block; more only where eight taps per warp need more.
+/// The warps of a block; more only if eight taps per warp require more.
 const WARPS: usize = 8;
 
 /// The tiling of the matrix product: see `conv_first_gradient.cu`.
@@ -28,7 +28,7 @@ struct Tiling {
 }
 
 impl Tiling {
-    fn of(pixels: usize, [outputs, taps, channels]: [usize; 3]) -> Self {
+    fn new(pixels: usize, [outputs, taps, channels]: [usize; 3]) -> Self {
         let fragments = outputs.div_ceil(16).next_power_of_two().min(4);
         let across = taps.div_ceil(8);
         let warps = [across, (WARPS / across).max(1)];
@@ -44,17 +44,17 @@ impl Tiling {
         self.warps[0] * self.warps[1] * 32
     }
 
-    /// Bytes of shared memory beside the two windows.
+    /// The shared memory in bytes, without the two windows.
     fn shared_tables(&self) -> usize {
         2 * self.pixels * self.fragments * 32 + self.pixels * 8
     }
 
-    /// Tiles per block: at most [`MOST_PIXELS`] per sum, and as many in every block, with `resident` blocks
-    /// running at once.
+    /// Tiles per block: at most [`MAX_PIXELS_PER_SUM`] per sum, and the same number in every block, with
+    /// `resident` blocks running at once.
     fn tiles_of_block(&self, tiles: usize, resident: usize) -> usize {
-        let most = (MOST_PIXELS * self.warps[1] / self.pixels).max(1);
-        let rounds = tiles.div_ceil(most * resident.max(1)).max(1);
-        tiles.div_ceil(rounds * resident.max(1)).clamp(1, most)
+        let max_tiles = (MAX_PIXELS_PER_SUM * self.warps[1] / self.pixels).max(1);
+        let rounds = tiles.div_ceil(max_tiles * resident.max(1)).max(1);
+        tiles.div_ceil(rounds * resident.max(1)).clamp(1, max_tiles)
     }
 }
 
@@ -72,19 +72,19 @@ impl FirstLayer<'_> {
             return Ok(Vec::new());
         }
         let mut candidates = Vec::new();
-        let tilings = TILE_PIXELS.map(|pixels| Tiling::of(pixels, [outputs, self.taps(), channels]));
-        for tiling in tilings.into_iter().filter(|tiling| builder.wants(&tiling.name())) {
-            // A window's pixel takes half a clock cycle; a pixel's products are made at 1000 per cycle.
+        let tilings = TILE_PIXELS.map(|pixels| Tiling::new(pixels, [outputs, self.taps(), channels]));
+        for tiling in tilings.into_iter().filter(|tiling| builder.allows(&tiling.name())) {
+            // A window's pixel takes half a clock cycle; the products of a pixel run at 1000 per cycle.
             let products = tiling.warps[0] * 8 * channels * tiling.fragments * 16;
-            let room = SHARED_OF_BLOCK.saturating_sub(tiling.shared_tables()) / 2;
-            if let Some(tile) = self.tile(tiling.pixels, 500.0 / products as f64, room) {
+            let window_bytes = BLOCK_SHARED_BYTES.saturating_sub(tiling.shared_tables()) / 2;
+            if let Some(tile) = self.tile(tiling.pixels, 500.0 / products as f64, window_bytes) {
                 candidates.extend(self.gradient(&tiling, &tile, arguments, builder)?);
             }
         }
         Ok(candidates)
     }
 
-    /// The candidate of a tiling; `None` where its partial sums take too much scratch.
+    /// The candidate of a tiling; `None` if its partial sums need too much scratch.
     fn gradient(
         &self,
         tiling: &Tiling,
@@ -95,7 +95,7 @@ impl FirstLayer<'_> {
         let [channels, outputs] = [self.problem.x[1], self.problem.y[1]];
         let shared = tiling.shared_tables() + 2 * tile.window[0] * tile.window[1] * PIXEL_BYTES;
         let down = outputs.div_ceil(tiling.fragments * 16);
-        let resident = tiling.blocks.min(SHARED_OF_MULTIPROCESSOR / (shared + RESERVED_OF_BLOCK)).max(1);
+        let resident = tiling.blocks.min(SM_SHARED_BYTES / (shared + BLOCK_RESERVED_BYTES)).max(1);
         let tiles_of_block = tiling.tiles_of_block(
             tile.count,
             (resident * builder.processor.multiprocessors() as usize).div_ceil(down),
@@ -104,7 +104,7 @@ impl FirstLayer<'_> {
         let parts = blocks * tiling.warps[1];
         let count = outputs * self.taps() * channels;
         let scratch_bytes = if parts > 1 { parts * count * size_of::<f32>() } else { 0 };
-        if scratch_bytes > MOST_BYTES_OF_SUMS {
+        if scratch_bytes > MAX_PARTIAL_SUM_BYTES {
             return Ok(None);
         }
         let definitions = [
@@ -118,7 +118,7 @@ impl FirstLayer<'_> {
         let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
         let source = Source { file: "conv_first_gradient", definitions };
         let source = source.with("T", type_name(self.problem.types[0]));
-        let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
+        let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} is too large"));
         let shape = Shape {
             grid: [extent(blocks)?, extent(down)?, 1],
             block: [extent(tiling.threads())?, 1, 1],
@@ -132,23 +132,24 @@ impl FirstLayer<'_> {
         let product = builder.launch(&source, "conv_first_gradient", shape, arguments)?;
         let mut calls: Vec<Box<dyn Call>> = vec![Box::new(product)];
         if parts > 1 {
-            calls.push(Box::new(add_parts(&source, [sums, dweight], [parts, count], builder)?));
+            calls.push(Box::new(sum_parts(&source, [sums, dweight], [parts, count], builder)?));
         }
         Ok(Some(Implementation { name: tiling.name(), calls, scratch_bytes }))
     }
 }
 
-/// Adds up `parts` partial sums of each of `count` sums; where there are few sums, each has more threads.
-fn add_parts(
+/// The launch that adds `parts` partial sums of each of `count` sums; if there are few sums, each has more
+/// threads.
+fn sum_parts(
     source: &Source,
     [from, to]: [Argument; 2],
     [parts, count]: [usize; 2],
     builder: &KernelBuilder<'_>,
 ) -> Result<Launch, String> {
-    let most = if count < 1 << 14 { 32 } else { 8 };
-    let height = (parts / 8).next_power_of_two().clamp(1, most);
+    let max_height = if count < 1 << 14 { 32 } else { 8 };
+    let height = (parts / 8).next_power_of_two().clamp(1, max_height);
     let width = THREADS as usize / height;
-    let blocks = u32::try_from(count.div_ceil(width)).map_err(|_| format!("{count} are too many"))?;
+    let blocks = u32::try_from(count.div_ceil(width)).map_err(|_| format!("{count} is too large"))?;
     let shape = Shape { grid: [blocks, 1, 1], block: [width as u32, height as u32, 1], shared: 0 };
     builder.launch(source, "add_parts", shape, vec![from, to, int(parts)?, int(count)?])
 }
@@ -158,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_sum_is_of_too_many_pixels() {
+    fn no_sum_has_too_many_pixels() {
         for pixels in TILE_PIXELS {
             for product in [[64, 49, 3], [64, 121, 3], [64, 9, 3], [8, 9, 1], [128, 128, 4]] {
-                let tiling = Tiling::of(pixels, product);
+                let tiling = Tiling::new(pixels, product);
                 for (tiles, resident) in [(1, 1), (7, 264), (25_088, 264), (50_176, 396), (1 << 20, 3)] {
                     let tiles_of_block = tiling.tiles_of_block(tiles, resident);
                     assert!(
-                        tiles_of_block * pixels / tiling.warps[1] <= MOST_PIXELS,
+                        tiles_of_block * pixels / tiling.warps[1] <= MAX_PIXELS_PER_SUM,
                         "{tiling:?} {tiles} {tiles_of_block}"
                     );
                     assert!(tiles_of_block >= 1 && tiles.div_ceil(tiles_of_block) * tiles_of_block >= tiles);

@@ -1,12 +1,14 @@
-//! Shared by several tests.
+//! Helpers shared by several tests.
 
-use stratus_conformance::{Case, Class, Fill, Operand, same_bits};
+use std::collections::BTreeSet;
+use stratus_conformance::{Case, DTypeClass, Fill, Operand, same_bits};
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward, KernelSpec};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::{Choices, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
+use stratus_testing::sample::sample;
 
 /// The tiles of the weight gradient kernels on tensor cores.
 const TILES: [&str; 14] = [
@@ -26,7 +28,7 @@ const TILES: [&str; 14] = [
     "wgmma:64x576:cached",
 ];
 
-/// Those that can run a case in bf16 or f16 on a GPU of a compute capability, as 90 for 9.0.
+/// The tiles that support a case in bf16 or f16 on a GPU of a compute capability, as 90 for 9.0.
 pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static str> {
     let dense = matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
     let channels = |input: usize| case.inputs.get(input).map_or(1, |input| input.shape[1]);
@@ -35,9 +37,19 @@ pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static 
     TILES.into_iter().filter(move |tile| warps && (hopper || !tile.starts_with("wgmma")))
 }
 
-/// Two emulations with this many multiprocessors, whose threads and blocks run forwards and backwards.
+/// Every `step`-th case from `offset`, and the first case of each kernel; all cases in `make test-all`.
+pub fn covering(cases: impl IntoIterator<Item = Case>, step: usize, offset: usize) -> Vec<Case> {
+    let mut covered = BTreeSet::new();
+    let cases: Vec<(bool, Case)> =
+        cases.into_iter().map(|case| (covered.insert(case.kernel.name()), case)).collect();
+    let mut taken: Vec<bool> = cases.iter().map(|(is_first, _)| *is_first).collect();
+    sample(&mut taken, step, offset).for_each(|taken| *taken = true);
+    cases.into_iter().zip(taken).filter(|(_, taken)| *taken).map(|((_, case), _)| case).collect()
+}
+
+/// Two emulations with this many multiprocessors, whose threads and blocks run in order and in reverse order.
 pub fn emulated(multiprocessors: u32) -> [Cuda; 2] {
-    [false, true].map(|backwards| Cuda::emulated_with(multiprocessors, backwards).unwrap())
+    [false, true].map(|reverse_order| Cuda::emulated_with(multiprocessors, reverse_order).unwrap())
 }
 
 /// The choice of a named implementation for a case's step, which must be the one that runs.
@@ -47,12 +59,12 @@ pub fn by_name(case: &Case, precision: Precision, name: &str, cuda: &Cuda) -> Ch
     let choices = Choices { implementations: [(key, name.to_owned())].into(), ..Choices::default() };
     let prepared = Plan::prepare(cuda, &program, choices.clone(), false, &mut Persistent::default()).unwrap();
     let runs = prepared.plan.steps.iter().any(|step| step.implementation == name);
-    assert!(runs, "`{}` is not run by {name}", case.name);
+    assert!(runs, "`{}` does not run on {name}", case.name);
     choices
 }
 
 /// Runs a case by a named implementation and compares its results with the expected ones; twice, on two GPUs
-/// or on emulations that run forwards and backwards, with the same bits.
+/// or on emulations in order and in reverse order, with the same bits.
 pub fn compare_by_name(
     case: &Case,
     precision: Precision,
@@ -64,7 +76,7 @@ pub fn compare_by_name(
     let [got, again] = orders.each_ref().map(|cuda| case.run(cuda, precision, choices.clone()));
     let got = got.map_err(|error| error.to_string())?;
     case.compare(precision, expected, &got)?;
-    same_bits(&got, &again.map_err(|error| format!("backwards: {error}"))?)
+    same_bits(&got, &again.map_err(|error| format!("in reverse order: {error}"))?)
 }
 
 /// A kernel's case, with inputs and outputs.
@@ -84,15 +96,15 @@ pub fn kernels(conv: Conv2d, batch: usize, size: [usize; 2]) -> [Case; 3] {
     let [height, width] = conv.output_size(size).unwrap();
     let operand = |name, shape: &[usize], class, role| {
         let fill = Fill::Uniform { low: -1.0, high: 1.0 };
-        Operand { name, shape: shape.to_vec(), class, role, fill }
+        Operand { name, shape: shape.to_vec(), dtype_class: class, role, fill }
     };
     let map = |name, channels, [height, width]: [usize; 2]| {
-        operand(name, &[batch, channels, height, width], Class::Compute, Role::Buffer)
+        operand(name, &[batch, channels, height, width], DTypeClass::Compute, Role::Buffer)
     };
     let weight = |class, role| operand("weight", &conv.weight_shape(), class, role);
     let x = || map("x", conv.in_channels, size);
     let y = || map("y", conv.out_channels, [height, width]);
-    let read = || weight(Class::Compute, Role::Parameter);
+    let read = || weight(DTypeClass::Compute, Role::Parameter);
     let name = format!("{batch}x{size:?} {conv:?}");
     [
         case(Conv2dForward { conv, relu: false }, &format!("forward {name}"), [x(), read()], y()),
@@ -101,7 +113,7 @@ pub fn kernels(conv: Conv2d, batch: usize, size: [usize; 2]) -> [Case; 3] {
             Conv2dBackwardWeights { conv },
             &format!("backward_weights {name}"),
             [x(), y()],
-            weight(Class::Master, Role::Buffer),
+            weight(DTypeClass::Master, Role::Buffer),
         ),
     ]
 }

@@ -1,5 +1,5 @@
-//! Reading `instances_<split>.json`: as a stream, so that a file of half a gigabyte needs memory for its
-//! outlines alone, and those compactly, or for nothing but areas.
+//! Reads `instances_<split>.json` as a stream: a file of half a gigabyte takes memory only for its outlines
+//! in compact form, or for areas.
 
 use std::fmt;
 use std::fs::File;
@@ -14,99 +14,100 @@ use sha2::{Digest, Sha256};
 use super::scalar::Scalar;
 use super::shapes;
 use crate::datasets::{IGNORED, IGNORED_PIXEL, files};
-use crate::decode::{LARGEST_IMAGE, LONGEST_SIDE};
+use crate::decode::{MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
 use crate::error::DataError;
 
-/// The most bytes of a file of annotations.
-const LARGEST_FILE: u64 = 8 << 30;
-/// The most corners of a polygon.
-const MOST_CORNERS: usize = 1 << 17;
-/// The most categories: a mask's byte holds them, the background and [`IGNORED_PIXEL`].
-const MOST_CATEGORIES: usize = 254;
-/// The largest area, in pixels; that of a label is a whole number of [`AREA_UNITS`] of a pixel.
-const LARGEST_AREA: f64 = 1e12;
-const AREA_UNITS: f64 = 1024.0;
+/// The maximum size of an annotation file.
+const MAX_ANNOTATION_FILE_BYTES: u64 = 8 << 30;
+/// The maximum number of corners of a polygon.
+const MAX_POLYGON_CORNERS: usize = 1 << 17;
+/// The maximum number of categories: a mask byte also encodes the background and [`IGNORED_PIXEL`].
+const MAX_CATEGORIES: usize = 254;
+/// The maximum area of an annotation.
+const MAX_AREA_PIXELS: f64 = 1e12;
+/// The number of units per pixel in which areas are stored for [`TargetKind::Class`].
+const AREA_UNITS_PER_PIXEL: f64 = 1024.0;
 
-/// What the annotations of an image are made.
+/// The kind of target that annotations are converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum TargetKind {
     /// A class for every pixel.
     Mask,
     /// One class for the image.
-    Label,
+    Class,
 }
 
 /// An image of the data set.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Image {
     id: u64,
-    /// The path below the split's folder.
+    /// The path below the split's image folder.
     pub name: Box<str>,
     /// Height and width.
     pub size: [u32; 2],
 }
 
-/// What a file of annotations says. Samples are its images by their ids.
+/// The content of an annotation file. Samples are its images, sorted by id.
 #[derive(Debug)]
 pub(super) struct Annotations {
     pub images: Vec<Image>,
-    /// The categories' names by their ids.
+    /// The names of the categories, sorted by id.
     pub categories: Vec<String>,
-    pub content: Content,
+    pub targets: Targets,
 }
 
-/// What the images' annotations were made.
+/// The targets of all images.
 #[derive(Debug)]
-pub(super) enum Content {
-    /// Masks in which the categories' classes are 1, 2, ….
-    Masks(Outlines),
-    /// The class of each image, the category's number from 0, or [`IGNORED`].
-    Labels(Vec<u32>),
+pub(super) enum Targets {
+    /// Masks in which the categories are the classes 1, 2, ….
+    Masks(MaskRegions),
+    /// The class of each image, which is the index of its category, or [`IGNORED`].
+    Classes(Vec<u32>),
 }
 
-/// What masks are painted of.
+/// The regions of all masks.
 #[derive(Debug)]
-pub(super) struct Outlines {
-    /// The first region of each image, and the number of regions.
-    firsts: Vec<u32>,
-    /// Of each region the class, and where its shape begins; of an image in the order in which they are
-    /// painted.
+pub(super) struct MaskRegions {
+    /// The first region of each image, followed by the number of regions.
+    starts: Vec<u32>,
+    /// The class of each region, in painting order within an image.
     classes: Vec<u8>,
-    places: Vec<u32>,
+    /// The offset of each region's shape in `shapes`.
+    offsets: Vec<u32>,
     shapes: Vec<u8>,
 }
 
 impl Annotations {
     /// Reads a file.
-    pub(super) fn read(path: &Path, target: Target) -> Result<Self, DataError> {
+    pub(super) fn read(path: &Path, target: TargetKind) -> Result<Self, DataError> {
         let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
-        let damaged = |problem| DataError::Damaged { path: path.to_owned(), problem };
+        let damaged = |problem| DataError::Invalid { path: path.to_owned(), problem };
         let file = File::open(path).map_err(unreadable)?;
         let bytes = file.metadata().map_err(unreadable)?.len();
-        if bytes > LARGEST_FILE {
-            return Err(damaged(format!("has {bytes} bytes, more than {LARGEST_FILE}")));
+        if bytes > MAX_ANNOTATION_FILE_BYTES {
+            return Err(damaged(format!("has {bytes} bytes, more than {MAX_ANNOTATION_FILE_BYTES}")));
         }
-        // What a file that grows meanwhile has more is not read.
+        // Bytes appended while reading are ignored.
         Self::parse(BufReader::with_capacity(1 << 20, file.take(bytes)), target).map_err(damaged)
     }
 
-    fn parse(mut json: impl BufRead, target: Target) -> Result<Self, String> {
-        // A mark at the beginning says how the text is coded, and is no part of it.
+    fn parse(mut json: impl BufRead, target: TargetKind) -> Result<Self, String> {
+        // A byte order mark is not part of the text.
         match json.fill_buf().map_err(|error| error.to_string())? {
             [0xef, 0xbb, 0xbf, ..] => json.consume(3),
             [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-                return Err("is text in UTF-16; JSON is UTF-8: save it as that".to_owned());
+                return Err("file is UTF-16; convert it to UTF-8".to_owned());
             }
             _ => {}
         }
-        let mut stored = Stored::new(target);
+        let mut builder = AnnotationsBuilder::new(target);
         let mut json = serde_json::Deserializer::from_reader(json);
-        let parsed = (&mut stored).deserialize(&mut json).and_then(|()| json.end());
-        parsed.map_err(|error| format!("not a file of COCO annotations: {error}"))?;
-        stored.into_annotations()
+        let parsed = (&mut builder).deserialize(&mut json).and_then(|()| json.end());
+        parsed.map_err(|error| format!("not a COCO annotation file: {error}"))?;
+        builder.into_annotations()
     }
 
-    /// Hashes ids and sizes of the images, and their outlines. Labels are [`Dataset::label`]'s.
+    /// Hashes ids and sizes of the images, and their outlines. Labels are hashed from [`Dataset::label`].
     ///
     /// [`Dataset::label`]: crate::Dataset::label
     pub(super) fn hash(&self, hash: &mut Sha256) {
@@ -114,61 +115,61 @@ impl Annotations {
             hash.update(id.to_le_bytes());
             hash.update([height.to_le_bytes(), width.to_le_bytes()].as_flattened());
         }
-        if let Content::Masks(Outlines { firsts, classes, places, shapes }) = &self.content {
-            firsts.iter().chain(places).for_each(|number| hash.update(number.to_le_bytes()));
+        if let Targets::Masks(MaskRegions { starts, classes, offsets, shapes }) = &self.targets {
+            starts.iter().chain(offsets).for_each(|number| hash.update(number.to_le_bytes()));
             hash.update(classes);
             hash.update(shapes);
         }
     }
 
-    /// Bytes of memory.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Memory in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
         let images: usize = self.images.iter().map(|image| size_of::<Image>() + image.name.len()).sum();
         let categories: usize =
             self.categories.iter().map(|name| size_of::<String>() + name.capacity()).sum();
-        let content = match &self.content {
-            Content::Masks(Outlines { firsts, classes, places, shapes }) => {
-                4 * (firsts.capacity() + places.capacity()) + classes.capacity() + shapes.capacity()
+        let targets = match &self.targets {
+            Targets::Masks(MaskRegions { starts, classes, offsets, shapes }) => {
+                4 * (starts.capacity() + offsets.capacity()) + classes.capacity() + shapes.capacity()
             }
-            Content::Labels(labels) => 4 * labels.capacity(),
+            Targets::Classes(labels) => 4 * labels.capacity(),
         };
-        (images + categories + content) as u64
+        (images + categories + targets) as u64
     }
 }
 
-impl Outlines {
-    /// The classes and shapes of an image's regions, in the order in which they are painted.
-    pub(super) fn regions(&self, image: usize) -> impl Iterator<Item = (u8, &[u8])> {
-        let range = self.firsts[image] as usize..self.firsts[image + 1] as usize;
-        let places = self.places[range.clone()].iter();
-        self.classes[range].iter().zip(places).map(|(class, at)| (*class, &self.shapes[*at as usize..]))
+impl MaskRegions {
+    /// The classes and shapes of an image's regions, in painting order.
+    pub(super) fn of_image(&self, image: usize) -> impl Iterator<Item = (u8, &[u8])> {
+        let range = self.starts[image] as usize..self.starts[image + 1] as usize;
+        let offsets = self.offsets[range.clone()].iter();
+        self.classes[range].iter().zip(offsets).map(|(class, at)| (*class, &self.shapes[*at as usize..]))
     }
 }
 
-/// What stands in the file, in its order.
-struct Stored {
-    target: Target,
+/// Collects the content of the file, in its order.
+struct AnnotationsBuilder {
+    target: TargetKind,
     images: Vec<Image>,
-    categories: Vec<StoredCategory>,
-    regions: Vec<StoredRegion>,
+    categories: Vec<Category>,
+    regions: Vec<ParsedRegion>,
     shapes: Vec<u8>,
 }
 
-struct StoredCategory {
+struct Category {
     id: u64,
     name: String,
 }
 
-/// A category as it stands in the file.
+/// A category in the file.
 #[derive(Deserialize)]
-struct WrittenCategory {
+struct CategoryJson {
     #[serde(default)]
     id: Scalar,
     name: String,
 }
 
 #[derive(Deserialize)]
-struct StoredImage {
+struct ImageJson {
     #[serde(default)]
     id: Scalar,
     file_name: String,
@@ -179,7 +180,7 @@ struct StoredImage {
 }
 
 #[derive(Deserialize)]
-struct StoredAnnotation {
+struct AnnotationJson {
     #[serde(default)]
     id: Scalar,
     #[serde(default)]
@@ -191,9 +192,9 @@ struct StoredAnnotation {
     segmentation: Option<Segmentation>,
 }
 
-/// An annotation of which the outline does not matter.
+/// An annotation, without its outline.
 #[derive(Deserialize)]
-struct StoredArea {
+struct AreaJson {
     #[serde(default)]
     id: Scalar,
     #[serde(default)]
@@ -206,99 +207,105 @@ struct StoredArea {
     area: Scalar,
 }
 
-/// An annotation's own number; 0 where it has none.
+/// The id of an annotation; 0 if it has none.
 fn id_of(id: &Scalar) -> Result<u64, String> {
-    if *id == Scalar::Missing { Ok(0) } else { id.whole("id") }
+    if *id == Scalar::Missing { Ok(0) } else { id.as_u64("id") }
 }
 
-/// The path of an image below its folder, as programs write it: from the folder itself on, or with the
-/// separators of Windows.
+/// The path of an image below its folder. Accepts a leading `./` and Windows separators, which some programs
+/// write.
 fn path_of(file_name: &str) -> Result<String, String> {
     let path = file_name.replace('\\', "/");
     let path = path.trim_start_matches("./");
     if path.starts_with('/') || path.as_bytes().get(1) == Some(&b':') {
-        return Err(format!("`{file_name}` is a path of one machine; name it from the images' folder on"));
+        return Err(format!("path `{file_name}` is absolute; it must be relative to the image folder"));
     }
-    if !files::is_below(path) {
-        return Err(format!("`{file_name}` leads out of the data set's folder"));
+    if !files::is_relative_inside(path) {
+        return Err(format!("path `{file_name}` is outside the data set folder"));
     }
     Ok(path.to_owned())
 }
 
-/// An annotation whose shape has been put away.
-struct StoredRegion {
+/// A parsed annotation, whose shape is stored elsewhere.
+struct ParsedRegion {
     image: u64,
     category: u64,
     id: u64,
-    /// Its area: of an outline twice that in square units, for a label in [`AREA_UNITS`] of a pixel.
+    /// Its area: for masks twice the area in square units, for classes in units of 1/[`AREA_UNITS_PER_PIXEL`]
+    /// pixel.
     area: u64,
-    /// Where its outline begins.
-    place: u32,
+    /// The offset of its shape.
+    offset: u32,
     crowd: bool,
 }
 
-impl Stored {
-    fn new(target: Target) -> Self {
+impl AnnotationsBuilder {
+    fn new(target: TargetKind) -> Self {
         Self { target, images: Vec::new(), categories: Vec::new(), regions: Vec::new(), shapes: Vec::new() }
     }
 
-    fn add_image(&mut self, image: StoredImage) -> Result<(), String> {
-        let StoredImage { id, file_name, height, width } = image;
-        let id = id.whole("id")?;
-        let wrong = |problem: String| format!("image {id}: {problem}");
-        let (height, width) = (height.whole("height").map_err(wrong)?, width.whole("width").map_err(wrong)?);
-        let longest = LONGEST_SIDE as u64;
-        if height.max(width) > longest || !(1..=LARGEST_IMAGE as u64).contains(&(height * width)) {
-            return Err(format!("image {id} is {height}×{width}"));
+    fn add_image(&mut self, image: ImageJson) -> Result<(), String> {
+        let ImageJson { id, file_name, height, width } = image;
+        let id = id.as_u64("id")?;
+        let invalid = |problem: String| format!("image {id}: {problem}");
+        let (height, width) =
+            (height.as_u64("height").map_err(invalid)?, width.as_u64("width").map_err(invalid)?);
+        let longest = MAX_SIDE_PIXELS as u64;
+        if height.max(width) > longest || !(1..=MAX_IMAGE_PIXELS as u64).contains(&(height * width)) {
+            return Err(format!("image {id} has an invalid size: {height}×{width}"));
         }
-        let name = path_of(&file_name).map_err(wrong)?;
+        let name = path_of(&file_name).map_err(invalid)?;
         self.images.push(Image { id, name: name.into(), size: [height as u32, width as u32] });
         Ok(())
     }
 
-    fn add_category(&mut self, category: WrittenCategory) -> Result<(), String> {
-        let WrittenCategory { id, name } = category;
-        let id = id.whole("id").map_err(|problem| format!("category `{name}`: {problem}"))?;
-        self.categories.push(StoredCategory { id, name });
+    fn add_category(&mut self, category: CategoryJson) -> Result<(), String> {
+        let CategoryJson { id, name } = category;
+        let id = id.as_u64("id").map_err(|problem| format!("category `{name}`: {problem}"))?;
+        self.categories.push(Category { id, name });
         Ok(())
     }
 
-    fn add_annotation(&mut self, annotation: StoredAnnotation) -> Result<(), String> {
-        let StoredAnnotation { id, image_id, category_id, iscrowd, segmentation } = annotation;
+    fn add_annotation(&mut self, annotation: AnnotationJson) -> Result<(), String> {
+        let AnnotationJson { id, image_id, category_id, iscrowd, segmentation } = annotation;
         let id = id_of(&id)?;
-        let wrong = |problem: String| format!("annotation {id}: {problem}");
-        let crowd = iscrowd.flag("iscrowd").map_err(wrong)?;
-        let image = image_id.whole("image_id").map_err(wrong)?;
-        let category = category_id.whole("category_id").map_err(wrong)?;
-        let place =
-            u32::try_from(self.shapes.len()).map_err(|_| wrong("more outlines than can be held".into()))?;
+        let invalid = |problem: String| format!("annotation {id}: {problem}");
+        let crowd = iscrowd.as_bool("iscrowd").map_err(invalid)?;
+        let image = image_id.as_u64("image_id").map_err(invalid)?;
+        let category = category_id.as_u64("category_id").map_err(invalid)?;
+        let offset = u32::try_from(self.shapes.len()).map_err(|_| invalid("outlines exceed 4 GiB".into()))?;
         let area = match segmentation {
             Some(Segmentation::Polygons(polygons)) if !polygons.is_empty() => {
                 shapes::push_polygons(&mut self.shapes, &polygons)
             }
             Some(Segmentation::Runs { size, runs }) => {
-                shapes::push_runs(&mut self.shapes, size, &runs).map_err(wrong)?
+                shapes::push_runs(&mut self.shapes, size, &runs).map_err(invalid)?
             }
-            _ => return Err(wrong("no segmentation; a mask cannot be made of a box".to_owned())),
+            _ => {
+                return Err(invalid(
+                    "missing `segmentation`: a bounding box is not enough for a mask".to_owned(),
+                ));
+            }
         };
-        self.regions.push(StoredRegion { image, category, id, area, place, crowd });
+        self.regions.push(ParsedRegion { image, category, id, area, offset, crowd });
         Ok(())
     }
 
-    fn add_area(&mut self, annotation: &StoredArea) -> Result<(), String> {
-        let StoredArea { id, image_id, category_id, iscrowd, area } = annotation;
+    fn add_area(&mut self, annotation: &AreaJson) -> Result<(), String> {
+        let AreaJson { id, image_id, category_id, iscrowd, area } = annotation;
         let id = id_of(id)?;
-        let wrong = |problem: String| format!("annotation {id}: {problem}");
-        let crowd = iscrowd.flag("iscrowd").map_err(wrong)?;
-        let image = image_id.whole("image_id").map_err(wrong)?;
-        let category = category_id.whole("category_id").map_err(wrong)?;
-        let area = area.number("area").map_err(wrong)?;
-        let area = area.ok_or_else(|| wrong("no area, by which images get their class".to_owned()))?;
-        if !(0.0..=LARGEST_AREA).contains(&area) {
-            return Err(wrong(format!("its area is {area}")));
+        let invalid = |problem: String| format!("annotation {id}: {problem}");
+        let crowd = iscrowd.as_bool("iscrowd").map_err(invalid)?;
+        let image = image_id.as_u64("image_id").map_err(invalid)?;
+        let category = category_id.as_u64("category_id").map_err(invalid)?;
+        let area = area.as_f64("area").map_err(invalid)?;
+        let area =
+            area.ok_or_else(|| invalid("missing `area`, which selects the class of the image".to_owned()))?;
+        if !(0.0..=MAX_AREA_PIXELS).contains(&area) {
+            return Err(invalid(format!("`area` is {area}, expected 0 to {MAX_AREA_PIXELS}")));
         }
-        let area = (area * AREA_UNITS).round() as u64;
-        self.regions.push(StoredRegion { image, category, id, area, place: 0, crowd });
+        let area = (area * AREA_UNITS_PER_PIXEL).round() as u64;
+        self.regions.push(ParsedRegion { image, category, id, area, offset: 0, crowd });
         Ok(())
     }
 
@@ -306,88 +313,88 @@ impl Stored {
         let Self { target, mut images, mut categories, regions, shapes } = self;
         images.sort_unstable_by_key(|image| image.id);
         if let Some(twice) = images.windows(2).find(|two| two[0].id == two[1].id) {
-            return Err(format!("image {} is there twice", twice[0].id));
+            return Err(format!("duplicate image id {}", twice[0].id));
         }
         categories.sort_unstable_by_key(|category| category.id);
         if let Some(twice) = categories.windows(2).find(|two| two[0].id == two[1].id) {
-            return Err(format!("category {} is there twice", twice[0].id));
+            return Err(format!("duplicate category id {}", twice[0].id));
         }
-        if target == Target::Mask && categories.len() > MOST_CATEGORIES {
-            return Err(format!("{} categories; {MOST_CATEGORIES} are possible", categories.len()));
+        if target == TargetKind::Mask && categories.len() > MAX_CATEGORIES {
+            return Err(format!("{} categories, maximum is {MAX_CATEGORIES}", categories.len()));
         }
         if images.is_empty() || categories.is_empty() {
-            return Err("holds no images or no categories".to_owned());
+            return Err("no images or no categories".to_owned());
         }
         if u32::try_from(images.len().max(categories.len()).max(regions.len())).is_err() {
             return Err(format!("more than {} images, categories or annotations", u32::MAX));
         }
-        let content = match target {
-            Target::Mask => Content::Masks(outlines(&images, &categories, regions, shapes)?),
-            Target::Label => Content::Labels(labels(&images, &categories, &regions)?),
+        let targets = match target {
+            TargetKind::Mask => Targets::Masks(sort_regions(&images, &categories, regions, shapes)?),
+            TargetKind::Class => Targets::Classes(image_classes(&images, &categories, &regions)?),
         };
         let categories = categories.into_iter().map(|category| category.name).collect();
-        Ok(Annotations { images, categories, content })
+        Ok(Annotations { images, categories, targets })
     }
 }
 
-impl StoredRegion {
-    fn wrong(&self, problem: &str) -> String {
+impl ParsedRegion {
+    fn error(&self, problem: &str) -> String {
         format!("annotation {}: {problem}", self.id)
     }
 
-    /// The numbers of its image and its category, which are sorted by their ids.
-    fn locate(&self, images: &[Image], categories: &[StoredCategory]) -> Result<(usize, usize), String> {
+    /// The indices of its image and its category, which are sorted by id.
+    fn locate(&self, images: &[Image], categories: &[Category]) -> Result<(usize, usize), String> {
         let Self { image, category, .. } = self;
         let at = images
             .binary_search_by_key(image, |image| image.id)
-            .map_err(|_| self.wrong(&format!("there is no image {image}")))?;
+            .map_err(|_| self.error(&format!("unknown image id {image}")))?;
         let class = categories
             .binary_search_by_key(category, |category| category.id)
-            .map_err(|_| self.wrong(&format!("there is no category {category}")))?;
+            .map_err(|_| self.error(&format!("unknown category id {category}")))?;
         Ok((at, class))
     }
 }
 
-/// The outlines of all images, in the order in which they are painted.
-fn outlines(
+/// Sorts the regions of all images in painting order.
+fn sort_regions(
     images: &[Image],
-    categories: &[StoredCategory],
-    mut regions: Vec<StoredRegion>,
+    categories: &[Category],
+    mut regions: Vec<ParsedRegion>,
     mut shapes: Vec<u8>,
-) -> Result<Outlines, String> {
-    // Crowds first, so that what is marked by itself is painted over them; then the largest first.
+) -> Result<MaskRegions, String> {
+    // Crowds first, so that single objects are painted over them; then the largest first.
     regions.sort_unstable_by_key(|region| {
-        (region.image, !region.crowd, std::cmp::Reverse(region.area), region.id, region.place)
+        (region.image, !region.crowd, std::cmp::Reverse(region.area), region.id, region.offset)
     });
-    let mut firsts = vec![0; images.len() + 1];
-    let (mut classes, mut places) = (Vec::with_capacity(regions.len()), Vec::with_capacity(regions.len()));
+    let mut starts = vec![0; images.len() + 1];
+    let (mut classes, mut offsets) = (Vec::with_capacity(regions.len()), Vec::with_capacity(regions.len()));
     for region in &regions {
         let (at, class) = region.locate(images, categories)?;
         let size = images[at].size.map(u64::from);
-        if let Some([height, width]) = shapes::size_of(&shapes[region.place as usize..])
+        if let Some([height, width]) = shapes::rle_size(&shapes[region.offset as usize..])
             && [height, width] != size
         {
-            return Err(region.wrong(&format!(
-                "its run lengths are for {height}×{width}, but image {} is {}×{}",
+            return Err(region.error(&format!(
+                "run lengths are for {height}×{width}, but image {} is {}×{}",
                 region.image, size[0], size[1]
             )));
         }
-        firsts[at + 1] += 1;
+        starts[at + 1] += 1;
         classes.push(if region.crowd { IGNORED_PIXEL } else { class as u8 + 1 });
-        places.push(region.place);
+        offsets.push(region.offset);
     }
     for image in 0..images.len() {
-        firsts[image + 1] += firsts[image];
+        starts[image + 1] += starts[image];
     }
     shapes.shrink_to_fit();
-    Ok(Outlines { firsts, classes, places, shapes })
+    Ok(MaskRegions { starts, classes, offsets, shapes })
 }
 
-/// The class of each image: the category that covers most of it, of two that cover as much the first.
-fn labels(
+/// The class of each image: the category with the largest area, or the first of those.
+fn image_classes(
     images: &[Image],
-    categories: &[StoredCategory],
-    regions: &[StoredRegion],
+    categories: &[Category],
+    regions: &[ParsedRegion],
 ) -> Result<Vec<u32>, String> {
     let mut areas = Vec::with_capacity(regions.len());
     for region in regions {
@@ -399,20 +406,20 @@ fn labels(
     areas.sort_unstable();
     let mut labels = vec![IGNORED; images.len()];
     for of_image in areas.chunk_by(|a, b| a.0 == b.0) {
-        let mut most = None;
+        let mut max_area = None;
         for of_class in of_image.chunk_by(|a, b| a.1 == b.1) {
             let area = of_class.iter().fold(0u64, |sum, (_, _, area)| sum.saturating_add(*area));
-            if most.is_none_or(|most| area > most) {
+            if max_area.is_none_or(|max| area > max) {
                 let (image, class, _) = of_class[0];
-                (most, labels[image]) = (Some(area), class as u32);
+                (max_area, labels[image]) = (Some(area), class as u32);
             }
         }
     }
     Ok(labels)
 }
 
-/// The document: an object, of which three lists matter.
-impl<'de> DeserializeSeed<'de> for &mut Stored {
+/// The document is an object with three relevant lists.
+impl<'de> DeserializeSeed<'de> for &mut AnnotationsBuilder {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -420,7 +427,7 @@ impl<'de> DeserializeSeed<'de> for &mut Stored {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Stored {
+impl<'de> Visitor<'de> for &mut AnnotationsBuilder {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -430,12 +437,18 @@ impl<'de> Visitor<'de> for &mut Stored {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "images" => map.next_value_seed(Each::new(&key, |image| self.add_image(image)))?,
+                "images" => map.next_value_seed(ElementVisitor::new(&key, |image| self.add_image(image)))?,
                 "annotations" => match self.target {
-                    Target::Mask => map.next_value_seed(Each::new(&key, |one| self.add_annotation(one)))?,
-                    Target::Label => map.next_value_seed(Each::new(&key, |one| self.add_area(&one)))?,
+                    TargetKind::Mask => {
+                        map.next_value_seed(ElementVisitor::new(&key, |one| self.add_annotation(one)))?;
+                    }
+                    TargetKind::Class => {
+                        map.next_value_seed(ElementVisitor::new(&key, |one| self.add_area(&one)))?;
+                    }
                 },
-                "categories" => map.next_value_seed(Each::new(&key, |one| self.add_category(one)))?,
+                "categories" => {
+                    map.next_value_seed(ElementVisitor::new(&key, |one| self.add_category(one)))?;
+                }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -443,21 +456,23 @@ impl<'de> Visitor<'de> for &mut Stored {
     }
 }
 
-/// A list whose elements are taken one by one, and not kept.
-struct Each<'a, T, F> {
-    /// What the list is called.
+/// Deserialises a list element by element, without keeping it.
+struct ElementVisitor<'a, T, F> {
+    /// The name of the list, for messages.
     list: &'a str,
     take: F,
     element: PhantomData<T>,
 }
 
-impl<'a, T, F: FnMut(T) -> Result<(), String>> Each<'a, T, F> {
+impl<'a, T, F: FnMut(T) -> Result<(), String>> ElementVisitor<'a, T, F> {
     fn new(list: &'a str, take: F) -> Self {
         Self { list, take, element: PhantomData }
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSeed<'de> for Each<'_, T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSeed<'de>
+    for ElementVisitor<'_, T, F>
+{
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -465,7 +480,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSee
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> for Each<'_, T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> for ElementVisitor<'_, T, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -474,22 +489,22 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> f
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
         for number in 1u64.. {
-            // What a reader of the file looks for: which of the list, and at which line and column.
-            let within = |problem: &dyn fmt::Display| {
-                A::Error::custom(format_args!("number {number} of its {}: {problem}", self.list))
+            // Locates the error in the file: element of the list, line and column.
+            let locate = |problem: &dyn fmt::Display| {
+                A::Error::custom(format_args!("element {number} of `{}`: {problem}", self.list))
             };
-            let Some(element) = list.next_element().map_err(|error| within(&error))? else { break };
-            (self.take)(element).map_err(|problem| within(&problem))?;
+            let Some(element) = list.next_element().map_err(|error| locate(&error))? else { break };
+            (self.take)(element).map_err(|problem| locate(&problem))?;
         }
         Ok(())
     }
 }
 
-/// Where an object is: polygons of x, y, x, y, …, or run lengths.
+/// The outline of an object: polygons of x, y, x, y, …, or run lengths.
 enum Segmentation {
-    /// Corners in units.
+    /// Corners in units of 1/256 pixel.
     Polygons(Vec<Vec<[i64; 2]>>),
-    /// Height and width, and the runs down the columns.
+    /// Height and width, and run lengths down the columns.
     Runs { size: [u64; 2], runs: Vec<u64> },
 }
 
@@ -501,7 +516,7 @@ impl<'de> Deserialize<'de> for Segmentation {
             type Value = Segmentation;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of polygons, or an object of run lengths")
+                f.write_str("a list of polygons, or an object with run lengths")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Segmentation, A::Error> {
@@ -534,19 +549,19 @@ impl<'de> Deserialize<'de> for Segmentation {
 fn corners(coordinates: &[f64]) -> Result<Vec<[i64; 2]>, String> {
     let (pairs, rest) = coordinates.as_chunks::<2>();
     if !rest.is_empty() {
-        return Err(format!("a polygon of {} numbers, but each corner has two", coordinates.len()));
+        return Err(format!("a polygon of {} numbers, expected two per corner", coordinates.len()));
     }
-    if pairs.len() > MOST_CORNERS {
-        return Err(format!("a polygon of {} corners, more than {MOST_CORNERS}", pairs.len()));
+    if pairs.len() > MAX_POLYGON_CORNERS {
+        return Err(format!("a polygon of {} corners, maximum is {MAX_POLYGON_CORNERS}", pairs.len()));
     }
-    let corner = |[x, y]: &[f64; 2]| match (shapes::units(*x), shapes::units(*y)) {
+    let corner = |[x, y]: &[f64; 2]| match (shapes::to_units(*x), shapes::to_units(*y)) {
         (Some(x), Some(y)) => Ok([x, y]),
-        _ => Err(format!("a polygon's corner at ({x}, {y}), too far away")),
+        _ => Err(format!("polygon corner ({x}, {y}) is out of range")),
     };
     pairs.iter().map(corner).collect()
 }
 
-/// Run lengths, as numbers or as COCO's short text.
+/// Run lengths, as a list or as COCO's text code.
 struct Counts(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Counts {
@@ -557,7 +572,7 @@ impl<'de> Deserialize<'de> for Counts {
             type Value = Counts;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of run lengths, or their short text")
+                f.write_str("a list of run lengths, or a run-length string")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Counts, A::Error> {
@@ -569,9 +584,9 @@ impl<'de> Deserialize<'de> for Counts {
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Counts, E> {
-                shapes::runs_of_text(text)
+                shapes::decode_rle_string(text)
                     .map(Counts)
-                    .ok_or_else(|| E::custom("its run lengths are no such text"))
+                    .ok_or_else(|| E::custom("invalid run-length string"))
             }
         }
 

@@ -1,60 +1,62 @@
-//! Numbers of a file of annotations, in every form that programs write them in.
+//! Numbers in annotation files, in every form that programs write.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// A field that should be a number. What else it is becomes an error where the annotation is known.
+/// A field that should be a number. Other values become an error once the annotation is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Scalar {
     /// The field is missing, or null.
     #[default]
     Missing,
-    /// A number; truth values are 0 and 1.
+    /// A number.
     Number(f64),
-    /// A whole number that is not negative, which a floating-point number may not hold.
+    /// A non-negative integer, possibly too large for a float. Booleans are 0 and 1.
     Whole(u64),
-    /// Something else: what.
+    /// Anything else, with its description.
     Other(String),
 }
 
 impl Scalar {
-    /// A whole number: `1`, and `1.0` as programs with floating-point tables write it.
+    /// The field as a non-negative integer: `1`, or `1.0`, which programs with floating-point tables write.
     ///
     /// # Errors
     ///
-    /// What the field `name` is instead.
-    pub(super) fn whole(&self, name: &str) -> Result<u64, String> {
+    /// If the field `name` is missing or anything else.
+    pub(super) fn as_u64(&self, name: &str) -> Result<u64, String> {
         match self {
             Self::Whole(number) => Ok(*number),
-            // Beyond this not every whole number has a floating-point number of its own.
+            // Larger integers are not all representable as floats.
             Self::Number(number)
                 if number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(number) =>
             {
                 Ok(*number as u64)
             }
-            Self::Number(number) => Err(format!("its {name} is {number}, and a whole number is needed")),
-            Self::Missing => Err(format!("it has no {name}")),
-            Self::Other(what) => Err(format!("its {name} is {what}, and a whole number is needed")),
+            Self::Number(number) => Err(format!("`{name}` is {number}, expected a non-negative integer")),
+            Self::Missing => Err(format!("missing `{name}`")),
+            Self::Other(description) => {
+                Err(format!("`{name}` is {description}, expected a non-negative integer"))
+            }
         }
     }
 
-    /// Any number; `None` where the field is missing.
-    pub(super) fn number(&self, name: &str) -> Result<Option<f64>, String> {
+    /// The field as any number; `None` if it is missing.
+    pub(super) fn as_f64(&self, name: &str) -> Result<Option<f64>, String> {
         match self {
             Self::Missing => Ok(None),
             Self::Number(number) => Ok(Some(*number)),
             Self::Whole(number) => Ok(Some(*number as f64)),
-            Self::Other(what) => Err(format!("its {name} is {what}, and a number is needed")),
+            Self::Other(description) => Err(format!("`{name}` is {description}, expected a number")),
         }
     }
 
-    /// A truth value, or a number that stands for one; no where the field is missing.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, String> {
-        match self.number(name)? {
+    /// The field as a boolean, or 0 or 1; false if it is missing.
+    pub(super) fn as_bool(&self, name: &str) -> Result<bool, String> {
+        match self.as_f64(name)? {
             None | Some(0.0) => Ok(false),
             Some(1.0) => Ok(true),
-            Some(number) => Err(format!("its {name} is {number}, and 0 or 1 is needed")),
+            Some(number) => Err(format!("`{name}` is {number}, expected 0 or 1")),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::index::ByteRange;
-use super::parts;
+use super::split_folders;
 use crate::archive::{Content, FolderId, Found, Node, SparseMap, Tree};
 use crate::datasets::files::{is_hidden, within_limit};
 use crate::error::DataError;
@@ -17,13 +17,13 @@ use crate::images::is_image;
 #[derive(Debug)]
 pub(super) struct Packed {
     file: Mutex<File>,
-    /// The folder that the archive unpacks to. It is dropped when the index is made.
+    /// The contents of the archive, which are dropped once the index is built.
     tree: Option<Tree>,
-    /// The folder in the archive that is read.
+    /// The root folder of the data set in the archive.
     root: FolderId,
     /// Its path in the archive.
     prefix: String,
-    /// Samples that are not one range of the archive, by the offset that the index has of them.
+    /// Samples that are not a single range of the archive, by their offset in the index.
     unusual: BTreeMap<u64, Unusual>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Packed {
 enum Unusual {
     /// A file with holes.
     Sparse(SparseMap),
-    /// A name that leads to no file: the reason.
+    /// A name without a file, with the cause.
     Unreadable(String),
 }
 
@@ -43,22 +43,22 @@ impl Packed {
         let length = file.metadata().map_err(unreadable)?.len();
         let mut read_at = |offset: u64, out: &mut [u8]| read_at(&mut file, offset, out);
         let tree = Tree::read(&mut read_at, length)
-            .map_err(|problem| DataError::Damaged { path: path.to_owned(), problem })?;
+            .map_err(|problem| DataError::Invalid { path: path.to_owned(), problem })?;
         let root = root_of(&tree);
         let prefix = String::from_utf8_lossy(&tree.path(root)).into_owned();
         Ok(Self { file: Mutex::new(file), tree: Some(tree), root, prefix, unusual: BTreeMap::new() })
     }
 
-    /// The path in the archive of the folder that is read.
+    /// The path of the data set's root folder in the archive.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Follows a path, and links on the way; `None` where nothing is there.
+    /// Follows a path, including links; `None` if nothing is there.
     ///
     /// # Errors
     ///
-    /// A link that leads nowhere: the reason.
+    /// If a link is broken.
     pub(super) fn find(&self, path: &str) -> Result<Option<Found>, String> {
         match &self.tree {
             Some(tree) => tree.find(self.root, path.as_bytes()),
@@ -71,7 +71,7 @@ impl Packed {
         self.tree.iter().flat_map(move |tree| tree.children(folder)).map(|(name, _)| name)
     }
 
-    /// The range of a file for the index. The reason why a path leads to no file is kept until it is read.
+    /// The byte range of a file. If there is no file, the cause is kept until it is read.
     pub(super) fn range(&mut self, path: &str) -> ByteRange {
         let found = match self.find(path) {
             Ok(Some(Found::File(content))) => Ok(content),
@@ -88,7 +88,7 @@ impl Packed {
                 ByteRange { offset, bytes }
             }
             Err(problem) => {
-                // No archive is that long.
+                // No archive is long enough for this offset.
                 let offset = u64::MAX - self.unusual.len() as u64;
                 self.unusual.insert(offset, Unusual::Unreadable(problem));
                 ByteRange { offset, bytes: 0 }
@@ -101,8 +101,8 @@ impl Packed {
         self.tree = None;
     }
 
-    /// Checks that a range of the index is that of a file.
-    pub(super) fn expect_file(&self, range: ByteRange) -> Result<(), String> {
+    /// Rejects ranges of unreadable files.
+    pub(super) fn check_readable(&self, range: ByteRange) -> Result<(), String> {
         match self.unusual.get(&range.offset) {
             Some(Unusual::Unreadable(problem)) => Err(problem.clone()),
             _ => Ok(()),
@@ -122,11 +122,11 @@ impl Packed {
 
     /// Memory in bytes.
     pub(super) fn resident_bytes(&self) -> u64 {
-        let of_one = |unusual: &Unusual| match unusual {
+        let heap_bytes = |unusual: &Unusual| match unusual {
             Unusual::Sparse(map) => map.resident_bytes(),
             Unusual::Unreadable(problem) => problem.capacity() as u64,
         };
-        self.unusual.values().map(|unusual| size_of::<(u64, Unusual)>() as u64 + of_one(unusual)).sum()
+        self.unusual.values().map(|unusual| size_of::<(u64, Unusual)>() as u64 + heap_bytes(unusual)).sum()
     }
 }
 
@@ -135,47 +135,51 @@ fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
     file.read_exact(out)
 }
 
-/// The data set's root folder in the archive: the one that holds parts or
-/// classes. Archives of a folder begin with the folder itself, or with what is in it.
+/// The data set's root folder in the archive: the one that holds split or class folders. Archives begin with
+/// the folder itself, or with its content.
 fn root_of(tree: &Tree) -> FolderId {
     let visible = |folder| tree.children(folder).filter(|(name, _)| !is_hidden(name));
-    let leads_to = |folder, name: &[u8]| match tree.find(folder, name) {
+    let folder_at = |folder, name: &[u8]| match tree.find(folder, name) {
         Ok(Some(Found::Folder(inner))) => Some(inner),
         _ => None,
     };
-    let is = |name: &[u8], check: fn(&str) -> bool| std::str::from_utf8(name).is_ok_and(check);
-    let is_picture = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|name| is_image(Path::new(name)));
-    // Whether a folder holds images, whether one below it does, and whether a part for training is below it.
-    let mut about = vec![[false; 3]; tree.folders().len()];
+    let name_matches = |name: &[u8], check: fn(&str) -> bool| std::str::from_utf8(name).is_ok_and(check);
+    let is_image_name = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|name| is_image(Path::new(name)));
+    // For each folder: whether it holds images, whether a folder below it does, and whether a training folder
+    // is below it.
+    let mut contents = vec![[false; 3]; tree.folders().len()];
     for (at, folder) in tree.folders().enumerate().rev() {
         for (name, node) in visible(folder) {
-            let [direct, below, trained] = match node {
-                Node::Folder(inner) => about[inner.index()],
+            let [direct, below, has_training] = match node {
+                Node::Folder(inner) => contents[inner.index()],
                 _ => [false; 3],
             };
-            about[at][0] |= !matches!(node, Node::Folder(_)) && is_picture(name);
-            about[at][1] |= direct || below;
-            about[at][2] |= trained || is(name, parts::is_training) && leads_to(folder, name).is_some();
+            contents[at][0] |= !matches!(node, Node::Folder(_)) && is_image_name(name);
+            contents[at][1] |= direct || below;
+            contents[at][2] |= has_training
+                || name_matches(name, split_folders::is_training_folder) && folder_at(folder, name).is_some();
         }
     }
     let mut root = Tree::ROOT;
     loop {
         let is_root = visible(root).any(|(name, node)| {
-            let inner = leads_to(root, name);
-            let is_class = |inner: FolderId| node != Node::Folder(inner) && about[inner.index()][0];
-            inner.is_some() && is(name, parts::is_part) || inner.is_some_and(is_class)
+            let inner = folder_at(root, name);
+            let is_class = |inner: FolderId| node != Node::Folder(inner) && contents[inner.index()][0];
+            inner.is_some() && name_matches(name, split_folders::is_split_folder)
+                || inner.is_some_and(is_class)
         });
         let inner: Vec<FolderId> = visible(root)
             .filter_map(|(_, node)| match node {
-                Node::Folder(inner) if about[inner.index()][..2].contains(&true) => Some(inner),
+                Node::Folder(inner) if contents[inner.index()][..2].contains(&true) => Some(inner),
                 _ => None,
             })
             .collect();
-        let trained: Vec<FolderId> = inner.iter().copied().filter(|inner| about[inner.index()][2]).collect();
-        root = match (&inner[..], &trained[..]) {
+        let with_training: Vec<FolderId> =
+            inner.iter().copied().filter(|inner| contents[inner.index()][2]).collect();
+        root = match (&inner[..], &with_training[..]) {
             _ if is_root => return root,
-            (&[only], _) if about[only.index()][1] => only,
-            (_, &[only]) if !about[only.index()][0] => only,
+            (&[only], _) if contents[only.index()][1] => only,
+            (_, &[only]) if !contents[only.index()][0] => only,
             _ => return root,
         };
     }

@@ -1,61 +1,65 @@
-//! Splitting a folder that comes as a whole.
+//! Splitting a folder without split folders.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::index::Index;
-use super::is_plain;
-use crate::datasets::{LISTED_CLASSES, Split, files, split};
+use super::index::SampleIndex;
+use super::is_single_component;
+use crate::datasets::{MAX_LISTED_CLASSES, Split, files, split};
 use crate::error::DataError;
 
 /// A seeded split of each class, by the names of class and file.
-pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
+pub(super) fn seeded_split(index: &SampleIndex, seed: u64, split: Split) -> Vec<u32> {
     let of_class = |class: usize| {
         let samples = index.samples(class);
         let first = samples.start as u32;
         let name = |sample| Cow::Owned(format!("{}/{}", index.classes()[class], index.name(sample)));
-        split::part_of(seed, split, samples.map(name)).into_iter().map(move |sample| first + sample)
+        split::seeded_split(seed, split, samples.map(name)).into_iter().map(move |sample| first + sample)
     };
     (0..index.classes().len()).flat_map(of_class).collect()
 }
 
-/// Checks that each class that has images has some in this part of a seeded split; where `some` may have
-/// none, that any has.
+/// Checks that every class with images has some in this split; with `allow_missing`, that the split is not
+/// empty.
 ///
 /// # Errors
 ///
-/// [`DataError::TooFewToDivide`].
-pub(super) fn expect_classes(
+/// [`DataError::TooFewToSplit`].
+pub(super) fn require_every_class(
     root: &Path,
-    index: &Index,
-    part: &[u32],
+    index: &SampleIndex,
+    samples: &[u32],
     split: Split,
-    some: bool,
+    allow_missing: bool,
 ) -> Result<(), DataError> {
-    let divided = index.part(part, usize::MAX);
-    // Classes without any image are another mistake, which is found later.
+    let subset = index.subset(samples, usize::MAX);
+    // Classes without any image are reported later.
     let few: Vec<usize> = (0..index.classes().len())
-        .filter(|&class| divided.samples(class).is_empty() && !index.samples(class).is_empty())
+        .filter(|&class| subset.samples(class).is_empty() && !index.samples(class).is_empty())
         .collect();
-    if few.is_empty() || some && !part.is_empty() {
+    if few.is_empty() || allow_missing && !samples.is_empty() {
         return Ok(());
     }
-    let listed = few.iter().take(LISTED_CLASSES);
-    Err(DataError::TooFewToDivide {
+    let listed = few.iter().take(MAX_LISTED_CLASSES);
+    Err(DataError::TooFewToSplit {
         root: root.to_owned(),
         split,
-        least: split::least_images(split),
+        min_images: split::min_images_per_class(split),
         images: index.len(),
         classes: index.classes().len(),
         count: few.len(),
-        listed: listed.map(|&class| (index.classes()[class].clone(), index.samples(class).len())).collect(),
+        examples: listed.map(|&class| (index.classes()[class].clone(), index.samples(class).len())).collect(),
     })
 }
 
-/// The samples in a list file: one path per line, whose last two components are class and file. All must
-/// exist. Lines of unused classes are skipped where only some classes are used.
-pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Result<Vec<u32>, DataError> {
+/// Reads the samples of a list file: one path per line, whose last two components are class and file. All
+/// must exist. If only `some_classes` are used, lines of other classes are skipped.
+pub(super) fn listed_split(
+    index: &SampleIndex,
+    list: &Path,
+    some_classes: bool,
+) -> Result<Vec<u32>, DataError> {
     let text = files::read_list(list)?;
     let classes: HashMap<&str, usize> = index.classes().iter().map(String::as_str).zip(0..).collect();
     let mut part = Vec::new();
@@ -64,22 +68,22 @@ pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Res
         if line.is_empty() {
             continue;
         }
-        let wrong = |problem: String| DataError::Damaged {
+        let invalid = |problem: String| DataError::Invalid {
             path: list.to_owned(),
             problem: format!("line {}: {problem}", number + 1),
         };
         let mut parts = line.rsplit('/');
         let (Some(name), Some(class)) = (parts.next(), parts.next()) else {
-            return Err(wrong(format!("`{line}` is no path of a class and a file")));
+            return Err(invalid(format!("expected `<class>/<file>`, found `{line}`")));
         };
-        if !is_plain(class) || !is_plain(name) {
-            return Err(wrong(format!("`{line}` leads out of the data set's folder")));
+        if !is_single_component(class) || !is_single_component(name) {
+            return Err(invalid(format!("path `{line}` is outside the data set folder")));
         }
         let Some(&class) = classes.get(class) else {
             if some_classes {
                 continue;
             }
-            return Err(wrong(format!("`{line}`: there is no class `{class}`")));
+            return Err(invalid(format!("`{line}`: unknown class `{class}`")));
         };
         let samples = index.samples(class);
         let (mut first, mut end) = (samples.start, samples.end);
@@ -88,7 +92,7 @@ pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Res
             if index.name(middle) < name { first = middle + 1 } else { end = middle }
         }
         if first == samples.end || index.name(first) != name {
-            return Err(wrong(format!("`{line}`: there is no such image")));
+            return Err(invalid(format!("`{line}`: no such image")));
         }
         part.push(first as u32);
     }
@@ -96,8 +100,8 @@ pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Res
     let count = part.len();
     part.dedup();
     if part.len() < count {
-        let problem = format!("names {} images twice", count - part.len());
-        return Err(DataError::Damaged { path: list.to_owned(), problem });
+        let problem = format!("{} duplicate images", count - part.len());
+        return Err(DataError::Invalid { path: list.to_owned(), problem });
     }
     Ok(part)
 }

@@ -1,16 +1,16 @@
-//! Splitting a data set that is published as a whole: 60 % training, 20 % validation, 20 % test.
+//! Seeded splits: 60 % training, 20 % validation, 20 % test.
 
 use sha2::{Digest, Sha256};
 use stratus_random::{Purpose, Stream};
 
 use super::Split;
 
-/// The samples of a split, in ascending order, out of those that `names` lists.
+/// The indices of a split's samples among `names`, in ascending order.
 ///
 /// Each sample gets a random number from the seed and its name. Samples are sorted by it, and the splits are
 /// consecutive ranges. So the split does not depend on the folder, the order of files or the machine, and
-/// adding a few files moves few. The training split is rounded up: it is the last to become empty.
-pub(in crate::datasets) fn part_of<'a>(
+/// adding a few files moves few samples. The training split is rounded up: it is the last to become empty.
+pub(in crate::datasets) fn seeded_split<'a>(
     seed: u64,
     split: Split,
     names: impl Iterator<Item = std::borrow::Cow<'a, str>>,
@@ -25,11 +25,11 @@ pub(in crate::datasets) fn part_of<'a>(
         })
         .collect();
     sorted.sort_unstable();
-    let first_of = |fifths: usize| (sorted.len() * fifths).div_ceil(5);
+    let end_of_fifths = |fifths: usize| (sorted.len() * fifths).div_ceil(5);
     let range = match split {
-        Split::Train => 0..first_of(3),
-        Split::Validation => first_of(3)..first_of(4),
-        Split::Test => first_of(4)..sorted.len(),
+        Split::Train => 0..end_of_fifths(3),
+        Split::Validation => end_of_fifths(3)..end_of_fifths(4),
+        Split::Test => end_of_fifths(4)..sorted.len(),
     };
     let mut part: Vec<u32> = sorted[range].iter().map(|(_, index)| *index).collect();
     part.sort_unstable();
@@ -46,12 +46,12 @@ mod tests {
     }
 
     fn part(seed: u64, split: Split, names: &[String]) -> Vec<String> {
-        let part = part_of(seed, split, names.iter().map(|name| Cow::Borrowed(name.as_str())));
+        let part = seeded_split(seed, split, names.iter().map(|name| Cow::Borrowed(name.as_str())));
         part.into_iter().map(|index| names[index as usize].clone()).collect()
     }
 
     #[test]
-    fn the_parts_are_three_fifths_and_one_and_one_and_share_nothing() {
+    fn splits_60_20_20_without_overlap() {
         for count in [0, 1, 2, 3, 4, 5, 10, 701] {
             let names = names(count);
             let parts = [Split::Train, Split::Validation, Split::Test].map(|split| part(1, split, &names));
@@ -67,18 +67,18 @@ mod tests {
     }
 
     #[test]
-    fn a_part_depends_on_seed_and_names_alone() {
+    fn splits_depend_on_seed_and_names_only() {
         let names = names(200);
-        let mut turned = names.clone();
-        turned.reverse();
+        let mut reversed = names.clone();
+        reversed.reverse();
         let sorted = |mut part: Vec<String>| {
             part.sort_unstable();
             part
         };
         let train = sorted(part(3, Split::Train, &names));
-        assert_eq!(sorted(part(3, Split::Train, &turned)), train);
+        assert_eq!(sorted(part(3, Split::Train, &reversed)), train);
         assert_ne!(sorted(part(4, Split::Train, &names)), train);
-        // One more sample moves one other at most.
+        // An additional sample moves at most one other.
         let more: Vec<String> = names.iter().cloned().chain(["another.png".to_owned()]).collect();
         let with_one_more = part(3, Split::Train, &more);
         assert!(train.iter().filter(|name| !with_one_more.contains(name)).count() <= 1);

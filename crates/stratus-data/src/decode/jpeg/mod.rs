@@ -1,8 +1,8 @@
-//! JPEG: by libjpeg-turbo where it is found, which decodes only the requested window; else by zune-jpeg, a
-//! decoder in Rust, which can skip the rows below the window.
+//! JPEG decoding: by libjpeg-turbo if available, which decodes only the requested window; else by zune-jpeg,
+//! a decoder in Rust, which can skip the rows below the window.
 //!
-//! The library is chosen once per process: their pixels differ by rounding, and a run should use one of them
-//! throughout.
+//! The library is chosen once per process: the pixels of both differ by rounding, and a run should use one of
+//! them throughout.
 
 mod turbo;
 mod zune;
@@ -23,31 +23,31 @@ pub enum JpegLibrary {
     Zune,
 }
 
-/// The value of [`stratus_jpeg::ENVIRONMENT`] that disables libjpeg-turbo.
+/// The value of [`stratus_jpeg::LIBRARY_VARIABLE`] that disables libjpeg-turbo.
 const NONE: &str = "none";
 
 impl JpegLibrary {
     /// libjpeg-turbo if found (see [`stratus_jpeg::candidates`]), else zune-jpeg; searched once per process.
-    /// [`stratus_jpeg::ENVIRONMENT`] set to `none` selects zune-jpeg.
+    /// [`stratus_jpeg::LIBRARY_VARIABLE`] set to `none` selects zune-jpeg.
     #[must_use]
-    pub fn of_process() -> &'static Self {
+    pub fn for_process() -> &'static Self {
         static LIBRARY: OnceLock<JpegLibrary> = OnceLock::new();
         LIBRARY.get_or_init(|| Self::find().unwrap_or(Self::Zune))
     }
 
-    /// Looks for libjpeg-turbo.
+    /// Searches for libjpeg-turbo.
     ///
     /// # Errors
     ///
-    /// Why it was not found, so that zune-jpeg decodes.
+    /// If libjpeg-turbo was not found: the reason for using zune-jpeg.
     pub fn find() -> Result<Self, String> {
-        if std::env::var_os(stratus_jpeg::ENVIRONMENT).is_some_and(|value| value == NONE) {
-            return Err(format!("{} is `{NONE}`", stratus_jpeg::ENVIRONMENT));
+        if std::env::var_os(stratus_jpeg::LIBRARY_VARIABLE).is_some_and(|value| value == NONE) {
+            return Err(format!("{} is `{NONE}`", stratus_jpeg::LIBRARY_VARIABLE));
         }
         stratus_jpeg::find().map(Self::Turbo).map_err(|error| error.to_string())
     }
 
-    /// Its name.
+    /// The name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -56,16 +56,16 @@ impl JpegLibrary {
         }
     }
 
-    /// Its version.
+    /// The version.
     #[must_use]
     pub fn version(&self) -> &str {
         match self {
-            Self::Turbo(library) => library.version().unwrap_or("of a version that it does not say"),
+            Self::Turbo(library) => library.version().unwrap_or("of unknown version"),
             Self::Zune => "0.5",
         }
     }
 
-    /// Its file, where it is one.
+    /// The file of a shared library.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -75,14 +75,14 @@ impl JpegLibrary {
     }
 }
 
-/// Name and version, as runs record them.
+/// Name and version, as recorded by runs.
 impl fmt::Display for JpegLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name(), self.version())
     }
 }
 
-/// One thread's decoder.
+/// The decoder of one thread.
 #[derive(Clone, Debug)]
 pub(super) enum Decoder {
     Turbo(turbo::Decoder),
@@ -106,10 +106,10 @@ impl Decoder {
     }
 
     pub(super) fn decode(&mut self, file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
-        let orientation = orientation_of_whole(file)?;
+        let orientation = read_orientation(file)?;
         match self {
             Self::Turbo(decoder) => {
-                turbo::decode(decoder, file, orientation, pixels, &|image| Region::of(image.shape))
+                turbo::decode(decoder, file, orientation, pixels, &|image| Region::whole(image.shape))
             }
             Self::Zune => {
                 let clean = without_stray_bytes(file);
@@ -118,28 +118,28 @@ impl Decoder {
         }
     }
 
-    /// Decodes at least the region that `wanted` returns; `file` may be modified temporarily.
+    /// Decodes at least the region that `region` returns; `file` may be modified temporarily.
     pub(super) fn decode_region(
         &mut self,
         file: &mut [u8],
         pixels: &mut Vec<u8>,
-        wanted: &dyn Fn(&Decoded) -> Region,
+        region: &dyn Fn(&Decoded) -> Region,
     ) -> Result<Decoded, String> {
-        let orientation = orientation_of_whole(file)?;
+        let orientation = read_orientation(file)?;
         match self {
-            Self::Turbo(decoder) => turbo::decode(decoder, file, orientation, pixels, wanted),
+            Self::Turbo(decoder) => turbo::decode(decoder, file, orientation, pixels, region),
             Self::Zune => match without_stray_bytes(file) {
-                Some(mut clean) => zune::decode_rows(&mut clean, orientation, pixels, wanted),
-                None => zune::decode_rows(file, orientation, pixels, wanted),
+                Some(mut clean) => zune::decode_rows(&mut clean, orientation, pixels, region),
+                None => zune::decode_rows(file, orientation, pixels, region),
             },
         }
     }
 }
 
-/// The orientation of a file, which must have an end marker: decoders that read only the first rows, or fill
-/// in missing data, do not check that.
-fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
-    if !ends(file, file, file.len()) {
+/// Reads the orientation of a file, which must have an end marker: decoders that read only the first rows, or
+/// fill in missing data, do not check that.
+fn read_orientation(file: &[u8]) -> Result<Orientation, String> {
+    if !has_end_marker(file, file, file.len()) {
         return Err("the file ends before the image does".to_owned());
     }
     let exif = segments(file)
@@ -148,8 +148,8 @@ fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
 }
 
 /// The segments before the entropy-coded data, up to SOS of the first scan: marker, the offset of its 0xff,
-/// and what of the payload is there (ITU-T T.81, annex B). As libjpeg does (`next_marker` in `jdmarker.c`),
-/// bytes between segments that are no marker are passed over: cameras and other programs leave some.
+/// and the available payload (ITU-T T.81, annex B). Like in libjpeg (`next_marker` in `jdmarker.c`), bytes
+/// between segments are skipped: some cameras and programs write them.
 fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     let mut at = 2;
     std::iter::from_fn(move || {
@@ -160,7 +160,7 @@ fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
             let (begin, marker) = (at - 1, file[at]);
             at += 1;
             match marker {
-                // A zero makes the 0xff before it one of the bytes that are passed over.
+                // After a zero, the 0xff before it is one of the skipped bytes.
                 0 | TEM | RST0..=RST7 => continue,
                 EOI => return None,
                 _ => {}
@@ -176,8 +176,8 @@ fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     })
 }
 
-/// The same file without the bytes between the segments of its header, where there are any: for a decoder
-/// that refuses them.
+/// A copy of the file without stray bytes between its header segments, if there are any, for a decoder that
+/// rejects them.
 fn without_stray_bytes(file: &[u8]) -> Option<Vec<u8>> {
     let (mut clean, mut end, mut stray) = (vec![0xff, SOI], 2, false);
     for (marker, begin, content) in segments(file) {
@@ -209,10 +209,10 @@ fn first_scan(file: &[u8]) -> Option<usize> {
     segments(file).find(|(marker, ..)| *marker == SOS).map(|(_, begin, _)| begin)
 }
 
-/// Whether `tail`, the end of a file of `bytes` bytes, has the end marker EOI after the start of the first
-/// scan, which must be in `head`. An embedded thumbnail has an EOI too.
-pub(super) fn ends(head: &[u8], tail: &[u8], bytes: usize) -> bool {
+/// Returns whether `tail`, the end of a file of `bytes` bytes, has the end marker EOI after the start of the
+/// first scan, which must be in `head`. An embedded thumbnail has an EOI too.
+pub(super) fn has_end_marker(head: &[u8], tail: &[u8], bytes: usize) -> bool {
     let Some(scan) = first_scan(head) else { return false };
-    let behind = tail.get((scan + tail.len()).saturating_sub(bytes)..).unwrap_or_default();
-    behind.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
+    let after_scan = tail.get((scan + tail.len()).saturating_sub(bytes)..).unwrap_or_default();
+    after_scan.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
 }

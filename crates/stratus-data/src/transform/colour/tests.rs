@@ -1,18 +1,19 @@
-//! What is drawn, and what changes leave alone.
+//! Tests of the drawn operations, and of pixels that do not change.
 
 use super::*;
 use proptest::prelude::*;
 
 const ALL: ColourJitter = ColourJitter { brightness: 0.4, contrast: 1.5, saturation: 0.2, hue: 0.1 };
 
-fn applied(pixels: &[u8], shape: [usize; 3], changes: &[Change]) -> Vec<u8> {
+fn applied(pixels: &[u8], shape: [usize; 3], changes: &[ColourOp]) -> Vec<u8> {
     let mut pixels = pixels.to_vec();
-    Picture { pixels: &mut pixels, order: PixelOrder::Interleaved, shape, shown: None }.apply(changes);
+    PixelsMut { pixels: &mut pixels, order: PixelOrder::Interleaved, shape, valid_columns: None }
+        .apply(changes);
     pixels
 }
 
 #[test]
-fn factors_are_uniform_and_the_order_is_any() {
+fn factors_are_uniform_and_the_order_is_random() {
     let mut orders = std::collections::HashMap::<Vec<usize>, u32>::new();
     let mut sums = [0.0; 4];
     const DRAWS: u32 = 24_000;
@@ -20,15 +21,15 @@ fn factors_are_uniform_and_the_order_is_any() {
         let changes = ALL.changes(3, 1, sample).unwrap();
         let mut order = Vec::new();
         for change in changes {
-            let (place, [low, high], drawn) = match change {
-                Change::Brightness(factor) => (0, [0.6, 1.4], factor),
-                Change::Contrast(factor) => (1, [0.0, 2.5], factor),
-                Change::Saturation(factor) => (2, [0.8, 1.2], factor),
-                Change::Hue(share) => (3, [-0.1, 0.1], share),
+            let (position, [low, high], drawn) = match change {
+                ColourOp::Brightness(factor) => (0, [0.6, 1.4], factor),
+                ColourOp::Contrast(factor) => (1, [0.0, 2.5], factor),
+                ColourOp::Saturation(factor) => (2, [0.8, 1.2], factor),
+                ColourOp::Hue(share) => (3, [-0.1, 0.1], share),
             };
             assert!((low..=high).contains(&drawn), "{change:?}");
-            sums[place] += (drawn - low) / (high - low);
-            order.push(place);
+            sums[position] += (drawn - low) / (high - low);
+            order.push(position);
         }
         *orders.entry(order).or_default() += 1;
     }
@@ -42,12 +43,12 @@ fn factors_are_uniform_and_the_order_is_any() {
 }
 
 #[test]
-fn what_is_off_is_drawn_as_nothing() {
+fn disabled_operations_have_no_effect() {
     let hue = ColourJitter { hue: 0.5, ..ColourJitter::default() };
     for change in (0..100).flat_map(|sample| hue.changes(3, 1, sample).unwrap()) {
         match change {
-            Change::Hue(_) => {}
-            Change::Brightness(factor) | Change::Contrast(factor) | Change::Saturation(factor) => {
+            ColourOp::Hue(_) => {}
+            ColourOp::Brightness(factor) | ColourOp::Contrast(factor) | ColourOp::Saturation(factor) => {
                 assert_eq!(factor, 1.0);
             }
         }
@@ -59,22 +60,22 @@ fn what_is_off_is_drawn_as_nothing() {
 }
 
 #[test]
-fn the_mean_is_that_of_what_is_shown() {
-    // A row of 100 and 200 beside pixels that show nothing: their mean is 150, and a contrast of 0 leaves
-    // only it.
-    let shown = [[1, 3]];
+fn contrast_uses_the_mean_of_valid_pixels() {
+    // A row of 100 and 200 next to invalid pixels: their mean is 150, and a contrast of 0 leaves only the
+    // mean.
+    let valid_columns = [[1, 3]];
     for order in [PixelOrder::Planes, PixelOrder::Interleaved] {
         let mut pixels = [0, 100, 200, 0];
-        Picture { pixels: &mut pixels, order, shape: [1, 1, 4], shown: Some(&shown) }
-            .apply(&[Change::Contrast(0.0)]);
+        PixelsMut { pixels: &mut pixels, order, shape: [1, 1, 4], valid_columns: Some(&valid_columns) }
+            .apply(&[ColourOp::Contrast(0.0)]);
         assert_eq!(pixels, [150; 4]);
     }
 }
 
 #[test]
-fn hues_go_round_the_circle() {
+fn hue_wraps_around() {
     let red = [255, 0, 0];
-    let third = |share: f64| applied(&red, [3, 1, 1], &[Change::Hue(share)]);
+    let third = |share: f64| applied(&red, [3, 1, 1], &[ColourOp::Hue(share)]);
     assert_eq!(third(1.0 / 3.0), [0, 255, 0]);
     assert_eq!(third(-1.0 / 3.0), [0, 0, 255]);
     assert_eq!(third(0.5), [0, 255, 255]);
@@ -83,14 +84,14 @@ fn hues_go_round_the_circle() {
 
 proptest! {
     #[test]
-    fn factors_of_one_change_nothing_and_greys_have_no_hue(pixel in any::<[u8; 3]>(), share in -0.5..0.5) {
-        let same =
-            [Change::Brightness(1.0), Change::Contrast(1.0), Change::Saturation(1.0), Change::Hue(0.0)];
+    fn unit_factors_change_nothing_and_greys_have_no_hue(pixel in any::<[u8; 3]>(), share in -0.5..0.5) {
+        use ColourOp::{Brightness, Contrast, Hue, Saturation};
+        let same = [Brightness(1.0), Contrast(1.0), Saturation(1.0), Hue(0.0)];
         prop_assert_eq!(applied(&pixel, [3, 1, 1], &same), pixel);
         let grey = [pixel[0]; 3];
-        prop_assert_eq!(applied(&grey, [3, 1, 1], &[Change::Hue(share)]), grey);
-        let turned = applied(&pixel, [3, 1, 1], &[Change::Hue(share)]);
-        prop_assert_eq!(turned.iter().max(), pixel.iter().max());
-        prop_assert_eq!(turned.iter().min(), pixel.iter().min());
+        prop_assert_eq!(applied(&grey, [3, 1, 1], &[Hue(share)]), grey);
+        let rotated = applied(&pixel, [3, 1, 1], &[Hue(share)]);
+        prop_assert_eq!(rotated.iter().max(), pixel.iter().max());
+        prop_assert_eq!(rotated.iter().min(), pixel.iter().min());
     }
 }

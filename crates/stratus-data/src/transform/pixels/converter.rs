@@ -1,16 +1,16 @@
-//! Writing the pixels of a sample into its batch: placement, normalisation, layout.
+//! Writes the pixels of a sample into its batch: placement, normalisation, layout.
 
 use half::{bf16, f16};
 
-use super::stored::{BatchElement, IN_STEP, ScaleShiftPattern};
+use super::stored::{BatchElement, STEP_ELEMENTS, ScaleShiftPattern};
 use super::{Element, Layout, Normalisation, PixelOrder, ScaleShift};
-use crate::transform::augment::{Blank, Padding, Placement, Shift};
-use crate::transform::frame::Framed;
+use crate::transform::augment::{Padding, PixelRect, Placement, Shift};
+use crate::transform::frame::CroppedPixels;
 
 /// Writes samples into a batch: normalised, or unchanged where elements are bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Converter {
-    lines: Vec<ScaleShift>,
+    scale_shifts: Vec<ScaleShift>,
     pattern: Option<ScaleShiftPattern>,
     element: Element,
     layout: Layout,
@@ -18,52 +18,52 @@ pub(crate) struct Converter {
 }
 
 impl Converter {
-    /// `normalisation` must be valid for the `shape` (C, H, W).
+    /// Creates a converter. `normalisation` must be valid for the `shape` (C, H, W).
     pub(crate) fn new(
         normalisation: &Normalisation,
         element: Element,
         layout: Layout,
         shape: [usize; 3],
     ) -> Self {
-        let lines = normalisation.scale_shifts();
-        Self { pattern: ScaleShiftPattern::new(&lines), lines, element, layout, shape }
+        let scale_shifts = normalisation.scale_shifts();
+        Self { pattern: ScaleShiftPattern::new(&scale_shifts), scale_shifts, element, layout, shape }
     }
 
     /// Writes one sample with its placement to `out`, the aligned bytes of the sample in the batch.
-    pub(crate) fn write(&self, out: &mut [u8], cut: Framed<'_>, placement: &Placement) {
+    pub(crate) fn write(&self, out: &mut [u8], cropped: CroppedPixels<'_>, placement: &Placement) {
         match self.element {
-            Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
-            Element::Bf16 => self.write_as::<bf16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
-            Element::F16 => self.write_as::<f16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
-            Element::U8 => self.write_as::<u8>(out, cut, placement),
+            Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cropped, placement),
+            Element::Bf16 => self.write_as::<bf16>(bytemuck::pod_align_to_mut(out).1, cropped, placement),
+            Element::F16 => self.write_as::<f16>(bytemuck::pod_align_to_mut(out).1, cropped, placement),
+            Element::U8 => self.write_as::<u8>(out, cropped, placement),
         }
     }
 
-    /// `out(c, y, x) = scale_shifts[c] · in(c, y + shift.rows, x + shift.columns)`, with the input mirrored
-    /// first if so placed. Outside of the input it is that of pixel 0 or of the reflection; 0 for blank
-    /// pixels and those outside the image.
-    fn write_as<T: BatchElement>(&self, out: &mut [T], cut: Framed<'_>, placement: &Placement) {
-        match (self.layout, cut.order, &self.pattern, self.lines.len()) {
+    /// Writes `out(c, y, x) = scale_shifts[c] · in(c, y + shift.rows, x + shift.columns)`, with the input
+    /// mirrored first if requested. Positions outside of the input get the value of pixel 0, or of the
+    /// reflected pixel. Blank pixels, and those outside the image, get 0.
+    fn write_as<T: BatchElement>(&self, out: &mut [T], cropped: CroppedPixels<'_>, placement: &Placement) {
+        match (self.layout, cropped.order, &self.pattern, self.scale_shifts.len()) {
             (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
-                self.place_pixels::<T, 3>(pattern, out, cut.pixels, placement);
+                self.place_pixels::<T, 3>(pattern, out, cropped.pixels, placement);
             }
             (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 1) => {
-                self.place_pixels::<T, 1>(pattern, out, cut.pixels, placement);
+                self.place_pixels::<T, 1>(pattern, out, cropped.pixels, placement);
             }
-            _ => self.place_channels(out, cut.pixels, cut.order, placement),
+            _ => self.place_channels(out, cropped.pixels, cropped.order, placement),
         }
-        if let Some(shown) = cut.shown {
-            self.blank_hidden(out, shown, placement);
+        if let Some(valid_columns) = cropped.valid_columns {
+            self.blank_outside(out, valid_columns, placement);
         }
         if placement.padding == Padding::Reflect {
             self.reflect(out, placement.shift);
         }
-        if let Some(Blank { rows, columns }) = placement.blank {
+        if let Some(PixelRect { rows, columns }) = placement.cutout {
             (rows[0]..rows[1]).for_each(|row| self.blank(out, row, columns));
         }
     }
 
-    /// Pixel by pixel: both sides are channels-last.
+    /// Writes pixel by pixel; input and output are channels-last.
     fn place_pixels<T: BatchElement, const CHANNELS: usize>(
         &self,
         pattern: &ScaleShiftPattern,
@@ -73,13 +73,13 @@ impl Converter {
     ) {
         let [_, height, width] = self.shape;
         if placement.shift != Shift::default() {
-            out.chunks_mut(IN_STEP).for_each(|out| pattern.convert_rest(out, &[0; IN_STEP]));
+            out.chunks_mut(STEP_ELEMENTS).for_each(|out| pattern.convert_rest(out, &[0; STEP_ELEMENTS]));
         } else if !placement.flip {
             return pattern.convert(out, pixels);
         }
         for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
             let out = &mut out[to * CHANNELS..(to + count) * CHANNELS];
-            // Mirrored: the last input pixel of the run comes first.
+            // If mirrored, the last input pixel of the run comes first.
             let first = row * width + if placement.flip { width - column - count } else { column };
             let source = &pixels[first * CHANNELS..(first + count) * CHANNELS];
             if placement.flip {
@@ -90,7 +90,7 @@ impl Converter {
         }
     }
 
-    /// Channel by channel.
+    /// Writes channel by channel.
     fn place_channels<T: BatchElement>(
         &self,
         out: &mut [T],
@@ -100,7 +100,7 @@ impl Converter {
     ) {
         let [channels, height, width] = self.shape;
         let plane = height * width;
-        for (channel, &scale_shift) in self.lines.iter().enumerate() {
+        for (channel, &scale_shift) in self.scale_shifts.iter().enumerate() {
             let (source, from_step) = match order {
                 PixelOrder::Planes => (&pixels[channel * plane..], 1),
                 PixelOrder::Interleaved => (&pixels[channel..], channels),
@@ -109,24 +109,24 @@ impl Converter {
                 Layout::Nchw => (&mut out[channel * plane..(channel + 1) * plane], 1),
                 Layout::Nhwc => (&mut out[channel..], channels),
             };
-            let whole = placement.shift == Shift::default();
-            if !whole {
-                out.iter_mut().step_by(to_step).for_each(|out| *out = T::of(0, scale_shift));
+            let is_unshifted = placement.shift == Shift::default();
+            if !is_unshifted {
+                out.iter_mut().step_by(to_step).for_each(|out| *out = T::from_pixel(0, scale_shift));
             }
-            if whole && !placement.flip {
+            if is_unshifted && !placement.flip {
                 convert(&mut out[..(plane - 1) * to_step + 1], to_step, source, from_step, scale_shift);
                 continue;
             }
             for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
                 let out = &mut out[to * to_step..(to + count - 1) * to_step + 1];
                 if placement.flip {
-                    // The run's last pixel is the first of what it mirrors.
+                    // The last input pixel of the run comes first.
                     let first = row * width + width - column - count;
                     let source = &source[first * from_step..(first + count - 1) * from_step + 1];
                     for (out, &pixel) in
                         out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step).rev())
                     {
-                        *out = T::of(pixel, scale_shift);
+                        *out = T::from_pixel(pixel, scale_shift);
                     }
                 } else {
                     let source = &source[(row * width + column) * from_step..];
@@ -146,20 +146,25 @@ impl Converter {
         let (top, _, rows) = overlap(height, shift.rows);
         for plane in out.chunks_exact_mut(height * width * pixel) {
             let visible = &mut plane[top * width * pixel..(top + rows) * width * pixel];
-            for scale_shift in visible.chunks_exact_mut(width * pixel) {
-                copy_reflected(scale_shift, pixel, width, shift.columns);
+            for row in visible.chunks_exact_mut(width * pixel) {
+                copy_reflected(row, pixel, width, shift.columns);
             }
             copy_reflected(plane, width * pixel, height, shift.rows);
         }
     }
 
-    /// Blanks output pixels outside the `shown` columns of their row, wherever they are placed.
-    fn blank_hidden<T: BatchElement>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
+    /// Blanks output pixels outside the `valid_columns` of their row, after placement.
+    fn blank_outside<T: BatchElement>(
+        &self,
+        out: &mut [T],
+        valid_columns: &[[usize; 2]],
+        placement: &Placement,
+    ) {
         let [_, height, width] = self.shape;
         for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
-            let [first, end] = shown[row];
+            let [first, end] = valid_columns[row];
             let [first, end] = if placement.flip { [width - end, width - first] } else { [first, end] };
-            // Within the run, which takes its pixels from `column` on.
+            // Clamp to the run, whose pixels start at `column`.
             let [first, end] = [first, end].map(|at| at.saturating_sub(column).min(count));
             let (out_row, out_column) = (to / width, to % width);
             self.blank(out, out_row, [out_column, out_column + first]);
@@ -181,7 +186,7 @@ impl Converter {
     }
 }
 
-/// `out[i × to_step] = line(source[i × from_step])` for every such place in `out`.
+/// Writes `out[i × to_step] = normalised(source[i × from_step])` for every `i` in `out`.
 fn convert<T: BatchElement>(
     out: &mut [T],
     to_step: usize,
@@ -191,14 +196,18 @@ fn convert<T: BatchElement>(
 ) {
     match (to_step, from_step) {
         // Constant strides are vectorised.
-        (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::of(pixel, scale_shift)),
+        (1, 1) => {
+            out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::from_pixel(pixel, scale_shift));
+        }
         (1, 3) => {
             let triples = source.chunks(3);
-            out.iter_mut().zip(triples).for_each(|(out, triple)| *out = T::of(triple[0], scale_shift));
+            out.iter_mut()
+                .zip(triples)
+                .for_each(|(out, triple)| *out = T::from_pixel(triple[0], scale_shift));
         }
         _ => {
-            let places = out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step));
-            places.for_each(|(out, &pixel)| *out = T::of(pixel, scale_shift));
+            let pairs = out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step));
+            pairs.for_each(|(out, &pixel)| *out = T::from_pixel(pixel, scale_shift));
         }
     }
 }
@@ -214,11 +223,11 @@ struct Run {
 
 fn visible_runs(height: usize, width: usize, shift: Shift) -> impl Iterator<Item = Run> {
     let (to_column, from_column, count) = overlap(width, shift.columns);
-    let (to_row, from_row, lines) = overlap(height, shift.rows);
-    let lines = if count == 0 { 0 } else { lines };
-    (0..lines).map(move |scale_shift| Run {
-        to: (to_row + scale_shift) * width + to_column,
-        row: from_row + scale_shift,
+    let (to_row, from_row, rows) = overlap(height, shift.rows);
+    let rows = if count == 0 { 0 } else { rows };
+    (0..rows).map(move |row| Run {
+        to: (to_row + row) * width + to_column,
+        row: from_row + row,
         column: from_column,
         count,
     })
@@ -236,8 +245,8 @@ fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) 
     }
 }
 
-/// Along an axis of `length`, output `i` is input `i + by`: the first output, the first input, and their
-/// number.
+/// The overlap of an axis of `length` with itself shifted by `by`: the first output index, the first input
+/// index, and the number of positions.
 fn overlap(length: usize, by: i32) -> (usize, usize, usize) {
     let distance = (by.unsigned_abs() as usize).min(length);
     let (to, from) = if by < 0 { (distance, 0) } else { (0, distance) };

@@ -11,8 +11,8 @@ pub(crate) trait BatchElement: Copy {
 
     /// Normalises a pixel.
     #[inline(always)]
-    fn of(pixel: u8, scale_shift: ScaleShift) -> Self {
-        Self::store(scale_shift.of(pixel))
+    fn from_pixel(pixel: u8, scale_shift: ScaleShift) -> Self {
+        Self::store(scale_shift.normalise(pixel))
     }
 }
 
@@ -38,19 +38,21 @@ impl BatchElement for f16 {
     #[inline(always)]
     fn store(value: f32) -> Self {
         // 2^16: anything not below it rounds to infinity.
-        const INFINITE: u32 = (127 + 16) << 23;
+        const OVERFLOW_BITS: u32 = (127 + 16) << 23;
         // 2^-14: smaller numbers are subnormal. Adding a number whose last bit is the smallest subnormal
-        // rounds them there.
-        const LEAST: u32 = (127 - 14) << 23;
-        const ALIGNS: u32 = (127 - 14 + 13) << 23;
+        // rounds them to it.
+        const MIN_NORMAL_BITS: u32 = (127 - 14) << 23;
+        const SUBNORMAL_ROUNDING_BITS: u32 = (127 - 14 + 13) << 23;
         let bits = value.to_bits();
         let sign = bits & 0x8000_0000;
         let size = bits ^ sign;
         let odd = (size >> 13) & 1;
-        let usual = size.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
-        let small = (f32::from_bits(size) + f32::from_bits(ALIGNS)).to_bits().wrapping_sub(ALIGNS);
-        let rounded = if size < LEAST { small } else { usual };
-        let rounded = if size < INFINITE { rounded } else { 0x7c00 };
+        let normal = size.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
+        let subnormal = (f32::from_bits(size) + f32::from_bits(SUBNORMAL_ROUNDING_BITS))
+            .to_bits()
+            .wrapping_sub(SUBNORMAL_ROUNDING_BITS);
+        let rounded = if size < MIN_NORMAL_BITS { subnormal } else { normal };
+        let rounded = if size < OVERFLOW_BITS { rounded } else { 0x7c00 };
         f16::from_bits((rounded | sign >> 16) as u16)
     }
 }
@@ -63,28 +65,28 @@ impl BatchElement for u8 {
 
     /// The pixel itself, without normalisation.
     #[inline(always)]
-    fn of(pixel: u8, _line: ScaleShift) -> Self {
+    fn from_pixel(pixel: u8, _: ScaleShift) -> Self {
         pixel
     }
 }
 
 /// Elements per vectorised step: a whole number of vectors, and of pixels with 1 or 3 channels.
-pub(super) const IN_STEP: usize = 48;
+pub(super) const STEP_ELEMENTS: usize = 48;
 
-/// Scales and shifts of channels-last pixels, repeated to one step.
+/// Scales and offsets of channels-last pixels, repeated to one step.
 #[derive(Clone, Debug)]
 pub(super) struct ScaleShiftPattern {
-    scales: [f32; IN_STEP],
-    offsets: [f32; IN_STEP],
+    scales: [f32; STEP_ELEMENTS],
+    offsets: [f32; STEP_ELEMENTS],
 }
 
 impl ScaleShiftPattern {
-    /// `None` where a step is not a whole number of pixels.
-    pub(super) fn new(lines: &[ScaleShift]) -> Option<Self> {
-        if lines.is_empty() || !IN_STEP.is_multiple_of(lines.len()) {
+    /// Creates the pattern; `None` if a step is not a whole number of pixels.
+    pub(super) fn new(scale_shifts: &[ScaleShift]) -> Option<Self> {
+        if scale_shifts.is_empty() || !STEP_ELEMENTS.is_multiple_of(scale_shifts.len()) {
             return None;
         }
-        let scale_shift = |at: usize| lines[at % lines.len()];
+        let scale_shift = |at: usize| scale_shifts[at % scale_shifts.len()];
         Some(Self {
             scales: std::array::from_fn(|at| scale_shift(at).scale),
             offsets: std::array::from_fn(|at| scale_shift(at).offset),
@@ -93,40 +95,41 @@ impl ScaleShiftPattern {
 
     /// Converts one step; the first element belongs to the first channel.
     #[inline(always)]
-    fn convert_in_step<T: BatchElement>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
-        for at in 0..IN_STEP {
-            out[at] = T::of(source[at], ScaleShift { scale: self.scales[at], offset: self.offsets[at] });
+    fn convert_in_step<T: BatchElement>(&self, out: &mut [T; STEP_ELEMENTS], source: &[u8; STEP_ELEMENTS]) {
+        for at in 0..STEP_ELEMENTS {
+            out[at] =
+                T::from_pixel(source[at], ScaleShift { scale: self.scales[at], offset: self.offsets[at] });
         }
     }
 
-    /// Converts fewer elements.
+    /// Converts fewer elements than a step.
     pub(super) fn convert_rest<T: BatchElement>(&self, out: &mut [T], source: &[u8]) {
-        let lines = self.scales.iter().zip(&self.offsets);
-        for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(lines) {
-            *out = T::of(level, ScaleShift { scale, offset });
+        let scale_shifts = self.scales.iter().zip(&self.offsets);
+        for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(scale_shifts) {
+            *out = T::from_pixel(level, ScaleShift { scale, offset });
         }
     }
 
-    /// Whole pixels, in their order.
+    /// Converts whole pixels, in order.
     pub(super) fn convert<T: BatchElement>(&self, out: &mut [T], source: &[u8]) {
-        let (out, out_rest) = out.as_chunks_mut::<IN_STEP>();
-        let (source, source_rest) = source.as_chunks::<IN_STEP>();
+        let (out, out_rest) = out.as_chunks_mut::<STEP_ELEMENTS>();
+        let (source, source_rest) = source.as_chunks::<STEP_ELEMENTS>();
         out.iter_mut().zip(source).for_each(|(out, source)| self.convert_in_step(out, source));
         self.convert_rest(out_rest, source_rest);
     }
 
-    /// Whole pixels of `CHANNELS`, the last one first.
+    /// Converts whole pixels of `CHANNELS` channels, the last one first.
     pub(super) fn convert_mirrored<T: BatchElement, const CHANNELS: usize>(
         &self,
         out: &mut [T],
         source: &[u8],
     ) {
-        let mut mirrored = [0; IN_STEP];
-        let mut parts = source.rchunks(IN_STEP);
-        for out in out.chunks_mut(IN_STEP) {
+        let mut mirrored = [0; STEP_ELEMENTS];
+        let mut parts = source.rchunks(STEP_ELEMENTS);
+        for out in out.chunks_mut(STEP_ELEMENTS) {
             let part = parts.next().unwrap_or_default().as_chunks::<CHANNELS>().0;
-            let places = mirrored.as_chunks_mut::<CHANNELS>().0;
-            places.iter_mut().zip(part.iter().rev()).for_each(|(place, pixel)| *place = *pixel);
+            let pixels = mirrored.as_chunks_mut::<CHANNELS>().0;
+            pixels.iter_mut().zip(part.iter().rev()).for_each(|(out, pixel)| *out = *pixel);
             match out.try_into() {
                 Ok(out) => self.convert_in_step(out, &mirrored),
                 Err(_) => self.convert_rest(out, &mirrored),

@@ -1,19 +1,19 @@
-//! Pixels of every layout against their definition, one element at a time.
+//! Compares pixels of every layout with their definition, element by element.
 
 use half::{bf16, f16};
 
 use super::stored::BatchElement;
 use super::*;
-use crate::transform::augment::{Blank, Padding, Placement, Shift};
-use crate::transform::frame::Framed;
+use crate::transform::augment::{Padding, PixelRect, Placement, Shift};
+use crate::transform::frame::CroppedPixels;
 
-/// Writing by its definition, one element at a time.
+/// Compares the converter with the definition, element by element.
 fn check(
     shape: [usize; 3],
     layout: Layout,
     order: PixelOrder,
     placement: &Placement,
-    shown: Option<&[[usize; 2]]>,
+    valid_columns: Option<&[[usize; 2]]>,
 ) {
     let [channels, height, width] = shape;
     let pixels: Vec<u8> = (0..channels * height * width).map(|i| (i * 37 + 1) as u8).collect();
@@ -23,18 +23,22 @@ fn check(
     };
     let mut out = vec![f32::NAN; pixels.len()];
     let converter = Converter::new(&normalisation, Element::F32, layout, shape);
-    converter.write(bytemuck::cast_slice_mut(&mut out), Framed { pixels: &pixels, order, shown }, placement);
-    // What shows no pixel cannot be a byte.
-    let bytes = (shown.is_none() && placement.blank.is_none()).then(|| {
+    converter.write(
+        bytemuck::cast_slice_mut(&mut out),
+        CroppedPixels { pixels: &pixels, order, valid_columns },
+        placement,
+    );
+    // Blank pixels cannot be bytes.
+    let bytes = (valid_columns.is_none() && placement.cutout.is_none()).then(|| {
         let mut bytes = vec![0xff; pixels.len()];
         let converter = Converter::new(&normalisation, Element::U8, layout, shape);
-        converter.write(&mut bytes, Framed { pixels: &pixels, order, shown }, placement);
+        converter.write(&mut bytes, CroppedPixels { pixels: &pixels, order, valid_columns }, placement);
         bytes
     });
     for c in 0..channels {
         for y in 0..height {
             for x in 0..width {
-                let Placement { shift, flip, blank, padding } = *placement;
+                let Placement { shift, flip, cutout: blank, padding } = *placement;
                 let (mut from_y, mut from_x) = (y as i32 + shift.rows, x as i32 + shift.columns);
                 if padding == Padding::Reflect {
                     let mirrored = |at: i32, length: usize| {
@@ -48,8 +52,8 @@ fn check(
                 let pixel = if inside {
                     let (from_y, from_x) = (from_y as usize, from_x as usize);
                     let from_x = if flip { width - 1 - from_x } else { from_x };
-                    hidden = shown.is_some_and(|shown| {
-                        let [first, end] = shown[from_y];
+                    hidden = valid_columns.is_some_and(|valid_columns| {
+                        let [first, end] = valid_columns[from_y];
                         !(first..end).contains(&from_x)
                     });
                     match order {
@@ -59,7 +63,7 @@ fn check(
                 } else {
                     0
                 };
-                let mut expected = normalisation.scale_shifts()[c].of(pixel);
+                let mut expected = normalisation.scale_shifts()[c].normalise(pixel);
                 let exact = (f64::from(pixel) / 255.0 - f64::from(normalisation.mean[c]))
                     / f64::from(normalisation.std[c]);
                 assert!((f64::from(expected) - exact).abs() < 1e-6 * exact.abs().max(1.0));
@@ -89,11 +93,12 @@ fn check(
 }
 
 #[test]
-fn every_pixel_lands_where_its_layout_and_placement_say() {
+fn writes_every_pixel_by_layout_and_placement() {
     for shape in [[1, 4, 5], [3, 4, 5], [2, 1, 1], [3, 3, 41], [1, 2, 103]] {
         let [_, height, width] = shape;
-        // Triangles and empty rows.
-        let shown: Vec<_> = (0..height).map(|row| [row.min(width / 2), width - row.min(width)]).collect();
+        // Triangular and empty rows of valid pixels.
+        let valid_columns: Vec<_> =
+            (0..height).map(|row| [row.min(width / 2), width - row.min(width)]).collect();
         for layout in [Layout::Nchw, Layout::Nhwc] {
             for (order, flip) in [
                 (PixelOrder::Planes, false),
@@ -110,37 +115,37 @@ fn every_pixel_lands_where_its_layout_and_placement_say() {
                         let reflects = small(rows, height) && small(columns, width);
                         for placement in [Some(zero), reflects.then_some(reflected)].iter().flatten() {
                             check(shape, layout, order, placement, None);
-                            check(shape, layout, order, placement, Some(&shown));
+                            check(shape, layout, order, placement, Some(&valid_columns));
                         }
                     }
                 }
-                let blank = Some(Blank { rows: [0, height.min(2)], columns: [width / 2, width] });
+                let blank = Some(PixelRect { rows: [0, height.min(2)], columns: [width / 2, width] });
                 let shift = Shift { rows: 1, columns: -1 };
                 check(
                     shape,
                     layout,
                     order,
-                    &Placement { flip, shift, blank, ..Placement::default() },
-                    Some(&shown),
+                    &Placement { flip, shift, cutout: blank, ..Placement::default() },
+                    Some(&valid_columns),
                 );
-                check(shape, layout, order, &Placement { flip, blank, ..Placement::default() }, None);
+                check(shape, layout, order, &Placement { flip, cutout: blank, ..Placement::default() }, None);
             }
         }
     }
 }
 
-/// Every pixel as an element.
+/// Every pixel value as an element.
 fn every_pixel<T: bytemuck::Pod>(normalisation: &Normalisation, element: Element) -> Vec<T> {
     let pixels: Vec<u8> = (0..=255).collect();
     let mut out = vec![T::zeroed(); 256];
     let converter = Converter::new(normalisation, element, Layout::Nhwc, [1, 16, 16]);
-    let cut = Framed { pixels: &pixels, order: PixelOrder::Planes, shown: None };
+    let cut = CroppedPixels { pixels: &pixels, order: PixelOrder::Planes, valid_columns: None };
     converter.write(bytemuck::cast_slice_mut(&mut out), cut, &Placement::default());
     out
 }
 
 #[test]
-fn narrow_elements_are_the_rounded_f32_and_bytes_the_pixels() {
+fn narrow_elements_are_rounded_f32_and_bytes_are_pixels() {
     let normalisation = Normalisation { mean: vec![0.1307], std: vec![0.3081] };
     let scale_shift = normalisation.scale_shifts()[0];
     let (bf16s, f16s) = (
@@ -148,16 +153,15 @@ fn narrow_elements_are_the_rounded_f32_and_bytes_the_pixels() {
         every_pixel::<f16>(&normalisation, Element::F16),
     );
     for (pixel, (bf16, f16)) in (0..=255).zip(bf16s.iter().zip(&f16s)) {
-        assert_eq!(*bf16, bf16::from_f32(scale_shift.of(pixel)));
-        assert_eq!(*f16, f16::from_f32(scale_shift.of(pixel)));
+        assert_eq!(*bf16, bf16::from_f32(scale_shift.normalise(pixel)));
+        assert_eq!(*f16, f16::from_f32(scale_shift.normalise(pixel)));
     }
     assert_eq!(every_pixel::<u8>(&normalisation, Element::U8), (0..=255).collect::<Vec<u8>>());
 }
 
-/// Every f16, what lies in the middle between it and the next, and the neighbours of both; then whatever
-/// comes.
+/// Every f16, the midpoint to the next one, and the neighbours of both; then random values.
 #[test]
-fn f16_is_rounded_to_nearest_even() {
+fn rounds_f16_to_nearest_even() {
     let check = |value: f32| {
         if value.is_nan() {
             return;
@@ -170,7 +174,7 @@ fn f16_is_rounded_to_nearest_even() {
         if !value.is_finite() {
             continue;
         }
-        // Half of the last place of an f16, also where that fades out.
+        // Half a unit in the last place of an f16, including subnormals.
         let middle = value + f32::from_bits((value.to_bits() & 0x7f80_0000).max(103 << 23)) / 2048.0;
         for near in [value, middle, (value + middle) / 2.0] {
             let bits = near.to_bits();
@@ -191,7 +195,7 @@ fn f16_is_rounded_to_nearest_even() {
 }
 
 #[test]
-fn a_normalisation_needs_every_channel_and_a_deviation() {
+fn normalisation_needs_every_channel_and_a_positive_deviation() {
     assert!(Normalisation::unit(3).is_valid(3));
     assert!(!Normalisation::unit(3).is_valid(1));
     assert!(!Normalisation { mean: vec![0.0], std: vec![0.0] }.is_valid(1));
@@ -199,7 +203,7 @@ fn a_normalisation_needs_every_channel_and_a_deviation() {
 }
 
 #[test]
-fn a_normalisation_fits_any_number_of_channels() {
+fn normalisation_adapts_to_any_channel_count() {
     let grey = Normalisation { mean: vec![0.5], std: vec![0.25] };
     assert_eq!(grey.for_channels(3), Normalisation { mean: vec![0.5; 3], std: vec![0.25; 3] });
     let colour = Normalisation { mean: vec![0.25, 0.5, 0.75], std: vec![0.5, 0.5, 0.5] };

@@ -1,4 +1,4 @@
-//! Small image files, made by the tests that need them.
+//! Small image files for tests.
 
 pub mod tars;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use png::{BitDepth, ColorType, Encoder};
 use stratus_data::{OpenOptions, Split, open};
 
-/// A PNG file of 8 bits a channel.
+/// Writes a PNG file with 8 bits per channel.
 pub fn write_png(path: &Path, colour: ColorType, [height, width]: [u32; 2], pixels: &[u8]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut file = Vec::new();
@@ -19,19 +19,19 @@ pub fn write_png(path: &Path, colour: ColorType, [height, width]: [u32; 2], pixe
     fs::write(path, file).unwrap();
 }
 
-/// A picture in colours that says which one it is.
+/// Writes a colour image that encodes its number.
 pub fn write_picture(path: &Path, size: [u32; 2], number: u8) {
     let pixels: Vec<u8> = (0..size[0] * size[1]).flat_map(|at| [number, at as u8, 255 - number]).collect();
     write_png(path, ColorType::Rgb, size, &pixels);
 }
 
-/// A grey picture of values.
+/// Writes a grey image of these values.
 pub fn write_labels(path: &Path, size: [u32; 2], values: &[u8]) {
     write_png(path, ColorType::Grayscale, size, values);
 }
 
-/// The message with which a data set is refused, its folder called ROOT.
-pub fn refused(name: &str, root: &Path, split: Split, options: &OpenOptions) -> String {
+/// The error message of opening a data set, with its folder replaced by ROOT.
+pub fn open_error(name: &str, root: &Path, split: Split, options: &OpenOptions) -> String {
     let message = open(name, root, split, options).map(|_| ()).unwrap_err().to_string();
     message.replace(&root.display().to_string(), "ROOT")
 }

@@ -1,51 +1,51 @@
-//! Tar archives that are written header by header, in every way that programs write them.
+//! Tar archives, written header by header in the variants of various programs.
 
 use tar::{EntryType, Header};
 
-/// An entry that is written by hand: its path, and what it is.
+/// An entry to write: its path and content.
 pub enum Packed<'a> {
-    File(&'a [u8], Way),
+    File(&'a [u8], FileEncoding),
     Symlink(&'a str),
     HardLink(&'a str),
 }
 
-/// How a file is packed.
+/// The encoding of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FileEncoding {
     Plain,
     /// With `./` before its name.
     Dotted,
-    /// From the root folder on.
+    /// With an absolute path.
     Absolute,
-    /// With a name in an entry of its own, as GNU tar does with long ones.
+    /// With the name in a separate entry, like GNU tar for long names.
     LongName,
-    /// With name and size in records of the pax format.
+    /// With name and size in pax records.
     Pax,
-    /// In the two fields of a ustar header.
+    /// With the name in both fields of a ustar header.
     Ustar,
-    /// With a size in base 256.
+    /// With the size in base 256.
     Base256,
-    /// With holes, as the formats of GNU tar have them.
+    /// As a sparse file in a format of GNU tar.
     SparseGnu,
     SparsePax([u8; 2]),
 }
 
-pub const WAYS: [Way; 11] = [
-    Way::Plain,
-    Way::Dotted,
-    Way::Absolute,
-    Way::LongName,
-    Way::Pax,
-    Way::Ustar,
-    Way::Base256,
-    Way::SparseGnu,
-    Way::SparsePax([0, 0]),
-    Way::SparsePax([0, 1]),
-    Way::SparsePax([1, 0]),
+pub const FILE_ENCODINGS: [FileEncoding; 11] = [
+    FileEncoding::Plain,
+    FileEncoding::Dotted,
+    FileEncoding::Absolute,
+    FileEncoding::LongName,
+    FileEncoding::Pax,
+    FileEncoding::Ustar,
+    FileEncoding::Base256,
+    FileEncoding::SparseGnu,
+    FileEncoding::SparsePax([0, 0]),
+    FileEncoding::SparsePax([0, 1]),
+    FileEncoding::SparsePax([1, 0]),
 ];
 
-/// The ranges between runs of zeros, and their bytes one after the other. The file's end is marked by an
-/// empty range where it is a hole.
+/// The ranges between runs of zeros, and their bytes concatenated. If the file ends with a hole, an empty
+/// range marks its end.
 pub fn ranges(content: &[u8]) -> (Vec<[usize; 2]>, Vec<u8>) {
     let (mut ranges, mut stored): (Vec<[usize; 2]>, Vec<u8>) = (Vec::new(), Vec::new());
     for (at, &byte) in content.iter().enumerate().filter(|(_, byte)| **byte != 0) {
@@ -88,12 +88,12 @@ pub fn put_records(archive: &mut Vec<u8>, records: &[(&str, String)]) {
     put(archive, &header, &content);
 }
 
-/// Packs a file with a map of its holes.
-pub fn put_sparse(archive: &mut Vec<u8>, path: &str, content: &[u8], way: Way) {
+/// Packs a sparse file.
+pub fn put_sparse(archive: &mut Vec<u8>, path: &str, content: &[u8], encoding: FileEncoding) {
     let (ranges, stored) = ranges(content);
     let number = |number: usize| format!("{number:011o}\0");
-    match way {
-        Way::SparsePax(version) => {
+    match encoding {
+        FileEncoding::SparsePax(version) => {
             let size = content.len().to_string();
             let (made_up, mut map) = ("GNUSparseFile.7/0.png", Vec::new());
             match version {
@@ -169,23 +169,23 @@ pub fn pack(entries: &[(&str, Packed<'_>)]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (path, packed) in entries {
         match packed {
-            Packed::File(content, way) => {
+            Packed::File(content, encoding) => {
                 let plain = |path: &str| header(path, EntryType::Regular, content.len());
-                match way {
-                    Way::Plain => put(&mut archive, &plain(path), content),
-                    Way::Dotted => put(&mut archive, &plain(&format!("././{path}")), content),
-                    Way::Absolute => put(&mut archive, &plain(&format!("/{path}")), content),
-                    Way::LongName => {
+                match encoding {
+                    FileEncoding::Plain => put(&mut archive, &plain(path), content),
+                    FileEncoding::Dotted => put(&mut archive, &plain(&format!("././{path}")), content),
+                    FileEncoding::Absolute => put(&mut archive, &plain(&format!("/{path}")), content),
+                    FileEncoding::LongName => {
                         let name = header("././@LongLink", EntryType::GNULongName, path.len() + 1);
                         put(&mut archive, &name, format!("{path}\0").as_bytes());
                         put(&mut archive, &plain("train/cut"), content);
                     }
-                    Way::Pax => {
+                    FileEncoding::Pax => {
                         let records = [("path", (*path).to_owned()), ("size", content.len().to_string())];
                         put_records(&mut archive, &records);
                         put(&mut archive, &header("train/cut", EntryType::Regular, 0), content);
                     }
-                    Way::Ustar => {
+                    FileEncoding::Ustar => {
                         let (folder, name) = path.rsplit_once('/').unwrap();
                         let mut header = Header::new_ustar();
                         header.set_size(content.len() as u64);
@@ -196,7 +196,7 @@ pub fn pack(entries: &[(&str, Packed<'_>)]) -> Vec<u8> {
                         header.set_cksum();
                         put(&mut archive, &header, content);
                     }
-                    Way::Base256 => {
+                    FileEncoding::Base256 => {
                         let mut header = plain(path);
                         header.as_old_mut().size = [0; 12];
                         header.as_old_mut().size[0] = 0x80;
@@ -204,7 +204,9 @@ pub fn pack(entries: &[(&str, Packed<'_>)]) -> Vec<u8> {
                         header.set_cksum();
                         put(&mut archive, &header, content);
                     }
-                    Way::SparseGnu | Way::SparsePax(_) => put_sparse(&mut archive, path, content, *way),
+                    FileEncoding::SparseGnu | FileEncoding::SparsePax(_) => {
+                        put_sparse(&mut archive, path, content, *encoding);
+                    }
                 }
             }
             Packed::Symlink(target) | Packed::HardLink(target) => {

@@ -1,4 +1,4 @@
-//! The sum of a residual block and the rectifier after it.
+//! Fusion of the sum of a residual block and the following ReLU.
 
 use crate::Kernel;
 use crate::ops::{AddForward, ReluForward};

@@ -1,17 +1,17 @@
-//! Batch norm, the sum of a residual block behind it, and the rectifier that the sum may have been fused
-//! with. The sum has another input, so that this is no pair of steps as the other fusions are.
+//! Fusion of a batch norm and the following sum of a residual block, whose ReLU may already be fused. The sum
+//! has another input, so this is not a rule for pairs of steps.
 
 use super::only_reader;
-use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply, Parts};
+use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply, ChannelOffsets};
 use crate::{Kernel, Program};
 
-/// Fuses every sum with the batch norm of a feature map that it alone reads.
+/// Fuses every sum with a batch norm whose output only the sum reads.
 pub(super) fn fuse(program: &mut Program) {
     let mut sum = 0;
     while sum < program.steps.len() {
         if let Some((norm, kernel)) = find(program, sum) {
             let mut norm = program.steps.remove(norm);
-            // What is before it moved up.
+            // Removing an earlier step shifted the sum.
             sum -= 1;
             let step = &mut program.steps[sum];
             step.kernel = kernel.into();
@@ -24,24 +24,24 @@ pub(super) fn fuse(program: &mut Program) {
     }
 }
 
-/// The step that normalises a term of the step at `sum`, and what the two become.
+/// The step that normalises a term of the sum at `sum`, and the fused kernel.
 fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
     let step = &program.steps[sum];
     let Kernel::AddForward(AddForward { relu }) = step.kernel else { return None };
     let [a, b] = step.inputs[..] else { return None };
     let y = program.value(step.outputs[0]);
-    // Vectors behind linear layers have other types than their sum.
+    // Vectors after linear layers have other types than their sum.
     let is_alike = |id| {
         let value = program.value(id);
         value.shape.len() == 4 && value.dtype == y.dtype
     };
-    // The last one before the sum: what it reads is nearest.
+    // The last matching norm before the sum, whose input was used most recently.
     program.steps[..sum].iter().enumerate().rev().find_map(|(position, producer)| match producer.kernel {
         Kernel::BatchNormApply(BatchNormApply {
             norm,
             relu: false,
             pool: None,
-            parts: Parts { x: None, y: None },
+            offsets: ChannelOffsets { x: None, y: None },
         }) => {
             let fits = [a, b].contains(&producer.outputs[0])
                 && only_reader(program, producer.outputs[0]) == Some(sum)

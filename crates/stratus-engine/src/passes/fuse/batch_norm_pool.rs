@@ -1,4 +1,4 @@
-//! Batch norm, its rectifier, and max-pooling.
+//! Fusion of a batch norm, its ReLU and the following max pooling.
 
 use crate::Kernel;
 use crate::ops::{BatchNormApply, BatchNormInference, FusedPool};

@@ -1,4 +1,4 @@
-//! Batch norm and the rectifier after it.
+//! Fusion of a batch norm and the following ReLU.
 
 use crate::Kernel;
 use crate::ops::{BatchNormApply, BatchNormInference, ReluForward};

@@ -1,4 +1,4 @@
-//! Convolution and the rectifier after it: the kernel rectifies while the result is in registers.
+//! Fusion of a convolution and the following ReLU, which is applied while the result is in registers.
 
 use crate::Kernel;
 use crate::ops::{Conv2dForward, ReluForward};

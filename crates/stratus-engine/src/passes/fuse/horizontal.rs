@@ -1,15 +1,15 @@
-//! Horizontal fusion: pointwise convolutions of the same map, each followed by a batch norm of its own,
-//! become one convolution whose output has the channels of all.
+//! Horizontal fusion: pointwise convolutions of the same map, each followed by its own batch norm, become one
+//! convolution whose output has the channels of all.
 //!
 //! ```text
 //! x ──┬─ conv a ─ norm a            ┌─ norm a (channels of a)
 //!     └─ conv b ─ norm b    x ─ conv┴─ norm b (channels of b)
 //! ```
 //!
-//! The input is read once, forward and for the gradient of the weights, and its gradient is one matrix
-//! product instead of a sum of several.
+//! The input is read once in the forward pass and once for the weights' gradient, and its gradient is one
+//! matrix product instead of a sum of several.
 
-use crate::ops::{Conv2dForward, JoinWeights, MAX_JOINED, PART_BORDER};
+use crate::ops::{CHANNEL_SLICE_ALIGNMENT, Conv2dForward, JoinWeights, MAX_JOINED_WEIGHTS};
 use crate::program::Mode;
 use crate::{Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::HashSet;
@@ -27,15 +27,15 @@ struct Branch {
     norm: [usize; 2],
 }
 
-/// Fuses the branches of a training program that read a map of at least `large` bytes.
-pub(super) fn fuse(program: &mut Program, large: usize) {
+/// Fuses the branches of a training program that read a map of at least `min_bytes`.
+pub(super) fn fuse(program: &mut Program, min_bytes: usize) {
     if program.mode != Mode::Train {
         return;
     }
     let mut to_loss = steps_to_loss(program);
     let mut next = 0;
     while next < program.steps.len() {
-        let branches = find(program, next, large, &to_loss);
+        let branches = find(program, next, min_bytes, &to_loss);
         if branches.len() > 1 {
             join(program, &branches);
             to_loss = steps_to_loss(program);
@@ -44,27 +44,27 @@ pub(super) fn fuse(program: &mut Program, large: usize) {
     }
 }
 
-/// The convolution at `first` and later ones of the same map that can be fused with it; none where the map
-/// has fewer than `large` bytes.
-fn find(program: &Program, first: usize, large: usize, to_loss: &HashSet<usize>) -> Vec<Branch> {
+/// The convolution at `first` and later ones of the same map that can be fused with it; empty if the map has
+/// fewer than `min_bytes`.
+fn find(program: &Program, first: usize, min_bytes: usize, to_loss: &HashSet<usize>) -> Vec<Branch> {
     let Some(leading) = branch(program, first, to_loss) else { return Vec::new() };
     let x = program.steps[first].inputs[0];
-    if program.value(x).bytes() < large {
+    if program.value(x).bytes() < min_bytes {
         return Vec::new();
     }
     let others = program.readers(x).filter(|&reader| reader > first);
     let others = others.filter_map(|reader| branch(program, reader, to_loss));
-    std::iter::once(leading).chain(others).take(MAX_JOINED).collect()
+    std::iter::once(leading).chain(others).take(MAX_JOINED_WEIGHTS).collect()
 }
 
-/// The convolution at `position`, where a batch norm in training is all that reads its output.
+/// The convolution at `position`, if only a training batch norm reads its output.
 fn branch(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Option<Branch> {
     let step = &program.steps[position];
     let Kernel::Conv2dForward(Conv2dForward { conv, relu: false }) = step.kernel else { return None };
     let &[_, weight] = &step.inputs[..] else { return None };
-    // Otherwise the channels of two branches share a cache line, which both norms load and write.
-    let border = PART_BORDER.max(LINE_BYTES / program.value(step.outputs[0]).dtype.bytes());
-    if !conv.out_channels.is_multiple_of(border) || !conv.is_pointwise() {
+    // Unaligned channels of two branches would share a cache line, which both norms load and write.
+    let alignment = CHANNEL_SLICE_ALIGNMENT.max(LINE_BYTES / program.value(step.outputs[0]).dtype.bytes());
+    if !conv.out_channels.is_multiple_of(alignment) || !conv.is_pointwise() {
         return None;
     }
     if program.readers(weight).count() > 1 || !program.is_trained(weight) {
@@ -77,8 +77,8 @@ fn branch(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Optio
         Kernel::BatchNormApply(norm) => norm.pool.is_none(),
         _ => false,
     };
-    // A branch that does not reach the loss gets no gradient: its channels of the joint one would not be
-    // written.
+    // A branch that does not reach the loss gets no gradient, so its channels of the joint gradient would not
+    // be written.
     (norm.iter().all(is_norm) && to_loss.contains(&norm[1])).then_some(Branch { step: position, conv, norm })
 }
 
@@ -95,7 +95,7 @@ fn steps_to_loss(program: &Program) -> HashSet<usize> {
     found
 }
 
-/// Replaces the convolutions by one, at the place of the first.
+/// Replaces the convolutions by one, at the position of the first.
 fn join(program: &mut Program, branches: &[Branch]) {
     let steps: Vec<&Step> = branches.iter().map(|branch| &program.steps[branch.step]).collect();
     let layers: Vec<usize> = steps.iter().flat_map(|step| step.layers.clone()).collect();
@@ -123,8 +123,8 @@ fn join(program: &mut Program, branches: &[Branch]) {
             let step = &mut program.steps[at];
             step.inputs[0] = y;
             match &mut step.kernel {
-                Kernel::BatchNormStatistics(norm) => norm.part = Some(first),
-                Kernel::BatchNormApply(norm) => norm.parts.x = Some(first),
+                Kernel::BatchNormStatistics(norm) => norm.offset = Some(first),
+                Kernel::BatchNormApply(norm) => norm.offsets.x = Some(first),
                 _ => {}
             }
         }
@@ -141,9 +141,10 @@ fn join(program: &mut Program, branches: &[Branch]) {
     let positions: HashSet<usize> = branches.iter().map(|branch| branch.step).collect();
     let earliest = positions.iter().copied().min().unwrap_or_default();
     let mut kept = std::mem::take(&mut program.steps);
-    let behind = kept.split_off(earliest);
+    let following = kept.split_off(earliest);
     kept.extend(joined);
-    let behind = behind.into_iter().zip(earliest..).filter(|(_, position)| !positions.contains(position));
-    kept.extend(behind.map(|(step, _)| step));
+    let following =
+        following.into_iter().zip(earliest..).filter(|(_, position)| !positions.contains(position));
+    kept.extend(following.map(|(step, _)| step));
     program.steps = kept;
 }

@@ -1,5 +1,5 @@
-//! Fusion: rewrites of the forward program. What is fused forward is fused backward too, because
-//! differentiation comes after. A new fusion of two steps is a file here and a line in `FUSIONS`.
+//! Fusion: rewrites of the forward program. Differentiation follows, so that fused steps have fused
+//! derivatives. A new fusion of two steps is a file here and a line in `FUSIONS`.
 
 mod add_relu;
 mod batch_norm_add;
@@ -13,8 +13,7 @@ mod stem;
 
 use crate::{EngineError, Kernel, Program, ValueId};
 
-/// A rewrite: the kernel of the producer, the kernel of its only reader, and what the two become, where they
-/// fuse.
+/// A rewrite rule: returns the fused kernel for a producer and its only reader, if the two can be fused.
 type Fusion = (&'static str, fn(&Kernel, &Kernel) -> Option<Kernel>);
 
 const FUSIONS: &[Fusion] = &[
@@ -24,39 +23,42 @@ const FUSIONS: &[Fusion] = &[
     ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),
 ];
 
-/// Bytes of a map from which on horizontal fusion of its convolutions pays: a smaller map stays in the
-/// last-level cache from one reader to the next.
-pub const LARGE_MAP: usize = 8 << 20;
+/// The minimum size of a map for horizontal fusion of its convolutions: a smaller map stays in the last-level
+/// cache from one reader to the next.
+pub const MIN_HORIZONTAL_FUSION_BYTES: usize = 8 << 20;
 
 /// Applies every fusion wherever it fits.
 ///
 /// # Errors
-/// Only where verification fails.
+/// Only if verification fails.
 pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
-    fuse_as(forward, Fusions::default())
+    fuse_with(forward, Fusions::default())
 }
 
-/// What is worth fusing on a device.
+/// The fusions that pay on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusions {
-    /// Bytes of a map from which on horizontal fusion of its convolutions pays.
-    pub large: usize,
-    /// Whether the first convolution is fused into a stem, which recomputes its output instead of storing it:
+    /// The minimum size of a map for horizontal fusion of its convolutions.
+    pub min_horizontal_bytes: usize,
+    /// True if the first convolution is fused into a stem, which recomputes its output instead of storing it:
     /// see [`crate::ops::Stem`].
-    pub stems: bool,
+    pub stem: bool,
 }
 
 impl Default for Fusions {
     fn default() -> Self {
-        Self { large: LARGE_MAP, stems: true }
+        Self { min_horizontal_bytes: MIN_HORIZONTAL_FUSION_BYTES, stem: true }
     }
 }
 
-/// As [`fuse`], but only what a device gains from: see [`Backend::fusions`](crate::Backend::fusions).
+/// [`fuse`] with the fusions that pay on a device: see [`Backend::fusions`](crate::Backend::fusions).
 ///
 /// # Errors
-/// Only where verification fails.
-pub fn fuse_as(forward: &Program, Fusions { large, stems }: Fusions) -> Result<Program, EngineError> {
+/// Only if verification fails.
+pub fn fuse_with(
+    forward: &Program,
+    Fusions { min_horizontal_bytes: large, stem: stems }: Fusions,
+) -> Result<Program, EngineError> {
     let mut program = forward.clone();
     for (pass, rule) in FUSIONS {
         while apply(&mut program, *rule) {}
@@ -75,7 +77,8 @@ pub fn fuse_as(forward: &Program, Fusions { large, stems }: Fusions) -> Result<P
     Ok(program)
 }
 
-/// Counts the statistics of a batch norm to the layers that it was fused to: reports show them in one row.
+/// Attributes the statistics of a batch norm to the layers of its fused application, so that reports show
+/// them in one row.
 fn join_statistics(program: &mut Program) {
     for statistics in 0..program.steps.len() {
         let step = &program.steps[statistics];
@@ -88,7 +91,7 @@ fn join_statistics(program: &mut Program) {
     }
 }
 
-/// Fuses every pair that fits, in one walk; returns whether there was one.
+/// Fuses every matching pair in one pass; returns whether there was one.
 fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) -> bool {
     let mut fused = false;
     let mut next = 0;
@@ -106,18 +109,17 @@ fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) ->
         let first = &mut program.steps[producer];
         first.kernel = kernel;
         first.layers.extend(second.layers);
-        // The reader's first output takes the place of the value between; what else it makes (an index) comes
-        // last.
+        // The reader's first output replaces the value between; its other outputs (an index) follow.
         first.outputs[0] = second.outputs[0];
         first.outputs.extend(&second.outputs[1..]);
         fused = true;
-        // What it has become may fuse once more.
+        // The fused step may fuse again.
         next = producer;
     }
     fused
 }
 
-/// The one step that reads a value, where no other does.
+/// The step that reads a value, if it is the only one.
 fn only_reader(program: &Program, value: ValueId) -> Option<usize> {
     let mut readers = program.readers(value);
     let first = readers.next()?;

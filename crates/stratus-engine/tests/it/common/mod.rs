@@ -1,9 +1,9 @@
-//! What the integration tests share: programs of the digits network, sessions on the reference backend, the
+//! Shared by the integration tests: programs of the digits network, sessions on the reference backend, the
 //! gradient check.
 
-use stratus_engine::ops::{LOSS_SCALE, LOSS_SCALE_NAME, SgdUpdate};
+use stratus_engine::ops::{LOSS_SCALE_FIELDS, LOSS_SCALE_NAME, SgdUpdate};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse_as};
+use stratus_engine::passes::fuse::{Fusions, fuse_with};
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
@@ -13,10 +13,10 @@ use stratus_engine::{Choices, Clock, Precision, Program, Role, Session, Value, V
 use stratus_graph::{Graph, layer_file, zoo};
 use stratus_random::{Purpose, Stream};
 
-/// The digits network for other inputs and widths than the published ones.
+/// The digits network with a given input, class count and width.
 pub fn digits(input: [usize; 3], classes: usize, width: usize) -> Graph {
     let network = zoo::find("digits").unwrap();
-    (network.build)(&zoo::Hyperparameters { input, classes, width: Some(width) }).unwrap()
+    (network.build)(&zoo::ModelConfig { input, classes, width: Some(width) }).unwrap()
 }
 
 /// The published digits network.
@@ -39,25 +39,31 @@ pub fn decoder() -> Graph {
     layer_file::parse(include_str!("../decoder.toml")).unwrap()
 }
 
-/// Maps one behind the other, made by batch norms and by others.
+/// Concatenated maps, written by batch norms and by other layers.
 pub fn inception() -> Graph {
     layer_file::parse(include_str!("../inception.toml")).unwrap()
 }
 
-/// Numbers of an iteration of a probe: rate, iteration, and the halves of the seed.
-pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
+/// Scalars of the iteration of a test session: learning rate, iteration, and the halves of the seed.
+pub const ITERATION_SCALARS: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
 
-/// SGD with the constants the tests use.
+/// SGD with the constants of the tests.
 pub fn sgd() -> Optimiser {
-    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false })
+    Optimiser::Sgd(SgdUpdate {
+        momentum: 0.9,
+        weight_decay: 1e-4,
+        nesterov: false,
+        rate_factor: 1.0,
+        loss_scaled: false,
+    })
 }
 
-/// Every fusion, of small maps too.
+/// Applies every fusion, also to small maps.
 pub fn fuse(forward: &Program) -> Result<Program, stratus_engine::EngineError> {
-    fuse_as(forward, Fusions { large: 0, ..Fusions::default() })
+    fuse_with(forward, Fusions { min_horizontal_bytes: 0, ..Fusions::default() })
 }
 
-/// Forward, fused, backward, update.
+/// The training program: forward, fused, backward, update.
 pub fn training_program(graph: &Graph, precision: Precision, batch: usize) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
     update(&differentiate(&forward).unwrap(), sgd()).unwrap()
@@ -76,20 +82,20 @@ pub fn prepared(program: &Program) -> (PreparedPlan, Persistent) {
     (plan, persistent)
 }
 
-/// A program whose inputs all lie in the arena and whose gradients can be read after a run, and its session.
-pub struct Probe {
+/// A session of a program whose inputs are all in the arena and whose gradients can be read after a run.
+pub struct TestSession {
     pub session: Session,
     pub program: Program,
 }
 
-impl Probe {
-    /// Makes images and labels buffers, and every gradient persistent.
+impl TestSession {
+    /// Makes images, labels and every gradient persistent.
     pub fn new(program: &Program) -> Self {
         let program = Self::visible(program);
         Self { session: session(&program), program }
     }
 
-    /// A program whose inputs and gradients lie in the part of the arena that is kept.
+    /// The program with inputs and gradients in the persistent part of the arena.
     pub fn visible(program: &Program) -> Program {
         let mut visible = program.clone();
         for (id, value) in visible.values.iter_mut().enumerate() {
@@ -105,25 +111,25 @@ impl Probe {
         found.unwrap_or_else(|| panic!("no value `{name}`"))
     }
 
-    /// The program with numbers in everything that it reads, by its name and position; what nobody writes
-    /// must not matter.
+    /// A session with values in everything that the program reads, determined by name and position; the rest
+    /// is garbage, which must not matter.
     pub fn filled(program: &Program) -> Self {
-        let mut probe = Self::new(program);
-        probe.fill();
-        probe
+        let mut test = Self::new(program);
+        test.fill();
+        test
     }
 
-    /// Puts those numbers into it.
+    /// Writes the values of [`Self::filled`].
     pub fn fill(&mut self) {
-        self.session.fill(0xff).unwrap();
+        self.session.fill_arena(0xff).unwrap();
         let values = self.program.values.clone();
         for (index, value) in values.iter().enumerate() {
             let elements = value.elements();
             let contents = match (value.role, value.name.as_str()) {
                 _ if self.program.is_gradient(ValueId(index)) => continue,
                 (_, "images") => numbers(elements, 5, 1.0),
-                (_, "hyper") => HYPER.to_vec(),
-                (_, LOSS_SCALE_NAME) => vec![0.0; LOSS_SCALE.len()],
+                (_, "hyper") => ITERATION_SCALARS.to_vec(),
+                (_, LOSS_SCALE_NAME) => vec![0.0; LOSS_SCALE_FIELDS.len()],
                 (_, "labels") => (0..elements).map(|n| (n % 4) as f64).collect(),
                 (role, _) if !role.is_persistent() => continue,
                 (_, name) => {
@@ -158,7 +164,7 @@ impl Probe {
         self.read(self.gradient(name).unwrap_or_else(|| panic!("`{name}` has no gradient")))
     }
 
-    /// Runs all steps; returns the sum of all losses.
+    /// Runs all steps and returns the sum of all losses.
     pub fn loss(&mut self) -> f64 {
         let mut clock = Clock::disabled(self.program.steps.len());
         self.session.run(0, &mut [], &mut [], &mut clock, 0).unwrap();
@@ -170,19 +176,18 @@ impl Probe {
     }
 }
 
-/// How a gradient check went.
+/// Counts of a gradient check.
 #[derive(Default, Debug)]
-pub struct Checked {
-    /// Derivatives that agree.
+pub struct CheckCounts {
+    /// Matching derivatives.
     pub agreed: usize,
-    /// Those where the loss has a kink within the difference.
+    /// Elements at which the loss has a kink within the difference.
     pub kinks: usize,
-    /// Tensors whose gradient is zero everywhere.
+    /// Tensors with an all-zero gradient.
     pub zero: usize,
 }
 
-/// What leaves an iteration besides the loss: the names of gradients of parameters, and of running
-/// statistics.
+/// The results of an iteration besides the loss: the names of parameter gradients and of running statistics.
 pub fn results(program: &Program) -> Vec<String> {
     let is_result = |(id, value): &(usize, &Value)| {
         !value.per_sample && (value.role == Role::Buffer || program.is_gradient(ValueId(*id)))
@@ -192,16 +197,22 @@ pub fn results(program: &Program) -> Vec<String> {
 }
 
 /// Compares a value's gradient with central differences of the loss, at up to `samples` elements.
-pub fn check_gradient(probe: &mut Probe, value: &str, samples: usize, into: &mut Checked) {
-    let gradient = probe.gradient(value).unwrap_or_else(|| panic!("`{value}` has no gradient")).to_owned();
-    check_gradient_in(probe, value, &gradient, samples, into);
+pub fn check_gradient(test: &mut TestSession, value: &str, samples: usize, into: &mut CheckCounts) {
+    let gradient = test.gradient(value).unwrap_or_else(|| panic!("`{value}` has no gradient")).to_owned();
+    check_gradient_in(test, value, &gradient, samples, into);
 }
 
-/// As [`check_gradient`], where the value that holds the gradient is named.
-pub fn check_gradient_in(probe: &mut Probe, value: &str, gradient: &str, samples: usize, into: &mut Checked) {
+/// [`check_gradient`] with a named gradient value.
+pub fn check_gradient_in(
+    test: &mut TestSession,
+    value: &str,
+    gradient: &str,
+    samples: usize,
+    into: &mut CheckCounts,
+) {
     const STEP: f64 = 1e-6;
-    let here = probe.loss();
-    let (values, gradients) = (probe.read(value), probe.read(gradient));
+    let loss = test.loss();
+    let (values, gradients) = (test.read(value), test.read(gradient));
     let largest = gradients.iter().fold(0.0, |largest: f64, g| largest.max(g.abs()));
     into.zero += usize::from(largest < 1e-12);
     let mut stream = Stream::new(1, Purpose::Test, values.len() as u64, 0);
@@ -211,32 +222,32 @@ pub fn check_gradient_in(probe: &mut Probe, value: &str, gradient: &str, samples
         let mut at = |offset: f64| {
             let mut moved = values.clone();
             moved[element] += offset;
-            probe.write(value, &moved);
-            probe.loss()
+            test.write(value, &moved);
+            test.loss()
         };
         let (above, below) = (at(STEP), at(-STEP));
         let central = (above - below) / (2.0 * STEP);
         let difference = (central - gradients[element]).abs();
-        let bend = ((above - here) - (here - below)).abs() / STEP;
+        let slope_change = ((above - loss) - (loss - below)).abs() / STEP;
         if difference <= 1e-6 * largest + 2e-9 {
             into.agreed += 1;
         } else {
-            // Where the slope changes by more than the gradient is off, there is a kink between.
+            // If the slope changes by more than the gradient differs, there is a kink within the difference.
             assert!(
-                bend > difference,
-                "`{value}` element {element}: gradient {}, by differences {central}; \
-                 slope changes by {bend}\n{}",
+                slope_change > difference,
+                "`{value}` element {element}: gradient {}, difference quotient {central}; \
+                 slope changes by {slope_change}\n{}",
                 gradients[element],
-                probe.program.dump()
+                test.program.dump()
             );
             into.kinks += 1;
         }
     }
-    probe.write(value, &values);
-    probe.loss();
+    test.write(value, &values);
+    test.loss();
 }
 
-/// Numbers in [-scale, scale).
+/// Pseudo-random values in [-scale, scale).
 pub fn numbers(count: usize, index: u64, scale: f64) -> Vec<f64> {
     let mut stream = Stream::new(2, Purpose::Test, index, 0);
     (0..count).map(|_| scale * f64::from(stream.uniform_between(-1.0, 1.0))).collect()

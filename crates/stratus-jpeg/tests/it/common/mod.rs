@@ -1,14 +1,14 @@
-//! What the tests share: the libraries, and what is to be said where there is none.
+//! Helpers of several tests: the libraries, decoders and synthetic files.
 
 use proptest::prelude::*;
 use std::path::PathBuf;
 use stratus_jpeg::{Decoder, Library, Limits, candidates};
-use stratus_testing::jpeg::{Scans, Sketch};
+use stratus_testing::jpeg::{ScanOrder, SyntheticJpeg};
 
-pub const LIMITS: Limits = Limits { side: 65_500, pixels: 1 << 22 };
+pub const LIMITS: Limits = Limits { max_side: 65_500, max_pixels: 1 << 22 };
 
-/// Every libjpeg-turbo that is found, each once. Where one has a place in the repository it must be there:
-/// nothing is skipped in silence.
+/// Every distinct libjpeg-turbo on this machine. Panics if there is none on a system for which `make deps`
+/// installs one, so that no test is skipped silently.
 pub fn libraries() -> Vec<Library> {
     let loaded = candidates().into_iter().map(|path| Library::load(&path));
     let (mut found, mut paths, mut refused) = (Vec::<Library>::new(), Vec::<PathBuf>::new(), Vec::new());
@@ -27,9 +27,9 @@ pub fn libraries() -> Vec<Library> {
     if found.is_empty() {
         let refused = refused.join("; ");
         if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-            panic!("run `make deps` first, which puts libjpeg-turbo under .deps: {refused}");
+            panic!("run `make deps` to install libjpeg-turbo in .deps: {refused}");
         }
-        eprintln!("SKIPPED: `make deps` brings libjpeg-turbo on x86-64 Linux only, and here {refused}");
+        eprintln!("SKIPPED: `make deps` installs libjpeg-turbo only on x86-64 Linux, and here {refused}");
     }
     found
 }
@@ -38,8 +38,8 @@ pub fn decoders() -> Vec<Decoder> {
     libraries().into_iter().map(|library| Decoder::new(library, LIMITS)).collect()
 }
 
-/// Files of every kind, up to some rows and columns.
-pub fn sketches(longest: u16) -> impl Strategy<Value = Sketch> {
+/// Synthetic files of every kind, with at most `max_side` rows and columns.
+pub fn synthetic_jpegs(max_side: u16) -> impl Strategy<Value = SyntheticJpeg> {
     let grey = Just((vec![(1, 1)], None));
     let grey_coarse = Just((vec![(2, 2)], None));
     let colour = |first| Just((vec![first, (1, 1), (1, 1)], None));
@@ -59,11 +59,14 @@ pub fn sketches(longest: u16) -> impl Strategy<Value = Sketch> {
         four(Some(2)),
         Just((vec![(2, 2), (1, 1), (1, 1), (2, 2)], Some(2))),
     ];
-    let scans =
-        prop_oneof![4 => Just(Scans::Together), 1 => Just(Scans::Apart), 1 => Just(Scans::Progressive)];
+    let scans = prop_oneof![
+        4 => Just(ScanOrder::Interleaved),
+        1 => Just(ScanOrder::NonInterleaved),
+        1 => Just(ScanOrder::Progressive),
+    ];
     let restart = prop_oneof![2 => Just(0), 1 => 1_u16..20];
-    (1..=longest, 1..=longest, kinds, scans, restart, any::<u64>()).prop_map(
-        |(height, width, (factors, adobe), scans, restart, seed)| Sketch {
+    (1..=max_side, 1..=max_side, kinds, scans, restart, any::<u64>()).prop_map(
+        |(height, width, (factors, adobe), scans, restart, seed)| SyntheticJpeg {
             height,
             width,
             factors,

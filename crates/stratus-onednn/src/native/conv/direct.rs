@@ -1,8 +1,8 @@
 //! Convolution of few input channels, such as of images: forward, and the gradients of weights and bias.
 //!
-//! General kernels reduce over input channels and find 1 or 3 of them in a register of 16. These reduce over
-//! taps (a tap is a window position and an input channel), with two pixels by eight output channels a
-//! register:
+//! General kernels reduce over input channels, but here they would use only 1 or 3 of a register's 16 lanes.
+//! These kernels reduce over taps (a tap is a window position and an input channel), with two pixels by eight
+//! output channels per register:
 //!
 //! ```text
 //! ring[row][channel][column mod stride][pixel] = x, each pixel 8 times      registers: x₀×8 | x₁×8
@@ -12,31 +12,33 @@
 //!
 //! The ring holds the rows of input under the window, as `f32`, in L1; each input row is expanded once. A
 //! multiply-add reads 64 bytes of the ring and, forward, nothing else: weights serve up to 14 pairs of
-//! pixels, sums stay in registers. What is left to pay is the large output map, written (or read) once.
+//! pixels, sums stay in registers. The remaining cost is writing (or reading) the large output map once.
 //!
-//! Threads divide the rows of output of the batch; gradients are added up in the order of the threads.
+//! Threads divide the output rows of the batch; gradients are added in the order of the threads.
 
 use super::direct_forward::forward_rows;
 use super::direct_gradient::gradient_rows;
 use crate::native::lanes::{LANES, LaneElement, Lanes};
-use crate::native::simd::{Element, Isa, Level};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use crate::native::simd::{Element, Isa, IsaLevel};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Output channels of a register, each for two pixels; input pixels are repeated as often.
+/// The output channels of a register, for two pixels; input pixels are repeated this number of times.
 pub(crate) const CHANNELS: usize = LANES / 2;
 
-/// Taps of a run, which share loads of the ring.
+/// The maximum number of taps in a run, which share loads of the ring.
 const MAX_RUN: usize = 2;
 
-/// Taps, at most; residual networks begin with 7×7×3 = 147. Fewer channels than a register has lanes.
+/// The maximum number of taps: residual networks start with 7×7×3 = 147, of fewer channels than a register
+/// has lanes.
 const MAX_TAPS: usize = 160;
 
-/// Output rows whose input the ring holds, and the bytes of a ring that holds more than one row's. Rows are
-/// written in other pieces than they are read in, and a load waits until such a store has left the store
-/// buffer: rows expanded ahead give it the time.
-const MAX_ROWS_AHEAD: usize = 8;
+/// The maximum number of output rows whose input the ring holds. Rows are written and read in pieces of
+/// different sizes, so that a load waits until the store has left the store buffer: expanding rows ahead
+/// avoids the wait.
+const MAX_PREFETCHED_ROWS: usize = 8;
+/// The maximum size of a ring with the input of more than one output row.
 const RING_BYTES: usize = 24 << 10;
 
 /// A convolution of maps `[N, H, W, C]`.
@@ -50,30 +52,30 @@ pub struct DirectConv {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
-    /// Rows of the ring.
+    /// The number of rows of the ring.
     slots: usize,
-    /// Each kernel column's position in [`Self::columns`].
+    /// The position of each kernel column in [`Self::columns`].
     positions: Vec<usize>,
-    /// Lengths of the runs of taps: [`Self::tap_runs`].
+    /// The lengths of the runs of taps: [`Self::tap_runs`].
     pub(super) runs: Vec<usize>,
     /// [`Self::tap_offsets`].
     offsets: Vec<usize>,
-    /// The largest offset: some row of the window is in the last slot, whichever slot the first one is in.
+    /// The largest offset: whichever slot the first row of the window is in, some row is in the last slot.
     pub(super) last_offset: usize,
     /// [`Self::row_segments`].
     segments: Vec<RingSegment>,
-    level: Level,
+    level: IsaLevel,
     team: ThreadTeam,
 }
 
-/// Pixels of one channel and residue that a row of input expands to.
+/// The pixels of one channel and residue of an expanded input row.
 #[derive(Clone, Copy, Debug)]
 struct RingSegment {
-    /// First element in the row of input.
+    /// The first element in the input row.
     from: usize,
-    /// First float in the row of the ring.
+    /// The first float in the ring row.
     to: usize,
-    /// Pixels.
+    /// The number of pixels.
     count: usize,
 }
 
@@ -81,7 +83,7 @@ struct RingSegment {
 /// column modulo the stride.
 pub(crate) struct Ring<'a> {
     rows: &'a mut [f32],
-    /// The image whose rows these are.
+    /// The image of the rows.
     image: Option<usize>,
     /// The next padded row to expand.
     next: usize,
@@ -94,30 +96,30 @@ impl<'a> Ring<'a> {
         Self { rows, image: None, next: 0 }
     }
 
-    /// Its floats, for the offsets of [`DirectConv::fill_ring`].
+    /// The floats, for the offsets of [`DirectConv::fill_ring`].
     pub(crate) fn rows(&self) -> &[f32] {
         self.rows
     }
 }
 
 impl DirectConv {
-    /// `None` where another kernel has to do it. `batch` images of `input` = `[H, W]`.
+    /// The kernel for `batch` images of `input` = `[H, W]`; `None` if it does not support the convolution.
     #[must_use]
     pub fn new(
         conv: &Conv2d,
         batch: usize,
         input: [usize; 2],
-        level: Level,
+        level: IsaLevel,
         team: ThreadTeam,
     ) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         let taps = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
-        let suits = conv.groups == 1
+        let is_supported = conv.groups == 1
             && conv.dilation == [1, 1]
             && conv.in_channels < LANES
             && taps <= MAX_TAPS
             && conv.out_channels.is_multiple_of(CHANNELS);
-        if !suits {
+        if !is_supported {
             return None;
         }
         let mut direct = Self {
@@ -139,8 +141,8 @@ impl DirectConv {
             team,
         };
         let rows = RING_BYTES / (direct.row_floats() * size_of::<f32>()).max(1);
-        let ahead = (rows.saturating_sub(conv.kernel[0]) / conv.stride[0]).min(MAX_ROWS_AHEAD - 1);
-        direct.slots += ahead * conv.stride[0];
+        let prefetched = (rows.saturating_sub(conv.kernel[0]) / conv.stride[0]).min(MAX_PREFETCHED_ROWS - 1);
+        direct.slots += prefetched * conv.stride[0];
         for (position, column) in direct.columns().into_iter().enumerate() {
             direct.positions[column] = position;
         }
@@ -155,7 +157,7 @@ impl DirectConv {
         self.out_channels
     }
 
-    /// Whether there are 32 registers of 16 lanes.
+    /// Returns whether there are 32 registers of 16 lanes.
     pub(crate) fn is_wide(&self) -> bool {
         self.level.isa() == Isa::Avx512
     }
@@ -168,12 +170,12 @@ impl DirectConv {
         self.out_channels / CHANNELS
     }
 
-    /// Pairs of pixels of an output row, the last one half empty where the row is odd.
+    /// The pairs of pixels of an output row; the last one is half empty if the row is odd.
     pub(crate) fn pairs(&self) -> usize {
         self.output[1].div_ceil(2)
     }
 
-    /// Pixels of a segment of a padded row.
+    /// The pixels of a segment of a padded row.
     fn segment_pixels(&self) -> usize {
         2 * self.pairs() + (self.kernel[1] - 1) / self.stride[1]
     }
@@ -190,25 +192,25 @@ impl DirectConv {
         self.groups() * self.taps() * LANES
     }
 
-    /// Elements of an output row.
+    /// The elements of an output row.
     pub(crate) fn row_elements(&self) -> usize {
         self.output[1] * self.out_channels
     }
 
-    /// Floats of a thread's scratch for gradients: ring, a row of `dy`, sums.
+    /// The floats of a thread's scratch for gradients: ring, a row of `dy`, sums.
     pub(crate) fn gradient_floats(&self) -> usize {
         let row = self.groups() * self.pairs() * LANES;
         self.ring_floats() + row + self.packed_floats() + self.groups() * LANES
     }
 
-    /// Bytes of scratch of [`Self::forward`].
+    /// The scratch bytes of [`Self::forward`].
     #[must_use]
     pub fn forward_scratch_bytes(&self) -> usize {
         let shared = self.packed_floats() + self.groups() * LANES;
         (shared + self.team.threads() * self.ring_floats()) * size_of::<f32>()
     }
 
-    /// Bytes of scratch of [`Self::gradients`].
+    /// The scratch bytes of [`Self::gradients`].
     #[must_use]
     pub fn gradients_scratch_bytes(&self) -> usize {
         self.team.threads() * self.gradient_floats() * size_of::<f32>()
@@ -219,8 +221,8 @@ impl DirectConv {
         split(self.batch * self.output[0], self.team.threads(), thread)
     }
 
-    /// `y = x * weights + bias`, rectified where `relu` (NaN passes). Weights are `[O, I, H, W]`; `bias` may
-    /// be empty.
+    /// `y = x * weights + bias`, with ReLU if `relu` (NaN is propagated). Weights are `[O, I, H, W]`; `bias`
+    /// may be empty.
     pub fn forward<E: LaneElement>(
         &self,
         x: &[E],
@@ -240,8 +242,9 @@ impl DirectConv {
         }
         let (packed, biases) = (&*packed, &*biases);
         let threads = self.team.threads();
-        let mut rows = cut(y, (0..threads).map(|t| self.thread_rows(t).len() * self.row_elements()));
-        let mut rings = cut(scratch, (0..threads).map(|_| self.ring_floats()));
+        let mut rows =
+            split_lengths(y, (0..threads).map(|t| self.thread_rows(t).len() * self.row_elements()));
+        let mut rings = split_lengths(scratch, (0..threads).map(|_| self.ring_floats()));
         let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut rows[t]), std::mem::take(&mut rings[t])));
         self.team.run_parts(&mut parts[..threads], &|thread, (y, ring)| {
@@ -249,7 +252,7 @@ impl DirectConv {
         });
     }
 
-    /// The gradients of weights `[O, I, H, W]` and bias from `x` and `dy`; `bias` may be empty.
+    /// Computes the gradients of weights `[O, I, H, W]` and bias from `x` and `dy`; `bias` may be empty.
     pub fn gradients<E: LaneElement>(
         &self,
         x: &[E],
@@ -259,17 +262,17 @@ impl DirectConv {
         scratch: &mut [f32],
     ) {
         let threads = self.team.threads();
-        let mut parts = cut(scratch, (0..threads).map(|_| self.gradient_floats()));
+        let mut parts = split_lengths(scratch, (0..threads).map(|_| self.gradient_floats()));
         self.team.run_parts(&mut parts[..threads], &|thread, scratch| {
             gradient_rows(self.level, self, self.thread_rows(thread), x, dy, scratch);
         });
-        // In the order of the threads; of a thread, even pixels before odd ones.
+        // In the order of the threads; within a thread, even pixels before odd ones.
         let total = |at: usize| {
-            let of_thread = |part: &&mut [f32]| {
+            let thread_sum = |part: &&mut [f32]| {
                 let sums = &part[part.len() - self.packed_floats() - self.groups() * LANES..];
                 sums[at] + sums[at + CHANNELS]
             };
-            parts[..threads].iter().map(of_thread).sum::<f32>()
+            parts[..threads].iter().map(thread_sum).sum::<f32>()
         };
         for (channel, weights) in weights.chunks_exact_mut(self.taps()).enumerate() {
             for (tap, weight) in weights.iter_mut().enumerate() {
@@ -281,7 +284,7 @@ impl DirectConv {
         }
     }
 
-    /// Position of a weight among the packed ones. `tap` counts as the weights are laid out.
+    /// The position of a weight among the packed ones. `tap` is an index in the layout of the weights.
     pub(crate) fn packed_at(&self, channel: usize, tap: usize) -> usize {
         let column = tap % self.kernel[1];
         let tap = tap - column + self.positions[column];
@@ -299,7 +302,7 @@ impl DirectConv {
         }
     }
 
-    /// Offset of each tap's pixels in the ring, for every slot that the window's first row may be in.
+    /// The offset of each tap's pixels in the ring, for every slot of the window's first row.
     fn tap_offsets(&self) -> Vec<usize> {
         let [height, width] = self.kernel;
         let columns = self.columns();
@@ -319,8 +322,8 @@ impl DirectConv {
         offsets
     }
 
-    /// Kernel columns in the order of taps: those two pixels apart within a residue, which read the same
-    /// registers one further on, are neighbours.
+    /// The kernel columns in the order of taps: those two pixels apart within a residue are neighbours,
+    /// because they read the same registers shifted by one.
     fn columns(&self) -> Vec<usize> {
         let mut columns: Vec<usize> = (0..self.kernel[1]).collect();
         columns.sort_by_key(|column| {
@@ -330,8 +333,8 @@ impl DirectConv {
         columns
     }
 
-    /// Lengths of runs of taps of which each reads what the one before it reads, a register further on; at
-    /// most [`MAX_RUN`].
+    /// The lengths of the runs of taps, at most [`MAX_RUN`]. Each tap of a run reads the data of the one
+    /// before it, shifted by a register.
     fn tap_runs(&self) -> Vec<usize> {
         let mut runs: Vec<usize> = Vec::new();
         let rows = self.offsets[..self.taps()].chunks_exact(self.kernel[1]);
@@ -365,7 +368,7 @@ impl DirectConv {
     }
 
     /// Expands the rows of `x` under the window of output row `row`, counted over all images, into the ring;
-    /// rows that are in it already stay. Padding is zero. Returns each tap's offset in the ring.
+    /// rows already in it stay. Padding is zero. Returns each tap's offset in the ring.
     ///
     /// # Safety
     /// As [`Lanes`] requires.

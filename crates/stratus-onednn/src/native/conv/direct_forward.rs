@@ -63,8 +63,8 @@ unsafe fn add_one<V: Lanes, const PAIRS: usize>(
     }
 }
 
-/// Adds two taps, the second of which reads what the first one does a register further on: each register is
-/// loaded once.
+/// Adds two taps. The second reads the data of the first shifted by a register, so each register is loaded
+/// once.
 ///
 /// # Safety
 /// As [`Lanes`] requires; `PAIRS + 1` registers are readable at `from`.
@@ -84,7 +84,7 @@ unsafe fn add_two<V: Lanes, const PAIRS: usize>(
     }
 }
 
-/// An output row of eight channels.
+/// Computes an output row of eight channels.
 pub(crate) struct RowKernel<'a> {
     ring: &'a [f32],
     offsets: &'a [usize],
@@ -101,8 +101,8 @@ pub(crate) struct RowKernel<'a> {
 }
 
 impl<'a> RowKernel<'a> {
-    /// Of group `group`; `(channels, first_channel)` are the channels of a pixel of `y`, and the first of the
-    /// eight among them.
+    /// The kernel of group `group`; `(channels, first_channel)` are the channels of a pixel of `y`, and the
+    /// first of the eight among them.
     pub(crate) fn new(
         conv: &'a DirectConv,
         ring: &'a [f32],
@@ -155,7 +155,7 @@ impl<'a> RowKernel<'a> {
         }
     }
 
-    /// Computes `PAIRS` pairs of pixels from `pair` on, and returns `PAIRS`.
+    /// Computes `PAIRS` pairs of pixels, starting with `pair`, and returns `PAIRS`.
     ///
     /// # Safety
     /// As [`Lanes`] requires.
@@ -198,7 +198,7 @@ impl<'a> RowKernel<'a> {
         PAIRS
     }
 
-    /// Stores pixels of more than eight channels, or of which the last one does not exist.
+    /// Stores pixels of more than eight channels, or whose last pixel does not exist.
     ///
     /// # Safety
     /// As [`Lanes`] requires.

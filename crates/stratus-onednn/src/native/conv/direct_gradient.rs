@@ -28,7 +28,7 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     unsafe { add_rows::<V, E>(conv, rows, x, &Dense { conv, dy }, scratch) };
 }
 
-/// `dy`, a row at a time.
+/// Provides `dy` one row at a time.
 pub(crate) trait GradientRows {
     /// Writes row `row`, counted over all images, as pairs of pixels by eight channels, and returns their
     /// sum. An odd row is followed by a pixel of zeros.
@@ -38,8 +38,8 @@ pub(crate) trait GradientRows {
     unsafe fn row<V: Lanes>(&self, row: usize, group: usize, to: &mut [[f32; LANES]]) -> V;
 }
 
-/// Sums of `x · dy` of every tap, and of `dy`, over some rows: at the end of scratch, packed, then per group
-/// of channels.
+/// Sums `x · dy` of every tap, and `dy`, over some rows. The sums are at the end of scratch, packed, then per
+/// group of channels.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -102,7 +102,7 @@ impl<E: LaneElement> GradientRows for Dense<'_, E> {
         let dy = &self.dy[row * conv.row_elements()..(row + 1) * conv.row_elements()];
         // SAFETY: upheld by the caller, here and below.
         let mut total = unsafe { V::splat(0.0) };
-        // Pairs whose channels are contiguous; those of the others are gathered first.
+        // Pairs whose channels are contiguous; others are gathered first.
         let contiguous = if conv.out_channels() == CHANNELS { dy.len() / LANES } else { 0 };
         let (whole, strided) = to.split_at_mut(contiguous);
         for (to, from) in whole.iter_mut().zip(dy.as_chunks().0) {

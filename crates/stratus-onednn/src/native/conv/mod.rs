@@ -1,4 +1,4 @@
-//! Convolutions that the library has no fast kernel for. Maps are `[N, H, W, C]`.
+//! Convolutions for which oneDNN has no fast kernel. Maps are `[N, H, W, C]`.
 //!
 //! | module | pass | for |
 //! |---|---|---|

@@ -14,14 +14,14 @@
 //! x   [16 channels][terms]     per chunk, column of taps, and residue of rows modulo the stride
 //! ```
 //!
-//! With rows outermost, a tap one row down begins `images * columns` terms further on, whatever the height of
-//! the map, and rows that would be padding are skipped. A product reads 4 · 64 bytes per row of the panels
-//! (one term of `f32`, two of bf16) for 32 · 32 multiply-adds a term.
+//! With rows outermost, a tap one row down starts `images * columns` terms later, whatever the height of the
+//! map, and rows of padding are skipped. A product reads 4 · 64 bytes per row of the panels (one term of
+//! `f32`, two of bf16) for 32 · 32 multiply-adds per term.
 //!
-//! Threads form a grid, as in [`super::panels`]: blocks of filters by chunks. Those that divide chunks have
-//! sums of their own, which are added up in the order of the threads.
+//! Threads form a grid, as in [`super::panels`]: blocks of filters by chunks. Threads that divide chunks have
+//! separate sums, which are added in the order of the threads.
 //!
-//! Against the library: its weight gradients of strided or asymmetric convolutions of bf16 reach 130 to 330
+//! Compared with oneDNN: its weight gradients of strided or asymmetric convolutions of bf16 reach 130 to 330
 //! GFLOP/s on a Zen 4, these 279 to 418. With one tap, 64 to 256 channels on 56×56 take 2.12 ms instead of
 //! 2.80 (docs/benchmarks/kernels.md).
 
@@ -36,22 +36,22 @@ use super::tiles::{BLOCK, BLOCK_SUMS, ROW_STEPS, ROWS};
 use crate::native::elementwise::CpuContext;
 use crate::native::relayout::Relayout;
 use crate::native::simd::{Isa, prefetch_l2};
-use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
+use crate::native::threads::{MAX_THREADS, chunk_range, split, split_lengths, thread_grid};
 use std::ops::Range;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// Rows of a panel per chunk, few or many: with more rows sums stay in registers for longer, with fewer the
-/// panels stay in the caches.
+/// The rows of a panel per chunk: with more rows sums stay in registers for longer, with fewer the panels
+/// stay in the caches.
 const CHUNK_ROWS: [usize; 2] = [128, 256];
 
-/// Bytes of a chunk's panels up to which it has many rows: they share a core's L2 cache with what is
-/// prefetched.
+/// The maximum size of the panels of a chunk with many rows: they share a core's L2 cache with prefetched
+/// data.
 const MAX_LONG_CHUNK_BYTES: usize = 3 << 18;
 
 const MAX_KERNEL_ROWS: usize = 16;
 
-/// Up to this size sums fit L2: every thread then has its own, and threads divide chunks alone.
+/// The maximum size of sums that fit L2: every thread then has separate sums, and threads divide only chunks.
 const PRIVATE_SUMS_BYTES: usize = 1 << 20;
 
 /// The gradients of the weights and the bias of one convolution.
@@ -66,35 +66,35 @@ pub struct PanelGradient<U> {
     chunk: [usize; 2],
     /// The grid of threads: the first coordinate divides blocks of filters, the second chunks.
     groups: [usize; 2],
-    /// From tiles of sums to the layout of the gradient.
+    /// The copy from tiles of sums to the layout of the gradient.
     unpack: Relayout,
     unit: U,
     cpu: CpuContext,
 }
 
-/// Images and output rows that pass through L2 together.
+/// Images and output rows that are processed in L2 together.
 #[derive(Clone)]
 pub struct Chunk {
     images: Range<usize>,
     rows: Range<usize>,
-    /// Output pixels; bf16 rows of odd width are padded by one.
+    /// The number of output pixels; bf16 rows of odd width are padded by one.
     terms: usize,
 }
 
-/// Where the terms of one tap are.
+/// The position of the terms of one tap.
 #[derive(Clone, Copy, Default)]
 struct TapTerms {
-    /// First element in a panel of `dy`.
+    /// The first element in a panel of `dy`.
     output_start: usize,
-    /// First element in the first panel of `x`.
+    /// The first element in the first panel of `x`.
     input_start: usize,
-    /// Elements from one panel of `x` to the next.
+    /// The elements between the starts of two panels of `x`.
     panel: usize,
-    /// Tiles of terms.
+    /// The number of tiles of terms.
     tiles: usize,
 }
 
-/// What the next chunk reads of the maps: each product prefetches a part of it.
+/// The parts of the maps that the next chunk reads: each product prefetches a part of them.
 struct UpcomingChunk<'a, E> {
     maps: [&'a [E]; 2],
 }
@@ -115,7 +115,7 @@ impl<'a, E> UpcomingChunk<'a, E> {
     }
 }
 
-/// A thread's part of scratch.
+/// A thread's section of scratch.
 #[derive(Default)]
 struct ThreadScratch<'a> {
     sums: &'a mut [f32],
@@ -125,7 +125,7 @@ struct ThreadScratch<'a> {
 }
 
 impl<U: PanelArithmetic> PanelGradient<U> {
-    /// The weight gradient in the layout of the problem; `None` where another kernel has to make it.
+    /// The weight gradient in the layout of the problem; `None` if this kernel does not support it.
     #[must_use]
     pub fn new(problem: ConvProblem<'_, U>) -> Option<Self> {
         let ConvProblem { conv, batch, input, weights: layout, unit, cpu } = problem;
@@ -133,35 +133,35 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         let (batch, input) =
             if is_pointwise(conv) { reshaped_to_tiles::<U>(batch, input) } else { (batch, input) };
         let output = conv.output_size(input).ok()?;
-        let suits = conv.groups == 1
+        let is_supported = conv.groups == 1
             && conv.in_channels >= ROWS
             && conv.out_channels >= ROWS
             && cpu.level.isa() == Isa::Avx512
             && conv.kernel[0] <= MAX_KERNEL_ROWS
             && layout.shape == conv.weight_shape();
-        if !suits || batch == 0 {
+        if !is_supported || batch == 0 {
             return None;
         }
         let [height, width] = [output[0], output[1].next_multiple_of(U::GROUP)];
         let blocks = [conv.out_channels, conv.in_channels].map(|channels| channels.div_ceil(BLOCK));
         let axes = [0, 1].map(|axis| Axis::forward(conv, axis, [input[axis], output[axis]]));
         let [few, many] = CHUNK_ROWS;
-        // Bytes of a row of all panels; `x` has a set of panels per residue of rows.
+        // The bytes of a row of all panels; `x` has a set of panels per residue of rows.
         let row = 2 * (blocks[0] + blocks[1] * axes[0].classes().count()) * size_of::<[f32; ROWS]>();
         // Loading and storing tile registers is slow; a 1×1 kernel gains nothing from rows that several taps
         // read.
         let long =
             unit.takes_filters_in_rows() || conv.kernel != [1; 2] && many * row <= MAX_LONG_CHUNK_BYTES;
         let chunk_terms = U::GROUP * if long { many } else { few };
-        // Rows of a chunk that together are whole tiles of terms, where possible.
-        let whole = |length: usize, wanted: usize| {
+        // The rows of a chunk should form whole tiles of terms.
+        let in_whole_tiles = |length: usize, wanted: usize| {
             let even = U::TERMS / gcd(length, U::TERMS);
             if wanted > even { wanted / even * even } else { wanted.max(1) }
         };
         let chunk = if height * width >= chunk_terms {
-            [1, whole(width, chunk_terms / width).min(height)]
+            [1, in_whole_tiles(width, chunk_terms / width).min(height)]
         } else {
-            [whole(width, chunk_terms / (height * width)).min(batch), height]
+            [in_whole_tiles(width, chunk_terms / (height * width)).min(batch), height]
         };
         let [rows, columns] = conv.kernel;
         let sums = Layout {
@@ -183,55 +183,56 @@ impl<U: PanelArithmetic> PanelGradient<U> {
             batch,
             axes,
             chunk,
-            groups: groups(cpu.team.threads(), if small { 1 } else { blocks[0] }),
+            groups: thread_grid(cpu.team.threads(), if small { 1 } else { blocks[0] }),
             unpack: Relayout::new(&sums, layout, cpu)?,
             unit,
             cpu: cpu.clone(),
         })
     }
 
-    /// Blocks of filters, blocks of channels.
+    /// The numbers of blocks of filters and of channels.
     fn blocks(&self) -> [usize; 2] {
         [self.filters, self.channels].map(|channels| channels.div_ceil(BLOCK))
     }
 
-    /// Terms of a row: pairs are whole.
+    /// The terms of a row, in whole pairs.
     fn columns(&self) -> usize {
         self.axes[1].count.next_multiple_of(U::GROUP)
     }
 
-    /// Sums of one block of filters.
+    /// The sums of one block of filters.
     fn sums_of_block(&self) -> usize {
         self.axes[0].taps.len() * self.axes[1].taps.len() * self.blocks()[1] * BLOCK_SUMS
     }
 
-    /// Rows of a panel of `x`, of the taps of a class that reaches `reach` rows further, and elements from
-    /// panel to panel.
+    /// The rows of a panel of `x` for a class of taps that reads `reach` further rows, and the elements
+    /// between two panels.
     fn input_panel(&self, [images, rows]: [usize; 2], reach: usize) -> [usize; 2] {
         let rows = (rows + reach) * images * self.columns() / U::GROUP;
         // The last tile of a tap may end beyond the last row.
         [rows, (rows + ROWS) * U::TERMS + U::GAP]
     }
 
-    /// Elements from panel to panel of `dy`.
+    /// The elements between two panels of `dy`.
     fn output_panel(terms: usize) -> usize {
         terms.div_ceil(U::TERMS) * U::TILE + U::GAP
     }
 
-    /// Chunks of images, and of rows.
+    /// The numbers of chunks of images and of rows.
     fn chunks(&self) -> [usize; 2] {
         [self.batch.div_ceil(self.chunk[0]), self.axes[0].count.div_ceil(self.chunk[1])]
     }
 
     fn chunk(&self, number: usize) -> Chunk {
         let [_, bands] = self.chunks();
-        let images = piece(number / bands, self.chunk[0], self.batch);
-        let rows = piece(number % bands, self.chunk[1], self.axes[0].count);
+        let images = chunk_range(number / bands, self.chunk[0], self.batch);
+        let rows = chunk_range(number % bands, self.chunk[1], self.axes[0].count);
         let terms = images.len() * rows.len() * self.columns();
         Chunk { images, rows, terms }
     }
 
-    /// `f32` elements of a thread's scratch beside its sums: sums of the bias, panels of `dy`, panels of `x`.
+    /// The `f32` elements of a thread's scratch other than its sums: sums of the bias, panels of `dy`, panels
+    /// of `x`.
     fn scratch_floats(&self, blocks: usize) -> [usize; 3] {
         let [images, rows] = self.chunk;
         let dy = 2 * blocks * Self::output_panel(images * rows * self.columns());
@@ -248,17 +249,17 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         0..self.groups[0] * self.groups[1]
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        let of = |thread: usize| {
+        let floats = |thread: usize| {
             let blocks = self.filters_of(thread).len();
             blocks * self.sums_of_block() + self.scratch_floats(blocks).iter().sum::<usize>()
         };
-        self.threads().map(of).sum::<usize>() * size_of::<f32>()
+        self.threads().map(floats).sum::<usize>() * size_of::<f32>()
     }
 
-    /// Makes `dw` and `db`; `db` may be empty.
+    /// Computes `dw` and `db`; `db` may be empty.
     pub fn run(
         &self,
         x: &[U::Element],
@@ -291,7 +292,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         scratch: &'a mut [f32],
     ) -> [ThreadScratch<'a>; MAX_THREADS] {
         let blocks = |thread: usize| self.filters_of(thread).len();
-        let sums = cut(sums, self.threads().map(|thread| blocks(thread) * self.sums_of_block()));
+        let sums = split_lengths(sums, self.threads().map(|thread| blocks(thread) * self.sums_of_block()));
         let mut shares = std::array::from_fn(|_| ThreadScratch::default());
         for ((thread, share), (sums, rest)) in
             self.threads().zip(&mut shares).zip(sums.into_iter().zip(self.split_rest(scratch)))
@@ -304,10 +305,10 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         shares
     }
 
-    /// The part of scratch that is not sums, by thread.
+    /// The sections of scratch other than sums, by thread.
     fn split_rest<'a>(&self, scratch: &'a mut [f32]) -> [&'a mut [f32]; MAX_THREADS] {
-        let of = |thread: usize| self.scratch_floats(self.filters_of(thread).len()).iter().sum();
-        cut(scratch, self.threads().map(of))
+        let floats = |thread: usize| self.scratch_floats(self.filters_of(thread).len()).iter().sum();
+        split_lengths(scratch, self.threads().map(floats))
     }
 
     fn accumulate(
@@ -328,15 +329,15 @@ impl<U: PanelArithmetic> PanelGradient<U> {
             if filters.is_empty() {
                 return;
             }
-            let ready = self.unit.ready();
+            let prepared = self.unit.prepare_thread();
             let (dy_panels, x_panels) =
                 (bytemuck::cast_slice_mut(share.dy), bytemuck::cast_slice_mut::<f32, U::Element>(share.x));
             let numbers = split(chunks, self.groups[1], thread / self.groups[0]);
             for number in numbers.clone() {
                 let chunk = self.chunk(number);
                 let next = (number + 1 < numbers.end).then(|| self.chunk(number + 1));
-                let mut ahead = UpcomingChunk::new(next.map(|next| self.read_by(&next, x, dy)));
-                // SAFETY: the level is the proof of AVX-512 (`new`).
+                let mut upcoming = UpcomingChunk::new(next.map(|next| self.read_by(&next, x, dy)));
+                // SAFETY: the level proves AVX-512 (`new`).
                 unsafe {
                     let sums = bias.then_some(&mut *share.bias);
                     self.unit.pack_output(self, &chunk, &filters, dy, dy_panels, sums);
@@ -344,13 +345,20 @@ impl<U: PanelArithmetic> PanelGradient<U> {
                 for column in 0..self.axes[1].taps.len() {
                     // SAFETY: as above.
                     unsafe { self.pack_input(&chunk, column, x, x_panels) };
-                    self.multiply(&ready, &chunk, column, [dy_panels, x_panels], &mut ahead, share.sums);
+                    self.multiply(
+                        &prepared,
+                        &chunk,
+                        column,
+                        [dy_panels, x_panels],
+                        &mut upcoming,
+                        share.sums,
+                    );
                 }
             }
         });
     }
 
-    /// The parts of `dy` and `x` that a chunk reads, without the rows of `x` that other chunks read too.
+    /// The parts of `dy` and `x` that a chunk reads, without rows of `x` shared with other chunks.
     fn read_by<'a, E>(&self, chunk: &Chunk, x: &'a [E], dy: &'a [E]) -> [&'a [E]; 2] {
         let [rows, columns] = &self.axes;
         // A chunk of several images has all their rows.
@@ -370,11 +378,11 @@ impl<U: PanelArithmetic> PanelGradient<U> {
     /// Adds the products of a chunk for one column of taps.
     fn multiply(
         &self,
-        ready: &U::Ready,
+        prepared: &U::PreparedThread,
         chunk: &Chunk,
         column: usize,
         [dy, x]: [&[U::Element]; 2],
-        ahead: &mut UpcomingChunk<'_, U::Element>,
+        upcoming: &mut UpcomingChunk<'_, U::Element>,
         sums: &mut [f32],
     ) {
         let [_, channel_blocks] = self.blocks();
@@ -392,11 +400,11 @@ impl<U: PanelArithmetic> PanelGradient<U> {
                 let (channels, terms) = (product / taps, &tap_terms[product % taps]);
                 let x = [2 * channels, 2 * channels + 1]
                     .map(|half| &x[terms.input_start + half * terms.panel..][..terms.tiles * U::TILE]);
-                let next = ahead.take(terms.tiles);
+                let next = upcoming.take(terms.tiles);
                 let (sums, later) = sums[product..].split_at_mut(1);
                 later.first().into_iter().for_each(|later| prefetch_l2(later));
                 U::multiply_add(
-                    ready,
+                    prepared,
                     dy.map(|half| &half[terms.output_start..]),
                     x,
                     terms.tiles,
@@ -407,7 +415,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         }
     }
 
-    /// The terms of a tap in a chunk, without rows where it would read padding.
+    /// The terms of a tap in a chunk, without rows of padding.
     fn tap_terms(&self, chunk: &Chunk, tap: usize) -> TapTerms {
         let (class, shift) = self.axes[0].class_and_shift(tap);
         let inside = self.axes[0].pixels_inside(tap);
@@ -421,13 +429,13 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         TapTerms { output_start: from * U::TILE, input_start: panels + first * U::TERMS, panel, tiles: count }
     }
 
-    /// Where the panels of a class begin, and the elements of each.
+    /// The start of the panels of a class, and the elements of each.
     fn input_panels(&self, sizes: [usize; 2], class: usize) -> (usize, usize) {
         let elements = |(_, reach)| self.input_panel(sizes, reach)[1];
         let classes = || self.axes[0].classes();
         let before: usize = classes().filter(|other| other.0 < class).map(elements).sum();
-        let here = classes().find(|other| other.0 == class).map_or(0, elements);
-        (2 * self.blocks()[1] * before, here)
+        let panel_elements = classes().find(|other| other.0 == class).map_or(0, elements);
+        (2 * self.blocks()[1] * before, panel_elements)
     }
 
     /// Sums the lanes of the bias, and the threads that divide chunks.
@@ -443,8 +451,8 @@ impl<U: PanelArithmetic> PanelGradient<U> {
             let (halves, _) = share[..lanes].as_chunks::<{ ROWS * ROWS }>();
             for (db, half) in db[first..].chunks_mut(ROWS).zip(halves) {
                 for (filter, db) in db.iter_mut().enumerate() {
-                    // By filters: sixteen partial sums of a filter are consecutive. By terms: sixteen filters
-                    // are.
+                    // In rows of filters, sixteen partial sums of a filter are consecutive; in rows of terms,
+                    // sixteen filters are.
                     *db += match self.unit.takes_filters_in_rows() {
                         true => half[filter * ROWS..][..ROWS].iter().sum::<f32>(),
                         false => half[filter..].iter().step_by(ROWS).sum(),
@@ -455,15 +463,15 @@ impl<U: PanelArithmetic> PanelGradient<U> {
     }
 }
 
-/// Whether each output reads the input pixel at its own position alone: how pixels are arranged in rows then
-/// does not matter.
+/// Returns whether each output reads only the input pixel at its own position: the arrangement of pixels in
+/// rows then does not matter.
 fn is_pointwise(conv: &Conv2d) -> bool {
     conv.kernel == [1; 2]
         && conv.stride == [1; 2]
         && conv.padding_before.iter().chain(&conv.padding_after).all(|&padding| padding == 0)
 }
 
-/// All images as one, in rows that fill whole tiles of terms where possible.
+/// All images as one, in rows that fill whole tiles of terms if possible.
 fn reshaped_to_tiles<U: PanelArithmetic>(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
     let pixels = batch * height * width;
     let widths = std::iter::successors(Some(U::TERMS), |width| Some(width / 2));

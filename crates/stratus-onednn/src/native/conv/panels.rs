@@ -1,25 +1,24 @@
-//! Convolution of bf16 maps as matrix products on tiles, and its data gradient. Many channels; for AMX.
+//! Convolution of bf16 maps with many channels as matrix products on AMX tiles, and its data gradient.
 //!
 //! ```text
 //! y[pixel, out] = Σ_taps  x[pixel at tap, in] × w[in, out]       pixels: N·H·W rows, K = taps · in
 //! ```
 //!
-//! Maps are `[N, H, W, C]`: 32 channels of a pixel are a row of a tile of `a` as they are, but at borders and
-//! with a stride neighbouring rows are not neighbouring pixels. So what the taps read is copied into panels,
-//! a chunk of pixels at a time that stays in L2:
+//! Maps are `[N, H, W, C]`: 32 channels of a pixel already form a row of a tile of `a`, but at borders and
+//! with a stride neighbouring rows are not neighbouring pixels. Therefore the inputs of the taps are copied
+//! into panels, for a chunk of pixels at a time that stays in L2:
 //!
 //! ```text
 //! panel[class][column of taps][block of 32 channels]  =  [rows of the chunk, images, output columns, 32]
 //! ```
 //!
-//! In this order a tap `shift` rows down begins `shift * row_pixels` tile rows further on, for all images at
-//! once, so rows are copied once per column of taps, not per tap. A block of 32 pixels by 32 channels is then
-//! one sum over all taps and channels ([`TileMultiplier::multiply`](super::tiles::TileMultiplier::multiply))
-//! that never leaves the registers; weights are packed in tiles beforehand.
+//! In this order a tap `shift` rows down starts `shift * row_pixels` tile rows later, for all images at once,
+//! so rows are copied once per column of taps, not per tap. A block of 32 pixels by 32 channels is then one
+//! sum over all taps and channels ([`TileMultiplier::multiply`](super::tiles::TileMultiplier::multiply)) that
+//! never leaves the registers; weights are packed in tiles beforehand.
 //!
 //! The data gradient of stride s is s² such convolutions of `dy`, one per residue of the pixels of `dx`
-//! ([`Axis::backward`]). Threads divide blocks of output channels where the weights do not fit L2, and
-//! chunks.
+//! ([`Axis::backward`]). Threads divide chunks, and blocks of output channels if the weights do not fit L2.
 
 use super::taps::Axis;
 use super::tiles::{
@@ -29,30 +28,31 @@ use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{self, LANES, Lanes};
 use crate::native::relayout::Relayout;
 use crate::native::simd::{Bf16, Isa};
-use crate::native::threads::{cut, groups, piece, split};
+use crate::native::threads::{chunk_range, split, split_lengths, thread_grid};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// Bytes of a chunk's panels, about: they share a core's L2 cache with the weights of a block of filters.
+/// The approximate bytes of a chunk's panels, which share a core's L2 cache with the weights of a block of
+/// filters.
 const CHUNK_BYTES: usize = 3 << 19;
 
-/// Up to this size, all weights fit L2 beside the panels; threads then divide chunks alone.
+/// The maximum size of weights that fit L2 with the panels; threads then divide only chunks.
 const SHARED_WEIGHTS_BYTES: usize = 1 << 19;
 
-/// The convolution that a kernel is wanted for, and how it is to run.
+/// The parameters of a convolution kernel: the convolution, and its execution.
 #[derive(Clone, Copy)]
 pub struct ConvProblem<'a, U = MatrixUnit> {
     /// The convolution.
     pub conv: &'a Conv2d,
-    /// Images.
+    /// The number of images.
     pub batch: usize,
     /// `[H, W]` of the input.
     pub input: [usize; 2],
-    /// Layout of the weights, or of their gradient.
+    /// The layout of the weights, or of their gradient.
     pub weights: &'a Layout,
-    /// The unit that multiplies.
+    /// The matrix unit.
     pub unit: U,
     /// Threads and instructions.
     pub cpu: &'a CpuContext,
@@ -61,45 +61,45 @@ pub struct ConvProblem<'a, U = MatrixUnit> {
 /// A convolution, or its data gradient.
 #[derive(Clone)]
 pub struct PanelConv {
-    /// Channels that are summed over, and channels of the result.
+    /// The channels summed over, and the output channels.
     channels: [usize; 2],
     batch: usize,
-    phases: Vec<Phase>,
+    phases: Vec<StridePhase>,
     /// Threads form a grid: the first coordinate divides blocks of output channels, the second chunks.
     groups: [usize; 2],
-    /// `[H, W]` of the map that is read and of the one that is written.
+    /// `[H, W]` of the input map and of the output map.
     maps: [[usize; 2]; 2],
-    /// Packs the weights into tiles; the number of elements of these.
+    /// Packs the weights into tiles, with the number of elements of the tiles.
     pack_weights: Relayout,
     weights: usize,
-    /// Elements of the tiles of 32 output channels.
+    /// The elements of the tiles of 32 output channels.
     block: usize,
     unit: MatrixUnit,
     cpu: CpuContext,
 }
 
-/// Pixels of the result with the same residues modulo the stride: one for a forward pass.
+/// The output pixels with the same residues modulo the stride: a single phase for a forward pass.
 #[derive(Clone, Debug)]
-struct Phase {
+struct StridePhase {
     y: Axis,
     x: Axis,
-    /// Images and rows of a chunk.
+    /// The images and rows of a chunk.
     chunk: [usize; 2],
-    /// Tiles of every block of 32 channels of every tap, rows of taps outermost.
+    /// The tiles of every block of 32 channels of every tap, rows of taps outermost.
     steps: Steps,
-    /// Steps of one row of taps.
+    /// The steps of one row of taps.
     steps_of_row: usize,
-    /// Elements of a chunk's panels.
+    /// The elements of a chunk's panels.
     panels: usize,
 }
 
-/// The map that is written. Every thread writes pixels, or channels of them, of its own.
+/// The output map. Every thread writes separate pixels, or separate channels of them.
 struct OutputMap {
     start: *mut Bf16,
     elements: usize,
 }
 
-// SAFETY: threads write different elements, as `PanelConv::run` shares the work, and nothing is read.
+// SAFETY: threads write different elements, as divided by `PanelConv::run`, and nothing is read.
 unsafe impl Sync for OutputMap {}
 
 impl OutputMap {
@@ -109,7 +109,7 @@ impl OutputMap {
     unsafe fn write(&self, at: usize, count: usize, values: lanes::Avx512) {
         assert!(at + count <= self.elements, "a pixel outside of the map");
         if count >= LANES {
-            // SAFETY: as many elements are within the map, and are this thread's.
+            // SAFETY: the elements are within the map, and are this thread's.
             unsafe { values.store_bf16(&mut *self.start.add(at).cast::<[Bf16; LANES]>()) };
         } else {
             let mut elements = [Bf16(0); LANES];
@@ -122,9 +122,9 @@ impl OutputMap {
     }
 }
 
-impl Phase {
-    /// `blocks`: of channels that are summed over; `columns`: of the kernel; `groups`: of threads that divide
-    /// chunks.
+impl StridePhase {
+    /// A phase with `blocks` blocks of channels summed over, `columns` columns of the kernel, and `groups`
+    /// groups of threads that divide chunks.
     fn new(y: Axis, x: Axis, batch: usize, [blocks, columns, groups]: [usize; 3]) -> Self {
         let reach: usize = y.classes().map(|(_, reach)| reach + 1).sum();
         let row_bytes = x.count * x.taps.len().max(1) * blocks * TERMS * size_of::<Bf16>();
@@ -134,7 +134,7 @@ impl Phase {
             [1, y.count.div_ceil(bands)]
         } else {
             let images = (CHUNK_BYTES / (row_bytes * (y.count + reach))).clamp(1, batch);
-            // The same number of chunks for every group.
+            // Every group gets the same number of chunks.
             let chunks = batch.div_ceil(images).next_multiple_of(groups).min(batch);
             [batch.div_ceil(chunks), y.count]
         };
@@ -157,42 +157,43 @@ impl Phase {
         phase
     }
 
-    /// Pixels of a row of a chunk, of all its images.
+    /// The pixels of a row of a chunk, over all its images.
     fn row_pixels(&self) -> usize {
         self.chunk[0] * self.x.count
     }
 
-    /// Offset of the panel of a class of rows, a column of taps and a block of channels.
+    /// The offset of the panel of a class of rows, a column of taps and a block of channels.
     fn panel_start(&self, class: usize, column: usize, block: usize, blocks: usize) -> usize {
         let elements = |reach: usize| ((self.chunk[1] + reach) * self.row_pixels() + BLOCK) * TERMS + GAP;
         let before = self.y.classes().filter(|other| other.0 < class);
         let before: usize = before.map(|(_, reach)| self.x.taps.len() * blocks * elements(reach)).sum();
-        let here = self.y.classes().find(|other| other.0 == class).map_or(0, |(_, reach)| elements(reach));
-        before + (column * blocks + block) * here
+        let panel_elements =
+            self.y.classes().find(|other| other.0 == class).map_or(0, |(_, reach)| elements(reach));
+        before + (column * blocks + block) * panel_elements
     }
 
-    /// Chunks of images, and of rows.
+    /// The numbers of chunks of images and of rows.
     fn chunks(&self, batch: usize) -> [usize; 2] {
         [batch.div_ceil(self.chunk[0]), self.y.count.div_ceil(self.chunk[1])]
     }
 }
 
-/// Images and rows of a phase that pass through L2 together.
+/// Images and rows of a phase that are processed in L2 together.
 struct Chunk {
     images: Range<usize>,
     rows: Range<usize>,
 }
 
-/// What happens to a result before it is stored.
+/// Operations on a result before it is stored.
 #[derive(Clone, Copy)]
 struct Epilogue<'a> {
-    /// Empty where there is none.
+    /// The bias; empty if there is none.
     bias: &'a [f32],
     relu: bool,
 }
 
 impl PanelConv {
-    /// A convolution; `None` where another kernel has to do it.
+    /// Creates a convolution; `None` if this kernel does not support it.
     #[must_use]
     pub fn forward(problem: ConvProblem<'_>) -> Option<Self> {
         let (conv, input) = (problem.conv, problem.input);
@@ -201,7 +202,7 @@ impl PanelConv {
         Self::new(problem, [1, 0], [input, output], vec![[axis(0), axis(1)]])
     }
 
-    /// A convolution's data gradient; `None` where another kernel has to make it.
+    /// Creates a convolution's data gradient; `None` if this kernel does not support it.
     #[must_use]
     pub fn backward(problem: ConvProblem<'_>) -> Option<Self> {
         let (conv, input) = (problem.conv, problem.input);
@@ -212,7 +213,8 @@ impl PanelConv {
         Self::new(problem, [0, 1], [output, input], phases)
     }
 
-    /// `dimensions`: which dimension of the weights `[O, I, H, W]` is summed over, and which is made.
+    /// Creates the kernel; `dimensions` are those of the weights `[O, I, H, W]` that are summed over and
+    /// output.
     fn new(
         problem: ConvProblem<'_>,
         dimensions: [usize; 2],
@@ -222,47 +224,51 @@ impl PanelConv {
         let ConvProblem { conv, batch, weights, unit, cpu, .. } = problem;
         let shape = conv.weight_shape();
         let channels = dimensions.map(|dimension| shape[dimension]);
-        let suits = conv.groups == 1
+        let is_supported = conv.groups == 1
             && batch > 0
             && channels.iter().all(|&channels| channels >= ROWS)
             && cpu.level.isa() == Isa::Avx512
             && weights.shape == shape;
-        if !suits {
+        if !is_supported {
             return None;
         }
-        let [terms, made] = channels.map(|channels| channels.div_ceil(BLOCK));
+        let [terms, outputs] = channels.map(|channels| channels.div_ceil(BLOCK));
         let [rows, columns] = conv.kernel;
         let block = rows * columns * terms * 2 * TILE;
-        let [term_dimension, made_dimension] = dimensions;
+        let [term_dimension, output_dimension] = dimensions;
         let mut padded = vec![0, 0, rows, columns];
-        (padded[term_dimension], padded[made_dimension]) = (terms * BLOCK, made * BLOCK);
+        (padded[term_dimension], padded[output_dimension]) = (terms * BLOCK, outputs * BLOCK);
         let mut strides = vec![0, 0, columns * terms * 2 * TILE, terms * 2 * TILE];
-        (strides[term_dimension], strides[made_dimension]) = (2 * TILE, block);
+        (strides[term_dimension], strides[output_dimension]) = (2 * TILE, block);
         // A tile: pairs of terms by 16 output channels.
-        let blocks =
-            vec![(made_dimension, 2), (term_dimension, ROWS), (made_dimension, ROWS), (term_dimension, 2)];
+        let blocks = vec![
+            (output_dimension, 2),
+            (term_dimension, ROWS),
+            (output_dimension, ROWS),
+            (term_dimension, 2),
+        ];
         let tiles = Layout { tag: "tiles".to_owned(), shape: weights.shape.clone(), padded, strides, blocks };
         let small = tiles.elements() * size_of::<Bf16>() <= SHARED_WEIGHTS_BYTES;
-        let groups = groups(cpu.team.threads(), if small { 1 } else { made });
+        let groups = thread_grid(cpu.team.threads(), if small { 1 } else { outputs });
         let axes = axes.into_iter().filter(|axes| axes.iter().all(|axis| axis.count > 0));
-        let phases = axes.map(|[y, x]| Phase::new(y, x, batch, [terms, columns, groups[1]])).collect();
+        let phases = axes.map(|[y, x]| StridePhase::new(y, x, batch, [terms, columns, groups[1]])).collect();
         let (pack_weights, weights) = (Relayout::new(weights, &tiles, cpu)?, tiles.elements());
         let cpu = cpu.clone();
         Some(Self { channels, batch, phases, groups, maps, pack_weights, weights, block, unit, cpu })
     }
 
-    /// Elements of a thread's panels.
+    /// The elements of a thread's panels.
     fn panels(&self) -> usize {
         self.phases.iter().map(|phase| phase.panels).max().unwrap_or(0)
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         (self.weights + self.groups[0] * self.groups[1] * self.panels()) * size_of::<Bf16>()
     }
 
-    /// `y = x * weights + bias`, rectified where `relu`; `bias` may be empty.
+    /// `y = x * weights + bias`, with ReLU if `relu`; `bias` may be empty.
     pub fn run(
         &self,
         x: &[Bf16],
@@ -278,12 +284,12 @@ impl PanelConv {
         self.pack_weights.run(weights, tiles);
         let y = OutputMap { start: y.as_mut_ptr(), elements: y.len() };
         let threads = self.groups[0] * self.groups[1];
-        let mut parts = cut(scratch, (0..threads).map(|_| self.panels()));
+        let mut parts = split_lengths(scratch, (0..threads).map(|_| self.panels()));
         self.cpu.team.run_parts(&mut parts[..threads], &|thread, panels| {
             let channels = split(self.channels[1].div_ceil(BLOCK), self.groups[0], thread % self.groups[0]);
             let epilogue = Epilogue { bias, relu };
-            // SAFETY: the level is the proof of AVX-512 (`new`). Threads with the same second coordinate
-            // write different channels, others different chunks: no element is written twice.
+            // SAFETY: the level proves AVX-512 (`new`). Threads with the same second coordinate write
+            // different channels, others different chunks: no element is written twice.
             unsafe { self.run_thread([x, tiles], epilogue, &y, panels, &channels, thread / self.groups[0]) };
         });
     }
@@ -292,7 +298,7 @@ impl PanelConv {
     ///
     /// # Safety
     /// AVX-512 must be available; no other thread writes these channels of these chunks.
-    #[allow(clippy::too_many_arguments)] // What is read, what is written, and which part of it.
+    #[allow(clippy::too_many_arguments)] // The inputs, the outputs, and the part to compute.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
     unsafe fn run_thread(
         &self,
@@ -309,8 +315,8 @@ impl PanelConv {
             let [image_chunks, bands] = phase.chunks(self.batch);
             for number in split(image_chunks * bands, self.groups[1], group) {
                 let chunk = Chunk {
-                    images: piece(number / bands, phase.chunk[0], self.batch),
-                    rows: piece(number % bands, phase.chunk[1], phase.y.count),
+                    images: chunk_range(number / bands, phase.chunk[0], self.batch),
+                    rows: chunk_range(number % bands, phase.chunk[1], phase.y.count),
                 };
                 // SAFETY: upheld by the caller, here and below.
                 unsafe { self.pack(phase, &chunk, x, panels) };
@@ -330,8 +336,8 @@ impl PanelConv {
         }
     }
 
-    /// The rows of taps that read no padding, where all pixels of a block are in one row; all otherwise.
-    fn taps(phase: &Phase, chunk: &Chunk, first: usize) -> Range<usize> {
+    /// The rows of taps that read no padding if all pixels of a block are in one row; otherwise all rows.
+    fn taps(phase: &StridePhase, chunk: &Chunk, first: usize) -> Range<usize> {
         if phase.row_pixels().is_multiple_of(BLOCK) {
             phase.y.taps_inside(chunk.rows.start + first / phase.row_pixels())
         } else {
@@ -339,12 +345,12 @@ impl PanelConv {
         }
     }
 
-    /// Copies what the taps read of a chunk into panels.
+    /// Copies the inputs of the taps in a chunk into panels.
     ///
     /// # Safety
     /// AVX-512 must be available.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn pack(&self, phase: &Phase, chunk: &Chunk, x: &[Bf16], panels: &mut [Bf16]) {
+    unsafe fn pack(&self, phase: &StridePhase, chunk: &Chunk, x: &[Bf16], panels: &mut [Bf16]) {
         let channels = self.channels[0];
         let blocks = channels.div_ceil(BLOCK);
         for (class, reach) in phase.y.classes() {
@@ -377,15 +383,15 @@ impl PanelConv {
         }
     }
 
-    /// Adds the bias to a block of 32 pixels by 32 channels, rectifies and stores it.
+    /// Adds the bias to a block of 32 pixels by 32 channels, applies ReLU and stores it.
     ///
     /// # Safety
     /// AVX-512 must be available; no other thread writes these elements.
-    #[allow(clippy::too_many_arguments)] // What is read, what is written, and where.
+    #[allow(clippy::too_many_arguments)] // The inputs, the outputs, and their positions.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
     unsafe fn store_block(
         &self,
-        phase: &Phase,
+        phase: &StridePhase,
         chunk: &Chunk,
         first: usize,
         channels: usize,

@@ -1,7 +1,7 @@
 //! Weight gradients of few channels (8 or 16) on AMX, stride 1.
 //!
-//! [`super::panel_gradient`] packs panels of 32 channels for each column of taps, which with so few channels
-//! would be mostly zeros. Here a band of rows is packed once for all taps:
+//! [`super::panel_gradient`] packs panels of 32 channels for each column of taps, which would be mostly zeros
+//! here. Instead, a band of rows is packed once for all taps:
 //!
 //! ```text
 //! pixels  [rows + kernel - 1][pitch][C]      pitch = Wo + kernel - 1: the border included
@@ -9,12 +9,12 @@
 //! dw[16 filters, tap, C] += dy[16 filters, 32 outputs] × pairs[from tap's offset: 16 rows of 2 outputs]
 //! ```
 //!
-//! Outputs are numbered with the pitch, so that what a tap reads for 32 consecutive outputs is consecutive as
-//! well, `row * pitch + column` pixels further on: tiles of all taps are loaded from the same `pairs`, at
-//! different offsets. Outputs in the border have a gradient of zero. Of 8 channels a tile row holds two
-//! pixels, and so a tile of sums two neighbouring taps.
+//! Outputs are numbered with the pitch, so that the inputs of a tap for 32 consecutive outputs are
+//! consecutive as well, `row * pitch + column` pixels later: tiles of all taps are loaded from the same
+//! `pairs`, at different offsets. Outputs in the border have a gradient of zero. With 8 channels a tile row
+//! holds two pixels, and so a tile of sums holds two neighbouring taps.
 //!
-//! Threads divide bands; each has sums of its own, added up in the order of the threads.
+//! Threads divide bands; each has separate sums, which are added in the order of the threads.
 
 use super::panels::ConvProblem;
 use super::tiles::amx::{Amx, Registers};
@@ -22,7 +22,7 @@ use super::tiles::{MatrixUnit, ROWS, TERMS, TILE, TILE_SUMS};
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::transpose;
 use crate::native::simd::{Bf16, Isa};
-use crate::native::threads::{MAX_THREADS, cut, piece, split};
+use crate::native::threads::{MAX_THREADS, chunk_range, split, split_lengths};
 use std::arch::x86_64::{
     _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_inserti64x4, _mm512_loadu_si512,
     _mm512_permutex2var_epi64, _mm512_permutexvar_epi16, _mm512_setzero_si512, _mm512_storeu_si512,
@@ -30,13 +30,13 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-/// Elements of a band's pairs: they stay in a core's L2 cache.
+/// The elements of a band's pairs, which stay in a core's L2 cache.
 const BAND_ELEMENTS: usize = 1 << 16;
 
-/// Tiles of sums, at most: with more than L1 holds, other kernels are as fast.
+/// The maximum number of tiles of sums: beyond the size of L1, other kernels are as fast.
 const MAX_TILES: usize = 64;
 
-/// The weight gradient of one convolution, without stride or bias.
+/// The weight gradient of one convolution without stride or bias.
 #[derive(Clone)]
 pub struct TapGradient {
     channels: usize,
@@ -46,31 +46,31 @@ pub struct TapGradient {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
-    /// Output rows of a band.
+    /// The output rows of a band.
     band: usize,
-    /// Offsets of the tiles of taps among the pairs, in elements.
+    /// The offsets of the tiles of taps among the pairs, in elements.
     taps: Vec<usize>,
-    /// For each weight, its position in the gradient and among the sums.
+    /// The position of each weight in the gradient and among the sums.
     unpack: Vec<[usize; 2]>,
     amx: Amx,
     cpu: CpuContext,
 }
 
-/// A thread's part of scratch.
+/// A thread's section of scratch.
 #[derive(Default)]
 struct ThreadScratch<'a> {
     sums: &'a mut [f32],
     memory: &'a mut [f32],
 }
 
-/// Output rows of an image.
+/// A range of output rows of an image.
 struct Band {
     image: usize,
     rows: Range<usize>,
 }
 
 impl TapGradient {
-    /// The weight gradient in the layout of the problem; `None` where another kernel has to make it.
+    /// The weight gradient in the layout of the problem; `None` if this kernel does not support it.
     #[must_use]
     pub fn new(problem: ConvProblem<'_>) -> Option<Self> {
         let ConvProblem { conv, batch, input, weights: layout, unit, cpu } = problem;
@@ -78,7 +78,7 @@ impl TapGradient {
         let output = conv.output_size(input).ok()?;
         let [rows, columns] = conv.kernel;
         let channels = conv.in_channels;
-        let suits = conv.groups == 1
+        let is_supported = conv.groups == 1
             && conv.stride == [1, 1]
             && conv.dilation == [1, 1]
             && !conv.bias
@@ -86,12 +86,12 @@ impl TapGradient {
             && conv.out_channels.is_multiple_of(ROWS)
             && cpu.level.isa() == Isa::Avx512
             && layout.shape == conv.weight_shape();
-        if !suits {
+        if !is_supported {
             return None;
         }
         let pitch = output[1] + columns - 1;
         let band = (BAND_ELEMENTS / (2 * channels * pitch)).saturating_sub(rows - 1).clamp(1, output[0]);
-        // A tile of sums holds one tap of 16 channels, or two neighbouring ones of 8.
+        // A tile of sums holds one tap of 16 channels, or two neighbouring taps of 8.
         let taps_per_tile = ROWS / channels;
         let tiles_per_row = columns.div_ceil(taps_per_tile);
         let tap = |number: usize| {
@@ -126,22 +126,22 @@ impl TapGradient {
         })
     }
 
-    /// Pixels from one row to the next, border included.
+    /// The pixels between the starts of two rows, including the border.
     fn pitch(&self) -> usize {
         self.output[1] + self.kernel[1] - 1
     }
 
-    /// Tiles of the outputs of a band.
+    /// The tiles of the outputs of a band.
     fn tiles(&self) -> usize {
         (self.band * self.pitch()).div_ceil(TERMS)
     }
 
-    /// Blocks of filters.
+    /// The blocks of filters.
     fn blocks(&self) -> usize {
         self.filters / ROWS
     }
 
-    /// Pixels that are read: up to the windows of the last tile, and the one that follows.
+    /// The number of pixels read: up to the windows of the last tile, plus one.
     fn pixels(&self) -> usize {
         self.tiles() * TERMS + self.kernel[0] * self.pitch() + TERMS
     }
@@ -150,21 +150,21 @@ impl TapGradient {
         self.blocks() * self.taps.len() * TILE_SUMS
     }
 
-    /// bf16 elements of a thread's pixels, pairs, gradients, and gradients as tiles.
+    /// The bf16 elements of a thread's pixels, pairs, gradients, and gradients as tiles.
     fn memory_elements(&self) -> [usize; 4] {
         let (pixels, outputs) = (self.pixels() * self.channels, self.tiles() * TERMS * self.filters);
-        // One register more of pixels is read than pairs are made.
+        // One more register of pixels is read than pairs are written.
         [pixels + TERMS, 2 * pixels, outputs, outputs]
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         let memory = self.memory_elements().iter().sum::<usize>() * size_of::<Bf16>();
         self.cpu.team.threads() * (self.sums() * size_of::<f32>() + memory)
     }
 
-    /// Makes the gradient.
+    /// Computes the gradient.
     pub fn run(&self, x: &[Bf16], dy: &[Bf16], dw: &mut [f32], scratch: &mut [f32]) {
         let elements = |[height, width]: [usize; 2], channels| self.batch * height * width * channels;
         let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
@@ -172,8 +172,8 @@ impl TapGradient {
         let threads = self.cpu.team.threads();
         let (sums, memory) = scratch.split_at_mut(threads * self.sums());
         let each = self.memory_elements().iter().sum::<usize>() / 2;
-        let mut all_sums = cut(&mut sums[..], (0..threads).map(|_| self.sums()));
-        let mut all_memory = cut(memory, (0..threads).map(|_| each));
+        let mut all_sums = split_lengths(&mut sums[..], (0..threads).map(|_| self.sums()));
+        let mut all_memory = split_lengths(memory, (0..threads).map(|_| each));
         let mut shares: [ThreadScratch<'_>; MAX_THREADS] = std::array::from_fn(|thread| ThreadScratch {
             sums: std::mem::take(&mut all_sums[thread]),
             memory: std::mem::take(&mut all_memory[thread]),
@@ -181,13 +181,13 @@ impl TapGradient {
         let bands = self.output[0].div_ceil(self.band);
         self.cpu.team.run_parts(&mut shares[..threads], &|thread, share| {
             share.sums.fill(0.0);
-            // Borders are zero and are never written.
+            // Borders stay zero, because they are never written.
             share.memory.fill(0.0);
             let tiles = self.amx.registers();
             for number in split(self.batch * bands, threads, thread) {
-                let rows = piece(number % bands, self.band, self.output[0]);
+                let rows = chunk_range(number % bands, self.band, self.output[0]);
                 let band = Band { image: number / bands, rows };
-                // SAFETY: the level is the proof of AVX-512 (`new`).
+                // SAFETY: the level proves AVX-512 (`new`).
                 unsafe { self.add_band(&band, [x, dy], &tiles, share) };
             }
         });
@@ -197,7 +197,7 @@ impl TapGradient {
             first.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
         }
         if dw.len() > self.unpack.len() {
-            // Padding of blocks, which sums over gradients read.
+            // Zeroes the padding of blocks, which sums over gradients read.
             dw.fill(0.0);
         }
         for &[at, sum] in &self.unpack {
@@ -266,7 +266,7 @@ impl TapGradient {
                 to[..width * filters].copy_from_slice(&dy[at..at + width * filters]);
             }
         }
-        // A last band may be shorter.
+        // The last band may be shorter.
         rows.take(self.band - band.rows.len()).for_each(|row| row.fill(Bf16(0)));
     }
 }
@@ -286,13 +286,14 @@ unsafe fn interleave_pairs(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize)
     };
     let [low, high] = [order(0), order(4)];
     for (at, to) in pairs.chunks_exact_mut(2 * TERMS).enumerate() {
-        let here = &pixels[at * TERMS..][..TERMS];
+        let current = &pixels[at * TERMS..][..TERMS];
         let next = &pixels[at * TERMS + channels..][..TERMS];
         // SAFETY: 64 bytes are read of either, 128 are written.
         unsafe {
-            let (here, next) =
-                (_mm512_loadu_si512(here.as_ptr().cast()), _mm512_loadu_si512(next.as_ptr().cast()));
-            let (first, second) = (_mm512_unpacklo_epi16(here, next), _mm512_unpackhi_epi16(here, next));
+            let (current, next) =
+                (_mm512_loadu_si512(current.as_ptr().cast()), _mm512_loadu_si512(next.as_ptr().cast()));
+            let (first, second) =
+                (_mm512_unpacklo_epi16(current, next), _mm512_unpackhi_epi16(current, next));
             let to = to.as_mut_ptr();
             _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi64(first, low, second));
             _mm512_storeu_si512(to.add(TERMS).cast(), _mm512_permutex2var_epi64(first, high, second));
@@ -300,7 +301,7 @@ unsafe fn interleave_pairs(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize)
     }
 }
 
-/// Transposes sixteen filters of 32 pixels, which are `filters` elements apart, to a tile with a row per
+/// Transposes sixteen filters of 32 pixels, which are `filters` elements apart, into a tile with a row per
 /// filter.
 ///
 /// # Safety
@@ -310,10 +311,10 @@ unsafe fn transpose_tile(from: &[Bf16], filters: usize, tile: &mut [Bf16]) {
     let interleave: [u16; TERMS] = std::array::from_fn(|i| (i / 2 + i % 2 * ROWS) as u16);
     // SAFETY: 64 bytes.
     let interleave = unsafe { _mm512_loadu_si512(interleave.as_ptr().cast()) };
-    assert!(from.len() >= (TERMS - 1) * filters + ROWS, "fewer pixels than a tile has");
+    assert!(from.len() >= (TERMS - 1) * filters + ROWS, "too few pixels for a tile");
     let mut rows = [_mm512_setzero_si512(); ROWS];
     for (pair, row) in rows.iter_mut().enumerate() {
-        // SAFETY: 32 bytes of two pixels, which the assertion says are there.
+        // SAFETY: 32 bytes of two pixels, which the assertion guarantees.
         unsafe {
             let even = from.as_ptr().add(2 * pair * filters);
             let odd = _mm256_loadu_si256(even.add(filters).cast());

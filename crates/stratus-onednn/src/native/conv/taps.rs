@@ -1,31 +1,31 @@
-//! One dimension of a convolution: which inputs the taps of each output read. The data gradient is described
-//! the same way, with the roles of input and output exchanged.
+//! One dimension of a convolution: the inputs of each output's taps. The data gradient is described the same
+//! way, with input and output exchanged.
 //!
 //! ```text
 //! output pixel p reads, through tap t,   input p * input_step + offset(t)      (none if outside)
 //! its result is written to               output_start + p * output_stride
 //! ```
 //!
-//! The forward pass is one such axis. A data gradient of stride s is s of them, one per residue of `dx`
-//! modulo s: their taps are those that hit the residue.
+//! The forward pass is one such axis. A data gradient of stride s has s of them, one per residue of `dx`
+//! modulo s, with the taps that hit the residue.
 
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Outputs along one dimension and the inputs that they read.
+/// The outputs along one dimension and the inputs that they read.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Outputs.
+    /// The number of outputs.
     pub count: usize,
-    /// Where the first one is written.
+    /// The position at which the first one is written.
     pub output_start: usize,
-    /// Distance at which the next one is written.
+    /// The distance between written positions.
     pub output_stride: usize,
-    /// Inputs.
+    /// The number of inputs.
     pub inputs: usize,
-    /// Distance between the inputs of neighbouring outputs.
+    /// The distance between the inputs of neighbouring outputs.
     pub input_step: usize,
-    /// Number and input offset of each tap; offsets ascend.
+    /// The number and input offset of each tap, in ascending order of offsets.
     pub taps: Vec<(usize, isize)>,
 }
 
@@ -38,7 +38,7 @@ impl Axis {
         Self { count, output_start: 0, output_stride: 1, inputs, input_step: conv.stride[axis], taps }
     }
 
-    /// The input pixels `first`, `first + stride`, …, and the outputs in whose windows they are.
+    /// The input pixels `first`, `first + stride`, …, and the outputs whose windows contain them.
     pub fn backward(conv: &Conv2d, axis: usize, [inputs, outputs]: [usize; 2], first: usize) -> Self {
         let stride = conv.stride[axis].cast_signed();
         let offset_of = |tap: usize| {
@@ -58,7 +58,7 @@ impl Axis {
         }
     }
 
-    /// Offset of the first tap.
+    /// The offset of the first tap.
     pub fn origin(&self) -> isize {
         self.taps.first().map_or(0, |&(_, offset)| offset)
     }
@@ -79,7 +79,7 @@ impl Axis {
         (0..self.input_step).filter_map(move |class| Some((class, reach(class)?)))
     }
 
-    /// The input of a pixel at an offset; `None` where it is padding.
+    /// The input of a pixel at an offset; `None` for padding.
     pub fn input_at(&self, pixel: usize, from: isize) -> Option<usize> {
         let at = usize::try_from((pixel * self.input_step).cast_signed() + from).ok()?;
         (at < self.inputs).then_some(at)

@@ -4,25 +4,25 @@
 //! dw[filter, window] = Σ_outputs  dy[filter] · x[window]        window = kh · kw · C weights, 16 a register
 //! ```
 //!
-//! In `[N, H, W, C]` a row of the window, `kw · C` numbers, is contiguous. A band's input is rearranged so
-//! that whole windows are:
+//! In `[N, H, W, C]` a row of the window, `kw · C` numbers, is contiguous. The input of a band is rearranged
+//! so that whole windows are contiguous:
 //!
 //! ```text
-//! windows[column][input row][kw · C]         output (row, column): begins at input row · stride
+//! windows[column][input row][kw · C]         output (row, column): starts at input row · stride
 //! ```
 //!
 //! Each register of a window is multiplied by one broadcast number of `dy` per filter; the sums of a strip,
-//! up to six registers by four filters or three by eight, stay in registers while all outputs of a block pass
-//! by. With bf16 a lane holds two neighbouring outputs ([`lanes`]), for VDPBF16PS.
+//! up to six registers by four filters or three by eight, stay in registers for all outputs of a block. With
+//! bf16 a lane holds two neighbouring outputs ([`lanes`]), for VDPBF16PS.
 //!
 //! Bound by the multiply-adds: per `dy` value and strip one broadcast for up to six of them. Lanes beyond the
 //! last weight are wasted, 8 % for 7×7×3. A block's windows and gradients stay in L1 and L2 and are read once
 //! per strip and few filters. General kernels reduce over input channels instead, and would use 3 of 16
 //! lanes.
 //!
-//! Threads divide bands of rows; each has sums of its own, added up in the order of the threads.
+//! Threads divide bands of rows; each has separate sums, which are added in the order of the threads.
 //!
-//! Against the library: the gradient of ResNet-18's first layer takes 10.7 ms instead of 12.8 in bf16, 19.9
+//! Compared with oneDNN: the gradient of ResNet-18's first layer takes 10.7 ms instead of 12.8 in bf16, 19.9
 //! instead of 25.8 in `f32` (docs/benchmarks/kernels.md).
 
 mod block;
@@ -34,27 +34,28 @@ use super::panels::ConvProblem;
 use crate::native::elementwise::CpuContext;
 use crate::native::relayout::Relayout;
 use crate::native::simd::Isa;
-use crate::native::threads::{MAX_THREADS, cut, piece, split};
+use crate::native::threads::{MAX_THREADS, chunk_range, split, split_lengths};
 use std::ops::Range;
 use stratus_engine::Layout;
 
 const LANES: usize = 16;
 
-/// The largest strip: registers of a window, and filters. (With many registers, half as many filters.) The
+/// The maximum registers of a window in a strip. With many registers, there are half as many filters: the
 /// sums take three quarters of the 32 registers.
 const MAX_STRIP_REGISTERS: usize = 6;
+/// The maximum filters of a strip.
 const MAX_STRIP_FILTERS: usize = 8;
 
-/// From this many input channels on, other kernels fill their registers.
+/// With this number of input channels or more, other kernels fill their registers.
 const MAX_CHANNELS: usize = LANES;
 
-/// Registers of a window, at most.
+/// The maximum number of registers of a window.
 const MAX_REGISTERS: usize = 32;
 
-/// Output rows of a band, about: rows that two bands read are rearranged twice.
+/// The approximate number of output rows of a band: rows that two bands read are rearranged twice.
 const BAND_ROWS: usize = 14;
 
-/// Bytes of windows and gradients of a block of several columns: about L1.
+/// The approximate bytes of windows and gradients of a block of several columns, the size of L1.
 const BLOCK_BYTES: usize = 48 << 10;
 
 /// The gradients of the weights and the bias of one convolution.
@@ -68,24 +69,25 @@ pub struct WindowGradient<U> {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
-    /// Registers of a strip, and strips of a window.
+    /// The registers of a strip.
     strip_registers: usize,
+    /// The strips of a window.
     strips: usize,
-    /// Output rows of a band.
+    /// The output rows of a band.
     rows: usize,
-    /// Groups of output columns in a block ([`WindowArithmetic::PIXELS_PER_LANE`] columns each).
+    /// The groups of output columns in a block ([`WindowArithmetic::PIXELS_PER_LANE`] columns each).
     columns: usize,
-    /// From the sums to the layout of the gradient.
+    /// The copy from the sums to the layout of the gradient.
     unpack: Relayout,
     unit: U,
     cpu: CpuContext,
 }
 
-/// A thread's part of scratch.
+/// A thread's section of scratch.
 pub struct ThreadScratch<'a> {
     /// `[filters][window]`.
     sums: &'a mut [f32],
-    /// `[filters]`; empty where no bias is wanted.
+    /// `[filters]`; empty if the bias gradient is not needed.
     bias: &'a mut [f32],
     /// The input rows of a band, padded.
     image: &'a mut [f32],
@@ -95,38 +97,38 @@ pub struct ThreadScratch<'a> {
     gradients: &'a mut [f32],
 }
 
-/// Output rows of an image.
+/// A range of output rows of an image.
 pub struct Band {
     image: usize,
     rows: Range<usize>,
 }
 
 impl<U: WindowArithmetic> WindowGradient<U> {
-    /// The weight gradient in the layout of the problem; `None` where another kernel has to make it.
+    /// The weight gradient in the layout of the problem; `None` if this kernel does not support it.
     #[must_use]
     pub fn new(problem: ConvProblem<'_, U>) -> Option<Self> {
         let ConvProblem { conv, batch, input, weights: layout, unit, cpu } = problem;
         let output = conv.output_size(input).ok()?;
         let window = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
         let registers = window.div_ceil(LANES);
-        let suits = conv.groups == 1
+        let is_supported = conv.groups == 1
             && conv.dilation == [1, 1]
             && conv.in_channels < MAX_CHANNELS
             && registers <= MAX_REGISTERS
             && conv.out_channels.is_multiple_of(MAX_STRIP_FILTERS)
             && cpu.level.isa() == Isa::Avx512
             && layout.shape == conv.weight_shape();
-        if !suits || batch == 0 || output.contains(&0) {
+        if !is_supported || batch == 0 || output.contains(&0) {
             return None;
         }
         let strips = registers.div_ceil(MAX_STRIP_REGISTERS);
-        let wide = registers.div_ceil(strips);
+        let strip_registers = registers.div_ceil(strips);
         let window_row = conv.kernel[1] * conv.in_channels;
         let sums = Layout {
             tag: "sums".to_owned(),
             shape: layout.shape.clone(),
             padded: layout.shape.clone(),
-            strides: vec![strips * wide * LANES, 1, window_row, conv.in_channels],
+            strides: vec![strips * strip_registers * LANES, 1, window_row, conv.in_channels],
             blocks: Vec::new(),
         };
         let rows = output[0].div_ceil(output[0].div_ceil(BAND_ROWS));
@@ -139,7 +141,7 @@ impl<U: WindowArithmetic> WindowGradient<U> {
             batch,
             input,
             output,
-            strip_registers: wide,
+            strip_registers,
             strips,
             rows,
             columns: 1,
@@ -153,7 +155,7 @@ impl<U: WindowArithmetic> WindowGradient<U> {
         Some(gradient)
     }
 
-    /// Filters of a strip.
+    /// The filters of a strip.
     fn filters_at_once(&self) -> usize {
         if self.strip_registers <= MAX_STRIP_REGISTERS / 2 {
             MAX_STRIP_FILTERS
@@ -162,35 +164,35 @@ impl<U: WindowArithmetic> WindowGradient<U> {
         }
     }
 
-    /// Weights of a row of the window.
+    /// The weights of a row of the window.
     fn window_row(&self) -> usize {
         self.kernel[1] * self.channels
     }
 
-    /// Input rows of `rows` output rows.
+    /// The input rows of `rows` output rows.
     fn input_rows(&self, rows: usize) -> usize {
         (rows - 1) * self.stride[0] + self.kernel[0]
     }
 
-    /// Groups of output columns.
+    /// The number of groups of output columns.
     fn column_groups(&self) -> usize {
         self.output[1].div_ceil(U::PIXELS_PER_LANE)
     }
 
-    /// Elements of a padded input row, as far as windows reach.
+    /// The elements of a padded input row, up to the last window.
     fn pitch(&self) -> usize {
         ((self.column_groups() * U::PIXELS_PER_LANE - 1) * self.stride[1] + self.kernel[1]) * self.channels
     }
 
-    /// Sums of a filter, those beyond its last weight included.
+    /// The sums of a filter, including those beyond its last weight.
     fn window_sums(&self) -> usize {
         self.strips * self.strip_registers * LANES
     }
 
-    /// `f32` elements of a thread's scratch, in the order of [`ThreadScratch`].
+    /// The `f32` elements of a thread's scratch, in the order of [`ThreadScratch`].
     fn scratch_floats(&self) -> [usize; 5] {
         let input_rows = self.input_rows(self.rows);
-        // The last register of the last window reaches beyond it.
+        // The last register of the last window extends beyond it.
         let windows = self.columns * input_rows * self.window_row() + self.window_sums();
         let image = (input_rows * self.pitch()).div_ceil(U::PIXELS_PER_LANE);
         [
@@ -202,16 +204,16 @@ impl<U: WindowArithmetic> WindowGradient<U> {
         ]
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.cpu.team.threads() * self.scratch_floats().iter().sum::<usize>() * size_of::<f32>()
     }
 
-    /// Makes `dw` and `db`; `db` may be empty.
+    /// Computes `dw` and `db`; `db` may be empty.
     ///
     /// # Panics
-    /// Where sizes are not as expected.
+    /// If sizes are not as expected.
     pub fn run(
         &self,
         x: &[U::Element],
@@ -227,10 +229,10 @@ impl<U: WindowArithmetic> WindowGradient<U> {
         let threads = self.cpu.team.threads();
         let thread_floats = self.scratch_floats().iter().sum::<usize>();
         let bands = self.output[0].div_ceil(self.rows);
-        let mut shares = cut(scratch, (0..threads).map(|_| thread_floats));
+        let mut shares = split_lengths(scratch, (0..threads).map(|_| thread_floats));
         let band = |number: usize| Band {
             image: number / bands,
-            rows: piece(number % bands, self.rows, self.output[0]),
+            rows: chunk_range(number % bands, self.rows, self.output[0]),
         };
         self.cpu.team.run_parts(&mut shares[..threads], &|thread, scratch| {
             let mut share = self.split_scratch(scratch);
@@ -239,7 +241,7 @@ impl<U: WindowArithmetic> WindowGradient<U> {
             if db.is_empty() {
                 share.bias = &mut [];
             }
-            // What is beyond the last window is multiplied too: it must be finite.
+            // Elements beyond the last window are multiplied too, so they must be finite.
             share.windows.fill(0.0);
             let numbers = split(self.batch * bands, threads, thread);
             for number in numbers.clone() {
@@ -251,11 +253,11 @@ impl<U: WindowArithmetic> WindowGradient<U> {
     }
 
     fn split_scratch<'a>(&self, scratch: &'a mut [f32]) -> ThreadScratch<'a> {
-        let [sums, bias, image, windows, gradients] = cut_array(scratch, self.scratch_floats());
+        let [sums, bias, image, windows, gradients] = split_array(scratch, self.scratch_floats());
         ThreadScratch { sums, bias, image, windows, gradients }
     }
 
-    /// Adds up the threads' sums in their order, and stores them.
+    /// Adds the threads' sums in their order, and stores them.
     fn reduce(&self, shares: &mut [&mut [f32]], dw: &mut [f32], db: &mut [f32]) {
         let [sum_floats, bias_floats, ..] = self.scratch_floats();
         if let Some((first, others)) = shares.split_first_mut() {
@@ -269,7 +271,7 @@ impl<U: WindowArithmetic> WindowGradient<U> {
         }
     }
 
-    /// Copies the input rows of a band, zeros in place of padding.
+    /// Copies the input rows of a band, with zeros as padding.
     fn copy_padded(&self, band: &Band, x: &[U::Element], image: &mut [U::Element]) {
         let zero = bytemuck::Zeroable::zeroed();
         let [height, width] = [self.input[0], self.input[1] * self.channels];
@@ -292,9 +294,9 @@ impl<U: WindowArithmetic> WindowGradient<U> {
     }
 }
 
-fn cut_array<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
+fn split_array<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
     const { assert!(N <= MAX_THREADS) }
-    let mut pieces = cut(scratch, lengths.into_iter()).into_iter();
+    let mut pieces = split_lengths(scratch, lengths.into_iter()).into_iter();
     std::array::from_fn(|_| pieces.next().unwrap_or_default())
 }
 

@@ -1,13 +1,13 @@
-//! Two registers of AVX2.
+//! Two AVX2 registers.
 
 use super::{Bf16, HALF, LANES, Lanes};
 use std::arch::x86_64::*;
 
-/// Two registers of AVX2.
+/// Two AVX2 registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(__m256, __m256);
 
-/// Rounds to bf16, in the lower halves.
+/// Rounds to bf16, in the lower halves of the words.
 #[inline(always)]
 unsafe fn rounded(values: __m256) -> __m256i {
     // SAFETY: upheld by the caller: AVX2.
@@ -23,7 +23,7 @@ unsafe fn rounded(values: __m256) -> __m256i {
     }
 }
 
-// SAFETY: of every block below: as above.
+// SAFETY: as above; this applies to every block below.
 unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -68,7 +68,7 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]) {
         unsafe {
-            // Packing interleaves the halves of its operands: 64 bits of each in turn.
+            // Packing interleaves 64-bit halves of its operands.
             let packed = _mm256_packus_epi32(rounded(self.0), rounded(self.1));
             let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
             _mm256_storeu_si256(to.as_mut_ptr().cast(), ordered);
@@ -100,10 +100,11 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn maximum_magnitude(self, other: Self) -> Self {
         unsafe {
-            let larger = |own, other| {
-                let [own, other] = [own, other].map(|half| _mm256_castps_si256(half));
+            let larger = |magnitude_so_far, other| {
+                let [magnitude_so_far, other] =
+                    [magnitude_so_far, other].map(|half| _mm256_castps_si256(half));
                 let magnitude = _mm256_and_si256(other, _mm256_set1_epi32(i32::MAX));
-                _mm256_castsi256_ps(_mm256_max_epu32(own, magnitude))
+                _mm256_castsi256_ps(_mm256_max_epu32(magnitude_so_far, magnitude))
             };
             Self(larger(self.0, other.0), larger(self.1, other.1))
         }
@@ -162,7 +163,7 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_u8(self, to: &mut [u8; LANES]) {
         unsafe {
-            // Packing interleaves the halves of its operands: 64 bits of each in turn.
+            // Packing interleaves 64-bit halves of its operands.
             let words = _mm256_packus_epi32(_mm256_cvttps_epi32(self.0), _mm256_cvttps_epi32(self.1));
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
             let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
@@ -172,7 +173,7 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_i16(self, to: &mut [i16; LANES]) {
         unsafe {
-            // Packing interleaves the halves of its operands: 64 bits of each in turn.
+            // Packing interleaves 64-bit halves of its operands.
             let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
             _mm256_storeu_si256(to.as_mut_ptr().cast(), words);

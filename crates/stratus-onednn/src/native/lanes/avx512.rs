@@ -1,15 +1,15 @@
-//! One register of AVX-512.
+//! One AVX-512 register.
 
 use super::{Bf16, LANES, Lanes};
 use std::arch::x86_64::*;
 
-/// One register of AVX-512.
+/// One AVX-512 register.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Avx512(__m512);
 
-// SAFETY: of every block below: the instructions are there by the trait's contract, and the arrays hold what
-// is loaded or stored.
+// SAFETY: this applies to every block below. The trait's contract guarantees the instructions, and the arrays
+// have the length of a register.
 unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -30,7 +30,7 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn store_repeated(self, to: &mut [[f32; LANES]; LANES / 2]) {
         unsafe {
-            // Where the compiler sees that the values come from bf16, it would permute those instead, by an
+            // If the compiler knew that the values come from bf16, it would permute those instead, with an
             // instruction of three times the cost.
             let values = std::hint::black_box(self.0);
             let mut lanes = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -83,9 +83,9 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn maximum_magnitude(self, other: Self) -> Self {
         unsafe {
-            let [own, other] = [self, other].map(|of| _mm512_castps_si512(of.0));
+            let [magnitude_so_far, other] = [self, other].map(|lanes| _mm512_castps_si512(lanes.0));
             let magnitude = _mm512_and_si512(other, _mm512_set1_epi32(i32::MAX));
-            Self(_mm512_castsi512_ps(_mm512_max_epu32(own, magnitude)))
+            Self(_mm512_castsi512_ps(_mm512_max_epu32(magnitude_so_far, magnitude)))
         }
     }
     #[inline(always)]
@@ -139,7 +139,7 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
         unsafe {
-            let [first, second] = [self, other].map(|of| _mm512_cvtps_epi32(of.0));
+            let [first, second] = [self, other].map(|lanes| _mm512_cvtps_epi32(lanes.0));
             let second = _mm512_slli_epi32::<16>(second);
             let pairs = _mm512_mask_blend_epi16(0xaaaa_aaaa, first, second);
             _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);

@@ -1,8 +1,8 @@
-//! Sixteen `f32` at a time in explicit instructions, for loops that the compiler does not vectorise well.
+//! Sixteen `f32` at a time with explicit instructions, for loops that the compiler does not vectorise well.
 //!
-//! Each operation is one instruction or a few. They are fast only where they are inlined into a function
-//! compiled for the instructions ([`with_lanes!`]), and allowed only where the processor has them: the type
-//! follows from a [`Level`](super::simd::Level). One AVX-512 register, two of AVX2, or an array.
+//! Each operation is one or a few instructions. They are fast only if inlined into a function compiled for
+//! the instructions ([`with_lanes!`]), and allowed only if the CPU has them: the type follows from an
+//! [`IsaLevel`](super::simd::IsaLevel). One AVX-512 register, two AVX2 registers, or an array.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,7 +20,7 @@ pub use portable::Portable;
 
 use super::simd::{Bf16, Element};
 
-/// Lanes.
+/// The number of lanes.
 pub const LANES: usize = 16;
 
 const HALF: usize = LANES / 2;
@@ -28,12 +28,12 @@ const HALF: usize = LANES / 2;
 /// Sixteen `f32`.
 ///
 /// # Safety
-/// Operations are called only where the processor has the instructions that the type is named after.
+/// Operations may be called only if the CPU has the instructions that the type is named after.
 pub unsafe trait Lanes: Copy {
     /// All lanes the same.
     ///
     /// # Safety
-    /// As the trait says; likewise below.
+    /// See the trait. This applies to all functions below.
     unsafe fn splat(value: f32) -> Self;
     /// Loads sixteen.
     unsafe fn load(from: &[f32; LANES]) -> Self;
@@ -47,21 +47,21 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self;
     /// Stores bf16, rounded as [`Bf16::store`] does.
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]);
-    /// `self * by + to`; fused where the processor can.
+    /// `self * by + to`; fused if the CPU supports it.
     unsafe fn multiply_add(self, by: Self, to: Self) -> Self;
     /// The sum.
     unsafe fn add(self, other: Self) -> Self;
-    /// `max(self, 0)`; NaN passes.
+    /// `max(self, 0)`; NaN is propagated.
     unsafe fn relu(self) -> Self;
-    /// The larger; NaN passes, as in IEEE 754 `maximum`.
+    /// The maximum; NaN is propagated, as in IEEE 754 `maximum`.
     unsafe fn maximum(self, other: Self) -> Self;
-    /// The larger of `self`, which is not negative, and `|other|`; NaN passes.
+    /// The maximum of `self`, which is not negative, and `|other|`; NaN is propagated.
     unsafe fn maximum_magnitude(self, other: Self) -> Self;
-    /// `yes` where `self == other`, else `no`.
+    /// `yes` if `self == other`, else `no`.
     unsafe fn select_equal(self, other: Self, yes: Self, no: Self) -> Self;
-    /// `yes` where `self <= 0`, else `no`, also for NaN.
+    /// `yes` if `self <= 0`, else `no`, also for NaN.
     unsafe fn select_not_positive(self, yes: Self, no: Self) -> Self;
-    /// `self + other` where the byte is `byte`, else `self`.
+    /// `self + other` if the byte is `byte`, else `self`.
     unsafe fn add_where_byte(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self;
     /// `[self[0..8], other[0..8]]`.
     unsafe fn low_halves(self, other: Self) -> Self;
@@ -71,9 +71,10 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_u8(from: &[u8; LANES]) -> Self;
     /// Stores integers below 256 as bytes.
     unsafe fn store_u8(self, to: &mut [u8; LANES]);
-    /// Stores the nearest integers, ties to even, of magnitudes below 32,768. NaN becomes anything.
+    /// Stores the nearest integers, ties to even, of magnitudes below 32,768. NaN becomes an unspecified
+    /// value.
     unsafe fn store_i16(self, to: &mut [i16; LANES]);
-    /// The same, interleaved with those of `other`.
+    /// [`Self::store_i16`], interleaved with the integers of `other`.
     unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]);
     /// Transposes: lane `j` of row `i` becomes lane `i` of row `j`.
     #[inline(always)]
@@ -135,7 +136,7 @@ macro_rules! with_lanes {
     ($visibility:vis fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {
         #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
         $visibility fn $name<E: $crate::native::lanes::LaneElement>(
-            level: $crate::native::simd::Level,
+            level: $crate::native::simd::IsaLevel,
             $($argument: $type),*
         ) {
             use $crate::native::lanes;
@@ -153,7 +154,7 @@ macro_rules! with_lanes {
                 }
                 use $crate::native::simd::Isa;
                 match level.isa() {
-                    // SAFETY: the level is the proof that the processor has these instructions.
+                    // SAFETY: the level proves that the CPU has these instructions.
                     Isa::Avx512 => return unsafe { avx512::<E>($($argument),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2::<E>($($argument),*) },
@@ -161,7 +162,7 @@ macro_rules! with_lanes {
                 }
             }
             let _ = level;
-            // SAFETY: nothing is asked of the processor.
+            // SAFETY: requires no special instructions.
             unsafe { $body::<lanes::Portable, E>($($argument),*) };
         }
     };

@@ -1,4 +1,4 @@
-//! In the instructions of the compiler's target.
+//! An array of lanes, in the instructions of the compiler's target.
 
 use super::{Bf16, Element, HALF, LANES, Lanes};
 
@@ -6,7 +6,7 @@ use super::{Bf16, Element, HALF, LANES, Lanes};
 #[derive(Clone, Copy, Debug)]
 pub struct Portable([f32; LANES]);
 
-// SAFETY: nothing is asked of the processor.
+// SAFETY: requires no special instructions.
 unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -59,9 +59,9 @@ unsafe impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn maximum_magnitude(self, other: Self) -> Self {
-        // The bits of non-negative floats are ordered as the floats, NaN last.
+        // The bits of non-negative floats are ordered like the floats, NaN last.
         Self(std::array::from_fn(|lane| {
-            let bits = [self, other].map(|of| of.0[lane].abs().to_bits());
+            let bits = [self, other].map(|lanes| lanes.0[lane].abs().to_bits());
             f32::from_bits(bits[0].max(bits[1]))
         }))
     }
@@ -99,6 +99,6 @@ unsafe impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
-        *to = std::array::from_fn(|lane| [self, other].map(|of| of.0[lane].round_ties_even() as i16));
+        *to = std::array::from_fn(|lane| [self, other].map(|lanes| lanes.0[lane].round_ties_even() as i16));
     }
 }

@@ -1,7 +1,7 @@
-//! Every operation of every kind of lanes, against scalar code.
+//! Compares every operation of every lanes type with scalar code.
 
 use super::*;
-use crate::native::simd::Level;
+use crate::native::simd::IsaLevel;
 
 with_lanes! {
     fn exercise / exercise_body(
@@ -34,7 +34,7 @@ unsafe fn exercise_body<V: Lanes, E: LaneElement>(
 /// Compares with scalar code. Products of two bf16 are exact in `f32`, so that fused and separate rounding
 /// agree.
 fn check<E: LaneElement + PartialEq + std::fmt::Debug>(values: &[f32]) {
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         for (x, by) in values.chunks_exact(LANES).zip(values.chunks_exact(LANES).skip(1)) {
             let exact = |value: f32| Bf16::store(value).load();
             let x: [E; LANES] = std::array::from_fn(|lane| E::store(exact(x[lane])));
@@ -49,23 +49,23 @@ fn check<E: LaneElement + PartialEq + std::fmt::Debug>(values: &[f32]) {
                 // A fused product that underflows keeps its sign, a rounded one does not; zeros compare
                 // equal.
                 assert_eq!(product + by[lane], sums[lane], "{level:?}");
-                let rectified = E::store(if product <= 0.0 { 0.0 } else { product });
-                let same = rectified.load() == y[lane].load();
-                assert!(same, "{level:?} {product}: {:?} is not {rectified:?}", y[lane]);
+                let relu = E::store(if product <= 0.0 { 0.0 } else { product });
+                let same = relu.load() == y[lane].load();
+                assert!(same, "{level:?} {product}: {:?} is not {relu:?}", y[lane]);
             }
         }
     }
 }
 
 #[test]
-fn every_level_computes_what_scalars_do() {
+fn every_level_matches_scalar_code() {
     let mut bits = 1u32;
     let mut values: Vec<f32> = vec![0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
     values.extend((0..20_000).map(|_| {
         bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         f32::from_bits(bits)
     }));
-    // NaN has many bits: sums are compared without.
+    // NaN has many bit patterns: sums are compared without it.
     let finite: Vec<f32> = values.iter().copied().filter(|v| v.is_finite() && v.abs() < 1e15).collect();
     check::<f32>(&finite);
     check::<Bf16>(&finite);
@@ -107,14 +107,14 @@ unsafe fn choose_body<V: Lanes, E: LaneElement>(
 }
 
 #[test]
-fn every_level_selects_as_scalars_do() {
+fn every_level_selects_like_scalar_code() {
     let values = [0.0, -0.0, 1.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.25, 3.0];
     let same = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan();
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         for step in 0..values.len() {
             let a: [f32; LANES] = std::array::from_fn(|lane| values[lane % values.len()]);
             let b: [f32; LANES] = std::array::from_fn(|lane| values[(lane + step) % values.len()]);
-            // Some of them twice.
+            // Some values occur twice.
             let numbers: [u8; LANES] = std::array::from_fn(|lane| (lane % 13 * 19 + step) as u8);
             let (mut got, mut bytes) = ([[0.0; LANES]; 7], numbers);
             let mut repeated = [[0.0; LANES]; HALF];
@@ -135,9 +135,9 @@ fn every_level_selects_as_scalars_do() {
                     f32::from(numbers[lane]),
                     if numbers[lane] == numbers[LANES / 3] { first + second } else { first },
                 ];
-                for (what, expected) in expected.into_iter().enumerate() {
-                    let got = got[what][lane];
-                    assert!(same(got, expected), "{level:?} {what} of {first} {second}: {got}");
+                for (context, expected) in expected.into_iter().enumerate() {
+                    let got = got[context][lane];
+                    assert!(same(got, expected), "{level:?} {context} of {first} {second}: {got}");
                 }
                 assert_eq!(bytes[lane], numbers[lane] + 1, "{level:?}");
             }
@@ -147,7 +147,7 @@ fn every_level_selects_as_scalars_do() {
 
 #[test]
 fn nan_is_propagated() {
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         let mut y = [Bf16(0); LANES];
         exercise(
             level,
@@ -189,9 +189,9 @@ unsafe fn round_body<V: Lanes, E: LaneElement>(
 }
 
 #[test]
-fn every_level_rounds_to_integers_as_scalars_do() {
+fn every_level_rounds_to_integers_like_scalar_code() {
     let values = [0.0, 0.5, 1.5, -0.5, -2.5, 2.5001, 4095.0, -4095.49, 32_767.0, -32_767.2, 0.49];
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         for step in 0..values.len() {
             let a: [f32; LANES] = std::array::from_fn(|lane| values[lane % values.len()]);
             let b: [f32; LANES] = std::array::from_fn(|lane| values[(lane + step) % values.len()]);
@@ -238,7 +238,7 @@ unsafe fn transpose_rows_body<V: Lanes, E: LaneElement>(
 fn every_level_transposes() {
     let rows: [[f32; LANES]; LANES] =
         std::array::from_fn(|row| std::array::from_fn(|column| (row * LANES + column) as f32));
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         let mut columns = [[f32::NAN; LANES]; LANES];
         transpose_rows(level, &rows, &mut columns);
         for (column, values) in columns.iter().enumerate() {

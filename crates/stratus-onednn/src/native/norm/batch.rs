@@ -1,5 +1,5 @@
-//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`],
-//! max-pooling fused behind it in [`super::pooled`].
+//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`], fused
+//! max-pooling in [`super::pooled`].
 //!
 //! ```text
 //! statistics   mean, variance = E[x], E[(x - mean)²]            reads x once, two sums per channel
@@ -7,77 +7,77 @@
 //!              scale = weight / deviation      shift = bias - mean · scale
 //! ```
 //!
-//! Bound by memory. Sums are taken about a pivot near the mean, so that a large mean costs no precision; they
+//! Memory-bound. Sums are taken about a pivot near the mean, so that a large mean costs no precision; they
 //! run in `f32` over up to [`MAX_ADDENDS`] numbers and are then added in `f64`. Tiles of a batch are combined
 //! by Chan, Golub and LeVeque's update ("Updating formulae and a pairwise algorithm for computing sample
-//! variances", 1979). Threads divide pixel rows; their sums are added up in the order of the threads.
-//! oneDNN's kernel neither fuses the sum nor pools, and takes no slice of a map.
+//! variances", 1979). Threads divide pixel rows; their sums are added in the order of the threads. oneDNN's
+//! kernel fuses neither the sum nor pooling, and does not support slices of a map.
 
 use super::loops::{affine, affine_add, moments};
 use super::pooled::disjoint::{self, DisjointPool};
 use super::pooled::overlapping;
 use crate::native::pool::max::MaxPool;
-use crate::native::rows::{ChannelSlice, Geometry, repeat};
-use crate::native::simd::{Bf16, Element, Level};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut};
+use crate::native::rows::{ChannelSlice, MapGeometry, repeat};
+use crate::native::simd::{Bf16, Element, IsaLevel};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, split_lengths};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
 
-/// A batch norm as the kernels need it.
+/// The parameters of batch norm kernels.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// The geometry of the map that is normalised.
-    pub geometry: Geometry,
-    /// Where the map is, and its gradient: by itself, or some channels of a larger map. With a pool, or with
-    /// an addend, it is by itself.
+    /// The geometry of the normalised map.
+    pub geometry: MapGeometry,
+    /// The location of the map and its gradient: a whole map, or a channel slice of a larger one. With a pool
+    /// or an addend it is a whole map.
     pub input: ChannelSlice,
-    /// Where the result is, or its gradient.
+    /// The location of the output and its gradient.
     pub output: ChannelSlice,
     /// Added to the variance.
     pub epsilon: f32,
-    /// The new batch's share in the running statistics.
+    /// The weight of the new batch in the running statistics.
     pub momentum: f32,
-    /// Whether the result is rectified.
+    /// True if ReLU is applied to the output.
     pub relu: bool,
-    /// The max-pooling behind ReLU.
+    /// The max-pooling after ReLU.
     pub pool: Option<Pooling>,
     /// Element type of the map.
     pub dtype: DType,
-    /// Element type of the result and of all gradients: that of the map, or bf16 for a map of `f32`. With a
+    /// Element type of the output and of all gradients: that of the map, or bf16 for a map of `f32`. With a
     /// pool it is that of the map.
     pub output_dtype: DType,
-    /// Isa.
-    pub level: Level,
-    /// Threads.
+    /// The instruction set.
+    pub level: IsaLevel,
+    /// The threads.
     pub team: ThreadTeam,
 }
 
-/// Max-pooling behind a norm.
+/// Max-pooling after a norm.
 #[derive(Clone, Debug)]
 pub enum Pooling {
-    /// Windows that neither overlap nor reach beyond the image.
+    /// Windows that neither overlap nor extend beyond the image.
     Disjoint(DisjointPool),
-    /// Any others.
+    /// All other windows.
     Overlapping(Box<MaxPool>),
 }
 
-/// Numbers summed in `f32` before the sum goes to `f64`.
+/// The number of terms summed in `f32` before the sum is added in `f64`.
 const MAX_ADDENDS: usize = 128;
 
-/// Scratch, divided: per thread two `f64` sums per channel and two `f32` sums per element of a period;
-/// constants per channel, and the same repeated over periods; stages of pooled rows.
+/// The sections of scratch: per thread two `f64` sums per channel and two `f32` sums per element of a period;
+/// constants per channel, and the same repeated over periods; staging buffers of pooled rows.
 pub(crate) struct Scratch<'a> {
     pub totals: &'a mut [f64],
     pub sums: &'a mut [f32],
     pub constants: &'a mut [f32],
     pub repeated: &'a mut [f32],
-    pub stages: &'a mut [u8],
+    pub stagings: &'a mut [u8],
 }
 
-/// Vectors of constants.
-const CONSTANTS: usize = 4;
+/// The constants per channel.
+const CONSTANTS_PER_CHANNEL: usize = 4;
 
-/// Calls `$call` with the element types of the map and of the result.
+/// Calls `$call` with the element types of the map and of the output.
 macro_rules! by_types {
     ($norm:expr, $x:ident, $y:ident => $call:expr) => {
         match ($norm.dtype, $norm.output_dtype) {
@@ -102,20 +102,21 @@ macro_rules! by_types {
 pub(crate) use by_types;
 
 impl BatchNorm {
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let period = self.geometry.groups * self.period();
-        let floats = 2 * threads * self.period() + CONSTANTS * padded + CONSTANTS * period;
+        let floats =
+            2 * threads * self.period() + CONSTANTS_PER_CHANNEL * padded + CONSTANTS_PER_CHANNEL * period;
         let bytes = 8 * 2 * threads * padded + 4 * floats;
-        bytes.next_multiple_of(64) + self.stage_bytes() * threads
+        bytes.next_multiple_of(64) + self.staging_bytes() * threads
     }
 
     /// Elements over which constants are repeated and sums are kept.
     pub(crate) fn period(&self) -> usize {
         let dense = self.input.is_dense() && self.output.is_dense();
-        if dense { self.geometry.period() } else { self.geometry.width }
+        if dense { self.geometry.period() } else { self.geometry.pixel_channels }
     }
 
     /// Divides a range of pixel rows as [`ChannelSlice::stretches`] does: contiguous in both maps.
@@ -123,15 +124,17 @@ impl BatchNorm {
         &self,
         rows: std::ops::Range<usize>,
     ) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> + use<> {
-        let cut = if self.input.is_grouped() { &self.input } else { &self.output };
-        cut.stretches(rows)
+        let slice = if self.input.is_grouped() { &self.input } else { &self.output };
+        slice.stretches(rows)
     }
 
-    /// Bytes of a thread's stage, for pooling.
-    fn stage_bytes(&self) -> usize {
+    /// The bytes of a thread's staging buffer for pooling.
+    fn staging_bytes(&self) -> usize {
         match &self.pool {
-            Some(Pooling::Disjoint(pool)) => disjoint::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
-            Some(Pooling::Overlapping(pool)) => overlapping::stage_bytes(pool),
+            Some(Pooling::Disjoint(pool)) => {
+                disjoint::staging_bytes(pool, &self.geometry, self.dtype.bytes())
+            }
+            Some(Pooling::Overlapping(pool)) => overlapping::staging_bytes(pool),
             None => 0,
         }
     }
@@ -140,13 +143,13 @@ impl BatchNorm {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (totals, rest) = bytes.split_at_mut(8 * 2 * threads * padded);
         let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.period());
-        let stages = self.stage_bytes() * threads;
-        let (rest, stages) = rest.split_at_mut(rest.len() - stages);
-        let (constants, repeated) = rest.split_at_mut(4 * CONSTANTS * padded);
-        // There may be a gap before the stages, which are aligned.
-        let repeated = &mut repeated[..4 * CONSTANTS * self.geometry.groups * self.period()];
+        let stagings = self.staging_bytes() * threads;
+        let (rest, stagings) = rest.split_at_mut(rest.len() - stagings);
+        let (constants, repeated) = rest.split_at_mut(4 * CONSTANTS_PER_CHANNEL * padded);
+        // There may be a gap before the staging buffers, which are aligned.
+        let repeated = &mut repeated[..4 * CONSTANTS_PER_CHANNEL * self.geometry.groups * self.period()];
         Scratch {
-            stages,
+            stagings,
             totals: bytemuck::cast_slice_mut(totals),
             sums: bytemuck::cast_slice_mut(sums),
             constants: bytemuck::cast_slice_mut(constants),
@@ -154,18 +157,18 @@ impl BatchNorm {
         }
     }
 
-    /// Two sums per channel over all pixels, on all threads; `body` adds those of its rows. Result in
-    /// `totals[..2 * padded]`: the first quantity per channel, then the second.
+    /// Computes two sums per channel over all pixels, on all threads; `body` adds those of its rows. The
+    /// result is in `totals[..2 * padded]`: the first quantity per channel, then the second.
     pub(crate) fn reduce(
         &self,
         totals: &mut [f64],
         sums: &mut [f32],
-        stages: &mut [u8],
+        stagings: &mut [u8],
         rows: &(dyn Fn(usize) -> std::ops::Range<usize> + Sync),
         body: &(dyn Fn(std::ops::Range<usize>, &mut Sums<'_>) + Sync),
     ) {
         let threads = self.team.threads();
-        let mut parts = self.thread_sums(totals, sums, stages);
+        let mut parts = self.thread_sums(totals, sums, stagings);
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             if let Some(part) = part {
                 part.begin();
@@ -175,17 +178,17 @@ impl BatchNorm {
         self.add_threads(totals);
     }
 
-    /// Each thread's sums.
+    /// The sums of each thread.
     pub(crate) fn thread_sums<'a>(
         &self,
         totals: &'a mut [f64],
         sums: &'a mut [f32],
-        stages: &'a mut [u8],
+        stagings: &'a mut [u8],
     ) -> [Option<Sums<'a>>; MAX_THREADS] {
         let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.period());
-        let mut total_parts = cut(totals, (0..threads).map(|_| 2 * padded));
-        let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
-        let mut stages = cut(stages, (0..threads).map(|_| self.stage_bytes()));
+        let mut total_parts = split_lengths(totals, (0..threads).map(|_| 2 * padded));
+        let mut sum_parts = split_lengths(sums, (0..threads).map(|_| 2 * period));
+        let mut stagings = split_lengths(stagings, (0..threads).map(|_| self.staging_bytes()));
         std::array::from_fn(|thread| {
             (thread < threads).then(|| {
                 let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
@@ -193,14 +196,14 @@ impl BatchNorm {
                     totals: std::mem::take(&mut total_parts[thread]),
                     first,
                     second,
-                    stage: std::mem::take(&mut stages[thread]),
-                    width: self.geometry.width,
+                    staging: std::mem::take(&mut stagings[thread]),
+                    width: self.geometry.pixel_channels,
                 }
             })
         })
     }
 
-    /// Adds up the threads' totals in the order of the threads, to `totals[..2 * padded]`.
+    /// Adds the threads' totals in the order of the threads, into `totals[..2 * padded]`.
     pub(crate) fn add_threads(&self, totals: &mut [f64]) {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (result, others) = totals.split_at_mut(2 * padded);
@@ -211,7 +214,7 @@ impl BatchNorm {
         }
     }
 
-    /// Statistics of the batch, of which `x` is a tile: see [`stratus_engine::ops::BatchNormStatistics`].
+    /// Adds the tile `x` to the statistics of its batch: see [`stratus_engine::ops::BatchNormStatistics`].
     pub fn statistics(
         &self,
         x: &[u8],
@@ -221,7 +224,7 @@ impl BatchNorm {
         tile: Tile,
         scratch: &mut [u8],
     ) {
-        let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
+        let Scratch { totals, sums, constants, repeated, stagings } = self.scratch(scratch);
         match self.dtype {
             DType::Bf16 => {
                 self.deviation_sums::<Bf16>(
@@ -230,7 +233,7 @@ impl BatchNorm {
                     sums,
                     constants,
                     repeated,
-                    stages,
+                    stagings,
                 );
             }
             _ => {
@@ -240,7 +243,7 @@ impl BatchNorm {
                     sums,
                     constants,
                     repeated,
-                    stages,
+                    stagings,
                 );
             }
         }
@@ -253,13 +256,13 @@ impl BatchNorm {
             let mut square = totals[padded + channel] - count * offset * offset;
             let mut total = count;
             if !tile.is_first() {
-                let before = tile.index as f64 * count;
+                let before = tile.run_index as f64 * count;
                 total += before;
                 let delta = average - means[channel];
                 average = means[channel] + delta * count / total;
                 square += squares[channel] + delta * delta * before * count / total;
             }
-            // A comparison that NaN passes.
+            // A comparison that propagates NaN.
             square = if square < 0.0 { 0.0 } else { square };
             (means[channel], squares[channel]) = (average, square);
             if !tile.is_last() {
@@ -272,7 +275,7 @@ impl BatchNorm {
         }
     }
 
-    /// Σ (x - pivot) and Σ (x - pivot)² per channel, in `totals`; the pivots in `constants`.
+    /// Computes Σ (x - pivot) and Σ (x - pivot)² per channel, in `totals`; the pivots in `constants`.
     fn deviation_sums<E: Element>(
         &self,
         x: &[E],
@@ -280,7 +283,7 @@ impl BatchNorm {
         sums: &mut [f32],
         constants: &mut [f32],
         repeated: &mut [f32],
-        stages: &mut [u8],
+        stagings: &mut [u8],
     ) {
         let geometry = &self.geometry;
         let (input, period) = (&self.input, self.period());
@@ -291,7 +294,7 @@ impl BatchNorm {
         self.reduce(
             totals,
             sums,
-            stages,
+            stagings,
             &|thread| geometry.thread_rows(self.team.threads(), thread),
             &|rows, sums| {
                 let step = input.step(period);
@@ -321,7 +324,7 @@ impl BatchNorm {
         self.affine([x, a], [weight, bias, mean], &factor, y, index, scratch);
     }
 
-    /// Normalises by the running statistics. `index` is empty without pooling, or where it is not wanted.
+    /// Normalises by the running statistics. `index` is empty without pooling, or if it is not needed.
     pub fn inference(
         &self,
         x: &[u8],
@@ -339,7 +342,7 @@ impl BatchNorm {
         1.0 / (f64::from(running_variance) + f64::from(self.epsilon)).sqrt()
     }
 
-    /// `weight * (x - mean) * factor + bias (+ a)`, rectified and pooled as asked.
+    /// `weight * (x - mean) * factor + bias (+ a)`, with optional ReLU and pooling.
     fn affine(
         &self,
         [x, a]: [&[u8]; 2],
@@ -350,19 +353,19 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         let padded = self.geometry.padded();
-        let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
+        let Scratch { constants, repeated, stagings, .. } = self.scratch(scratch);
         let (scale, shift) = constants[..2 * padded].split_at_mut(padded);
         self.scale_and_shift([weight, bias, mean], factor, [scale, shift]);
         by_types!(self, X, Y => {
             let (x, y) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
             // An empty slice may be misaligned.
             let a = if a.is_empty() { &[] } else { bytemuck::cast_slice(a) };
-            self.apply_affine::<X, Y>(x, a, [scale, shift], y, index, repeated, stages);
+            self.apply_affine::<X, Y>(x, a, [scale, shift], y, index, repeated, stagings);
         });
     }
 
     /// `scale` and `shift` per channel, 0 for padded channels. Forward and backward compute them from the
-    /// same stored statistics, so they agree on which pixels ReLU cuts off.
+    /// same stored statistics, so they agree on which pixels ReLU masks.
     pub(crate) fn scale_and_shift(
         &self,
         [weight, bias, mean]: [&[f32]; 3],
@@ -378,7 +381,7 @@ impl BatchNorm {
         }
     }
 
-    /// `y = scale * x + shift + a`, rectified and pooled as asked.
+    /// `y = scale * x + shift + a`, with optional ReLU and pooling.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
     fn apply_affine<X: Element, Y: Element>(
         &self,
@@ -388,12 +391,12 @@ impl BatchNorm {
         y: &mut [Y],
         index: &mut [u8],
         repeated: &mut [f32],
-        stages: &mut [u8],
+        stagings: &mut [u8],
     ) {
         let geometry = &self.geometry;
         if let Some(Pooling::Disjoint(pool)) = &self.pool {
-            // With a pool both types are one.
-            disjoint::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
+            // With a pool both types are the same.
+            disjoint::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stagings);
             return;
         }
         let (period, threads) = (self.period(), self.team.threads());
@@ -404,12 +407,12 @@ impl BatchNorm {
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             // As above.
             let x = bytemuck::cast_slice(x);
-            overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);
+            overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stagings);
             return;
         }
         let (input, output) = (&self.input, &self.output);
         let steps = [input.step(period), output.step(period)];
-        let mut parts = cut(y, output.shares(threads));
+        let mut parts = split_lengths(y, output.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let first = output.share_start(threads, thread);
             for (group, rows) in self.stretches(geometry.thread_rows(threads, thread)) {
@@ -426,7 +429,7 @@ impl BatchNorm {
     }
 }
 
-/// Mean and 1 / deviation of a channel, from its mean, sum of squared deviations and count; updates the
+/// The mean and 1 / deviation of a channel, from its mean, sum of squared deviations and count; updates the
 /// running statistics.
 pub(crate) fn finish_statistics(
     [average, square, total]: [f64; 3],
@@ -441,11 +444,11 @@ pub(crate) fn finish_statistics(
     [average as f32, (1.0 / (square / total + f64::from(epsilon)).sqrt()) as f32]
 }
 
-/// Each channel's mean over the middle row of the first image: near the channel's mean, and a function of the
-/// input alone.
+/// The mean of each channel over the middle row of the first image: near the channel's mean, and a function
+/// of the input alone.
 fn pivots_of<E: Element>(input: &ChannelSlice, x: &[E], means: &mut [f32]) {
     let geometry = input.slice();
-    for (group, means) in means.chunks_exact_mut(geometry.width).enumerate() {
+    for (group, means) in means.chunks_exact_mut(geometry.pixel_channels).enumerate() {
         means.fill(0.0);
         let middle = group * geometry.height + geometry.height / 2;
         for pixel in x[input.span(middle..middle + 1)].chunks(input.pixel_step()) {
@@ -453,19 +456,19 @@ fn pivots_of<E: Element>(input: &ChannelSlice, x: &[E], means: &mut [f32]) {
                 *mean += value.load();
             }
         }
-        means.iter_mut().for_each(|mean| *mean /= geometry.row as f32);
+        means.iter_mut().for_each(|mean| *mean /= geometry.row_pixels as f32);
     }
 }
 
-/// A thread's sums.
+/// The sums of a thread.
 pub(crate) struct Sums<'a> {
     totals: &'a mut [f64],
     /// First quantity, per element of a period.
     pub first: &'a mut [f32],
     /// Second quantity.
     pub second: &'a mut [f32],
-    /// Room for rows that are pooled.
-    pub stage: &'a mut [u8],
+    /// The staging buffer of pooled rows.
+    pub staging: &'a mut [u8],
     width: usize,
 }
 
@@ -495,7 +498,7 @@ impl Sums<'_> {
     }
 }
 
-/// Elements between two flushes.
+/// The number of elements between two flushes.
 pub(crate) fn flush_length(period: usize) -> usize {
     period * MAX_ADDENDS
 }

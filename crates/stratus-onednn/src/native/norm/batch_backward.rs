@@ -6,9 +6,9 @@
 //!    = scale · g + slope · x + offset                         slope, offset per channel
 //! ```
 //!
-//! Two passes, as the sums must be complete before `dx` is made; each reads `x` and `dy`, the second writes
-//! `dx`. Where ReLU cut off is recomputed from `x`, so `y` is not read. The second pass walks backwards: its
-//! first rows are those that the caches still hold from the first pass.
+//! Two passes, because the sums must be complete before `dx` is computed; each reads `x` and `dy`, the second
+//! writes `dx`. The ReLU mask is recomputed from `x`, so `y` is not read. The second pass runs in reverse:
+//! its first rows are those that the caches still hold from the first pass.
 
 use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
 use super::loops::{gradient, gradient_sums, mask_and_sum};
@@ -16,7 +16,7 @@ use super::pooled::{disjoint, overlapping};
 use crate::native::lanes::LaneElement;
 use crate::native::rows::repeat;
 use crate::native::simd::{Bf16, Element};
-use crate::native::threads::{MAX_THREADS, cut, pairs};
+use crate::native::threads::{MAX_THREADS, split_lengths, zip_parts};
 use bytemuck::{cast_slice, cast_slice_mut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
@@ -25,7 +25,7 @@ use stratus_engine::backend::Tile;
 type Parameters<'a> = [&'a [f32]; 4];
 
 impl BatchNorm {
-    /// `dweight` and `dbias` over the batch, of which `x` and `dy` are a tile: see
+    /// Adds the tile `x`, `dy` to `dweight` and `dbias` of its batch: see
     /// [`stratus_engine::ops::BatchNormGradients`]. `index` is empty without pooling.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
     pub fn gradients(
@@ -47,7 +47,7 @@ impl BatchNorm {
         self.finish_gradients(totals, inverse_deviation, [dweight, dbias], sums, tile);
     }
 
-    /// Adds the totals of a tile to `sums`, which with the last tile become the gradients.
+    /// Adds the totals of a tile to `sums`; after the last tile these become the gradients.
     fn finish_gradients(
         &self,
         totals: &[f64],
@@ -71,10 +71,10 @@ impl BatchNorm {
         }
     }
 
-    /// `dweight` and `dbias` where ReLU is behind a sum, whose `dy` is masked in place: see
+    /// `dweight` and `dbias` with ReLU after a residual sum, whose `dy` is masked in place: see
     /// [`stratus_engine::ops::BatchNormAddReluGradients`]. `part` is added to `dy` first, unless it is empty.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
-    pub fn gradients_behind_sum<E: Element>(
+    pub fn gradients_after_sum<E: Element>(
         &self,
         [x, y, part]: [&[E]; 3],
         [mean, inverse_deviation]: [&[f32]; 2],
@@ -86,16 +86,16 @@ impl BatchNorm {
     ) {
         let geometry = &self.geometry;
         let (row, period, threads) = (geometry.row_elements(), self.period(), self.team.threads());
-        let Scratch { totals, sums: room, constants, repeated, stages } = self.scratch(scratch);
+        let Scratch { totals, sums: room, constants, repeated, stagings } = self.scratch(scratch);
         let means = &mut constants[..geometry.padded()];
         means.fill(0.0);
         means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
         repeat(geometry, period, means, repeated);
         let means = &*repeated;
         let rows = |thread| geometry.thread_rows(threads, thread);
-        let shares = self.thread_sums(totals, room, stages);
-        let maps = cut(dy, (0..threads).map(|thread| rows(thread).len() * row));
-        let mut parts: [(Option<Sums<'_>>, &mut [E]); MAX_THREADS] = pairs(shares, maps);
+        let shares = self.thread_sums(totals, room, stagings);
+        let maps = split_lengths(dy, (0..threads).map(|thread| rows(thread).len() * row));
+        let mut parts: [(Option<Sums<'_>>, &mut [E]); MAX_THREADS] = zip_parts(shares, maps);
         self.team.run_parts(&mut parts[..threads], &|thread, (sums, dy)| {
             let Some(sums) = sums else { return };
             sums.begin();
@@ -133,7 +133,7 @@ impl BatchNorm {
     ) -> &'a [f64] {
         let geometry = &self.geometry;
         let (padded, period, threads) = (geometry.padded(), self.period(), self.team.threads());
-        let Scratch { totals, sums, constants, repeated, stages } = scratch;
+        let Scratch { totals, sums, constants, repeated, stagings } = scratch;
         let (scale, rest) = constants.split_at_mut(padded);
         let (shift, rest) = rest.split_at_mut(padded);
         let factor = |channel: usize| f64::from(inverse_deviation[channel]);
@@ -142,12 +142,12 @@ impl BatchNorm {
         means.fill(0.0);
         means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
         if let Some(Pooling::Disjoint(pool)) = &self.pool {
-            // With a pool both types are one.
+            // With a pool both types are the same.
             let x: &[Y] = cast_slice(x);
             self.reduce(
                 totals,
                 sums,
-                stages,
+                stagings,
                 &|thread| pool.thread_strips(geometry, threads, thread),
                 &|strips, sums| disjoint::reduce_gradients(self, pool, strips, x, dy, index, means, sums),
             );
@@ -166,24 +166,30 @@ impl BatchNorm {
             self.reduce(
                 totals,
                 sums,
-                stages,
+                stagings,
                 &|thread| geometry.thread_rows(threads, thread),
                 &|rows, sums| overlapping::reduce_gradients(self, pool, rows, x, dy, index, c, sums),
             );
             return totals;
         }
         let steps = [input.step(period), output.step(period)];
-        self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
-            for (group, rows) in self.stretches(rows) {
-                let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let dy = dy[output.row_start(rows.start)..].chunks(flush_length(steps[1]));
-                for (x, dy) in x[input.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
-                    sums.clear();
-                    gradient_sums(self.level, x, dy, c, self.relu, steps, sums.first, sums.second);
-                    sums.flush(group);
+        self.reduce(
+            totals,
+            sums,
+            stagings,
+            &|thread| geometry.thread_rows(threads, thread),
+            &|rows, sums| {
+                for (group, rows) in self.stretches(rows) {
+                    let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
+                    let dy = dy[output.row_start(rows.start)..].chunks(flush_length(steps[1]));
+                    for (x, dy) in x[input.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
+                        sums.clear();
+                        gradient_sums(self.level, x, dy, c, self.relu, steps, sums.first, sums.second);
+                        sums.flush(group);
+                    }
                 }
-            }
-        });
+            },
+        );
         totals
     }
 
@@ -203,7 +209,7 @@ impl BatchNorm {
         let [weight, bias, mean, inverse_deviation] = parameters;
         let geometry = &self.geometry;
         let padded = geometry.padded();
-        let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
+        let Scratch { constants, repeated, stagings, .. } = self.scratch(scratch);
         {
             let (scale, rest) = constants.split_at_mut(padded);
             let (shift, rest) = rest.split_at_mut(padded);
@@ -212,7 +218,7 @@ impl BatchNorm {
             self.scale_and_shift([weight, bias, mean], &factor, [scale, shift]);
             slope.fill(0.0);
             offset.fill(0.0);
-            // See the header for slope and offset; M is of the whole batch.
+            // See the header for slope and offset; M counts the whole batch.
             let count = (geometry.pixels() * tile.count) as f64;
             for channel in 0..geometry.channels {
                 let inverse = factor(channel);
@@ -225,12 +231,12 @@ impl BatchNorm {
         }
         by_types!(self, X, Y => {
             let (x, dy, dx) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
-            self.input_gradient::<X, Y>(x, dy, index, constants, repeated, stages, dx);
+            self.input_gradient::<X, Y>(x, dy, index, constants, repeated, stagings, dx);
         });
     }
 
-    /// `dx` where the statistics are constants: see [`stratus_engine::ops::BatchNormInferenceBackward`].
-    /// `index` is empty without pooling.
+    /// `dx` with constant statistics: see [`stratus_engine::ops::BatchNormInferenceBackward`]. `index` is
+    /// empty without pooling.
     pub fn inference_backward(
         &self,
         x: &[u8],
@@ -241,7 +247,7 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         let padded = self.geometry.padded();
-        let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
+        let Scratch { constants, repeated, stagings, .. } = self.scratch(scratch);
         let (scale, rest) = constants.split_at_mut(padded);
         let (shift, rest) = rest.split_at_mut(padded);
         let factor = |channel: usize| self.running_factor(running_variance[channel]);
@@ -250,7 +256,7 @@ impl BatchNorm {
         rest.fill(0.0);
         by_types!(self, X, Y => {
             let (x, dy, dx) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
-            self.input_gradient::<X, Y>(x, dy, index, constants, repeated, stages, dx);
+            self.input_gradient::<X, Y>(x, dy, index, constants, repeated, stagings, dx);
         });
     }
 
@@ -263,14 +269,14 @@ impl BatchNorm {
         index: &[u8],
         constants: &[f32],
         repeated: &mut [f32],
-        stages: &mut [u8],
+        stagings: &mut [u8],
         dx: &mut [Y],
     ) {
         let geometry = &self.geometry;
         let (padded, period, threads) = (geometry.padded(), self.period(), self.team.threads());
         if let Some(Pooling::Disjoint(pool)) = &self.pool {
             // As above.
-            disjoint::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
+            disjoint::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stagings);
             return;
         }
         for (constant, repeated) in
@@ -282,11 +288,11 @@ impl BatchNorm {
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let each = geometry.groups * period;
             let c = [0, 1, 2, 3].map(|i| &repeated[i * each..(i + 1) * each]);
-            overlapping::backward::<Y>(self, pool, [cast_slice(x), dy], index, c, dx, stages);
+            overlapping::backward::<Y>(self, pool, [cast_slice(x), dy], index, c, dx, stagings);
             return;
         }
         let steps = [input.step(period), output.step(period)];
-        let mut parts = cut(dx, input.shares(threads));
+        let mut parts = split_lengths(dx, input.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let first = input.share_start(threads, thread);
             for (group, rows) in self.stretches(geometry.thread_rows(threads, thread)) {
@@ -294,7 +300,7 @@ impl BatchNorm {
                 let dy = &dy[output.row_start(rows.start)..];
                 let span = input.span(rows);
                 let (x, to) = (&x[span.clone()], &mut part[span.start - first..span.end - first]);
-                // Backwards: the caches hold what the sums read last.
+                // In reverse: the caches hold the rows that the sums read last.
                 let length = flush_length(steps[0]);
                 for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
                     let dy = &dy[number * flush_length(steps[1])..];

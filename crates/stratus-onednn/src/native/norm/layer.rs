@@ -6,58 +6,59 @@
 //! dw = Σ dy n        db = Σ dy
 //! ```
 //!
-//! One pass: a pixel's channels are gathered into scratch, which the L1 cache holds, and read there as often
-//! as need be. The variance is that of the differences to the mean. Sums over channels have sixteen parts, of
-//! every sixteenth channel; those over pixels run in `f32` over up to [`MAX_ADDENDS`] and then in `f64`, and
-//! the threads' are added up in the order of the threads.
+//! One pass: a pixel's channels are gathered into scratch, which the L1 cache holds, and read there
+//! repeatedly. The variance is that of the differences to the mean. Sums over channels have sixteen partial
+//! sums, of every sixteenth channel; those over pixels run in `f32` over up to [`MAX_ADDENDS`] and then in
+//! `f64`, and those of the threads are added in the order of the threads.
 
-use super::pixels::Pixels;
-use crate::native::rows::Geometry;
-use crate::native::simd::{Element, Level, multiversion};
-use crate::native::threads::{ThreadTeam, cut, pairs};
+use super::pixels::PixelView;
+use crate::native::rows::MapGeometry;
+use crate::native::simd::{Element, IsaLevel, multiversion};
+use crate::native::threads::{ThreadTeam, split_lengths, zip_parts};
 
-/// Parts of a sum over channels: what a register of AVX-512 has.
+/// Partial sums over channels: the lanes of an AVX-512 register.
 const LANES: usize = 16;
 
-/// Pixels summed in `f32` before the sum goes to `f64`.
+/// The number of pixels summed in `f32` before the sum is added in `f64`.
 const MAX_ADDENDS: usize = 128;
 
-/// A normalisation as the kernels need it.
+/// The parameters of layer norm kernels.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    pixels: Pixels,
+    pixels: PixelView,
     epsilon: f32,
-    level: Level,
+    level: IsaLevel,
 }
 
-/// What a thread adds up: over some pixels and over all of its own, the products first.
+/// The sums of a thread: over some pixels and over all of its pixels, the products first.
 type Sums<'a> = (&'a mut [f32], &'a mut [f64]);
 
 impl LayerNorm {
-    /// The normalisation of maps of a geometry.
+    /// The normalisation of maps with this geometry.
     #[must_use]
-    pub fn new(epsilon: f32, geometry: Geometry, level: Level, team: ThreadTeam) -> Self {
-        Self { pixels: Pixels { geometry, team }, epsilon, level }
+    pub fn new(epsilon: f32, geometry: MapGeometry, level: IsaLevel, team: ThreadTeam) -> Self {
+        Self { pixels: PixelView { geometry, team }, epsilon, level }
     }
 
     fn channels(&self) -> usize {
         self.pixels.geometry.channels
     }
 
-    /// Bytes of scratch of [`forward`](Self::forward) and [`backward`](Self::backward): two pixels a thread.
+    /// The scratch bytes of [`forward`](Self::forward) and [`backward`](Self::backward): two pixels per
+    /// thread.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.pixels.team.threads() * 2 * self.channels() * size_of::<f32>()
     }
 
-    /// Bytes of scratch of [`gradients`](Self::gradients): two pixels and two sums over pixels, in either
-    /// type, a thread.
+    /// The scratch bytes of [`gradients`](Self::gradients): two pixels and two sums over pixels, in both
+    /// types, per thread.
     #[must_use]
     pub fn gradients_scratch_bytes(&self) -> usize {
         self.pixels.team.threads() * self.channels() * (4 * size_of::<f32>() + 2 * size_of::<f64>())
     }
 
-    /// `y` from `x`.
+    /// Computes `y` from `x`.
     pub fn forward<E: Element>(
         &self,
         x: &[E],
@@ -70,7 +71,7 @@ impl LayerNorm {
         });
     }
 
-    /// `dx` from `x` and `dy`.
+    /// Computes `dx` from `x` and `dy`.
     pub fn backward<E: Element>(&self, x: &[E], dy: &[E], weight: &[f32], dx: &mut [E], scratch: &mut [f32]) {
         self.pixels.for_each_share(dx, scratch, 2 * self.channels(), &|first, pixels, dx, scratch| {
             let maps = [x, dy].map(|map| &map[first..first + dx.len()]);
@@ -78,7 +79,7 @@ impl LayerNorm {
         });
     }
 
-    /// `dweight` and `dbias` from `x` and `dy`.
+    /// Computes `dweight` and `dbias` from `x` and `dy`.
     pub fn gradients<E: Element>(
         &self,
         x: &[E],
@@ -92,9 +93,9 @@ impl LayerNorm {
         let totals: &mut [f64] = bytemuck::cast_slice_mut(totals);
         let floats: &mut [f32] =
             bytemuck::cast_slice_mut(&mut floats[..threads * channels * 4 * size_of::<f32>()]);
-        let mut parts = pairs(
-            cut(totals, (0..threads).map(|_| 2 * channels)),
-            cut(floats, (0..threads).map(|_| 4 * channels)),
+        let mut parts = zip_parts(
+            split_lengths(totals, (0..threads).map(|_| 2 * channels)),
+            split_lengths(floats, (0..threads).map(|_| 4 * channels)),
         );
         self.pixels.team.run_parts(&mut parts[..threads], &|thread, (totals, floats)| {
             totals.fill(0.0);
@@ -110,7 +111,7 @@ impl LayerNorm {
         }
     }
 
-    /// The mean of a pixel's channels, and one over the root of their variance plus epsilon.
+    /// The mean of a pixel's channels, and 1 / √(variance + epsilon).
     #[inline(always)]
     fn moments(&self, x: &[f32]) -> [f32; 2] {
         let count = x.len() as f32;
@@ -120,7 +121,7 @@ impl LayerNorm {
     }
 }
 
-/// The sum of `term(a, b)` over pairs, in [`LANES`] parts, which are then added in halves.
+/// The sum of `term(a, b)` over pairs, in [`LANES`] partial sums, which are then added in halves.
 #[inline(always)]
 fn sum(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -243,16 +244,23 @@ mod tests {
     const CHANNELS: usize = 37;
 
     /// Forward, backward and both gradients of two images, channels last or blocked, at a level.
-    fn all(level: Level, [groups, width]: [usize; 2], team: ThreadTeam) -> [Vec<f32>; 4] {
-        let geometry = Geometry { planes: 2 * groups, height: 3, row: 50, width, groups, channels: CHANNELS };
+    fn all(level: IsaLevel, [groups, width]: [usize; 2], team: ThreadTeam) -> [Vec<f32>; 4] {
+        let geometry = MapGeometry {
+            planes: 2 * groups,
+            height: 3,
+            row_pixels: 50,
+            pixel_channels: width,
+            groups,
+            channels: CHANNELS,
+        };
         let norm = LayerNorm::new(1e-5, geometry, level, team);
         let count = geometry.planes * geometry.plane_elements();
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         let map = |seed| (0..count).map(number(seed)).collect::<Vec<f32>>();
         let (x, dy) = (map(3), map(55));
-        let of_channels = |seed| (0..CHANNELS).map(number(seed)).collect::<Vec<f32>>();
-        let (weight, bias) = (of_channels(7), of_channels(11));
-        // Scratch begins as NaN: nothing may depend on what it held.
+        let channel_values = |seed| (0..CHANNELS).map(number(seed)).collect::<Vec<f32>>();
+        let (weight, bias) = (channel_values(7), channel_values(11));
+        // Scratch starts as NaN: nothing may depend on its contents.
         let mut scratch = vec![f32::NAN; norm.scratch_bytes() / size_of::<f32>()];
         let (mut y, mut dx) = (vec![f32::NAN; count], vec![f32::NAN; count]);
         norm.forward(&x, [&weight, &bias], &mut y, &mut scratch);
@@ -267,13 +275,13 @@ mod tests {
     #[test]
     fn every_level_gives_the_same_bits() {
         for layout in [[1, CHANNELS], [3, 16]] {
-            let baseline = all(Level::detect([false, false]), layout, ThreadTeam::single());
+            let baseline = all(IsaLevel::detect([false, false]), layout, ThreadTeam::single());
             assert!(baseline.iter().flatten().all(|value| value.is_finite()));
-            for level in Level::all() {
+            for level in IsaLevel::all() {
                 let found = all(level, layout, ThreadTeam::single());
                 assert_eq!(found, baseline, "{layout:?} {}", level.name());
-                // However the pixels are shared, each is the same; sums differ by how they are rounded.
-                let [y, dx, dweight, _] = all(level, layout, ThreadTeam::in_turn(3));
+                // The results of a pixel do not depend on the threads; sums differ by rounding.
+                let [y, dx, dweight, _] = all(level, layout, ThreadTeam::emulating(3));
                 assert_eq!([y, dx], baseline[..2]);
                 let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * a.abs().max(1.0);
                 assert!(dweight.iter().zip(&baseline[2]).all(close), "{layout:?}");
@@ -281,10 +289,10 @@ mod tests {
         }
     }
 
-    /// Each pixel has mean zero and variance one before weight and bias.
+    /// Before weight and bias.
     #[test]
-    fn pixels_are_normalised() {
-        let [y, ..] = all(Level::detect([true, true]), [1, CHANNELS], ThreadTeam::single());
+    fn pixels_have_mean_zero_and_variance_one() {
+        let [y, ..] = all(IsaLevel::detect([true, true]), [1, CHANNELS], ThreadTeam::single());
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         for pixel in y.chunks_exact(CHANNELS) {
             let plain: Vec<f32> = pixel

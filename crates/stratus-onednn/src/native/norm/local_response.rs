@@ -6,32 +6,32 @@
 //! ```
 //!
 //! A pixel's channels are gathered into scratch with zeros on both sides; window sums are then sums of n
-//! shifted copies, whatever the layout of the map.
+//! shifted copies, in every layout of the map.
 
-use super::pixels::Pixels;
-use crate::native::rows::Geometry;
-use crate::native::simd::{Element, Level, multiversion};
+use super::pixels::PixelView;
+use crate::native::rows::MapGeometry;
+use crate::native::simd::{Element, IsaLevel, multiversion};
 use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::LocalResponseNorm;
 
-/// A normalisation as the kernels need it.
+/// The parameters of local response norm kernels.
 #[derive(Clone, Debug)]
 pub struct Lrn {
-    pixels: Pixels,
-    /// Channels of a window before and after its own; no more than there are.
+    pixels: PixelView,
+    /// The channels of a window before and after its own, limited to the number of channels.
     reach: [usize; 2],
     /// α/n.
     weight: f32,
     k: f32,
     beta: f32,
-    level: Level,
+    level: IsaLevel,
 }
 
 /// A thread's scratch for one pixel.
 struct PixelScratch<'a> {
-    /// What is summed over windows, with zeros on both sides.
+    /// The terms summed over windows, with zeros on both sides.
     neighbours: &'a mut [f32],
-    /// Sums over the windows.
+    /// The sums over the windows.
     sums: &'a mut [f32],
     /// `scale^-beta`.
     factors: &'a mut [f32],
@@ -52,26 +52,26 @@ impl<'a> PixelScratch<'a> {
 }
 
 impl Lrn {
-    /// The normalisation of maps of a geometry.
+    /// The normalisation of maps with this geometry.
     #[must_use]
-    pub fn new(norm: &LocalResponseNorm, geometry: Geometry, level: Level, team: ThreadTeam) -> Self {
+    pub fn new(norm: &LocalResponseNorm, geometry: MapGeometry, level: IsaLevel, team: ThreadTeam) -> Self {
         let reach = [norm.size / 2, (norm.size - 1) / 2].map(|reach| reach.min(geometry.channels));
         let weight = (f64::from(norm.alpha) / norm.size as f64) as f32;
-        Self { pixels: Pixels { geometry, team }, reach, weight, k: norm.k, beta: norm.beta, level }
+        Self { pixels: PixelView { geometry, team }, reach, weight, k: norm.k, beta: norm.beta, level }
     }
 
-    /// Floats of one thread's scratch.
+    /// The floats of one thread's scratch.
     fn floats(&self) -> usize {
         (5 * self.pixels.geometry.channels + self.reach[0] + self.reach[1]).next_multiple_of(16)
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.pixels.team.threads() * self.floats() * size_of::<f32>()
     }
 
-    /// `y` from `x`.
+    /// Computes `y` from `x`.
     pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], scratch: &mut [f32]) {
         self.pixels.for_each_share(y, scratch, self.floats(), &|start, pixels, y, scratch| {
             let x = &x[start..start + y.len()];
@@ -86,7 +86,7 @@ impl Lrn {
         });
     }
 
-    /// `dx` from `x` and `dy`.
+    /// Computes `dx` from `x` and `dy`.
     pub fn backward<E: Element>(&self, x: &[E], dy: &[E], dx: &mut [E], scratch: &mut [f32]) {
         self.pixels.for_each_share(dx, scratch, self.floats(), &|start, pixels, dx, scratch| {
             let (x, dy) = (&x[start..start + dx.len()], &dy[start..start + dx.len()]);
@@ -102,7 +102,7 @@ impl Lrn {
         });
     }
 
-    /// `sums[c]` of the window of `neighbours` that begins at `c`.
+    /// Computes `sums[c]` over the window of `neighbours` that starts at `c`.
     #[inline(always)]
     fn window_sums(&self, neighbours: &[f32], sums: &mut [f32]) {
         sums.copy_from_slice(&neighbours[..sums.len()]);
@@ -113,7 +113,7 @@ impl Lrn {
         }
     }
 
-    /// The scales of the gathered pixel, in `sums`, and `scale^-beta`, in `factors`.
+    /// Computes the scales of the gathered pixel, in `sums`, and `scale^-beta`, in `factors`.
     #[inline(always)]
     fn scales(&self, pixel: &mut PixelScratch<'_>) {
         let PixelScratch { neighbours, sums, factors, x, .. } = pixel;
@@ -150,23 +150,23 @@ multiversion! {
         pixels: usize,
         x: &[E],
         y: &mut [E],
-        room: PixelScratch<'_>,
+        scratch: PixelScratch<'_>,
     )
 }
 
 #[inline(always)]
-fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mut room: PixelScratch<'_>) {
+fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mut scratch: PixelScratch<'_>) {
     for pixel in 0..pixels {
-        lrn.pixels.gather(pixels, pixel, x, room.x);
-        lrn.scales(&mut room);
-        let (x, factors) = (&*room.x, &room.factors[..room.x.len()]);
+        lrn.pixels.gather(pixels, pixel, x, scratch.x);
+        lrn.scales(&mut scratch);
+        let (x, factors) = (&*scratch.x, &scratch.factors[..scratch.x.len()]);
         lrn.pixels.scatter(pixels, pixel, y, |c| x[c] * factors[c]);
     }
 }
 
 multiversion! {
     fn gradient / gradient_body [E: Element] [E] (
-        lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], room: PixelScratch<'_>,
+        lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], scratch: PixelScratch<'_>,
     )
 }
 
@@ -177,17 +177,17 @@ fn gradient_body<E: Element>(
     x: &[E],
     dy: &[E],
     dx: &mut [E],
-    mut room: PixelScratch<'_>,
+    mut scratch: PixelScratch<'_>,
 ) {
     let [before, after] = lrn.reach;
     let slope = 2.0 * lrn.beta * lrn.weight;
     for pixel in 0..pixels {
-        lrn.pixels.gather(pixels, pixel, x, room.x);
-        lrn.pixels.gather(pixels, pixel, dy, room.dy);
-        lrn.scales(&mut room);
-        let PixelScratch { neighbours, sums, factors, x, dy } = &mut room;
+        lrn.pixels.gather(pixels, pixel, x, scratch.x);
+        lrn.pixels.gather(pixels, pixel, dy, scratch.dy);
+        lrn.scales(&mut scratch);
+        let PixelScratch { neighbours, sums, factors, x, dy } = &mut scratch;
         let channels = x.len();
-        // The channels whose windows contain `c`: the window mirrored.
+        // The channels whose windows contain `c`: the mirrored window.
         neighbours[..after].fill(0.0);
         neighbours[after + channels..][..before].fill(0.0);
         let passed = &mut neighbours[after..after + channels];
@@ -205,15 +205,22 @@ mod tests {
     use super::*;
 
     /// Forward and backward of two images of 20 channels, channels last or blocked, at a level.
-    fn both(level: Level, [groups, width]: [usize; 2], beta: f32) -> [Vec<f32>; 2] {
-        let geometry = Geometry { planes: 2 * groups, height: 3, row: 2, width, groups, channels: 20 };
+    fn both(level: IsaLevel, [groups, width]: [usize; 2], beta: f32) -> [Vec<f32>; 2] {
+        let geometry = MapGeometry {
+            planes: 2 * groups,
+            height: 3,
+            row_pixels: 2,
+            pixel_channels: width,
+            groups,
+            channels: 20,
+        };
         let norm = LocalResponseNorm { size: 5, alpha: 2.0, beta, k: 1.0 };
         let lrn = Lrn::new(&norm, geometry, level, ThreadTeam::single());
         let count = geometry.planes * geometry.plane_elements();
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         let (x, dy): (Vec<f32>, Vec<f32>) =
             ((0..count).map(number(3)).collect(), (0..count).map(number(55)).collect());
-        // Scratch begins as NaN: nothing may depend on what it held.
+        // Scratch starts as NaN: nothing may depend on its contents.
         let mut scratch = vec![f32::NAN; lrn.scratch_bytes() / size_of::<f32>()];
         let (mut y, mut dx) = (vec![f32::NAN; count], vec![f32::NAN; count]);
         lrn.forward(&x, &mut y, &mut scratch);
@@ -226,21 +233,21 @@ mod tests {
     fn every_level_gives_the_same_bits() {
         for layout in [[1, 20], [2, 16]] {
             for beta in [0.75, 0.5, 1.0, 0.6] {
-                let baseline = both(Level::detect([false, false]), layout, beta);
+                let baseline = both(IsaLevel::detect([false, false]), layout, beta);
                 assert!(baseline.iter().flatten().all(|value| value.is_finite()));
-                for level in Level::all() {
+                for level in IsaLevel::all() {
                     assert_eq!(both(level, layout, beta), baseline, "{layout:?} {beta} {}", level.name());
                 }
             }
         }
     }
 
-    /// The exponents that are computed by roots are the powers that they stand for.
+    /// Exponents computed by roots match the powers.
     #[test]
-    fn roots_and_powers_agree() {
+    fn roots_match_powers() {
         for beta in [0.75, 0.5, 1.0] {
             let [roots, powers] =
-                [beta, beta + 1e-7].map(|beta| both(Level::detect([true, true]), [1, 20], beta));
+                [beta, beta + 1e-7].map(|beta| both(IsaLevel::detect([true, true]), [1, 20], beta));
             for (a, b) in roots.iter().zip(&powers).flat_map(|(a, b)| a.iter().zip(b)) {
                 assert!((a - b).abs() <= 2e-6 * a.abs().max(0.1), "{beta}: {a} {b}");
             }

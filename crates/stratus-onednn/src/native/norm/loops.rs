@@ -1,7 +1,7 @@
-//! The inner loops of batch norm: along pixels, with constants that repeat after a `period` of elements.
+//! The inner loops of batch norm: along pixels, with constants that repeat with a `period` of elements.
 //!
-//! A `step` is the distance from one period to the next. It is the period, unless the map is some channels of
-//! a larger one; then a period is a pixel's channels and other channels are in between.
+//! A `step` is the distance between two periods. It equals the period, unless the map is a channel slice of a
+//! larger one; then a period is a pixel's channels, and other channels are in between.
 
 use crate::native::simd::{Element, multiversion, prefetch_step, steps_ahead};
 
@@ -11,7 +11,7 @@ multiversion! {
     )
 }
 
-/// Adds Σ (x - pivot) and Σ (x - pivot)² per element of the period. Four periods at a time: the sums, too
+/// Adds Σ (x - pivot) and Σ (x - pivot)² per element of the period, four periods at a time: the sums, too
 /// many for registers, are loaded and stored a fourth as often.
 #[inline(always)]
 fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
@@ -56,7 +56,7 @@ fn affine_body<X: Element, Y: Element>(
 ) {
     let period = scale.len();
     let shift = &shift[..period];
-    // A comparison that NaN passes: a diverged run must show.
+    // A comparison that propagates NaN, so that a diverged run is noticed.
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     // The hardware prefetcher does not follow a slice of a map.
     let (is_slice, ahead) = (steps[0] > period, steps_ahead::<X>(steps[0]));
@@ -103,7 +103,7 @@ multiversion! {
     )
 }
 
-/// Adds `part` to `dy` where `ADDS`, zeroes it where `y` is not positive, and adds Σ dy and Σ dy (x - mean).
+/// Adds `part` to `dy` if `ADDS`, zeroes it where `y` is not positive, and adds Σ dy and Σ dy (x - mean).
 #[inline(always)]
 fn mask_and_sum_body<E: Element, const ADDS: bool>(
     [x, y, part]: [&[E]; 3],
@@ -121,7 +121,7 @@ fn mask_and_sum_body<E: Element, const ADDS: bool>(
         let (mean, first, second) = (&mean[..n], &mut first[..n], &mut second[..n]);
         for i in 0..n {
             let sum = if ADDS { dy[i].load() + part[i].load() } else { dy[i].load() };
-            // As it is stored: its readers see the same.
+            // Rounded as stored, so that all readers see the same value.
             dy[i] = E::store(if y[i].load() > 0.0 { sum } else { 0.0 });
             let g = dy[i].load();
             first[i] += g;
@@ -154,8 +154,8 @@ fn gradient_sums_body<X: Element, Y: Element>(
     second: &mut [f32],
 ) {
     let period = scale.len();
-    // Nothing is at most NaN.
-    let cut = if relu { 0.0 } else { f32::NAN };
+    // Comparisons with NaN are false, so nothing is masked.
+    let threshold = if relu { 0.0 } else { f32::NAN };
     let (shift, mean) = (&shift[..period], &mean[..period]);
     let (first, second) = (&mut first[..period], &mut second[..period]);
     // Four periods at a time, as in `moments`.
@@ -174,7 +174,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
             let mut terms = [[0.0; 2]; 4];
             for row in 0..4 {
                 let value = x[row][i].load();
-                let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[row][i].load() };
+                let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[row][i].load() };
                 terms[row] = [g, g * (value - mean[i])];
             }
             let [a, b, c, d] = terms;
@@ -183,19 +183,19 @@ fn gradient_sums_body<X: Element, Y: Element>(
         }
     }
     for (x, dy) in quads.remainder().chunks(steps[0]).zip(rest.chunks(steps[1])) {
-        // One length for all slices: no bounds checks in the inner loop.
+        // Equal lengths of all slices: no bounds checks in the inner loop.
         let n = x.len().min(period);
         let (x, dy, scale, shift, mean) = (&x[..n], &dy[..n], &scale[..n], &shift[..n], &mean[..n]);
         for i in 0..n {
             let value = x[i].load();
-            let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
+            let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[i].load() };
             first[i] += g;
             second[i] += g * (value - mean[i]);
         }
     }
 }
 
-/// Four slices of `length` that begin `step` apart.
+/// Four slices of `length` elements, `step` apart.
 #[inline(always)]
 fn quarters<E>(whole: &[E], step: usize, length: usize) -> [&[E]; 4] {
     let (a, rest) = whole.split_at(step);
@@ -220,8 +220,8 @@ fn gradient_body<X: Element, G: Element, Y: Element>(
     dx: &mut [Y],
 ) {
     let period = scale.len();
-    // Nothing is at most NaN.
-    let cut = if relu { 0.0 } else { f32::NAN };
+    // Comparisons with NaN are false, so nothing is masked.
+    let threshold = if relu { 0.0 } else { f32::NAN };
     let [step, dy_step] = steps;
     let ahead = (steps_ahead::<X>(step), steps_ahead::<G>(dy_step));
     for ((x, dy), dx) in x.chunks(step).zip(dy.chunks(dy_step)).zip(dx.chunks_mut(step)) {
@@ -235,7 +235,7 @@ fn gradient_body<X: Element, G: Element, Y: Element>(
         let (slope, offset) = (&slope[..n], &offset[..n]);
         for i in 0..n {
             let value = x[i].load();
-            let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
+            let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[i].load() };
             dx[i] = Y::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
         }
     }

@@ -1,5 +1,4 @@
-//! Normalisation: over the batch, with ReLU and pooling behind it, over all channels, and over neighbouring
-//! ones.
+//! Normalisation: over the batch (with ReLU and pooling), over all channels, and over neighbouring channels.
 
 pub mod batch;
 mod batch_backward;

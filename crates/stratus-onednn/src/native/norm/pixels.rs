@@ -1,25 +1,27 @@
-//! Maps pixel by pixel, for what is computed from all channels of each: these are gathered from, and go back
-//! to, where the layout has them. Threads divide pixels, or images where channels are blocked.
+//! Access to maps pixel by pixel, for computations over all channels of a pixel: gathers its channels from
+//! the map's layout and scatters them back. Threads divide pixels, or images if channels are blocked.
 
-use crate::native::rows::Geometry;
+use crate::native::rows::MapGeometry;
 use crate::native::simd::Element;
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use std::ops::Range;
 
 /// A map's geometry, and the threads that share it.
 #[derive(Clone, Debug)]
-pub(super) struct Pixels {
-    pub geometry: Geometry,
+pub(super) struct PixelView {
+    pub geometry: MapGeometry,
     pub team: ThreadTeam,
 }
 
-/// Called for a share of a map: first element, pixels, the share, a thread's scratch.
+/// A closure called for a range of a map: first element, number of pixels, the elements, a thread's scratch.
 pub(super) type PixelsBody<'a, E, S> = dyn Fn(usize, usize, &mut [E], &mut [S]) + Sync + 'a;
 
-impl Pixels {
-    /// What threads share: pixels, or images. Its elements, its pixels, and how many there are.
+impl PixelView {
+    /// The unit of division among threads, a pixel or an image: its elements, its pixels, and the number of
+    /// units.
     fn units(&self) -> [usize; 3] {
-        let Geometry { planes, height, row, width, groups, .. } = self.geometry;
+        let MapGeometry { planes, height, row_pixels: row, pixel_channels: width, groups, .. } =
+            self.geometry;
         let pixels = height * row;
         if groups == 1 {
             [width, 1, planes * pixels]
@@ -28,16 +30,16 @@ impl Pixels {
         }
     }
 
-    /// What a thread has of a map, in pieces whose groups lie one behind the other: first element, pixels.
+    /// A thread's share of a map, in pieces whose groups are contiguous: first element, number of pixels.
     pub fn shares(&self, thread: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let [elements, pixels, count] = self.units();
         let Range { start, end } = split(count, self.team.threads(), thread);
-        // Pixels are one piece, images one each.
+        // Pixels form one piece, images one piece each.
         let step = if self.geometry.groups == 1 { (end - start).max(1) } else { 1 };
         (start..end).step_by(step).map(move |first| (first * elements, pixels * step))
     }
 
-    /// Calls `body` for a share of a map of whole pixels, on all threads; each has `each` elements of
+    /// Calls `body` for ranges of whole pixels of a map, on all threads; each thread has `each` elements of
     /// scratch.
     pub fn for_each_share<E: Element, S: Send>(
         &self,
@@ -48,8 +50,8 @@ impl Pixels {
     ) {
         let (threads, [elements, _, count]) = (self.team.threads(), self.units());
         let width = self.geometry.padded();
-        let mut maps = cut(map, (0..threads).map(|t| split(count, threads, t).len() * elements));
-        let mut scratches = cut(scratch, (0..threads).map(|_| each));
+        let mut maps = split_lengths(map, (0..threads).map(|t| split(count, threads, t).len() * elements));
+        let mut scratches = split_lengths(scratch, (0..threads).map(|_| each));
         let mut parts: [(&mut [E], &mut [S]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut maps[t]), std::mem::take(&mut scratches[t])));
         self.team.run_parts(&mut parts[..threads], &|thread, (map, scratch)| {
@@ -62,21 +64,21 @@ impl Pixels {
         });
     }
 
-    /// A pixel's channels within some pixels, by group: first channel, first element, how many.
+    /// The channels of a pixel, by group: first channel, first element, count.
     #[inline(always)]
     fn channel_groups(
         &self,
         pixels: usize,
         pixel: usize,
     ) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
-        let Geometry { groups, width, channels, .. } = self.geometry;
+        let MapGeometry { groups, pixel_channels: width, channels, .. } = self.geometry;
         (0..groups).map(move |group| {
             let first = group * width;
             (first, (group * pixels + pixel) * width, width.min(channels - first))
         })
     }
 
-    /// The channels of a pixel of some.
+    /// Gathers the channels of one of `pixels` pixels.
     #[inline(always)]
     pub fn gather<E: Element>(&self, pixels: usize, pixel: usize, from: &[E], to: &mut [f32]) {
         for (first, at, length) in self.channel_groups(pixels, pixel) {
@@ -96,7 +98,7 @@ impl Pixels {
         value: impl Fn(usize) -> f32,
     ) {
         for (first, at, length) in self.channel_groups(pixels, pixel) {
-            let (filled, padding) = to[at..at + self.geometry.width].split_at_mut(length);
+            let (filled, padding) = to[at..at + self.geometry.pixel_channels].split_at_mut(length);
             for (offset, to) in filled.iter_mut().enumerate() {
                 *to = E::store(value(first + offset));
             }

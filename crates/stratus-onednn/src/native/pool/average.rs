@@ -1,41 +1,41 @@
-//! Average-pooling over windows, and adaptive to a given size.
+//! Average pooling over windows, and adaptive to a given size.
 //!
-//! Bound by memory: forward reads the map once and writes the pooled one, backward the other way round. Sums
-//! are in `f32` whatever the elements are. Threads divide the rows that are written.
+//! Memory-bound: forward reads the map once and writes the pooled one, backward vice versa. Sums are `f32`
+//! for every element type. Threads divide the written rows.
 
-use crate::native::rows::Geometry;
-use crate::native::simd::{Element, Level, multiversion};
-use crate::native::threads::{ThreadTeam, cut, split};
+use crate::native::rows::MapGeometry;
+use crate::native::simd::{Element, IsaLevel, multiversion};
+use crate::native::threads::{ThreadTeam, split, split_lengths};
 use std::ops::Range;
-use stratus_engine::ops::{Averages, Stretch};
+use stratus_engine::ops::{AvgPooling, PoolRange};
 
 /// An average-pooling. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct AvgPool {
-    input: Geometry,
-    output: Geometry,
+    input: MapGeometry,
+    output: MapGeometry,
     vertical: Axis,
     horizontal: Axis,
-    level: Level,
+    level: IsaLevel,
     team: ThreadTeam,
 }
 
-/// One axis of it.
+/// One axis of a pooling.
 #[derive(Clone, Debug)]
 struct Axis {
-    /// Per output, the inputs that it averages.
+    /// Per output, the range of inputs that it averages.
     pixels: Vec<Range<usize>>,
-    /// Per output, 1 / number of inputs that count.
+    /// Per output, 1 / the number of inputs that count.
     shares: Vec<f32>,
-    /// Per input, the outputs that average it.
+    /// Per input, the range of outputs that average it.
     readers: Vec<Range<usize>>,
 }
 
 impl Axis {
-    fn new(averages: &Averages, axis: usize, outputs: usize, inputs: usize) -> Self {
-        let stretches: Vec<Stretch> =
-            (0..outputs).map(|index| averages.stretch(axis, index, inputs)).collect();
-        // Ranges begin and end in order: those that contain a position are consecutive.
+    fn new(averages: &AvgPooling, axis: usize, outputs: usize, inputs: usize) -> Self {
+        let stretches: Vec<PoolRange> =
+            (0..outputs).map(|index| averages.range(axis, index, inputs)).collect();
+        // The ranges have ascending starts and ends, so those that contain a position are consecutive.
         let readers = (0..inputs)
             .map(|position| {
                 let first = stretches.partition_point(|stretch| stretch.pixels.end <= position);
@@ -50,11 +50,11 @@ impl Axis {
     }
 }
 
-/// Channels summed at a time, at most: long enough for the hardware prefetcher, short enough for sums to stay
-/// in L1.
+/// The maximum number of channels summed at a time: long enough for the hardware prefetcher, short enough for
+/// sums to stay in L1.
 const MAX_BLOCK: usize = 256;
 
-/// Calls `$function` with the number of channels as a constant where they are blocks of 16.
+/// Calls `$function` with the number of channels as a constant if they are blocks of 16.
 macro_rules! by_width {
     ($width:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
         match $width {
@@ -65,48 +65,48 @@ macro_rules! by_width {
 }
 
 impl AvgPool {
-    /// The pooling of maps of these geometries.
+    /// The pooling between maps of these geometries.
     #[must_use]
     pub fn new(
-        averages: &Averages,
-        input: Geometry,
-        output: Geometry,
-        level: Level,
+        averages: &AvgPooling,
+        input: MapGeometry,
+        output: MapGeometry,
+        level: IsaLevel,
         team: ThreadTeam,
     ) -> Self {
         let vertical = Axis::new(averages, 0, output.height, input.height);
-        let horizontal = Axis::new(averages, 1, output.row, input.row);
+        let horizontal = Axis::new(averages, 1, output.row_pixels, input.row_pixels);
         Self { input, output, vertical, horizontal, level, team }
     }
 
-    /// `y` from `x`.
+    /// Computes `y` from `x`.
     pub fn forward<E: Element>(&self, x: &[E], y: &mut [E]) {
         let (input, output) = (&self.input, &self.output);
         self.each_row(output, y, &|plane, row, y| {
             let x = &x[plane * input.plane_elements()..][..input.plane_elements()];
-            by_width!(input.width, average_row::<E>(self.level, self, row, x, y));
+            by_width!(input.pixel_channels, average_row::<E>(self.level, self, row, x, y));
         });
     }
 
-    /// `dx` from `dy`: each pixel gathers from the outputs that average it.
+    /// Computes `dx` from `dy`: each pixel gathers from the outputs that average it.
     pub fn backward<E: Element>(&self, dy: &[E], dx: &mut [E]) {
         let (input, output) = (&self.input, &self.output);
         self.each_row(input, dx, &|plane, row, dx| {
             let dy = &dy[plane * output.plane_elements()..][..output.plane_elements()];
-            by_width!(input.width, gather_row::<E>(self.level, self, row, dy, dx));
+            by_width!(input.pixel_channels, gather_row::<E>(self.level, self, row, dy, dx));
         });
     }
 
     /// Calls `body(plane, row, elements of the row)` for every pixel row of a map, on all threads.
     fn each_row<E: Element>(
         &self,
-        geometry: &Geometry,
+        geometry: &MapGeometry,
         map: &mut [E],
         body: &(dyn Fn(usize, usize, &mut [E]) + Sync),
     ) {
         let (threads, rows, elements) =
             (self.team.threads(), geometry.planes * geometry.height, geometry.row_elements());
-        let mut parts = cut(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
+        let mut parts = split_lengths(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (number, to) in split(rows, threads, thread).zip(part.chunks_exact_mut(elements)) {
                 body(number / geometry.height, number % geometry.height, to);
@@ -129,7 +129,7 @@ multiversion! {
 
 #[inline(always)]
 fn average_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, x: &[E], y: &mut [E]) {
-    let (in_row, width) = (pool.input.row, pool.input.width);
+    let (in_row, width) = (pool.input.row_pixels, pool.input.pixel_channels);
     for (column, y) in y.chunks_exact_mut(width).enumerate() {
         let share = pool.vertical.shares[row] * pool.horizontal.shares[column];
         for (first, length) in blocks::<K>(width) {
@@ -158,7 +158,7 @@ multiversion! {
 
 #[inline(always)]
 fn gather_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, dy: &[E], dx: &mut [E]) {
-    let (out_row, width) = (pool.output.row, pool.output.width);
+    let (out_row, width) = (pool.output.row_pixels, pool.output.pixel_channels);
     for (column, dx) in dx.chunks_exact_mut(width).enumerate() {
         for (first, length) in blocks::<K>(width) {
             let mut sums = [0.0f32; K];
@@ -184,26 +184,32 @@ mod tests {
     use super::*;
     use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d};
 
-    /// Positions that no window covers have no readers, those that several share have all of them.
+    /// Positions that no window covers have no readers; shared positions have several.
     #[test]
-    fn readers_are_the_outputs_that_hold_a_position() {
-        let gaps = Averages::Windows(AvgPool2d::new(2, 3, 0));
+    fn readers_are_the_outputs_that_contain_a_position() {
+        let gaps = AvgPooling::Windows(AvgPool2d::new(2, 3, 0));
         assert_eq!(Axis::new(&gaps, 0, 2, 6).readers, [0..1, 0..1, 1..1, 1..2, 1..2, 2..2]);
-        let overlap = Averages::Windows(AvgPool2d::new(3, 2, 1));
+        let overlap = AvgPooling::Windows(AvgPool2d::new(3, 2, 1));
         assert_eq!(Axis::new(&overlap, 0, 3, 5).readers, [0..1, 0..2, 1..2, 1..3, 2..3]);
-        let more_bins_than_pixels = Averages::Bins(AdaptiveAvgPool2d { output: [4, 4] });
+        let more_bins_than_pixels = AvgPooling::Bins(AdaptiveAvgPool2d { output: [4, 4] });
         assert_eq!(Axis::new(&more_bins_than_pixels, 0, 4, 2).readers, [0..2, 2..4]);
     }
 
-    /// More channels than a block of sums holds, and a block of 16.
+    /// More channels than a block of sums, and a block of 16.
     #[test]
     fn every_level_gives_the_same_bits() {
         for width in [16, 300] {
-            let geometry =
-                |height, row| Geometry { planes: 2, height, row, width, groups: 1, channels: width };
+            let geometry = |height, row| MapGeometry {
+                planes: 2,
+                height,
+                row_pixels: row,
+                pixel_channels: width,
+                groups: 1,
+                channels: width,
+            };
             for (averages, to) in [
-                (Averages::Windows(AvgPool2d::new(3, 2, 1)), [3, 4]),
-                (Averages::Bins(AdaptiveAvgPool2d { output: [2, 3] }), [2, 3]),
+                (AvgPooling::Windows(AvgPool2d::new(3, 2, 1)), [3, 4]),
+                (AvgPooling::Bins(AdaptiveAvgPool2d { output: [2, 3] }), [2, 3]),
             ] {
                 let (input, output) = (geometry(5, 7), geometry(to[0], to[1]));
                 let both = |level| {
@@ -216,9 +222,9 @@ mod tests {
                     pool.backward(&y, &mut dx);
                     [y, dx]
                 };
-                let baseline = both(Level::detect([false, false]));
+                let baseline = both(IsaLevel::detect([false, false]));
                 assert!(baseline.iter().flatten().all(|value| value.is_finite()));
-                for level in Level::all() {
+                for level in IsaLevel::all() {
                     assert_eq!(both(level), baseline, "{width} {}", level.name());
                 }
             }

@@ -1,69 +1,75 @@
-//! Max-pooling alone, with any window, stride and padding.
+//! Max-pooling that is not fused, with any window, stride and padding.
 //!
 //! ```text
 //! forward    y = max over the window, index = number of the argmax in the window (u8)
 //! backward   dx[pixel] = Σ dy over the windows whose argmax is the pixel (windows may overlap)
 //! ```
 //!
-//! Bound by memory: forward reads `x` once, backward reads `dy` and `index` and writes `dx`. The maximum is
-//! taken of integer keys ([`Ordered`]), for bf16 twice as many a register as of `f32`, with IEEE's order and
-//! NaN on top. Channels are innermost, `[.., H, W, width]`: all lanes have the same window. Threads divide
-//! output rows forward, input rows backward.
+//! Memory-bound: forward reads `x` once, backward reads `dy` and `index` and writes `dx`. The maximum is
+//! taken over integer keys ([`Ordered`]), twice as many per register for bf16 as for `f32`, in IEEE's order
+//! with NaN on top. Channels are innermost, `[.., H, W, width]`: all lanes have the same window. Threads
+//! divide output rows forward, input rows backward.
 
-use super::index::{RELU_CUT, clear_padding, indices, load};
+use super::index::{RELU_MASKED, clear_padding, indices, load};
 use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::rows::Geometry;
-use crate::native::simd::{Element, Level, multiversion, prefetch_l2};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use crate::native::rows::MapGeometry;
+use crate::native::simd::{Element, IsaLevel, multiversion, prefetch_l2};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use std::ops::Range;
 use stratus_graph::ops::MaxPool2d;
 
 /// A max-pooling. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct MaxPool {
-    pub(crate) input: Geometry,
-    pub(crate) output: Geometry,
+    pub(crate) input: MapGeometry,
+    pub(crate) output: MapGeometry,
     /// Kernel `[height, width]`.
     pub(crate) height: usize,
     pub(crate) width: usize,
     strides: [usize; 2],
-    /// What each window covers, by axis and output: precomputed, to divide once.
+    /// The extent of each window, by axis and output: precomputed, to divide only once.
     pub(crate) covers: [Vec<WindowExtent>; 2],
-    /// The windows that each position is in, by axis and position.
+    /// The windows that contain each position, by axis and position.
     windows: [Vec<CoveringWindows>; 2],
-    /// Whether no gradient passes where the result is not positive.
-    cut: bool,
-    level: Level,
+    /// True if ReLU masks the gradient of outputs that are not positive.
+    mask_relu: bool,
+    level: IsaLevel,
     team: ThreadTeam,
 }
 
-/// What a window covers along an axis.
+/// The extent of a window along an axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowExtent {
-    /// First position.
+    /// The first position.
     pub(crate) first: usize,
-    /// The kernel's element on it.
+    /// The kernel's element at that position.
     pub(crate) tap: usize,
-    /// Positions.
+    /// The number of positions.
     pub(crate) count: usize,
 }
 
-/// The windows along an axis that a position is in.
+/// The windows along an axis that contain a position.
 #[derive(Clone, Copy, Debug)]
 struct CoveringWindows {
-    /// First window.
+    /// The first window.
     first: usize,
-    /// End of the range.
+    /// The end of the range.
     end: usize,
-    /// The first window's element on the position; each further window's is a stride less.
+    /// The first window's element at the position; it decreases by a stride per window.
     tap: usize,
 }
 
 impl MaxPool {
     #[must_use]
-    pub fn new(pool: &MaxPool2d, input: Geometry, output: Geometry, level: Level, team: ThreadTeam) -> Self {
-        let extents = [(input.height, output.height), (input.row, output.row)];
+    pub fn new(
+        pool: &MaxPool2d,
+        input: MapGeometry,
+        output: MapGeometry,
+        level: IsaLevel,
+        team: ThreadTeam,
+    ) -> Self {
+        let extents = [(input.height, output.height), (input.row_pixels, output.row_pixels)];
         let covers = |axis: usize| {
             let (kernel, stride, padding) = (pool.kernel[axis], pool.stride[axis], pool.padding[axis]);
             let cover = |window: usize| {
@@ -92,16 +98,16 @@ impl MaxPool {
             strides: pool.stride,
             covers: [covers(0), covers(1)],
             windows: [windows(0), windows(1)],
-            cut: false,
+            mask_relu: false,
             level,
             team,
         }
     }
 
-    /// With `cut`, `index` holds [`RELU_CUT`] where the result is not positive.
+    /// With `mask_relu`, `index` holds [`RELU_MASKED`] for outputs that are not positive.
     #[must_use]
-    pub fn cutting(self, cut: bool) -> Self {
-        Self { cut, ..self }
+    pub fn with_relu_mask(self, mask_relu: bool) -> Self {
+        Self { mask_relu, ..self }
     }
 
     /// The input rows of an output row.
@@ -110,29 +116,30 @@ impl MaxPool {
         cover.first..cover.first + cover.count
     }
 
-    /// The input rows of the next output row that this one does not read. They are prefetched: the hardware
-    /// prefetcher does not follow rows side by side.
+    /// The additional input rows of the next output row. They are prefetched, because the hardware prefetcher
+    /// does not follow rows read in parallel.
     #[inline(always)]
     fn next_input_rows(&self, row: usize) -> Range<usize> {
         let end = |row: usize| self.covers[0].get(row).map_or(0, |cover| cover.first + cover.count);
         end(row)..end(row + 1)
     }
 
-    /// The output row that the next input row gathers from and this one does not, if any.
+    /// The output row that the next input row gathers from in addition to this one's, if any.
     #[inline(always)]
     fn next_output_row(&self, row: usize) -> Option<usize> {
         let end = |row: usize| self.windows[0].get(row).map_or(0, |windows| windows.end);
         (end(row + 1) > end(row)).then(|| end(row))
     }
 
-    /// `y` and, unless it is empty, `index`. NaN is the largest; zeros of either sign become positive.
+    /// Computes `y` and, unless it is empty, `index`. NaN is the largest; zeros of either sign become
+    /// positive.
     pub fn forward<E: Ordered>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
         let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
         let row_elements = self.output.row_elements();
         let keep = !index.is_empty();
         let lengths = || (0..threads).map(|t| split(rows, threads, t).len() * row_elements);
-        let mut ys = cut(y, lengths());
-        let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
+        let mut ys = split_lengths(y, lengths());
+        let mut indices = split_lengths(index, lengths().map(|length| if keep { length } else { 0 }));
         let mut parts: [(&mut [E], &mut [u8]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
         self.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
@@ -142,8 +149,8 @@ impl MaxPool {
                 let x = &x[plane * self.input.plane_elements()..][..self.input.plane_elements()];
                 let index = if keep { &mut index[to.clone()] } else { &mut [] };
                 let (level, y) = (self.level, &mut y[to]);
-                // Channels at a time: as many as registers hold keys and indices of.
-                match self.input.width {
+                // Process as many channels at a time as the registers hold keys and indices.
+                match self.input.pixel_channels {
                     width if width.is_multiple_of(32) => pool_row::<E, 32>(level, self, row, x, y, index),
                     width if width.is_multiple_of(16) => pool_row::<E, 16>(level, self, row, x, y, index),
                     width if width.is_multiple_of(8) => pool_row::<E, 8>(level, self, row, x, y, index),
@@ -154,16 +161,16 @@ impl MaxPool {
         });
     }
 
-    /// `dx` from `dy` and `index`: each pixel gathers from the windows of which it is the argmax.
+    /// Computes `dx` from `dy` and `index`: each pixel gathers from the windows whose argmax it is.
     pub fn backward<E: LaneElement>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
         let (threads, rows) = (self.team.threads(), self.input.planes * self.input.height);
         let row_elements = self.input.row_elements();
-        let mut parts = cut(dx, (0..threads).map(|t| split(rows, threads, t).len() * row_elements));
+        let mut parts = split_lengths(dx, (0..threads).map(|t| split(rows, threads, t).len() * row_elements));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (row, dx) in split(rows, threads, thread).zip(part.chunks_exact_mut(row_elements.max(1))) {
                 let (row, dy, index) = self.plane_of(row, dy, index);
                 let level = self.level;
-                match self.input.width {
+                match self.input.pixel_channels {
                     width if width.is_multiple_of(LANES) => gather_lanes(level, self, row, dy, index, dx),
                     width if width.is_multiple_of(8) => {
                         gather_row::<E, E, 8>(level, self, row, dy, index, dx);
@@ -174,8 +181,8 @@ impl MaxPool {
         });
     }
 
-    /// Row `row` of `dx`, counted over all planes, in `f32`. Prefetches what its reader will read and write,
-    /// `also_read`.
+    /// Computes row `row` of `dx`, counted over all planes, in `f32`. Prefetches `also_read`, which the
+    /// caller reads or writes next.
     pub(crate) fn gather<E: LaneElement>(
         &self,
         row: usize,
@@ -186,7 +193,7 @@ impl MaxPool {
     ) {
         let (row, dy, index) = self.plane_of(row, dy, index);
         let level = self.level;
-        match self.input.width {
+        match self.input.pixel_channels {
             width if width.is_multiple_of(LANES) => {
                 gather_lanes_f32(level, self, row, dy, index, also_read, dx);
             }
@@ -218,10 +225,10 @@ fn pool_row_body<E: Ordered, const K: usize>(
     y: &mut [E],
     index: &mut [u8],
 ) {
-    let (input_row, width) = (pool.input.row, pool.input.width);
+    let (input_row, width) = (pool.input.row_pixels, pool.input.pixel_channels);
     let rows = pool.covers[0][row];
     let upcoming = pool.next_input_rows(row);
-    let (zero, cut) = (E::store(0.0).key(), E::index_key(usize::from(RELU_CUT)));
+    let (zero, masked) = (E::store(0.0).key(), E::index_key(usize::from(RELU_MASKED)));
     for (column, columns) in pool.covers[1].iter().enumerate() {
         let to = column * width;
         for row in upcoming.clone() {
@@ -230,13 +237,13 @@ fn pool_row_body<E: Ordered, const K: usize>(
         }
         for block in (0..width).step_by(K) {
             let number = |i: usize, j: usize| E::index_key((rows.tap + i) * pool.width + columns.tap + j);
-            let (mut best, mut argmax) = ([E::LEAST; K], [number(0, 0); K]);
+            let (mut best, mut argmax) = ([E::MIN_KEY; K], [number(0, 0); K]);
             for i in 0..rows.count {
                 for j in 0..columns.count {
                     let at = ((rows.first + i) * input_row + columns.first + j) * width + block;
                     let (x, number) = (&x[at..at + K], number(i, j));
-                    // Three loops: a single one is not vectorised.
-                    let mut keys = [E::LEAST; K];
+                    // Three loops, because a single one is not vectorised.
+                    let mut keys = [E::MIN_KEY; K];
                     for lane in 0..K {
                         keys[lane] = x[lane].key();
                     }
@@ -253,9 +260,9 @@ fn pool_row_body<E: Ordered, const K: usize>(
                 y[lane] = E::from_key(best[lane]);
             }
             if !index.is_empty() {
-                if pool.cut {
+                if pool.mask_relu {
                     for lane in 0..K {
-                        argmax[lane] = if best[lane] <= zero { cut } else { argmax[lane] };
+                        argmax[lane] = if best[lane] <= zero { masked } else { argmax[lane] };
                     }
                 }
                 let index = &mut index[to + block..][..K];
@@ -281,7 +288,7 @@ fn gather_row_body<E: Element, D: Element, const K: usize>(
     index: &[u8],
     dx: &mut [D],
 ) {
-    let (output_row, width) = (pool.output.row, pool.input.width);
+    let (output_row, width) = (pool.output.row_pixels, pool.input.pixel_channels);
     let rows = pool.windows[0][row];
     let strides = pool.strides;
     for (column, columns) in pool.windows[1].iter().enumerate() {
@@ -333,7 +340,7 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
     unsafe { gather_pixels::<V, E, E>(pool, row, dy, index, [&[]; 2], dx) }
 }
 
-/// As [`gather_lanes`], in `f32`.
+/// [`gather_lanes`] in `f32`.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -361,18 +368,18 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
     mut also_read: [&[E]; 2],
     dx: &mut [D],
 ) {
-    let registers = pool.input.width / LANES;
+    let registers = pool.input.pixel_channels / LANES;
     let (dy, index, dx) = (dy.as_chunks().0, index.as_chunks().0, dx.as_chunks_mut().0);
     let rows = pool.windows[0][row];
     let upcoming = pool.next_output_row(row);
     for (columns, dx) in pool.windows[1].iter().zip(dx.chunks_exact_mut(registers)) {
         if let (Some(row), true) = (upcoming, columns.first < columns.end) {
-            let at = (row * pool.output.row + columns.end - 1) * registers;
+            let at = (row * pool.output.row_pixels + columns.end - 1) * registers;
             prefetch_l2(&dy[at..at + registers]);
             prefetch_l2(&index[at..at + registers]);
         }
         for map in &mut also_read {
-            let (pixel, rest) = map.split_at(pool.input.width.min(map.len()));
+            let (pixel, rest) = map.split_at(pool.input.pixel_channels.min(map.len()));
             prefetch_l2(pixel);
             *map = rest;
         }
@@ -396,7 +403,7 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
     }
 }
 
-/// Some registers of a pixel, from register `first` of its channels on.
+/// Computes `COUNT` registers of a pixel, starting with register `first` of its channels.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -409,7 +416,7 @@ unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
     index: &[[u8; LANES]],
     dx: &mut [[D; LANES]; COUNT],
 ) {
-    let registers = pool.input.width / LANES;
+    let registers = pool.input.pixel_channels / LANES;
     // SAFETY: upheld by the caller.
     unsafe {
         let mut sums = [V::splat(0.0); COUNT];
@@ -418,7 +425,7 @@ unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
             for j in columns.first..columns.end {
                 let column_tap = columns.tap - (j - columns.first) * pool.strides[1];
                 let number = (row_tap * pool.width + column_tap) as u8;
-                let at = (i * pool.output.row + j) * registers + first;
+                let at = (i * pool.output.row_pixels + j) * registers + first;
                 let (dy, index) = (&dy[at..at + COUNT], &index[at..at + COUNT]);
                 for register in 0..COUNT {
                     let gradient = E::load_lanes::<V>(&dy[register]);

@@ -1,4 +1,4 @@
-//! Pooling that is a step of its own; fused behind batch norm it is in [`crate::native::norm::pooled`].
+//! Pooling as a separate step; pooling fused with batch norm is in [`crate::native::norm::pooled`].
 
 pub mod average;
 pub(crate) mod index;

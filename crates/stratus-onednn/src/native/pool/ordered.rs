@@ -1,15 +1,15 @@
-//! Floats as integers of the same width in the same order: maxima of bf16 are then taken of 16-bit integers,
-//! 32 a register, instead of converted `f32`.
+//! Floats as integers of the same width and order: maxima of bf16 are then taken over 16-bit integers, 32 per
+//! register, instead of converted `f32`.
 
 use crate::native::simd::{Bf16, Element};
 
 /// An element with an integer key.
 pub trait Ordered: Element {
-    /// As wide as the element. Larger values have larger keys, both zeros the same, and every NaN the
-    /// largest.
+    /// An integer as wide as the element. Larger values have larger keys, both zeros the same, and every NaN
+    /// the largest.
     type Key: Copy + Ord;
-    /// Key of negative infinity.
-    const LEAST: Self::Key;
+    /// The key of negative infinity.
+    const MIN_KEY: Self::Key;
 
     /// The element's key.
     fn key(self) -> Self::Key;
@@ -17,16 +17,16 @@ pub trait Ordered: Element {
     fn from_key(key: Self::Key) -> Self;
     /// The index of a window's element, as wide as a key.
     fn index_key(number: usize) -> Self::Key;
-    /// The same as a byte.
+    /// The index as a byte.
     fn key_index(number: Self::Key) -> u8;
 }
 
-/// From sign and magnitude to two's complement.
+/// Converts between sign-magnitude and two's complement.
 macro_rules! ordered {
-    ($element:ty, $key:ty, $bits:expr, $of_bits:expr, $infinity:expr) => {
+    ($element:ty, $key:ty, $bits:expr, $bits_to_element:expr, $infinity:expr) => {
         impl Ordered for $element {
             type Key = $key;
-            const LEAST: $key = -$infinity;
+            const MIN_KEY: $key = -$infinity;
 
             #[inline(always)]
             fn key(self) -> $key {
@@ -41,7 +41,7 @@ macro_rules! ordered {
             fn from_key(key: $key) -> Self {
                 let sign = key >> (<$key>::BITS - 1);
                 let magnitude = (key ^ sign).wrapping_sub(sign);
-                $of_bits((magnitude | sign & <$key>::MIN).cast_unsigned())
+                $bits_to_element((magnitude | sign & <$key>::MIN).cast_unsigned())
             }
 
             #[inline(always)]
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use std::cmp::Ordering;
 
-    /// The order that pooling asks for.
+    /// The order that pooling requires.
     fn order(a: f32, b: f32) -> Ordering {
         a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_the_order_of_their_numbers() {
+    fn keys_are_ordered_like_their_values() {
         let edges = [0u16, 1, 0x7f, 0x80, 0x3f80, 0x3f81, 0x7f7f, 0x7f80, 0x7f81, 0x7fc0, 0x7fff];
         let steps = (0..0x8000u16).step_by(331);
         let bits: Vec<u16> = edges.into_iter().chain(steps).flat_map(|bits| [bits, bits | 0x8000]).collect();
@@ -91,11 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_window_come_back() {
+    fn window_indices_round_trip() {
         for number in 0..=255 {
             assert_eq!(usize::from(f32::key_index(f32::index_key(number))), number);
             assert_eq!(usize::from(Bf16::key_index(Bf16::index_key(number))), number);
         }
-        assert_eq!([f32::from_key(f32::LEAST), Bf16::from_key(Bf16::LEAST).load()], [f32::NEG_INFINITY; 2]);
+        assert_eq!(
+            [f32::from_key(f32::MIN_KEY), Bf16::from_key(Bf16::MIN_KEY).load()],
+            [f32::NEG_INFINITY; 2]
+        );
     }
 }

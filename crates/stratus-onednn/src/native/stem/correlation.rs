@@ -1,32 +1,32 @@
-//! The correlation of images with themselves, as the taps of a convolution of stride 1 read them:
+//! The correlation of images with themselves, over the taps of a convolution of stride 1:
 //!
 //! ```text
 //! C[t, u] = Σ x_t x_u  for u ≥ t          s[t] = Σ x_t          over all outputs of the batch
 //! ```
 //!
-//! A band of rows is copied to L1 as `f32`, a plane per channel with its border, so that what a tap reads is
-//! one contiguous range at an offset of its own. It is walked once per 3×8 pairs of taps: 24 sums in
-//! registers, 11 loads and a mask (of outputs that exist) for 24 multiply-adds. That is `taps²/2`
-//! multiply-adds per output, whatever the number of filters. Threads divide output rows; their sums, in
-//! `f64`, are added up in the order of the threads.
+//! A band of rows is copied to L1 as `f32`, a plane per channel with its border, so that each tap reads one
+//! contiguous range at its own offset. It is traversed once per 3×8 pairs of taps: 24 sums in registers, 11
+//! loads and a mask (of existing outputs) for 24 multiply-adds. That is `taps²/2` multiply-adds per output,
+//! for any number of filters. Threads divide output rows; their sums, in `f64`, are added in the order of the
+//! threads.
 
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::simd::{Element, Level};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use crate::native::simd::{Element, IsaLevel};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Floats of a band: it stays in L1 with its sums.
+/// The floats of a band, which stays in L1 with its sums.
 const BAND_FLOATS: usize = 6 << 10;
 
-/// Taps by taps whose products are summed in registers at once.
+/// The tile of taps by taps whose products are summed in registers.
 const TILE_ROWS: usize = 3;
 const TILE_COLUMNS: usize = 8;
 
-/// Output rows of a band, at most.
+/// The maximum number of output rows of a band.
 const MAX_BAND_ROWS: usize = 64;
 
-/// Bands that are summed in `f32` before the sums go to `f64`.
+/// The number of bands summed in `f32` before the sums are added in `f64`.
 const BANDS_PER_FLUSH: usize = 8;
 
 /// The correlation for one convolution of stride 1.
@@ -38,22 +38,23 @@ pub struct Correlation {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
-    /// Offset in a band of what each tap reads for the first output.
+    /// The offset in a band of each tap's input for the first output.
     offsets: Vec<usize>,
-    /// Output rows of a band.
+    /// The output rows of a band.
     band: usize,
-    level: Level,
+    level: IsaLevel,
     team: ThreadTeam,
 }
 
 impl Correlation {
-    /// `batch` images of `input` = `[H, W]`; `None` where the convolution has a stride, dilation or groups.
+    /// The correlation of `batch` images of `input` = `[H, W]`; `None` if the convolution has a stride,
+    /// dilation or groups.
     #[must_use]
     pub fn new(
         conv: &Conv2d,
         batch: usize,
         input: [usize; 2],
-        level: Level,
+        level: IsaLevel,
         team: ThreadTeam,
     ) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
@@ -87,50 +88,51 @@ impl Correlation {
         self.offsets.len()
     }
 
-    /// Floats from one row of a band to the next.
+    /// The floats between the starts of two rows of a band.
     fn pitch(&self) -> usize {
         self.output[1] + self.kernel[1] - 1
     }
 
-    /// Floats from one channel of a band to the next.
+    /// The floats between the starts of two channels of a band.
     fn plane(&self) -> usize {
         (self.band + self.kernel[0] - 1) * self.pitch()
     }
 
-    /// Floats of a band, with as many zeros at its end as the last register may read.
+    /// The floats of a band, with zeros at its end that the last register may read.
     fn band_floats(&self) -> usize {
         (self.channels * self.plane() + LANES + self.kernel[1]).next_multiple_of(LANES)
     }
 
-    /// Registers of a band's outputs.
+    /// The registers of a band's outputs.
     fn registers(&self) -> usize {
         (self.band * self.pitch()).div_ceil(LANES)
     }
 
-    /// Floats of a thread's scratch.
+    /// The floats of a thread's scratch.
     fn floats(&self) -> usize {
         self.band_floats() + (self.registers() + self.sums()) * LANES
     }
 
-    /// Sums of a thread: `C[t, u]` for `u ≥ t`, then `s[t]`.
+    /// The sums of a thread: `C[t, u]` for `u ≥ t`, then `s[t]`.
     fn sums(&self) -> usize {
         self.taps() * (self.taps() + 1) / 2 + self.taps()
     }
 
-    /// Bytes of scratch of [`Self::add`].
+    /// The scratch bytes of [`Self::add`].
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.team.threads() * (self.sums() * size_of::<f64>() + self.floats() * size_of::<f32>())
     }
 
-    /// Adds to `to`, `[taps + 1, taps]`: C in its upper triangle, s in the last row. Replaces both where
+    /// Adds to `to`, `[taps + 1, taps]`: C in its upper triangle, s in the last row. Overwrites both if
     /// `first`.
     pub fn add<E: LaneElement>(&self, images: &[E], first: bool, to: &mut [f64], scratch: &mut [u8]) {
         let (threads, sums, taps) = (self.team.threads(), self.sums(), self.taps());
         let (totals, rest) = scratch.split_at_mut(threads * sums * size_of::<f64>());
         let totals: &mut [f64] = bytemuck::cast_slice_mut(totals);
-        let mut ends = cut(&mut totals[..], (0..threads).map(|_| sums));
-        let mut scratches = cut(bytemuck::cast_slice_mut(rest), (0..threads).map(|_| self.floats()));
+        let mut ends = split_lengths(&mut totals[..], (0..threads).map(|_| sums));
+        let mut scratches =
+            split_lengths(bytemuck::cast_slice_mut(rest), (0..threads).map(|_| self.floats()));
         let mut parts: [(&mut [f64], &mut [f32]); MAX_THREADS] = std::array::from_fn(|thread| {
             (std::mem::take(&mut ends[thread]), std::mem::take(&mut scratches[thread]))
         });
@@ -156,7 +158,7 @@ impl Correlation {
         }
     }
 
-    /// Copies the input rows of output rows `rows` of an image, zeros in place of padding.
+    /// Copies the input rows of output rows `rows` of an image, with zeros as padding.
     #[inline(always)]
     fn load_band<E: Element>(&self, image: &[E], rows: Range<usize>, band: &mut [f32]) {
         let [height, width] = self.input;
@@ -218,7 +220,7 @@ unsafe fn correlate_body<V: Lanes, E: LaneElement>(
         let count = correlation.band.min(correlation.output[0] - first).min(rows.end - row);
         correlation.load_band(&images[image * elements..(image + 1) * elements], first..first + count, band);
         if masked != count {
-            // Beyond the end of an output row, and beyond the last row, lanes read pixels that no output has.
+            // Beyond the end of an output row, and beyond the last row, lanes read pixels of no output.
             mask.fill(0.0);
             mask.chunks_mut(correlation.pitch())
                 .take(count)
@@ -278,7 +280,7 @@ unsafe fn multiply<V: Lanes>(
     }
 }
 
-/// A band, and a mask of the outputs that exist.
+/// A band, and a mask of the existing outputs.
 struct BandTaps<'a> {
     band: &'a [f32],
     mask: &'a [[f32; LANES]],
@@ -286,15 +288,15 @@ struct BandTaps<'a> {
 }
 
 impl BandTaps<'_> {
-    /// What a tap reads, register by register.
+    /// The inputs of a tap, register by register.
     #[inline(always)]
     fn inputs_of(&self, tap: usize) -> &[[f32; LANES]] {
         let at = self.offsets[tap];
         self.band[at..at + self.mask.len() * LANES].as_chunks().0
     }
 
-    /// Adds products of [`TILE_ROWS`] taps from `first` on with `OTHERS` from `other` on, and sums of the
-    /// former where `pixels` is given; returns `OTHERS`. Only products with `other ≥ first` are stored.
+    /// Adds products of [`TILE_ROWS`] taps from `first` with `OTHERS` from `other`, and sums of the former if
+    /// `pixels` is given; returns `OTHERS`. Only products with `other ≥ first` are stored.
     ///
     /// # Safety
     /// As [`Lanes`] requires.
@@ -335,7 +337,7 @@ impl BandTaps<'_> {
             }
         }
         for (row, sums) in (first..taps).zip(sums) {
-            // Where row `t` of the upper triangle begins.
+            // The start of row `t` of the upper triangle.
             let start = row * taps - row * row.saturating_sub(1) / 2;
             for (column, sum) in (other..).zip(sums).filter(|(column, _)| *column >= row) {
                 let to = &mut products[start + column - row];

@@ -1,6 +1,6 @@
-//! The stem of a network: convolution of images, batch norm, ReLU and 2×2 max-pooling, of which only the
-//! pooled map is written to memory. The algebra is in [`stratus_engine::ops::Stem`]; in short, with `x_t`
-//! what tap `t` reads and M outputs per channel:
+//! The stem of a network: convolution of images, batch norm, ReLU and 2×2 max-pooling. Only the pooled map is
+//! written to memory. The algebra is in [`stratus_engine::ops::Stem`]; in short, with `x_t` the input of tap
+//! `t` and M outputs per channel:
 //!
 //! ```text
 //! C[t, u] = Σ x_t x_u    s[t] = Σ x_t                                  [`correlation`]
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The convolution is that of [`crate::native::conv::direct`]: two rows of it stay in L1 until they are
-//! pooled. The forward pass reads the images and writes a quarter of the map; library kernels would write the
-//! map and read it three times. Threads divide images forward, rows of the convolution's output backward.
+//! pooled. The forward pass reads the images and writes a quarter of the map; oneDNN's kernels would write
+//! the map and read it three times. Threads divide images forward, rows of the convolution's output backward.
 
 mod correlation;
 
@@ -23,23 +23,23 @@ use crate::native::conv::direct::{CHANNELS, DirectConv, Ring};
 use crate::native::conv::direct_forward::RowKernel;
 use crate::native::conv::direct_gradient::{GradientRows, add_rows};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::rows::Geometry;
-use crate::native::simd::Level;
-use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
+use crate::native::rows::MapGeometry;
+use crate::native::simd::IsaLevel;
+use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use std::ops::Range;
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::Stem;
 
-/// Rows of a pooling window.
+/// The rows of a pooling window.
 const WINDOW: usize = 2;
 
-/// In `index`: ReLU cut the output off, no gradient passes.
-const RELU_CUT: f32 = 255.0;
+/// The index value of outputs without a gradient, because ReLU masks them.
+const RELU_MASKED: f32 = 255.0;
 
-/// Rows whose gradients are summed in `f32` before the sums go to `f64`.
+/// The number of rows whose gradients are summed in `f32` before the sums are added in `f64`.
 const ROWS_PER_FLUSH: usize = 128;
 
-/// A stem as its kernels need it.
+/// The parameters of stem kernels.
 #[derive(Clone, Debug)]
 pub struct StemKernel {
     stem: Stem,
@@ -48,9 +48,9 @@ pub struct StemKernel {
     /// `[H, W]` of the convolution's output.
     output: [usize; 2],
     batch: usize,
-    /// Layout of the pooled map.
-    pooled: Geometry,
-    level: Level,
+    /// The layout of the pooled map.
+    pooled: MapGeometry,
+    level: IsaLevel,
     team: ThreadTeam,
 }
 
@@ -63,19 +63,19 @@ struct ThreadShare<'a, E> {
 }
 
 impl StemKernel {
-    /// `batch` images `[N, H, W, C]` of `input` = `[H, W]`, a pooled map laid out as `pooled`; `None` where
-    /// there is no kernel for it.
+    /// The kernels for `batch` images `[N, H, W, C]` of `input` = `[H, W]`, with a pooled map in layout
+    /// `pooled`; `None` if they do not support the stem.
     #[must_use]
     pub fn new(
         stem: Stem,
         batch: usize,
         input: [usize; 2],
-        pooled: Geometry,
-        level: Level,
+        pooled: MapGeometry,
+        level: IsaLevel,
         team: ThreadTeam,
     ) -> Option<Self> {
         let output = stem.conv.output_size(input).ok()?;
-        if !pooled.width.is_multiple_of(CHANNELS) {
+        if !pooled.pixel_channels.is_multiple_of(CHANNELS) {
             return None;
         }
         let conv = DirectConv::new(&stem.conv, batch, input, level, team.clone())?;
@@ -87,7 +87,7 @@ impl StemKernel {
         self.conv.taps()
     }
 
-    /// Outputs of a channel: M.
+    /// The outputs per channel: M.
     fn count(&self) -> usize {
         self.batch * self.output[0] * self.output[1]
     }
@@ -97,30 +97,30 @@ impl StemKernel {
         split(self.batch * self.output[0], self.team.threads(), thread)
     }
 
-    /// Floats of a row of the convolution's output, of eight channels.
+    /// The floats of a row of the convolution's output, with eight channels.
     fn row_floats(&self) -> usize {
         self.conv.pairs() * LANES
     }
 
-    /// Floats of a thread's scratch for pooling: two rows of all channels, and the ring of input rows.
+    /// The floats of a thread's scratch for pooling: two rows of all channels, and the ring of input rows.
     fn strip_floats(&self) -> usize {
         WINDOW * self.conv.groups() * self.row_floats() + self.conv.ring_floats()
     }
 
-    /// Bytes of scratch of [`Self::apply`] and [`Self::inference`].
+    /// The scratch bytes of [`Self::apply`] and [`Self::inference`].
     #[must_use]
     pub fn apply_scratch_bytes(&self) -> usize {
         let shared = self.conv.packed_floats() + self.conv.groups() * LANES;
         size_of::<f32>() * (shared + self.team.threads() * self.strip_floats())
     }
 
-    /// Bytes of scratch of [`Self::statistics`].
+    /// The scratch bytes of [`Self::statistics`].
     #[must_use]
     pub fn statistics_scratch_bytes(&self) -> usize {
         self.correlation.scratch_bytes()
     }
 
-    /// Bytes of scratch of [`Self::gradients`].
+    /// The scratch bytes of [`Self::gradients`].
     #[must_use]
     pub fn gradients_scratch_bytes(&self) -> usize {
         let sums = size_of::<f64>() * self.stem.conv.out_channels * (self.taps() + 1);
@@ -157,7 +157,7 @@ impl StemKernel {
             let along = |tap: usize| row(tap).map(|(product, other)| product * weight(other)).sum::<f64>();
             let square = (0..taps).map(|tap| weight(tap) * along(tap)).sum::<f64>();
             let squares = square - total * average * average;
-            // A comparison that NaN passes.
+            // A comparison that propagates NaN.
             let squares = if squares < 0.0 { 0.0 } else { squares };
             let running = [&mut running_mean[channel], &mut running_variance[channel]];
             let constants = [norm.epsilon, norm.momentum];
@@ -194,7 +194,8 @@ impl StemKernel {
         self.pool([images, weight], parameters, &factor, y, &mut [], scratch);
     }
 
-    /// The pooled map, normalised by `(x - mean) * factor * norm_weight + norm_bias`; `index` may be empty.
+    /// Computes the pooled map, normalised by `(x - mean) * factor * norm_weight + norm_bias`; `index` may be
+    /// empty.
     fn pool<E: LaneElement>(
         &self,
         [images, weight]: [&[E]; 2],
@@ -225,9 +226,9 @@ impl StemKernel {
         let elements = self.pooled.plane_elements() * self.pooled.groups;
         let lengths = || (0..threads).map(|thread| images_of(thread).len() * elements);
         let keep = !index.is_empty();
-        let mut ys = cut(y, lengths());
-        let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
-        let mut scratches = cut(scratch, (0..threads).map(|_| self.strip_floats()));
+        let mut ys = split_lengths(y, lengths());
+        let mut indices = split_lengths(index, lengths().map(|length| if keep { length } else { 0 }));
+        let mut scratches = split_lengths(scratch, (0..threads).map(|_| self.strip_floats()));
         let mut shares: [ThreadShare<'_, E>; MAX_THREADS] = std::array::from_fn(|thread| ThreadShare {
             y: std::mem::take(&mut ys[thread]),
             index: std::mem::take(&mut indices[thread]),
@@ -257,8 +258,8 @@ impl StemKernel {
         let (totals, rest) = scratch.split_at_mut(threads * per_thread * size_of::<f64>());
         let totals: &mut [f64] = bytemuck::cast_slice_mut(totals);
         let rest: &mut [f32] = bytemuck::cast_slice_mut(rest);
-        let mut ends = cut(&mut totals[..], (0..threads).map(|_| per_thread));
-        let mut scratches = cut(rest, (0..threads).map(|_| self.conv.gradient_floats()));
+        let mut ends = split_lengths(&mut totals[..], (0..threads).map(|_| per_thread));
+        let mut scratches = split_lengths(rest, (0..threads).map(|_| self.conv.gradient_floats()));
         let mut parts: [(&mut [f64], &mut [f32]); MAX_THREADS] = std::array::from_fn(|thread| {
             (std::mem::take(&mut ends[thread]), std::mem::take(&mut scratches[thread]))
         });
@@ -289,7 +290,7 @@ impl StemKernel {
         for (channel, ((weight, dweight), sums)) in by_channel.zip(sums.chunks_exact(taps + 1)).enumerate() {
             let weight = |tap: usize| f64::from(weight[tap].load());
             let [scale, mean, inverse] =
-                [norm_weight, mean, inverse_deviation].map(|of| f64::from(of[channel]));
+                [norm_weight, mean, inverse_deviation].map(|values| f64::from(values[channel]));
             let (sums, total) = (&sums[..taps], sums[taps]);
             let weighted =
                 sums.iter().zip(0..).map(|(sum, tap)| sum * weight(tap)).sum::<f64>() - mean * total;
@@ -304,8 +305,8 @@ impl StemKernel {
         }
     }
 
-    /// Adds the sums at the end of a thread's scratch to its totals; of a register, even pixels before odd
-    /// ones.
+    /// Adds the sums at the end of a thread's scratch to its totals; within a register, even pixels before
+    /// odd ones.
     fn flush(&self, scratch: &[f32], totals: &mut [f64]) {
         let taps = self.taps();
         let (_, sums) =
@@ -320,11 +321,11 @@ impl StemKernel {
         }
     }
 
-    /// Offset of eight channels of the first pixel of a pooled row, in the map of an image.
+    /// The offset of eight channels of the first pixel of a pooled row, in the map of an image.
     fn pooled_at(&self, row: usize, group: usize) -> usize {
         let channel = group * CHANNELS;
-        let plane = channel / self.pooled.width;
-        (plane * self.pooled.height + row) * self.pooled.row_elements() + channel % self.pooled.width
+        let plane = channel / self.pooled.pixel_channels;
+        (plane * self.pooled.height + row) * self.pooled.row_elements() + channel % self.pooled.pixel_channels
     }
 }
 
@@ -399,13 +400,13 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
     y: &mut [E],
     index: &mut [u8],
 ) {
-    let (windows, width) = (stem.pooled.row, stem.pooled.width);
+    let (windows, width) = (stem.pooled.row_pixels, stem.pooled.pixel_channels);
     let rows: &[[f32; LANES]] = rows.as_chunks().0;
     let (first, second) = rows.split_at(rows.len() / WINDOW);
     // SAFETY: upheld by the caller, here and below.
     let numbers = unsafe { [V::splat(0.0), V::splat(1.0), V::splat(2.0), V::splat(3.0)] };
-    let cut = unsafe { V::splat(RELU_CUT) };
-    // Two windows a register; a single last one is pooled twice.
+    let masked = unsafe { V::splat(RELU_MASKED) };
+    // Two windows per register; a single last one is pooled twice.
     for window in (0..windows).step_by(2) {
         let other = (window + 1).min(windows - 1);
         unsafe {
@@ -418,7 +419,7 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
                 argmax = values[number].select_equal(best, numbers[number], argmax);
             }
             if stem.stem.relu {
-                argmax = best.select_not_positive(cut, argmax);
+                argmax = best.select_not_positive(masked, argmax);
                 best = best.relu();
             }
             let at = window * width;
@@ -462,13 +463,13 @@ impl<E: LaneElement> GradientRows for PooledGradient<'_, E> {
         let mut total = zero;
         let (image, row) = (row / stem.output[0], row % stem.output[0]);
         let (strip, i) = (row / WINDOW, row % WINDOW);
-        let windows = if strip < pooled.height { pooled.row } else { 0 };
+        let windows = if strip < pooled.height { pooled.row_pixels } else { 0 };
         let number = (i * WINDOW) as f32;
         let numbers = unsafe { [V::splat(number), V::splat(number + 1.0)] };
         let start = image * pooled.plane_elements() * pooled.groups + stem.pooled_at(strip, group);
         for window in (0..windows).step_by(2) {
-            let at = start + window * pooled.width;
-            let (dy, index) = if pooled.width == CHANNELS
+            let at = start + window * pooled.pixel_channels;
+            let (dy, index) = if pooled.pixel_channels == CHANNELS
                 && window + 1 < windows
                 && let Some(dy) = self.dy[at..].first_chunk()
                 && let Some(index) = self.index[at..].first_chunk()
@@ -477,7 +478,7 @@ impl<E: LaneElement> GradientRows for PooledGradient<'_, E> {
             } else {
                 let (mut dy, mut index) = ([E::store(0.0); LANES], [0; LANES]);
                 for half in 0..2.min(windows - window) {
-                    let (from, to) = (at + half * pooled.width, half * CHANNELS);
+                    let (from, to) = (at + half * pooled.pixel_channels, half * CHANNELS);
                     dy[to..to + CHANNELS].copy_from_slice(&self.dy[from..from + CHANNELS]);
                     index[to..to + CHANNELS].copy_from_slice(&self.index[from..from + CHANNELS]);
                 }
@@ -493,7 +494,7 @@ impl<E: LaneElement> GradientRows for PooledGradient<'_, E> {
                 }
             }
         }
-        // Beyond the last window.
+        // Pixels beyond the last window.
         for to in &mut to[windows..] {
             unsafe { zero.store(to) };
         }

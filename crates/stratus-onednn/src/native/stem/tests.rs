@@ -1,4 +1,4 @@
-//! What the case tables do not reach: every level of instructions, blocked channels, uninitialised scratch.
+//! Tests beyond the case tables: every instruction set, blocked channels, uninitialised scratch.
 
 use super::*;
 use crate::native::conv::direct::tests::numbers;
@@ -8,29 +8,29 @@ use stratus_graph::ops::{BatchNorm2d, Conv2d};
 /// All results of a stem's kernels.
 type Results = (Vec<f32>, Vec<f64>, Vec<f32>, Vec<u8>, Vec<f32>);
 
-/// Small integers, and nothing that is divided: sums are exact in any order.
+/// Small integers without division, so that sums are exact in any order.
 fn results(
     conv: Conv2d,
     batch: usize,
     input: [usize; 2],
     blocks: bool,
-    level: Level,
+    level: IsaLevel,
     team: ThreadTeam,
 ) -> Results {
     let channels = conv.out_channels;
     let stem = Stem::new(conv, BatchNorm2d::new(channels), true, Stem::POOL).unwrap();
     let [height, width] = conv.output_size(input).unwrap();
     let shape = Stem::POOL.output_shape([batch, channels, height, width]);
-    let whole = Geometry::of(&shape, &Layout::channels_last(&shape)).unwrap();
+    let whole = MapGeometry::from_layout(&shape, &Layout::channels_last(&shape)).unwrap();
     let groups = channels.div_ceil(16);
-    let in_blocks = Geometry { planes: batch * groups, width: 16, groups, ..whole };
+    let in_blocks = MapGeometry { planes: batch * groups, pixel_channels: 16, groups, ..whole };
     let pooled = if blocks { in_blocks } else { whole };
     let kernel = StemKernel::new(stem, batch, input, pooled, level, team).unwrap();
     let elements = pooled.planes * pooled.plane_elements();
     let images = numbers(batch * conv.in_channels * input[0] * input[1], 1);
     let weight = numbers(conv.weight_shape().iter().product(), 2);
     let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
-    // Scratch begins as NaN: nothing may depend on what it held.
+    // Scratch starts as NaN: nothing may depend on its contents.
     let scratch = |bytes: usize| vec![f64::NAN; bytes.div_ceil(8)];
 
     let (mut running, mut saved) = ([zeros.clone(), ones.clone()], [zeros.clone(), zeros.clone()]);
@@ -75,7 +75,7 @@ fn results(
 }
 
 #[test]
-fn every_level_and_any_number_of_threads_computes_the_same() {
+fn every_level_and_number_of_threads_gives_the_same_results() {
     let dense = |channels, filters, kernel, padding| Conv2d::new(channels, filters, kernel, 1, padding);
     for (conv, batch, input) in [
         (dense(1, 8, 3, 1), 3, [28, 28]),
@@ -85,11 +85,11 @@ fn every_level_and_any_number_of_threads_computes_the_same() {
         (dense(3, 16, 1, 0), 5, [4, 3]),
     ] {
         for blocks in [false, true] {
-            let expected = results(conv, batch, input, blocks, Level::all()[0], ThreadTeam::in_turn(1));
+            let expected = results(conv, batch, input, blocks, IsaLevel::all()[0], ThreadTeam::emulating(1));
             assert!(expected.2.iter().any(|y| *y > 0.0) && expected.3.contains(&3));
-            for level in Level::all() {
+            for level in IsaLevel::all() {
                 for threads in 1..=4 {
-                    let got = results(conv, batch, input, blocks, level, ThreadTeam::in_turn(threads));
+                    let got = results(conv, batch, input, blocks, level, ThreadTeam::emulating(threads));
                     assert_eq!(got, expected, "{level:?} {threads} threads {conv:?} {input:?} {blocks}");
                 }
             }

@@ -1,4 +1,4 @@
-//! What the candidates of a convolution are made from.
+//! The operands that the candidates of a convolution share.
 
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Window, arg};
 use crate::ops::KernelBuilder;
@@ -6,7 +6,7 @@ use crate::ops::candidates::native_name;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// A convolution with its operands' layouts and types.
+/// A convolution with the layouts and types of its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct ConvContext<'a> {
     /// Attributes.
@@ -15,9 +15,9 @@ pub(crate) struct ConvContext<'a> {
     pub x: &'a Desc,
     /// Output map, or its gradient.
     pub y: &'a Desc,
-    /// The weights, or in which layout their gradient is wanted, where that is decided.
+    /// The weights, or the required layout of their gradient, if decided.
     pub weights: Option<&'a Desc>,
-    /// Type of maps and weights.
+    /// The type of maps and weights.
     pub compute: DataType,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Pass {
 }
 
 impl ConvContext<'_> {
-    /// Images, and the height and width of the input, where both maps are channels last.
+    /// The number of images, and the height and width of the input, if both maps are channels last.
     pub(super) fn channels_last(&self) -> Result<Option<(usize, [usize; 2])>, String> {
         let (x, y) = (self.x.layout()?, self.y.layout()?);
         let are_both = [&x, &y].iter().all(|map| map.same_bytes(&Layout::channels_last(&map.shape)));
@@ -48,15 +48,15 @@ impl ConvContext<'_> {
         dtype: DataType,
     ) -> Result<Desc, String> {
         let plain = Layout::plain(&self.conv.weight_shape());
-        builder.library.strided(&plain.shape, dtype, &plain.strides)
+        builder.onednn.strided(&plain.shape, dtype, &plain.strides)
     }
 
-    /// The name of a native kernel that takes row-major weights, or makes their gradient so.
+    /// The name of a native kernel that takes row-major weights, or computes their gradient in that layout.
     pub(super) fn row_major_name(&self, builder: &KernelBuilder<'_>, family: &str) -> Result<String, String> {
         native_name(family, builder.cpu, self.weights, &Layout::plain(&self.conv.weight_shape()))
     }
 
-    /// The step's operands, with these weights or this gradient of them.
+    /// The step's operands, with the given weights or their gradient.
     pub(super) fn operands(
         &self,
         builder: &KernelBuilder<'_>,
@@ -97,19 +97,19 @@ pub(super) fn weight_shape(conv: &Conv2d) -> Vec<usize> {
 }
 
 pub(super) fn bias(builder: &KernelBuilder<'_>, conv: &Conv2d) -> Result<Option<Desc>, String> {
-    conv.bias.then(|| builder.library.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()
+    conv.bias.then(|| builder.onednn.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()
 }
 
-/// A forward descriptor with weights in any layout: the gradients need one as a hint.
+/// A forward descriptor with weights in any layout, the hint that gradients need.
 pub(super) fn hint(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Result<PrimitiveDesc, String> {
-    let weights = builder.library.any(&weight_shape(context.conv), context.compute)?;
+    let weights = builder.onednn.any(&weight_shape(context.conv), context.compute)?;
     let descs = [context.x, &weights, context.y];
     let window = window(context.conv);
-    builder.library.convolution_forward(Propagation::Training, descs, None, &window, &builder.plain)
+    builder.onednn.convolution_forward(Propagation::Training, descs, None, &window, &builder.plain)
 }
 
-/// Whether an implementation of the gradient of the weights is known to be wrong for a convolution, of maps
-/// in the layouts `x` and `y`.
+/// Returns whether an implementation of the weight gradient is known to be wrong for a convolution of maps in
+/// the layouts `x` and `y`.
 pub(super) fn is_hazardous(
     conv: &Conv2d,
     compute: DataType,
@@ -117,19 +117,18 @@ pub(super) fn is_hazardous(
     y: &Layout,
     implementation: &str,
 ) -> bool {
-    const LARGEST_BLOCK: usize = 16;
+    const MAX_CHANNEL_BLOCK: usize = 16;
     let strided = conv.stride != [1, 1];
     // oneDNN issue 6035, in all releases up to 3.12: for strided 1×1 convolutions of channels-last maps these
-    // kernels write as many channels as a vector register holds into a workspace with room for those of the
-    // input alone.
+    // kernels write a full vector register of channels to a workspace with room for the input's channels
+    // only.
     let overruns = implementation.starts_with("jit_1x1")
         && conv.kernel == [1, 1]
         && strided
-        && conv.in_channels / conv.groups.max(1) < LARGEST_BLOCK
+        && conv.in_channels / conv.groups.max(1) < MAX_CHANNEL_BLOCK
         && x.blocks.is_empty();
-    // Found here with 3.2: where an output row is one pixel, the bf16 kernels multiply scratch that they
-    // never wrote for the taps that fall on the horizontal padding. Later kernels of the same family are not
-    // trusted more.
+    // Observed with 3.2: if an output row has one pixel, the bf16 kernels multiply scratch that was never
+    // written for the taps on the horizontal padding. Later kernels of the family are avoided too.
     let reads_garbage = compute == DataType::Bf16
         && (implementation.starts_with("jit") || implementation.starts_with("brg"))
         && y.shape.last() == Some(&1)
@@ -138,7 +137,7 @@ pub(super) fn is_hazardous(
     overruns || reads_garbage
 }
 
-/// Whether a convolution's channels fill the tiles of AMX; each group has its own tiles.
+/// Returns whether a convolution's channels fill the tiles of AMX; each group has its own tiles.
 pub(super) fn fills_amx_tiles(conv: &Conv2d) -> bool {
     let channels = [conv.in_channels, conv.out_channels];
     crate::ops::implementations::fill_amx_tiles(channels.map(|channels| channels / conv.groups.max(1)))

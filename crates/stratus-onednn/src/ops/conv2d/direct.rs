@@ -1,4 +1,4 @@
-//! Convolution of few input channels by native kernels that pack nothing.
+//! Convolution of few input channels by native kernels without packing.
 
 use super::context::{ConvContext, Pass};
 use crate::ffi::DataType;
@@ -9,10 +9,10 @@ use crate::ops::candidates::NativeKernel;
 use crate::ops::{Candidate, Implementation, KernelBuilder};
 use stratus_engine::{Operands, StepKernel};
 
-/// What a direct convolution makes.
+/// The computation of a direct convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
-    /// The output, rectified or not.
+    /// The output, optionally with ReLU.
     Forward { relu: bool },
     /// The gradients of weights and bias.
     Gradients,
@@ -20,14 +20,14 @@ enum Task {
 
 /// A direct convolution as a step.
 #[derive(Clone, Debug)]
-struct Direct {
+struct DirectStep {
     conv: DirectConv,
     task: Task,
     dtype: DataType,
     bias: bool,
 }
 
-/// A candidate for the forward pass.
+/// Returns a candidate for the forward pass.
 pub(super) fn forward(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
@@ -37,12 +37,12 @@ pub(super) fn forward(
     candidate(builder, context, Task::Forward { relu }, Pass::Forward, context.compute)
 }
 
-/// A candidate for the gradients of weight and bias.
+/// Returns a candidate for the gradients of weights and bias.
 pub(super) fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<Candidate>, String> {
-    // Gradients are f32, whatever the maps are.
+    // Gradients are f32, whatever the type of the maps.
     candidate(builder, context, Task::Gradients, Pass::BackwardWeights, DataType::F32)
 }
 
@@ -59,11 +59,11 @@ fn candidate(
     let Some(conv) = conv else { return Ok(None) };
     let name = context.row_major_name(builder, "")?;
     let operands = context.operands(builder, pass, context.row_major_weights(builder, weights)?)?;
-    let direct = Direct { conv, task, dtype: context.compute, bias: context.conv.bias };
+    let direct = DirectStep { conv, task, dtype: context.compute, bias: context.conv.bias };
     Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(direct)), operands }))
 }
 
-impl NativeKernel for Direct {
+impl NativeKernel for DirectStep {
     fn scratch_bytes(&self) -> usize {
         match self.task {
             Task::Forward { .. } => self.conv.forward_scratch_bytes(),
@@ -76,7 +76,7 @@ impl NativeKernel for Direct {
     }
 }
 
-impl Direct {
+impl DirectStep {
     fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
         let scratch = if self.bias { 4 } else { 3 };
         match self.task {
@@ -94,7 +94,7 @@ impl Direct {
     }
 }
 
-impl StepKernel for Direct {
+impl StepKernel for DirectStep {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         match self.dtype {
             DataType::F32 => self.run_as::<f32>(operands),

@@ -1,6 +1,6 @@
-//! Convolution. The candidates of each pass, in this order: oneDNN's implementations, oneDNN's in f32 for
-//! bf16 maps ([`f32_fallback`]), direct convolution for few channels ([`direct`]), minimal filtering
-//! ([`winograd`]), and products of packed panels ([`panels`]).
+//! Convolution. The candidates of each pass, in this order: oneDNN's implementations, oneDNN's f32
+//! implementations for bf16 maps ([`f32_fallback`]), direct convolution for few channels ([`direct`]),
+//! minimal filtering ([`winograd`]), and products of packed panels ([`panels`]).
 
 mod context;
 mod direct;
@@ -13,15 +13,15 @@ pub(crate) use context::ConvContext;
 
 use super::candidates::{Candidates, descs, drop_fallbacks};
 use super::implementations::multiplies_bf16;
-use super::{Candidate, KernelBuilder, LibraryUse, OnCpu};
-use crate::ffi::{DataType, Propagation, Which, arg};
+use super::{Candidate, CpuOp, KernelBuilder, OneDnnUse};
+use crate::ffi::{DataType, MemoryDescQuery, Propagation, arg};
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use context::{bias, fills_amx_tiles, hint, is_hazardous, weight_shape, window};
 use stratus_engine::Step;
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
-impl OnCpu for Conv2dForward {
+impl CpuOp for Conv2dForward {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let conv = &self.conv;
         let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
@@ -36,12 +36,12 @@ impl OnCpu for Conv2dForward {
         needs.weights([step.inputs[1]]);
     }
 
-    fn library(&self) -> Option<LibraryUse> {
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.conv))
     }
 }
 
-impl OnCpu for Conv2dBackwardData {
+impl CpuOp for Conv2dBackwardData {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let conv = &self.conv;
         let (y, x) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
@@ -56,12 +56,12 @@ impl OnCpu for Conv2dBackwardData {
         needs.weights([step.inputs[1]]);
     }
 
-    fn library(&self) -> Option<LibraryUse> {
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.conv))
     }
 }
 
-impl OnCpu for Conv2dBackwardWeights {
+impl CpuOp for Conv2dBackwardWeights {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let conv = &self.conv;
         let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.inputs[1])?);
@@ -76,17 +76,17 @@ impl OnCpu for Conv2dBackwardWeights {
         needs.weights([step.outputs[0]]);
     }
 
-    fn library(&self) -> Option<LibraryUse> {
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.conv))
     }
 }
 
-fn library_use(conv: &Conv2d) -> LibraryUse {
-    LibraryUse { is_convolution: true, fills_amx_tiles: fills_amx_tiles(conv) }
+fn library_use(conv: &Conv2d) -> OneDnnUse {
+    OneDnnUse { is_convolution: true, fills_amx_tiles: fills_amx_tiles(conv) }
 }
 
-/// Adds the candidate in f32 to the library's in bf16, unless these are at least twice as fast: where the
-/// processor multiplies bf16 and the channels fill its registers.
+/// Adds the f32 candidate to oneDNN's bf16 candidates, unless these are at least twice as fast: if the CPU
+/// has bf16 products and the channels fill its registers.
 fn or_in_f32(
     context: &ConvContext<'_>,
     listed: Result<Vec<Candidate>, String>,
@@ -111,8 +111,8 @@ fn forward(
     relu: bool,
     training: bool,
 ) -> Result<Vec<Candidate>, String> {
-    let library = builder.library;
-    let any = library.any(&weight_shape(context.conv), context.compute)?;
+    let onednn = builder.onednn;
+    let any = onednn.any(&weight_shape(context.conv), context.compute)?;
     let bias = bias(builder, context.conv)?;
     let propagation = if training { Propagation::Training } else { Propagation::Inference };
     let attributes = if relu { &builder.relu } else { &builder.plain };
@@ -120,14 +120,15 @@ fn forward(
     let listed = Candidates {
         make: &|weights| {
             let descs = [context.x, weights, context.y];
-            library.convolution_forward(propagation, descs, bias.as_ref(), &window, attributes)
+            onednn.convolution_forward(propagation, descs, bias.as_ref(), &window, attributes)
         },
         operands: &|desc| {
-            let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
+            let mut operands =
+                descs(desc, &[(arg::SRC, MemoryDescQuery::Src), (arg::WEIGHTS, MemoryDescQuery::Weights)])?;
             if let Some(bias) = &bias {
                 operands.push((arg::BIAS, bias.duplicate()?));
             }
-            operands.push((arg::DST, desc.desc(Which::Dst)?));
+            operands.push((arg::DST, desc.desc(MemoryDescQuery::Dst)?));
             Ok(operands)
         },
         usable: &|_| true,
@@ -144,16 +145,19 @@ fn forward(
 
 /// Candidates for the input's gradient.
 fn backward_data(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Result<Vec<Candidate>, String> {
-    let library = builder.library;
+    let onednn = builder.onednn;
     let hint = hint(builder, context)?;
-    let any = library.any(&weight_shape(context.conv), context.compute)?;
+    let any = onednn.any(&weight_shape(context.conv), context.compute)?;
     let window = window(context.conv);
-    let list =
-        [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
+    let list = [
+        (arg::DIFF_DST, MemoryDescQuery::DiffDst),
+        (arg::WEIGHTS, MemoryDescQuery::Weights),
+        (arg::DIFF_SRC, MemoryDescQuery::DiffSrc),
+    ];
     let listed = Candidates {
         make: &|weights| {
             let descs = [context.x, weights, context.y];
-            library.convolution_backward_data(descs, &window, &hint, &builder.plain)
+            onednn.convolution_backward_data(descs, &window, &hint, &builder.plain)
         },
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
@@ -167,23 +171,26 @@ fn backward_data(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Resu
     Ok(candidates)
 }
 
-/// Candidates for the gradients of weight and bias.
+/// Candidates for the gradients of weights and bias.
 fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Vec<Candidate>, String> {
-    let (library, conv) = (builder.library, context.conv);
+    let (onednn, conv) = (builder.onednn, context.conv);
     let hint = hint(builder, context)?;
-    let any = library.any(&weight_shape(conv), DataType::F32)?;
+    let any = onednn.any(&weight_shape(conv), DataType::F32)?;
     let bias = bias(builder, conv)?;
     let window = window(conv);
     let (x, y) = (context.x.layout()?, context.y.layout()?);
-    let list =
-        [(arg::SRC, Which::Src), (arg::DIFF_DST, Which::DiffDst), (arg::DIFF_WEIGHTS, Which::DiffWeights)];
+    let list = [
+        (arg::SRC, MemoryDescQuery::Src),
+        (arg::DIFF_DST, MemoryDescQuery::DiffDst),
+        (arg::DIFF_WEIGHTS, MemoryDescQuery::DiffWeights),
+    ];
     let listed = Candidates {
         make: &|weights| {
             let descs = [context.x, weights, context.y];
-            library.convolution_backward_weights(descs, bias.as_ref(), &window, &hint, &builder.plain)
+            onednn.convolution_backward_weights(descs, bias.as_ref(), &window, &hint, &builder.plain)
         },
         operands: &|desc| {
             let mut operands = descs(desc, &list)?;

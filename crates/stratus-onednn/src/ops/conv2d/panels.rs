@@ -1,5 +1,5 @@
-//! Convolution and its gradients as products of packed panels: of bf16 on AMX or the dot products of AVX-512,
-//! and the weights' gradient in f32 too; for few channels, the weights' gradient by windows.
+//! Convolution and its gradients as products of packed panels: of bf16 on AMX or with AVX-512 dot products,
+//! and the weight gradient in f32 too; for few channels, the weight gradient by windows.
 
 use super::context::{ConvContext, Pass};
 use crate::ffi::{DataType, Desc};
@@ -13,15 +13,15 @@ use crate::ops::{Candidate, Implementation, KernelBuilder};
 use std::sync::Arc;
 use stratus_engine::{Layout, Operands, StepKernel};
 
-/// What is made.
+/// The computation and its kernel.
 #[derive(Clone)]
-enum Kernel {
+enum PanelKernel {
     Forward { conv: PanelConv, relu: bool },
     BackwardData(PanelConv),
     BackwardWeights(Arc<dyn Gradient>),
 }
 
-impl Kernel {
+impl PanelKernel {
     fn pass(&self) -> Pass {
         match self {
             Self::Forward { .. } => Pass::Forward,
@@ -31,15 +31,15 @@ impl Kernel {
     }
 }
 
-/// A kernel for the gradients of weights and, where there is one, bias. The step has
-/// `x, dy, dweight, dbias?, scratch`.
+/// A kernel for the gradients of the weights and the optional bias. The step has `x, dy, dweight, dbias?,
+/// scratch`.
 trait Gradient: Send + Sync {
     fn scratch_bytes(&self) -> usize;
     fn make(&self, o: &mut Operands<'_>, bias: bool);
 }
 
-/// Implements [`Gradient`] for kernels that make the bias's gradient too, on any unit that multiplies as they
-/// need.
+/// Implements [`Gradient`] for kernels that also compute the gradient of the bias, for any suitable matrix
+/// unit.
 macro_rules! gradient_with_bias {
     ($($kernel:ident on $unit:ident),*) => {$(
         impl<U: $unit> Gradient for $kernel<U> {
@@ -68,33 +68,34 @@ impl Gradient for TapGradient {
 }
 
 #[derive(Clone)]
-struct Panels {
-    kernel: Kernel,
+struct PanelStep {
+    kernel: PanelKernel,
     bias: bool,
 }
 
-/// A candidate for the forward pass.
+/// Returns a candidate for the forward pass.
 pub(super) fn forward(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
     relu: bool,
 ) -> Result<Option<Candidate>, String> {
     let Some(unit) = amx(builder, context) else { return Ok(None) };
-    let make = |problem: ConvProblem<'_>| Some(Kernel::Forward { conv: PanelConv::forward(problem)?, relu });
+    let make =
+        |problem: ConvProblem<'_>| Some(PanelKernel::Forward { conv: PanelConv::forward(problem)?, relu });
     candidate(builder, context, context.compute, unit, unit.name(), &make)
 }
 
-/// A candidate for the input's gradient.
+/// Returns a candidate for the input's gradient.
 pub(super) fn backward_data(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<Candidate>, String> {
     let Some(unit) = amx(builder, context) else { return Ok(None) };
-    let make = |problem: ConvProblem<'_>| Some(Kernel::BackwardData(PanelConv::backward(problem)?));
+    let make = |problem: ConvProblem<'_>| Some(PanelKernel::BackwardData(PanelConv::backward(problem)?));
     candidate(builder, context, context.compute, unit, unit.name(), &make)
 }
 
-/// Candidates for the gradients of weight and bias.
+/// Candidates for the gradients of weights and bias.
 pub(super) fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
@@ -114,14 +115,14 @@ pub(super) fn backward_weights(
         let name = format!("{}:taps", unit.name());
         candidates.extend(gradient(builder, context, unit, &name, TapGradient::new)?);
     }
-    if let Some(unit) = Avx512Bf16::detect(builder.library) {
+    if let Some(unit) = Avx512Bf16::detect(builder.onednn) {
         let name = format!("window:{}", MatrixUnit::Avx512(unit).name());
         candidates.extend(gradient(builder, context, unit, &name, WindowGradient::new)?);
     }
     Ok(candidates)
 }
 
-/// A candidate for the gradients, where `make` gives one.
+/// A candidate for the gradients, if `make` supports the convolution.
 fn gradient<U: Copy, G: Gradient + 'static>(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
@@ -129,29 +130,29 @@ fn gradient<U: Copy, G: Gradient + 'static>(
     name: &str,
     make: fn(ConvProblem<'_, U>) -> Option<G>,
 ) -> Result<Option<Candidate>, String> {
-    let kernel = |problem: ConvProblem<'_, U>| Some(Kernel::BackwardWeights(Arc::new(make(problem)?)));
+    let kernel = |problem: ConvProblem<'_, U>| Some(PanelKernel::BackwardWeights(Arc::new(make(problem)?)));
     candidate(builder, context, DataType::F32, unit, name, &kernel)
 }
 
-/// The fastest unit that multiplies bf16: slower ones are of no use beside it.
+/// The fastest bf16 unit; slower ones never win.
 fn fastest_unit(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Option<MatrixUnit> {
-    (context.compute == DataType::Bf16).then(|| MatrixUnit::all(builder.library).next()).flatten()
+    (context.compute == DataType::Bf16).then(|| MatrixUnit::all(builder.onednn).next()).flatten()
 }
 
-/// AMX, where it is the fastest unit. Without it the library's forward passes and gradients of inputs run at
-/// the processor's rate; only its gradients of weights fall behind (docs/benchmarks/kernels.md).
+/// AMX, if it is the fastest unit. Without it, oneDNN's forward passes and input gradients reach the CPU's
+/// peak rate; only its weight gradients do not (docs/benchmarks/kernels.md).
 fn amx(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Option<MatrixUnit> {
     fastest_unit(builder, context).filter(|unit| matches!(unit, MatrixUnit::Amx(_)))
 }
 
-/// A candidate that takes weights, or makes their gradient, of type `dtype` in the layout that is decided.
+/// A candidate that reads weights, or writes their gradient, of type `dtype` in the decided layout.
 fn candidate<U>(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
     dtype: DataType,
     unit: U,
     name: &str,
-    make: &dyn Fn(ConvProblem<'_, U>) -> Option<Kernel>,
+    make: &dyn Fn(ConvProblem<'_, U>) -> Option<PanelKernel>,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = context.channels_last()? else { return Ok(None) };
     let (conv, cpu) = (context.conv, builder.cpu);
@@ -165,15 +166,15 @@ fn candidate<U>(
     };
     let operands = context.operands(builder, kernel.pass(), weights)?;
     let bias = conv.bias && kernel.pass() != Pass::BackwardData;
-    let implementation = Implementation::Native(Box::new(Panels { kernel, bias }));
+    let implementation = Implementation::Native(Box::new(PanelStep { kernel, bias }));
     Ok(Some(Candidate { name: format!("{NATIVE_PREFIX}{name}"), implementation, operands }))
 }
 
-impl NativeKernel for Panels {
+impl NativeKernel for PanelStep {
     fn scratch_bytes(&self) -> usize {
         match &self.kernel {
-            Kernel::Forward { conv, .. } | Kernel::BackwardData(conv) => conv.scratch_bytes(),
-            Kernel::BackwardWeights(gradient) => gradient.scratch_bytes(),
+            PanelKernel::Forward { conv, .. } | PanelKernel::BackwardData(conv) => conv.scratch_bytes(),
+            PanelKernel::BackwardWeights(gradient) => gradient.scratch_bytes(),
         }
     }
 
@@ -182,20 +183,20 @@ impl NativeKernel for Panels {
     }
 }
 
-impl StepKernel for Panels {
+impl StepKernel for PanelStep {
     fn run(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let scratch = if self.bias { 4 } else { 3 };
         match &self.kernel {
-            Kernel::Forward { conv, relu } => {
+            PanelKernel::Forward { conv, relu } => {
                 let bias = if self.bias { o.elements(2) } else { &mut [] };
                 let (x, weights) = (o.elements(0), o.elements(1));
                 conv.run(x, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
             }
-            Kernel::BackwardData(conv) => {
+            PanelKernel::BackwardData(conv) => {
                 let (dy, weights) = (o.elements(0), o.elements(1));
                 conv.run(dy, weights, &[], false, o.elements(2), o.elements(scratch));
             }
-            Kernel::BackwardWeights(gradient) => gradient.make(o, self.bias),
+            PanelKernel::BackwardWeights(gradient) => gradient.make(o, self.bias),
         }
         Ok(())
     }

@@ -9,20 +9,21 @@ use crate::ops::candidates::NativeKernel;
 use crate::ops::{Candidate, Implementation, KernelBuilder};
 use stratus_engine::{Operands, StepKernel};
 
-/// Names of the candidates: with products of f32, and, for bf16 maps, of int16 on VNNI.
+/// The name prefix of candidates with f32 products.
 const F32_PRODUCTS: &str = "winograd:";
+/// The name prefix of candidates with int16 (VNNI) products of bf16 maps.
 const INT16_PRODUCTS: &str = "winograd:vnni:";
 
-/// What is made.
+/// The computation and its kernel.
 #[derive(Clone)]
-enum Kernel {
+enum WinogradKernel {
     Conv { conv: WinogradConv, relu: bool },
     Gradient(WinogradGradient),
 }
 
 #[derive(Clone)]
-struct Winograd {
-    kernel: Kernel,
+struct WinogradStep {
+    kernel: WinogradKernel,
     dtype: DataType,
     bias: bool,
 }
@@ -50,61 +51,62 @@ fn conv(
     pass: ConvPass,
     relu: bool,
 ) -> Result<Vec<Candidate>, String> {
-    let Some((batch, input)) = worth_a_try(builder, context)? else { return Ok(Vec::new()) };
+    let Some((batch, input)) = applicable_shape(builder, context)? else { return Ok(Vec::new()) };
     let candidate = |family: &str, int16: Option<Int16Products>| {
         let conv = WinogradConv::new(context.conv, pass, batch, input, int16, builder.cpu);
         let Some(conv) = conv else { return Ok(None) };
         let name = context.row_major_name(builder, family)?;
         let weights = context.row_major_weights(builder, context.compute)?;
-        let (of_step, bias) = match pass {
+        let (step_pass, bias) = match pass {
             ConvPass::Forward => (Pass::Forward, context.conv.bias),
             ConvPass::BackwardData => (Pass::BackwardData, false),
         };
-        let operands = context.operands(builder, of_step, weights)?;
-        let winograd = Winograd { kernel: Kernel::Conv { conv, relu }, dtype: context.compute, bias };
+        let operands = context.operands(builder, step_pass, weights)?;
+        let winograd =
+            WinogradStep { kernel: WinogradKernel::Conv { conv, relu }, dtype: context.compute, bias };
         let implementation = Implementation::Native(Box::new(winograd));
         Ok::<_, String>(Some(Candidate { name, implementation, operands }))
     };
-    let wanted = context.compute == DataType::Bf16 && builder.library.has_vnni();
+    let wanted = context.compute == DataType::Bf16 && builder.onednn.has_vnni();
     let int16 = Int16Products::detect(builder.cpu.level).filter(|_| wanted);
     let on_int16 = int16.map(|int16| candidate(INT16_PRODUCTS, Some(int16))).transpose()?.flatten();
     Ok(candidate(F32_PRODUCTS, None)?.into_iter().chain(on_int16).collect())
 }
 
-/// A candidate for the gradients of weight and bias.
+/// Returns a candidate for the gradients of weights and bias.
 pub(super) fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<Candidate>, String> {
-    let Some((batch, input)) = worth_a_try(builder, context)? else { return Ok(None) };
+    let Some((batch, input)) = applicable_shape(builder, context)? else { return Ok(None) };
     let gradient = WinogradGradient::new(context.conv, batch, input, builder.cpu);
     let Some(gradient) = gradient else { return Ok(None) };
     let name = context.row_major_name(builder, F32_PRODUCTS)?;
     let weights = context.row_major_weights(builder, DataType::F32)?;
     let operands = context.operands(builder, Pass::BackwardWeights, weights)?;
     let (dtype, bias) = (context.compute, context.conv.bias);
-    let winograd = Winograd { kernel: Kernel::Gradient(gradient), dtype, bias };
+    let winograd = WinogradStep { kernel: WinogradKernel::Gradient(gradient), dtype, bias };
     Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(winograd)), operands }))
 }
 
-/// Images and their extent, where the kernels are worth a try: of channels-last maps, on AVX-512, whose
-/// registers their sums fill. AMX multiplies bf16 faster than they save products.
-fn worth_a_try(
+/// The number of images and their extent, if the kernels are worth trying: for channels-last maps on AVX-512,
+/// with enough channels to fill the registers. AMX multiplies bf16 faster than they save products.
+fn applicable_shape(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<(usize, [usize; 2])>, String> {
-    let on_amx = context.compute == DataType::Bf16 && builder.library.has_amx();
+    let on_amx = context.compute == DataType::Bf16 && builder.onednn.has_amx();
     if on_amx || builder.cpu.level.isa() != Isa::Avx512 {
         return Ok(None);
     }
     context.channels_last()
 }
 
-impl NativeKernel for Winograd {
+impl NativeKernel for WinogradStep {
     fn scratch_bytes(&self) -> usize {
         match &self.kernel {
-            Kernel::Conv { conv, .. } => conv.scratch_bytes(),
-            Kernel::Gradient(gradient) => gradient.scratch_bytes(),
+            WinogradKernel::Conv { conv, .. } => conv.scratch_bytes(),
+            WinogradKernel::Gradient(gradient) => gradient.scratch_bytes(),
         }
     }
 
@@ -113,16 +115,16 @@ impl NativeKernel for Winograd {
     }
 }
 
-impl Winograd {
+impl WinogradStep {
     fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
         let scratch = if self.bias { 4 } else { 3 };
         match &self.kernel {
-            Kernel::Conv { conv, relu } => {
+            WinogradKernel::Conv { conv, relu } => {
                 let bias = if self.bias { o.elements(2) } else { &mut [] };
                 let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
                 conv.run(from, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
             }
-            Kernel::Gradient(gradient) => {
+            WinogradKernel::Gradient(gradient) => {
                 let bias = if self.bias { o.elements(3) } else { &mut [] };
                 let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
                 gradient.run(x, dy, o.elements(2), bias, o.elements(scratch));
@@ -131,7 +133,7 @@ impl Winograd {
     }
 }
 
-impl StepKernel for Winograd {
+impl StepKernel for WinogradStep {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         match self.dtype {
             DataType::F32 => self.run_as::<f32>(operands),

@@ -1,4 +1,4 @@
-//! The gradient of the input of a fully connected layer with few outputs, on a native kernel.
+//! The input's gradient of a fully connected layer with few outputs, by a native kernel.
 
 use super::{LinearContext, rows_first};
 use crate::ffi::{DataType, arg};
@@ -10,12 +10,12 @@ use crate::ops::{Candidate, Implementation, KernelBuilder};
 use stratus_engine::{Operands, StepKernel};
 
 #[derive(Clone)]
-struct FewOutputs {
+struct FewOutputsStep {
     product: FewOutputsProduct,
     dtype: DataType,
 }
 
-/// A candidate for the input's gradient.
+/// Returns a candidate for the input's gradient.
 pub(super) fn backward_data(
     builder: &KernelBuilder<'_>,
     context: &LinearContext<'_>,
@@ -27,14 +27,14 @@ pub(super) fn backward_data(
     let name = native_name("", builder.cpu, context.weights, &takes)?;
     let operands = vec![
         (arg::DIFF_DST, context.y.duplicate()?),
-        (arg::WEIGHTS, builder.library.strided(&takes.shape, context.compute, &takes.strides)?),
+        (arg::WEIGHTS, builder.onednn.strided(&takes.shape, context.compute, &takes.strides)?),
         (arg::DIFF_SRC, context.x.duplicate()?),
     ];
-    let few_outputs = FewOutputs { product, dtype: context.compute };
+    let few_outputs = FewOutputsStep { product, dtype: context.compute };
     Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(few_outputs)), operands }))
 }
 
-impl NativeKernel for FewOutputs {
+impl NativeKernel for FewOutputsStep {
     fn scratch_bytes(&self) -> usize {
         0
     }
@@ -44,14 +44,14 @@ impl NativeKernel for FewOutputs {
     }
 }
 
-impl FewOutputs {
+impl FewOutputsStep {
     fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
         let (dy, weights) = (o.elements::<E>(0), o.elements::<E>(1));
         self.product.run(dy, weights, o.elements(2));
     }
 }
 
-impl StepKernel for FewOutputs {
+impl StepKernel for FewOutputsStep {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         match self.dtype {
             DataType::F32 => self.run_as::<f32>(operands),

@@ -1,37 +1,37 @@
-//! Fully connected layers. The candidates of each pass: oneDNN's inner product, and for some gradients a
-//! matrix product of its ([`weight_gradient_matmul`]) or a native kernel ([`few_outputs`]).
+//! Fully connected layers. The candidates of each pass: oneDNN's inner product, and for some gradients
+//! oneDNN's matrix product ([`weight_gradient_matmul`]) or a native kernel ([`few_outputs`]).
 //!
-//! A feature map is taken in the layout it has: the weights then have four dimensions, those of the map.
+//! A feature map is read in its own layout: the weights then have its four dimensions.
 
 mod few_outputs;
 pub(super) mod weight_gradient_matmul;
 
 use super::candidates::{Candidates, descs};
 use super::implementations::fill_amx_tiles;
-use super::{Candidate, KernelBuilder, LibraryUse, OnCpu};
-use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, arg};
+use super::{Candidate, CpuOp, KernelBuilder, OneDnnUse};
+use crate::ffi::{DataType, Desc, MemoryDescQuery, PrimitiveDesc, Propagation, arg};
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 use stratus_engine::{Layout, Step};
 use stratus_graph::ops::Linear;
 
-/// A fully connected layer with its operands' layouts and types.
+/// A fully connected layer with the layouts and types of its operands.
 pub(super) struct LinearContext<'a> {
-    /// Shape of the weights as the library sees them: `[O, I]` or `[O, C, H, W]`.
+    /// oneDNN's shape of the weights: `[O, I]` or `[O, C, H, W]`.
     pub weight_shape: Vec<usize>,
-    /// Whether there is a bias.
+    /// True if there is a bias.
     pub bias: bool,
-    /// Input, or its gradient.
+    /// The input, or its gradient.
     pub x: &'a Desc,
-    /// Output: f32 logits forward; backward their gradient, which has the compute type.
+    /// The output: f32 logits in the forward pass; else their gradient, of the compute type.
     pub y: &'a Desc,
-    /// The weights, or in which layout their gradient is wanted, where that is decided.
+    /// The weights, or the required layout of their gradient, if decided.
     pub weights: Option<&'a Desc>,
-    /// Type of the weights that kernels read.
+    /// The type of the weights that kernels read.
     pub compute: DataType,
 }
 
-impl OnCpu for LinearForward {
+impl CpuOp for LinearForward {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
         let weight_shape = weight_shape(&self.linear, plan.shape(step.inputs[0]));
@@ -46,12 +46,12 @@ impl OnCpu for LinearForward {
         needs.weights([step.inputs[1]]);
     }
 
-    fn library(&self) -> Option<LibraryUse> {
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.linear))
     }
 }
 
-impl OnCpu for LinearBackwardData {
+impl CpuOp for LinearBackwardData {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let (y, x) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
         let weight_shape = weight_shape(&self.linear, plan.shape(step.outputs[0]));
@@ -66,12 +66,12 @@ impl OnCpu for LinearBackwardData {
         needs.weights([step.inputs[1]]);
     }
 
-    fn library(&self) -> Option<LibraryUse> {
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.linear))
     }
 }
 
-impl OnCpu for LinearBackwardWeights {
+impl CpuOp for LinearBackwardWeights {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         plan.adopt_layout_of_copy(step.outputs[0]);
         let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.inputs[1])?);
@@ -87,36 +87,36 @@ impl OnCpu for LinearBackwardWeights {
         needs.weights([step.outputs[0]]);
     }
 
-    fn library(&self) -> Option<LibraryUse> {
+    fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.linear))
     }
 }
 
-fn library_use(linear: &Linear) -> LibraryUse {
+fn library_use(linear: &Linear) -> OneDnnUse {
     let fills_amx_tiles = fill_amx_tiles([linear.in_features, linear.out_features]);
-    LibraryUse { is_convolution: false, fills_amx_tiles }
+    OneDnnUse { is_convolution: false, fills_amx_tiles }
 }
 
-/// The library's shape of the weights, from that of the layer's input.
+/// oneDNN's shape of the weights, from that of the layer's input.
 pub(super) fn weight_shape(linear: &Linear, input: &[usize]) -> Vec<usize> {
     let mut shape = input.to_vec();
     shape[0] = linear.out_features;
     shape
 }
 
-/// The layout of a matrix by rows, whose columns may be the pixels of a map.
+/// The row-major layout of a matrix, whose columns may be the pixels of a map.
 pub(super) fn rows_first(shape: &[usize]) -> Layout {
     if shape.len() == 4 { Layout::channels_last(shape) } else { Layout::plain(shape) }
 }
 
 impl LinearContext<'_> {
-    /// The layout of the weights as a matrix by rows.
+    /// The layout of the weights as a row-major matrix.
     pub(super) fn rows_first(&self) -> Layout {
         rows_first(&self.weight_shape)
     }
 
-    /// Samples, outputs and inputs, where `x` and `y` are matrices with a row per sample; of a map the pixels
-    /// are the columns.
+    /// The numbers of samples, outputs and inputs, if `x` and `y` are matrices with a row per sample; the
+    /// columns of a map are its pixels.
     pub(super) fn matrices(&self) -> Result<Option<[usize; 3]>, String> {
         let (x, y) = (self.x.layout()?, self.y.layout()?);
         let are_both = x.same_bytes(&rows_first(&x.shape)) && y.same_bytes(&Layout::plain(&y.shape));
@@ -126,14 +126,14 @@ impl LinearContext<'_> {
 
 fn bias(builder: &KernelBuilder<'_>, context: &LinearContext<'_>) -> Result<Option<Desc>, String> {
     let features = [context.weight_shape[0]];
-    context.bias.then(|| builder.library.strided(&features, DataType::F32, &[1])).transpose()
+    context.bias.then(|| builder.onednn.strided(&features, DataType::F32, &[1])).transpose()
 }
 
-/// A forward descriptor with weights in any layout: the gradients need one as a hint.
+/// A forward descriptor with weights in any layout, the hint that gradients need.
 fn hint(builder: &KernelBuilder<'_>, context: &LinearContext<'_>) -> Result<PrimitiveDesc, String> {
-    let weights = builder.library.any(&context.weight_shape, context.compute)?;
+    let weights = builder.onednn.any(&context.weight_shape, context.compute)?;
     let descs = [context.x, &weights, context.y];
-    builder.library.inner_product_forward(Propagation::Training, descs, None, &builder.plain)
+    builder.onednn.inner_product_forward(Propagation::Training, descs, None, &builder.plain)
 }
 
 /// Candidates for the forward pass.
@@ -142,21 +142,22 @@ fn forward(
     context: &LinearContext<'_>,
     training: bool,
 ) -> Result<Vec<Candidate>, String> {
-    let library = builder.library;
-    let any = library.any(&context.weight_shape, context.compute)?;
+    let onednn = builder.onednn;
+    let any = onednn.any(&context.weight_shape, context.compute)?;
     let bias = bias(builder, context)?;
     let propagation = if training { Propagation::Training } else { Propagation::Inference };
     let candidates = Candidates {
         make: &|weights| {
             let descs = [context.x, weights, context.y];
-            library.inner_product_forward(propagation, descs, bias.as_ref(), &builder.plain)
+            onednn.inner_product_forward(propagation, descs, bias.as_ref(), &builder.plain)
         },
         operands: &|desc| {
-            let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
+            let mut operands =
+                descs(desc, &[(arg::SRC, MemoryDescQuery::Src), (arg::WEIGHTS, MemoryDescQuery::Weights)])?;
             if let Some(bias) = &bias {
                 operands.push((arg::BIAS, bias.duplicate()?));
             }
-            operands.push((arg::DST, desc.desc(Which::Dst)?));
+            operands.push((arg::DST, desc.desc(MemoryDescQuery::Dst)?));
             Ok(operands)
         },
         usable: &|_| true,
@@ -166,14 +167,17 @@ fn forward(
 
 /// Candidates for the input's gradient.
 fn backward_data(builder: &KernelBuilder<'_>, context: &LinearContext<'_>) -> Result<Vec<Candidate>, String> {
-    let library = builder.library;
+    let onednn = builder.onednn;
     let hint = hint(builder, context)?;
-    let any = library.any(&context.weight_shape, context.compute)?;
-    let list =
-        [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
+    let any = onednn.any(&context.weight_shape, context.compute)?;
+    let list = [
+        (arg::DIFF_DST, MemoryDescQuery::DiffDst),
+        (arg::WEIGHTS, MemoryDescQuery::Weights),
+        (arg::DIFF_SRC, MemoryDescQuery::DiffSrc),
+    ];
     let listed = Candidates {
         make: &|weights| {
-            library.inner_product_backward_data([context.x, weights, context.y], &hint, &builder.plain)
+            onednn.inner_product_backward_data([context.x, weights, context.y], &hint, &builder.plain)
         },
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
@@ -183,21 +187,24 @@ fn backward_data(builder: &KernelBuilder<'_>, context: &LinearContext<'_>) -> Re
     Ok(candidates)
 }
 
-/// Candidates for the gradients of weight and bias.
+/// Candidates for the gradients of weights and bias.
 fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &LinearContext<'_>,
 ) -> Result<Vec<Candidate>, String> {
-    let library = builder.library;
+    let onednn = builder.onednn;
     let hint = hint(builder, context)?;
-    let any = library.any(&context.weight_shape, DataType::F32)?;
+    let any = onednn.any(&context.weight_shape, DataType::F32)?;
     let bias = bias(builder, context)?;
-    let list =
-        [(arg::SRC, Which::Src), (arg::DIFF_DST, Which::DiffDst), (arg::DIFF_WEIGHTS, Which::DiffWeights)];
+    let list = [
+        (arg::SRC, MemoryDescQuery::Src),
+        (arg::DIFF_DST, MemoryDescQuery::DiffDst),
+        (arg::DIFF_WEIGHTS, MemoryDescQuery::DiffWeights),
+    ];
     let listed = Candidates {
         make: &|weights| {
             let descs = [context.x, weights, context.y];
-            library.inner_product_backward_weights(descs, bias.as_ref(), &hint, &builder.plain)
+            onednn.inner_product_backward_weights(descs, bias.as_ref(), &hint, &builder.plain)
         },
         operands: &|desc| {
             let mut operands = descs(desc, &list)?;

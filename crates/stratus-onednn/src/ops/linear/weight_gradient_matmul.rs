@@ -1,6 +1,6 @@
-//! The gradients of a fully connected layer's weights and bias as a matrix product, which the library runs on
-//! other implementations than its inner product: with many weights, that one leaves most of the memory's
-//! bandwidth unused.
+//! The gradients of a fully connected layer's weights and bias as a matrix product, for which oneDNN has
+//! other implementations than for its inner product: with many weights, the inner product leaves most of the
+//! memory bandwidth unused.
 
 use super::LinearContext;
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, arg};
@@ -10,7 +10,7 @@ use crate::ops::candidates::NativeKernel;
 use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, is_fallback};
 use stratus_engine::{Layout, Operands, StepKernel};
 
-/// A product of two matrices with a result in f32.
+/// A product of two matrices with an f32 result.
 pub(in crate::ops) struct Product {
     pub desc: PrimitiveDesc,
     /// The two factors and the result.
@@ -18,8 +18,8 @@ pub(in crate::ops) struct Product {
 }
 
 impl Product {
-    /// The product of `[rows, terms]`, stored by columns that begin `column_stride` elements from each other,
-    /// with `[terms, columns]`, stored by rows; none where the library has nothing but a reference kernel.
+    /// Creates the product of `[rows, terms]`, stored column-major with stride `column_stride`, and `[terms,
+    /// columns]`, stored row-major; `None` if oneDNN has only a reference kernel.
     pub fn new(
         builder: &KernelBuilder<'_>,
         [rows, terms, columns]: [usize; 3],
@@ -27,17 +27,17 @@ impl Product {
         dtype: DataType,
     ) -> Result<Option<Self>, String> {
         let matrix =
-            |shape: [usize; 2], dtype, strides: [usize; 2]| builder.library.strided(&shape, dtype, &strides);
+            |shape: [usize; 2], dtype, strides: [usize; 2]| builder.onednn.strided(&shape, dtype, &strides);
         let descs = [
             matrix([rows, terms], dtype, [1, column_stride])?,
             matrix([terms, columns], dtype, [columns, 1])?,
             matrix([rows, columns], DataType::F32, [columns, 1])?,
         ];
-        let desc = builder.library.matmul(descs.each_ref(), &builder.plain).ok();
+        let desc = builder.onednn.matmul(descs.each_ref(), &builder.plain).ok();
         Ok(desc.filter(|desc| !is_fallback(&desc.implementation())).map(|desc| Self { desc, descs }))
     }
 
-    /// The kernel, which takes the factors, the result and scratch.
+    /// Builds the kernel, whose operands are the factors, the result and scratch.
     pub fn kernel(&self) -> Result<Kernel, String> {
         let [first, second, result] = &self.descs;
         let arguments = [(arg::SRC, first), (arg::WEIGHTS, second), (arg::DST, result)];
@@ -62,7 +62,7 @@ struct WeightGradientMatmulKernel {
     dtype: DataType,
 }
 
-/// The layout of a matrix by columns, from that by rows, whose columns may be several dimensions.
+/// The column-major layout of a matrix, from its row-major layout, whose columns may be several dimensions.
 pub(in crate::ops) fn columns_first(rows: &Layout) -> Layout {
     let mut columns = rows.clone();
     columns.strides.iter_mut().for_each(|stride| *stride *= rows.shape[0]);
@@ -70,7 +70,7 @@ pub(in crate::ops) fn columns_first(rows: &Layout) -> Layout {
     columns
 }
 
-/// The sum of a matrix's rows: the gradient of a bias.
+/// Sums the rows of a matrix: the gradient of a bias.
 pub(in crate::ops) fn sum_rows<E: Element>(matrix: &[u8], sums: &mut [f32]) {
     sums.fill(0.0);
     for row in bytemuck::cast_slice::<u8, E>(matrix).chunks_exact(sums.len()) {
@@ -78,7 +78,7 @@ pub(in crate::ops) fn sum_rows<E: Element>(matrix: &[u8], sums: &mut [f32]) {
     }
 }
 
-/// A candidate for the gradients of weight and bias.
+/// Returns a candidate for the gradients of weights and bias.
 pub(super) fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &LinearContext<'_>,
@@ -100,10 +100,10 @@ pub(super) fn backward_weights(
     let mut operands = vec![
         (arg::SRC, context.x.duplicate()?),
         (arg::DIFF_DST, context.y.duplicate()?),
-        (arg::DIFF_WEIGHTS, builder.library.strided(&makes.shape, DataType::F32, &makes.strides)?),
+        (arg::DIFF_WEIGHTS, builder.onednn.strided(&makes.shape, DataType::F32, &makes.strides)?),
     ];
     if bias {
-        operands.push((arg::DIFF_BIAS, builder.library.strided(&[outputs], DataType::F32, &[1])?));
+        operands.push((arg::DIFF_BIAS, builder.onednn.strided(&[outputs], DataType::F32, &[1])?));
     }
     let team = builder.cpu.team.clone();
     let matmul = WeightGradientMatmul { product, transposed, team, bias, dtype: context.compute };
@@ -131,7 +131,7 @@ impl WeightGradientMatmulKernel {
         }
         let [first, second] = if self.transposed { [x, dy] } else { [dy, x] };
         let mut slices = [first, second, o.take(2), o.take(if self.bias { 4 } else { 3 })];
-        self.team.adopt();
+        self.team.apply_thread_count();
         self.product.execute(|position| std::mem::take(&mut slices[position]))
     }
 }

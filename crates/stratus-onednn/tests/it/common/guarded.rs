@@ -1,17 +1,17 @@
-//! Running a case with every operand, scratch included, between two canaries.
+//! Runs a case with every operand, including scratch, between two canaries.
 
 use super::choices;
 use stratus_conformance::Case;
 use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, Tile};
 use stratus_engine::{AlignedBytes, Backend, Operands, Precision};
 
-/// Canary bytes on each side of an operand: more than a kernel that miscounts channels runs over by.
+/// Canary bytes on each side of an operand, more than the overrun of a kernel that miscounts channels.
 const MARGIN: usize = 16 << 10;
 const CANARY: u8 = 0xa5;
-/// What memory holds that nobody wrote: not a number in every floating-point type.
+/// Fill byte for uninitialised memory: NaN in every float type.
 const GARBAGE: u8 = 0xff;
 
-/// Bytes with a canary directly before and behind.
+/// Bytes with a canary directly before and after.
 struct Guarded {
     memory: AlignedBytes,
     length: usize,
@@ -35,11 +35,11 @@ impl Guarded {
     }
 }
 
-/// Runs a case on these contents of its inputs and updates; returns the bytes of its results, in their
-/// layouts, and the same in row-major order.
+/// Runs a case on these inputs and updates; returns the bytes of its results in their layouts, and their
+/// values in row-major order.
 ///
 /// # Errors
-/// What the backend said, or which canary was hurt.
+/// The backend's error message, or the damaged canary.
 #[allow(clippy::type_complexity, reason = "bytes and numbers of the results, in one test helper")]
 pub fn run(
     backend: &dyn Backend,
@@ -75,11 +75,11 @@ pub fn run(
             operands.set(ids.len(), scratch.bytes());
         }
         kernel.kernel.run(&mut operands)?;
-        if let Some(&hurt) = ids.iter().find(|&&id| !memory[id].is_intact()) {
-            return Err(format!("{} wrote beside `{}`", kernel.implementation, values[hurt].name));
+        if let Some(&damaged) = ids.iter().find(|&&id| !memory[id].is_intact()) {
+            return Err(format!("{} wrote outside of `{}`", kernel.implementation, values[damaged].name));
         }
         if !scratch.is_intact() {
-            return Err(format!("{} wrote beside its scratch", kernel.implementation));
+            return Err(format!("{} wrote outside of its scratch", kernel.implementation));
         }
     }
     let mut results = (Vec::new(), Vec::new());

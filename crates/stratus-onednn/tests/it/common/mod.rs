@@ -1,4 +1,4 @@
-//! What the tests share: the backend, and what is to be said where it cannot be had.
+//! Shared by the tests: the backend, and the message if it is not available.
 
 pub mod guarded;
 pub mod network;
@@ -7,21 +7,21 @@ use stratus_conformance::Case;
 use stratus_engine::{Choices, Precision};
 use stratus_onednn::OneDnn;
 
-/// The precisions that oneDNN has kernels for, given the instructions.
+/// The precisions that oneDNN supports, given the instructions.
 pub const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
-/// Those of them that the machine has the instructions for.
+/// The supported precisions for which the machine has instructions.
 pub fn precisions(backend: &OneDnn) -> Vec<Precision> {
     let (supported, other): (Vec<_>, Vec<_>) = PRECISIONS.into_iter().partition(|&p| backend.supports(p));
-    other.iter().for_each(|precision| eprintln!("SKIPPED in {precision}: oneDNN has it with AVX-512 alone"));
+    other.iter().for_each(|precision| eprintln!("SKIPPED in {precision}: oneDNN needs AVX-512"));
     supported
 }
 
 /// The layouts of feature maps.
 pub const LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
 
-/// The backend on some threads. Where the library has a place in the repository it must be there: nothing is
-/// skipped in silence.
+/// The backend on `threads` threads. On platforms for which `make deps` installs oneDNN it must be there, so
+/// that no test is skipped silently.
 pub fn backend(threads: usize) -> Option<OneDnn> {
     match OneDnn::load(threads) {
         Ok(backend) => Some(backend),
@@ -35,7 +35,7 @@ pub fn backend(threads: usize) -> Option<OneDnn> {
     }
 }
 
-/// Choices that ask for a layout of every feature map of a case.
+/// Choices that require a layout for every feature map of a case.
 pub fn choices(case: &Case, layout: &str) -> Choices {
     let maps = case.operands().filter(|operand| operand.shape.len() == 4);
     let layouts = maps.map(|operand| (operand.name.to_owned(), layout.to_owned())).collect();

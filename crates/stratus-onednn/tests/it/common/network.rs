@@ -1,19 +1,19 @@
-//! Small networks in every program that a training run has, on any backend.
+//! Small networks with all programs of a training run, on any backend.
 
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse, fuse_as};
-use stratus_engine::passes::lower::{lower, refresh};
-use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::fuse::{Fusions, fuse, fuse_with};
+use stratus_engine::passes::lower::{lower, refresh_copies};
+use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
-use stratus_engine::passes::update::{Optimiser, update, update_joined};
+use stratus_engine::passes::update::{Optimiser, update, update_with_threshold};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Mode, OptimiserState};
-use stratus_engine::session::{Hyper, Metrics, StateValue};
+use stratus_engine::session::{IterationScalars, Metrics, StateValue};
 use stratus_engine::{Backend, Choices, Clock, DType, EngineError, Precision, Program, Role, Session};
 use stratus_graph::ops::{AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Flatten, Linear, Relu};
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
 
 pub const CLASSES: usize = 10;
@@ -23,17 +23,17 @@ const SGD: Optimiser = Optimiser::Sgd(SgdUpdate {
     momentum: 0.9,
     weight_decay: 1e-3,
     nesterov: false,
-    rate: 1.0,
-    scaled: false,
+    rate_factor: 1.0,
+    loss_scaled: false,
 });
 
-/// No tiles: whole batches.
+/// Whole batches, not tiled.
 pub const WHOLE: usize = usize::MAX;
 
 /// The digits network.
 pub fn digits(input: [usize; 3], width: usize) -> Graph {
     let network = zoo::find("digits").unwrap();
-    (network.build)(&Hyperparameters { input, classes: CLASSES, width: Some(width) }).unwrap()
+    (network.build)(&ModelConfig { input, classes: CLASSES, width: Some(width) }).unwrap()
 }
 
 /// A network whose values have several readers, with dropout and an auxiliary loss.
@@ -41,8 +41,8 @@ pub fn branches() -> Graph {
     layer_file::parse(include_str!("../../../../stratus-engine/tests/it/branches.toml")).unwrap()
 }
 
-/// Convolutions of one tap that read the same map, one of which does not fill its last line of a cache; one
-/// is read by another convolution, the others are put one behind the other.
+/// 1×1 convolutions of the same map. One does not fill its last cache line, one feeds another convolution,
+/// the others are concatenated.
 pub fn siblings() -> Graph {
     let (mut graph, images) = GraphBuilder::new("siblings", Shape(vec![3, 7, 6]));
     let mut block = |name: &str, conv: Conv2d, x| {
@@ -71,12 +71,12 @@ pub fn numbers(seed: usize) -> impl Iterator<Item = f64> {
     })
 }
 
-/// The program of a training iteration, in tiles that fit so many bytes.
+/// The program of a training iteration, in tiles of at most this many bytes.
 pub fn training_program(graph: &Graph, precision: Precision, batch: usize, tile_bytes: usize) -> Program {
     training_within(usize::MAX, graph, precision, batch, tile_bytes)
 }
 
-/// The same where activations are made again, so that no more than so many bytes are alive.
+/// The program of a training iteration that recomputes activations to keep within `bytes` of them alive.
 pub fn training_within(
     live_bytes: usize,
     graph: &Graph,
@@ -88,33 +88,32 @@ pub fn training_within(
     update(&tile(&whole, tile_bytes, 1).unwrap(), SGD).unwrap()
 }
 
-/// The program of a training iteration that goes through its batch in so many micro-batches.
+/// The program of a training iteration with this number of micro-batches.
 pub fn training_in_micro_batches(graph: &Graph, precision: Precision, batch: usize, count: usize) -> Program {
-    update(&micro_batches(&differentiated(graph, precision, batch / count), count).unwrap(), SGD).unwrap()
+    let micro_batch = differentiated(graph, precision, batch / count);
+    update(&split_into_micro_batches(&micro_batch, count).unwrap(), SGD).unwrap()
 }
 
-/// The program of a training iteration in which fully connected layers are updated where their gradients are
-/// made.
+/// The program of a training iteration with fused weight gradients and updates of fully connected layers.
 pub fn training_joined(graph: &Graph, precision: Precision, batch: usize) -> Program {
-    update_joined(&differentiated(graph, precision, batch), SGD, 0).unwrap()
+    update_with_threshold(&differentiated(graph, precision, batch), SGD, 0).unwrap()
 }
 
-/// The program of a training iteration by another optimiser.
+/// The program of a training iteration with another optimiser.
 pub fn training_by(optimiser: Optimiser, graph: &Graph, precision: Precision, batch: usize) -> Program {
     update(&differentiated(graph, precision, batch), optimiser).unwrap()
 }
 
 fn differentiated(graph: &Graph, precision: Precision, batch: usize) -> Program {
-    let fusions = Fusions { large: 0, ..Fusions::default() };
-    let forward = fuse_as(&lower(graph, Mode::Train, precision, batch).unwrap(), fusions).unwrap();
+    let fusions = Fusions { min_horizontal_bytes: 0, ..Fusions::default() };
+    let forward = fuse_with(&lower(graph, Mode::Train, precision, batch).unwrap(), fusions).unwrap();
     differentiate(&forward).unwrap()
 }
 
-/// The implementations that there are for a step of a program, given other choices: the error of a name that
-/// there is not lists them.
+/// The implementations of a step, given the other choices; they are listed by the error for an unknown name.
 pub fn offered(backend: &dyn Backend, program: &Program, choices: &Choices, key: &str) -> Vec<String> {
     let mut choices = choices.clone();
-    choices.implementations.insert(key.to_owned(), "nothing of that name".to_owned());
+    choices.implementations.insert(key.to_owned(), "unknown".to_owned());
     let Err(error) = Plan::prepare(backend, program, choices, false, &mut Persistent::default()) else {
         return Vec::new();
     };
@@ -123,7 +122,7 @@ pub fn offered(backend: &dyn Backend, program: &Program, choices: &Choices, key:
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Layouts of every feature map of a program.
+/// The given layout for every feature map of a program.
 pub fn choices(program: &Program, layout: &str) -> Choices {
     let maps = program.values.iter().filter(|value| value.shape.len() == 4 && !value.role.is_persistent());
     let layouts = maps.map(|value| (value.name.clone(), layout.to_owned())).collect();
@@ -138,7 +137,7 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
-/// A training run: 0 trains a batch, 1 a shorter last one, 2 evaluates, 3 brings copies up to date.
+/// A training run. Program 0 trains a batch, 1 a shorter last one, 2 evaluates, 3 refreshes copies.
 pub struct Run {
     pub session: Session,
     graph: Graph,
@@ -146,8 +145,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Prepares all programs, in tiles that fit so many bytes, and sets the parameters. `layout` is that of
-    /// the maps; without one the backend measures.
+    /// Prepares all programs, in tiles of at most this many bytes, and sets the parameters. `layout` is that
+    /// of the maps; without one the backend measures.
     pub fn new(
         backend: &dyn Backend,
         graph: &Graph,
@@ -157,12 +156,11 @@ impl Run {
         tile_bytes: usize,
     ) -> Result<Self, EngineError> {
         let train = training_program(graph, precision, batch, tile_bytes);
-        Self::of(backend, graph, &train, layout, tile_bytes, &Choices::default())
+        Self::with_choices(backend, graph, &train, layout, tile_bytes, &Choices::default())
     }
 
-    /// The same with another program of an iteration, of which some steps are to run on given
-    /// implementations.
-    pub fn of(
+    /// [`Self::new`] with another training program, some of whose steps run on given implementations.
+    pub fn with_choices(
         backend: &dyn Backend,
         graph: &Graph,
         train: &Program,
@@ -170,12 +168,12 @@ impl Run {
         tile_bytes: usize,
         chosen: &Choices,
     ) -> Result<Self, EngineError> {
-        Self::beginning_with(0, backend, graph, train, layout, tile_bytes, chosen)
+        Self::preparing_first(0, backend, graph, train, layout, tile_bytes, chosen)
     }
 
-    /// The same, where the program `first` is prepared before the others, which then take the parameters as
-    /// they lie.
-    pub fn beginning_with(
+    /// [`Self::with_choices`], with program `first` prepared before the others, which then adopt its
+    /// parameter layouts.
+    pub fn preparing_first(
         first: usize,
         backend: &dyn Backend,
         graph: &Graph,
@@ -188,7 +186,7 @@ impl Run {
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
         let evaluate = tile(&evaluate, tile_bytes, 1).unwrap();
-        let copies = refresh(train).unwrap();
+        let copies = refresh_copies(train).unwrap();
         let mut persistent = Persistent::default();
         let programs = [train, &tail, &evaluate, &copies];
         let mut plans: Vec<_> = programs.map(|_| None).into();
@@ -202,8 +200,8 @@ impl Run {
             plans[position] = Some(plan);
         }
         let mut session = Session::new(plans.into_iter().flatten().collect(), persistent)?;
-        // What nobody writes must not matter.
-        session.fill(0xff).unwrap();
+        // Uninitialised memory must not affect results.
+        session.fill_arena(0xff).unwrap();
         for (index, parameter) in graph.parameters.iter().enumerate() {
             let (scale, offset) = match parameter.shape.len() {
                 1 if parameter.name.ends_with("weight") || parameter.name.ends_with("var") => (0.2, 1.0),
@@ -218,7 +216,7 @@ impl Run {
         }
         let remembered: Vec<(String, usize)> = session
             .state()
-            .filter(|value| value.role == Role::Momentum)
+            .filter(|value| value.role == Role::OptimiserState)
             .map(|value| (value.name.to_owned(), value.shape.iter().product()))
             .collect();
         for (name, elements) in remembered {
@@ -233,7 +231,11 @@ impl Run {
     pub fn execute(&mut self, program: usize, seed: usize) -> Result<Metrics, EngineError> {
         let mut inputs = self.session.inputs(program)?;
         self.session
-            .set_hyper(Hyper { learning_rate: 0.005, iteration: seed as u64, seed: 1 << 40 })
+            .set_iteration_scalars(IterationScalars {
+                learning_rate: 0.005,
+                iteration: seed as u64,
+                seed: 1 << 40,
+            })
             .unwrap();
         let plan = self.session.plan(program);
         if let Some(place) = plan.external(0) {

@@ -1,5 +1,5 @@
-//! What tests and the example share: every network of the zoo at a size that the reference backend computes
-//! quickly, weights, and outputs.
+//! Helpers of the tests and the example: every network of the zoo at a size that the reference backend
+//! computes quickly, weights, and outputs.
 
 use stratus_engine::passes::fuse::fuse;
 use stratus_engine::passes::lower::lower;
@@ -7,16 +7,16 @@ use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Clock, Phase, Precision, Role, Session};
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, Op};
 use stratus_random::{Purpose, Stream};
 use stratus_weights::{Tensor, TensorRef, Values};
 
-/// Images of a batch.
+/// The batch size.
 pub const BATCH: usize = 2;
 
-/// A network, its width, and the height and width of the images that it is tried at. Of AlexNet and VGG one
-/// size gives adaptive pooling bins of different sizes, another bins of one size.
+/// A network, its width, and the height and width of its images. The sizes for AlexNet and VGG give adaptive
+/// pooling bins of different and of equal sizes.
 pub const CASES: &[(&str, usize, [usize; 2])] = &[
     ("digits", 4, [28, 28]),
     ("alexnet", 8, [95, 127]),
@@ -60,16 +60,16 @@ pub fn network(name: &str, width: usize, [height, image_width]: [usize; 2]) -> G
     let network = zoo::find(name).unwrap();
     let channels = (network.defaults)().input[0];
     let input = [channels, height, image_width];
-    (network.build)(&Hyperparameters { input, classes: 10, width: Some(width) }).unwrap()
+    (network.build)(&ModelConfig { input, classes: 10, width: Some(width) }).unwrap()
 }
 
-/// Weights that keep a signal's variance, and running statistics that are not those of a fresh network.
+/// Weights that keep the variance of a signal, and running statistics that differ from the initial ones.
 pub fn weights(graph: &Graph) -> Vec<Tensor> {
     let mut tensors = Vec::new();
     for (position, parameter) in graph.parameters.iter().enumerate() {
         let mut stream = Stream::new(11, Purpose::Test, position as u64, 0);
-        let mut draw = |least: f32, most: f32| -> Vec<f32> {
-            (0..parameter.elements()).map(|_| stream.uniform_between(least, most)).collect()
+        let mut draw = |low: f32, high: f32| -> Vec<f32> {
+            (0..parameter.elements()).map(|_| stream.uniform_between(low, high)).collect()
         };
         let (module, part) = parameter.name.rsplit_once('.').unwrap();
         let normalises =
@@ -92,19 +92,19 @@ pub fn refs(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {
     tensors.iter().map(Tensor::as_ref).collect()
 }
 
-/// [`BATCH`] images.
+/// A batch of [`BATCH`] random images.
 pub fn images(graph: &Graph) -> Vec<f32> {
     let mut stream = Stream::new(12, Purpose::Test, 0, 0);
     (0..BATCH * graph.input_shape().elements()).map(|_| stream.uniform_between(-2.0, 2.0)).collect()
 }
 
-/// What the reference backend computes in inference: the logits of a batch.
+/// The logits of a batch, computed by the reference backend in inference.
 pub fn logits(graph: &Graph, weights: &[Tensor], images: &[f32]) -> Vec<f32> {
     let batch = images.len() / graph.input_shape().elements();
     let mut program = fuse(&lower(graph, Mode::Evaluate, Precision::F32, batch).unwrap()).unwrap();
     let loss = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap();
     let logits = loss.inputs[0];
-    // A value that stays can be read after the run.
+    // Only a buffer can be read after the run.
     program.values[logits.0].role = Role::Buffer;
     let name = program.value(logits).name.clone();
     let mut persistent = Persistent::default();
@@ -123,10 +123,10 @@ pub fn logits(graph: &Graph, weights: &[Tensor], images: &[f32]) -> Vec<f32> {
     session.read(&name).unwrap()
 }
 
-/// The largest difference, relative to the largest number.
-pub fn off(found: &[f32], wanted: &[f32]) -> f32 {
-    assert_eq!(found.len(), wanted.len());
-    let largest = wanted.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+/// The largest difference, relative to the largest value.
+pub fn relative_difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     assert!(largest > 1e-3 && found.iter().all(|value| value.is_finite()));
-    found.iter().zip(wanted).fold(0.0f32, |off, (a, b)| off.max((a - b).abs())) / largest
+    found.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs())) / largest
 }

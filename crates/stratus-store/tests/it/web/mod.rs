@@ -1,4 +1,4 @@
-//! A web server on the loopback interface that misbehaves as it is told.
+//! A web server on the loopback interface with programmable failures.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,93 +8,96 @@ use std::time::Duration;
 
 use stratus_store::{RetryPolicy, Store};
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ReceivedRequest {
     pub method: String,
-    /// With the query string.
+    /// The path with the query string.
     pub path: String,
-    /// The first byte asked for.
+    /// The first requested byte.
     pub first: Option<usize>,
-    /// Its lines after the first.
+    /// The header lines.
     pub headers: Vec<String>,
     pub body: String,
-    /// How many came before it.
+    /// The number of earlier requests.
     pub earlier: usize,
 }
 
-/// What is done with it.
+/// The response to a request.
 pub enum Reply {
-    /// The content, or the part asked for.
+    /// The content, or the requested range.
     Serve,
-    /// The content with a version of its own.
+    /// Other content with a version.
     Version(&'static str, Vec<u8>),
-    /// The whole content whatever was asked for.
+    /// The whole content, ignoring the range.
     IgnoreRange,
-    /// Another part than the one asked for.
-    OtherPart,
-    /// The content without saying how large it is.
+    /// Another range than the requested one.
+    OtherRange,
+    /// The content without its size.
     Unsized,
     /// An error page.
     Status(u16, String),
-    /// An error page that asks to be left alone: `Retry-After`.
+    /// An error page with `Retry-After`.
     Later(u16, String),
-    /// Headers, each with its line's end, and content.
+    /// Headers, each with a line break, and content.
     Page(String, String),
-    /// What was asked for, cut off after so many bytes.
+    /// The requested range, truncated to a number of bytes.
     Break(usize),
-    /// What was asked for, so many bytes at a time, a little apart.
+    /// The requested range, in pieces of a number of bytes with pauses.
     Trickle(usize),
-    /// Something that is no HTTP.
+    /// Bytes that are not HTTP.
     Garbage,
-    /// Nothing for so long.
+    /// No response for a time.
     Silence(Duration),
 }
 
 pub struct Server {
     pub address: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
-impl Asked {
+impl ReceivedRequest {
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let of = |line: &'_ String| {
+        let matches = |line: &'_ String| {
             line.split_once(": ").is_some_and(|(found, _)| found.eq_ignore_ascii_case(name))
         };
-        Some(self.headers.iter().find(|line| of(line))?.split_once(": ")?.1)
+        Some(self.headers.iter().find(|line| matches(line))?.split_once(": ")?.1)
     }
 }
 
 impl Server {
-    /// Serves `content` under every path, as `reply` decides. It ends with the test.
-    pub fn start(content: Vec<u8>, reply: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    /// Serves `content` at every path with the responses of `reply`, until the test ends.
+    pub fn start(
+        content: Vec<u8>,
+        reply: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}/data", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (content, reply, log) = (Arc::new(content), Arc::new(reply), Arc::clone(&asked));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (content, reply, log) = (Arc::new(content), Arc::new(reply), Arc::clone(&requests));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (content, reply, log) = (Arc::clone(&content), Arc::clone(&reply), Arc::clone(&log));
-                // A client that goes away is no error of the server's.
-                thread::spawn(move || answer(stream.ok()?, &content, &*reply, &log));
+                // A disconnected client is not an error of the server.
+                thread::spawn(move || respond(stream.ok()?, &content, &*reply, &log));
             }
         });
-        Self { address, asked }
+        Self { address, requests }
     }
 
     /// The requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// How many of them were for content.
+    /// The number of GET requests so far.
     pub fn gets(&self) -> usize {
-        self.asked().iter().filter(|asked| asked.method == "GET").count()
+        self.requests().iter().filter(|request| request.method == "GET").count()
     }
 
     pub fn store(&self) -> Store {
-        Store::open_with(&self.address, brief()).unwrap()
+        Store::open_with_policy(&self.address, brief()).unwrap()
     }
 }
 
@@ -104,20 +107,20 @@ pub fn brief() -> RetryPolicy {
         idle_timeout: Duration::from_millis(400),
         give_up_after: Duration::from_millis(1500),
         first_delay: Duration::from_millis(5),
-        longest_delay: Duration::from_millis(40),
+        max_delay: Duration::from_millis(40),
     }
 }
 
-/// Bytes in which every part is at one place alone.
+/// Pseudorandom bytes, in which every range is unique.
 pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-fn answer(
+fn respond(
     stream: TcpStream,
     content: &[u8],
-    reply: &(dyn Fn(&Asked) -> Reply + Send + Sync),
-    log: &Mutex<Vec<Asked>>,
+    reply: &(dyn Fn(&ReceivedRequest) -> Reply + Send + Sync),
+    log: &Mutex<Vec<ReceivedRequest>>,
 ) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut lines = reader.by_ref().lines();
@@ -143,19 +146,19 @@ fn answer(
     }
     let mut body = String::new();
     reader.take(length).read_to_string(&mut body).ok()?;
-    let asked = {
+    let received = {
         let mut log = log.lock().unwrap();
         let first = range.map(|(first, _)| first);
-        let asked = Asked { method, path, first, headers, body, earlier: log.len() };
-        log.push(asked.clone());
-        asked
+        let received = ReceivedRequest { method, path, first, headers, body, earlier: log.len() };
+        log.push(received.clone());
+        received
     };
-    send(stream, &asked, content, range, &reply(&asked))
+    send(stream, &received, content, range, &reply(&received))
 }
 
 fn send(
     mut stream: TcpStream,
-    asked: &Asked,
+    received: &ReceivedRequest,
     content: &[u8],
     range: Option<(usize, usize)>,
     reply: &Reply,
@@ -168,7 +171,7 @@ fn send(
     let mut head = format!("HTTP/1.1 200 OK\r\nETag: \"{version}\"\r\n");
     let mut part = content;
     if let Some((first, last)) = range {
-        let first = if matches!(reply, Reply::OtherPart) { first + 1 } else { first };
+        let first = if matches!(reply, Reply::OtherRange) { first + 1 } else { first };
         let end = content.len().min(last.saturating_add(1));
         if first >= end {
             let head = format!(
@@ -197,9 +200,9 @@ fn send(
                 format!("HTTP/1.1 {status} Because\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
             part = page.as_bytes();
         }
-        Reply::Later(status, wish) => {
+        Reply::Later(status, delay) => {
             head = format!(
-                "HTTP/1.1 {status} Later\r\nRetry-After: {wish}\r\nContent-Length: 0\r\nConnection: \
+                "HTTP/1.1 {status} Later\r\nRetry-After: {delay}\r\nContent-Length: 0\r\nConnection: \
                  close\r\n\r\n"
             );
             part = b"";
@@ -215,7 +218,7 @@ fn send(
         _ => {}
     }
     stream.write_all(head.as_bytes()).ok()?;
-    if asked.method == "HEAD" {
+    if received.method == "HEAD" {
         return Some(());
     }
     let (piece, pause) = match reply {

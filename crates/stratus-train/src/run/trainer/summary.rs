@@ -1,33 +1,33 @@
 //! The summary of a run in progress.
 
 use super::super::first_stage;
-use super::super::records::spread;
+use super::super::records::percentiles;
 use super::Trainer;
 use crate::compile::CompiledRun;
 use crate::experiment::OnBadSample;
 use stratus_data::Loader;
 use stratus_engine::Session;
-use stratus_engine::ops::{self, LOSS_SCALE, LOSS_SCALE_NAME};
+use stratus_engine::ops::{self, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME};
 use stratus_forecast::choice::Source;
 use stratus_run::summary::{
-    BadSample, BadSamples, Forecast, LossScale, Memory, Status, Summary, Time, TimeAccount,
+    BadSample, BadSamples, Forecast, LossScaleSummary, Memory, Status, Summary, TimeAccount, TimeBreakdown,
 };
 
-/// The most skipped samples that it lists.
-const BAD_SAMPLES_LISTED: usize = 1000;
-/// The most classes that it has; `classes.csv` has any number.
-const MOST_CLASSES: usize = 100;
+/// Skipped samples that the summary lists, at most.
+const MAX_BAD_SAMPLES: usize = 1000;
+/// Classes that the summary lists, at most; `classes.csv` has all of them.
+const MAX_CLASSES: usize = 100;
 
 impl Trainer<'_> {
     /// The summary up to now.
     pub(super) fn summary(&self, status: Status) -> Summary {
-        let (settings, sums) = (self.setup.resolved.settings(), &self.sums);
+        let (settings, totals) = (self.setup.resolved.settings(), &self.totals);
         let CompiledRun { session, plans, .. } = &self.setup.compiled;
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
         let planned = arena
             + plans.exchange_bytes()
-            + self.loader.bytes()
+            + self.loader.memory_bytes()
             + self.evaluator.bytes()
             + self.setup.datasets.train.resident_bytes()
             + self.setup.datasets.validation.resident_bytes();
@@ -43,21 +43,21 @@ impl Trainer<'_> {
             epochs: u32::try_from(self.iteration / self.loader.batches_per_epoch().max(1))
                 .unwrap_or(u32::MAX),
             iterations: self.iteration,
-            images_per_second: spread(&self.rates),
-            time: Time {
+            images_per_second: percentiles(&self.rates),
+            time: TimeBreakdown {
                 total_s: self.elapsed_s(),
-                startup_s: sums.startup_s,
-                train_s: sums.iteration_s - sums.data_wait_s - sums.checkpoint_in_iterations_s,
-                validation_s: sums.validation_s,
-                data_wait_s: sums.data_wait_s,
-                checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
+                startup_s: totals.startup_s,
+                train_s: totals.iteration_s - totals.data_wait_s - totals.checkpoint_in_iterations_s,
+                validation_s: totals.validation_s,
+                data_wait_s: totals.data_wait_s,
+                checkpoint_s: totals.checkpoint_s + totals.checkpoint_in_iterations_s,
             },
             forecast: self.forecast(),
             usage: self.usage.usage(),
-            accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
-            last: self.last,
-            classes: if self.classes.len() > MOST_CLASSES { Vec::new() } else { self.classes.clone() },
-            first_stage: first_stage::summary_of(self.run),
+            accounting: TimeAccount::new(totals.iteration_s, totals.attributed_s),
+            final_metrics: self.final_metrics,
+            classes: if self.classes.len() > MAX_CLASSES { Vec::new() } else { self.classes.clone() },
+            first_stage: first_stage::read_summary(self.run),
             memory: Memory {
                 planned_peak_bytes: Some(planned),
                 measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
@@ -65,12 +65,12 @@ impl Trainer<'_> {
                 device_peak_bytes: self.setup.device.backend.device_bytes(),
             },
             weights_sha256: self.weights_sha256.clone(),
-            resumed: sums.resumed,
-            data_workers: u32::try_from(self.workers.active()).unwrap_or(u32::MAX),
+            resumed: totals.resumed,
+            data_workers: u32::try_from(self.loader_threads.active()).unwrap_or(u32::MAX),
             loss_scale: loss_scale(session),
             bad_samples: (settings.data.on_bad_sample == OnBadSample::Skip)
                 .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
-            best: self.best.best(),
+            best: self.best_epochs.best(),
             stopped_early: self.stopped_early(),
             ..Summary::default()
         }
@@ -78,40 +78,40 @@ impl Trainer<'_> {
 }
 
 impl Trainer<'_> {
-    /// What was forecast, beside what was measured.
+    /// The forecast step time, compared with the measured one.
     fn forecast(&self) -> Option<Forecast> {
-        let foreseen = self.outlook.foreseen()?;
-        let measured_step_s = self.outlook.measured_step_s();
-        let all = self.all();
+        let forecast = self.time_estimator.forecast()?;
+        let measured_step_s = self.time_estimator.measured_step_s();
+        let total = self.total_work();
         Some(Forecast {
-            step_s: foreseen.step.seconds,
-            low_s: foreseen.step.low,
-            high_s: foreseen.step.high,
-            total_s: foreseen.step.seconds * all.iterations as f64
-                + foreseen.validation_s * all.validations as f64,
+            step_s: forecast.step.seconds,
+            low_s: forecast.step.low,
+            high_s: forecast.step.high,
+            total_s: forecast.step.seconds * total.iterations as f64
+                + forecast.validation_s * total.validations as f64,
             source: Source::Measured.name().to_owned(),
             measured_step_s,
-            error_percent: measured_step_s.map(|step_s| 100.0 * (foreseen.step.seconds / step_s - 1.0)),
+            error_percent: measured_step_s.map(|step_s| 100.0 * (forecast.step.seconds / step_s - 1.0)),
         })
     }
 }
 
-/// The loss scale, in f16. `None` also if the device can no longer be read.
-fn loss_scale(session: &Session) -> Option<LossScale> {
-    let numbers: [f32; LOSS_SCALE.len()] = session.read(LOSS_SCALE_NAME).ok()?.try_into().ok()?;
-    let ops::LossScale { scale, skipped, .. } = ops::LossScale::of(numbers.map(f64::from));
-    Some(LossScale { scale, skipped_iterations: skipped as u64 })
+/// The loss scale in f16; `None` in other formats, or if the device can no longer be read.
+fn loss_scale(session: &Session) -> Option<LossScaleSummary> {
+    let numbers: [f32; LOSS_SCALE_FIELDS.len()] = session.read(LOSS_SCALE_NAME).ok()?.try_into().ok()?;
+    let ops::LossScale { scale, skipped, .. } = ops::LossScale::from_fields(numbers.map(f64::from));
+    Some(LossScaleSummary { scale, skipped_iterations: skipped as u64 })
 }
 
-/// The samples that cannot be decoded: those found when the data sets were opened, and those met since.
+/// The samples that cannot be decoded: found when the data sets were opened, or since then.
 fn bad_samples(loaders: [&Loader; 2]) -> BadSamples {
     let mut bad = BadSamples::default();
     for loader in loaders {
         let mut all = loader.skipped();
         all.extend(loader.dataset().damaged().iter().cloned());
         bad.count += all.len() as u64;
-        let room = BAD_SAMPLES_LISTED.saturating_sub(bad.listed.len());
-        bad.listed.extend(all.into_iter().take(room).map(|(index, problem)| BadSample {
+        let free = MAX_BAD_SAMPLES.saturating_sub(bad.listed.len());
+        bad.listed.extend(all.into_iter().take(free).map(|(index, problem)| BadSample {
             sample: loader.dataset().sample_name(index as usize),
             problem,
         }));

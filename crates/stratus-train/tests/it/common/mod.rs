@@ -1,5 +1,5 @@
-//! Shared by the tests that compare with PyTorch: the numbers of the fixtures, a session that trains on them,
-//! and tolerances. See `scripts/fixtures/parity.py`.
+//! Helpers for the tests that compare with PyTorch: the numbers of the fixtures, a session that trains on
+//! them, and tolerances. See `scripts/fixtures/parity.py`.
 
 use serde::Deserialize;
 use stratus_cuda::Cuda;
@@ -8,10 +8,10 @@ use stratus_engine::session::Inputs;
 use stratus_engine::{Backend, Choices, Clock, Plan, Program, Session};
 use stratus_onednn::OneDnn;
 
-/// The largest error of a tensor, relative to its norm.
+/// The maximum error of a tensor, relative to its norm.
 pub const TOLERANCE: f64 = 1e-4;
 
-/// The largest error of a tensor as a multiple of that of PyTorch's f32, if that is more.
+/// The maximum error of a tensor as a multiple of that of PyTorch's f32, if that is larger.
 pub const AS_PYTORCH: f64 = 4.0;
 
 #[derive(Deserialize)]
@@ -46,16 +46,16 @@ pub fn numbers(name: &str, count: usize) -> impl Iterator<Item = f32> {
 pub fn session(backend: &dyn Backend, program: &Program, choices: Choices) -> Session {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, program, choices, false, &mut persistent).unwrap();
-    Session::of(backend, vec![plan], persistent).unwrap()
+    Session::on_backend(backend, vec![plan], persistent).unwrap()
 }
 
-/// The inputs of a session's program: the batch of that name, `shape` (N, C, H, W), as the plan lays images
-/// out, and its labels, one for each sample or pixel.
+/// The inputs of a session's program: the batch `batch` with `shape` (N, C, H, W) in the plan's layout, and
+/// its labels, one per sample or pixel.
 pub fn inputs(session: &Session, batch: &str, shape: &[usize; 4], labels: &[i32]) -> Inputs {
     inputs_of(session, &numbers(batch, shape.iter().product()).collect::<Vec<_>>(), shape, labels)
 }
 
-/// The same of the batch that is given.
+/// The inputs for given pixels; else as [`inputs`].
 pub fn inputs_of(session: &Session, pixels: &[f32], shape: &[usize; 4], labels: &[i32]) -> Inputs {
     let mut inputs = session.inputs(0).unwrap();
     let place = session.plan(0).external(0).unwrap();
@@ -92,7 +92,7 @@ pub fn check(name: &str, got: &[f32], expected: &Summary, worst: &mut Worst) {
         let sign = |i: u64| if splitmix64(hash.wrapping_add(i)) >> 63 == 1 { -1.0 } else { 1.0 };
         got.iter().enumerate().map(|(i, value)| sign(i as u64) * f64::from(*value)).sum()
     };
-    // The mean square of the projections of a difference on random signs is its norm, squared.
+    // The mean square of the projections of a difference on random signs is its squared norm.
     let squares: f64 = (0..4).map(|k| (signs(k) - expected.signs[k]).powi(2)).sum();
     off = off.max((squares / 4.0).sqrt());
     for (j, expected) in expected.at.iter().enumerate() {
@@ -123,7 +123,7 @@ pub fn check_loss(step: usize, loss: f64, expected: f64, off: f64) {
     assert!((loss - expected).abs() <= allowed, "step {step}: loss {loss}, expected {expected}");
 }
 
-/// Compares the change that training made, which is small next to the weights.
+/// Compares the change by training, which is small compared with the weights.
 pub fn check_change(name: &str, got: &[f32], before: &[f32], expected: &Summary) {
     let squares = got.iter().zip(before).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
     let change = squares.sum::<f64>().sqrt();
@@ -135,7 +135,7 @@ pub fn check_change(name: &str, got: &[f32], before: &[f32], expected: &Summary)
     );
 }
 
-/// The oneDNN backend; `None` if this machine need not have it.
+/// The oneDNN backend; `None` if it is optional on this machine.
 pub fn onednn() -> Option<OneDnn> {
     match OneDnn::load(2) {
         Ok(backend) => Some(backend),

@@ -1,4 +1,4 @@
-//! What a pickle may name as `module.name`, and nothing else.
+//! The closed list of globals (`module.name`) that a pickle may refer to.
 
 use crate::Dtype;
 use crate::error::{Parsed, Problem};
@@ -13,12 +13,12 @@ pub(in crate::torch) enum Global {
     RebuildTensor,
     RebuildParameter,
     Storage(Dtype),
-    /// A class or a constructor of plain data, or a value: what is made of it is passed over.
-    Plain,
+    /// A class, a constructor of plain data, or a value. Its objects are ignored.
+    Ignored,
 }
 
 impl Global {
-    pub(super) fn named(module: &str, name: &str) -> Parsed<Self> {
+    pub(super) fn resolve(module: &str, name: &str) -> Parsed<Self> {
         Ok(match (module, name) {
             ("collections", "OrderedDict") => Self::OrderedDict,
             ("builtins" | "__builtin__", "set" | "frozenset") => Self::Set,
@@ -35,16 +35,16 @@ impl Global {
             ("torch", "CharStorage") => Self::Storage(Dtype::I8),
             ("torch", "ByteStorage") => Self::Storage(Dtype::U8),
             ("torch", "BoolStorage") => Self::Storage(Dtype::Bool),
-            _ if is_plain(module, name) => Self::Plain,
-            _ => return Err(Problem::Global(printable(&format!("{module}.{name}")))),
+            _ if is_ignored(module, name) => Self::Ignored,
+            _ => return Err(Problem::ForbiddenGlobal(printable(&format!("{module}.{name}")))),
         })
     }
 }
 
-/// What the reference scripts of torchvision and timm, and programs like them, save beside weights: their
-/// arguments, epochs and measures, paths, dates, devices and number formats. None of these runs anything when
-/// Python makes it.
-fn is_plain(module: &str, name: &str) -> bool {
+/// Returns whether a global is plain data that training scripts such as torchvision's and timm's save besides
+/// weights: arguments, metrics, paths, dates, devices and number formats. Python executes no other code when
+/// it creates one of them.
+fn is_ignored(module: &str, name: &str) -> bool {
     match module {
         "argparse" => name == "Namespace",
         "types" => name == "SimpleNamespace",
@@ -64,7 +64,7 @@ fn is_plain(module: &str, name: &str) -> bool {
             "tuple",
         ]
         .contains(&name),
-        // How protocol 2 writes bytes.
+        // Protocol 2 encodes bytes with this function.
         "_codecs" => name == "encode",
         "numpy" => ["dtype", "ndarray"].contains(&name),
         "numpy.core.multiarray" | "numpy._core.multiarray" => ["scalar", "_reconstruct"].contains(&name),

@@ -1,4 +1,4 @@
-//! The instructions of a pickle that are read, under the names of `pickletools`.
+//! The supported instructions of pickles, with the names of `pickletools`.
 
 pub const STOP: u8 = b'.';
 pub const PROTO: u8 = 0x80;

@@ -1,10 +1,10 @@
-//! Pickles written by hand: what is refused and what is limited.
+//! Hand-written pickles: supported, rejected and over the limits.
 
 use super::*;
 
-const DAMAGED: &str = "the file is damaged: its pickle ";
+const DAMAGED: &str = "the file is damaged: ";
 
-/// What a pickle gives: the kind of its root, or the message of its error.
+/// Checks the kind of the root of a pickle, or the beginning of its error message.
 fn check(pickle: &[u8], expected: &str) {
     let found = match load(pickle) {
         Ok(objects) => objects.get(objects.root).describe().to_string(),
@@ -14,7 +14,7 @@ fn check(pickle: &[u8], expected: &str) {
 }
 
 #[test]
-fn plain_values_are_read() {
+fn reads_plain_values() {
     check(b"\x80\x02N.", "None");
     check(b"\x80\x04\x95\0\0\0\0\0\0\0\0\x8c\x02ab.", "text");
     check(b"(K\x01K\x02t.", "a tuple");
@@ -28,7 +28,7 @@ fn plain_values_are_read() {
 }
 
 #[test]
-fn integers_keep_their_value() {
+fn reads_integers_exactly() {
     let int = |pickle: &[u8]| match load(pickle) {
         Ok(objects) => match objects.get(objects.root) {
             Object::Int(value) => Some(*value),
@@ -45,32 +45,32 @@ fn integers_keep_their_value() {
 }
 
 #[test]
-fn a_global_beyond_the_list_is_refused_by_name() {
-    check(b"cos\nsystem\nX\x01\0\0\0a\x85R.", "the file would run `os.system` when Python opens it");
-    check(b"\x8c\x08builtins\x8c\x04eval\x93.", "the file would run `builtins.eval` when Python opens it");
-    // Names that only begin or end like one on the list, and the modules that Python 2 had.
-    check(b"ctorch\nFloatStorage.__init__\n.", "the file would run `torch.FloatStorage.__init__`");
-    check(b"ctorch.storage\nFloatStorage\n.", "the file would run `torch.storage.FloatStorage`");
-    check(b"c__builtin__\ngetattr\n.", "the file would run `__builtin__.getattr`");
-    // A name cannot write to the terminal.
-    check(b"c\x1b[2J\nx\n.", "the file would run `\\u{1b}[2J.x`");
+fn rejects_globals_outside_the_closed_list_by_name() {
+    check(b"cos\nsystem\nX\x01\0\0\0a\x85R.", "refused pickle global `os.system`");
+    check(b"\x8c\x08builtins\x8c\x04eval\x93.", "refused pickle global `builtins.eval`");
+    // Names that only share a prefix or suffix with the list, and the modules of Python 2.
+    check(b"ctorch\nFloatStorage.__init__\n.", "refused pickle global `torch.FloatStorage.__init__`");
+    check(b"ctorch.storage\nFloatStorage\n.", "refused pickle global `torch.storage.FloatStorage`");
+    check(b"c__builtin__\ngetattr\n.", "refused pickle global `__builtin__.getattr`");
+    // Control characters of a name are escaped.
+    check(b"c\x1b[2J\nx\n.", "refused pickle global `\\u{1b}[2J.x`");
 }
 
 #[test]
-fn instructions_that_make_objects_are_refused() {
-    let refused = "the pickle has the instruction 0x";
+fn rejects_other_instructions_that_create_objects() {
+    let refused = "unsupported pickle: instruction 0x";
     for opcode in [b'i', b'o', b'P', b'I', b'L', b'F', b'S', b'V', 0x82, 0x83, 0x84, 0x96, 0x97, 0xff] {
-        check(&[b'(', opcode, b'.'], &format!("{refused}{opcode:02x} at byte 1, which no state dict needs"));
+        check(&[b'(', opcode, b'.'], &format!("{refused}{opcode:02x} at byte 1; save only the tensors"));
     }
 }
 
-/// Objects of plain classes are passed over, with all that is set in them; of other classes there are none.
+/// Objects of plain classes are ignored, including their attributes; other classes are rejected.
 #[test]
-fn plain_objects_are_passed_over() {
+fn ignores_objects_of_plain_classes_only() {
     let plain = "a plain object";
     check(b"cargparse\nNamespace\n)\x81}X\x02\0\0\0lrG\0\0\0\0\0\0\0\0sb.", plain);
     check(b"cargparse\nNamespace\n)}\x92.", plain);
-    // A number of NumPy's: its type, made and then set, and its bytes, as protocol 2 writes them.
+    // A NumPy scalar: its type, created and then set, and its bytes, as protocol 2 encodes them.
     let dtype = b"cnumpy\ndtype\nX\x02\0\0\0f8\x89\x88\x87R(K\x03X\x01\0\0\0<NNNtb".as_slice();
     let bytes = b"c_codecs\nencode\nX\x01\0\0\0aX\x06\0\0\0latin1\x86R".as_slice();
     for module in ["numpy.core.multiarray", "numpy._core.multiarray"] {
@@ -80,57 +80,63 @@ fn plain_objects_are_passed_over() {
     check(b"ccollections\ndeque\n]\x85R(K\x01K\x02e.", plain);
     check(b"ctorch\ndevice\nX\x03\0\0\0cpu\x85R.", plain);
     check(b"ctorch\nfloat16\n.", "a function");
-    // What could run something has no name here, wherever it stands.
-    check(b"ccollections\ndefaultdict\ncposix\nsystem\n\x85R.", "the file would run `posix.system`");
-    check(b"cargparse\nArgumentParser\n)\x81.", "the file would run `argparse.ArgumentParser`");
-    check(b"cnumpy\nload\n.", "the file would run `numpy.load`");
-    check(b"ctorch\nload\n.", "the file would run `torch.load`");
-    check(b"c_codecs\ndecode\n.", "the file would run `_codecs.decode`");
+    // Globals that can execute code are rejected at any position.
+    check(b"ccollections\ndefaultdict\ncposix\nsystem\n\x85R.", "refused pickle global `posix.system`");
+    check(b"cargparse\nArgumentParser\n)\x81.", "refused pickle global `argparse.ArgumentParser`");
+    check(b"cnumpy\nload\n.", "refused pickle global `numpy.load`");
+    check(b"ctorch\nload\n.", "refused pickle global `torch.load`");
+    check(b"c_codecs\ndecode\n.", "refused pickle global `_codecs.decode`");
     check(
         b"ctorch\nFloatStorage\n)\x81.",
-        "the pickle makes an object of a function, which no state dict needs",
+        "unsupported pickle: it creates an object of a function; save only the tensors",
     );
-    check(b"K\x01)\x81.", "the pickle makes an object of an integer");
-    check(b"(\x81.", &format!("{DAMAGED}takes from an empty stack"));
+    check(b"K\x01)\x81.", "unsupported pickle: it creates an object of an integer");
+    check(b"(\x81.", &format!("{DAMAGED}its pickle pops from an empty stack"));
 }
 
 #[test]
-fn calls_of_other_kinds_are_refused() {
+fn rejects_calls_with_unsupported_arguments() {
     check(
         b"ccollections\nOrderedDict\nK\x01\x85R.",
-        "the pickle calls OrderedDict with arguments of other kinds",
+        "unsupported pickle: it calls OrderedDict with unsupported arguments",
     );
-    check(b"ctorch\nFloatStorage\n)R.", "the pickle calls Storage(F32) with arguments of other kinds");
-    check(b"ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "the pickle calls RebuildParameter with");
-    check(b"K\x01)R.", &format!("{DAMAGED}calls what is no function"));
-    check(b"]}b.", "the pickle sets attributes of a list");
+    check(
+        b"ctorch\nFloatStorage\n)R.",
+        "unsupported pickle: it calls Storage(F32) with unsupported arguments",
+    );
+    check(
+        b"ctorch._utils\n_rebuild_parameter\nNNN\x87R.",
+        "unsupported pickle: it calls RebuildParameter with",
+    );
+    check(b"K\x01)R.", &format!("{DAMAGED}its pickle calls a non-function"));
+    check(b"]}b.", "unsupported pickle: it sets attributes of a list");
 }
 
 #[test]
-fn nonsense_is_damage() {
-    for (pickle, what) in [
-        (&b""[..], "is cut short"),
-        (b".", "takes from an empty stack"),
-        (b"K\x01(.", "takes from an empty stack"),
-        (b"0.", "takes from an empty stack"),
-        (b"t.", "looks for a mark that is not there"),
-        (b"h\x07.", "recalls what it has not kept"),
-        (b"K\x01K\x01a.", "appends to what is no list"),
-        (b"K\x01K\x01K\x01s.", "sets an item of what is no dict"),
-        (b"}(K\x01u.", "has a key without a value"),
-        (b"K\x01Q.", "refers to something else than a storage"),
-        (b"X\x01\0\0\0\xff.", "has text that is no UTF-8"),
-        (b"X\xff\xff\xff\xffab.", "is cut short"),
-        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffab.", "is cut short"),
-        (b"\x80\x09.", "is of protocol 9"),
-        (b"cos", "is cut short"),
+fn rejects_malformed_pickles() {
+    for (pickle, problem) in [
+        (&b""[..], "truncated pickle"),
+        (b".", "its pickle pops from an empty stack"),
+        (b"K\x01(.", "its pickle pops from an empty stack"),
+        (b"0.", "its pickle pops from an empty stack"),
+        (b"t.", "its pickle pops a missing mark"),
+        (b"h\x07.", "its pickle reads an unset memo entry"),
+        (b"K\x01K\x01a.", "its pickle appends to a non-list"),
+        (b"K\x01K\x01K\x01s.", "its pickle sets an item of a non-dict"),
+        (b"}(K\x01u.", "its pickle has a key without a value"),
+        (b"K\x01Q.", "its pickle refers to a non-storage"),
+        (b"X\x01\0\0\0\xff.", "its pickle has text that is not UTF-8"),
+        (b"X\xff\xff\xff\xffab.", "truncated pickle"),
+        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffab.", "truncated pickle"),
+        (b"\x80\x09.", "unsupported pickle protocol 9"),
+        (b"cos", "truncated pickle"),
     ] {
-        check(pickle, &format!("{DAMAGED}{what}"));
+        check(pickle, &format!("{DAMAGED}{problem}"));
     }
 }
 
 #[test]
-fn depth_costs_nothing() {
+fn deep_nesting_needs_no_recursion() {
     let mut pickle = vec![b')'];
     pickle.resize(1 << 19, 0x85);
     pickle.push(b'.');
@@ -138,22 +144,22 @@ fn depth_costs_nothing() {
 }
 
 #[test]
-fn a_dict_may_contain_itself() {
+fn reads_a_dict_that_contains_itself() {
     check(b"}q\0X\x01\0\0\0ah\0s.", "a dict");
 }
 
 #[test]
-fn sizes_are_limited() {
+fn rejects_pickles_over_the_limits() {
     let limit = 1 << 20;
     let many = |start: &[u8], piece: &[u8]| [start, &piece.repeat(limit + 1)].concat();
-    check(&many(b"", b"N0"), "there are more than 1048576 objects in the pickle");
-    check(&many(b"", b"("), "there are more than 1048576 marks in the pickle");
-    check(&many(b"Nq\0", b"h\0"), "there are more than 1048576 objects on the pickle's stack");
-    check(&many(b"N", b"\x94"), "there are more than 1048576 objects kept in the pickle's memo");
+    check(&many(b"", b"N0"), "more than 1048576 objects in the pickle");
+    check(&many(b"", b"("), "more than 1048576 marks in the pickle");
+    check(&many(b"Nq\0", b"h\0"), "more than 1048576 objects on the pickle's stack");
+    check(&many(b"N", b"\x94"), "more than 1048576 objects in the pickle's memo");
 }
 
 #[test]
-fn a_long_tuple_of_arguments_is_not_copied_at_each_call() {
+fn calls_do_not_copy_long_argument_tuples() {
     let mut pickle = b"(".to_vec();
     pickle.extend_from_slice(&b"N".repeat(1 << 19));
     pickle.extend_from_slice(b"tq\0");

@@ -1,10 +1,10 @@
-//! Fixtures, and archives written by hand.
+//! Fixtures and hand-written archives.
 
 use std::path::PathBuf;
 
 use stratus_weights::{Result, WeightsFile};
 
-/// A file that `scripts/fixtures/weights.py` has written.
+/// The path of a file written by `scripts/fixtures/weights.py`.
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
@@ -17,7 +17,7 @@ pub fn open(name: &str) -> Result<WeightsFile> {
     WeightsFile::open(path(name))
 }
 
-/// The script's values: element i of n is (i - n / 3) / 4.
+/// The values of the script: element i of n is (i - n / 3) / 4.
 pub fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i as f32 - (n / 3) as f32) / 4.0).collect()
 }

@@ -1,16 +1,16 @@
-//! `stratus bench exchange`: sums over workers, ours along the tree and the MPI library's own, in turn.
+//! `stratus bench exchange`: compares the tree all-reduce with MPI_Allreduce, in alternation.
 
 use crate::commands::train::workers;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, pairs};
+use crate::output::{Output, key_value_list};
 use serde::Serialize;
 use std::time::Instant;
 use stratus_exchange::mpi::Mpi;
-use stratus_exchange::{ExchangeError, Transport, launched, tree};
+use stratus_exchange::{ExchangeError, Transport, launch_info, tree};
 
-/// What `stratus bench exchange` found.
+/// The timing of both all-reduces.
 #[derive(Serialize)]
-struct Exchanged {
+struct ExchangeTiming {
     library: String,
     workers: usize,
     bytes: usize,
@@ -19,24 +19,24 @@ struct Exchanged {
     ratio: f64,
 }
 
-/// Starts the workers, or is one of them.
+/// Starts the workers, or runs as one of them.
 ///
 /// # Errors
-/// Where there is no MPI, or a worker is gone.
+/// If MPI is not found, or a worker is lost.
 pub fn run(count: u16, mib: usize, rounds: u32, output: &Output) -> Result {
-    let Some(told) = launched() else { return workers::start(usize::from(count), output) };
-    let mut mpi = Mpi::join(told).map_err(failed)?;
+    let Some(info) = launch_info() else { return workers::start(usize::from(count), output) };
+    let mut mpi = Mpi::join(info).map_err(failed)?;
     let found = measure(&mut mpi, mib << 20, rounds).map_err(failed)?;
     mpi.leave();
-    if told.rank > 0 {
+    if info.rank > 0 {
         return Ok(());
     }
-    output.result(&found, || {
-        pairs(&[
+    output.print_wrapped(&found, || {
+        key_value_list(&[
             ("library".to_owned(), found.library.clone()),
             ("workers".to_owned(), found.workers.to_string()),
             ("exchanged".to_owned(), format!("{mib} MiB")),
-            ("along the tree".to_owned(), format!("{:.1} ms", found.tree_ms)),
+            ("tree all-reduce".to_owned(), format!("{:.1} ms", found.tree_ms)),
             ("MPI_Allreduce".to_owned(), format!("{:.1} ms", found.all_reduce_ms)),
             ("ratio".to_owned(), format!("{:.2}", found.ratio)),
         ])
@@ -47,34 +47,34 @@ fn failed(error: ExchangeError) -> Failure {
     Failure::failed(error)
 }
 
-fn measure(mpi: &mut Mpi, bytes: usize, rounds: u32) -> std::result::Result<Exchanged, ExchangeError> {
+fn measure(mpi: &mut Mpi, bytes: usize, rounds: u32) -> std::result::Result<ExchangeTiming, ExchangeError> {
     let count = bytes / size_of::<f32>();
     let mut values = vec![1.0f32; count];
     let mut scratch = vec![0.0f32; count];
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    // The first round finds memory and ways.
+    let (mut tree_times, mut mpi_times) = (Vec::new(), Vec::new());
+    // The first round allocates memory and opens connections; it does not count.
     for round in 0..=rounds {
         values.fill(1.0);
         tree::all_gather(mpi, &[0])?;
-        let begun = Instant::now();
+        let started = Instant::now();
         tree::all_reduce(mpi, &mut values, &mut scratch)?;
-        let tree_ms = 1e3 * begun.elapsed().as_secs_f64();
+        let tree_ms = 1e3 * started.elapsed().as_secs_f64();
         values.fill(1.0);
         tree::all_gather(mpi, &[0])?;
-        let begun = Instant::now();
+        let started = Instant::now();
         mpi.all_reduce(&values, &mut scratch)?;
-        let all_reduce_ms = 1e3 * begun.elapsed().as_secs_f64();
+        let all_reduce_ms = 1e3 * started.elapsed().as_secs_f64();
         if round > 0 {
-            ours.push(tree_ms);
-            theirs.push(all_reduce_ms);
+            tree_times.push(tree_ms);
+            mpi_times.push(all_reduce_ms);
         }
     }
     let median = |times: &mut Vec<f64>| {
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied().unwrap_or(0.0)
     };
-    let (tree_ms, all_reduce_ms) = (median(&mut ours), median(&mut theirs));
-    Ok(Exchanged {
+    let (tree_ms, all_reduce_ms) = (median(&mut tree_times), median(&mut mpi_times));
+    Ok(ExchangeTiming {
         library: mpi.describe(),
         workers: mpi.size(),
         bytes: count * size_of::<f32>(),

@@ -1,78 +1,88 @@
-//! `stratus bench kernels --threads 1,2,4`: where more threads stop to help, and what bounds it there.
+//! `stratus bench kernels --threads 1,2,4`: the speed-up of each kernel by threads, and its bottleneck.
 
-use crate::commands::doctor::Probes;
+use crate::commands::doctor::LibraryProbes;
 use crate::errors::Result;
-use crate::machine::{Survey, peaks};
+use crate::machine::{MachineSurvey, peaks};
 use crate::output::Table;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use stratus_train::bench::Floor;
 
-/// What kernels of one kind take in a layer, by threads.
+/// The time of the kernels of one kind in a layer, by threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Scaling {
+pub struct KernelScaling {
     /// The layers that the kernels compute.
     pub layer: String,
     /// The kernel.
     pub kernel: String,
     /// The phase.
     pub phase: &'static str,
-    /// Milliseconds within a whole step, by threads; `None` where the plan for that many has no such kernel.
+    /// Milliseconds within a whole step, by number of threads; `None` if that plan has no such kernel.
     pub ms: Vec<Option<f64>>,
-    /// How many times as fast it is with the most threads as with the fewest.
+    /// The speed-up from the fewest to the most threads.
     pub speed_up: Option<f64>,
     /// GFLOP/s with the most threads.
     pub gflops: Option<f64>,
     /// GB/s with the most threads.
     pub gb_per_second: Option<f64>,
-    /// The share of the machine's measured peak that this is, in percent: of memory or arithmetic, whichever
-    /// is more.
+    /// Percent of the machine's measured peak of memory or of arithmetic; the higher of the two.
     pub percent_of_peak: Option<f64>,
-    /// Which of the two that is.
+    /// The bottleneck: `memory` or `arithmetic`.
     pub bound: Option<&'static str>,
 }
 
 /// A network's step by threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ByThreads {
+pub struct ThreadScaling {
     /// The network.
     pub network: String,
     /// Element type.
     pub precision: String,
     /// Samples per step.
     pub batch: usize,
-    /// Numbers of threads.
+    /// The compared numbers of threads.
     pub threads: Vec<usize>,
     /// Images per second in whole steps.
     pub images_per_second: Vec<f64>,
     /// Seconds of whole steps.
     pub step_s: Vec<f64>,
-    /// GB/s that all usable threads read and write (triad), where it was measured.
+    /// The peak memory bandwidth of all usable threads (triad) in GB/s, if measured.
     pub peak_gb_per_second: Option<f64>,
-    /// GFLOP/s that they multiply at in this precision, where it was measured.
+    /// The peak of all usable threads in this precision in GFLOP/s, if measured.
     pub peak_gflops: Option<f64>,
-    /// The kernels, those that take longest with the most threads first.
-    pub kernels: Vec<Scaling>,
+    /// The kernels, by time with the most threads, longest first.
+    pub kernels: Vec<KernelScaling>,
 }
 
-/// What `floor` finds with each number of threads, put side by side.
+/// Measures `floor` with each number of threads, and compares the results.
 ///
 /// # Errors
-/// Those of `floor`.
-pub fn measure(threads: &[usize], mut floor: impl FnMut(usize) -> Result<Floor>) -> Result<ByThreads> {
+/// If `floor` fails.
+pub fn measure(threads: &[usize], mut floor: impl FnMut(usize) -> Result<Floor>) -> Result<ThreadScaling> {
     let mut threads = threads.to_vec();
     threads.sort_unstable();
     threads.dedup();
     let floors = threads.iter().map(|count| floor(*count)).collect::<Result<Vec<Floor>>>()?;
-    let probes = Probes::of_this_machine();
-    let peaks = peaks::measure(&Survey::of_this_machine(), &probes.compute);
+    let probes = LibraryProbes::detect();
+    let peaks = peaks::measure(&MachineSurvey::probe(), &probes.compute);
     let precision = floors.first().map(|floor| floor.precision.clone()).unwrap_or_default();
     let peak_gflops = peaks.compute.iter().find(|compute| compute.name.starts_with(&precision));
-    Ok(compare(threads, &floors, peaks.memory_gb_per_second, peak_gflops.map(|compute| compute.gflops)))
+    Ok(compare_threads(
+        threads,
+        &floors,
+        peaks.memory_gb_per_second,
+        peak_gflops.map(|compute| compute.gflops),
+    ))
 }
 
-fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmetic: Option<f64>) -> ByThreads {
-    /// Of the kernels of a kind, phase and layer: seconds by threads, operations and bytes with the most.
+fn compare_threads(
+    threads: Vec<usize>,
+    floors: &[Floor],
+    memory: Option<f64>,
+    arithmetic: Option<f64>,
+) -> ThreadScaling {
+    /// The sum over the kernels of a kind, phase and layer: seconds by threads; operations and bytes with the
+    /// most threads.
     #[derive(Default)]
     struct Sum {
         seconds: BTreeMap<usize, f64>,
@@ -92,12 +102,12 @@ fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmeti
         }
     }
     let last = floors.len().saturating_sub(1);
-    let mut kernels: Vec<Scaling> = sums
+    let mut kernels: Vec<KernelScaling> = sums
         .into_iter()
         .map(|((layer, kernel, phase), sum)| {
-            let most = sum.seconds.get(&last).copied().filter(|seconds| *seconds > 0.0);
+            let with_most = sum.seconds.get(&last).copied().filter(|seconds| *seconds > 0.0);
             let rate =
-                |amount: u64| most.filter(|_| amount > 0).map(|seconds| amount as f64 * 1e-9 / seconds);
+                |amount: u64| with_most.filter(|_| amount > 0).map(|seconds| amount as f64 * 1e-9 / seconds);
             let (gflops, gb_per_second) = (rate(sum.flops), rate(sum.bytes));
             let share =
                 |rate: Option<f64>, peak: Option<f64>| Some(100.0 * rate? / peak.filter(|p| *p > 0.0)?);
@@ -107,12 +117,12 @@ fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmeti
                 .into_iter()
                 .filter_map(|(name, share)| Some((name, share?)))
                 .max_by(|a, b| a.1.total_cmp(&b.1));
-            Scaling {
+            KernelScaling {
                 layer,
                 kernel,
                 phase,
                 ms: (0..floors.len()).map(|at| sum.seconds.get(&at).map(|seconds| seconds * 1e3)).collect(),
-                speed_up: sum.seconds.get(&0).and_then(|fewest| Some(fewest / most?)),
+                speed_up: sum.seconds.get(&0).and_then(|fewest| Some(fewest / with_most?)),
                 gflops,
                 gb_per_second,
                 percent_of_peak: bound.map(|(_, share)| share),
@@ -120,10 +130,10 @@ fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmeti
             }
         })
         .collect();
-    let at_last = |kernel: &Scaling| kernel.ms.get(last).copied().flatten().unwrap_or(0.0);
+    let at_last = |kernel: &KernelScaling| kernel.ms.get(last).copied().flatten().unwrap_or(0.0);
     kernels.sort_by(|a, b| at_last(b).total_cmp(&at_last(a)));
     let first = floors.first();
-    ByThreads {
+    ThreadScaling {
         network: first.map(|floor| floor.network.clone()).unwrap_or_default(),
         precision: first.map(|floor| floor.precision.clone()).unwrap_or_default(),
         batch: first.map_or(0, |floor| floor.batch),
@@ -136,14 +146,14 @@ fn compare(threads: Vec<usize>, floors: &[Floor], memory: Option<f64>, arithmeti
     }
 }
 
-/// As a table in at most so many columns.
-pub fn render(by: &ByThreads, width: Option<usize>) -> String {
+/// Renders a table at most `width` columns wide.
+pub fn render(by: &ThreadScaling, width: Option<usize>) -> String {
     let cell = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
     };
     let heading = ["layer", "kernel", "phase"].map(str::to_owned);
     let counts = by.threads.iter().map(|count| format!("ms, {count}"));
-    let rates = ["speed-up", "GFLOP/s", "GB/s", "of peak", "which"].map(str::to_owned);
+    let rates = ["speed-up", "GFLOP/s", "GB/s", "% of peak", "bound"].map(str::to_owned);
     let mut rows: Vec<Vec<String>> = vec![heading.into_iter().chain(counts).chain(rates).collect()];
     rows.extend(by.kernels.iter().map(|kernel| {
         let names = [kernel.layer.clone(), kernel.kernel.clone(), kernel.phase.to_owned()];
@@ -161,7 +171,7 @@ pub fn render(by: &ByThreads, width: Option<usize>) -> String {
         by.network,
         by.precision,
         by.batch,
-        Table::new(&rows).within(width, &["which", "kernel", "GB/s", "GFLOP/s"]),
+        Table::new(&rows).max_width(width, &["bound", "kernel", "GB/s", "GFLOP/s"]),
         threads.join("  "),
         step.join("  "),
         images.join("  "),
@@ -201,9 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_a_kind_are_added_up_and_compared() {
+    fn kernels_of_a_kind_are_summed_and_compared() {
         let floors = [floor(&[("a", 6.0), ("a", 2.0), ("b", 1.0)]), floor(&[("a", 2.0), ("c", 3.0)])];
-        let by = compare(vec![1, 4], &floors, Some(2.0), Some(10.0));
+        let by = compare_threads(vec![1, 4], &floors, Some(2.0), Some(10.0));
         assert_eq!(by.kernels.iter().map(|kernel| &kernel.kernel[..]).collect::<Vec<_>>(), ["c", "a", "b"]);
         let a = &by.kernels[1];
         assert_eq!((&a.ms[..], a.speed_up), (&[Some(8.0), Some(2.0)][..], Some(4.0)));
@@ -216,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_a_dash() {
-        let by = compare(vec![1, 4], &[floor(&[("b", 1.0)]), floor(&[])], None, None);
+    fn unknown_values_are_dashes() {
+        let by = compare_threads(vec![1, 4], &[floor(&[("b", 1.0)]), floor(&[])], None, None);
         let text = render(&by, None);
         assert!(text.contains("peaks     – GB/s, – GFLOP/s"), "{text}");
         let row = text.lines().find(|line| line.starts_with("conv1")).unwrap();

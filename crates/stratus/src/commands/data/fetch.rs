@@ -1,4 +1,4 @@
-//! `stratus data fetch` downloads a published data set's files into a folder and checks them.
+//! `stratus data fetch`: downloads the files of a published data set to a folder and verifies them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stratus_data::{FetchError, Progress};
 
-use super::data_failure;
+use super::to_failure;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, pairs};
+use crate::output::{Output, bytes, key_value_list};
 
 #[derive(Serialize)]
 struct Fetched {
@@ -18,18 +18,18 @@ struct Fetched {
 }
 
 pub(super) fn fetch(name: &str, folder: &Path, output: &Output) -> Result {
-    let mut said = Instant::now();
+    let mut last_message_at = Instant::now();
     let mut progress = |progress: Progress<'_>| match progress {
         Progress::Started { file, url, .. } => output.message(&format!("{file}: fetching from {url}")),
-        Progress::Advanced { file, done, total } if said.elapsed() > Duration::from_secs(2) => {
-            said = Instant::now();
+        Progress::Advanced { file, done, total } if last_message_at.elapsed() > Duration::from_secs(2) => {
+            last_message_at = Instant::now();
             output.message(&format!("{file}: {} of {}", bytes(done), bytes(total)));
         }
         Progress::Failed { file, cause, .. } => output.warning(&format!("{file}: {cause}")),
         _ => {}
     };
     let report = stratus_data::fetch(name, folder, &mut progress).map_err(|error| match error {
-        FetchError::Data(error) => data_failure(error),
+        FetchError::Data(error) => to_failure(error),
         error => Failure::failed(error),
     })?;
     let files: Vec<Fetched> = report
@@ -37,14 +37,16 @@ pub(super) fn fetch(name: &str, folder: &Path, output: &Output) -> Result {
         .into_iter()
         .map(|file| Fetched { path: file.path, received_bytes: file.received, url: file.url })
         .collect();
-    output.result(&files, || {
+    output.print_wrapped(&files, || {
         let state = |file: &Fetched| {
             if file.url.is_some() {
                 format!("fetched, {}", bytes(file.received_bytes))
             } else {
-                "was there".into()
+                "already present".into()
             }
         };
-        pairs(&files.iter().map(|file| (file.path.display().to_string(), state(file))).collect::<Vec<_>>())
+        key_value_list(
+            &files.iter().map(|file| (file.path.display().to_string(), state(file))).collect::<Vec<_>>(),
+        )
     })
 }

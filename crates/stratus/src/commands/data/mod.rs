@@ -1,4 +1,4 @@
-//! `stratus data`: fetching data sets and looking at them.
+//! `stratus data`: downloads, checks and inspects data sets.
 
 mod check;
 mod fetch;
@@ -21,73 +21,72 @@ use stratus_train::input::open_options;
 /// Arguments of `stratus data`.
 #[derive(Args, Debug)]
 pub struct DataArguments {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
-    pub action: Action,
+    pub command: DataCommand,
 }
 
-/// What `stratus data` does.
+/// Subcommands of `stratus data`.
 #[derive(Debug, Subcommand)]
-pub enum Action {
-    /// List the data sets
+pub enum DataCommand {
+    /// List the known data sets
     List,
-    /// Download a data set's files and check them; files that are there and whole are kept
+    /// Download and verify a data set; files that are already intact are kept
     Fetch {
-        /// The data set, like mnist
+        /// Data set, like mnist
         name: String,
-        /// Where to put the files; without it data/NAME
+        /// Destination folder [default: data/NAME]
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Decode every image and mask of a data set and list what is wrong: damage, missing labels, empty
-    /// classes
+    /// Decode every image and mask; list damaged samples, unlabelled samples and empty classes
     Check {
-        /// The data set, like mnist, or a folder of photographs
+        /// Data set, like mnist, or folder of images
         name: String,
-        /// Where the files are; without it data/NAME
+        /// Folder of the data set [default: data/NAME]
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Pack a data set into tar shards (WebDataset) with an index, for fast sequential reading from disk or
-    /// from a store
+    /// Pack a data set into tar shards (WebDataset) with an index, for fast sequential reading from disk or a
+    /// remote store
     Shard(shard::ShardArguments),
-    /// Count a data set's images and classes, and measure its channels and sizes; weights for rare classes
+    /// Show statistics: images per class, class weights, channel means and standard deviations, image sizes
     Stats {
-        /// The data set, like mnist, or a folder of photographs
+        /// Data set, like mnist, or folder of images
         name: String,
-        /// Where the files are; without it data/NAME
+        /// Folder of the data set [default: data/NAME]
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Bring the images of the classes that data.classes lists from elsewhere, as far as they are missing
+    /// Copy missing images of the classes in data.classes from a remote folder
     Sync(sync::SyncArguments),
-    /// Draw samples as the network gets them, with their classes, on one picture
+    /// Draw a contact sheet of samples, augmented and labelled as in training
     Show(show::ShowArguments),
 }
 
 /// Runs `stratus data`. `--set` sets keys of `data`, such as `data.classes`.
 ///
 /// # Errors
-/// Where the data set is unknown, cannot be fetched or cannot be read.
+/// If the data set is unknown, or cannot be fetched or read.
 pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Result {
-    match &arguments.action {
-        Action::List => list::list(output),
-        Action::Fetch { name, path } => {
+    match &arguments.command {
+        DataCommand::List => list::list(output),
+        DataCommand::Fetch { name, path } => {
             let folder = path.clone().unwrap_or_else(|| Path::new("data").join(name));
             fetch::fetch(name, &folder, output)
         }
-        Action::Check { name, path } => {
-            let (name, folder) = parts::named(name, path.as_deref());
+        DataCommand::Check { name, path } => {
+            let (name, folder) = parts::resolve_dataset(name, path.as_deref());
             check::check(&name, &folder, &options(globals)?, output)
         }
-        Action::Shard(arguments) => shard::shard(arguments, &options(globals)?, output),
-        Action::Stats { name, path } => {
-            let (name, folder) = parts::named(name, path.as_deref());
-            stats::statistics(&name, &folder, &options(globals)?, output)
+        DataCommand::Shard(arguments) => shard::shard(arguments, &options(globals)?, output),
+        DataCommand::Stats { name, path } => {
+            let (name, folder) = parts::resolve_dataset(name, path.as_deref());
+            stats::stats(&name, &folder, &options(globals)?, output)
         }
-        Action::Sync(arguments) => sync::bring(arguments, &options(globals)?, output),
-        Action::Show(arguments) => {
-            let (name, folder) = parts::named(&arguments.name, arguments.path.as_deref());
+        DataCommand::Sync(arguments) => sync::run(arguments, &options(globals)?, output),
+        DataCommand::Show(arguments) => {
+            let (name, folder) = parts::resolve_dataset(&arguments.name, arguments.path.as_deref());
             show::show(arguments, &name, experiment(globals)?, &folder, output)
         }
     }
@@ -101,8 +100,8 @@ fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
     Ok(open_options(&experiment(globals)?))
 }
 
-/// A name that is none is wrong usage; data that is not as it should be is a failure.
-pub(super) fn data_failure(error: DataError) -> Failure {
+/// Converts an error: an unknown data set is a usage error, invalid data a failure.
+pub(super) fn to_failure(error: DataError) -> Failure {
     match error {
         DataError::UnknownDataset { .. } => Failure::usage(error),
         error => Failure::failed(error),

@@ -1,77 +1,80 @@
-//! The parts of a data set, each once.
+//! The splits of a data set.
 
 use std::path::{Path, PathBuf};
 
-use stratus_data::datasets::joined::are_same;
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitBy, datasets, open};
+use stratus_data::datasets::concat::have_same_samples;
+use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod, datasets, open};
 
-use super::data_failure;
+use super::to_failure;
 use crate::errors::Failure;
 use crate::output::Output;
 
-/// What a folder that nobody has divided is called.
-const WHOLE: &str = "all";
+/// The name of the only split of an undivided folder.
+const UNDIVIDED_NAME: &str = "all";
 
-/// A part that is there.
-pub(super) struct Part {
+/// A split of a data set.
+pub(super) struct DatasetPart {
     pub name: &'static str,
     pub set: Box<dyn Dataset>,
 }
 
-/// The data set that a name or a folder of photographs stands for, and where it lies.
-pub(super) fn named(name: &str, path: Option<&Path>) -> (String, PathBuf) {
-    if path.is_none() && datasets::entry(name).is_err() && datasets::folder::holds_classes(Path::new(name)) {
+/// Resolves the name of a data set, or a folder of images, to the name and the folder of a data set.
+pub(super) fn resolve_dataset(name: &str, path: Option<&Path>) -> (String, PathBuf) {
+    if path.is_none()
+        && datasets::entry(name).is_err()
+        && datasets::folder::looks_like_class_folder(Path::new(name))
+    {
         return (datasets::folder::ENTRY.name.to_owned(), PathBuf::from(name));
     }
     (name.to_owned(), path.map_or_else(|| Path::new("data").join(name), Path::to_owned))
 }
 
-/// The same options for a folder that nobody has divided into parts: all of it.
-pub(super) fn whole(options: &OpenOptions) -> OpenOptions {
-    OpenOptions { split_by: SplitBy::Whole, ..options.clone() }
+/// The same options, with all images of an undivided folder in one split.
+pub(super) fn undivided_options(options: &OpenOptions) -> OpenOptions {
+    OpenOptions { split_method: SplitMethod::Unsplit, ..options.clone() }
 }
 
-/// Opens the training and validation parts, and the test part where it is separate and has labels; all of a
-/// folder that is not divided. Looking at images needs no parts.
-pub(super) fn parts(
+/// Opens the training and validation splits, and the test split if it is separate and labelled; of an
+/// undivided folder, all images as one split.
+pub(super) fn open_parts(
     name: &str,
     folder: &Path,
     options: &OpenOptions,
     output: &Output,
-) -> Result<Vec<Part>, Failure> {
-    let mut parts: Vec<Part> = Vec::new();
+) -> Result<Vec<DatasetPart>, Failure> {
+    let mut parts: Vec<DatasetPart> = Vec::new();
     for split in [Split::Train, Split::Validation, Split::Test] {
         let set = match open(name, folder, split, options) {
             Ok(set) => set,
-            Err(DataError::Undivided { .. }) if split == Split::Train => {
-                let set = open(name, folder, split, &whole(options)).map_err(data_failure)?;
-                return Ok(vec![Part { name: WHOLE, set }]);
+            Err(DataError::MissingSplits { .. }) if split == Split::Train => {
+                let set = open(name, folder, split, &undivided_options(options)).map_err(to_failure)?;
+                return Ok(vec![DatasetPart { name: UNDIVIDED_NAME, set }]);
             }
-            // There is a training part alone.
-            Err(error @ DataError::Undivided { .. }) => {
+            // The data set has only a training split.
+            Err(error @ DataError::MissingSplits { .. }) => {
                 output.message(&error.to_string());
                 continue;
             }
-            // Training needs neither.
-            Err(error @ (DataError::Unlabelled { .. } | DataError::TooFewToDivide { .. }))
+            // Training does not need a test split.
+            Err(error @ (DataError::Unlabelled { .. } | DataError::TooFewToSplit { .. }))
                 if split == Split::Test =>
             {
                 output.message(&error.to_string());
                 continue;
             }
-            Err(error) => return Err(data_failure(error)),
+            Err(error) => return Err(to_failure(error)),
         };
-        // A data set that comes in two parts gives its second for both.
+        // A data set with two splits uses the second for both validation and test; it is listed once.
         let seen = split == Split::Test
-            && parts.last().is_some_and(|last| are_same(last.set.as_ref(), set.as_ref()));
+            && parts.last().is_some_and(|last| have_same_samples(last.set.as_ref(), set.as_ref()));
         if !seen {
-            parts.push(Part { name: split.name(), set });
+            parts.push(DatasetPart { name: split.name(), set });
         }
     }
     Ok(parts)
 }
 
-/// The threads that the machine has.
+/// The number of threads that this process may use.
 pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

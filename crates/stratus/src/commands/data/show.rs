@@ -1,4 +1,4 @@
-//! `stratus data show`: samples as the network gets them, on one picture.
+//! `stratus data show`: draws samples, augmented as in training, on a contact sheet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,52 +14,52 @@ use stratus_data::{
 use stratus_train::input::{BatchFormat, InputPipeline, open_options};
 use stratus_train::{Experiment, TrainError};
 
-use super::data_failure;
-use super::parts::whole;
+use super::parts::undivided_options;
+use super::to_failure;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
 
-/// Samples of a batch: enough that workers share the work.
+/// Samples per batch: enough to keep the loader threads busy.
 const BATCH: usize = 8;
-/// The most pixels of all samples together: they are held until the sheet is drawn (half a gigabyte with
-/// their masks).
-const MOST_PIXELS: usize = 1 << 26;
+/// The maximum number of pixels of all samples, which are kept in memory until the sheet is drawn (half a
+/// gigabyte with their masks).
+const MAX_SHEET_PIXELS: usize = 1 << 26;
 
 /// Arguments of `stratus data show`.
 #[derive(Args, Debug)]
 pub struct ShowArguments {
-    /// The data set, like mnist, or a folder of photographs
+    /// Data set, like mnist, or folder of images
     pub name: String,
-    /// Where the files are; without it data/NAME
+    /// Folder of the data set [default: data/NAME]
     #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
-    /// How many samples to show
+    /// Number of samples
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
-    /// The epoch whose first samples to show, counted from 0
+    /// Epoch of the samples, counted from 0
     #[arg(long, default_value_t = 0)]
     pub epoch: u32,
-    /// The part: train, validation or test. Training samples are shuffled and augmented as training would
-    #[arg(long, default_value = "train", value_parser = split)]
+    /// Split to draw from: train, validation or test; training samples are shuffled and augmented
+    #[arg(long, default_value = "train", value_parser = parse_split)]
     pub split: Split,
-    /// The PNG file to write
+    /// Output PNG file
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct SheetReport<'a> {
     path: &'a Path,
     images: usize,
     height: usize,
     width: usize,
 }
 
-/// Writes a sheet of samples that have gone through the loader by the `experiment`'s keys.
+/// Draws samples that were loaded with the keys of `experiment` on a contact sheet.
 pub(super) fn show(
     arguments: &ShowArguments,
     name: &str,
@@ -68,29 +68,31 @@ pub(super) fn show(
     output: &Output,
 ) -> Result {
     let ShowArguments { count, epoch, split, out, .. } = arguments;
-    Outputs::new(arguments.overwrite).claim(out, "the sheet", Mark::Picture)?;
+    Outputs::new(arguments.overwrite).claim(out, "the sheet", Mark::Image)?;
     name.clone_into(&mut experiment.data.name);
     let options = open_options(&experiment);
     let set = match open(name, folder, *split, &options) {
-        Err(DataError::Undivided { .. }) if *split == Split::Train => {
-            open(name, folder, *split, &whole(&options))
+        Err(DataError::MissingSplits { .. }) if *split == Split::Train => {
+            open(name, folder, *split, &undivided_options(&options))
         }
-        opened => opened,
+        result => result,
     };
-    let set = set.map_err(data_failure)?;
+    let set = set.map_err(to_failure)?;
     let set: Arc<dyn Dataset> = Arc::from(set);
     let input = InputPipeline::new(&experiment, set.as_ref());
     let [_, height, width] = input.shape;
     let count = set.len().min(*count as usize);
-    let most = (MOST_PIXELS / (height * width).max(1)).max(1);
-    if count > most {
-        let problem = format!("{count} images of {height}×{width} are too many for a picture");
-        return Err(Failure::usage(problem).hint(format!("show at most {most}: --count {most}")));
+    let max_count = (MAX_SHEET_PIXELS / (height * width).max(1)).max(1);
+    if count > max_count {
+        let problem = format!("{count} images of {height}×{width} are too many for one sheet");
+        return Err(
+            Failure::usage(problem).with_hint(format!("show at most {max_count}: --count {max_count}"))
+        );
     }
     let format = BatchFormat { element: Element::F32, layout: Layout::Nhwc };
     let config = match split {
         Split::Train => input.training(format),
-        _ => input.measuring(format, BATCH),
+        _ => input.evaluation(format, BATCH),
     };
     let config = LoaderConfig {
         batch_size: BATCH.min(count),
@@ -111,14 +113,14 @@ pub(super) fn show(
     let sheet = contact_sheet(&title, &tiles, [height, width], |class| set.class_name(class));
     let file = sheet.to_png().map_err(Failure::failed)?;
     fs::write(out, file).map_err(|cause| Failure::failed(format!("{}: {cause}", out.display())))?;
-    let shown = Shown { path: out, images: tiles.len(), height: sheet.height, width: sheet.width };
-    output.result(&shown, || {
-        format!("{}: {} images, {} × {} pixels", out.display(), shown.images, shown.height, shown.width)
+    let report = SheetReport { path: out, images: tiles.len(), height: sheet.height, width: sheet.width };
+    output.print_wrapped(&report, || {
+        format!("{}: {} images, {} × {} pixels", out.display(), report.images, report.height, report.width)
     })
 }
 
-/// The image of one row of a batch (`f32`, NHWC) with its normalisation undone. Its caption is its file where
-/// it has a mask, else its class.
+/// The image of one row of a batch (`f32`, NHWC) without normalisation; the caption is its file if it has a
+/// mask, else its class.
 fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normalisation) -> Tile {
     let [channels, height, width] = loader.shape();
     let values = height * width * channels;
@@ -135,26 +137,26 @@ fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normal
     let file = || set.sample_name(sample as usize).rsplit('/').next().unwrap_or_default().to_owned();
     let (mask, caption) = match usize::try_from(labels[0]) {
         _ if loader.skipped().contains_key(&sample) => (None, format!("damaged: {}", file())),
-        _ if set.masks() => (Some(labels.to_vec()), file()),
+        _ if set.has_masks() => (Some(labels.to_vec()), file()),
         Ok(class) => (None, caption(labels, class, |class| set.class_name(class))),
         Err(_) => (None, "no class".to_owned()),
     };
     Tile { pixels: pixels.collect(), mask, caption }
 }
 
-/// The class of a sample, or where it is mixed both with their shares.
+/// The class of a sample; of a mixed sample both classes, with their fractions.
 fn caption(labels: &[i32], class: usize, name: impl Fn(usize) -> String) -> String {
     let (other, share) = match *labels {
         [_, other, share] if share > 0 => (other, share),
         _ => return name(class),
     };
-    let percent = |share: i32| f64::from(share) / f64::from(mix::WHOLE) * 100.0;
-    let [own, second] = [mix::WHOLE - share, share].map(percent);
-    format!("{} {own:.0} %, {} {second:.0} %", name(class), name(usize::try_from(other).unwrap_or(class)))
+    let percent = |share: i32| f64::from(share) / f64::from(mix::FULL_SHARE) * 100.0;
+    let [first, second] = [mix::FULL_SHARE - share, share].map(percent);
+    format!("{} {first:.0} %, {} {second:.0} %", name(class), name(usize::try_from(other).unwrap_or(class)))
 }
 
-/// A part of a data set by its name.
-fn split(name: &str) -> std::result::Result<Split, DataError> {
+/// Parses the name of a split.
+fn parse_split(name: &str) -> std::result::Result<Split, DataError> {
     name.parse()
 }
 
@@ -163,11 +165,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mixed_sample_is_called_by_both_its_classes() {
+    fn caption_of_a_mixed_sample_has_both_classes() {
         let name = |class: usize| ["cat", "dog", "ship"][class].to_owned();
         assert_eq!(caption(&[2], 2, name), "ship");
         assert_eq!(caption(&[0, 0, 0], 0, name), "cat");
-        assert_eq!(caption(&[0, 1, mix::WHOLE / 4], 0, name), "cat 75 %, dog 25 %");
-        assert_eq!(caption(&[2, 0, mix::WHOLE], 2, name), "ship 0 %, cat 100 %");
+        assert_eq!(caption(&[0, 1, mix::FULL_SHARE / 4], 0, name), "cat 75 %, dog 25 %");
+        assert_eq!(caption(&[2, 0, mix::FULL_SHARE], 2, name), "ship 0 %, cat 100 %");
     }
 }

@@ -1,32 +1,32 @@
-//! `stratus data stats`: class frequencies and weights, mean and standard deviation per channel, image sizes.
+//! `stratus data stats`: class frequencies and weights, mean and standard deviation of channels, image sizes.
 
 use std::path::Path;
 
 use serde::Serialize;
-use stratus_data::stats::{Sizes, Survey, survey};
+use stratus_data::stats::{DatasetStats, ImageSizes, compute_stats};
 use stratus_data::{Dataset, OpenOptions};
 
-use super::data_failure;
-use super::parts::{Part, parts, threads};
+use super::parts::{DatasetPart, open_parts, threads};
+use super::to_failure;
 use crate::errors::Result;
-use crate::output::{Output, pairs, table};
+use crate::output::{Output, key_value_list, table};
 
-/// How many damaged images the text lists; the JSON document has all.
-const LISTED: usize = 20;
+/// The maximum number of damaged images listed in the text; the JSON document lists all.
+const MAX_LISTED_DAMAGED: usize = 20;
 
 #[derive(Serialize)]
-struct Counted {
+struct SplitStatistics {
     split: &'static str,
     images: usize,
-    /// Channels, height, width, where all have the same.
+    /// Channels, height and width, if all images have the same shape.
     shape: Option<[usize; 3]>,
-    sizes: Option<Sizes>,
+    sizes: Option<ImageSizes>,
     mean: Vec<f32>,
     std: Vec<f32>,
-    /// Pixels of no class, where there are masks.
+    /// Unlabelled pixels, if there are masks.
     ignored_pixels: Option<u64>,
     classes: Vec<Class>,
-    damaged: Vec<Damaged>,
+    damaged: Vec<DamagedSample>,
     unlabelled: usize,
 }
 
@@ -35,22 +35,22 @@ struct Class {
     class: usize,
     name: String,
     images: u64,
-    /// Pixels of the class, where there are masks.
+    /// Pixels of the class, if there are masks.
     pixels: Option<u64>,
-    /// The share of the class: of the images, or of the pixels that belong to a class.
+    /// The fraction of the class, of images or labelled pixels.
     share: f64,
     /// The median of all classes' frequencies divided by this one's.
     weight: Option<f64>,
 }
 
 #[derive(Serialize)]
-struct Damaged {
+struct DamagedSample {
     sample: String,
     problem: String,
 }
 
-impl Counted {
-    fn new(split: &'static str, set: &dyn Dataset, found: Survey) -> Self {
+impl SplitStatistics {
+    fn new(split: &'static str, set: &dyn Dataset, found: DatasetStats) -> Self {
         let weights = found.median_frequency_weights();
         let pixels = found.masks.as_ref().map(|masks| &masks.pixels_per_class);
         let counts = pixels.unwrap_or(&found.samples_per_class);
@@ -68,7 +68,7 @@ impl Counted {
         let damaged = found
             .damaged
             .into_iter()
-            .map(|(index, problem)| Damaged { sample: set.sample_name(index as usize), problem });
+            .map(|(index, problem)| DamagedSample { sample: set.sample_name(index as usize), problem });
         Self {
             split,
             images: found.samples,
@@ -83,22 +83,22 @@ impl Counted {
         }
     }
 
-    fn text(&self) -> String {
+    fn render(&self) -> String {
         let size = |[height, width]: [u32; 2]| format!("{height} × {width}");
         let shape = match (self.shape, self.sizes) {
             (Some([channels, height, width]), _) => format!(", {channels} × {height} × {width}"),
-            (None, Some(Sizes { smallest, largest, .. })) if smallest == largest => {
+            (None, Some(ImageSizes { smallest, largest, .. })) if smallest == largest => {
                 format!(", {}", size(smallest))
             }
-            (None, Some(Sizes { smallest, median, largest })) => {
+            (None, Some(ImageSizes { smallest, median, largest })) => {
                 format!(", {} to {}, median {}", size(smallest), size(largest), size(median))
             }
             (None, None) => String::new(),
         };
         let mut rows = vec![
             (self.split.to_owned(), format!("{} images{shape}", self.images)),
-            ("  mean".to_owned(), decimals(&self.mean)),
-            ("  std".to_owned(), decimals(&self.std)),
+            ("  mean".to_owned(), format_decimals(&self.mean)),
+            ("  std".to_owned(), format_decimals(&self.std)),
         ];
         if let Some(ignored) = self.ignored_pixels {
             let labelled: u64 = self.classes.iter().filter_map(|class| class.pixels).sum();
@@ -111,14 +111,14 @@ impl Counted {
         if !self.damaged.is_empty() {
             rows.push(("  damaged".to_owned(), self.damaged.len().to_string()));
         }
-        let mut text = pairs(&rows);
-        for Damaged { sample, problem } in self.damaged.iter().take(LISTED) {
+        let mut text = key_value_list(&rows);
+        for DamagedSample { sample, problem } in self.damaged.iter().take(MAX_LISTED_DAMAGED) {
             text.push_str(&format!("    {sample}: {problem}\n"));
         }
-        if self.damaged.len() > LISTED {
+        if self.damaged.len() > MAX_LISTED_DAMAGED {
             text.push_str(&format!(
                 "    and {} more; `stratus data check` lists all\n",
-                self.damaged.len() - LISTED
+                self.damaged.len() - MAX_LISTED_DAMAGED
             ));
         }
         text.push('\n');
@@ -144,17 +144,19 @@ impl Counted {
     }
 }
 
-pub(super) fn statistics(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
-    // What is damaged is counted, and does not end the count.
+pub(super) fn stats(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
+    // Damaged samples are counted, and do not stop the survey.
     let options = OpenOptions { skip_damaged: true, ..options.clone() };
     let mut counted = Vec::new();
-    for Part { name: split, set } in parts(name, folder, &options, output)? {
-        let found = survey(set.as_ref(), threads()).map_err(data_failure)?;
-        counted.push(Counted::new(split, set.as_ref(), found));
+    for DatasetPart { name: split, set } in open_parts(name, folder, &options, output)? {
+        let found = compute_stats(set.as_ref(), threads()).map_err(to_failure)?;
+        counted.push(SplitStatistics::new(split, set.as_ref(), found));
     }
-    output.result(&counted, || counted.iter().map(Counted::text).collect::<Vec<_>>().join("\n"))
+    output.print_wrapped(&counted, || {
+        counted.iter().map(SplitStatistics::render).collect::<Vec<_>>().join("\n")
+    })
 }
 
-fn decimals(numbers: &[f32]) -> String {
+fn format_decimals(numbers: &[f32]) -> String {
     numbers.iter().map(|number| format!("{number:.4}")).collect::<Vec<_>>().join(" ")
 }

@@ -1,43 +1,43 @@
-//! `stratus bench forecast --here`: forecasts from kernels timed alone, or from a calibration, against whole
-//! steps on this machine.
+//! `stratus bench forecast --here`: compares forecasts with measured steps on this machine. The forecasts are
+//! made from kernels timed separately, or from a calibration.
 
-use super::machines::calibration;
+use super::machines::read_calibration;
 use super::planning::Planner;
 use crate::cli::Globals;
-use crate::commands::target::Target;
+use crate::commands::target::RunOrExperiment;
 use crate::errors::Result;
 use crate::output::{Output, table};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 use stratus_forecast::calibration::Calibration;
-use stratus_forecast::forecast::{forecast, measured_interval};
+use stratus_forecast::forecast::{forecast, probed_interval};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Interval;
 use stratus_train::bench::Bench;
-use stratus_train::bench::probe::{Probed, probe};
+use stratus_train::bench::probe::{ProbeReport, probe};
 use stratus_train::experiment::Experiment;
 use stratus_train::input::open_datasets;
 
-/// Seconds of whole steps for each cell, and how many there are at least.
-const SECONDS: f64 = 2.0;
-const FEWEST: usize = 3;
+/// Seconds of measured steps per case.
+const MEASURE_S: f64 = 2.0;
+const MIN_STEPS: usize = 3;
 
-/// Whole steps.
+/// The time of whole steps.
 #[derive(Serialize)]
-struct Measured {
+struct StepTiming {
     measured_s: f64,
-    /// How many steps were measured.
+    /// The number of measured steps.
     steps: usize,
-    /// Half of what the middle half of them spans, of the median.
+    /// Half the interquartile range, in percent of the median.
     measured_spread_percent: f64,
     #[serde(skip)]
     precision: String,
 }
 
-/// A network at a batch size in a number format.
+/// A network with a batch size and a precision.
 #[derive(Serialize)]
-struct Cell {
+struct ForecastCase {
     network: String,
     batch: usize,
     precision: String,
@@ -45,72 +45,76 @@ struct Cell {
     #[serde(skip)]
     interval: Interval,
     #[serde(flatten)]
-    measured: Measured,
-    /// Of the measured step.
+    measured: StepTiming,
+    /// The error of the forecast, in percent of the measured step.
     error_percent: f64,
-    /// Whether the measured step lies in the forecast's interval.
+    /// True if the measured step is in the forecast's interval.
     covered: bool,
     planning_s: f64,
     probing_s: f64,
 }
 
-/// All cells.
+/// The evaluation of all cases.
 #[derive(Serialize)]
-struct Evaluated {
+struct HereEvaluation {
     library: String,
-    cells: Vec<Cell>,
+    cells: Vec<ForecastCase>,
     mean_percent: f64,
     worst_percent: f64,
-    /// Cells within their interval.
+    /// The percentage of cases within their interval.
     covered_percent: f64,
 }
 
-/// What is compared.
-pub struct Asked<'a> {
-    /// Experiments.
+/// The cases to compare.
+pub struct HereOptions<'a> {
+    /// The experiments.
     pub experiments: &'a [String],
-    /// Batch sizes; none: that of each experiment.
+    /// The batch sizes; if empty, each experiment's.
     pub batches: &'a [u32],
-    /// Number formats; none: what the experiment asks for.
+    /// The precisions; if empty, each experiment's.
     pub precisions: &'a [String],
-    /// What `stratus calibrate` wrote of this machine: its forecasts are compared, and no kernel is timed.
+    /// A calibration file, whose forecasts are compared instead of timing kernels.
     pub calibrated: Option<&'a Path>,
-    /// How often all are measured; the shortest steps count, as what else a machine does makes them longer.
+    /// Repetitions; the shortest time counts, as other load only makes steps longer.
     pub rounds: u32,
 }
 
-/// Forecasts and measures each cell in turn, on synthetic images.
+/// Forecasts and measures each case in turn, on synthetic images.
 ///
 /// # Errors
-/// Where an experiment is not in order, or does not fit.
-pub fn run(asked: &Asked<'_>, globals: &Globals, output: &Output) -> Result {
-    let calibrated = asked.calibrated.map(calibration).transpose()?;
+/// If an experiment is invalid, or does not fit into memory.
+pub fn run(options: &HereOptions<'_>, globals: &Globals, output: &Output) -> Result {
+    let calibrated = options.calibrated.map(read_calibration).transpose()?;
     let mut all = Vec::new();
-    for name in asked.experiments {
-        let experiment = Target::find(name, globals)?.experiment(globals)?;
-        let own = [experiment.train.precision.to_string()];
-        let precisions = if asked.precisions.is_empty() { &own[..] } else { asked.precisions };
+    for name in options.experiments {
+        let experiment = RunOrExperiment::resolve(name, globals)?.experiment(globals)?;
+        let default = [experiment.train.precision.to_string()];
+        let precisions = if options.precisions.is_empty() { &default[..] } else { options.precisions };
         for precision in precisions {
             let key = ("train.precision".to_owned(), precision.clone());
             let experiment = experiment.clone().with_overrides(&[key])?;
-            let batches = asked.batches.iter().map(|&batch| batch as usize);
-            let batches =
-                if asked.batches.is_empty() { vec![experiment.train.batch_size] } else { batches.collect() };
-            all.extend(batches.into_iter().map(|batch| synthetic(&experiment, batch)));
+            let batches = options.batches.iter().map(|&batch| batch as usize);
+            let batches = if options.batches.is_empty() {
+                vec![experiment.train.batch_size]
+            } else {
+                batches.collect()
+            };
+            all.extend(batches.into_iter().map(|batch| with_synthetic_data(&experiment, batch)));
         }
     }
-    let (mut cells, mut library) = (Vec::<Cell>::new(), String::new());
-    for round in 0..asked.rounds {
+    let (mut cells, mut library) = (Vec::<ForecastCase>::new(), String::new());
+    for round in 0..options.rounds {
         for (at, experiment) in all.iter().enumerate() {
             if round == 0 {
-                let (cell, with) = cell(experiment, calibrated.as_ref(), output)?;
+                let (cell, found) = forecast_and_measure(experiment, calibrated.as_ref(), output)?;
                 cells.push(cell);
-                library = with;
+                library = found;
             } else {
-                let again = Measured::of(experiment, output)?;
-                cells[at].improve(again);
+                let repeat = StepTiming::of(experiment, output)?;
+                cells[at].keep_faster(repeat);
             }
-            let Cell { network, precision, batch, forecast_s, measured, error_percent, .. } = &cells[at];
+            let ForecastCase { network, precision, batch, forecast_s, measured, error_percent, .. } =
+                &cells[at];
             output.message(&format!(
                 "{network} {precision} batch {batch}: {:.1} ms forecast, {:.1} ms measured, \
                  {error_percent:+.1} %",
@@ -121,35 +125,35 @@ pub fn run(asked: &Asked<'_>, globals: &Globals, output: &Output) -> Result {
     }
     let covered = cells.iter().filter(|cell| cell.covered).count();
     let errors = cells.iter().map(|cell| cell.error_percent.abs());
-    let evaluated = Evaluated {
+    let evaluated = HereEvaluation {
         library,
         mean_percent: errors.clone().sum::<f64>() / cells.len().max(1) as f64,
         worst_percent: errors.fold(0.0, f64::max),
         covered_percent: 100.0 * covered as f64 / cells.len().max(1) as f64,
         cells,
     };
-    output.result(&evaluated, || render(&evaluated))
+    output.print_wrapped(&evaluated, || render(&evaluated))
 }
 
 /// A forecast of a step.
-struct Foreseen {
+struct StepForecast {
     library: String,
     step: Interval,
     planning_s: f64,
     probing_s: f64,
 }
 
-/// By the kernels timed alone.
-fn probed(experiment: &Experiment, output: &Output) -> Result<Foreseen> {
+/// Forecasts a step from kernels timed separately.
+fn forecast_by_probe(experiment: &Experiment, output: &Output) -> Result<StepForecast> {
     let mut warn = |text: &str| output.warning(text);
-    let Probed { step_s, spread, library, planning_s, probing_s, .. } =
+    let ProbeReport { step_s, spread, library, planning_s, probing_s, .. } =
         probe(experiment, &open_datasets(experiment)?, &mut warn)?;
-    Ok(Foreseen { library, step: measured_interval(step_s, spread), planning_s, probing_s })
+    Ok(StepForecast { library, step: probed_interval(step_s, spread), planning_s, probing_s })
 }
 
-/// By what is known of the machine, which need not be this one.
-fn calibrated(experiment: &Experiment, calibration: &Calibration) -> Result<Foreseen> {
-    let begun = Instant::now();
+/// Forecasts a step from a calibration, which may be of another machine.
+fn forecast_by_calibration(experiment: &Experiment, calibration: &Calibration) -> Result<StepForecast> {
+    let started = Instant::now();
     let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
     let machine = calibration.machine();
     let format = planner.format(&machine)?;
@@ -157,11 +161,11 @@ fn calibrated(experiment: &Experiment, calibration: &Calibration) -> Result<Fore
     let row = forecast(&machine, format, &plan, &planner.length(), &calibration.profiles)?;
     let step = Interval { seconds: row.step_s, low: row.low_s, high: row.high_s };
     let library = format!("{}, {}", machine.name, calibration.machine.library);
-    Ok(Foreseen { library, step, planning_s: begun.elapsed().as_secs_f64(), probing_s: 0.0 })
+    Ok(StepForecast { library, step, planning_s: started.elapsed().as_secs_f64(), probing_s: 0.0 })
 }
 
-/// Nothing of a step depends on what the images show.
-fn synthetic(experiment: &Experiment, batch: usize) -> Experiment {
+/// The experiment with synthetic images; their content does not affect the time of a step.
+fn with_synthetic_data(experiment: &Experiment, batch: usize) -> Experiment {
     let mut experiment = experiment.clone();
     experiment.train.batch_size = batch;
     experiment.data.name = "synthetic".to_owned();
@@ -171,21 +175,21 @@ fn synthetic(experiment: &Experiment, batch: usize) -> Experiment {
     experiment
 }
 
-impl Measured {
+impl StepTiming {
     fn of(experiment: &Experiment, output: &Output) -> Result<Self> {
         let mut bench = Bench::new(experiment, &mut |text| output.warning(text))?;
-        let mut measured = bench.steps_for(SECONDS, FEWEST)?;
+        let mut measured = bench.time_steps_for(MEASURE_S, MIN_STEPS)?;
         measured.sort_by(f64::total_cmp);
-        let at = |part: f64| measured[(part * (measured.len() - 1) as f64).round() as usize];
-        let (measured_s, steps) = (at(0.5), measured.len());
-        let measured_spread_percent = 50.0 * (at(0.75) - at(0.25)) / measured_s;
+        let quantile = |part: f64| measured[(part * (measured.len() - 1) as f64).round() as usize];
+        let (measured_s, steps) = (quantile(0.5), measured.len());
+        let measured_spread_percent = 50.0 * (quantile(0.75) - quantile(0.25)) / measured_s;
         Ok(Self { measured_s, steps, measured_spread_percent, precision: bench.precision().to_string() })
     }
 }
 
-impl Cell {
-    fn new(experiment: &Experiment, foreseen: &Foreseen, measured: Measured) -> Self {
-        let step = foreseen.step;
+impl ForecastCase {
+    fn new(experiment: &Experiment, forecast: &StepForecast, measured: StepTiming) -> Self {
+        let step = forecast.step;
         let mut cell = Self {
             network: experiment.model.name.clone(),
             batch: experiment.train.batch_size,
@@ -194,52 +198,52 @@ impl Cell {
             interval: step,
             error_percent: 0.0,
             covered: false,
-            planning_s: foreseen.planning_s,
-            probing_s: foreseen.probing_s,
+            planning_s: forecast.planning_s,
+            probing_s: forecast.probing_s,
             measured,
         };
-        cell.judge();
+        cell.update_error();
         cell
     }
 
-    fn judge(&mut self) {
+    fn update_error(&mut self) {
         let measured_s = self.measured.measured_s;
         self.error_percent = 100.0 * (self.forecast_s / measured_s - 1.0);
-        self.covered = self.interval.holds(measured_s);
+        self.covered = self.interval.contains(measured_s);
     }
 
-    fn improve(&mut self, again: Measured) {
-        if again.measured_s < self.measured.measured_s {
-            self.measured = again;
-            self.judge();
+    fn keep_faster(&mut self, repeat: StepTiming) {
+        if repeat.measured_s < self.measured.measured_s {
+            self.measured = repeat;
+            self.update_error();
         }
     }
 }
 
-fn cell(
+fn forecast_and_measure(
     experiment: &Experiment,
     calibration: Option<&Calibration>,
     output: &Output,
-) -> Result<(Cell, String)> {
-    let foreseen = match calibration {
-        Some(calibration) => calibrated(experiment, calibration)?,
-        None => probed(experiment, output)?,
+) -> Result<(ForecastCase, String)> {
+    let forecast = match calibration {
+        Some(calibration) => forecast_by_calibration(experiment, calibration)?,
+        None => forecast_by_probe(experiment, output)?,
     };
-    let cell = Cell::new(experiment, &foreseen, Measured::of(experiment, output)?);
-    Ok((cell, foreseen.library))
+    let cell = ForecastCase::new(experiment, &forecast, StepTiming::of(experiment, output)?);
+    Ok((cell, forecast.library))
 }
 
-fn render(evaluated: &Evaluated) -> String {
+fn render(evaluated: &HereEvaluation) -> String {
     let heading = [
         "network",
-        "type",
+        "precision",
         "batch",
         "forecast, ms",
         "measured, ms",
         "error",
         "steps",
-        "planned, s",
-        "timed, s",
+        "planning, s",
+        "probing, s",
     ];
     let rows = evaluated.cells.iter().map(|cell| {
         vec![
@@ -255,7 +259,7 @@ fn render(evaluated: &Evaluated) -> String {
         ]
     });
     let heading = heading.map(str::to_owned).to_vec();
-    let Evaluated { library, mean_percent, worst_percent, covered_percent, .. } = evaluated;
+    let HereEvaluation { library, mean_percent, worst_percent, covered_percent, .. } = evaluated;
     format!(
         "{}{library}: mean error {mean_percent:.1} %, worst {worst_percent:.1} %; \
          {covered_percent:.0} % within the interval\n",

@@ -1,36 +1,36 @@
-//! What a bill depends on beside the network and the machine: the link, the disk, how often the machine is
-//! taken away.
+//! Cost inputs besides network and machine: the link, the disk, the preemption rate.
 
 use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use clap::Args;
 use std::path::Path;
-use stratus_forecast::bill::{Conditions, DISK};
+use stratus_forecast::bill::{DISK_BYTES_PER_S, RunConditions};
 use stratus_forecast::text;
 
-/// Arguments that say it.
+/// Arguments for cost inputs.
 #[derive(Args, Debug)]
 pub(super) struct ConditionsArguments {
-    /// How fast the data set comes to the machine, like 1Gbit/s or 100MB/s; without it that is not counted
+    /// Bandwidth to the machine, like 1Gbit/s or 100MB/s, to count the transfer of the data set [default: not
+    /// counted]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     link: Option<String>,
-    /// How large the data set is that comes over the link, like 150GB; without it the files at `data.path`
+    /// Size of the transferred data set, like 150GB [default: the size of the files at data.path]
     #[arg(long, value_name = "SIZE", requires = "link", allow_hyphen_values = true)]
     data_size: Option<String>,
-    /// How fast checkpoints are written, like 500MB/s; without it 125MiB/s
+    /// Bandwidth of checkpoint writes, like 500MB/s [default: 125MiB/s]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     disk: Option<String>,
-    /// How often the machine is taken away, like 0.05/h or 1/d: prices are those of spot instances
+    /// Preemption rate, like 0.05/h or 1/d; implies spot prices
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     preemptions: Option<String>,
 }
 
 impl ConditionsArguments {
-    /// What they say, of the planned experiment.
+    /// The conditions for the planned experiment.
     ///
     /// # Errors
-    /// Where a rate or a size is none, the size is not known, or the framework's bill cannot be made.
-    pub fn read(&self, planner: &Planner) -> Result<Conditions> {
+    /// If a rate or size is invalid, the size is unknown, or the framework does not support a condition.
+    pub fn read(&self, planner: &Planner) -> Result<RunConditions> {
         let rate = |flag, given: &Option<String>| {
             given.as_deref().map(|given| text::bytes_per_second(flag, given)).transpose()
         };
@@ -45,30 +45,31 @@ impl ConditionsArguments {
         };
         if link.is_some() && data.is_none() {
             return Err(Failure::usage(format!(
-                "how long the data set takes over the link depends on its size, and {} cannot be read",
+                "--link needs the data set's size: cannot read {}",
                 path.display()
             ))
-            .hint("give it with --data-size, like --data-size 150GB"));
+            .with_hint("set --data-size, like --data-size 150GB"));
         }
-        let conditions = Conditions {
-            link,
-            data,
-            disk: rate("disk", &self.disk)?.unwrap_or(DISK),
-            preemptions: preemptions.unwrap_or(0.0),
-            checkpoint_every: planner.experiment().checkpoint.every_seconds,
-            set_up: None,
+        let conditions = RunConditions {
+            download_bytes_per_s: link,
+            data_bytes: data,
+            disk_bytes_per_s: rate("disk", &self.disk)?.unwrap_or(DISK_BYTES_PER_S),
+            preemptions_per_hour: preemptions.unwrap_or(0.0),
+            checkpoint_interval_s: planner.experiment().checkpoint.every_seconds,
+            startup_s: None,
         };
         conditions.check(planner.framework())?;
         Ok(conditions)
     }
 }
 
-/// Bytes of a file, or of all files in a folder and its folders; links to folders are not followed, which
-/// could lead round in a circle. `None` where one cannot be read.
+/// The bytes of a file, or of all files in a folder and its subfolders; `None` if one cannot be read.
+///
+/// Symbolic links to folders are not followed, as they could form a cycle.
 fn bytes_under(path: &Path) -> Option<u64> {
-    let whole = path.metadata().ok()?;
-    if !whole.is_dir() {
-        return Some(whole.len());
+    let metadata = path.metadata().ok()?;
+    if !metadata.is_dir() {
+        return Some(metadata.len());
     }
     let mut folders = vec![path.to_owned()];
     let mut bytes = 0_u64;
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_counted_in_all_folders() {
+    fn bytes_of_all_subfolders_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
         std::fs::write(folder.path().join("one"), [0; 10]).unwrap();

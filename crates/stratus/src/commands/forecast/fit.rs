@@ -1,4 +1,4 @@
-//! `stratus forecast fit`: profiles from measured step times.
+//! `stratus forecast fit`: fits profiles to measured step times.
 
 use super::machines::{catalogue, read};
 use crate::errors::{Failure, Result};
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_forecast::catalogue::Catalogue;
 use stratus_forecast::evaluate::Evaluation;
-use stratus_forecast::measured::Measured;
+use stratus_forecast::measured::StepRecords;
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
 use stratus_forecast::steps::StepTable;
@@ -18,26 +18,27 @@ use stratus_forecast::steps::StepTable;
 /// Arguments of `stratus forecast fit`.
 #[derive(Args, Debug)]
 pub struct FitArguments {
-    /// Step times of TensorFlow in f32: gpu, gpu_memory_gb, model, image_size, batch_size, batch_s_median
+    /// CSV file with step times of TensorFlow in f32, with the columns gpu, gpu_memory_gb, model, image_size,
+    /// batch_size and batch_s_median
     #[arg(long, value_name = "FILE", requires = "layers", required_unless_present = "steps")]
     times: Option<PathBuf>,
-    /// The layers of their networks
+    /// File with the layers of the networks of --times
     #[arg(long, value_name = "FILE", requires = "times")]
     layers: Option<PathBuf>,
-    /// Step times of Stratus: machine, cores, network, precision, batch, step_s, arithmetic_gflops,
-    /// bandwidth_gb_s
+    /// CSV file with step times of Stratus, with the columns machine, cores, network, precision, batch,
+    /// step_s, arithmetic_gflops and bandwidth_gb_s
     #[arg(long, value_name = "FILE", conflicts_with = "times")]
     steps: Option<PathBuf>,
-    /// What the profiles say they were fitted to; without it the names of the files
+    /// Description of the data, for the profiles [default: the file names]
     #[arg(long, value_name = "TEXT")]
     data: Option<String>,
-    /// A file with more rows for the machine catalogue, or others
+    /// TOML file that adds or replaces catalogue rows
     #[arg(long, value_name = "FILE")]
     machines: Option<PathBuf>,
-    /// The folder that profiles are written to
+    /// Output folder for profiles
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     overwrite: Overwrite,
 }
@@ -55,16 +56,16 @@ struct Fitted {
 /// Runs `stratus forecast fit`.
 ///
 /// # Errors
-/// Where a table cannot be read, or has too few networks.
+/// If a table cannot be read, or has too few networks.
 pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
     let catalogue = catalogue(arguments.machines.as_deref())?;
     let profiles = match (&arguments.times, &arguments.layers, &arguments.steps) {
-        (Some(times), Some(layers), _) => tensorflow(times, layers, arguments, &catalogue)?,
-        (_, _, Some(steps)) => stratus(steps, arguments, &catalogue)?,
-        _ => return Err(Failure::usage("give --times and --layers, or --steps")),
+        (Some(times), Some(layers), _) => fit_tensorflow(times, layers, arguments, &catalogue)?,
+        (_, _, Some(steps)) => fit_stratus(steps, arguments, &catalogue)?,
+        _ => return Err(Failure::usage("fit needs --times and --layers, or --steps")),
     };
     fs::create_dir_all(&arguments.out)
-        .map_err(|error| Failure::failed(format!("cannot make {}: {error}", arguments.out.display())))?;
+        .map_err(|error| Failure::failed(format!("cannot create {}: {error}", arguments.out.display())))?;
     let name = |kind: &str, profile: &Profile| {
         let machine = profile.machine.as_deref().unwrap_or(kind);
         format!("{}-{}-{machine}.toml", profile.framework.name(), profile.precision)
@@ -90,7 +91,7 @@ pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
             covered_percent: validation.covered_percent,
         });
     }
-    output.result(&fitted, || {
+    output.print_wrapped(&fitted, || {
         let heading = ["profile", "steps", "mean error", "covered"].map(str::to_owned);
         let rows = fitted.iter().map(|fitted| {
             let Fitted { file, steps, mean_percent, covered_percent, .. } = fitted;
@@ -101,10 +102,10 @@ pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
     })
 }
 
-/// Profiles with the name of their kind of machine.
+/// Profiles with the kind of their machine: `gpu` or `cpu`.
 type Profiles = Vec<(&'static str, Profile)>;
 
-fn tensorflow(
+fn fit_tensorflow(
     times: &Path,
     layers: &Path,
     arguments: &FitArguments,
@@ -112,34 +113,35 @@ fn tensorflow(
 ) -> Result<Profiles> {
     let names = [times, layers].map(|path| path.display().to_string());
     let (times_text, layers_text) = (read_table(times)?, read_table(layers)?);
-    let measured = Measured::of_layers((&names[0], &times_text), (&names[1], &layers_text), catalogue)?;
+    let measured =
+        StepRecords::from_layer_table((&names[0], &times_text), (&names[1], &layers_text), catalogue)?;
     let data = arguments.data.clone().unwrap_or_else(|| names.join(", "));
     let command = format!("stratus forecast fit --times {} --layers {}", names[0], names[1]);
     let evaluation = Evaluation::new(&measured, Framework::Tensorflow, true, false);
     let describe = (data.as_str(), command.as_str());
-    let left_out = evaluation.without_network()?;
+    let left_out = evaluation.leave_one_network_out()?;
     let mut profiles: Profiles = evaluation
         .profiles(&left_out, Framework::Tensorflow, "f32", describe)
         .into_iter()
         .map(|profile| ("gpu", profile))
         .collect();
     if measured.machines.len() > 2 {
-        let left_out = evaluation.without_machine()?;
+        let left_out = evaluation.leave_one_machine_out()?;
         profiles.push(("gpu", evaluation.shared_profile(&left_out, Framework::Tensorflow, "f32", describe)));
     }
     Ok(profiles)
 }
 
-fn stratus(steps: &Path, arguments: &FitArguments, catalogue: &Catalogue) -> Result<Profiles> {
+fn fit_stratus(steps: &Path, arguments: &FitArguments, catalogue: &Catalogue) -> Result<Profiles> {
     let name = steps.display().to_string();
     let table = StepTable::parse(&name, &read(steps)?)?;
     let data = arguments.data.clone().unwrap_or_else(|| name.clone());
     let command = format!("stratus forecast fit --steps {name}");
     let mut profiles = Vec::new();
-    for kind in table.kinds(catalogue)? {
-        let measured = table.measured(&kind, catalogue)?;
+    for kind in table.groups(catalogue)? {
+        let measured = table.records(&kind, catalogue)?;
         let evaluation = Evaluation::new(&measured, Framework::Stratus, kind.gpu, kind.matrix_units);
-        let left_out = evaluation.without_network_shared()?;
+        let left_out = evaluation.leave_one_network_out_shared()?;
         let describe = (data.as_str(), command.as_str());
         let precision = kind.format.name();
         let mut profile = evaluation.shared_profile(&left_out, Framework::Stratus, precision, describe);

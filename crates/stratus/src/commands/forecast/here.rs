@@ -1,79 +1,88 @@
-//! A forecast for this machine, whose kernels are timed.
+//! Forecasts for this machine, from timing its kernels.
 
 use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::progress::Progress;
 use stratus_forecast::catalogue::Machine;
-use stratus_forecast::forecast::{self, Forecast, LayerForecast, MeasuredStep, Memory, Plan};
+use stratus_forecast::forecast::{self, Forecast, LayerForecast, PlannedMemory, ProbedStep, TrainingWork};
 use stratus_forecast::model::Framework;
-use stratus_forecast::peaks::Format;
-use stratus_forecast::work::{Kind, Work};
+use stratus_forecast::peaks::NumberFormat;
+use stratus_forecast::work::{KernelKind, Work};
 use stratus_train::Observer;
-use stratus_train::bench::probe::{Probed, probe};
+use stratus_train::bench::probe::{ProbeReport, probe};
 use stratus_train::experiment::Experiment;
 
-/// Times the kernels of a batch size.
+/// Times the kernels for a batch size.
 ///
 /// # Errors
-/// As starting a run.
-pub(super) fn measure(planner: &Planner, batch: usize, output: &Output) -> Result<Probed> {
+/// If no run can be started, or the framework is not Stratus.
+pub(super) fn probe_kernels(planner: &Planner, batch: usize, output: &Output) -> Result<ProbeReport> {
     if planner.framework() == Framework::Tensorflow {
-        return Err(Failure::usage("on this machine Stratus' kernels are timed, not TensorFlow's")
-            .hint("name machines of the catalogue with --on; `stratus forecast machines` lists them"));
+        return Err(Failure::usage("--on here does not support TensorFlow")
+            .with_hint("use --on with machines of the catalogue; `stratus forecast machines` lists them"));
     }
     let mut experiment: Experiment = planner.experiment().clone();
     experiment.train.batch_size = batch;
-    // Shows on a terminal what is measured.
+    // Shows the phase of the measurement on a terminal.
     let mut progress = Progress::new(*output);
     Ok(probe(&experiment, &planner.datasets(), &mut |text| progress.warn(text))?)
 }
 
-/// The row of what was timed.
+/// The forecast from timed kernels.
 ///
 /// # Errors
-/// Where the network cannot be lowered.
-pub(super) fn row(machine: &Machine, probed: &Probed, planner: &mut Planner) -> Result<Forecast> {
+/// If the network cannot be lowered.
+pub(super) fn forecast_from_probe(
+    machine: &Machine,
+    probed: &ProbeReport,
+    planner: &mut Planner,
+) -> Result<Forecast> {
     let format = match probed.precision {
-        stratus_engine::Precision::Bf16 => Format::Bf16,
-        stratus_engine::Precision::F16 => Format::F16,
-        _ => Format::F32,
+        stratus_engine::Precision::Bf16 => NumberFormat::Bf16,
+        stratus_engine::Precision::F16 => NumberFormat::F16,
+        _ => NumberFormat::F32,
     };
     let sketched = planner.plan(&machine.processor, format, probed.batch)?;
-    // What an image takes follows from the sketch, what there is from the plan that would run.
-    let memory = Memory { device: probed.arena_bytes, beside: Some(probed.host.bytes()), ..sketched.memory };
-    let plan = Plan { memory, validation_batch: probed.validation_batch as u64, ..sketched };
-    let measured = MeasuredStep {
+    // The memory per image comes from the sketch, the total from the actual plan.
+    let memory = PlannedMemory {
+        device: probed.arena_bytes,
+        planned_host_bytes: Some(probed.host.bytes()),
+        ..sketched.memory
+    };
+    let plan = TrainingWork { memory, validation_batch: probed.validation_batch as u64, ..sketched };
+    let measured = ProbedStep {
         step_s: probed.step_s,
         validation_s: probed.validation_s,
-        arithmetic_s: arithmetic(probed, &plan.train),
+        arithmetic_s: arithmetic_seconds(probed, &plan.train),
         spread: probed.spread,
     };
     let mut length = planner.length();
-    // Planning is what takes until the first iteration; it was just done.
-    length.conditions.set_up = Some(probed.planning_s);
-    Ok(forecast::measured(machine, format, &plan, &length, &measured))
+    // Planning, which was just timed, takes the time until the first iteration.
+    length.conditions.startup_s = Some(probed.planning_s);
+    Ok(forecast::forecast_from_probe(machine, format, &plan, &length, &measured))
 }
 
-/// Seconds of convolutions and fully connected layers, which the sketch of the same program names.
-fn arithmetic(probed: &Probed, work: &Work) -> f64 {
-    let computes = |kind: Kind| {
+/// The seconds of convolutions and fully connected layers, identified in the sketch of the same program.
+fn arithmetic_seconds(probed: &ProbeReport, work: &Work) -> f64 {
+    let computes = |kind: KernelKind| {
         matches!(
             kind,
-            Kind::Filtering
-                | Kind::Convolution
-                | Kind::FirstForward
-                | Kind::FirstWeights
-                | Kind::Depthwise
-                | Kind::Linear
+            KernelKind::Filtering
+                | KernelKind::Convolution
+                | KernelKind::FirstForward
+                | KernelKind::FirstWeights
+                | KernelKind::Depthwise
+                | KernelKind::Linear
         )
     };
-    let is_one = |name: &str| work.kernels.iter().any(|kernel| kernel.name == name && computes(kernel.kind));
-    probed.kernels.iter().filter(|kernel| is_one(&kernel.kernel)).map(|kernel| kernel.seconds).sum()
+    let is_arithmetic =
+        |name: &str| work.kernels.iter().any(|kernel| kernel.name == name && computes(kernel.kind));
+    probed.kernels.iter().filter(|kernel| is_arithmetic(&kernel.kernel)).map(|kernel| kernel.seconds).sum()
 }
 
-/// The seconds of each layer, in the order in which they begin.
-pub(super) fn layers(probed: &Probed) -> Vec<LayerForecast> {
+/// The seconds of each layer, in execution order.
+pub(super) fn layers_from_probe(probed: &ProbeReport) -> Vec<LayerForecast> {
     let mut layers: Vec<LayerForecast> = Vec::new();
     for kernel in &probed.kernels {
         let at = layers.iter().position(|layer| layer.layer == kernel.layer).unwrap_or_else(|| {

@@ -1,71 +1,71 @@
-//! `stratus calibrate --learn`: runs' steps against what a calibration forecasts of them.
+//! `stratus calibrate --learn`: corrects a calibration with the step times of runs.
 
-use super::machines::calibration;
+use super::machines::read_calibration;
 use super::planning::Planner;
 use crate::cli::Globals;
-use crate::commands::calibrate::write;
-use crate::commands::target::Target;
+use crate::commands::calibrate::write_calibration;
+use crate::commands::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, table};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_forecast::calibration::Calibration;
 use stratus_forecast::model::Framework;
-use stratus_forecast::peaks::{Format, peaks};
+use stratus_forecast::peaks::{NumberFormat, peaks};
 use stratus_forecast::profile::{ComparedRun, Profile};
 use stratus_run::RunDir;
 use stratus_run::csv::{self, IterationRow};
 use stratus_run::machine::Machine;
 use stratus_run::summary::Summary;
 
-/// The fewest steps of a run, the first not counted.
-const FEWEST: usize = 5;
+/// The minimum number of usable steps of a run.
+const MIN_STEPS: usize = 5;
 
-/// What was learnt of a run.
+/// A run whose step times correct a calibration.
 #[derive(Serialize)]
-struct Learnt {
+struct LearnedRun {
     run: String,
     precision: String,
     #[serde(flatten)]
     compared: ComparedRun,
-    /// By how much the forecast without any run was more than what came.
+    /// The error of the forecast without runs, in percent of the measured time.
     error_percent: f64,
 }
 
 #[derive(Serialize)]
 struct Report {
     file: String,
-    runs: Vec<Learnt>,
+    runs: Vec<LearnedRun>,
 }
 
-/// Adds runs to a file.
+/// Adds runs to a calibration file.
 ///
 /// # Errors
-/// Where the file is no calibration, or a run was on another machine or is too short.
+/// If the file is not a calibration, or a run is of another machine, or too short.
 pub fn run(file: &Path, runs: &[PathBuf], globals: &Globals, output: &Output) -> Result {
-    let mut calibration = calibration(file)?;
-    let mut learnt = Vec::new();
+    let mut calibration = read_calibration(file)?;
+    let mut learned = Vec::new();
     for run in runs {
-        let (format, compared) = compare(&calibration, run, globals)?;
-        calibration.learn(format, compared.clone())?;
+        let (format, compared) = compare_run(&calibration, run, globals)?;
+        calibration.add_run(format, compared.clone())?;
         let error_percent = 100.0 * (compared.forecast_s / compared.measured_s - 1.0);
         let (run, precision) = (run.display().to_string(), format.name().to_owned());
-        learnt.push(Learnt { run, precision, compared, error_percent });
+        learned.push(LearnedRun { run, precision, compared, error_percent });
     }
-    write(file, &calibration)?;
-    let report = Report { file: file.display().to_string(), runs: learnt };
-    output.result(&report, || {
-        let heading = ["run", "network", "batch", "type", "forecast, ms", "measured, ms", "error"];
-        let rows = report.runs.iter().map(|learnt| {
-            let ComparedRun { network, batch, forecast_s, measured_s } = &learnt.compared;
+    write_calibration(file, &calibration)?;
+    let report = Report { file: file.display().to_string(), runs: learned };
+    output.print_wrapped(&report, || {
+        let heading = ["run", "network", "batch", "precision", "forecast, ms", "measured, ms", "error"];
+        let rows = report.runs.iter().map(|learned| {
+            let ComparedRun { network, batch, forecast_s, measured_s } = &learned.compared;
             vec![
-                learnt.run.clone(),
+                learned.run.clone(),
                 network.clone(),
                 batch.to_string(),
-                learnt.precision.clone(),
+                learned.precision.clone(),
                 format!("{:.1}", forecast_s * 1e3),
                 format!("{:.1}", measured_s * 1e3),
-                format!("{:+.1} %", learnt.error_percent),
+                format!("{:+.1} %", learned.error_percent),
             ]
         });
         let heading = heading.map(str::to_owned).to_vec();
@@ -73,11 +73,15 @@ pub fn run(file: &Path, runs: &[PathBuf], globals: &Globals, output: &Output) ->
     })
 }
 
-fn compare(calibration: &Calibration, path: &Path, globals: &Globals) -> Result<(Format, ComparedRun)> {
+fn compare_run(
+    calibration: &Calibration,
+    path: &Path,
+    globals: &Globals,
+) -> Result<(NumberFormat, ComparedRun)> {
     let name = path.display();
-    let refuse = |problem: String, hint: &str| Failure::usage(format!("{name}: {problem}")).hint(hint);
+    let invalid = |problem: String, hint: &str| Failure::usage(format!("{name}: {problem}")).with_hint(hint);
     if !path.join("summary.json").is_file() {
-        return Err(refuse("it is no run that has ended".to_owned(), "`stratus runs` lists runs"));
+        return Err(invalid("not a finished run".to_owned(), "`stratus runs` lists runs"));
     }
     let run = RunDir::open(path)?;
     let summary = Summary::read(&run.summary())?;
@@ -87,34 +91,33 @@ fn compare(calibration: &Calibration, path: &Path, globals: &Globals) -> Result<
         && !processor.models.iter().any(|of| machine.cpu.model.contains(of.trim()))
         || summary.threads as usize != processor.cores
     {
-        return Err(refuse(
+        return Err(invalid(
             format!(
-                "it ran on {} with {} threads, the file is of {} with {}",
+                "it ran on {} with {} threads, but the calibration is of {} with {}",
                 machine.cpu.model, summary.threads, processor.title, processor.cores
             ),
-            "learn from runs on the machine that was calibrated",
+            "use runs of the calibrated machine",
         ));
     }
-    let experiment = Target::find(&path.display().to_string(), globals)?.experiment(globals)?;
-    let format = Format::parse(&summary.precision)
-        .ok_or_else(|| refuse(format!("it computes in {}", summary.precision), "take another run"))?;
+    let experiment = RunOrExperiment::resolve(&path.display().to_string(), globals)?.experiment(globals)?;
+    let format = NumberFormat::parse(&summary.precision)
+        .ok_or_else(|| invalid(format!("unsupported precision {}", summary.precision), "use another run"))?;
     let profile = calibration.profiles.iter().find(|profile| profile.precision == format.name());
     let profile = profile.ok_or_else(|| {
-        refuse(format!("{} was not calibrated in {format}", processor.name), "calibrate it again")
+        invalid(format!("{} was not calibrated in {format}", processor.name), "calibrate the machine again")
     })?;
     let per_epoch = csv::read::<IterationRow>(&run.iterations())?;
-    // The first iteration of each process finds nothing in a cache; the last batch of an epoch may be
-    // smaller.
+    // The first iteration of each process runs with cold caches; the last batch of an epoch may be smaller.
     let mut steps: Vec<f64> = per_epoch
         .windows(2)
         .filter(|pair| pair[0].epoch == pair[1].epoch)
         .skip(1)
         .map(|pair| pair[0].train_s + pair[0].unattributed_s)
         .collect();
-    if steps.len() < FEWEST {
-        return Err(refuse(
-            format!("it has {} steps to learn from, which takes {FEWEST}", steps.len()),
-            "train it for longer",
+    if steps.len() < MIN_STEPS {
+        return Err(invalid(
+            format!("only {} usable steps, need {MIN_STEPS}", steps.len()),
+            "use a longer run",
         ));
     }
     steps.sort_by(f64::total_cmp);
@@ -124,6 +127,6 @@ fn compare(calibration: &Calibration, path: &Path, globals: &Globals) -> Result<
     let of_machine = calibration.machine().processor;
     let plan = planner.plan(&of_machine, format, batch)?;
     let without = Profile { runs: Vec::new(), ..profile.clone() };
-    let forecast_s = without.work(&plan.train, &peaks(&of_machine, format)?).0.seconds;
+    let forecast_s = without.estimate_work(&plan.train, &peaks(&of_machine, format)?).0.seconds;
     Ok((format, ComparedRun { network, batch: batch as u64, forecast_s, measured_s: steps[steps.len() / 2] }))
 }

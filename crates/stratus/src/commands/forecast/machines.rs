@@ -8,19 +8,19 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use stratus_forecast::calibration::Calibration;
-use stratus_forecast::catalogue::{Catalogue, Cpu, HERE, LONGEST, Machine, Processor};
-use stratus_forecast::profile::{LONGEST as LONGEST_PROFILE, Profile};
-use stratus_run::machine::Machine as Here;
+use stratus_forecast::catalogue::{Catalogue, Cpu, MAX_FILE_BYTES, Machine, Processor, THIS_MACHINE};
+use stratus_forecast::profile::{MAX_FILE_BYTES as MAX_PROFILE_BYTES, Profile};
+use stratus_run::machine::Machine as RunMachine;
 
 /// Arguments of `stratus forecast machines`.
 #[derive(Args, Debug)]
 pub struct MachinesArguments {
-    /// A file with more rows, or others
+    /// TOML file that adds or replaces catalogue rows
     #[arg(long, value_name = "FILE")]
     machines: Option<PathBuf>,
 }
 
-/// The built-in catalogue, with a file's rows.
+/// The built-in catalogue, with the rows of a file added.
 pub(super) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
     let catalogue = Catalogue::builtin()?;
     match file {
@@ -29,21 +29,21 @@ pub(super) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
     }
 }
 
-/// A file's content, at most one byte more than a catalogue has, whatever the path names.
+/// Reads a file up to one byte beyond the maximum size of a catalogue, so that an endless file is rejected.
 pub(super) fn read(path: &Path) -> Result<String> {
-    read_at_most(path, LONGEST)
+    read_limited(path, MAX_FILE_BYTES)
 }
 
-fn read_at_most(path: &Path, longest: usize) -> Result<String> {
+fn read_limited(path: &Path, max_bytes: usize) -> Result<String> {
     let mut text = String::new();
     File::open(path)
-        .and_then(|file| file.take(longest as u64 + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(max_bytes as u64 + 1).read_to_string(&mut text))
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     Ok(text)
 }
 
-/// Every cloud instance.
-pub(super) fn affordable(catalogue: &Catalogue) -> Result<Vec<Machine>> {
+/// Returns all cloud instances of the catalogue.
+pub(super) fn cloud_instances(catalogue: &Catalogue) -> Result<Vec<Machine>> {
     Ok(catalogue
         .instances
         .iter()
@@ -51,16 +51,16 @@ pub(super) fn affordable(catalogue: &Catalogue) -> Result<Vec<Machine>> {
         .collect::<std::result::Result<_, _>>()?)
 }
 
-/// The machines of these names; what `stratus calibrate` wrote is named by its file, and adds its profiles.
-pub(super) fn named(
+/// Finds machines by name; a calibration is named by its file, and its profiles are added.
+pub(super) fn find_machines(
     names: &[String],
     catalogue: &Catalogue,
     profiles: &mut Vec<Profile>,
 ) -> Result<Vec<Machine>> {
     let mut find = |name: &String| match name.trim() {
-        name if name.eq_ignore_ascii_case(HERE) => Ok(here(catalogue)),
+        name if name.eq_ignore_ascii_case(THIS_MACHINE) => Ok(this_machine(catalogue)),
         name if is_file(name) => {
-            let calibration = calibration(Path::new(name))?;
+            let calibration = read_calibration(Path::new(name))?;
             let machine = calibration.machine();
             profiles.splice(0..0, calibration.profiles);
             Ok(machine)
@@ -70,33 +70,33 @@ pub(super) fn named(
     names.iter().map(&mut find).collect()
 }
 
-/// No machine of the catalogue has such a name.
+/// Returns whether a name is a file name, which no machine of the catalogue has.
 fn is_file(name: &str) -> bool {
     name.contains(['/', '\\']) || name.to_ascii_lowercase().ends_with(".toml")
 }
 
-/// Reads what `stratus calibrate` wrote.
+/// Reads a calibration file.
 ///
 /// # Errors
-/// Where it cannot be read, or is no calibration of this version.
-pub fn calibration(path: &Path) -> Result<Calibration> {
-    let text = read_at_most(path, LONGEST_PROFILE)?;
+/// If the file cannot be read, or is not a calibration of this version.
+pub fn read_calibration(path: &Path) -> Result<Calibration> {
+    let text = read_limited(path, MAX_PROFILE_BYTES)?;
     Ok(Calibration::parse(&path.display().to_string(), &text)?)
 }
 
-/// This machine. Its kernels are timed, so that nothing of a data sheet has to be known.
-fn here(catalogue: &Catalogue) -> Machine {
-    let machine = Here::probe();
+/// This machine. Its kernels are timed, so it needs no catalogue row.
+fn this_machine(catalogue: &Catalogue) -> Machine {
+    let machine = RunMachine::probe();
     let threads = machine.cpu.usable_threads.map_or(1, |threads| threads as usize);
     let model = machine.cpu.model;
     let mut cpu = catalogue.cpu_of_model(&model, threads).unwrap_or_else(|| Cpu::unknown(&model, threads));
     cpu.memory_gib = machine.ram_bytes.map(|bytes| bytes as f64 / f64::from(1 << 30));
-    Machine { name: HERE.to_owned(), processor: Processor::Cpu(cpu), instance: None }
+    Machine { name: THIS_MACHINE.to_owned(), processor: Processor::Cpu(cpu), instance: None }
 }
 
 /// A row of the list.
 #[derive(Serialize)]
-struct Listed {
+struct MachineRow {
     name: String,
     what: String,
     memory_gib: Option<f64>,
@@ -110,10 +110,10 @@ struct Listed {
 /// Lists the catalogue.
 ///
 /// # Errors
-/// Where the file is no catalogue.
+/// If the file is not a catalogue.
 pub(super) fn run(arguments: &MachinesArguments, output: &Output) -> Result {
     let catalogue = catalogue(arguments.machines.as_deref())?;
-    let gpus = catalogue.gpus.iter().map(|gpu| Listed {
+    let gpus = catalogue.gpus.iter().map(|gpu| MachineRow {
         name: gpu.name.clone(),
         what: gpu.title.clone(),
         memory_gib: Some(gpu.memory_gib),
@@ -123,7 +123,7 @@ pub(super) fn run(arguments: &MachinesArguments, output: &Output) -> Result {
         source: gpu.source.clone(),
         date: gpu.date.clone(),
     });
-    let cpus = catalogue.cpus.iter().map(|cpu| Listed {
+    let cpus = catalogue.cpus.iter().map(|cpu| MachineRow {
         name: cpu.name.clone(),
         what: format!("{}, {} cores", cpu.title, cpu.cores),
         memory_gib: cpu.memory_gib,
@@ -133,7 +133,7 @@ pub(super) fn run(arguments: &MachinesArguments, output: &Output) -> Result {
         source: cpu.source.clone(),
         date: cpu.date.clone(),
     });
-    let instances = catalogue.instances.iter().map(|row| Listed {
+    let instances = catalogue.instances.iter().map(|row| MachineRow {
         name: row.name.clone(),
         what: format!("{}: {} × {}, {} vCPU", row.cloud, row.gpus, row.gpu, row.vcpus),
         memory_gib: Some(row.ram_gib),
@@ -143,16 +143,16 @@ pub(super) fn run(arguments: &MachinesArguments, output: &Output) -> Result {
         source: row.source.clone(),
         date: row.date.clone(),
     });
-    let listed: Vec<Listed> = gpus.chain(cpus).chain(instances).collect();
-    output.result(&listed, || {
+    let listed: Vec<MachineRow> = gpus.chain(cpus).chain(instances).collect();
+    output.print_wrapped(&listed, || {
         let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| value.to_string());
-        let heading = ["machine", "GiB", "an hour", "date", "what, source"].map(str::to_owned);
+        let heading = ["machine", "GiB", "per hour", "date", "description, source"].map(str::to_owned);
         let rows = listed.iter().map(|row| {
-            let Listed { name, what, memory_gib, on_demand_per_hour, date, source, .. } = row;
+            let MachineRow { name, what, memory_gib, on_demand_per_hour, date, source, .. } = row;
             let (memory, price) = (number(*memory_gib), number(*on_demand_per_hour));
             [name.clone(), memory, price, date.clone(), format!("{what} ({source})")]
         });
         let rows = [heading].into_iter().chain(rows).collect::<Vec<_>>();
-        Table::new(&rows).prose().within(output.narrow(), &[]).to_string()
+        Table::new(&rows).wrap_last_column().max_width(output.terminal_width(), &[]).to_string()
     })
 }

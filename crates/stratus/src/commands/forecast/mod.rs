@@ -1,6 +1,5 @@
-//! `stratus forecast`: what a training would take, on machines that nobody has yet and on this one.
+//! `stratus forecast`: estimates time, memory and cost of a training run on this or another machine.
 
-mod absent;
 pub mod bench;
 pub mod bench_here;
 mod conditions;
@@ -9,13 +8,14 @@ mod fit;
 mod here;
 pub mod learn;
 pub mod machines;
+mod placeholder;
 mod planning;
 mod render;
-mod request;
+pub(super) mod request;
 mod scaling;
 
-use super::often::Often;
-use super::target::Target;
+use super::common_keys::CommonKeyArguments;
+use super::target::RunOrExperiment;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
@@ -23,32 +23,32 @@ use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, Subcommand, ValueEnum};
 use conditions::ConditionsArguments;
 use planning::Planner;
-use request::{Form, request};
+use request::{RequestFormat, render_request};
 use scaling::ScalingArguments;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_word;
-use stratus_forecast::catalogue::{HERE, Machine};
+use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
+use stratus_forecast::objective::{Candidate, Objective};
 use stratus_forecast::profile::Profile;
-use stratus_forecast::scaling::Scaled;
+use stratus_forecast::scaling::ScaledStep;
 use stratus_forecast::shipped;
-use stratus_forecast::wish::{Offer, Wish};
 use stratus_report::page;
-use stratus_train::bench::probe::Probed;
+use stratus_train::bench::probe::ProbeReport;
 
 /// Arguments of `stratus forecast`.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct ForecastArguments {
-    /// Other things to do.
+    /// The subcommand; without it, an experiment is forecast.
     #[command(subcommand)]
-    action: Option<ForecastAction>,
-    /// A built-in experiment, an experiment file or a run directory
+    command: Option<ForecastCommand>,
+    /// Built-in experiment, experiment file or run directory
     #[arg(value_name = "EXPERIMENT|RUN", required = true)]
     target: Option<String>,
-    /// Batch sizes, like 16,32,64; without it that of the experiment
+    /// Batch sizes, like 16,32,64 [default: the experiment's]
     #[arg(
         long,
         visible_alias = "batch-size",
@@ -57,100 +57,99 @@ pub struct ForecastArguments {
         value_parser = clap::value_parser!(u32).range(1..=16_777_216)
     )]
     batch: Vec<u32>,
-    /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one, whose kernels are timed; a
-    /// file that `stratus calibrate` wrote is the machine that it measured. Without it every cloud instance
-    /// that can compute the experiment
+    /// Machines: names from the catalogue, like v100-16gb,g4dn.xlarge, calibration files (see `stratus
+    /// calibrate`), or `here` to time kernels on this machine [default: all suitable cloud instances]
     #[arg(long, value_name = "MACHINES", value_delimiter = ',')]
     on: Vec<String>,
-    /// Whose time and memory: with TensorFlow, in f32 on GPUs
-    #[arg(long, value_enum, default_value_t = Whose::Stratus, value_name = "FRAMEWORK")]
-    framework: Whose,
-    /// Epochs; without it those of the experiment
+    /// Framework to forecast; tensorflow supports only f32 on GPUs
+    #[arg(long, value_enum, default_value_t = FrameworkArg::Stratus, value_name = "FRAMEWORK")]
+    framework: FrameworkArg,
+    /// Number of epochs [default: the experiment's]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     epochs: Option<u64>,
-    /// Where the data are: `data.path`
+    /// Data folder: `data.path`
     #[arg(long, value_name = "PATH")]
     data: Option<String>,
-    /// Training images, where the data set is not here
+    /// Number of training images, if the data set is not on this machine
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     images: Option<u64>,
-    /// Validation images, where the data set is not here
+    /// Number of validation images, if the data set is not on this machine
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000_000))]
     validation_images: Option<u64>,
-    /// What the bill depends on.
+    /// Cost inputs.
     #[command(flatten)]
     conditions: ConditionsArguments,
-    /// Several devices.
+    /// Scaling over several devices.
     #[command(flatten)]
     scaling: ScalingArguments,
-    /// What to recommend a machine by: fastest, cheapest, deadline=6h or budget=20
-    #[arg(long, value_name = "WISH", default_value = "fastest")]
-    want: String,
-    /// A file with more rows for the machine catalogue, or others
+    /// Objective for choosing the machine: fastest, cheapest, deadline=6h or budget=20
+    #[arg(long, alias = "want", value_name = "OBJECTIVE", default_value = "fastest")]
+    objective: String,
+    /// TOML file that adds or replaces catalogue rows
     #[arg(long, value_name = "FILE")]
     machines: Option<PathBuf>,
-    /// A profile that `stratus forecast fit` wrote; may be repeated
+    /// Profile written by `stratus forecast fit`; repeatable
     #[arg(long, value_name = "FILE")]
     profile: Vec<PathBuf>,
-    /// Show the time of each layer on the recommended machine
+    /// Show the time of each layer on the chosen machine
     #[arg(long)]
     layers: bool,
     /// Write a chart of time against price to this file, as SVG
     #[arg(long, value_name = "FILE.svg")]
     chart: Option<PathBuf>,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     overwrite: Overwrite,
-    /// Write the recommended machine as a request to whoever administers it, in Markdown
+    /// Print a resource request for the chosen machine in Markdown
     #[arg(long, group = "form")]
     request: bool,
-    /// Write it as the header of a batch job of Slurm
+    /// Print a Slurm batch script for the chosen machine
     #[arg(long, group = "form")]
     slurm: bool,
-    /// Write it as a task of SkyPilot
+    /// Print a SkyPilot task for the chosen machine
     #[arg(long, group = "form")]
     sky: bool,
 }
 
-/// The framework that trains.
+/// The argument of `--framework`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Whose {
+enum FrameworkArg {
     /// Stratus
     Stratus,
     /// TensorFlow
     Tensorflow,
 }
 
-impl From<Whose> for Framework {
-    fn from(whose: Whose) -> Self {
-        match whose {
-            Whose::Stratus => Self::Stratus,
-            Whose::Tensorflow => Self::Tensorflow,
+impl From<FrameworkArg> for Framework {
+    fn from(argument: FrameworkArg) -> Self {
+        match argument {
+            FrameworkArg::Stratus => Self::Stratus,
+            FrameworkArg::Tensorflow => Self::Tensorflow,
         }
     }
 }
 
 impl ForecastArguments {
-    fn form(&self) -> Option<Form> {
+    fn request_format(&self) -> Option<RequestFormat> {
         match (self.request, self.slurm, self.sky) {
-            (true, ..) => Some(Form::Request),
-            (_, true, _) => Some(Form::Slurm),
-            (.., true) => Some(Form::Sky),
+            (true, ..) => Some(RequestFormat::Request),
+            (_, true, _) => Some(RequestFormat::Slurm),
+            (.., true) => Some(RequestFormat::Sky),
             _ => None,
         }
     }
 }
 
-/// What else `stratus forecast` does.
+/// Subcommands of `stratus forecast`.
 #[derive(Debug, Subcommand)]
-pub enum ForecastAction {
-    /// Fit profiles to measured step times, and judge them by networks that they did not see
+pub enum ForecastCommand {
+    /// Fit profiles to measured step times and cross-validate them
     Fit(fit::FitArguments),
-    /// List the machine catalogue, with sources
+    /// List the machine catalogue with prices and sources
     Machines(machines::MachinesArguments),
 }
 
-/// What is found out, as JSON.
+/// The result of `stratus forecast`.
 #[derive(Serialize)]
 struct Report {
     network: String,
@@ -159,37 +158,37 @@ struct Report {
     images: Option<u64>,
     machines: Vec<Forecast>,
     recommendation: Option<Recommendation>,
-    /// What was timed here, a batch size each.
+    /// The timed kernels of this machine, one entry per batch size.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    probes: Vec<Probed>,
+    probes: Vec<ProbeReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     layers: Option<Vec<LayerForecast>>,
-    /// Numbers of devices of the recommended machine that train together.
+    /// The scaling over devices of the chosen machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    scaling: Vec<Scaled>,
+    scaling: Vec<ScaledStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<String>,
 }
 
-/// The machine to take.
+/// The chosen machine.
 #[derive(Serialize)]
 struct Recommendation {
     name: String,
     batch: u64,
     #[serde(rename = "want")]
-    wish: String,
+    objective: String,
 }
 
 /// Runs `stratus forecast`.
 ///
 /// # Errors
-/// Where the experiment is not in order, or a machine or wish is unknown.
+/// If the experiment is invalid, or a machine or objective is unknown.
 pub fn run(arguments: &ForecastArguments, globals: &Globals, output: &Output) -> Result {
-    match (&arguments.action, &arguments.target) {
-        (Some(ForecastAction::Fit(arguments)), _) => fit::run(arguments, output),
-        (Some(ForecastAction::Machines(arguments)), _) => machines::run(arguments, output),
+    match (&arguments.command, &arguments.target) {
+        (Some(ForecastCommand::Fit(arguments)), _) => fit::run(arguments, output),
+        (Some(ForecastCommand::Machines(arguments)), _) => machines::run(arguments, output),
         (None, Some(target)) => forecast(arguments, target, globals, output),
-        (None, None) => Err(Failure::usage("give an experiment, like `stratus forecast resnet50`")),
+        (None, None) => Err(Failure::usage("missing experiment, like `stratus forecast resnet50`")),
     }
 }
 
@@ -198,25 +197,25 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     outputs.protect(target);
     arguments.machines.iter().chain(&arguments.profile).for_each(|path| outputs.protect(path));
     arguments.chart.iter().try_for_each(|path| outputs.claim(path, "the chart", Mark::None))?;
-    let often = Often { data: arguments.data.clone(), ..Often::default() };
-    let globals = &often.before(globals);
-    let wish: Wish = arguments.want.parse()?;
+    let common = CommonKeyArguments { data: arguments.data.clone(), ..CommonKeyArguments::default() };
+    let globals = &common.prepend_to(globals);
+    let objective: Objective = arguments.objective.parse()?;
     let catalogue = machines::catalogue(arguments.machines.as_deref())?;
     let mut profiles = shipped::profiles()?;
     for path in &arguments.profile {
         let text = machines::read(path)?;
-        // One of the user's own comes before those of the same machine.
+        // The user's profiles take precedence over shipped ones of the same machine.
         profiles.insert(0, Profile::parse(&path.display().to_string(), &text)?);
     }
-    let experiment = Target::find(target, globals)?.experiment_of_one_process(globals)?;
-    let (machines, named) = match arguments.on.as_slice() {
-        [] => (machines::affordable(&catalogue)?, false),
-        names => (machines::named(names, &catalogue, &mut profiles)?, true),
+    let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
+    let (machines, is_named) = match arguments.on.as_slice() {
+        [] => (machines::cloud_instances(&catalogue)?, false),
+        names => (machines::find_machines(names, &catalogue, &mut profiles)?, true),
     };
     let mut planner =
         Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;
     let conditions = arguments.conditions.read(&planner)?;
-    planner.bill(arguments.validation_images, conditions);
+    planner.set_bill_inputs(arguments.validation_images, conditions);
     let batches: Vec<usize> = match arguments.batch.as_slice() {
         [] => vec![planner.experiment().train.batch_size],
         batches => batches.iter().map(|&batch| batch as usize).collect(),
@@ -225,46 +224,46 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     let mut probes = Vec::new();
     for machine in &machines {
         for &batch in &batches {
-            if machine.name == HERE {
-                let probed = here::measure(&planner, batch, output)?;
-                rows.push(here::row(machine, &probed, &mut planner)?);
+            if machine.name == THIS_MACHINE {
+                let probed = here::probe_kernels(&planner, batch, output)?;
+                rows.push(here::forecast_from_probe(machine, &probed, &mut planner)?);
                 probes.push(probed);
                 continue;
             }
-            match row(machine, batch, &mut planner, &profiles) {
+            match forecast_machine(machine, batch, &mut planner, &profiles) {
                 Ok(row) => rows.push(row),
-                Err(Problem::Machine(_)) if !named => break,
-                Err(Problem::Machine(error)) => return Err(error.into()),
-                Err(Problem::Command(failure)) => return Err(failure),
+                Err(RowError::Machine(_)) if !is_named => break,
+                Err(RowError::Machine(error)) => return Err(error.into()),
+                Err(RowError::Fatal(failure)) => return Err(failure),
             }
         }
     }
     planner.notes().iter().for_each(|note| output.message(note));
-    let best = wish.best(&rows.iter().map(offer).collect::<Vec<_>>());
+    let best = objective.best(&rows.iter().map(to_offer).collect::<Vec<_>>());
     let layers = match (arguments.layers, best) {
-        (true, Some(best)) if rows[best].name == HERE => {
+        (true, Some(best)) if rows[best].name == THIS_MACHINE => {
             let probed = probes.iter().find(|probed| probed.batch as u64 == rows[best].batch);
-            probed.map(here::layers)
+            probed.map(here::layers_from_probe)
         }
         (true, Some(best)) => {
             let machine = machines.iter().find(|machine| machine.name == rows[best].name);
-            machine.map(|machine| layers(machine, rows[best].batch, &mut planner, &profiles)).transpose()?
+            machine
+                .map(|machine| layer_forecasts(machine, rows[best].batch, &mut planner, &profiles))
+                .transpose()?
         }
         _ => None,
     };
     if let Some(path) = &arguments.chart {
-        chart(path, &rows, best)?;
+        write_chart(path, &rows, best)?;
     }
-    let asked = match (arguments.form(), best) {
-        (Some(form), Some(best)) => {
+    let request = match (arguments.request_format(), best) {
+        (Some(format), Some(best)) => {
             let machine = machines.iter().find(|machine| machine.name == rows[best].name);
-            let named = (command(target, arguments, &rows[best], globals), planner.experiment());
-            machine.map(|machine| request(form, named, machine, &rows[best])).transpose()?
+            let named = (train_command(target, arguments, &rows[best], globals), planner.experiment());
+            machine.map(|machine| render_request(format, named, machine, &rows[best])).transpose()?
         }
         (Some(_), None) => {
-            return Err(Failure::failed(
-                "none of these machines is what was asked for: there is nothing to request",
-            ));
+            return Err(Failure::failed("no machine meets the objective: nothing to request"));
         }
         _ => None,
     };
@@ -279,7 +278,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     };
     let report = Report {
         scaling,
-        request: asked,
+        request,
         network: planner.experiment().model.name.clone(),
         framework: Framework::from(arguments.framework).name(),
         epochs: planner.length().epochs,
@@ -287,40 +286,40 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         recommendation: best.map(|best| Recommendation {
             name: rows[best].name.clone(),
             batch: rows[best].batch,
-            wish: arguments.want.clone(),
+            objective: arguments.objective.clone(),
         }),
         machines: rows,
         probes,
         layers,
     };
     if let Some(request) = &report.request {
-        return output.document(&report, || request.clone());
+        return output.print_verbatim(&report, || request.clone());
     }
-    output.result(&report, || render::report(&report, output.narrow()))
+    output.print_wrapped(&report, || render::render_report(&report, output.terminal_width()))
 }
 
-/// Draws the rows that have a price and fit.
-fn chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
+/// Writes a chart of the rows that fit and have a price.
+fn write_chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
     let currency = rows.iter().find_map(|row| row.currency.as_deref()).unwrap_or_default();
     let offer = |(at, row): (usize, &Forecast)| {
         let hours = |seconds: Option<f64>| seconds.map(|seconds| seconds / 3600.0);
         let same_currency = row.currency.as_deref() == Some(currency) && row.fits != Some(false);
         let price = row.price.filter(|_| same_currency)?;
         let hours = [hours(row.total_low_s)?, hours(row.total_s)?, hours(row.total_high_s)?];
-        Some(page::Offer { name: row.name.clone(), hours, price, best: best == Some(at) })
+        Some(page::MachinePoint { name: row.name.clone(), hours, price, best: best == Some(at) })
     };
-    let offers: Vec<page::Offer> = rows.iter().enumerate().filter_map(offer).collect();
+    let offers: Vec<page::MachinePoint> = rows.iter().enumerate().filter_map(offer).collect();
     if offers.is_empty() {
-        return Err(Failure::usage("none of these machines has a price and a time that a chart could show")
-            .hint("name cloud instances with --on, and the number of images with --images"));
+        return Err(Failure::usage("cannot draw the chart: no machine has a price and a total time")
+            .with_hint("name cloud instances with --on, and set the number of images with --images"));
     }
-    std::fs::write(path, page::offers_svg(&offers, currency))
+    std::fs::write(path, page::machines_svg(&offers, currency))
         .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
 }
 
-/// The command that trains what was forecast.
-fn command(target: &str, arguments: &ForecastArguments, row: &Forecast, globals: &Globals) -> String {
-    let mut command = format!("stratus train {}{}", shell_word(target), globals.settings(&[]));
+/// The command that trains the forecast experiment.
+fn train_command(target: &str, arguments: &ForecastArguments, row: &Forecast, globals: &Globals) -> String {
+    let mut command = format!("stratus train {}{}", shell_word(target), globals.as_set_flags(&[]));
     if let Some(epochs) = arguments.epochs {
         command += &format!(" --set train.epochs={epochs}");
     }
@@ -330,24 +329,24 @@ fn command(target: &str, arguments: &ForecastArguments, row: &Forecast, globals:
     command
 }
 
-/// Why a row cannot be made: the machine's fault, or that of everything.
-enum Problem {
+/// The reason that a machine has no row: it is unsuitable, or the command fails.
+enum RowError {
     Machine(stratus_forecast::Error),
-    Command(Failure),
+    Fatal(Failure),
 }
 
-fn row(
+fn forecast_machine(
     machine: &Machine,
     batch: usize,
     planner: &mut Planner,
     profiles: &[Profile],
-) -> std::result::Result<Forecast, Problem> {
-    let format = planner.format(machine).map_err(Problem::Machine)?;
-    let plan = planner.plan(&machine.processor, format, batch).map_err(Problem::Command)?;
-    forecast::forecast(machine, format, &plan, &planner.length(), profiles).map_err(Problem::Machine)
+) -> std::result::Result<Forecast, RowError> {
+    let format = planner.format(machine).map_err(RowError::Machine)?;
+    let plan = planner.plan(&machine.processor, format, batch).map_err(RowError::Fatal)?;
+    forecast::forecast(machine, format, &plan, &planner.length(), profiles).map_err(RowError::Machine)
 }
 
-fn layers(
+fn layer_forecasts(
     machine: &Machine,
     batch: u64,
     planner: &mut Planner,
@@ -358,14 +357,15 @@ fn layers(
     Ok(forecast::layers(machine, format, (plan.framework, &plan.train), profiles)?)
 }
 
-/// What a row offers: by the upper ends of its intervals, for an image where the number of images is unknown.
-/// What may never be done is no offer.
-fn offer(row: &Forecast) -> Option<Offer> {
+/// The upper-bound time and price of a row; `None` if it does not fit.
+///
+/// If the number of images is unknown, the time per image is used.
+fn to_offer(row: &Forecast) -> Option<Candidate> {
     let seconds = match row.bill.is_empty() {
         true => row.high_s / row.batch.max(1) as f64,
         false => row.total_high_s?,
     };
-    (row.fits != Some(false)).then_some(Offer { seconds, price: row.price_high })
+    (row.fits != Some(false)).then_some(Candidate { seconds, price: row.price_high })
 }
 
 impl From<stratus_forecast::Error> for Failure {
@@ -373,7 +373,7 @@ impl From<stratus_forecast::Error> for Failure {
         let hint = error.hint();
         let failure = Failure::usage(error);
         match hint {
-            Some(hint) => failure.hint(hint),
+            Some(hint) => failure.with_hint(hint),
             None => failure,
         }
     }

@@ -1,42 +1,60 @@
-//! How a forecast reads.
+//! Renders forecasts as text.
 
 use super::{Report, scaling};
 use crate::output::{Table, bytes};
 use std::fmt::Write;
-use stratus_forecast::bill::Item;
+use stratus_forecast::bill::BillItem;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_forecast::text::duration;
-use stratus_train::bench::probe::Probed;
+use stratus_train::bench::probe::ProbeReport;
 
-/// Columns that a narrow terminal goes without, the first first.
-const OPTIONAL: [&str; 7] = ["type", "source", "epoch", "largest", "left", "device", "images/s"];
+/// Columns that are hidden on a narrow terminal, in this order.
+const OPTIONAL_COLUMNS: [&str; 7] =
+    ["precision", "source", "epoch", "max batch", "free", "device", "images/s"];
 
-/// Columns that say nothing where nothing is known of them.
-const UNKNOWN: [&str; 3] = ["price", "epoch", "total"];
+/// Columns that are hidden first if all their values are unknown.
+const OMITTED_IF_UNKNOWN: [&str; 3] = ["price", "epoch", "total"];
 
-/// The columns that a narrow terminal goes without: those that are empty or the same in every row first.
-fn optional(rows: &[[String; 14]]) -> Vec<&'static str> {
-    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_default();
-    let is_unknown = |name: &&str| rows[1..].iter().all(|row| row[place(name)] == "–");
-    let limit = place("limit");
-    let is_same = rows.len() > 2 && rows[2..].iter().all(|row| row[limit] == rows[1][limit]);
-    UNKNOWN.into_iter().filter(is_unknown).chain(is_same.then_some("limit")).chain(OPTIONAL).collect()
+/// The columns that are hidden on a narrow terminal: first those that are unknown or the same in every row.
+fn optional_columns(rows: &[[String; 14]]) -> Vec<&'static str> {
+    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_default();
+    let is_unknown = |name: &&str| rows[1..].iter().all(|row| row[column(name)] == "–");
+    let bound = column("bound by");
+    let is_same = rows.len() > 2 && rows[2..].iter().all(|row| row[bound] == rows[1][bound]);
+    OMITTED_IF_UNKNOWN
+        .into_iter()
+        .filter(is_unknown)
+        .chain(is_same.then_some("bound by"))
+        .chain(OPTIONAL_COLUMNS)
+        .collect()
 }
 
-/// Rows whose time for an image may be less than the best one's, as both intervals have it.
-fn rivals(rows: &[Forecast], name: &str, batch: u64) -> usize {
-    let an_image = |row: &Forecast, seconds: f64| seconds / row.batch as f64;
+/// The number of rows whose intervals overlap that of the best row, so that they may be faster.
+fn overlapping_rows(rows: &[Forecast], name: &str, batch: u64) -> usize {
+    let per_image = |row: &Forecast, seconds: f64| seconds / row.batch as f64;
     let Some(best) = rows.iter().find(|row| row.name == name && row.batch == batch) else { return 0 };
     let others =
         rows.iter().filter(|row| row.fits != Some(false) && (row.name != name || row.batch != batch));
-    others.filter(|row| an_image(row, row.low_s) < an_image(best, best.high_s)).count()
+    others.filter(|row| per_image(row, row.low_s) < per_image(best, best.high_s)).count()
 }
 
-/// The table, what to be careful about, and the recommendation.
-pub(super) fn report(report: &Report, width: Option<usize>) -> String {
+/// Renders the table, warnings, and the chosen machine with its bill.
+pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     let heading = [
-        "machine", "batch", "step, ms", "80 %", "images/s", "epoch", "total", "device", "left", "largest",
-        "limit", "price", "type", "source",
+        "machine",
+        "batch",
+        "step, ms",
+        "80 % interval",
+        "images/s",
+        "epoch",
+        "total",
+        "device",
+        "free",
+        "max batch",
+        "bound by",
+        "price",
+        "precision",
+        "source",
     ]
     .map(str::to_owned);
     let rows: Vec<_> = [heading].into_iter().chain(report.machines.iter().map(row)).collect();
@@ -46,30 +64,31 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
         report.network,
         report.epochs,
         if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
-        Table::new(&rows).within(width, &optional(&rows))
+        Table::new(&rows).max_width(width, &optional_columns(&rows))
     );
-    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut warnings: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in &report.machines {
         for warning in &row.warnings {
-            match said.iter_mut().find(|(known, _)| known == warning) {
+            match warnings.iter_mut().find(|(known, _)| known == warning) {
                 Some((_, names)) if names.contains(&row.name.as_str()) => {}
                 Some((_, names)) => names.push(&row.name),
-                None => said.push((warning, vec![&row.name])),
+                None => warnings.push((warning, vec![&row.name])),
             }
         }
     }
-    for (warning, names) in said {
+    for (warning, names) in warnings {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{}: {warning}", names.join(", "));
     }
     for probed in &report.probes {
-        let Probed { batch, library, kernels, kinds, timings, spread, planning_s, probing_s, .. } = probed;
+        let ProbeReport { batch, library, kernels, kinds, timings, spread, planning_s, probing_s, .. } =
+            probed;
         let spread = spread.map_or("–".to_owned(), |spread| format!("±{:.1} %", 100.0 * spread));
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
-            "here, batch {batch}: {timings} times of {kinds} different kernels among {} ({spread}), in {} of \
-             memory; planned in {planning_s:.1} s, timed in {probing_s:.1} s; {library}",
+            "here, batch {batch}: {timings} timings of {kinds} distinct kernels among {} ({spread}), in {} \
+             of memory; planning took {planning_s:.1} s, timing {probing_s:.1} s; {library}",
             kernels.len(),
             bytes(probed.scratch_bytes),
         );
@@ -79,54 +98,53 @@ pub(super) fn report(report: &Report, width: Option<usize>) -> String {
     }
     match &report.recommendation {
         Some(best) => {
-            let _ = writeln!(text, "{}: {}, batch {}", best.wish, best.name, best.batch);
-            let rivals = rivals(&report.machines, &best.name, best.batch);
-            if best.wish == "fastest" && rivals > 0 {
+            let _ = writeln!(text, "{}: {}, batch {}", best.objective, best.name, best.batch);
+            let rivals = overlapping_rows(&report.machines, &best.name, best.batch);
+            if best.objective == "fastest" && rivals > 0 {
                 let _ = writeln!(
                     text,
-                    "{rivals} other row{} may be as fast: the intervals overlap, and the one whose upper \
-                     end is least is named",
+                    "{rivals} other row{} may be as fast: the intervals overlap; chosen by upper bound",
                     if rivals == 1 { "" } else { "s" }
                 );
             }
-            let taken = report.machines.iter().find(|row| row.name == best.name && row.batch == best.batch);
-            text += &taken.map(|row| bill(row, width)).unwrap_or_default();
+            let chosen = report.machines.iter().find(|row| row.name == best.name && row.batch == best.batch);
+            text += &chosen.map(|row| render_bill(row, width)).unwrap_or_default();
             if !report.scaling.is_empty() {
                 let length = [report.images, Some(report.epochs)];
                 text += &format!("\n{}", scaling::render(&report.scaling, length, width));
             }
         }
-        None => text += "none of these machines is what was asked for\n",
+        None => text += "no machine meets the objective\n",
     }
     text
 }
 
-/// What the time and the price of a row are made of, and what is not counted.
-fn bill(row: &Forecast, width: Option<usize>) -> String {
+/// Renders the bill of a row: the items of its time and price. Names the items that are not counted.
+fn render_bill(row: &Forecast, width: Option<usize>) -> String {
     if row.bill.is_empty() {
         return String::new();
     }
-    let none = || "–".to_owned();
+    let dash = || "–".to_owned();
     let priced = row.currency.is_some();
     let currency = row.currency.as_deref().unwrap_or("");
     let columns = if priced { 4 } else { 3 };
-    let heading = ["bill", "times", "time", "price"].map(str::to_owned)[..columns].to_vec();
+    let heading = ["bill", "count", "time", "price"].map(str::to_owned)[..columns].to_vec();
     let lines = row.bill.iter().map(|part| {
         let line = [
             part.part.name().to_owned(),
             part.count.map_or_else(String::new, |count| {
-                format!("{count:.*}", usize::from(part.part == Item::Preemptions && count > 0.0))
+                format!("{count:.*}", usize::from(part.part == BillItem::Preemptions && count > 0.0))
             }),
-            part.hours.map_or_else(none, |hours| duration(3600.0 * hours)),
-            part.price.map_or_else(none, |price| format!("{price:.2} {currency}")),
+            part.hours.map_or_else(dash, |hours| duration(3600.0 * hours)),
+            part.price.map_or_else(dash, |price| format!("{price:.2} {currency}")),
         ];
         line[..columns].to_vec()
     });
     let rows: Vec<Vec<String>> = [heading].into_iter().chain(lines).collect();
-    let mut text = Table::new(&rows).within(width, &["times"]).to_string();
+    let mut text = Table::new(&rows).max_width(width, &["count"]).to_string();
     let missing = row.bill.iter().filter(|part| part.hours.is_none()).map(|part| match part.part {
-        Item::DataTransfer => "data transfer (--link says how fast)",
-        Item::Validation => "validation (--validation-images says of how many)",
+        BillItem::DataTransfer => "data transfer (set --link)",
+        BillItem::Validation => "validation (set --validation-images)",
         part => part.name(),
     });
     let missing: Vec<&str> = missing.collect();
@@ -138,7 +156,7 @@ fn bill(row: &Forecast, width: Option<usize>) -> String {
 }
 
 fn row(row: &Forecast) -> [String; 14] {
-    let none = || "–".to_owned();
+    let dash = || "–".to_owned();
     let milliseconds = |seconds: f64| {
         let value = seconds * 1e3;
         format!(
@@ -152,10 +170,10 @@ fn row(row: &Forecast) -> [String; 14] {
             }
         )
     };
-    let left = match row.spare_bytes {
+    let free = match row.spare_bytes {
         Some(spare) if spare < 0 => format!("-{}", bytes(spare.unsigned_abs())),
         Some(spare) => bytes(spare.unsigned_abs()),
-        None => none(),
+        None => dash(),
     };
     let currency = row.currency.as_deref().unwrap_or("");
     [
@@ -164,13 +182,13 @@ fn row(row: &Forecast) -> [String; 14] {
         milliseconds(row.step_s),
         format!("{}–{}", milliseconds(row.low_s), milliseconds(row.high_s)),
         format!("{:.0}", row.images_per_second),
-        row.epoch_s.map_or_else(none, duration),
-        row.total_s.map_or_else(none, duration),
+        row.epoch_s.map_or_else(dash, duration),
+        row.total_s.map_or_else(dash, duration),
         bytes(row.device_bytes),
-        left,
-        row.largest_batch.map_or_else(none, |batch| batch.to_string()),
+        free,
+        row.largest_batch.map_or_else(dash, |batch| batch.to_string()),
         if row.fits == Some(false) { "does not fit".to_owned() } else { row.limit.name().to_owned() },
-        row.price.map_or_else(none, |price| format!("{price:.2} {currency}")),
+        row.price.map_or_else(dash, |price| format!("{price:.2} {currency}")),
         row.precision.to_owned(),
         row.source.name().to_owned(),
     ]
@@ -188,5 +206,5 @@ fn layer_table(layers: &[LayerForecast], width: Option<usize>) -> String {
         ]
     });
     let rows = [heading].into_iter().chain(rows).collect::<Vec<_>>();
-    format!("\n{}\n", Table::new(&rows).within(width, &[]))
+    format!("\n{}\n", Table::new(&rows).max_width(width, &[]))
 }

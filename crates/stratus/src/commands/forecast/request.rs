@@ -1,18 +1,17 @@
-//! A machine as it is asked for: a text for whoever administers it, a batch header of Slurm, a block of
-//! SkyPilot.
+//! Resource requests for a machine: Markdown for its administrators, a Slurm batch script, a SkyPilot task.
 
 use crate::errors::{Failure, Result};
 use crate::output::bytes;
 use std::fmt::Write;
-use stratus_forecast::bill::{Item, Part};
+use stratus_forecast::bill::{BillItem, BillLine};
 use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast::Forecast;
 use stratus_forecast::text::duration;
 use stratus_train::Experiment;
 
-/// How a machine is asked for.
+/// The format of a resource request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum RequestFormat {
     /// Markdown.
     Request,
     /// `#SBATCH` lines.
@@ -21,17 +20,17 @@ pub(super) enum Form {
     Sky,
 }
 
-/// By how much more time is asked for than the upper end of the interval.
-const MARGIN: f64 = 1.2;
-/// Seconds for starting the machine and installing the program, which the bill does not have.
-const SETTING_UP: f64 = 900.0;
-/// By how much more memory is asked for than is expected.
-const MEMORY_MARGIN: f64 = 1.25;
-/// Bytes of disk beside checkpoints: the program, its libraries, its cache.
-const PROGRAM_DISK: u64 = 10 << 30;
+/// The requested time, as a multiple of the upper bound of the interval.
+pub(in crate::commands) const TIME_MARGIN_FACTOR: f64 = 1.2;
+/// Seconds for starting the machine and installing the program, which are not in the bill.
+pub(in crate::commands) const SETUP_S: f64 = 900.0;
+/// The requested memory, as a multiple of the forecast.
+pub(in crate::commands) const MEMORY_MARGIN_FACTOR: f64 = 1.25;
+/// Bytes of disk besides checkpoints: the program, its libraries, its cache.
+const PROGRAM_DISK_BYTES: u64 = 10 << 30;
 
-/// What is asked for.
-struct Needs<'a> {
+/// A resource request.
+struct ResourceRequest<'a> {
     experiment: &'a Experiment,
     command: String,
     machine: &'a Machine,
@@ -42,63 +41,65 @@ struct Needs<'a> {
     disk_gib: u64,
 }
 
-/// The text.
+/// Renders a resource request.
 ///
 /// # Errors
-/// Where the number of images is unknown, and with it the time.
-pub(super) fn request(
-    form: Form,
+/// If the number of images, and so the time, is unknown.
+pub(super) fn render_request(
+    format: RequestFormat,
     (command, experiment): (String, &Experiment),
     machine: &Machine,
     row: &Forecast,
 ) -> Result<String> {
     let Some(total) = row.total_high_s else {
-        return Err(Failure::usage("a request says for how long, which the number of images decides")
-            .hint("give it with --images, or bring the data set here"));
+        return Err(Failure::usage("a resource request needs the total time: number of images unknown")
+            .with_hint("set --images, or download the data set"));
     };
     let gib = |bytes: f64| (bytes / f64::from(1 << 30)).ceil().max(1.0) as u64;
-    let needs = Needs {
+    let needs = ResourceRequest {
         experiment,
         command,
         machine,
         row,
-        seconds: MARGIN * total + SETTING_UP,
-        ram_gib: gib(MEMORY_MARGIN * row.host_bytes as f64),
+        seconds: TIME_MARGIN_FACTOR * total + SETUP_S,
+        ram_gib: gib(MEMORY_MARGIN_FACTOR * row.host_bytes as f64),
         cores: experiment.data.workers.unwrap_or(1) as u64 + 1,
-        disk_gib: gib((row.disk_bytes + PROGRAM_DISK) as f64),
+        disk_gib: gib((row.disk_bytes + PROGRAM_DISK_BYTES) as f64),
     };
-    match form {
-        Form::Request => Ok(needs.markdown()),
-        Form::Slurm => Ok(needs.slurm()),
-        Form::Sky => needs.sky(),
+    match format {
+        RequestFormat::Request => Ok(needs.markdown()),
+        RequestFormat::Slurm => Ok(needs.slurm()),
+        RequestFormat::Sky => needs.sky(),
     }
 }
 
-impl Needs<'_> {
-    /// Writing into a String cannot fail: the results of `write!` are dropped.
+impl ResourceRequest<'_> {
     fn markdown(&self) -> String {
         let Self { experiment, machine, row, ram_gib, cores, disk_gib, .. } = self;
-        let mut text =
-            format!("# A machine to train {}\n\n| what | how much |\n|---|---|\n", experiment.name());
-        let mut line = |what: &str, how_much: String| {
-            let _ = writeln!(text, "| {what} | {how_much} |");
+        let mut text = format!(
+            "# Resource request: training of {}\n\n| resource | amount |\n|---|---|\n",
+            experiment.name()
+        );
+        // Writing into a String cannot fail.
+        let mut line = |resource: &str, amount: String| {
+            let _ = writeln!(text, "| {resource} | {amount} |");
         };
         match &machine.processor {
             Processor::Gpu(gpu) => {
-                line("GPU", format!("one {}, or one with as much memory and speed", gpu.title));
+                line("GPU", format!("one {}, or one of equal memory and speed", gpu.title));
                 line("GPU memory", format!("at least {}", bytes(row.device_bytes)));
             }
-            Processor::Cpu(cpu) => line("processor", format!("{}, {} cores", cpu.title, cpu.cores)),
+            Processor::Cpu(cpu) => line("CPU", format!("{}, {} cores", cpu.title, cpu.cores)),
         }
         if let Some(instance) = &machine.instance {
             line("instance", format!("{} ({})", instance.name, instance.cloud));
         }
         line("memory", format!("{ram_gib} GiB"));
-        line("cores", format!("{cores} for the program and the {} that decode images", cores - 1));
-        line("disk", format!("{disk_gib} GiB, and the data set"));
+        line("cores", format!("{cores}: one for the program, {} to decode images", cores - 1));
+        line("disk", format!("{disk_gib} GiB, plus the data set"));
         let expected = duration(self.row.total_s.unwrap_or(0.0));
-        line("time", format!("{}; {expected} of it are expected to be used", duration(self.seconds)));
-        line("of these", self.parts());
+        line("time", format!("{}, of which {expected} are expected to be used", duration(self.seconds)));
+        line("expected time", self.time_items());
         if let (Some(price), Some(currency)) = (row.price, &row.currency) {
             line(
                 "price",
@@ -107,25 +108,25 @@ impl Needs<'_> {
         }
         line("software", self.software().to_owned());
         line(
-            "data to move",
+            "data transfer",
             format!(
-                "data set `{}` there; {} of checkpoints back",
+                "data set `{}` to the machine; {} of checkpoints back",
                 experiment.data.name,
                 bytes(row.disk_bytes)
             ),
         );
         let _ = writeln!(
             text,
-            "\n`{}` runs {} epochs in batches of {}. It saves its state every {:.0} seconds: a \
-             machine that is taken away costs no more than that, and the start.",
+            "\n`{}` trains {} epochs in batches of {}. It saves a checkpoint every {:.0} seconds: \
+             a preemption loses no more than that, and the start-up.",
             self.command, experiment.train.epochs, row.batch, experiment.checkpoint.every_seconds
         );
         text
     }
 
-    /// What the expected time is for.
-    fn parts(&self) -> String {
-        let parts = self.row.bill.iter().filter(|part| part.part != Item::Total);
+    /// The items of the expected time.
+    fn time_items(&self) -> String {
+        let parts = self.row.bill.iter().filter(|part| part.part != BillItem::Total);
         let named = parts.filter_map(|part| {
             let hours = part.hours.filter(|&hours| hours > 0.0)?;
             Some(format!("{} {}", part.part.name(), duration(3600.0 * hours)))
@@ -133,11 +134,12 @@ impl Needs<'_> {
         named.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the bill is that of a machine that is taken away now and then.
+    /// Returns whether the bill counts preemptions.
     fn is_spot(&self) -> bool {
-        let lost =
-            |part: &Part| part.part == Item::Preemptions && part.hours.is_some_and(|hours| hours > 0.0);
-        self.row.bill.iter().any(lost)
+        let has_preemptions = |part: &BillLine| {
+            part.part == BillItem::Preemptions && part.hours.is_some_and(|hours| hours > 0.0)
+        };
+        self.row.bill.iter().any(has_preemptions)
     }
 
     fn slurm(&self) -> String {
@@ -170,10 +172,10 @@ impl Needs<'_> {
                 Some(name) => format!("  accelerators: {name}:1\n"),
                 None => {
                     return Err(Failure::usage(format!(
-                        "the catalogue has no name of SkyPilot for {}",
+                        "the catalogue has no SkyPilot name for {}",
                         gpu.name
                     ))
-                    .hint("give it as `skypilot` of its row, in a file with --machines"));
+                    .with_hint("add `skypilot` to its row, in a file for --machines"));
                 }
             },
             Processor::Cpu(_) => String::new(),

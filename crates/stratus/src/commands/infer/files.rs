@@ -1,6 +1,6 @@
-//! The files of `stratus infer`: images and videos that are read, masks, sheets and tables that are written.
+//! The files of `stratus infer`: images and videos to read; masks, sheets and tables to write.
 
-use super::report::CSV_HEAD;
+use super::report::CSV_HEADER;
 use super::{InferArguments, video};
 use crate::errors::{Failure, Result};
 use crate::outputs::{Mark, Outputs};
@@ -12,22 +12,24 @@ use stratus_data::images::{find_images, stem};
 use stratus_data::png_mark;
 use stratus_train::TrainError;
 
-/// The files that are read, and the masks that are written.
-pub(super) struct Files {
+/// The files to read, and the masks to write.
+pub(super) struct InferenceFiles {
     /// The image files.
     pub images: Vec<PathBuf>,
     /// The videos.
     pub videos: Vec<PathBuf>,
-    /// The mask of each image; none where none are written.
+    /// The mask of each image; empty if no masks are written.
     pub masks: Vec<PathBuf>,
 }
 
-impl Files {
-    /// Finds the images and videos that are named. Of a folder, what Stratus has written there is no image:
-    /// neither what lies in the folder of masks nor a mask, overlay or sheet elsewhere.
+impl InferenceFiles {
+    /// Finds the images and videos of the arguments.
+    ///
+    /// Outputs of Stratus in a folder are ignored: files in the folder of masks, and masks, overlays and
+    /// sheets elsewhere.
     ///
     /// # Errors
-    /// Where nothing is named, or a folder has no images.
+    /// If a path is not found, a folder has no images, or there are no images at all.
     pub fn find(arguments: &InferArguments) -> Result<Self> {
         let mut files = Self { images: Vec::new(), videos: Vec::new(), masks: Vec::new() };
         for path in &arguments.images {
@@ -41,20 +43,21 @@ impl Files {
                 continue;
             }
             if !video::is_video(path) && !path.exists() && !path.is_symlink() {
-                return Err(Failure::usage(format!("{}: there is no such file or folder", path.display())));
+                return Err(Failure::usage(format!("{}: file or folder not found", path.display())));
             }
             if files.add(path, arguments)? == 0 {
                 return Err(Failure::usage(format!("{} has no images", path.display()))
-                    .hint("name JPEG or PNG files, or a folder that has some"));
+                    .with_hint("name JPEG or PNG files, or a folder of them"));
             }
         }
         if files.images.is_empty() && files.videos.is_empty() {
-            return Err(Failure::usage("no images are named").hint("name JPEG or PNG files, a line each"));
+            return Err(Failure::usage("no images on standard input")
+                .with_hint("write the paths of JPEG or PNG files, one per line"));
         }
         Ok(files)
     }
 
-    /// Adds a file or the images of a folder; gives their number.
+    /// Adds a file, or the images of a folder; returns their number.
     fn add(&mut self, path: &Path, arguments: &InferArguments) -> Result<usize> {
         if video::is_video(path) {
             self.videos.push(path.to_owned());
@@ -62,15 +65,15 @@ impl Files {
         }
         let mut found = find_images(path).map_err(TrainError::from)?;
         if path.is_dir() {
-            let place = |path: &Path| path.canonicalize().ok();
-            // Masks may go beside the images: then each file says whether it is one.
-            let root = place(path);
-            let out = arguments.out.as_deref().and_then(place);
+            let canonical = |path: &Path| path.canonicalize().ok();
+            // Masks may also be next to their images; those are recognised by their mark below.
+            let root = canonical(path);
+            let out = arguments.out.as_deref().and_then(canonical);
             let out =
                 out.filter(|out| root.as_ref().is_some_and(|root| out.starts_with(root) && out != root));
             found.retain(|file| {
                 let is_output =
-                    out.as_ref().is_some_and(|out| place(file).is_some_and(|file| file.starts_with(out)));
+                    out.as_ref().is_some_and(|out| canonical(file).is_some_and(|file| file.starts_with(out)));
                 // A file that cannot be read is reported when it is decoded.
                 !is_output && !png_mark::is_marked(file).unwrap_or(false)
             });
@@ -80,11 +83,10 @@ impl Files {
         Ok(count)
     }
 
-    /// Claims every file that is going to be written, before anything is computed.
+    /// Claims every output file, before anything is computed.
     ///
     /// # Errors
-    /// Where two would be one, or one would replace an image, the network's files or a file that Stratus did
-    /// not write.
+    /// If two outputs have the same path, or one would replace an input or a file that Stratus did not write.
     pub fn claim(&mut self, arguments: &InferArguments) -> Result {
         let mut outputs = Outputs::new(arguments.overwrite);
         let network = [Some(arguments.target.as_str()), arguments.weights.as_deref()];
@@ -92,20 +94,20 @@ impl Files {
         self.images.iter().chain(&self.videos).for_each(|path| outputs.protect(path));
         if let Some(folder) = &arguments.out {
             for image in &self.images {
-                let (mask, of) = (folder.join(with(stem(image), ".png")), image.display());
-                outputs.claim(&mask, &format!("the mask of {of}"), Mark::Picture)?;
+                let (mask, image) = (folder.join(append(stem(image), ".png")), image.display());
+                outputs.claim(&mask, &format!("the mask of {image}"), Mark::Image)?;
                 if arguments.overlay {
-                    outputs.claim(&overlay_of(&mask), &format!("the overlay of {of}"), Mark::Picture)?;
+                    outputs.claim(&overlay_path(&mask), &format!("the overlay of {image}"), Mark::Image)?;
                 }
                 self.masks.push(mask);
             }
             self.claim_frames(folder, &mut outputs)?;
         }
         if let Some(sheet) = &arguments.sheet {
-            outputs.claim(sheet, "the sheet", Mark::Picture)?;
+            outputs.claim(sheet, "the sheet", Mark::Image)?;
         }
         if let Some(csv) = &arguments.csv {
-            outputs.claim(csv, "the table", Mark::Table(CSV_HEAD))?;
+            outputs.claim(csv, "the table", Mark::Table(CSV_HEADER))?;
         }
         if let Some(folder) = &arguments.out {
             fs::create_dir_all(folder)
@@ -114,39 +116,39 @@ impl Files {
         Ok(())
     }
 
-    /// Claims the masks of frames, whose number is not known: those that are there.
+    /// Claims the existing masks of frames; the number of frames is not known yet.
     fn claim_frames(&self, folder: &Path, outputs: &mut Outputs) -> Result {
         let is_frame = |name: &OsStr, video: &Path| {
-            let prefix = with(video.file_stem().unwrap_or_default(), "-");
+            let prefix = append(video.file_stem().unwrap_or_default(), "-");
             let number = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
             let number = number.and_then(|number| number.strip_suffix(b".png"));
             let number = number.map(|number| number.strip_suffix(b".overlay").unwrap_or(number));
             number.is_some_and(|number| number.len() >= 6 && number.iter().all(u8::is_ascii_digit))
         };
         for (position, video) in self.videos.iter().enumerate() {
-            let same = |other: &&PathBuf| other.file_stem() == video.file_stem();
-            if let Some(other) = self.videos[..position].iter().find(same) {
+            let has_same_stem = |other: &&PathBuf| other.file_stem() == video.file_stem();
+            if let Some(other) = self.videos[..position].iter().find(has_same_stem) {
                 return Err(Failure::usage(format!(
                     "the masks of {} and {} would have the same names",
                     other.display(),
                     video.display()
                 ))
-                .hint("give videos of different names"));
+                .with_hint("use videos with different names"));
             }
-            let of_image = |mask: &&PathBuf| is_frame(mask.file_name().unwrap_or_default(), video);
-            if let Some(mask) = self.masks.iter().find(of_image) {
+            let looks_like_frame = |mask: &&PathBuf| is_frame(mask.file_name().unwrap_or_default(), video);
+            if let Some(mask) = self.masks.iter().find(looks_like_frame) {
                 return Err(Failure::usage(format!(
                     "{} would be the mask of an image and of a frame of {}",
                     mask.display(),
                     video.display()
                 ))
-                .hint("give images and videos of different names"));
+                .with_hint("use images and videos with different names"));
             }
-            // A folder that is not there has no files.
+            // A missing folder has no files.
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 if is_frame(&entry.file_name(), video) {
                     let what = format!("the mask of a frame of {}", video.display());
-                    outputs.claim(&entry.path(), &what, Mark::Picture)?;
+                    outputs.claim(&entry.path(), &what, Mark::Image)?;
                 }
             }
         }
@@ -154,17 +156,17 @@ impl Files {
     }
 }
 
-/// The name of a frame's mask.
-pub(super) fn frame_mask(video: &Path, number: u64) -> OsString {
-    with(video.file_stem().unwrap_or_default(), &format!("-{number:06}.png"))
+/// The file name of a frame's mask.
+pub(super) fn frame_mask_name(video: &Path, number: u64) -> OsString {
+    append(video.file_stem().unwrap_or_default(), &format!("-{number:06}.png"))
 }
 
-/// The overlay that goes beside a mask.
-pub(super) fn overlay_of(mask: &Path) -> PathBuf {
-    mask.with_file_name(with(mask.file_stem().unwrap_or_default(), ".overlay.png"))
+/// The path of the overlay of a mask.
+pub(super) fn overlay_path(mask: &Path) -> PathBuf {
+    mask.with_file_name(append(mask.file_stem().unwrap_or_default(), ".overlay.png"))
 }
 
-fn with(name: &OsStr, end: &str) -> OsString {
+fn append(name: &OsStr, end: &str) -> OsString {
     let mut name = name.to_owned();
     name.push(end);
     name

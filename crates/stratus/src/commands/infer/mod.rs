@@ -1,12 +1,12 @@
-//! `stratus infer`: what a trained network says of images.
+//! `stratus infer`: runs inference on images and videos.
 
 mod files;
 mod report;
 mod video;
 
-use self::files::{Files, frame_mask, overlay_of};
-use self::report::{ErrorReport, ImageReport, Milliseconds, Report, Spread, Top, csv, text};
-use super::target::Target;
+use self::files::{InferenceFiles, frame_mask_name, overlay_path};
+use self::report::{ErrorReport, ImageReport, LatencyReport, Percentiles, Report, Top, csv, render};
+use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -15,100 +15,101 @@ use crate::outputs::{Outputs, Overwrite};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use stratus_data::contact_sheet::{Picture, Tile, class_colour, contact_sheet, mask_to_png};
+use stratus_data::contact_sheet::{RgbImage, Tile, class_colour, contact_sheet, mask_to_png};
 use stratus_run::csv::Task;
-use stratus_train::infer::{Answer, Inference, Outcome, Prediction, Predictor, Reason};
+use stratus_train::infer::{
+    FailureReason, Inference, Outcome, Output as NetworkOutput, Prediction, Predictor,
+};
 use stratus_train::weights::CheckpointChoice;
 
-/// The most images of a contact sheet.
-const SHEET: usize = 200;
+/// The maximum number of images on a contact sheet.
+const MAX_SHEET_IMAGES: usize = 200;
 
 /// Arguments of `stratus infer`.
 #[derive(Args, Debug)]
 pub struct InferArguments {
-    /// A run directory; with --weights also a built-in experiment, an experiment file or a layer file
+    /// Run directory; with --weights also a built-in experiment, experiment file or layer file
     #[arg(value_name = "RUN|EXPERIMENT")]
     pub target: String,
-    /// Images, JPEG or PNG, folders of them, and videos, whose frames ffmpeg decodes where it is installed;
-    /// - reads their names from standard input, a line each
+    /// JPEG or PNG files, folders, or videos (these need ffmpeg); `-` reads paths from standard input, one
+    /// per line
     #[arg(value_name = "IMAGE|FOLDER|VIDEO|-", required = true)]
     pub images: Vec<PathBuf>,
-    /// The checkpoint of the run after this many iterations, or the best by checkpoint.keep_best;
-    /// without it the newest good one
+    /// Checkpoint to use: an iteration, or `best` (see checkpoint.keep_best) [default: newest valid]
     #[arg(long, value_name = "ITERATION|best")]
     pub checkpoint: Option<CheckpointChoice>,
-    /// Take these weights: a safetensors file, a PyTorch state dict (.pth), or a run
+    /// Weights to use: a safetensors file, a PyTorch state dict (.pth), or a run
     #[arg(long, value_name = "FILE|RUN", conflicts_with = "checkpoint")]
     pub weights: Option<String>,
-    /// Classification: how many classes to show of each image
+    /// Classification: number of classes to show per image
     #[arg(long, value_name = "K", default_value_t = 5)]
     pub top: usize,
-    /// Segmentation: the folder for a mask of each image, a PNG whose values are the classes
+    /// Segmentation: output folder for the masks, PNG files whose pixel values are class indices
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Segmentation: masks are grey, without a palette
+    /// Segmentation: write greyscale masks, without a palette
     #[arg(long, requires = "out")]
     pub raw: bool,
-    /// Segmentation: also write each image with its mask laid over it
+    /// Segmentation: also write each image with its mask overlaid
     #[arg(long, requires = "out")]
     pub overlay: bool,
-    /// Write a contact sheet of the first 200 images, as the network sees them, to this PNG file
+    /// Write a contact sheet of the first 200 preprocessed images to this PNG file
     #[arg(long, value_name = "FILE", conflicts_with = "window")]
     pub sheet: Option<PathBuf>,
-    /// Classification: write the classes of each image to this CSV file
+    /// Classification: write the predicted classes of each image to this file, as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Images that go through the network together; without it as in validation
+    /// Batch size [default: validation.batch_size]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch: Option<u32>,
-    /// Videos: show the network every Nth frame, from the first on
+    /// Videos: process every Nth frame
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
-    /// Videos: show the network at most this many frames of each
+    /// Videos: maximum number of processed frames per video
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub frames: Option<u64>,
-    /// Windows of large images.
+    /// Sliding windows.
     #[command(flatten)]
     pub windows: WindowArguments,
-    /// Files that are replaced.
+    /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
 
-/// Runs `stratus infer`. An image that cannot be decoded gets no answer and changes none of the others.
+/// Runs `stratus infer`. An image that cannot be decoded is reported, and does not affect others.
 ///
 /// # Errors
-/// Where the run or the weights cannot be read, a file not be written or may not be replaced, and at the end
-/// where an image got no answer.
+/// If the run or the weights cannot be read, or a file cannot be written or may not be replaced; after all
+/// images, if one has no prediction.
 pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Result {
-    let mut files = Files::find(arguments)?;
+    let mut files = InferenceFiles::find(arguments)?;
     let windows = arguments.windows.windows()?;
     let mut warn = |text: &str| output.warning(text);
-    let mut predictor = predictor(arguments, globals, &mut warn)?;
-    expect_task(arguments, predictor.task())?;
+    let mut predictor = open_predictor(arguments, globals, &mut warn)?;
+    check_flags_fit_task(arguments, predictor.task())?;
     if let Some(windows) = windows {
         predictor = predictor.in_windows(windows)?;
     }
     files.claim(arguments)?;
-    let Files { images, videos, masks } = files;
-    let mut shown = Shown::new(arguments, &predictor, output);
-    let most = if videos.is_empty() && windows.is_none() { images.len() } else { usize::MAX };
-    let mut network = predictor.prepare(most, &mut warn)?;
-    let begun = Instant::now();
+    let InferenceFiles { images, videos, masks } = files;
+    let mut results = InferenceResults::new(arguments, &predictor, output);
+    let max_images = if videos.is_empty() && windows.is_none() { images.len() } else { usize::MAX };
+    let mut network = predictor.prepare(max_images, &mut warn)?;
+    let started = Instant::now();
     let views = arguments.overlay || arguments.sheet.is_some();
     if !images.is_empty() {
-        network.files(images.clone(), views, |index, outcome| {
+        network.predict_files(images.clone(), views, |index, outcome| {
             let file = &images[index];
-            shown.take(file.display().to_string(), name_of(file), masks.get(index), outcome)
+            results.record(file.display().to_string(), file_name(file), masks.get(index), outcome)
         })?;
     }
     for video in &videos {
-        if let Err(failure) = frames(video, arguments, &mut network, &mut shown)? {
-            shown.unanswered(video.display().to_string(), &failure);
+        if let Err(failure) = infer_video(video, arguments, &mut network, &mut results)? {
+            results.record_video_failure(video.display().to_string(), &failure);
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
-    let Shown { reports, errors, faults, times, tiles, size, .. } = shown;
+    let seconds = started.elapsed().as_secs_f64();
+    let InferenceResults { reports, errors, reasons, times, tiles, size, .. } = results;
     if let (Some(path), false) = (&arguments.sheet, tiles.is_empty()) {
         let sheet = contact_sheet(&arguments.target, &tiles, size, |class| predictor.class_name(class));
         Outputs::write(path, &sheet.to_png().map_err(Failure::failed)?)?;
@@ -117,51 +118,50 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
         Outputs::write(path, csv(&reports).as_bytes())?;
     }
     let total: Vec<f64> = reports.iter().map(|report| report.ms / 1e3).collect();
-    let (all, [decode, network, writing]) = (Spread::of(total), times.map(Spread::of));
+    let (all, [decode, network, writing]) = (Percentiles::of(total), times.map(Percentiles::of));
     let report = Report {
         images_per_second: reports.len() as f64 / seconds.max(1e-9),
         images: reports,
         errors,
-        milliseconds: Milliseconds { median: all.median, p99: all.p99, decode, network, write: writing },
+        milliseconds: LatencyReport { median: all.median, p99: all.p99, decode, network, write: writing },
     };
-    output.result(&report, || text(&report))?;
-    complete(&report, &faults)
+    output.print_wrapped(&report, || render(&report))?;
+    check_all_predicted(&report, &reasons)
 }
 
-/// Says how many images got no answer.
+/// Checks that every image has a prediction.
 ///
 /// # Errors
-/// Where some did not: wrong usage, where all of them are smaller than a window.
-fn complete(report: &Report, faults: &[Reason]) -> Result {
-    let Some(first) = faults.first() else { return Ok(()) };
-    let (without, all) = (faults.len(), faults.len() + report.images.len());
+/// If one has none; a usage error if all images are smaller than a window.
+fn check_all_predicted(report: &Report, reasons: &[FailureReason]) -> Result {
+    let Some(first) = reasons.first() else { return Ok(()) };
+    let (failed, all) = (reasons.len(), reasons.len() + report.images.len());
     let plural = if all == 1 { "" } else { "s" };
-    let problem = format!("{without} of {all} image{plural} got no answer");
-    let usage = report.images.is_empty() && faults.iter().all(|reason| *reason == Reason::TooSmall);
+    let problem = format!("no prediction for {failed} of {all} image{plural}");
+    let usage = report.images.is_empty() && reasons.iter().all(|reason| *reason == FailureReason::TooSmall);
     let failure = if usage { Failure::usage(problem) } else { Failure::failed(problem) };
-    Err(failure.hint(first.hint()))
+    Err(failure.with_hint(first.hint()))
 }
 
-/// Runs the network on the frames of a video, a batch at a time. The inner error is the video's: it cannot be
-/// decoded, or no further.
-fn frames(
+/// Runs inference on the frames of a video, in batches. The inner error is one of decoding.
+fn infer_video(
     video: &Path,
     arguments: &InferArguments,
     network: &mut Inference<'_>,
-    shown: &mut Shown<'_>,
+    results: &mut InferenceResults<'_>,
 ) -> Result<std::result::Result<(), Failure>> {
     let views = arguments.overlay || arguments.sheet.is_some();
-    let mut decoded = match video::Frames::open(video) {
+    let mut decoded = match video::VideoFrames::open(video) {
         Ok(decoded) => decoded,
         Err(failure) => return Ok(Err(failure)),
     };
-    let most = arguments.frames.unwrap_or(u64::MAX);
+    let max_frames = arguments.frames.unwrap_or(u64::MAX);
     let (mut number, mut count, mut ended) = (0, 0, None);
     while ended.is_none() {
         let (mut batch, mut numbers, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         while batch.len() < network.batch() && ended.is_none() {
-            let begun = Instant::now();
-            let frame = match if count < most { decoded.next() } else { Ok(None) } {
+            let started = Instant::now();
+            let frame = match if count < max_frames { decoded.next() } else { Ok(None) } {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
                     ended = Some(Ok(()));
@@ -177,75 +177,77 @@ fn frames(
                 count += 1;
                 batch.push(frame);
                 numbers.push(number);
-                seconds.push(begun.elapsed().as_secs_f64());
+                seconds.push(started.elapsed().as_secs_f64());
             }
         }
         if batch.is_empty() {
             break;
         }
-        network.images(batch, views, |index, mut outcome| {
+        network.predict_images(batch, views, |index, mut outcome| {
             let number: u64 = numbers[index];
             if let Ok(prediction) = &mut outcome {
                 prediction.decode_s = seconds[index];
             }
-            let mask = arguments.out.as_ref().map(|folder| folder.join(frame_mask(video, number)));
-            let name = format!("{}#{number}", name_of(video));
-            shown.take(format!("{}#{number}", video.display()), name, mask.as_ref(), outcome)
+            let mask = arguments.out.as_ref().map(|folder| folder.join(frame_mask_name(video, number)));
+            let name = format!("{}#{number}", file_name(video));
+            results.record(format!("{}#{number}", video.display()), name, mask.as_ref(), outcome)
         })?;
     }
     Ok(ended.unwrap_or(Ok(())))
 }
 
-/// What the network said so far.
-struct Shown<'a> {
+/// The results so far.
+struct InferenceResults<'a> {
     arguments: &'a InferArguments,
     predictor: &'a Predictor,
     output: &'a Output,
     reports: Vec<ImageReport>,
-    /// The images without an answer, and why they have none.
+    /// The images and videos that failed.
     errors: Vec<ErrorReport>,
-    faults: Vec<Reason>,
-    /// Seconds of decoding, network and writing.
+    /// The reason of each failure.
+    reasons: Vec<FailureReason>,
+    /// Seconds of decoding, network and writing, per image.
     times: [Vec<f64>; 3],
-    /// Those of the contact sheet, and their height and width.
+    /// The images of the contact sheet.
     tiles: Vec<Tile>,
+    /// Height and width of the images of the contact sheet.
     size: [usize; 2],
 }
 
-impl<'a> Shown<'a> {
+impl<'a> InferenceResults<'a> {
     fn new(arguments: &'a InferArguments, predictor: &'a Predictor, output: &'a Output) -> Self {
-        let (reports, errors, faults) = (Vec::new(), Vec::new(), Vec::new());
+        let (reports, errors, reasons) = (Vec::new(), Vec::new(), Vec::new());
         let (times, tiles) = ([const { Vec::new() }; 3], Vec::new());
-        Self { arguments, predictor, output, reports, errors, faults, times, tiles, size: [0; 2] }
+        Self { arguments, predictor, output, reports, errors, reasons, times, tiles, size: [0; 2] }
     }
 
-    /// Records a video that cannot be decoded, or no further.
-    fn unanswered(&mut self, path: String, failure: &Failure) {
+    /// Records a video that cannot be decoded to its end.
+    fn record_video_failure(&mut self, path: String, failure: &Failure) {
         let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
         let error = failure.error.to_string();
         self.output.warning(&format!("{error}{hint}"));
-        // The message begins with the path.
+        // The message starts with the path, which has its own field.
         let error = error.strip_prefix(&format!("{path}: ")).unwrap_or(&error).to_owned();
         self.errors.push(ErrorReport { path, error });
-        self.faults.push(Reason::Unreadable);
+        self.reasons.push(FailureReason::Unreadable);
     }
 
-    /// Writes what was asked for of one image, and keeps what the tables need.
-    fn take(&mut self, path: String, caption: String, mask: Option<&PathBuf>, said: Outcome) -> Result {
-        let Prediction { answer, decode_s, network_s, view, .. } = match said {
+    /// Writes the outputs of one image, and records its result.
+    fn record(&mut self, path: String, caption: String, mask: Option<&PathBuf>, outcome: Outcome) -> Result {
+        let Prediction { output: network_output, decode_s, network_s, view, .. } = match outcome {
             Ok(prediction) => prediction,
-            Err(unanswered) => {
-                self.output.warning(&unanswered.message(&path));
-                self.errors.push(ErrorReport { path, error: unanswered.problem });
-                self.faults.push(unanswered.reason);
+            Err(failure) => {
+                self.output.warning(&failure.message(&path));
+                self.errors.push(ErrorReport { path, error: failure.problem });
+                self.reasons.push(failure.reason);
                 return Ok(());
             }
         };
         let writing = Instant::now();
         let mut report = ImageReport { path, top: None, mask: None, ms: 0.0 };
         let mut tile = Tile { pixels: Vec::new(), mask: None, caption };
-        match answer {
-            Answer::Classes(classes) => {
+        match network_output {
+            NetworkOutput::Classes(classes) => {
                 let top = classes.iter().take(self.arguments.top.max(1)).map(|&(class, probability)| Top {
                     class,
                     name: self.predictor.class_name(class),
@@ -257,25 +259,25 @@ impl<'a> Shown<'a> {
                 }
                 report.top = Some(top);
             }
-            Answer::Mask(classes, size) => {
+            NetworkOutput::Mask(classes, size) => {
                 if let Some(file) = mask {
                     let png = mask_to_png(&classes, size, self.arguments.raw).map_err(Failure::failed)?;
                     Outputs::write(file, &png)?;
                     report.mask = Some(file.display().to_string());
                 }
-                if let Some(Picture { height, width, .. }) = view {
-                    tile.mask = Some(stretched(classes, size, [height, width]));
+                if let Some(RgbImage { height, width, .. }) = view {
+                    tile.mask = Some(resize_nearest(classes, size, [height, width]));
                 }
             }
         }
-        if let Some(Picture { pixels, height, width }) = view {
+        if let Some(RgbImage { pixels, height, width }) = view {
             tile.pixels = pixels;
             self.size = [height, width];
             if let (true, Some(mask)) = (self.arguments.overlay, mask) {
                 let png = overlay(&tile, self.size).to_png().map_err(Failure::failed)?;
-                Outputs::write(&overlay_of(mask), &png)?;
+                Outputs::write(&overlay_path(mask), &png)?;
             }
-            if self.arguments.sheet.is_some() && self.tiles.len() < SHEET {
+            if self.arguments.sheet.is_some() && self.tiles.len() < MAX_SHEET_IMAGES {
                 self.tiles.push(tile);
             }
         }
@@ -289,8 +291,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The classes of pixels in a picture of another size: each has the class of the nearest.
-fn stretched(classes: Vec<i32>, [h, w]: [usize; 2], [height, width]: [usize; 2]) -> Vec<i32> {
+/// Resizes a mask by nearest neighbour.
+fn resize_nearest(classes: Vec<i32>, [h, w]: [usize; 2], [height, width]: [usize; 2]) -> Vec<i32> {
     if [h, w] == [height, width] {
         return classes;
     }
@@ -300,41 +302,45 @@ fn stretched(classes: Vec<i32>, [h, w]: [usize; 2], [height, width]: [usize; 2])
         .collect()
 }
 
-fn predictor(arguments: &InferArguments, globals: &Globals, warn: &mut dyn FnMut(&str)) -> Result<Predictor> {
-    let target = Target::find(&arguments.target, globals)?;
+fn open_predictor(
+    arguments: &InferArguments,
+    globals: &Globals,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Predictor> {
+    let target = RunOrExperiment::resolve(&arguments.target, globals)?;
     let mut overrides = globals.set.clone();
     overrides.extend(arguments.batch.map(|batch| ("validation.batch_size".to_owned(), batch.to_string())));
-    if let (Target::Run(run), None) = (&target, &arguments.weights) {
-        return Ok(Predictor::of_run(run, arguments.checkpoint.unwrap_or_default(), &overrides, warn)?);
+    if let (RunOrExperiment::Run(run), None) = (&target, &arguments.weights) {
+        return Ok(Predictor::from_run(run, arguments.checkpoint.unwrap_or_default(), &overrides, warn)?);
     }
     if arguments.checkpoint.is_some() {
-        return Err(Failure::usage("--checkpoint is a run's, and no run is named"));
+        return Err(Failure::usage("--checkpoint needs a run directory"));
     }
     let mut experiment = target.experiment(globals)?.with_overrides(&overrides)?;
     let weights = match &arguments.weights {
-        Some(weights) => Some(super::weights::setting(weights)?),
+        Some(weights) => Some(super::weights::weights_setting(weights)?),
         None => experiment.model.weights.clone(),
     };
     let Some(weights) = weights else {
         return Err(Failure::usage(format!("{} has no weights", arguments.target))
-            .hint("name them with --weights FILE, or give a run directory"));
+            .with_hint("use --weights FILE, or name a run directory"));
     };
     super::weights::replace_record(&target, &mut experiment, &weights, globals, warn)?;
-    Ok(Predictor::of_weights(&experiment, Path::new(&weights), warn)?)
+    Ok(Predictor::from_weights(&experiment, Path::new(&weights), warn)?)
 }
 
-/// Checks that what is to be written is what the network says.
-fn expect_task(arguments: &InferArguments, task: Task) -> Result {
-    let (flag, what) = match task {
-        Task::Classification if arguments.out.is_some() => ("--out", "classes of images, and no masks"),
-        Task::Segmentation if arguments.csv.is_some() => ("--csv", "masks, and no classes of images"),
+/// Checks that the output flags fit the network's task.
+fn check_flags_fit_task(arguments: &InferArguments, task: Task) -> Result {
+    let (flag, outputs) = match task {
+        Task::Classification if arguments.out.is_some() => ("--out", "classes, not masks"),
+        Task::Segmentation if arguments.csv.is_some() => ("--csv", "masks, not classes"),
         _ => return Ok(()),
     };
-    Err(Failure::usage(format!("{flag} changes nothing: the network gives {what}")))
+    Err(Failure::usage(format!("{flag} has no effect: the network outputs {outputs}")))
 }
 
-/// An image with half of each pixel's colour that of its class.
-fn overlay(tile: &Tile, [height, width]: [usize; 2]) -> Picture {
+/// Blends an image with the colours of its classes, half and half.
+fn overlay(tile: &Tile, [height, width]: [usize; 2]) -> RgbImage {
     let mut pixels = tile.pixels.clone();
     for (pixel, &class) in pixels.chunks_exact_mut(3).zip(tile.mask.iter().flatten()) {
         let Ok(class) = usize::try_from(class) else { continue };
@@ -342,9 +348,9 @@ fn overlay(tile: &Tile, [height, width]: [usize; 2]) -> Picture {
             *value = value.midpoint(colour);
         }
     }
-    Picture { pixels, height, width }
+    RgbImage { pixels, height, width }
 }
 
-fn name_of(file: &Path) -> String {
+fn file_name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -1,15 +1,15 @@
 //! The results of `stratus infer`: printed, and written as a table.
 
-use crate::output::{pairs, table};
+use crate::output::{key_value_list, table};
 use serde::Serialize;
 
 #[derive(Serialize)]
 pub(super) struct Report {
-    /// The images with an answer.
+    /// The predictions, one per image.
     pub images: Vec<ImageReport>,
-    /// The images, and videos, without one.
+    /// The images and videos that failed.
     pub errors: Vec<ErrorReport>,
-    pub milliseconds: Milliseconds,
+    pub milliseconds: LatencyReport,
     pub images_per_second: f64,
 }
 
@@ -23,11 +23,11 @@ pub(super) struct ImageReport {
     pub ms: f64,
 }
 
-/// An image without an answer.
+/// An image or video that failed.
 #[derive(Serialize)]
 pub(super) struct ErrorReport {
     pub path: String,
-    /// The problem.
+    /// The problem, as text.
     pub error: String,
 }
 
@@ -38,23 +38,23 @@ pub(super) struct Top {
     pub probability: f64,
 }
 
-/// Milliseconds an image.
+/// Milliseconds per image.
 #[derive(Serialize)]
-pub(super) struct Milliseconds {
+pub(super) struct LatencyReport {
     pub median: f64,
     pub p99: f64,
-    pub decode: Spread,
-    pub network: Spread,
-    pub write: Spread,
+    pub decode: Percentiles,
+    pub network: Percentiles,
+    pub write: Percentiles,
 }
 
 #[derive(Serialize)]
-pub(super) struct Spread {
+pub(super) struct Percentiles {
     pub median: f64,
     pub p99: f64,
 }
 
-impl Spread {
+impl Percentiles {
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let at = |share: f64| {
@@ -65,13 +65,13 @@ impl Spread {
     }
 }
 
-/// The first line of the table of classes.
-pub(super) const CSV_HEAD: &str = "path,rank,class,name,probability\n";
+/// The header of the table of classes.
+pub(super) const CSV_HEADER: &str = "path,rank,class,name,probability\n";
 
-/// A line for each image and class.
+/// Renders one line per image and class.
 pub(super) fn csv(images: &[ImageReport]) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let mut text = String::from(CSV_HEAD);
+    let mut text = String::from(CSV_HEADER);
     for image in images {
         for (top, rank) in image.top.iter().flatten().zip(1..) {
             let Top { class, name, probability } = top;
@@ -82,8 +82,8 @@ pub(super) fn csv(images: &[ImageReport]) -> String {
     text
 }
 
-/// The answers as a table, and how long they took.
-pub(super) fn text(report: &Report) -> String {
+/// Renders the predictions and times as tables.
+pub(super) fn render(report: &Report) -> String {
     let mut rows = Vec::new();
     for image in &report.images {
         let mut row = vec![image.path.clone()];
@@ -96,19 +96,19 @@ pub(super) fn text(report: &Report) -> String {
         }
         rows.push(row);
     }
-    let Milliseconds { median, p99, decode, network, write } = &report.milliseconds;
-    let spread = |spread: &Spread| format!("{:.2} ms in the median, p99 {:.2} ms", spread.median, spread.p99);
+    let LatencyReport { median, p99, decode, network, write } = &report.milliseconds;
+    let percentiles = |of: &Percentiles| format!("median {:.2} ms, p99 {:.2} ms", of.median, of.p99);
     let mut times = vec![
         ("images".to_owned(), report.images.len().to_string()),
         ("without answer".to_owned(), report.errors.len().to_string()),
-        ("an image".to_owned(), format!("{median:.2} ms in the median, p99 {p99:.2} ms")),
-        ("decoding".to_owned(), spread(decode)),
-        ("network".to_owned(), spread(network)),
-        ("writing".to_owned(), spread(write)),
+        ("per image".to_owned(), format!("median {median:.2} ms, p99 {p99:.2} ms")),
+        ("decoding".to_owned(), percentiles(decode)),
+        ("network".to_owned(), percentiles(network)),
+        ("writing".to_owned(), percentiles(write)),
         ("images/s".to_owned(), format!("{:.1}", report.images_per_second)),
     ];
     if report.errors.is_empty() {
         times.remove(1);
     }
-    format!("{}\n{}", table(&rows), pairs(&times))
+    format!("{}\n{}", table(&rows), key_value_list(&times))
 }

@@ -1,115 +1,124 @@
-//! Leases: a target that may be used until a time, by which everything has come back.
+//! Leases: a target may be used until a time, by which all runs must be fetched.
 
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stratus_forecast::text::duration;
-use stratus_launch::{Lease, Link};
+use stratus_launch::{Lease, LinkMeasurement};
 use stratus_run::log::timestamp;
 use stratus_train::network::Network;
 use stratus_train::{Deadline, Experiment};
 
-/// By how much longer a fetch may take than the connection was measured to need.
-const MARGIN: f64 = 1.5;
-/// Seconds to notice the end, and to list and compare the files.
-const BESIDE_S: f64 = 30.0;
-/// Tensors as large as the weights in a checkpoint, at most: they, two moments, an average.
-const TENSORS: u64 = 4;
+/// The time reserved for the fetch, as a multiple of the time at the measured bandwidth.
+const FETCH_TIME_FACTOR: f64 = 1.5;
+/// Seconds of a fetch besides the transfer, for noticing the end of training and comparing files.
+const FETCH_OVERHEAD_S: f64 = 30.0;
+/// The maximum number of weight-sized tensors in a checkpoint: weights, two moments, moving average.
+const MAX_WEIGHT_SIZED_TENSORS: u64 = 4;
 
-/// When a lease ends, as `--until` says.
+/// Parses the end of a lease, the argument of `--until`.
 ///
 /// # Errors
-/// Where it is no time, or a past one.
-pub(super) fn until(text: &str) -> Result<SystemTime> {
-    let wrong = |problem: String| Failure::usage(format!("--until {text}: {problem}"));
+/// If the time is invalid or in the past.
+pub(super) fn parse_until(text: &str) -> Result<SystemTime> {
+    let invalid = |problem: String| Failure::usage(format!("--until {text}: {problem}"));
     let now = SystemTime::now();
-    let end = match Deadline::parse(text).map_err(wrong)? {
+    let end = match Deadline::parse(text).map_err(invalid)? {
         Deadline::Within(seconds) => {
             let length = Duration::try_from_secs_f64(seconds).ok();
             let end = length.and_then(|length| now.checked_add(length));
-            end.ok_or_else(|| wrong("it is too long".to_owned()))?
+            end.ok_or_else(|| invalid("too long".to_owned()))?
         }
         Deadline::At(time) => time,
     };
     if end <= now {
-        return Err(wrong("that is over".to_owned()).hint("times are UTC where no offset is given"));
+        return Err(invalid("in the past".to_owned()).with_hint("times without an offset are UTC"));
     }
     Ok(end)
 }
 
-/// Seconds from now.
-pub(super) fn left_s(end: SystemTime) -> f64 {
+/// The seconds from now until `end`.
+pub(super) fn seconds_left(end: SystemTime) -> f64 {
     end.duration_since(SystemTime::now()).map_or(0.0, |left| left.as_secs_f64())
 }
 
-/// Bytes that come back of a run, at most: its checkpoints, of which one more may be on its way.
+/// The maximum number of bytes to fetch of a run: its checkpoints, and one that is being written.
 ///
 /// # Errors
-/// Where there is no such network.
-pub(super) fn run_bytes(experiment: &Experiment) -> Result<u64> {
+/// If the network is not found.
+pub(super) fn max_run_bytes(experiment: &Experiment) -> Result<u64> {
     let parameters = Network::as_published(experiment)?.graph.trained_parameters() as u64;
-    Ok(parameters * 4 * TENSORS * (experiment.checkpoint.keep as u64 + 1))
+    Ok(parameters * 4 * MAX_WEIGHT_SIZED_TENSORS * (experiment.checkpoint.keep as u64 + 1))
 }
 
-/// The lease of a target that is reached so, of which so many bytes are to come back.
+/// Plans when training must stop, so that `bytes_to_fetch` bytes can be fetched over `link` before `end`.
 ///
 /// # Errors
-/// Where it ends too early to train at all.
-pub(super) fn lease(end: SystemTime, link: Link, come: u64, target: &str, output: &Output) -> Result<Lease> {
-    let margin_s = MARGIN * come as f64 / link.bytes_per_s.max(1.0) + BESIDE_S;
+/// If the fetch alone takes longer than the lease.
+pub(super) fn plan_lease(
+    end: SystemTime,
+    link: LinkMeasurement,
+    bytes_to_fetch: u64,
+    target: &str,
+    output: &Output,
+) -> Result<Lease> {
+    let margin_s = FETCH_TIME_FACTOR * bytes_to_fetch as f64 / link.bytes_per_s.max(1.0) + FETCH_OVERHEAD_S;
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let margin =
-        format!("{} may come, at {} a second as measured", bytes(come), bytes(link.bytes_per_s as u64));
-    if margin_s >= left_s(end) {
+    let margin = format!(
+        "up to {} to fetch at a measured {} per second",
+        bytes(bytes_to_fetch),
+        bytes(link.bytes_per_s as u64)
+    );
+    if margin_s >= seconds_left(end) {
         let problem = format!(
-            "{target}: the lease ends in {}, and bringing the runs back may take {}: {margin}",
-            duration(left_s(end)),
+            "{target}: lease too short: it ends in {}, and fetching may take {}: {margin}",
+            duration(seconds_left(end)),
             duration(margin_s)
         );
-        return Err(Failure::failed(problem).hint("give a later --until"));
+        return Err(Failure::failed(problem).with_hint("set a later --until"));
     }
-    let clock = match link.ahead_s {
+    let clock = match link.clock_offset_s {
         ahead if ahead.abs() < 5 => String::new(),
         ahead => {
-            let way = if ahead > 0 { "ahead of" } else { "behind" };
-            format!("; its clock is {} {way} the one here", duration(ahead.unsigned_abs() as f64))
+            let direction = if ahead > 0 { "ahead of" } else { "behind" };
+            format!("; its clock is {} {direction} this machine's", duration(ahead.unsigned_abs() as f64))
         }
     };
     output.message(&format!(
         "{target}: the lease ends {}, in {}; training stops {} before: {margin}{clock}",
         timestamp(end),
-        duration(left_s(end)),
+        duration(seconds_left(end)),
         duration(margin_s)
     ));
     let until = seconds(end);
-    let stop = until.saturating_sub(margin_s.ceil() as u64).saturating_add_signed(link.ahead_s);
-    Ok(Lease { until, stop })
+    let stop = until.saturating_sub(margin_s.ceil() as u64).saturating_add_signed(link.clock_offset_s);
+    Ok(Lease { ends_at: until, stop_at: stop })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{lease, left_s, until};
+    use super::{parse_until, plan_lease, seconds_left};
     use crate::output::Output;
-    use stratus_launch::Link;
+    use stratus_launch::LinkMeasurement;
 
     #[test]
-    fn a_lease_leaves_room_for_what_comes_back_by_the_clock_there() {
-        let end = until("1h").unwrap();
-        assert!((3590.0..=3600.0).contains(&left_s(end)));
+    fn lease_reserves_time_to_fetch_by_the_clock_of_the_target() {
+        let end = parse_until("1h").unwrap();
+        assert!((3590.0..=3600.0).contains(&seconds_left(end)));
         let output = Output::new(false, true);
-        let link = Link { ahead_s: -300, bytes_per_s: 1e6 };
-        let leased = lease(end, link, 100_000_000, "lab", &output).unwrap();
-        assert_eq!(leased.until - leased.stop, 150 + 30 + 300);
-        let error = lease(end, link, 3_000_000_000, "lab", &output).unwrap_err().error.to_string();
-        assert!(error.contains("bringing the runs back may take"), "{error}");
+        let link = LinkMeasurement { clock_offset_s: -300, bytes_per_s: 1e6 };
+        let leased = plan_lease(end, link, 100_000_000, "lab", &output).unwrap();
+        assert_eq!(leased.ends_at - leased.stop_at, 150 + 30 + 300);
+        let error = plan_lease(end, link, 3_000_000_000, "lab", &output).unwrap_err().error.to_string();
+        assert!(error.contains("fetching may take"), "{error}");
     }
 
     #[test]
-    fn a_time_that_is_none_or_over_is_refused() {
-        for (text, part) in [("soon", "give a duration"), ("2001-09-09 01:46", "that is over")] {
-            let error = until(text).unwrap_err().error.to_string();
+    fn rejects_invalid_and_past_times() {
+        for (text, part) in [("soon", "use a duration"), ("2001-09-09 01:46", "in the past")] {
+            let error = parse_until(text).unwrap_err().error.to_string();
             assert!(error.contains(part), "{error}");
         }
-        assert!(until("2999-12-01 08:00").is_ok());
+        assert!(parse_until("2999-12-01 08:00").is_ok());
     }
 }

@@ -1,70 +1,71 @@
-//! Giving a machine back, once everything of it is here.
+//! Releases a target after all files were fetched and verified.
 
-use super::watch::bring;
-use super::{RUNS, now, open, settings};
+use super::watch::fetch_runs;
+use super::{RUNS, find_target, now, open_target};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use std::path::Path;
 use std::time::Duration;
-use stratus_launch::{Fetched, Record, State, Status, hook};
+use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, run_hook};
 
-/// How long the command may take that gives a machine back.
-const LIMIT: Duration = Duration::from_secs(600);
-/// How often what changes is brought again.
-const PASSES: usize = 4;
+/// The time limit of the release command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// The maximum number of passes to fetch files that change.
+const MAX_FETCH_PASSES: usize = 4;
 
-/// Brings what is not here yet, compares all of it, and runs the target's command.
+/// Fetches missing files, verifies all of them, and runs the target's release command.
 ///
 /// # Errors
-/// Where something is trained, or is not done and not given up; where what is there and here differs; where
-/// the command fails.
-pub(super) fn release(record: &Record, anyway: bool, output: &Output) -> Result {
-    let settings = settings(&record.target)?;
-    let target = open(&settings);
+/// If a repetition is running, or unfinished and the release is not forced; if files keep changing; if the
+/// command fails.
+pub(super) fn release(record: &LaunchRecord, force: bool, output: &Output) -> Result {
+    let settings = find_target(&record.target)?;
+    let target = open_target(&settings);
     let state = target.state(record)?;
-    if let Some(problem) = unfinished(record, &state, anyway) {
-        return Err(Failure::failed(problem).hint(format!(
-            "`stratus launch resume {0}` goes on, `stratus launch stop {0}` stops it; --anyway releases \
-             what is not trained to its end",
+    if let Some(problem) = release_blocker(record, &state, force) {
+        return Err(Failure::failed(problem).with_hint(format!(
+            "resume with `stratus launch resume {0}`, or stop with `stratus launch stop {0}`; --force \
+             releases unfinished repetitions",
             record.id
         )));
     }
-    // A pass that brings nothing has compared every file by its hash.
+    // A pass that fetches nothing has compared every file by its hash.
     let mut record = record.clone();
     let mut is_checked = false;
-    for _ in 0..PASSES {
-        let brought = bring(target.as_ref(), &record, &state, None)?;
-        // What came whole is not asked for again.
-        record = Record::find(Path::new(RUNS), Some(&record.id))?;
-        is_checked = brought.iter().all(|one| one.fetched == Fetched::default() && one.problem.is_none());
+    for _ in 0..MAX_FETCH_PASSES {
+        let fetched_runs = fetch_runs(target.as_ref(), &record, &state, None)?;
+        // Completely fetched repetitions are not fetched again.
+        record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
+        is_checked =
+            fetched_runs.iter().all(|one| one.fetched == FetchStats::default() && one.problem.is_none());
         if is_checked {
             break;
         }
     }
     if !is_checked {
-        return Err(Failure::failed(format!("{}: the runs change while they come", record.id))
-            .hint("see who writes them there"));
+        return Err(Failure::failed(format!("{}: files keep changing during the fetch", record.id))
+            .with_hint("check which process on the target writes to the runs"));
     }
     target.release();
     if let Some(command) = &settings.release {
         let variables = [("STRATUS_LAUNCH", record.id.as_str()), ("STRATUS_TARGET", record.target.as_str())];
-        hook(&format!("{}: release", settings.name), command, &variables, LIMIT)?;
+        run_hook(&format!("{}: release", settings.name), command, &variables, COMMAND_TIMEOUT)?;
     }
     let lock = record.lock(Path::new(RUNS))?;
-    let record = Record::find(Path::new(RUNS), Some(&record.id))?;
-    Record { released: Some(now()), ..record.clone() }.write(Path::new(RUNS))?;
+    let record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
+    LaunchRecord { released: Some(now()), ..record.clone() }.write(Path::new(RUNS))?;
     drop(lock);
-    let ran = if settings.release.is_some() { "its command ran" } else { "it has no command for that" };
-    let Record { id, target, .. } = &record;
-    output.message(&format!("{id}: everything is here, checked; {target} is released: {ran}"));
+    let ran = if settings.release.is_some() { "ran its release command" } else { "no release command" };
+    let LaunchRecord { id, target, .. } = &record;
+    output.message(&format!("{id}: all files fetched and verified; released {target}: {ran}"));
     Ok(())
 }
 
-/// Why it cannot be released.
-fn unfinished(record: &Record, state: &State, anyway: bool) -> Option<String> {
-    if state.alive {
-        return Some(format!("{} is being trained", record.id));
+/// The reason that a launch cannot be released; `None` if it can.
+fn release_blocker(record: &LaunchRecord, state: &LaunchState, force: bool) -> Option<String> {
+    if state.is_running {
+        return Some(format!("{} is running", record.id));
     }
-    let open = state.repetitions.iter().find(|one| one.status != Status::Completed)?;
-    (!anyway).then(|| format!("{}: repetition {} is {}", record.id, open.repetition, open.status.name()))
+    let open = state.repetitions.iter().find(|one| one.status != RepetitionStatus::Completed)?;
+    (!force).then(|| format!("{}: repetition {} is {}", record.id, open.repetition, open.status.name()))
 }

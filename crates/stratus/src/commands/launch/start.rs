@@ -1,66 +1,78 @@
-//! Starting a launch, or showing what it would do.
+//! Starts a launch, or shows what it would do.
 
-use super::work::Work;
-use super::{LaunchArguments, RUNS, bring, cost, lease, now, open};
+use super::spec::LaunchSpec;
+use super::{LaunchArguments, RUNS, estimate, lease, now, open_target, uploads};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_launch::{Job, Kind, Needs, Parcel, Program, Record, Resources, Settings};
+use stratus_launch::{
+    Executable, FileSet, Job, LaunchRecord, PrepareOptions, Resources, TargetKind, TargetSettings,
+};
 
-/// What `stratus launch TARGET EXPERIMENT` reports.
+/// The result of `stratus launch TARGET EXPERIMENT`.
 #[derive(Serialize)]
-struct Launched<'a> {
+struct LaunchReport<'a> {
     id: &'a str,
     target: &'a str,
     folder: &'a str,
     runs: &'a [PathBuf],
-    /// The sweep that they make.
+    /// The directory of the sweep, for a launched sweep.
     sweep: Option<PathBuf>,
     sent_files: usize,
     sent_bytes: u64,
 }
 
-/// Everything that a target is given.
-struct Goods {
-    program: Program,
-    /// MPI, where several workers need it: its folder, the variable that names its library, where that is.
-    mpi: Option<(Parcel, &'static str, String)>,
+/// Everything to upload: the executable, MPI, and the files of the experiments.
+struct LaunchBundle {
+    program: Executable,
+    /// MPI, if there are several workers: its folder, the environment variable for its library, and the
+    /// library's path in the folder.
+    mpi: Option<(FileSet, &'static str, String)>,
     /// The files of each cell.
-    named: Vec<bring::Named>,
+    uploads: Vec<uploads::UploadsByKey>,
 }
 
-impl Goods {
-    /// What is brought beside the program, each once.
-    fn parcels(&self) -> Vec<Parcel> {
-        let mut all: Vec<Parcel> = Vec::new();
-        let named = self.named.iter().flatten().map(|(_, parcel)| parcel);
-        for parcel in self.mpi.iter().map(|(parcel, ..)| parcel).chain(named) {
-            if !all.contains(parcel) {
-                all.push(parcel.clone());
+impl LaunchBundle {
+    /// The file sets besides the program, without duplicates.
+    fn file_sets(&self) -> Vec<FileSet> {
+        let mut all: Vec<FileSet> = Vec::new();
+        let uploads = self.uploads.iter().flatten().map(|(_, file_set)| file_set);
+        for file_set in self.mpi.iter().map(|(file_set, ..)| file_set).chain(uploads) {
+            if !all.contains(file_set) {
+                all.push(file_set.clone());
             }
         }
         all
     }
 
-    /// The job of a launch, where everything lies below `root`.
-    fn job(&self, settings: &Settings, id: &str, work: &Work, resources: Resources, root: &str) -> Job {
+    /// The job of a launch, with uploads in `root`.
+    fn job(
+        &self,
+        settings: &TargetSettings,
+        id: &str,
+        spec: &LaunchSpec,
+        resources: Resources,
+        root: &str,
+    ) -> Job {
         let mut environment = settings.environment.clone();
-        let folder = format!("{root}/{}", self.program.parcel.folder());
-        let libraries =
-            self.program.libraries.iter().map(|(variable, path)| (*variable, format!("{folder}/{path}")));
-        let mpi = self
-            .mpi
+        let folder = format!("{root}/{}", self.program.file_set.remote_folder());
+        let libraries = self
+            .program
+            .library_variables
             .iter()
-            .map(|(parcel, variable, path)| (*variable, format!("{root}/{}/{path}", parcel.folder())));
+            .map(|(variable, path)| (*variable, format!("{folder}/{path}")));
+        let mpi = self.mpi.iter().map(|(file_set, variable, path)| {
+            (*variable, format!("{root}/{}/{path}", file_set.remote_folder()))
+        });
         for (variable, path) in libraries.chain(mpi) {
             environment.entry(variable.to_owned()).or_insert(path);
         }
         let mut experiments = Vec::new();
-        for (cell, named) in work.cells.iter().zip(&self.named) {
-            let there = bring::there(cell, named, root);
-            experiments.extend((0..work.repetitions).map(|number| {
-                let mut experiment = there.clone();
+        for (cell, uploads) in spec.cells.iter().zip(&self.uploads) {
+            let remote = uploads::remote_experiment(cell, uploads, root);
+            experiments.extend((0..spec.repetitions).map(|number| {
+                let mut experiment = remote.clone();
                 experiment.train.seed = experiment.train.seed.wrapping_add(number);
                 experiment.to_toml()
             }));
@@ -72,10 +84,10 @@ impl Goods {
             experiments,
             resources,
             workers: None,
-            stop: None,
+            stop_at: None,
             notify: settings.notify.clone(),
-            hosts: Vec::new(),
-            only: None,
+            host_by_repetition: Vec::new(),
+            selected: None,
         }
     }
 }
@@ -83,68 +95,85 @@ impl Goods {
 /// Starts a launch.
 ///
 /// # Errors
-/// Where anything of it is wrong, or the target cannot be reached or used.
+/// If the launch is invalid, or the target cannot be reached or used.
 pub(super) fn launch(
-    settings: &Settings,
-    work: &Work,
+    settings: &TargetSettings,
+    spec: &LaunchSpec,
     arguments: &LaunchArguments,
     output: &Output,
 ) -> Result {
-    let mut files = bring::Files::default();
-    let named: Vec<bring::Named> =
-        work.cells.iter().map(|cell| files.of(cell, arguments.data_there)).collect::<Result<_>>()?;
-    work.check()?;
-    let end = arguments.until.as_deref().map(lease::until).transpose()?;
-    let limits = (end.map(lease::left_s), arguments.anyway);
-    let cost = cost::of(settings, work, limits, output)?;
+    let mut collector = uploads::UploadCollector::default();
+    let uploads: Vec<uploads::UploadsByKey> = spec
+        .cells
+        .iter()
+        .map(|cell| collector.collect(cell, arguments.remote_data))
+        .collect::<Result<_>>()?;
+    spec.check_directories()?;
+    let end = arguments.until.as_deref().map(lease::parse_until).transpose()?;
+    let limits = (end.map(lease::seconds_left), arguments.force);
+    let estimate = estimate::estimate_launch(settings, spec, limits, output)?;
     let workers = arguments.workers.filter(|workers| *workers > 1);
-    if workers.is_some() && matches!(settings.kind, Kind::Sky(_)) {
+    if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(
-            "{}: several workers in a cloud are not supported",
+            "{}: --workers is not supported on cloud targets",
             settings.name
         ))
-        .hint("train.parts on one process gives the same bits; on `ssh` and `slurm` there are workers"));
+        .with_hint(
+            "train.parts in one process gives bit-identical results; `ssh` and `slurm` support workers",
+        ));
     }
-    let mpi = if workers.is_some() { bring::mpi()? } else { None };
-    let goods = Goods { program: bring::program()?, mpi, named };
+    let mpi = if workers.is_some() { uploads::bundled_mpi()? } else { None };
+    let bundle = LaunchBundle { program: uploads::this_program()?, mpi, uploads };
     let now = now();
-    let plain: String = work.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
-    let id = format!("{}-{now:x}-{:x}", plain.to_lowercase(), std::process::id());
+    let name: String = spec.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
+    let id = format!("{}-{now:x}-{:x}", name.to_lowercase(), std::process::id());
     if arguments.dry_run {
-        let job = Job { workers, ..goods.job(settings, &id, work, cost.resources, &settings.root()) };
-        return show(settings, &goods, &job, output);
+        let job = Job { workers, ..bundle.job(settings, &id, spec, estimate.resources, &settings.root()) };
+        return print_dry_run(settings, &bundle, &job, output);
     }
-    let target = open(settings);
-    output.message(&format!("{}: checking, and bringing what is not there yet", settings.name));
-    let parcels = goods.parcels();
-    let runs = usize::try_from(work.runs()).unwrap_or(usize::MAX);
-    let (resources, same_kind) = (cost.resources, arguments.same_kind);
-    let needs = Needs { program: &goods.program, parcels: &parcels, repetitions: runs, resources, same_kind };
-    let prepared = target.prepare(&needs)?;
-    prepared.notes.iter().for_each(|note| output.message(note));
-    let sent = match prepared.files {
-        0 => "everything was there".to_owned(),
-        files => format!("{files} files were sent, {}", bytes(prepared.bytes)),
+    let target = open_target(settings);
+    output.message(&format!("{}: checking the target, uploading missing files", settings.name));
+    let file_sets = bundle.file_sets();
+    let runs = usize::try_from(spec.runs()).unwrap_or(usize::MAX);
+    let resources = estimate.resources;
+    let options = PrepareOptions {
+        executable: &bundle.program,
+        file_sets: &file_sets,
+        repetitions: runs,
+        resources,
+        same_cpu_only: arguments.same_cpu,
     };
-    output.message(&format!("{}: {sent}", settings.name));
+    let prepared = target.prepare(&options)?;
+    prepared.notes.iter().for_each(|note| output.message(note));
+    let uploaded = match prepared.files {
+        0 => "all files already present".to_owned(),
+        files => format!("uploaded {files} files, {}", bytes(prepared.bytes)),
+    };
+    output.message(&format!("{}: {uploaded}", settings.name));
     let mut run_bytes = 0;
-    for cell in &work.cells {
-        run_bytes = lease::run_bytes(cell)?.max(run_bytes);
+    for cell in &spec.cells {
+        run_bytes = lease::max_run_bytes(cell)?.max(run_bytes);
     }
-    let mut job = Job { workers, ..goods.job(settings, &id, work, resources, &prepared.root) };
+    let mut job = Job { workers, ..bundle.job(settings, &id, spec, resources, &prepared.root) };
     let leased = match end {
         None => None,
         Some(end) => {
-            let come = run_bytes.saturating_mul(work.runs());
-            Some(lease::lease(end, target.link(&job.program)?, come, &settings.name, output)?)
+            let bytes_to_fetch = run_bytes.saturating_mul(spec.runs());
+            Some(lease::plan_lease(
+                end,
+                target.measure_link(&job.program)?,
+                bytes_to_fetch,
+                &settings.name,
+                output,
+            )?)
         }
     };
-    job.stop = leased.map(|lease| lease.stop);
+    job.stop_at = leased.map(|lease| lease.stop_at);
     if !prepared.hosts.is_empty() {
-        job.hosts = prepared.hosts.iter().cycle().take(runs).cloned().collect();
+        job.host_by_repetition = prepared.hosts.iter().cycle().take(runs).cloned().collect();
     }
-    let (runs, sweep) = work.make_directories()?;
-    let record = Record {
+    let (runs, sweep) = spec.create_directories()?;
+    let record = LaunchRecord {
         id: id.clone(),
         target: settings.name.clone(),
         root: prepared.root.clone(),
@@ -157,16 +186,16 @@ pub(super) fn launch(
         workers,
         lease: leased,
         run_bytes,
-        expected_s: cost.expected_s,
+        expected_s: estimate.expected_s,
         released: None,
         done: Vec::new(),
-        hosts: job.hosts.clone(),
-        ready: prepared.hosts.clone(),
+        host_by_repetition: job.host_by_repetition.clone(),
+        prepared_hosts: prepared.hosts.clone(),
     };
-    // Before the start: what was started is known here, whatever happens.
+    // Written before the start, so that a started launch is always recorded.
     record.write(Path::new(RUNS))?;
     target.submit(&prepared.root, &job)?;
-    let launched = Launched {
+    let launched = LaunchReport {
         id: &id,
         target: &settings.name,
         folder: &prepared.root,
@@ -175,27 +204,27 @@ pub(super) fn launch(
         sent_files: prepared.files,
         sent_bytes: prepared.bytes,
     };
-    output.result(&launched, || {
-        let brings = match &launched.sweep {
-            Some(sweep) => format!(
-                "the runs of {0}; when they are here,\n      `stratus sweep {0}` compares them",
-                sweep.display()
-            ),
+    output.print_wrapped(&launched, || {
+        let fetched = match &launched.sweep {
+            Some(sweep) => {
+                format!("the runs of {0};\n      then `stratus sweep {0}` compares them", sweep.display())
+            }
             None => {
                 let runs: Vec<String> = record.runs.iter().map(|run| run.display().to_string()).collect();
                 runs.join(", ")
             }
         };
         format!(
-            "launched {id} on {}; it outlives this connection\nnext: `stratus launch logs -f {id}`,\n      \
-             `stratus launch fetch {id}`, which brings {brings}\n",
+            "launched {id} on {}; it keeps running when you disconnect\n\
+             next: `stratus launch logs -f {id}`,\n      \
+             `stratus launch fetch {id}` to fetch {fetched}\n",
             settings.name
         )
     })
 }
 
-/// What would be sent and started.
-fn show(settings: &Settings, goods: &Goods, job: &Job, output: &Output) -> Result {
+/// Prints the files that would be uploaded, and the job that would be started.
+fn print_dry_run(settings: &TargetSettings, bundle: &LaunchBundle, job: &Job, output: &Output) -> Result {
     #[derive(Serialize)]
     struct File<'a> {
         path: String,
@@ -212,22 +241,21 @@ fn show(settings: &Settings, goods: &Goods, job: &Job, output: &Output) -> Resul
     }
     let root = &settings.root();
     let id = &job.id;
-    let parcels = goods.parcels();
-    let all = std::iter::once(&goods.program.parcel).chain(&parcels);
-    let files = all.flat_map(|parcel| {
-        parcel.items.iter().map(move |item| File {
-            path: format!("{}/{}", parcel.folder(), item.path),
+    let file_sets = bundle.file_sets();
+    let all = std::iter::once(&bundle.program.file_set).chain(&file_sets);
+    let files = all.flat_map(|file_set| {
+        file_set.files.iter().map(move |item| File {
+            path: format!("{}/{}", file_set.remote_folder(), item.path),
             from: &item.source,
             bytes: item.size,
             sha256: &item.hash,
         })
     });
-    let of_job = open(settings).files(job);
-    let planned = Planned { target: &settings.name, folder: root, files: files.collect(), job: of_job };
-    output.document(&planned, || {
-        let machine = settings.kind.machine();
-        let mut text =
-            format!("{}: {machine}, in {root}\n\nfiles, where they are not there yet:\n", settings.name);
+    let job_files = open_target(settings).files(job);
+    let planned = Planned { target: &settings.name, folder: root, files: files.collect(), job: job_files };
+    output.print_verbatim(&planned, || {
+        let machine = settings.kind.describe();
+        let mut text = format!("{}: {machine}, in {root}\n\nfiles, uploaded if missing:\n", settings.name);
         for file in &planned.files {
             text.push_str(&format!(
                 "{:>10}  {}  from {}\n",

@@ -1,7 +1,7 @@
-//! How launches stand, what they say, and what comes back of them.
+//! The status, the logs and the fetched runs of launches.
 
 use super::release::release;
-use super::{RUNS, now, open, settings};
+use super::{RUNS, find_target, now, open_target};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, table};
 use crate::progress::clock;
@@ -10,50 +10,50 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use stratus_launch::{Fetched, Record, State, Status, Target};
+use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, Target};
 use stratus_run::layout::SUMMARY;
-use stratus_run::summary::{Status as Trained, Summary};
+use stratus_run::summary::{Status as RunStatus, Summary};
 
-/// How often a log is asked for.
-const LOOK: Duration = Duration::from_secs(2);
-/// How often runs are brought as they grow.
-const BETWEEN: Duration = Duration::from_secs(10);
-/// The share of a processor that this may take; where it would be more, runs are brought more seldom.
-const SHARE: f64 = 0.01;
-/// How seldom they are brought at the most.
-const SELDOMEST: Duration = Duration::from_secs(300);
-/// For how long a target that cannot be reached is tried.
-const PATIENCE: Duration = Duration::from_secs(900);
-/// How often something is started again though nothing gets further.
-const MOST_AGAIN: usize = 10;
+/// The time between two requests for a log.
+const LOG_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The minimum time between two fetches.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
+/// The maximum fraction of a CPU to spend on fetching; the interval is lengthened to stay below it.
+const MAX_CPU_SHARE: f64 = 0.01;
+/// The maximum time between two fetches.
+const MAX_FETCH_INTERVAL: Duration = Duration::from_secs(300);
+/// The time after which fetching from an unreachable target is given up.
+const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(900);
+/// The maximum number of restarts without a finished epoch.
+const MAX_RESTARTS: usize = 10;
 
-/// A launch and how it stands.
+/// The status of a launch.
 #[derive(Serialize)]
-struct Stands<'a> {
+struct LaunchStatus<'a> {
     id: &'a str,
     target: &'a str,
     launched: u64,
     age_s: u64,
     runs: &'a [PathBuf],
-    /// Seconds of a repetition.
+    /// The forecast time of a repetition in seconds.
     forecast_s: Option<f64>,
-    /// When the lease ends, in seconds since 1970.
+    /// The end of the lease, in seconds since 1970.
     until: Option<u64>,
     released: Option<u64>,
-    /// None where the target cannot be reached.
-    state: Option<State>,
+    /// The state of the repetitions; `None` if the target was not or cannot be reached.
+    state: Option<LaunchState>,
     problem: Option<String>,
 }
 
-impl<'a> Stands<'a> {
-    fn of(record: &'a Record, state: Option<Result<State>>) -> Self {
+impl<'a> LaunchStatus<'a> {
+    fn of(record: &'a LaunchRecord, state: Option<Result<LaunchState>>) -> Self {
         let (state, problem) = match state {
             Some(Ok(state)) => (Some(state), None),
             Some(Err(failure)) => (None, Some(failure.error.to_string())),
             None => (None, None),
         };
         let age_s = now().saturating_sub(record.launched);
-        let Record { id, target, launched, runs, expected_s, lease, released, .. } = record;
+        let LaunchRecord { id, target, launched, runs, expected_s, lease, released, .. } = record;
         Self {
             id,
             target,
@@ -61,7 +61,7 @@ impl<'a> Stands<'a> {
             age_s,
             runs,
             forecast_s: *expected_s,
-            until: lease.map(|lease| lease.until),
+            until: lease.map(|lease| lease.ends_at),
             released: *released,
             state,
             problem,
@@ -75,15 +75,16 @@ impl<'a> Stands<'a> {
         (1..)
             .zip(self.runs)
             .map(|(number, run): (usize, _)| {
-                let one = self.state.as_ref().and_then(|state| state.repetitions.get(number - 1));
-                let (status, epochs, elapsed, last) = match one {
+                let repetition = self.state.as_ref().and_then(|state| state.repetitions.get(number - 1));
+                let (status, epochs, elapsed, last) = match repetition {
                     Some(one) => {
-                        // What is not trained: the queue knows why.
-                        let waits = matches!(one.status, Status::Waiting | Status::Interrupted);
+                        // The queue knows why a repetition does not run.
+                        let waits =
+                            matches!(one.status, RepetitionStatus::Waiting | RepetitionStatus::Interrupted);
                         let queue = one.queue.clone().filter(|_| waits);
                         let epochs = one.epochs.map_or_else(dash, |epochs| epochs.to_string());
                         let elapsed = one.elapsed_s.map_or_else(dash, time);
-                        (one.status.name(), epochs, elapsed, queue.unwrap_or_else(|| one.last.clone()))
+                        (one.status.name(), epochs, elapsed, queue.unwrap_or_else(|| one.last_line.clone()))
                     }
                     None if self.released.is_some() => ("released", dash(), dash(), String::new()),
                     None => ("unknown", dash(), dash(), self.problem.clone().unwrap_or_default()),
@@ -97,48 +98,49 @@ impl<'a> Stands<'a> {
     }
 }
 
-fn head() -> Vec<String> {
-    ["launch", "target", "n", "status", "epochs", "age", "elapsed", "forecast", "run", "last"]
+fn heading() -> Vec<String> {
+    ["launch", "target", "rep.", "status", "epochs", "age", "elapsed", "forecast", "run", "last line"]
         .map(str::to_owned)
         .to_vec()
 }
 
-fn state(record: &Record) -> Result<State> {
-    Ok(open(&settings(&record.target)?).state(record)?)
+fn query_state(record: &LaunchRecord) -> Result<LaunchState> {
+    Ok(open_target(&find_target(&record.target)?).state(record)?)
 }
 
-/// How a launch stands.
-pub(super) fn status(record: &Record, output: &Output) -> Result {
-    let stands = Stands::of(record, Some(Ok(state(record)?)));
-    output.result(&stands, || {
-        let rows = [vec![head()], stands.rows()].concat();
+/// Prints the status of a launch.
+pub(super) fn status(record: &LaunchRecord, output: &Output) -> Result {
+    let status = LaunchStatus::of(record, Some(Ok(query_state(record)?)));
+    output.print_wrapped(&status, || {
+        let rows = [vec![heading()], status.rows()].concat();
         let mut text = table(&rows);
-        if let Some(state) = stands.state.as_ref().filter(|state| state.alive) {
+        if let Some(state) = status.state.as_ref().filter(|state| state.is_running) {
             let beat = state.heartbeat_s.map_or("–".to_owned(), |age| format!("{age} s ago"));
-            text.push_str(&format!("\ntrained by {}, heartbeat {beat}\n", state.owner));
+            text.push_str(&format!("\nrunning on {}, heartbeat {beat}\n", state.owner));
         }
         text
     })
 }
 
-/// How all launches stand.
-pub(super) fn list(records: &[Record], output: &Output) -> Result {
-    // A machine that was given back is not asked: it may be gone, or another's.
-    let state = |record: &Record| record.released.is_none().then(|| state(record));
-    let all: Vec<Stands<'_>> = records.iter().map(|record| Stands::of(record, state(record))).collect();
-    output.result(&all, || {
+/// Prints the status of all launches.
+pub(super) fn list(records: &[LaunchRecord], output: &Output) -> Result {
+    // A released machine is not queried: it may be gone, or used by others.
+    let state = |record: &LaunchRecord| record.released.is_none().then(|| query_state(record));
+    let all: Vec<LaunchStatus<'_>> =
+        records.iter().map(|record| LaunchStatus::of(record, state(record))).collect();
+    output.print_wrapped(&all, || {
         if all.is_empty() {
-            return "nothing was launched from here\n".to_owned();
+            return "no launches\n".to_owned();
         }
-        let mut rows = vec![head()];
-        rows.extend(all.iter().flat_map(Stands::rows));
+        let mut rows = vec![heading()];
+        rows.extend(all.iter().flat_map(LaunchStatus::rows));
         table(&rows)
     })
 }
 
-/// What a repetition says.
-pub(super) fn logs(record: &Record, repetition: Option<usize>, follow: bool) -> Result {
-    let target = open(&settings(&record.target)?);
+/// Prints the log of a repetition.
+pub(super) fn logs(record: &LaunchRecord, repetition: Option<usize>, follow: bool) -> Result {
+    let target = open_target(&find_target(&record.target)?);
     if let Some(number) = repetition.filter(|number| !(1..=record.runs.len()).contains(number)) {
         return Err(Failure::usage(format!(
             "{} has {} repetitions, not {number}",
@@ -147,110 +149,110 @@ pub(super) fn logs(record: &Record, repetition: Option<usize>, follow: bool) -> 
         )));
     }
     let mut out = io::stdout().lock();
-    let (mut shown, mut offset) = (0, 0);
+    let (mut current, mut offset) = (0, 0);
     loop {
         let state = target.state(record)?;
-        let trained = state.repetitions.iter().rfind(|one| one.status != Status::Waiting);
+        let trained = state.repetitions.iter().rfind(|one| one.status != RepetitionStatus::Waiting);
         let now = repetition.or(trained.map(|one| one.repetition)).unwrap_or(1);
-        if shown != 0 && shown != now {
-            // What the one before said at its end.
-            target.logs(record, shown, offset, &mut out)?;
+        if current != 0 && current != now {
+            // The rest of the log of the previous repetition.
+            target.logs(record, current, offset, &mut out)?;
             offset = 0;
         }
-        shown = now;
-        offset = target.logs(record, shown, offset, &mut out)?;
-        // A reader that went away is no error.
-        if out.flush().is_err() || !follow || !state.alive {
+        current = now;
+        offset = target.logs(record, current, offset, &mut out)?;
+        // A closed pipe is not an error.
+        if out.flush().is_err() || !follow || !state.is_running {
             return Ok(());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(LOG_POLL_INTERVAL);
     }
 }
 
-/// A run, and what came of it.
+/// A run, and the files that were fetched.
 #[derive(Serialize)]
-pub(super) struct Brought {
+pub(super) struct FetchedRun {
     run: PathBuf,
     #[serde(flatten)]
-    pub fetched: Fetched,
-    /// Why nothing could come.
+    pub fetched: FetchStats,
+    /// The reason that nothing could be fetched.
     pub problem: Option<String>,
 }
 
-/// What the runs were when all of them had come, by their numbers: one that is the same still is not asked
-/// for.
-pub(super) type Seen = BTreeMap<usize, u64>;
+/// The stamp of each run at its last complete fetch, by repetition; unchanged runs are skipped.
+pub(super) type FetchedStamps = BTreeMap<usize, u64>;
 
-/// Brings what is new of the runs; without `seen` every one is asked for.
+/// Fetches new files of the runs, except those that are unchanged since `seen`.
 ///
 /// # Errors
-/// Where the target cannot be reached; what has come stays.
-pub(super) fn bring(
+/// If the target cannot be reached; fetched files stay.
+pub(super) fn fetch_runs(
     target: &dyn Target,
-    record: &Record,
-    state: &State,
-    mut seen: Option<&mut Seen>,
-) -> Result<Vec<Brought>> {
-    let mut brought = Vec::new();
+    record: &LaunchRecord,
+    state: &LaunchState,
+    mut seen: Option<&mut FetchedStamps>,
+) -> Result<Vec<FetchedRun>> {
+    let mut fetched_runs = Vec::new();
     for (number, run) in (1..).zip(&record.runs) {
         let number: usize = number;
         let one = state.repetitions.get(number - 1);
-        // Every file of it was compared when it came.
+        // Every file of a completed repetition was verified when it was fetched.
         if record.done.contains(&number) && run.exists() {
-            brought.push(Brought { run: run.clone(), fetched: Fetched::default(), problem: None });
+            fetched_runs.push(FetchedRun { run: run.clone(), fetched: FetchStats::default(), problem: None });
             continue;
         }
-        // Its machine is not there to give it.
-        if let Some(one) = one.filter(|one| one.status == Status::Unknown && !record.hosts.is_empty()) {
-            let (run, problem) = (run.clone(), Some(one.last.clone()));
-            brought.push(Brought { run, fetched: Fetched::default(), problem });
+        // The host of the repetition cannot be reached.
+        if let Some(one) =
+            one.filter(|one| one.status == RepetitionStatus::Unknown && !record.host_by_repetition.is_empty())
+        {
+            let (run, problem) = (run.clone(), Some(one.last_line.clone()));
+            fetched_runs.push(FetchedRun { run, fetched: FetchStats::default(), problem });
             continue;
         }
         let stamp = one.and_then(|one| one.stamp);
         let before = seen.as_ref().map(|seen| seen.get(&number).copied());
         let is_seen = match (one.map(|one| one.status), before) {
-            // That it is done has to be found out.
-            (Some(Status::Completed) | None, _) | (_, None) => false,
-            (Some(Status::Waiting), Some(before)) => stamp == before,
+            // A completed run must be fetched once more to mark it as done.
+            (Some(RepetitionStatus::Completed) | None, _) | (_, None) => false,
+            (Some(RepetitionStatus::Waiting), Some(before)) => stamp == before,
             (Some(_), Some(before)) => stamp.is_some() && stamp == before,
         };
         if is_seen {
-            brought.push(Brought { run: run.clone(), fetched: Fetched::default(), problem: None });
+            fetched_runs.push(FetchedRun { run: run.clone(), fetched: FetchStats::default(), problem: None });
             continue;
         }
         let mut fetched = target.fetch(record, number, run)?;
-        // What changed while it came is asked for once more.
+        // Files that changed during the fetch are fetched once more.
         if fetched.changing > 0 {
-            let again = target.fetch(record, number, run)?;
-            fetched.files += again.files;
-            fetched.bytes += again.bytes;
-            fetched.changing = again.changing;
+            let second = target.fetch(record, number, run)?;
+            fetched.files += second.files;
+            fetched.bytes += second.bytes;
+            fetched.changing = second.changing;
         }
-        // As it was before it was fetched: what came meanwhile has another stamp.
+        // The stamp was taken before the fetch, so that changes since then are fetched next time.
         if let (Some(stamp), Some(seen)) = (stamp.filter(|_| fetched.changing == 0), &mut seen) {
             seen.insert(number, stamp);
         }
-        let is_completed = one.is_some_and(|one| one.status == Status::Completed);
-        if fetched.changing == 0 && is_completed && is_whole(run) {
-            done(record, number)?;
+        let is_completed = one.is_some_and(|one| one.status == RepetitionStatus::Completed);
+        if fetched.changing == 0 && is_completed && is_completed_here(run) {
+            mark_done(record, number)?;
         }
-        brought.push(Brought { run: run.clone(), fetched, problem: None });
+        fetched_runs.push(FetchedRun { run: run.clone(), fetched, problem: None });
     }
-    Ok(brought)
+    Ok(fetched_runs)
 }
 
-/// Whether what is here of a run says that it was trained to its end. A target that says so of a run that it
-/// does not give has not brought it.
-fn is_whole(run: &Path) -> bool {
-    Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == Trained::Completed)
+/// Returns whether the summary of the fetched run says that the run is completed.
+fn is_completed_here(run: &Path) -> bool {
+    Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == RunStatus::Completed)
 }
 
-/// Keeps that everything of a repetition is here.
-fn done(record: &Record, repetition: usize) -> Result {
+/// Records that a repetition is completely fetched.
+fn mark_done(record: &LaunchRecord, repetition: usize) -> Result {
     let runs = Path::new(RUNS);
     let lock = record.lock(runs)?;
-    // Others may have changed the record meanwhile.
-    let mut record = Record::find(runs, Some(&record.id))?;
+    // Another process may have changed the record meanwhile.
+    let mut record = LaunchRecord::find(runs, Some(&record.id))?;
     if !record.done.contains(&repetition) {
         record.done.push(repetition);
         record.write(runs)?;
@@ -259,120 +261,126 @@ fn done(record: &Record, repetition: usize) -> Result {
     Ok(())
 }
 
-fn show(brought: &[Brought], output: &Output) -> Result {
-    output.result(brought, || {
-        let line = |one: &Brought| {
+fn print_fetched(fetched_runs: &[FetchedRun], output: &Output) -> Result {
+    output.print_wrapped(fetched_runs, || {
+        let line = |one: &FetchedRun| {
             if let Some(problem) = &one.problem {
                 return format!("{}: {problem}\n", one.run.display());
             }
             let changing = match one.fetched.changing {
                 0 => String::new(),
-                count => format!("; {count} changed meanwhile: fetch again"),
+                count => format!("; {count} files changed during the fetch: fetch again"),
             };
             let (files, size) = (one.fetched.files, bytes(one.fetched.bytes));
             format!("{}: {size} in {files} files{changing}\n", one.run.display())
         };
-        brought.iter().map(line).collect()
+        fetched_runs.iter().map(line).collect()
     })
 }
 
-/// Brings the runs.
-pub(super) fn fetch(record: &Record, output: &Output) -> Result {
-    let target = open(&settings(&record.target)?);
+/// Fetches the runs once.
+pub(super) fn fetch(record: &LaunchRecord, output: &Output) -> Result {
+    let target = open_target(&find_target(&record.target)?);
     let state = target.state(record)?;
-    let brought = bring(target.as_ref(), record, &state, None)?;
-    if brought.iter().all(|one| one.fetched.changing == 0) && !state.alive {
+    let fetched_runs = fetch_runs(target.as_ref(), record, &state, None)?;
+    if fetched_runs.iter().all(|one| one.fetched.changing == 0) && !state.is_running {
         target.release();
     }
-    show(&brought, output)
+    print_fetched(&fetched_runs, output)
 }
 
-/// Brings the runs as they grow, and goes on with what nobody trains though nobody stopped it, until all is
-/// done or stopped.
-pub(super) fn follow(record: &Record, output: &Output) -> Result {
-    let settings = settings(&record.target)?;
-    let target = open(&settings);
+/// Fetches runs as they grow, and reschedules lost repetitions, until all are completed or stopped.
+pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
+    let settings = find_target(&record.target)?;
+    let target = open_target(&settings);
     let mut record = record.clone();
-    let mut all: Vec<Brought> = Vec::new();
-    let mut lost: Option<Instant> = None;
-    // How often something was started again since anything got further.
-    let (mut again, mut further) = (0, None);
-    let mut seen = Seen::new();
+    let mut all: Vec<FetchedRun> = Vec::new();
+    let mut unreachable_since: Option<Instant> = None;
+    // Restarts since the last finished epoch.
+    let (mut restarts, mut last_epochs) = (0, None);
+    let mut seen = FetchedStamps::new();
     let state = loop {
-        let spent = processor_s();
+        let spent = cpu_seconds();
         let pass = (|| -> Result<_> {
             let state = target.state(&record)?;
-            // What ended before this is whole in what comes behind it.
-            let brought = bring(target.as_ref(), &record, &state, Some(&mut seen))?;
+            // The state is queried first, so that a run that has ended by then is fetched completely.
+            let fetched_runs = fetch_runs(target.as_ref(), &record, &state, Some(&mut seen))?;
             let lock = record.lock(Path::new(RUNS))?;
-            record = Record::find(Path::new(RUNS), Some(&record.id))?;
+            record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
             let job = record.job(settings.notify.clone());
-            let done = target.tend(&mut record, &job, false, &mut |record| record.write(Path::new(RUNS)))?;
+            let done =
+                target.reschedule(&mut record, &job, false, &mut |record| record.write(Path::new(RUNS)))?;
             drop(lock);
-            Ok((state, brought, done))
+            Ok((state, fetched_runs, done))
         })();
         match pass {
-            Ok((state, brought, done)) => {
-                if lost.take().is_some() {
-                    output.message(&format!("{}: back again", record.target));
+            Ok((state, fetched_runs, done)) => {
+                if unreachable_since.take().is_some() {
+                    output.message(&format!("{}: reachable again", record.target));
                 }
                 done.iter().for_each(|line| output.message(line));
                 let epochs: u64 = state.repetitions.iter().filter_map(|one| one.epochs).sum();
-                if further.replace(epochs) != Some(epochs) {
-                    again = 0;
+                if last_epochs.replace(epochs) != Some(epochs) {
+                    restarts = 0;
                 }
-                again += done.len();
-                if again > MOST_AGAIN {
+                restarts += done.len();
+                if restarts > MAX_RESTARTS {
                     return Err(Failure::failed(format!(
-                        "{}: it was started {MOST_AGAIN} times, and no epoch was done",
+                        "{}: restarted {MAX_RESTARTS} times without finishing an epoch",
                         record.id
                     ))
-                    .hint(format!("`stratus launch logs {}` shows what it says", record.id)));
+                    .with_hint(format!("`stratus launch logs {}` shows the log", record.id)));
                 }
-                let is_whole = brought.iter().all(|one| one.fetched.changing == 0);
-                add(&mut all, brought);
-                if !state.alive && is_whole && done.is_empty() {
+                let is_whole = fetched_runs.iter().all(|one| one.fetched.changing == 0);
+                merge(&mut all, fetched_runs);
+                if !state.is_running && is_whole && done.is_empty() {
                     break state;
                 }
             }
             Err(failure) => {
-                let since = *lost.get_or_insert_with(|| {
-                    output.message(&format!("{}; trying again", failure.error));
+                let since = *unreachable_since.get_or_insert_with(|| {
+                    output.message(&format!("{}; retrying", failure.error));
                     Instant::now()
                 });
-                if since.elapsed() > PATIENCE {
+                if since.elapsed() > UNREACHABLE_TIMEOUT {
                     return Err(failure);
                 }
             }
         }
-        let spent = spent.zip(processor_s()).map_or(0.0, |(before, now)| now - before);
-        std::thread::sleep(if lost.is_some() { LOOK } else { pause(spent) });
+        let spent = spent.zip(cpu_seconds()).map_or(0.0, |(before, now)| now - before);
+        std::thread::sleep(if unreachable_since.is_some() {
+            LOG_POLL_INTERVAL
+        } else {
+            fetch_interval(spent)
+        });
     };
     target.release();
-    let is_done = state.repetitions.iter().all(|one| one.status == Status::Completed);
+    let is_done = state.repetitions.iter().all(|one| one.status == RepetitionStatus::Completed);
     if is_done && settings.release.is_some() {
         release(&record, false, output)?;
     }
-    show(&all, output)
+    print_fetched(&all, output)
 }
 
-/// How long nothing is asked after a pass that took so many seconds of a processor.
-fn pause(spent_s: f64) -> Duration {
-    Duration::try_from_secs_f64(spent_s / SHARE).unwrap_or(SELDOMEST).clamp(BETWEEN, SELDOMEST)
+/// The time to wait after a pass that took `spent_s` seconds of CPU time.
+fn fetch_interval(spent_s: f64) -> Duration {
+    Duration::try_from_secs_f64(spent_s / MAX_CPU_SHARE)
+        .unwrap_or(MAX_FETCH_INTERVAL)
+        .clamp(MIN_FETCH_INTERVAL, MAX_FETCH_INTERVAL)
 }
 
-/// Seconds of a processor that this process and those that it waited for have taken; none where the system
-/// does not say it.
-fn processor_s() -> Option<f64> {
+/// The CPU time of this process and its finished children in seconds; `None` if unknown.
+fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may hold anything: user and system time, and those of children, in hundredths.
+    // The name may contain anything. Later fields are the user and system times of the process and of its
+    // children, in 1/100 s.
     let (_, rest) = stat.rsplit_once(')')?;
     let times = rest.split_whitespace().skip(11).take(4).map(str::parse::<u64>);
     Some(times.sum::<std::result::Result<u64, _>>().ok()? as f64 / 100.0)
 }
 
-fn add(all: &mut Vec<Brought>, brought: Vec<Brought>) {
-    for one in brought {
+fn merge(all: &mut Vec<FetchedRun>, fetched_runs: Vec<FetchedRun>) {
+    for one in fetched_runs {
         match all.iter_mut().find(|other| other.run == one.run) {
             Some(other) => {
                 other.fetched.files += one.fetched.files;
@@ -386,26 +394,26 @@ fn add(all: &mut Vec<Brought>, brought: Vec<Brought>) {
 }
 
 /// Stops the training.
-pub(super) fn stop(record: &Record, output: &Output) -> Result {
-    let asked = open(&settings(&record.target)?).stop(record)?;
-    output.message(&match asked {
-        true => format!("{} stops, with a checkpoint; `stratus launch resume {0}` goes on", record.id),
-        false => format!("{}: nothing is trained", record.id),
+pub(super) fn stop(record: &LaunchRecord, output: &Output) -> Result {
+    let is_stopping = open_target(&find_target(&record.target)?).stop(record)?;
+    output.message(&match is_stopping {
+        true => format!("stopping {0} with a checkpoint; resume with `stratus launch resume {0}`", record.id),
+        false => format!("{}: nothing is running", record.id),
     });
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BETWEEN, SELDOMEST, pause, processor_s};
+    use super::{MAX_FETCH_INTERVAL, MIN_FETCH_INTERVAL, cpu_seconds, fetch_interval};
     use std::time::Duration;
 
     #[test]
-    fn what_takes_long_is_done_seldom() {
-        assert_eq!(pause(0.0), BETWEEN);
-        assert_eq!(pause(0.5), Duration::from_secs(50));
-        assert_eq!([pause(1e9), pause(f64::INFINITY)], [SELDOMEST; 2]);
+    fn fetch_interval_grows_with_cpu_time() {
+        assert_eq!(fetch_interval(0.0), MIN_FETCH_INTERVAL);
+        assert_eq!(fetch_interval(0.5), Duration::from_secs(50));
+        assert_eq!([fetch_interval(1e9), fetch_interval(f64::INFINITY)], [MAX_FETCH_INTERVAL; 2]);
         #[cfg(target_os = "linux")]
-        assert!(processor_s().is_some());
+        assert!(cpu_seconds().is_some());
     }
 }

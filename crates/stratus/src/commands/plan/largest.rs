@@ -1,4 +1,4 @@
-//! The largest batch that fits.
+//! The largest batch that fits into memory.
 
 use crate::errors::{Failure, Result};
 use crate::output::bytes;
@@ -9,108 +9,108 @@ use stratus_train::device::OpenDevice;
 use stratus_train::input::{Datasets, HostMemory};
 use stratus_train::{Resolved, TrainError};
 
-/// The most plans that are made on the way to the largest that fits.
-const ATTEMPTS: usize = 8;
-/// The share of the limit that is near enough to it.
-const CLOSE: f64 = 0.97;
-/// Larger batches than this are tried in multiples of [`STEP`].
-const COARSE: usize = 16;
-const STEP: usize = 8;
-/// The share of free memory that may be planned with: the process needs some itself.
-const SHARE: f64 = 0.95;
+/// The maximum number of plans that the search makes.
+const MAX_ATTEMPTS: usize = 8;
+/// The search ends with a batch that needs at least this fraction of the limit.
+const CLOSE_ENOUGH_SHARE: f64 = 0.97;
+/// The batch size above which the search tries multiples of [`COARSE_STEP`].
+const COARSE_ABOVE: usize = 16;
+/// The step of the search for large batches.
+const COARSE_STEP: usize = 8;
+/// The fraction of free memory that a plan may use; the rest is for the process.
+const USABLE_MEMORY_SHARE: f64 = 0.95;
 
-/// What is searched for.
-pub(super) struct Search<'a> {
+/// A search for the largest batch.
+pub(super) struct LargestBatchSearch<'a> {
     pub resolved: &'a Resolved,
     pub graph: &'a Graph,
     pub device: &'a OpenDevice,
-    /// Bytes for the network; without it what is free, which has to hold the data too where it is the same
-    /// memory.
+    /// The memory limit of the network in bytes. `None` means the free memory, which must also hold the data
+    /// if the device shares the host's memory.
     pub limit: Option<usize>,
 }
 
-/// The largest batch, as planned.
+/// The plan of the largest batch.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Largest {
+pub(super) struct LargestBatch {
     batch_size: usize,
     arena_bytes: usize,
     host_memory: HostMemory,
     limit_bytes: usize,
-    /// Whether it is all that the data set has.
+    /// True if the batch is the whole data set.
     is_whole_data_set: bool,
 }
 
-impl Search<'_> {
-    /// Plans batches until one fits closely. Their kernels are not measured, which would take as long as
-    /// many steps of training.
-    pub fn find(&self, datasets: &Datasets, warn: &mut dyn FnMut(&str)) -> Result<Largest> {
-        let free = self.device.memory_bytes.map(|bytes| (bytes as f64 * SHARE) as usize);
+impl LargestBatchSearch<'_> {
+    /// Plans batches until one nearly fills the limit. Kernels are not measured, since that would take too
+    /// long.
+    pub fn find(&self, datasets: &Datasets, warn: &mut dyn FnMut(&str)) -> Result<LargestBatch> {
+        let free = self.device.memory_bytes.map(|bytes| (bytes as f64 * USABLE_MEMORY_SHARE) as usize);
         let limit = self.limit.or(free).ok_or_else(|| {
-            Failure::usage("this machine does not say how much memory is free")
-                .hint("say how much may be used with --memory-limit SIZE")
+            Failure::usage("cannot determine free memory").with_hint("set --memory-limit SIZE")
         })?;
-        let shares_memory = self.limit.is_none() && !self.device.beside_cores;
-        let most = self.resolved.samples();
-        // Programs need no less than this batch's, and kernels' scratch and layouts more.
-        let mut too_large = most + 1;
-        let first = largest_batch(self.resolved, self.graph, self.device, limit, most)?;
-        let mut batch = first.ok_or_else(|| self.none(limit))?;
-        let mut fitting: Option<Largest> = None;
-        for _ in 0..ATTEMPTS {
+        let shares_memory = self.limit.is_none() && !self.device.is_accelerator;
+        let samples = self.resolved.samples();
+        // The first guess ignores scratch and kernel layouts, so it is an upper bound.
+        let mut too_large = samples + 1;
+        let first = largest_batch(self.resolved, self.graph, self.device, limit, samples)?;
+        let mut batch = first.ok_or_else(|| self.nothing_fits_error(limit))?;
+        let mut fitting: Option<LargestBatch> = None;
+        for _ in 0..MAX_ATTEMPTS {
             let resolved = self.resolved.with_batch_size(batch);
             let FittedRun { resolved, planned, .. } =
-                fit(resolved, self.graph, self.device, &KernelSelection::Unmeasured, None, warn)?;
+                fit(resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
             let arena_bytes = planned.arena_bytes();
             let plans = planned.allocate(self.device.backend.as_ref())?.plans;
-            let host_memory = HostMemory::of(&resolved, datasets, &plans.train, &plans.evaluate)?;
+            let host_memory = HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;
             let needed = arena_bytes + if shares_memory { host_memory.bytes() as usize } else { 0 };
             let used = needed as f64 / limit as f64;
             if used <= 1.0 {
-                fitting = Some(Largest {
+                fitting = Some(LargestBatch {
                     batch_size: batch,
                     arena_bytes,
                     host_memory,
                     limit_bytes: limit,
-                    is_whole_data_set: batch == most,
+                    is_whole_data_set: batch == samples,
                 });
             } else {
                 too_large = batch;
             }
             let smallest = fitting.map_or(1, |largest| largest.batch_size + 1);
-            if smallest >= too_large || (CLOSE..=1.0).contains(&used) {
+            if smallest >= too_large || (CLOSE_ENOUGH_SHARE..=1.0).contains(&used) {
                 break;
             }
-            // What memory there is for each image, if all needed the same.
+            // The next guess assumes equal memory per image.
             let next = (batch as f64 / used) as usize;
-            let next = if next > COARSE { next / STEP * STEP } else { next };
+            let next = if next > COARSE_ABOVE { next / COARSE_STEP * COARSE_STEP } else { next };
             batch = next.clamp(smallest, too_large - 1);
         }
-        fitting.ok_or_else(|| self.none(limit))
+        fitting.ok_or_else(|| self.nothing_fits_error(limit))
     }
 
-    fn none(&self, limit: usize) -> Failure {
+    fn nothing_fits_error(&self, limit: usize) -> Failure {
         TrainError::Configuration {
             problem: format!(
-                "no batch of {} fits {}",
+                "no batch of {} fits in {}",
                 self.resolved.settings().model.name,
                 bytes(limit as u64)
             ),
-            hint: "take smaller images with --set data.shape=, or allow more with --memory-limit".to_owned(),
+            hint: "use smaller images with --set data.shape=, or a higher --memory-limit".to_owned(),
         }
         .into()
     }
 }
 
-impl Largest {
-    /// As text; `command` is what the command line says of the training.
-    pub(super) fn text(&self, command: &str) -> String {
+impl LargestBatch {
+    /// Renders the result; `command` is the experiment and its settings, for the hint.
+    pub(super) fn render(&self, command: &str) -> String {
         let Self { batch_size, arena_bytes, host_memory, limit_bytes, is_whole_data_set } = *self;
         let whole = if is_whole_data_set { ", the whole data set" } else { "" };
         format!(
-            "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; {} \
-             may be used for the network\n\nTrain with it: --batch {batch_size}. The fastest batch is often \
-             smaller: `stratus forecast {command} --batch 64,128,256 --on here` compares some. Kernels were \
-             not measured: those that training chooses may need some per cent more or less.\n",
+            "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; \
+             limit for the network {}\n\nTo train with it, use --batch {batch_size}. The fastest batch is \
+             often smaller: compare with `stratus forecast {command} --batch 64,128,256 --on here`. Kernels \
+             were not measured; those of the training run may need a few per cent more or less memory.\n",
             bytes(arena_bytes as u64),
             bytes(host_memory.bytes()),
             bytes(limit_bytes as u64),

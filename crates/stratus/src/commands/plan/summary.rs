@@ -1,7 +1,7 @@
-//! What a plan comes to: the work of a step, and memory by what it is for.
+//! The summary of a plan: the work of a step, and memory by purpose.
 
-use super::workers::Shared;
-use crate::output::{bytes, pairs, table};
+use super::workers::WorkerShare;
+use crate::output::{bytes, key_value_list, table};
 use serde::Serialize;
 use std::fmt;
 use stratus_report::report::{BlockKind, MemoryMap};
@@ -10,10 +10,10 @@ use stratus_train::compile::Plans;
 use stratus_train::device::OpenDevice;
 use stratus_train::input::HostMemory;
 
-/// The largest blocks that are named.
-const NAMED: usize = 3;
+/// The maximum number of largest values shown.
+const MAX_NAMED_VALUES: usize = 3;
 
-/// A plan in short.
+/// The summary of a plan.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
     network: String,
@@ -22,37 +22,38 @@ pub(super) struct Summary {
     precision: String,
     batch_size: usize,
     micro_batches: usize,
-    /// Images of an epoch, and its iterations.
+    /// Images of an epoch.
     images: usize,
+    /// Iterations of an epoch.
     iterations_per_epoch: usize,
     /// Kernels of a training step.
     kernels: usize,
     /// Floating-point operations of a training step.
     flops: u64,
-    /// Bytes that its kernels read and write.
+    /// Bytes that the kernels of a training step read and write.
     bytes: u64,
     /// Bytes allocated for parameters, activations and scratch.
     arena_bytes: usize,
-    /// What the arena holds where most is alive, by what it is for.
-    memory: Vec<Part>,
-    /// The largest values that are alive there.
-    largest: Vec<Part>,
-    /// The layer of that step.
+    /// The content of the arena at its peak, by purpose.
+    memory: Vec<MemoryItem>,
+    /// The largest values at the peak.
+    largest: Vec<MemoryItem>,
+    /// The layer of the step at the peak.
     peak_layer: String,
-    /// What a run takes beside it.
+    /// The memory of a run besides the arena.
     host_memory: HostMemory,
-    /// What one of several workers has of it: all of the above is that worker's.
+    /// The share of one worker, if there are several; the fields above then describe that worker.
     #[serde(skip_serializing_if = "Option::is_none")]
-    shared: Option<Shared>,
-    /// Bytes that the device has free; `None` where that is not known.
+    shared: Option<WorkerShare>,
+    /// Free bytes of the device; `None` if unknown.
     free_bytes: Option<u64>,
-    /// Whether the arena, and where it is the same memory the rest too, is no more than that.
+    /// True if the arena fits; on the CPU, together with the other memory of the run. `None` if unknown.
     fits: Option<bool>,
 }
 
-/// A part of memory.
+/// An item of a list of memory.
 #[derive(Clone, Debug, Serialize)]
-struct Part {
+struct MemoryItem {
     what: String,
     bytes: usize,
 }
@@ -61,17 +62,17 @@ impl Summary {
     pub fn of(resolved: &Resolved, plans: &Plans, device: &OpenDevice, host_memory: HostMemory) -> Self {
         let (settings, plan) = (resolved.settings(), &plans.train);
         let program = &plan.program;
-        let map = MemoryMap::of(plan);
+        let map = MemoryMap::from_plan(plan);
         let alive = map.blocks.iter().filter(|block| (block.first..=block.last).contains(&map.peak_step));
         let of_kind = |kind: BlockKind| {
             let bytes = alive.clone().filter(|block| block.kind == kind).map(|block| block.bytes).sum();
-            Part { what: kind.name().to_owned(), bytes }
+            MemoryItem { what: kind.name().to_owned(), bytes }
         };
         let persistent =
-            map.persistent.iter().map(|(what, bytes)| Part { what: (*what).to_owned(), bytes: *bytes });
-        let mut memory: Vec<Part> = persistent.chain(BlockKind::ALL.map(of_kind)).collect();
+            map.persistent.iter().map(|(what, bytes)| MemoryItem { what: (*what).to_owned(), bytes: *bytes });
+        let mut memory: Vec<MemoryItem> = persistent.chain(BlockKind::ALL.map(of_kind)).collect();
         let named = memory.iter().map(|part| part.bytes).sum::<usize>();
-        memory.push(Part {
+        memory.push(MemoryItem {
             what: "gaps, padding and small values".to_owned(),
             bytes: plans.arena_bytes.saturating_sub(named),
         });
@@ -80,10 +81,10 @@ impl Summary {
         let samples = resolved.samples();
         let batch = settings.train.batch_size;
         let iterations = if settings.data.drop_last { samples / batch } else { samples.div_ceil(batch) };
-        let shared = Shared::of(resolved, plans);
+        let shared = WorkerShare::of(resolved, plans);
         let exchange = shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
-        let beside = if device.beside_cores { 0 } else { host_memory.bytes() + exchange };
-        let needed = plans.arena_bytes as u64 + beside;
+        let other_bytes = if device.is_accelerator { 0 } else { host_memory.bytes() + exchange };
+        let needed = plans.arena_bytes as u64 + other_bytes;
         Self {
             network: program.network.clone(),
             data_set: settings.data.name.clone(),
@@ -98,8 +99,8 @@ impl Summary {
             bytes: steps.map(|step| plan.step_bytes(step)).sum(),
             arena_bytes: plans.arena_bytes,
             largest: alive
-                .take(NAMED)
-                .map(|block| Part {
+                .take(MAX_NAMED_VALUES)
+                .map(|block| MemoryItem {
                     what: match block.kind {
                         BlockKind::Scratch => format!("{}, scratch", block.name),
                         _ => block.name.clone(),
@@ -120,10 +121,10 @@ impl Summary {
     }
 }
 
-/// What to ask next; `command` is what the command line says of the training.
-pub(super) fn next(command: &str) -> String {
+/// Hints for next commands; `command` is the experiment and its settings.
+pub(super) fn next_steps(command: &str) -> String {
     format!(
-        "next: `stratus forecast {command} --on here` for the time it takes,\n      \
+        "next: `stratus forecast {command} --on here` for the time,\n      \
          `--largest-batch` for the largest batch that fits,\n      `--dump plan` for every kernel\n"
     )
 }
@@ -146,43 +147,44 @@ impl fmt::Display for Summary {
             line("device", self.device.clone()),
             line("batch", format!("{} images{parts}", self.batch_size)),
             line("step", step),
-            line("epoch", format!("{} steps of {} images in all", self.iterations_per_epoch, self.images)),
+            line("epoch", format!("{} steps, {} images", self.iterations_per_epoch, self.images)),
         ];
-        lines.extend(self.shared.iter().flat_map(Shared::lines));
+        lines.extend(self.shared.iter().flat_map(WorkerShare::summary_rows));
         let host = &self.host_memory;
         let exchange = self.shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
-        let (beside, what) =
+        let (other, contents) =
             (bytes(host.bytes() + exchange), if exchange > 0 { "data and exchange" } else { "data" });
         let free = self.free_bytes.map(bytes);
         let verdict = match (self.fits, free) {
             (Some(true), Some(free)) => format!(", of {free} free"),
-            (Some(false), Some(free)) => format!(", MORE than {free} free"),
+            (Some(false), Some(free)) => format!(", exceeds the {free} free"),
             _ => String::new(),
         };
         lines.push(line(
             "memory",
-            format!("{} for the network and {beside} for {what}{verdict}", bytes(self.arena_bytes as u64)),
+            format!("{} for the network and {other} for {contents}{verdict}", bytes(self.arena_bytes as u64)),
         ));
-        f.write_str(&pairs(&lines))?;
-        let mut rows = vec![[format!("memory, at its peak in {}", self.peak_layer), String::new()]];
-        let row = |part: &Part| [format!("  {}", part.what), bytes(part.bytes as u64)];
+        f.write_str(&key_value_list(&lines))?;
+        let mut rows = vec![[format!("memory at its peak, in {}", self.peak_layer), String::new()]];
+        let row = |part: &MemoryItem| [format!("  {}", part.what), bytes(part.bytes as u64)];
         rows.extend(self.memory.iter().map(row));
         rows.extend([
             [
                 format!("  {} batches read ahead, of {}", host.batches, bytes(host.batch_bytes)),
                 bytes(host.batch_bytes * host.batches as u64),
             ],
-            ["  batches of validation".to_owned(), bytes(host.validation_bytes)],
+            ["  validation batches".to_owned(), bytes(host.validation_bytes)],
             ["  data sets".to_owned(), bytes(host.dataset_bytes)],
         ]);
         if exchange > 0 {
-            rows.push(["  what is exchanged, and what others send".to_owned(), bytes(exchange)]);
+            rows.push(["  gradient exchange buffers".to_owned(), bytes(exchange)]);
         }
         if !self.largest.is_empty() {
-            rows.push(["the largest values among them".to_owned(), String::new()]);
+            rows.push(["largest values".to_owned(), String::new()]);
             rows.extend(self.largest.iter().map(row));
         }
-        let buckets = self.shared.as_ref().map_or(String::new(), |shared| format!("\n{}", shared.table()));
+        let buckets =
+            self.shared.as_ref().map_or(String::new(), |shared| format!("\n{}", shared.bucket_table()));
         write!(f, "\n{}{buckets}\n", table(&rows))
     }
 }

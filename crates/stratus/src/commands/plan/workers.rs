@@ -1,4 +1,4 @@
-//! What one of several workers does and holds: its parts of a batch, and what it exchanges with the others.
+//! The share of one of several workers: its parts of a batch, and its exchange of gradients.
 
 use crate::output::{bytes, table};
 use serde::Serialize;
@@ -8,35 +8,40 @@ use stratus_train::compile::Plans;
 
 /// The share of one worker.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Shared {
+pub(super) struct WorkerShare {
     pub workers: usize,
-    /// Into how many parts a batch is cut, how many of them a worker has, and the images of one.
+    /// Parts of a batch.
     pub parts: usize,
+    /// Parts per worker.
     pub parts_of_each: usize,
+    /// Images per part.
     pub images_of_part: usize,
-    /// What travels together, in the order in which it is made.
+    /// The gradient buckets, in order of completion.
     pub buckets: Vec<Bucket>,
-    /// Bytes of them all, and those that a worker sends in a step.
+    /// Bytes of all buckets.
     pub exchanged_bytes: u64,
+    /// Bytes that a worker sends in a step.
     pub sent_bytes: u64,
-    /// Bytes beside the arena in which they travel, and into which those of others are received.
+    /// Bytes of send and receive buffers, besides the arena.
     pub exchange_memory_bytes: u64,
 }
 
-/// Sums that are exchanged together.
+/// Gradients that are exchanged together.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Bucket {
     pub bytes: u64,
     pub tensors: usize,
-    /// The kernel behind which it is complete and on its way, from 0, and that one's layer.
-    pub behind: usize,
+    /// The step, from 0, after which the bucket is complete and sent.
+    #[serde(rename = "behind")]
+    pub after_step: usize,
+    /// The layer of that step.
     pub layer: String,
 }
 
-impl Shared {
-    /// `None` where one process has it all.
+impl WorkerShare {
+    /// The share of a worker; `None` for a single process.
     pub fn of(resolved: &Resolved, plans: &Plans) -> Option<Self> {
-        let (share, workers) = (resolved.share(), resolved.place().workers);
+        let (share, workers) = (resolved.batch_slice(), resolved.rank().world_size);
         if workers < 2 {
             return None;
         }
@@ -49,14 +54,14 @@ impl Shared {
             images_of_part: resolved.settings().train.batch_size / share.parts,
             buckets,
             exchanged_bytes,
-            // Halves with a neighbour, quarters with the next, and the same on the way back.
+            // Reduce-scatter sends a half, a quarter, …; all-gather sends the same amount again.
             sent_bytes: 2 * (exchanged_bytes - exchanged_bytes / workers as u64),
             exchange_memory_bytes: plans.exchange_bytes(),
         })
     }
 
-    /// The lines of a summary.
-    pub fn lines(&self) -> [(String, String); 2] {
+    /// The rows of the summary.
+    pub fn summary_rows(&self) -> [(String, String); 2] {
         let Self { workers, parts, parts_of_each, images_of_part, .. } = self;
         [
             (
@@ -66,7 +71,7 @@ impl Shared {
             (
                 "exchange".to_owned(),
                 format!(
-                    "{} in {} buckets, of which a worker sends {} a step",
+                    "{} in {} buckets; a worker sends {} per step",
                     bytes(self.exchanged_bytes),
                     self.buckets.len(),
                     bytes(self.sent_bytes)
@@ -75,18 +80,18 @@ impl Shared {
         ]
     }
 
-    /// A row for each bucket.
-    pub fn table(&self) -> String {
+    /// Renders one row per bucket.
+    pub fn bucket_table(&self) -> String {
         let row = |(number, bucket): (usize, &Bucket)| {
             [
                 format!(
-                    "  {number}, {} tensors, behind step {} ({})",
-                    bucket.tensors, bucket.behind, bucket.layer
+                    "  {number}, {} tensors, after step {} ({})",
+                    bucket.tensors, bucket.after_step, bucket.layer
                 ),
                 bytes(bucket.bytes),
             ]
         };
-        let mut rows = vec![["buckets, on their way as soon as they are complete".to_owned(), String::new()]];
+        let mut rows = vec![["gradient buckets, sent when complete".to_owned(), String::new()]];
         rows.extend(self.buckets.iter().enumerate().map(row));
         table(&rows)
     }
@@ -95,19 +100,19 @@ impl Shared {
 fn buckets(plan: &Plan) -> Vec<Bucket> {
     let program = &plan.program;
     let starts = program.steps.iter().enumerate().filter_map(|(position, step)| match step.kernel {
-        Kernel::ExchangeSums(kernel) if !kernel.waits => Some((position, step)),
+        Kernel::AllReduceBucket(kernel) if !kernel.waits => Some((position, step)),
         _ => None,
     });
     starts
         .map(|(position, step)| {
-            // Several buckets may start behind one step.
-            let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::ExchangeSums(_));
-            let behind = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
+            // Several buckets may start after one step.
+            let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
+            let after_step = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
             Bucket {
                 bytes: step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum(),
                 tensors: step.inputs.len(),
-                behind,
-                layer: program.layer_name(&program.steps[behind]),
+                after_step,
+                layer: program.layer_name(&program.steps[after_step]),
             }
         })
         .collect()

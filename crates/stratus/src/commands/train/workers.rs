@@ -1,12 +1,13 @@
-//! Workers on this machine: `--workers N` starts them through `mpiexec`, which belongs to the MPI library
-//! that they load, and looks after them. A process that `mpiexec`, `mpirun` or `srun` started joins the
-//! others.
+//! Workers on this machine: `--workers N` starts and monitors them.
 //!
-//! Workers note once a second that they are alive, and where they are, in a folder that the starting process
-//! has made, and look there whether they are to stop. So does that process: without it they stop too. One
-//! that stands still is told by that; the others end with it, and the run is continued from its last
-//! checkpoint. Which one was killed is told by a socket of each, which the system closes: of the others, that
-//! the launcher ends then, it closes them later.
+//! The launcher is the `mpiexec` of the MPI library that the workers load. A process that `mpiexec`, `mpirun`
+//! or `srun` started joins the others.
+//!
+//! Each worker writes a heartbeat with its iteration once a second to a folder of the launching process, and
+//! checks there for the stop marker. The launching process writes a heartbeat too; without it, workers stop.
+//! If a worker's heartbeat stops, all workers are stopped, and the run can be resumed from its last
+//! checkpoint. Each worker also keeps a socket open. The first closed socket shows which worker was killed,
+//! since `mpiexec` then ends the others.
 
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::output::Output;
@@ -21,119 +22,123 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use stratus_exchange::mpi::{Mpi, SEARCH};
-use stratus_exchange::{ExchangeError, Launched, Workers, launched};
-use stratus_threads::keep_to_share;
+use stratus_exchange::{ExchangeError, LaunchInfo, WorkerGroup, launch_info};
+use stratus_threads::pin_to_share;
 use stratus_train::{EpochResult, Observer, TrainingProgress};
 
 /// The environment variable that names the folder of heartbeats.
-const FOLDER: &str = "STRATUS_WORKER_HEARTBEATS";
+const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
 /// The environment variable that names the launcher.
-const MPIEXEC: &str = "STRATUS_MPIEXEC";
-/// What Open MPI's launcher is told, by variables of several of its versions: there may be more workers than
-/// processors, and which processors a worker has is decided here.
+const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
+/// Settings of Open MPI's launcher, for several versions: more workers than CPUs are allowed, and Open MPI
+/// binds no worker to CPUs, as workers bind themselves.
 const OPEN_MPI: [(&str, &str); 4] = [
     ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
     ("OMPI_MCA_hwloc_base_binding_policy", "none"),
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
     ("PRTE_MCA_hwloc_default_binding_policy", "none"),
 ];
-/// The heartbeat of the process that started the workers, and its word that they are to stop.
-const STARTED: &str = "started";
-const STOP: &str = "stop";
-/// The socket that each worker keeps open.
-const ALIVE: &str = "alive";
-/// How long the ends of workers are waited for when their launcher has ended.
-const ENDS: Duration = Duration::from_secs(5);
-/// Between two heartbeats.
-const BEAT: Duration = Duration::from_secs(1);
-/// A worker without a heartbeat for so long stands still: it ends all.
-const SILENCE: Duration = Duration::from_secs(20);
-/// The last heartbeat of a worker that has ended by itself begins with this; its exit code follows.
-const ENDED: &str = "ended:";
-/// Folders that are tried until one is new.
-const ATTEMPTS: u32 = 100;
-/// Between two looks at the processes.
-const LOOK: Duration = Duration::from_millis(50);
+/// The heartbeat of the launching process.
+const LAUNCHER_FILE: &str = "started";
+const STOP_FILE: &str = "stop";
+/// The socket that each worker keeps a connection to.
+const SOCKET_FILE: &str = "alive";
+/// The time to wait for workers to exit after their launcher has exited.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// The time without a heartbeat after which a worker counts as hanging.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The prefix of the last heartbeat of a worker that exits on its own; the exit code follows.
+const EXITED_PREFIX: &str = "ended:";
+/// The maximum number of folder names to try until one is unused.
+const MAX_FOLDER_ATTEMPTS: u32 = 100;
+/// The time between two checks of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Joins the workers that a launcher started with this process, where one did. Its heart beats from before
-/// that on, so that one which is lost while they find each other is known too; `stop` is set where whoever
-/// started it says so.
+/// Joins the workers that a launcher started together with this process; `None` if there is no launcher.
+///
+/// Heartbeats start before MPI is initialised, so that a worker that is lost meanwhile is noticed too. `stop`
+/// is set when the launching process asks for it, or is gone.
 ///
 /// # Errors
-/// Where there is no MPI, or another than the launcher's.
-pub fn join(stop: &Arc<AtomicBool>) -> Result<Option<Joined>> {
-    let Some(told) = launched() else { return Ok(None) };
-    // Before any thread is started, which then keeps to it too.
-    let kept = told.local.and_then(|[rank, size]| keep_to_share(rank, size));
-    let processors = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
-    let heartbeat = Heartbeat::begin(told.rank, Arc::clone(stop))?;
-    let opened = Workers::open(move || Mpi::join(told));
+/// If MPI is not found, or differs from the launcher's.
+pub fn join(stop: &Arc<AtomicBool>) -> Result<Option<WorkerContext>> {
+    let Some(info) = launch_info() else { return Ok(None) };
+    // Before any thread is started: threads inherit the CPU affinity.
+    let kept = info.local.and_then(|[rank, size]| pin_to_share(rank, size));
+    let cpus = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let heartbeat = Heartbeat::start(info.rank, Arc::clone(stop))?;
+    let opened = WorkerGroup::open(move || Mpi::join(info));
     if let Err(error) = &opened {
         heartbeat.end(FAILED);
-        leave_it_to_the_first(told.rank);
-        if told.rank > 0 && matches!(error, ExchangeError::OtherLauncher { .. } | ExchangeError::Size(_)) {
-            // The first has said so.
+        let_rank_0_report(info.rank);
+        if info.rank > 0
+            && matches!(error, ExchangeError::LauncherMismatch { .. } | ExchangeError::NotPowerOfTwo(_))
+        {
+            // Rank 0 has reported it.
             std::process::exit(i32::from(FAILED));
         }
     }
     let workers = opened.map_err(Failure::failed)?;
-    Ok(Some(Joined { told, workers: Arc::new(workers), processors, heartbeat }))
+    Ok(Some(WorkerContext { launch_info: info, workers: Arc::new(workers), cpus, heartbeat }))
 }
 
-/// How long the others leave it to the first worker to say what is wrong: where its end can be seen, and
-/// where it cannot.
-const FIRST_SPEAKS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(2)];
-/// The first worker notes its end before it says why.
-const SPEAKS_FOR: Duration = Duration::from_millis(500);
+/// The time that ranks above 0 wait for rank 0 to report an error: if its exit can be observed, and if not.
+const RANK_0_TIMEOUTS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(2)];
+/// The time that rank 0 has to print its error after it has recorded its exit.
+const RANK_0_PRINT_TIME: Duration = Duration::from_millis(500);
 
-/// Waits where another worker is likely to fail of the same: it says so, and its end ends all. What it does
-/// not know of is said after that.
-pub fn leave_it_to_the_first(rank: usize) {
+/// Waits in ranks above 0 for rank 0 to print the common error, and exits if it does; otherwise returns, so
+/// that the caller prints its own.
+pub fn let_rank_0_report(rank: usize) {
     if rank == 0 {
         return;
     }
-    let first = std::env::var_os(FOLDER).map(|folder| Path::new(&folder).join("0"));
-    let begun = Instant::now();
-    while begun.elapsed() < FIRST_SPEAKS[usize::from(first.is_none())] {
+    let first = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(|folder| Path::new(&folder).join("0"));
+    let started = Instant::now();
+    while started.elapsed() < RANK_0_TIMEOUTS[usize::from(first.is_none())] {
         let heartbeat =
             first.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-        let code = heartbeat.split(' ').next().and_then(|word| word.strip_prefix(ENDED));
+        let code = heartbeat.split(' ').next().and_then(|word| word.strip_prefix(EXITED_PREFIX));
         if code.is_some_and(|code| code != "0") {
-            std::thread::sleep(SPEAKS_FOR);
+            std::thread::sleep(RANK_0_PRINT_TIME);
             std::process::exit(i32::from(FAILED));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// A process that has joined others.
-pub struct Joined {
-    /// What its launcher said.
-    pub told: Launched,
-    /// The others.
-    pub workers: Arc<Workers>,
-    /// Processors of this machine, for all its workers.
-    pub processors: usize,
-    /// That it is alive.
+/// The context of a process that is one of several workers.
+pub struct WorkerContext {
+    /// The rank and the number of workers, from the launcher.
+    pub launch_info: LaunchInfo,
+    /// The connection to the other workers.
+    pub workers: Arc<WorkerGroup>,
+    /// The number of CPUs that all workers of this machine may use together.
+    pub cpus: usize,
+    /// The heartbeat of the worker.
     pub heartbeat: Heartbeat,
 }
 
-/// Where a worker is, for its heartbeats.
+/// The heartbeat of a worker, with its iteration.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     file: Option<PathBuf>,
-    /// Open as long as the process is there.
+    /// Open as long as the process lives.
     _alive: Option<Arc<UnixStream>>,
 }
 
 impl Heartbeat {
-    /// Begins to beat, where somebody listens, and to listen to whoever started this
-    /// worker: `stop` is set where it says so, or is gone.
-    fn begin(rank: usize, stop: Arc<AtomicBool>) -> Result<Self> {
-        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return Ok(Self::default()) };
-        let alive = UnixStream::connect(folder.join(ALIVE)).and_then(|mut socket| {
+    /// Starts to write heartbeats if there is a folder for them, and to watch the launching process: `stop`
+    /// is set when it asks for it, or is gone.
+    fn start(rank: usize, stop: Arc<AtomicBool>) -> Result<Self> {
+        let Some(folder) = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(PathBuf::from) else {
+            return Ok(Self::default());
+        };
+        let alive = UnixStream::connect(folder.join(SOCKET_FILE)).and_then(|mut socket| {
             socket.write_all(&[rank.to_string().as_bytes(), b"\n"].concat())?;
             Ok(Arc::new(socket))
         });
@@ -144,39 +149,41 @@ impl Heartbeat {
         let beats = heartbeat.clone();
         std::thread::spawn(move || {
             while !beats.ended.load(Ordering::Relaxed) {
-                beats.note("at");
-                if folder.join(STOP).exists() || age(&folder.join(STARTED)).is_none_or(|age| age > SILENCE) {
+                beats.write_heartbeat("at");
+                if folder.join(STOP_FILE).exists()
+                    || age(&folder.join(LAUNCHER_FILE)).is_none_or(|age| age > HEARTBEAT_TIMEOUT)
+                {
                     stop.store(true, Ordering::Relaxed);
                 }
-                std::thread::sleep(BEAT);
+                std::thread::sleep(HEARTBEAT_INTERVAL);
             }
         });
         Ok(heartbeat)
     }
 
-    fn note(&self, word: &str) {
+    fn write_heartbeat(&self, word: &str) {
         if let Some(file) = &self.file {
-            // A heartbeat that cannot be written is none: the other side says so.
+            // The launching process reports a missing heartbeat.
             let _ = std::fs::write(file, format!("{word} {}", self.iteration.load(Ordering::Relaxed)));
         }
     }
 
-    /// The worker ends by itself, with an exit code.
+    /// Records that the worker exits on its own, with an exit code.
     pub fn end(&self, code: u8) {
         self.ended.store(true, Ordering::Relaxed);
-        self.note(&format!("{ENDED}{code}"));
+        self.write_heartbeat(&format!("{EXITED_PREFIX}{code}"));
     }
 }
 
-/// An observer that also notes where training is.
-pub struct WithHeartbeat<'a> {
-    /// Who is told.
+/// An observer that also records the iteration for heartbeats.
+pub struct HeartbeatObserver<'a> {
+    /// The wrapped observer.
     pub observer: &'a mut dyn Observer,
-    /// Where it is noted.
+    /// The heartbeat.
     pub heartbeat: Heartbeat,
 }
 
-impl Observer for WithHeartbeat<'_> {
+impl Observer for HeartbeatObserver<'_> {
     fn iteration(&mut self, progress: &TrainingProgress) {
         self.heartbeat.iteration.store(progress.iteration, Ordering::Relaxed);
         self.observer.iteration(progress);
@@ -184,31 +191,35 @@ impl Observer for WithHeartbeat<'_> {
     fn epoch(&mut self, result: &EpochResult) {
         self.observer.epoch(result);
     }
-    fn say(&mut self, text: &str) {
-        self.observer.say(text);
+    fn info(&mut self, text: &str) {
+        self.observer.info(text);
     }
     fn warn(&mut self, text: &str) {
         self.observer.warn(text);
     }
 }
 
-/// Starts so many workers with this process's arguments, and waits for them.
+/// Starts `count` workers with this process's arguments, and waits for them.
 ///
 /// # Errors
-/// Where there is no MPI, or a worker was killed or stands still; what workers fail with, they say
-/// themselves.
+/// If MPI is not found, or a worker was killed or hangs; workers print their own errors.
 pub fn start(count: usize, output: &Output) -> Result {
     if !count.is_power_of_two() {
-        return Err(Failure::usage(ExchangeError::Size(count)));
+        return Err(Failure::usage(ExchangeError::NotPowerOfTwo(count)));
     }
     let Mpiexec { program, library } = Mpiexec::find()?;
-    let heartbeats = Heartbeats::new()?;
+    let heartbeats = HeartbeatMonitor::new()?;
     let stop = signals::stop_flag()?;
-    let me = std::env::current_exe().map_err(|error| Failure::failed(format!("this program: {error}")))?;
+    let this_program = std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
     let mut command = Command::new(&program);
-    command.arg("-n").arg(count.to_string()).arg(me).args(without_workers(std::env::args_os().skip(1)));
-    // Its own group: the terminal's Ctrl-C is this process's, which passes it on.
-    command.stdin(Stdio::null()).env(FOLDER, &heartbeats.folder).process_group(0);
+    command
+        .arg("-n")
+        .arg(count.to_string())
+        .arg(this_program)
+        .args(strip_workers_flag(std::env::args_os().skip(1)));
+    // A new process group, so that Ctrl-C reaches only this process, which stops the workers.
+    command.stdin(Stdio::null()).env(HEARTBEAT_FOLDER_VAR, &heartbeats.folder).process_group(0);
     if let Some(library) = &library {
         command.env(SEARCH.environment, library);
     }
@@ -219,44 +230,45 @@ pub fn start(count: usize, output: &Output) -> Result {
     }
     let mut child = command
         .spawn()
-        .map_err(|error| Failure::failed(format!("{} cannot be started: {error}", program.display())))?;
-    let (mut told, mut beat) = (false, Instant::now());
+        .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))?;
+    let (mut is_stopping, mut last_heartbeat_at) = (false, Instant::now());
     loop {
         if let Some(status) = child.try_wait().map_err(|error| Failure::failed(error.to_string()))? {
-            let (code, failed, dead) = (status.code(), heartbeats.failed(count), heartbeats.dead());
+            let (code, failed, killed) =
+                (status.code(), heartbeats.first_exit_code(count), heartbeats.first_killed());
             drop(heartbeats);
-            return match (code, failed, dead) {
+            return match (code, failed, killed) {
                 (Some(0), ..) => Ok(()),
-                // The worker has said why. The launcher's own code is that of whom it has killed then.
+                // The worker has printed its error. mpiexec returns the code of a worker that it killed.
                 (_, Some(code), _) => std::process::exit(i32::from(code)),
-                (.., Some((rank, at))) => Err(Failure::lost(rank, at, "was killed")),
+                (.., Some((rank, at))) => Err(Failure::worker_lost(rank, at, "was killed")),
                 (code, ..) => std::process::exit(code.unwrap_or(i32::from(FAILED))),
             };
         }
-        if beat.elapsed() > BEAT {
-            heartbeats.say(STARTED);
-            beat = Instant::now();
+        if last_heartbeat_at.elapsed() > HEARTBEAT_INTERVAL {
+            heartbeats.write_marker(LAUNCHER_FILE);
+            last_heartbeat_at = Instant::now();
         }
-        if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
-            heartbeats.say(STOP);
-            output.message("workers stop after this iteration, with a checkpoint");
+        if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_stopping, true) {
+            heartbeats.write_marker(STOP_FILE);
+            output.message("stopping after this iteration, with a checkpoint");
         }
-        if let Some((rank, at)) = heartbeats.silent(count) {
-            end(&mut child);
-            return Err(Failure::lost(rank, at, "has had no heartbeat for 20 s"));
+        if let Some((rank, at)) = heartbeats.first_silent(count) {
+            kill(&mut child);
+            return Err(Failure::worker_lost(rank, at, "has had no heartbeat for 20 s"));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Ends `mpiexec`, which ends its workers.
-fn end(child: &mut Child) {
+/// Kills `mpiexec`, which ends its workers.
+fn kill(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Arguments without `--workers`.
-fn without_workers(
+/// Returns the arguments without `--workers`.
+fn strip_workers_flag(
     arguments: impl Iterator<Item = std::ffi::OsString>,
 ) -> impl Iterator<Item = std::ffi::OsString> {
     let mut is_value = false;
@@ -269,22 +281,22 @@ fn without_workers(
     })
 }
 
-/// The launcher, and the library that it belongs to where that is known.
+/// The launcher, and the MPI library that it belongs to, if known.
 struct Mpiexec {
     program: PathBuf,
     library: Option<PathBuf>,
 }
 
 impl Mpiexec {
-    /// As `STRATUS_MPIEXEC` says, beside the library that is loaded, or else on the path.
+    /// Finds the launcher: `STRATUS_MPIEXEC`, next to the MPI library, or in `PATH`.
     fn find() -> Result<Self> {
         let library = std::env::var_os(SEARCH.environment).map(PathBuf::from);
-        if let Some(program) = std::env::var_os(MPIEXEC).map(PathBuf::from) {
+        if let Some(program) = std::env::var_os(MPIEXEC_VAR).map(PathBuf::from) {
             return Ok(Self { program, library });
         }
         for library in SEARCH.candidates() {
-            let beside = library.parent().and_then(Path::parent).map(|root| root.join("bin/mpiexec"));
-            if let Some(program) = beside.filter(|program| library.is_file() && program.is_file()) {
+            let launcher = library.parent().and_then(Path::parent).map(|root| root.join("bin/mpiexec"));
+            if let Some(program) = launcher.filter(|program| library.is_file() && program.is_file()) {
                 return Ok(Self { program, library: Some(library) });
             }
         }
@@ -292,151 +304,154 @@ impl Mpiexec {
         let found =
             std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|file| file.is_file());
         found.map(|program| Self { program, library }).ok_or_else(|| {
-            Failure::failed("there is no mpiexec to start workers with")
-                .hint("`make deps` brings MPICH into .deps; or install your system's mpich or openmpi")
+            Failure::failed("cannot start workers: mpiexec not found")
+                .with_hint("run `make deps`, which installs MPICH into .deps, or install mpich or openmpi")
         })
     }
 }
 
-/// How old a heartbeat is; `None` where there is none.
+/// The age of a heartbeat; `None` if there is none.
 fn age(path: &Path) -> Option<Duration> {
     let written = std::fs::metadata(path).and_then(|data| data.modified()).ok()?;
     Some(SystemTime::now().duration_since(written).unwrap_or_default())
 }
 
-/// The folder of heartbeats.
-struct Heartbeats {
+/// Monitors the heartbeats and sockets of workers.
+struct HeartbeatMonitor {
     folder: PathBuf,
-    begun: Instant,
-    ends: Arc<Mutex<Ends>>,
+    started_at: Instant,
+    exits: Arc<Mutex<WorkerExits>>,
 }
 
-/// Which workers have ended, as the system says.
+/// The workers whose sockets were closed.
 #[derive(Default)]
-struct Ends {
-    began: usize,
-    /// In the order in which they did.
-    ended: Vec<usize>,
+struct WorkerExits {
+    connected: usize,
+    /// Ranks in the order in which they exited.
+    exited: Vec<usize>,
 }
 
-impl Ends {
-    fn some_live(&self) -> bool {
-        self.ended.len() < self.began
+impl WorkerExits {
+    fn any_alive(&self) -> bool {
+        self.exited.len() < self.connected
     }
 }
 
-/// Notes the ends of workers, who come to a socket.
-fn listen(listener: UnixListener, ends: &Arc<Mutex<Ends>>) {
-    let ends = Arc::clone(ends);
+/// Records the exits of workers, which connect to a socket.
+fn watch_sockets(listener: UnixListener, exits: &Arc<Mutex<WorkerExits>>) {
+    let exits = Arc::clone(exits);
     std::thread::spawn(move || {
         for mut socket in listener.incoming().flatten() {
-            let ends = Arc::clone(&ends);
+            let exits = Arc::clone(&exits);
             std::thread::spawn(move || {
-                lock(&ends).began += 1;
-                let mut said = String::new();
-                // It ends when the other process does, however that is.
-                let _ = socket.read_to_string(&mut said);
-                let mut ends = lock(&ends);
-                match said.trim().parse() {
-                    Ok(rank) => ends.ended.push(rank),
-                    Err(_) => ends.began -= 1,
+                lock(&exits).connected += 1;
+                let mut rank = String::new();
+                // The system closes the socket when the worker exits for any reason.
+                let _ = socket.read_to_string(&mut rank);
+                let mut exits = lock(&exits);
+                match rank.trim().parse() {
+                    Ok(rank) => exits.exited.push(rank),
+                    Err(_) => exits.connected -= 1,
                 }
             });
         }
     });
 }
 
-fn lock(ends: &Mutex<Ends>) -> std::sync::MutexGuard<'_, Ends> {
-    ends.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(exits: &Mutex<WorkerExits>) -> std::sync::MutexGuard<'_, WorkerExits> {
+    exits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Heartbeats {
+impl HeartbeatMonitor {
     fn new() -> Result<Self> {
-        // Of this user alone, and new: others may write into the folder of temporary files.
-        let (folder, begun) = (std::env::temp_dir(), std::process::id());
-        let made = (0..ATTEMPTS).find_map(|attempt| {
-            let folder = folder.join(format!("stratus-workers-{begun}-{attempt}"));
-            let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
-            match made {
+        // The folder must be new and private, since other users may write to the temporary folder.
+        let (folder, process_id) = (std::env::temp_dir(), std::process::id());
+        let created = (0..MAX_FOLDER_ATTEMPTS).find_map(|attempt| {
+            let folder = folder.join(format!("stratus-workers-{process_id}-{attempt}"));
+            let created = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+            match created {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
-                made => Some(made.map(|()| folder)),
+                created => Some(created.map(|()| folder)),
             }
         });
         let failed = |error| Failure::failed(format!("{}: {error}", folder.display()));
-        let taken = || std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-        let folder = made.unwrap_or_else(|| Err(taken())).map_err(failed)?;
-        let heartbeats = Self { folder, begun: Instant::now(), ends: Arc::default() };
-        let socket = heartbeats.folder.join(ALIVE);
+        let already_exists = || std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        let folder = created.unwrap_or_else(|| Err(already_exists())).map_err(failed)?;
+        let heartbeats = Self { folder, started_at: Instant::now(), exits: Arc::default() };
+        let socket = heartbeats.folder.join(SOCKET_FILE);
         let listener = UnixListener::bind(&socket)
             .map_err(|error| Failure::failed(format!("{}: {error}", socket.display())))?;
-        listen(listener, &heartbeats.ends);
-        heartbeats.say(STARTED);
+        watch_sockets(listener, &heartbeats.exits);
+        heartbeats.write_marker(LAUNCHER_FILE);
         Ok(heartbeats)
     }
 
-    /// Says something to the workers.
-    fn say(&self, word: &str) {
-        // Without it they stop by themselves.
+    /// Writes a marker file for the workers.
+    fn write_marker(&self, word: &str) {
+        // Without the launching process's marker, workers stop on their own.
         let _ = std::fs::write(self.folder.join(word), word);
     }
 
-    /// The last heartbeat of a worker: its word and its iteration, and how old it is.
-    fn of(&self, rank: usize) -> Option<(String, u64, Duration)> {
+    /// The last heartbeat of a worker: its word, its iteration, and its age.
+    fn last_heartbeat(&self, rank: usize) -> Option<(String, u64, Duration)> {
         let path = self.folder.join(rank.to_string());
         let text = std::fs::read_to_string(&path).ok()?;
         let (word, iteration) = text.split_once(' ')?;
         Some((word.to_owned(), iteration.parse().ok()?, age(&path)?))
     }
 
-    /// The exit code of the first worker that ended by itself and not well.
-    fn failed(&self, count: usize) -> Option<u8> {
-        let mut codes = (0..count).filter_map(|rank| self.of(rank)?.0.strip_prefix(ENDED)?.parse().ok());
+    /// The first non-zero exit code of a worker that exited on its own.
+    fn first_exit_code(&self, count: usize) -> Option<u8> {
+        let mut codes = (0..count)
+            .filter_map(|rank| self.last_heartbeat(rank)?.0.strip_prefix(EXITED_PREFIX)?.parse().ok());
         codes.find(|code| *code != 0)
     }
 
-    /// The first worker that began and did not end by itself; with the iteration of its last heartbeat.
-    fn dead(&self) -> Option<(usize, u64)> {
-        let begun = Instant::now();
-        while begun.elapsed() < ENDS && lock(&self.ends).some_live() {
-            std::thread::sleep(LOOK);
+    /// The first worker that did not exit on its own, with the iteration of its last heartbeat.
+    fn first_killed(&self) -> Option<(usize, u64)> {
+        let started = Instant::now();
+        while started.elapsed() < EXIT_TIMEOUT && lock(&self.exits).any_alive() {
+            std::thread::sleep(POLL_INTERVAL);
         }
-        let ended = lock(&self.ends).ended.clone();
-        let at = |rank| self.of(rank).map_or((false, 0), |(word, at, _)| (word.starts_with(ENDED), at));
-        ended
+        let exited = lock(&self.exits).exited.clone();
+        let at = |rank| {
+            self.last_heartbeat(rank)
+                .map_or((false, 0), |(word, at, _)| (word.starts_with(EXITED_PREFIX), at))
+        };
+        exited
             .into_iter()
             .map(|rank| (rank, at(rank)))
             .find(|(_, (by_itself, _))| !by_itself)
             .map(|(rank, (_, at))| (rank, at))
     }
 
-    fn silent(&self, count: usize) -> Option<(usize, u64)> {
-        if self.begun.elapsed() < SILENCE {
+    fn first_silent(&self, count: usize) -> Option<(usize, u64)> {
+        if self.started_at.elapsed() < HEARTBEAT_TIMEOUT {
             return None;
         }
-        let mut all = (0..count).filter_map(|rank| Some((rank, self.of(rank)?)));
-        all.find(|(_, (word, _, age))| !word.starts_with(ENDED) && *age > SILENCE)
+        let mut all = (0..count).filter_map(|rank| Some((rank, self.last_heartbeat(rank)?)));
+        all.find(|(_, (word, _, age))| !word.starts_with(EXITED_PREFIX) && *age > HEARTBEAT_TIMEOUT)
             .map(|(rank, (_, at, _))| (rank, at))
     }
 }
 
-impl Drop for Heartbeats {
+impl Drop for HeartbeatMonitor {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 impl Failure {
-    /// A worker is gone, and with it the others.
-    fn lost(rank: usize, iteration: u64, how: &str) -> Self {
+    /// The error for a lost worker.
+    fn worker_lost(rank: usize, iteration: u64, how: &str) -> Self {
         Failure {
             code: INTERRUPTED,
             error: format!(
-                "worker {rank} on this machine {how} after iteration {iteration}; the others were ended too"
+                "worker {rank} on this machine {how} after iteration {iteration}; stopped all workers"
             )
             .into(),
             hint: Some(
-                "the last checkpoint is whole: continue the run with the same or another number of \
-                        workers"
+                "resume the run from its last checkpoint, with the same or another number of workers"
                     .to_owned(),
             ),
         }
@@ -448,27 +463,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_number_of_workers_is_left_out() {
+    fn workers_flag_is_stripped_from_the_arguments() {
         let given = ["train", "digits", "--workers", "4", "--set", "train.epochs=1", "--workers=2"];
-        let left: Vec<_> = without_workers(given.into_iter().map(Into::into)).collect();
-        assert_eq!(left, ["train", "digits", "--set", "train.epochs=1"]);
+        let remaining: Vec<_> = strip_workers_flag(given.into_iter().map(Into::into)).collect();
+        assert_eq!(remaining, ["train", "digits", "--set", "train.epochs=1"]);
     }
 
     #[test]
-    fn the_one_that_died_first_is_named() {
-        let heartbeats = Heartbeats::new().unwrap();
-        assert_eq!((heartbeats.dead(), heartbeats.silent(3), heartbeats.failed(3)), (None, None, None));
+    fn first_killed_worker_is_named() {
+        let heartbeats = HeartbeatMonitor::new().unwrap();
+        assert_eq!(
+            (heartbeats.first_killed(), heartbeats.first_silent(3), heartbeats.first_exit_code(3)),
+            (None, None, None)
+        );
         let mut workers: Vec<UnixStream> = (0..3)
             .map(|rank| {
                 std::fs::write(heartbeats.folder.join(rank.to_string()), format!("at {}", 7 + rank)).unwrap();
-                let mut socket = UnixStream::connect(heartbeats.folder.join(ALIVE)).unwrap();
+                let mut socket = UnixStream::connect(heartbeats.folder.join(SOCKET_FILE)).unwrap();
                 socket.write_all(format!("{rank}\n").as_bytes()).unwrap();
                 socket
             })
             .collect();
         let ends = |count: usize| {
-            while lock(&heartbeats.ends).ended.len() < count {
-                std::thread::sleep(LOOK);
+            while lock(&heartbeats.exits).exited.len() < count {
+                std::thread::sleep(POLL_INTERVAL);
             }
         };
         drop(workers.remove(2));
@@ -477,8 +495,8 @@ mod tests {
         ends(2);
         drop(workers);
         ends(3);
-        assert_eq!(heartbeats.dead(), Some((2, 9)));
+        assert_eq!(heartbeats.first_killed(), Some((2, 9)));
         std::fs::write(heartbeats.folder.join("2"), "ended:2 9").unwrap();
-        assert_eq!((heartbeats.dead(), heartbeats.failed(3)), (Some((0, 7)), Some(2)));
+        assert_eq!((heartbeats.first_killed(), heartbeats.first_exit_code(3)), (Some((0, 7)), Some(2)));
     }
 }

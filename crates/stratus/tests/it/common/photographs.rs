@@ -1,10 +1,10 @@
-//! Photographs of three classes, each class in a folder of its own.
+//! Photographs of three classes, each in a separate folder.
 
-use super::{Place, Ran, streets};
+use super::{CommandOutput, TestDir, streets};
 use png::ColorType;
 
-/// Ten images of each of three classes: a bright row, column or frame, with some noise.
-pub fn put_photographs(place: &Place, folder: &str) {
+/// Writes ten images of each of three classes: a bright row, column or frame, with some noise.
+pub fn write_photographs(dir: &TestDir, folder: &str) {
     for (class, name) in ["column", "frame", "row"].iter().enumerate() {
         for image in 0..10 {
             let pixel = |at: usize| {
@@ -13,7 +13,7 @@ pub fn put_photographs(place: &Place, folder: &str) {
                     [column == 3 + image % 6, row * column * (11 - row) * (11 - column) == 0, row == 6];
                 (at * 37 + image * 101) as u8 % 60 + if bright[class] { 190 } else { 0 }
             };
-            let path = place.path(&format!("{folder}/{name}/{image}.png"));
+            let path = dir.path(&format!("{folder}/{name}/{image}.png"));
             streets::write_sized(
                 &path,
                 ColorType::Grayscale,
@@ -24,7 +24,7 @@ pub fn put_photographs(place: &Place, folder: &str) {
     }
 }
 
-/// What a training on them is told: small enough for the reference backend.
+/// Settings to train on the photographs, small enough for the reference backend.
 pub const SETTINGS: &[&str] = &[
     "data.name=folder",
     "data.shape=[1, 12, 12]",
@@ -35,25 +35,25 @@ pub const SETTINGS: &[&str] = &[
     "train.epochs=2",
 ];
 
-/// A place with photographs.
-pub fn place() -> Place {
-    let place = Place::bare();
-    put_photographs(&place, "photographs");
-    place
+/// A test folder with photographs.
+pub fn test_dir() -> TestDir {
+    let dir = TestDir::without_kernel_cache();
+    write_photographs(&dir, "photographs");
+    dir
 }
 
-/// Trains digits on them, as on a terminal of so many columns.
-pub fn train(place: &Place, run: &str, more: &[&str], columns: Option<&str>) -> Ran {
+/// Trains digits on the photographs, on a terminal of `columns` columns.
+pub fn train(dir: &TestDir, run: &str, more: &[&str], columns: Option<&str>) -> CommandOutput {
     let settings = SETTINGS.iter().chain(more).flat_map(|setting| ["--set", setting]);
     let begin = ["train", "digits", "--out", run, "--data", "photographs"];
-    shown(place, &begin.into_iter().chain(settings).collect::<Vec<_>>(), columns)
+    run_with_columns(dir, &begin.into_iter().chain(settings).collect::<Vec<_>>(), columns)
 }
 
-/// Runs a command, as on a terminal of so many columns.
-pub fn shown(place: &Place, arguments: &[&str], columns: Option<&str>) -> Ran {
-    let mut command = place.command(arguments);
+/// Runs a command on a terminal of `columns` columns.
+pub fn run_with_columns(dir: &TestDir, arguments: &[&str], columns: Option<&str>) -> CommandOutput {
+    let mut command = dir.command(arguments);
     if let Some(columns) = columns {
         command.env("COLUMNS", columns);
     }
-    Ran::of(command.output().unwrap())
+    CommandOutput::new(command.output().unwrap())
 }

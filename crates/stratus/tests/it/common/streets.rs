@@ -1,6 +1,7 @@
-//! A small set of streets in CamVid's form: the sky, a road and a car, in colours with some noise.
+//! A small set of street scenes in the format of CamVid: the sky, a road and a car, in colours with some
+//! noise.
 
-use super::{Place, Ran};
+use super::{CommandOutput, TestDir};
 use png::{BitDepth, ColorType, Decoder, Encoder};
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -10,9 +11,9 @@ pub const HEIGHT: usize = 24;
 pub const WIDTH: usize = 32;
 pub const TRAIN: usize = 8;
 pub const VALIDATION: usize = 3;
-/// CamVid's.
+/// The number of classes of CamVid.
 pub const CLASSES: usize = 11;
-/// Pixels without a class.
+/// The label of pixels without a class.
 pub const VOID: u8 = 11;
 
 pub fn write(path: &Path, colour: ColorType, pixels: &[u8]) {
@@ -27,7 +28,7 @@ pub fn write_sized(path: &Path, colour: ColorType, pixels: &[u8], [height, width
     encoder.write_header().unwrap().write_image_data(pixels).unwrap();
 }
 
-/// The class of a pixel: sky above, road below, and a car somewhere; a frame without a class.
+/// The class of a pixel: sky above, road below, a car somewhere; the border has no class.
 pub fn class(image: usize, row: usize, column: usize) -> u8 {
     let car = [8 + image % 5, 4 + 3 * image % 17];
     match () {
@@ -42,7 +43,7 @@ pub fn labels(image: usize) -> Vec<u8> {
     (0..HEIGHT * WIDTH).map(|pixel| class(image, pixel / WIDTH, pixel % WIDTH)).collect()
 }
 
-/// An image, in red, green and blue. Classes have colours, with some noise.
+/// The RGB pixels of an image. Classes have different colours, with some noise.
 pub fn pixels(image: usize) -> Vec<u8> {
     let colour = |(pixel, &class): (usize, &u8)| {
         let noise = (pixel * 37 + image * 11) as u8 % 23;
@@ -52,23 +53,23 @@ pub fn pixels(image: usize) -> Vec<u8> {
 }
 
 /// Writes the set into the folder `set`.
-pub fn streets(place: &Place) {
-    streets_of(place, TRAIN, VALIDATION);
+pub fn write_streets(dir: &TestDir) {
+    write_streets_with(dir, TRAIN, VALIDATION);
 }
 
-/// The same with so many images to train and to validate on.
-pub fn streets_of(place: &Place, train: usize, validation: usize) {
+/// Writes a set with these numbers of training and validation images.
+pub fn write_streets_with(dir: &TestDir, train: usize, validation: usize) {
     let mut lists = [String::new(), String::new()];
     for image in 0..train + validation {
         let part = usize::from(image >= train);
         let [images, annotations] = [["train", "trainannot"], ["val", "valannot"]][part];
         let classes = labels(image);
-        write(&place.path(&format!("set/{images}/{image}.png")), ColorType::Rgb, &pixels(image));
-        write(&place.path(&format!("set/{annotations}/{image}.png")), ColorType::Grayscale, &classes);
+        write(&dir.path(&format!("set/{images}/{image}.png")), ColorType::Rgb, &pixels(image));
+        write(&dir.path(&format!("set/{annotations}/{image}.png")), ColorType::Grayscale, &classes);
         lists[part].push_str(&format!("{images}/{image}.png {annotations}/{image}.png\n"));
     }
-    fs::write(place.path("set/train.txt"), &lists[0]).unwrap();
-    fs::write(place.path("set/val.txt"), &lists[1]).unwrap();
+    fs::write(dir.path("set/train.txt"), &lists[0]).unwrap();
+    fs::write(dir.path("set/val.txt"), &lists[1]).unwrap();
 }
 
 pub fn arguments(out: &str, network: &str, more: &[&str]) -> Vec<String> {
@@ -88,9 +89,9 @@ pub fn arguments(out: &str, network: &str, more: &[&str]) -> Vec<String> {
     arguments
 }
 
-pub fn train(place: &Place, out: &str, network: &str, more: &[&str]) -> Ran {
+pub fn train(dir: &TestDir, out: &str, network: &str, more: &[&str]) -> CommandOutput {
     let arguments = arguments(out, network, more);
-    place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    dir.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// The values of a grey PNG file.

@@ -1,10 +1,10 @@
-//! A network and images so small that the reference backend trains on them at once.
+//! A tiny network and images, on which the reference backend trains in an instant.
 
 use std::fs;
 use std::path::Path;
 
-/// A network for the images below, with everything that fine-tuning touches: batch norm, dropout, an
-/// auxiliary classifier.
+/// A network for these images with all layers that fine-tuning affects: batch norm, dropout, an auxiliary
+/// classifier.
 pub const NET: &str = r#"
 name = "tiny"
 input = [1, 12, 12]
@@ -64,11 +64,11 @@ op = "linear"
 out_features = 10
 "#;
 
-/// The settings of every command: the reference backend, which has nothing to measure, on the images below.
+/// The settings of every command: the reference backend, which times no kernels, on the tiny images.
 pub const SETTINGS: &[&str] =
     &["data.path=data", "data.verify=false", "train.device=reference", "train.batch_size=32"];
 
-/// Images of a bright row each, whose number is the label, in files like those of MNIST.
+/// Writes images of one bright row, whose index is the label, in the format of MNIST.
 pub fn write_data(folder: &Path) {
     fs::create_dir(folder).unwrap();
     for (split, count) in [("train", 160u32), ("t10k", 64)] {
@@ -90,7 +90,7 @@ pub fn write_data(folder: &Path) {
     }
 }
 
-/// A command with [`SETTINGS`] and more of them.
+/// The arguments of a command with [`SETTINGS`] and further settings.
 pub fn arguments<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     let settings = SETTINGS.iter().chain(more).flat_map(|setting| ["--set", setting]);
     command.iter().copied().chain(settings).collect()

@@ -1,8 +1,8 @@
 """Stands in for the command `sky`: managed jobs on machines that are folders of this one.
 
-It knows the commands and options that launches use, refuses others, and does what SkyPilot says it does: a
-job runs on a machine of its own, on a new one where that was taken away (a file `JOB.take`), and again where
-it ends with one of the exit codes that its task names."""
+It accepts the commands and options that launches use, rejects others, and behaves as SkyPilot documents: a
+job runs on a separate machine, on a new one after a preemption (a file `JOB.take`), and again if it exits
+with one of the exit codes in its task file."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def main(arguments):
         case ["jobs", "launch", "--yes", "--detach-run", "--name", name, file]:
             launch(name, file)
         case ["jobs", "queue", "--all", "--output", "json"]:
-            print("A word of the server.")
+            print("A message of the server.")
             print(json.dumps(jobs(), indent=2))
         case ["jobs", "logs", "--name", name, "--no-follow", "--tail", "0"]:
             last(name)
@@ -111,7 +111,7 @@ def main(arguments):
         case ["jobs", "cancel", "--yes", "--name", name]:
             open(path(f"{last(name)['job_id']}.cancel"), "w").close()
         case _:
-            sys.exit(f"sky: this is not known here: {arguments}")
+            sys.exit(f"sky: unsupported arguments: {arguments}")
 
 
 main(sys.argv[1:])

@@ -1,26 +1,26 @@
-//! The same bits on any number of workers, by network and number format: a classifier of real digits, a
-//! residual network, and networks that give a class for every pixel.
+//! Bit-identical results on any number of workers, by network and precision: a classifier of real digits, a
+//! residual network and segmentation networks.
 
 use super::has_mpi;
 use super::kills::{iterations, rank_of, signal, wait_until, workers_of};
-use crate::common::{Place, Ran, root, rows, streets, summary};
+use crate::common::{CommandOutput, TestDir, digits, rows, streets, summary};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-/// A network, and what a training of it is told.
+/// A network and its settings.
 struct Case {
     network: &'static str,
     settings: &'static [&'static str],
 }
 
-/// An epoch of 59 batches, of which the last is smaller.
+/// An epoch of 59 batches, the last one smaller.
 const DIGITS: Case = Case {
     network: "digits",
-    settings: &["train.batch_size=1024", "train.epochs=1", "checkpoint.every_seconds=0.05"],
+    settings: &["train.batch_size=256", "train.epochs=1", "checkpoint.every_seconds=0.05"],
 };
 
-/// Two epochs of 3 batches of 32 images and a smaller one, 2 for a part.
+/// Two epochs of 3 batches of 32 images and a smaller one; 2 images per part.
 const RESNET18: Case = Case {
     network: "resnet18",
     settings: &[
@@ -35,7 +35,7 @@ const RESNET18: Case = Case {
     ],
 };
 
-/// Two images for a part; an epoch has two batches.
+/// Two images per part; an epoch has two batches.
 const STREETS: [&str; 8] = [
     "data.name=camvid",
     "data.path=set",
@@ -49,7 +49,7 @@ const STREETS: [&str; 8] = [
 const ERFNET: Case = Case { network: "erfnet", settings: &STREETS };
 const FCN: Case = Case { network: "fcn_resnet18", settings: &STREETS };
 
-/// What must not depend on the number of workers: weights, and the rows of each table but for times.
+/// The parts of a run that must not depend on the number of workers: weights, and tables without times.
 fn result(run: &Path) -> Vec<String> {
     let summary = summary(run);
     assert_eq!(summary["status"], "completed", "{summary}");
@@ -64,31 +64,29 @@ fn result(run: &Path) -> Vec<String> {
     result
 }
 
-/// A training in eight parts, in a place of its own.
-struct Trained<'a> {
-    place: Place,
+/// Training in eight parts, in a separate folder.
+struct TrainedCase<'a> {
+    dir: TestDir,
     case: &'a Case,
     precision: &'a str,
 }
 
-impl<'a> Trained<'a> {
+impl<'a> TrainedCase<'a> {
     fn new(case: &'a Case, precision: &'a str) -> Self {
-        let place = Place::bare();
-        streets::streets_of(&place, 32, 8);
-        Self { place, case, precision }
+        let dir = TestDir::without_kernel_cache();
+        streets::write_streets_with(&dir, 32, 8);
+        Self { dir, case, precision }
     }
 
-    /// The arguments that begin the run, or go on with it.
+    /// The arguments that start or resume the run.
     fn arguments(&self, run: &str, workers: usize, more: &[&str]) -> Vec<String> {
         let mut arguments = vec!["train".to_owned()];
-        if self.place.path(run).is_dir() {
+        if self.dir.path(run).is_dir() {
             arguments.push(run.to_owned());
         } else {
-            let own = [
-                format!("train.precision={}", self.precision),
-                format!("data.path={}", root().join("data/mnist").display()),
-            ];
-            let settings = ["train.parts=8", "train.threads=1", &own[0], &own[1]];
+            let own =
+                [format!("train.precision={}", self.precision), format!("data.path={}", digits().display())];
+            let settings = ["train.parts=8", "train.threads=1", "data.verify=false", &own[0], &own[1]];
             let settings = settings.iter().chain(self.case.settings).chain(more);
             arguments.extend([self.case.network, "--out", run].map(str::to_owned));
             arguments.extend(settings.flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
@@ -101,23 +99,23 @@ impl<'a> Trained<'a> {
 
     fn train(&self, run: &str, workers: usize, more: &[&str]) -> Vec<String> {
         let arguments = self.arguments(run, workers, more);
-        self.place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
-        result(&self.place.path(run))
+        self.dir.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
+        result(&self.dir.path(run))
     }
 
-    /// Kills the last worker once so many iterations are written down.
+    /// Kills the last worker once `target` iterations are recorded.
     fn kill_after(&self, run: &str, workers: usize, more: &[&str], target: u64) {
-        let mut command = self.place.command(&[]);
+        let mut command = self.dir.command(&[]);
         command.args(self.arguments(run, workers, more)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let path = self.place.path(run);
+        let path = self.dir.path(run);
         let going = wait_until(&mut child, || iterations(&path) >= target);
         let all = workers_of(child.id());
         let last = all.into_iter().find(|&pid| rank_of(pid) == Some(workers - 1));
         if let (true, Some(pid)) = (going, last) {
             signal(pid, "KILL");
         }
-        let ran = Ran::of(child.wait_with_output().unwrap()).expect(75);
+        let ran = CommandOutput::new(child.wait_with_output().unwrap()).expect(75);
         assert!(
             ran.err.contains(&format!("worker {} on this machine was killed", workers - 1)),
             "{}",
@@ -126,9 +124,9 @@ impl<'a> Trained<'a> {
     }
 }
 
-/// One process, and as many workers as are named, end alike.
-fn the_same_on(case: &Case, precision: &str, workers: &[usize], more: &[&str]) {
-    let trained = Trained::new(case, precision);
+/// Checks that one process and each number of workers have the same result.
+fn assert_bit_identical(case: &Case, precision: &str, workers: &[usize], more: &[&str]) {
+    let trained = TrainedCase::new(case, precision);
     let alone = trained.train("alone", 1, more);
     for &workers in workers {
         let shared = trained.train(&format!("on{workers}"), workers, more);
@@ -136,33 +134,33 @@ fn the_same_on(case: &Case, precision: &str, workers: &[usize], more: &[&str]) {
     }
 }
 
-/// A run that is killed on eight workers and on two, and ends on four.
-fn the_same_after_kills(case: &Case, precision: &str) {
-    let trained = Trained::new(case, precision);
+/// Checks a run that is killed on eight workers and on two, and completes on four.
+fn assert_bit_identical_after_kills(case: &Case, precision: &str) {
+    let trained = TrainedCase::new(case, precision);
     let alone = trained.train("alone", 1, &[]);
     trained.kill_after("moved", 8, &[], 2);
     trained.kill_after("moved", 2, &[], 4);
     assert_eq!(trained.train("moved", 4, &[]), alone, "{} in {precision}, continued", case.network);
 }
 
-/// A class for every pixel, in bf16: what was counted of pixels and boundaries is put together.
+/// In bf16; counts of pixels and boundaries are summed over workers.
 #[test]
-fn a_segmentation_network_gives_the_same_bits() {
+fn segmentation_network_is_bit_identical_on_any_worker_count() {
     if has_mpi() {
-        the_same_on(&ERFNET, "bf16", &[2, 4], &["model.width=4"]);
+        assert_bit_identical(&ERFNET, "bf16", &[2, 4], &["model.width=4"]);
     }
 }
 
 #[test]
 #[ignore = "takes minutes; in `make test-all`"]
-fn every_network_gives_the_same_bits_in_every_format() {
+fn every_network_is_bit_identical_in_every_precision() {
     if !has_mpi() {
         return;
     }
     for case in [&DIGITS, &RESNET18, &FCN, &ERFNET] {
         for precision in ["f32", "bf16"] {
-            the_same_on(case, precision, &[2, 4, 8], &[]);
-            the_same_after_kills(case, precision);
+            assert_bit_identical(case, precision, &[2, 4, 8], &[]);
+            assert_bit_identical_after_kills(case, precision);
             eprintln!(
                 "{} in {precision}: 1, 2, 4 and 8 workers, and killed on 8, on 2, ended on 4: the same",
                 case.network

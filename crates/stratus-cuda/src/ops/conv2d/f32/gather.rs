@@ -1,29 +1,32 @@
-//! Implicit GEMM of the forward pass and the data gradient: where the kernel gathers its left factor, from
-//! the input or from the gradient of the output.
+//! Implicit GEMM of the forward pass and the data gradient: the gather of the left factor, from the input or
+//! from the gradient of the output.
 //!
-//! A data gradient of stride `s` is `s_h · s_w` products, a *phase* each: pixels of the input with equal
-//! coordinates modulo the stride meet the same taps of the kernel.
+//! A data gradient of stride `s` consists of `s_h · s_w` products, one per *phase*: pixels of the input with
+//! equal coordinates modulo the stride have the same taps of the kernel.
 
-use super::{BlockTile, F32Convolution, TILE_K, moves, part_of};
+use super::{BlockTile, F32Convolution, TILE_K, mixed_radix_step, part_depth};
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::ops::{KernelBuilder, int, long};
 use crate::processor::{Argument, Call};
 use stratus_graph::ops::Conv2d;
 
-/// Along one side, the taps that the pixels of one phase meet.
+/// The taps of the pixels of one phase, along one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Taps {
-    /// The first tap, the step to the next, and their number.
+struct PhaseTaps {
+    /// The first tap.
     first: usize,
+    /// The step from one tap to the next.
     next: usize,
+    /// The number of taps.
     count: usize,
-    /// The output that the first pixel's first tap belongs to, and how far back that of each further tap is.
+    /// The output of the first pixel's first tap.
     offset: i64,
+    /// The distance back from one tap's output to the next tap's.
     back: usize,
 }
 
-impl Taps {
-    fn of(kernel: usize, stride: usize, dilation: usize, padding: usize, phase: usize) -> Self {
+impl PhaseTaps {
+    fn new(kernel: usize, stride: usize, dilation: usize, padding: usize, phase: usize) -> Self {
         // Output p reads pixel p * stride - padding + tap * dilation.
         let mut common = (stride, dilation);
         while common.1 > 0 {
@@ -42,29 +45,34 @@ impl Taps {
     }
 }
 
-/// A launch of the kernel that gathers a map.
+/// The launch of a kernel that gathers a map.
 pub(super) struct Gather {
-    /// Channels of the map, its height and width.
+    /// The channels, height and width of the map.
     map: [usize; 3],
-    /// Channels, height and width of the result.
+    /// The channels, height and width of the result.
     result: [usize; 3],
-    /// The pixels of the result that the launch computes, along each side: their number, step and first.
+    /// The number of pixels of the result that the launch computes, along each side.
     pixels: [usize; 2],
+    /// The step between these pixels.
     pixel_step: [usize; 2],
+    /// The first of these pixels.
     first_pixel: [usize; 2],
-    /// In the map: the step from pixel to pixel, the position of the first pixel's first tap, the step from
-    /// tap to tap.
+    /// In the map, the step between pixels.
     step: [usize; 2],
+    /// In the map, the position of the first tap of the first pixel.
     first: [i64; 2],
+    /// In the map, the step between taps.
     tap: [i64; 2],
-    /// The number of taps; the first of them in the kernel, and the step to the next.
+    /// The number of taps.
     taps: [usize; 2],
+    /// The first of the taps in the kernel.
     first_tap: [usize; 2],
+    /// The step between taps in the kernel.
     next_tap: [usize; 2],
 }
 
 impl F32Convolution<'_> {
-    /// The forward pass.
+    /// The gather of the forward pass.
     pub(super) fn forward(&self) -> Gather {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
@@ -83,16 +91,16 @@ impl F32Convolution<'_> {
         }
     }
 
-    /// The data gradient, phase by phase.
+    /// The gathers of the data gradient, one per phase.
     pub(super) fn phases(&self) -> Vec<Gather> {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
         let phases = (0..stride[0]).flat_map(|h| (0..stride[1]).map(move |w| [h, w]));
-        // A small map has no pixel of some phases.
+        // A small map has no pixels of some phases.
         let phases = phases.filter(|phase| phase[0] < x[2] && phase[1] < x[3]);
         let gather = |phase: [usize; 2]| {
             let taps = [0, 1].map(|side| {
-                Taps::of(kernel[side], stride[side], dilation[side], padding_before[side], phase[side])
+                PhaseTaps::new(kernel[side], stride[side], dilation[side], padding_before[side], phase[side])
             });
             Gather {
                 map: [y[1], y[2], y[3]],
@@ -111,7 +119,7 @@ impl F32Convolution<'_> {
         phases.map(gather).collect()
     }
 
-    /// A launch of the kernel for one gather.
+    /// The launch for one gather.
     pub(super) fn gather(
         &self,
         tile: &BlockTile,
@@ -126,8 +134,8 @@ impl F32Convolution<'_> {
         let [columns, result_height, result_width] = gather.result;
         let rows = self.problem.x[0] * gather.pixels[0] * gather.pixels[1];
         let depth = gather.taps[0] * gather.taps[1] * channels;
-        let part = part_of(depth, parts);
-        // The kernel divides by it, even where there are no taps.
+        let part = part_depth(depth, parts);
+        // The kernel divides by it, even without taps.
         let taps_w = gather.taps[1].max(1);
         let mut arguments = vec![map, weight, to, long(self.elements())];
         for number in [rows, columns, depth, part, channels, height, width] {
@@ -138,7 +146,8 @@ impl F32Convolution<'_> {
             arguments.push(int(number)?);
         }
         for number in [gather.first, gather.tap].into_iter().flatten() {
-            arguments.push(Argument::Int(i32::try_from(number).map_err(|_| format!("{number} is too far"))?));
+            arguments
+                .push(Argument::Int(i32::try_from(number).map_err(|_| format!("{number} is too large"))?));
         }
         let pairs = [
             [gather.taps[0], taps_w],
@@ -149,7 +158,7 @@ impl F32Convolution<'_> {
             gather.first_tap,
             gather.next_tap,
         ];
-        let moves = [TILE_K, tile.rows_at_a_time()].map(|by| moves(by, [channels, taps_w]));
+        let moves = [TILE_K, tile.rows_at_a_time()].map(|by| mixed_radix_step(by, [channels, taps_w]));
         for number in pairs.into_iter().flatten().chain(moves.into_iter().flatten()) {
             arguments.push(int(number)?);
         }
@@ -159,15 +168,15 @@ impl F32Convolution<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Taps;
+    use super::PhaseTaps;
 
     #[test]
-    fn every_tap_is_met_once_at_its_output() {
+    fn every_tap_contributes_once_to_its_output() {
         for (kernel, stride, dilation, padding) in
             [(3, 1, 1, 1), (3, 2, 1, 1), (1, 2, 1, 0), (2, 3, 1, 0), (3, 2, 3, 0), (5, 4, 2, 3), (7, 6, 4, 9)]
         {
             for pixel in 0..2 * stride {
-                let taps = Taps::of(kernel, stride, dilation, padding, pixel % stride);
+                let taps = PhaseTaps::new(kernel, stride, dilation, padding, pixel % stride);
                 let seen = (0..taps.count).map(|i| {
                     let output = (pixel / stride) as i64 + taps.offset - (i * taps.back) as i64;
                     (taps.first + i * taps.next, output)

@@ -1,18 +1,18 @@
-//! Painting against definitions that are applied pixel by pixel, and run lengths there and back.
+//! Compares rasterisation with definitions applied pixel by pixel, and tests round trips of run lengths.
 
 use super::*;
 use proptest::prelude::*;
 
 fn painted(shape: &[u8], size: [usize; 2]) -> Vec<u8> {
     let mut mask = vec![0; size[0] * size[1]];
-    paint(shape, 1, &mut mask, size, &mut vec![9; 5]);
+    rasterise(shape, 1, &mut mask, size, &mut vec![9; 5]);
     mask
 }
 
 fn polygons(polygons: &[&[[f64; 2]]], size: [usize; 2]) -> Vec<u8> {
     let corners: Vec<Vec<[i64; 2]>> = polygons
         .iter()
-        .map(|one| one.iter().map(|corner| corner.map(|at| units(at).unwrap())).collect())
+        .map(|one| one.iter().map(|corner| corner.map(|at| to_units(at).unwrap())).collect())
         .collect();
     let mut shape = Vec::new();
     push_polygons(&mut shape, &corners);
@@ -24,7 +24,7 @@ fn rows(mask: &[u8], width: usize) -> Vec<String> {
     mask.chunks(width).map(row).collect()
 }
 
-/// The definition: a line to the left of the pixel's middle meets an odd number of edges.
+/// The definition: a line to the left of the pixel's centre crosses an odd number of edges.
 fn inside(corners: &[[i64; 2]], row: usize, column: usize) -> bool {
     let (x, y) = (column as i128 * 256 + 128, row as i128 * 256 + 128);
     let mut odd = false;
@@ -41,16 +41,16 @@ fn inside(corners: &[[i64; 2]], row: usize, column: usize) -> bool {
 }
 
 #[test]
-fn a_pixel_is_inside_where_its_middle_is() {
+fn pixels_belong_to_the_polygon_that_holds_their_centre() {
     let square = polygons(&[&[[1.0, 1.0], [4.0, 1.0], [4.0, 3.0], [1.0, 3.0]]], [4, 6]);
     assert_eq!(rows(&square, 6), ["......", ".###..", ".###..", "......"]);
-    // From middle to middle: the upper and left edges belong to it, the lower and right do not.
+    // From centre to centre: the upper and left edges are included, the lower and right are not.
     let middles = polygons(&[&[[1.5, 1.5], [3.5, 1.5], [3.5, 3.5], [1.5, 3.5]]], [5, 5]);
     assert_eq!(rows(&middles, 5), [".....", ".##..", ".##..", ".....", "....."]);
-    // Its slanted edge goes through middles, and is a right one.
+    // The slanted edge passes through centres, and is a right edge.
     let triangle = polygons(&[&[[0.0, 0.0], [5.0, 5.0], [0.0, 5.0]]], [5, 5]);
     assert_eq!(rows(&triangle, 5), [".....", "#....", "##...", "###..", "####."]);
-    // What is gone around twice is outside by the even-odd rule.
+    // Areas that are enclosed twice are outside by the even-odd rule.
     let outer = [[0.0, 0.0], [5.0, 0.0], [5.0, 5.0], [0.0, 5.0], [0.0, 0.0]];
     let inner = [[1.0, 1.0], [4.0, 1.0], [4.0, 4.0], [1.0, 4.0], [1.0, 1.0]];
     let ring = polygons(&[&[outer, inner].concat()], [5, 5]);
@@ -58,7 +58,7 @@ fn a_pixel_is_inside_where_its_middle_is() {
 }
 
 #[test]
-fn polygons_of_a_shape_are_joined_and_touching_ones_share_no_pixel() {
+fn joins_polygons_and_touching_ones_share_no_pixel() {
     let both = polygons(
         &[
             &[[0.0, 0.0], [3.0, 0.0], [3.0, 3.0], [0.0, 3.0]],
@@ -76,7 +76,7 @@ fn polygons_of_a_shape_are_joined_and_touching_ones_share_no_pixel() {
 }
 
 #[test]
-fn what_lies_outside_the_image_is_cut_off() {
+fn clips_polygons_to_the_image() {
     for (corners, expected) in [
         (&[[-9.0, -9.0], [2.0, -9.0], [2.0, 2.0], [-9.0, 2.0]], ["##..", "##..", "....", "...."]),
         (&[[2.0, 2.0], [90.0, 2.0], [90.0, 90.0], [2.0, 90.0]], ["....", "....", "..##", "..##"]),
@@ -87,23 +87,23 @@ fn what_lies_outside_the_image_is_cut_off() {
     ] {
         assert_eq!(rows(&polygons(&[corners], [4, 4]), 4), expected, "{corners:?}");
     }
-    // Nothing is enclosed by fewer than three corners.
+    // Fewer than three corners enclose nothing.
     for corners in [&[][..], &[[1.0, 1.0]], &[[0.0, 0.0], [4.0, 4.0]]] {
         assert_eq!(polygons(&[corners], [4, 4]), [0; 16]);
     }
 }
 
 #[test]
-fn areas_are_those_of_geometry() {
+fn areas_match_geometry() {
     let area = |corners: &[[i64; 2]]| push_polygons(&mut Vec::new(), &[corners.to_vec()]);
-    let unit = (UNITS * UNITS) as u64;
+    let unit = (UNITS_PER_PIXEL * UNITS_PER_PIXEL) as u64;
     assert_eq!(area(&[[0, 0], [512, 0], [512, 768], [0, 768]]), 2 * 6 * unit);
     assert_eq!(area(&[[0, 768], [512, 768], [512, 0], [0, 0]]), 2 * 6 * unit);
     assert_eq!(area(&[[0, 0], [256, 0], [0, 256]]), unit);
     assert_eq!(push_runs(&mut Vec::new(), [2, 3], &[1, 4, 1]), Ok(2 * 4 * unit));
 }
 
-/// Run lengths of columns, from nothing but their definition.
+/// Run lengths of columns, by definition.
 fn runs_of(mask: &[u8], [height, width]: [usize; 2]) -> Vec<u64> {
     let mut runs = vec![0];
     let mut last = 0;
@@ -120,7 +120,7 @@ fn runs_of(mask: &[u8], [height, width]: [usize; 2]) -> Vec<u64> {
     runs
 }
 
-/// The short text of run lengths.
+/// Encodes run lengths as COCO's text.
 fn text_of(runs: &[u64]) -> String {
     let mut text = String::new();
     for (at, &run) in runs.iter().enumerate() {
@@ -128,7 +128,7 @@ fn text_of(runs: &[u64]) -> String {
         loop {
             let bits = (number & 0x1f) as u8;
             number >>= 5;
-            // The rest is the sign of what has been written.
+            // The rest is only the sign of the written bits.
             let last = number == if bits & 0x10 != 0 { -1 } else { 0 };
             text.push(char::from(b'0' + bits + if last { 0 } else { 0x20 }));
             if last {
@@ -139,43 +139,43 @@ fn text_of(runs: &[u64]) -> String {
     text
 }
 
-/// Worked out by hand from the format's description: 5, 3, 1, 40 - 3 and 100 - 1 as groups of five bits.
+/// Computed by hand from the format's description: 5, 3, 1, 40 - 3 and 100 - 1 as groups of five bits.
 #[test]
-fn short_texts_are_read() {
-    assert_eq!(runs_of_text(""), Some(vec![]));
-    assert_eq!(runs_of_text("531"), Some(vec![5, 3, 1]));
+fn reads_rle_strings() {
+    assert_eq!(decode_rle_string(""), Some(vec![]));
+    assert_eq!(decode_rle_string("531"), Some(vec![5, 3, 1]));
     // 37 is 5 and a group of 1 more: `0` + 32 + 5, `1`. 99 is 3 and 3: `0` + 32 + 3, `3`.
-    assert_eq!(runs_of_text("531U1S3"), Some(vec![5, 3, 1, 40, 100]));
+    assert_eq!(decode_rle_string("531U1S3"), Some(vec![5, 3, 1, 40, 100]));
     // -1 is 31: `0` + 31; 3 - 1 is the run.
-    assert_eq!(runs_of_text("531O"), Some(vec![5, 3, 1, 2]));
+    assert_eq!(decode_rle_string("531O"), Some(vec![5, 3, 1, 2]));
     for text in ["U", "531OOOOO", "\u{7f}", "5 3", "ö", "ooooooooo1"] {
-        assert_eq!(runs_of_text(text), None, "{text}");
+        assert_eq!(decode_rle_string(text), None, "{text}");
     }
 }
 
 #[test]
-fn runs_that_do_not_add_up_are_refused() {
-    let refused = |size, runs: &[u64]| push_runs(&mut Vec::new(), size, runs).unwrap_err();
-    assert_eq!(refused([2, 3], &[1, 4]), "its run lengths add up to 5 pixels, but 2×3 are 6");
-    assert_eq!(refused([2, 3], &[7]), "its run lengths add up to 7 pixels, but 2×3 are 6");
-    assert_eq!(refused([2, 3], &[u64::MAX, 7]), "its run lengths are too large");
-    assert_eq!(refused([u64::MAX, 3], &[7]), "its run lengths are too large");
+fn rejects_run_lengths_of_another_image_size() {
+    let error = |size, runs: &[u64]| push_runs(&mut Vec::new(), size, runs).unwrap_err();
+    assert_eq!(error([2, 3], &[1, 4]), "run lengths add up to 5 pixels, but 2×3 are 6");
+    assert_eq!(error([2, 3], &[7]), "run lengths add up to 7 pixels, but 2×3 are 6");
+    assert_eq!(error([2, 3], &[u64::MAX, 7]), "run lengths are too large");
+    assert_eq!(error([u64::MAX, 3], &[7]), "run lengths are too large");
     let mut shape = Vec::new();
     push_runs(&mut shape, [2, 3], &[1, 4, 1]).unwrap();
-    assert_eq!(size_of(&shape), Some([2, 3]));
+    assert_eq!(rle_size(&shape), Some([2, 3]));
     assert_eq!(rows(&painted(&shape, [2, 3]), 3), [".##", "##."]);
     assert_eq!(painted(&shape, [3, 2]), [0; 6]);
 }
 
 proptest! {
     #[test]
-    fn masks_go_into_run_lengths_and_back(
+    fn masks_round_trip_through_run_lengths(
         (height, width) in (1usize..9, 1usize..9),
         pixels in prop::collection::vec(0u8..2, 64),
     ) {
         let mask = &pixels[..height * width];
         let runs = runs_of(mask, [height, width]);
-        prop_assert_eq!(runs_of_text(&text_of(&runs)), Some(runs.clone()));
+        prop_assert_eq!(decode_rle_string(&text_of(&runs)), Some(runs.clone()));
         let mut shape = Vec::new();
         let area = push_runs(&mut shape, [height as u64, width as u64], &runs).unwrap();
         prop_assert_eq!(painted(&shape, [height, width]), mask);
@@ -183,18 +183,18 @@ proptest! {
     }
 
     #[test]
-    fn long_runs_go_into_text_and_back(runs in prop::collection::vec(0u64..1 << 34, 0..20)) {
-        prop_assert_eq!(runs_of_text(&text_of(&runs)), Some(runs));
+    fn long_runs_round_trip_through_rle_strings(runs in prop::collection::vec(0u64..1 << 34, 0..20)) {
+        prop_assert_eq!(decode_rle_string(&text_of(&runs)), Some(runs));
     }
 
     #[test]
-    fn texts_of_any_letters_do_not_panic(text in ".{0,20}") {
-        let _ = runs_of_text(&text);
+    fn arbitrary_rle_strings_never_panic(text in ".{0,20}") {
+        let _ = decode_rle_string(&text);
     }
 
-    /// Middles of pixels are met often: coordinates are multiples of half a pixel, or of an eighth.
+    /// Coordinates are multiples of a half or an eighth pixel, so that they often hit pixel centres.
     #[test]
-    fn polygons_are_what_the_definition_says(
+    fn polygons_match_the_even_odd_rule(
         (height, width) in (1usize..12, 1usize..12),
         corners in prop::collection::vec([-30i64..130, -30i64..130], 0..9),
         step in prop::sample::select(vec![32, 128]),
@@ -212,12 +212,12 @@ proptest! {
     }
 
     #[test]
-    fn numbers_of_any_size_are_kept(numbers in prop::collection::vec(any::<i64>(), 0..20)) {
+    fn leb128_round_trips_any_number(numbers in prop::collection::vec(any::<i64>(), 0..20)) {
         let mut bytes = Vec::new();
-        numbers.iter().for_each(|&number| push(&mut bytes, zigzag(number)));
-        let mut read = Numbers(&bytes);
-        let kept: Vec<i64> = numbers.iter().map(|_| unzigzag(read.next())).collect();
+        numbers.iter().for_each(|&number| push_leb128(&mut bytes, zigzag(number)));
+        let mut read = Leb128Reader(&bytes);
+        let kept: Vec<i64> = numbers.iter().map(|_| unzigzag(read.read())).collect();
         prop_assert_eq!(kept, numbers);
-        prop_assert_eq!(read.next(), 0);
+        prop_assert_eq!(read.read(), 0);
     }
 }

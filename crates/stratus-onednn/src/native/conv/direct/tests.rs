@@ -1,8 +1,8 @@
-//! What the case tables do not reach: every level of instructions, uninitialised scratch.
+//! Tests beyond the case tables: every instruction set, uninitialised scratch.
 
 use super::*;
 
-/// Small integers, whose products and sums are exact: the order of a sum does not matter.
+/// Small integers, whose products and sums are exact in any order.
 pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -54,11 +54,11 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
     each_product(conv, batch, input, |from, weight, to| gradient[weight] += x[from] * y[to]);
     let bias_gradient: Vec<f32> =
         (0..bias.len()).map(|o| y.iter().skip(o).step_by(bias.len()).sum()).collect();
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         let Some(direct) = DirectConv::new(conv, batch, input, level, ThreadTeam::single()) else {
-            panic!("{conv:?} is refused")
+            panic!("{conv:?} is not supported")
         };
-        // Scratch begins as NaN: nothing may depend on what it held.
+        // Scratch starts as NaN: nothing may depend on its contents.
         let mut scratch = vec![f32::NAN; direct.forward_scratch_bytes() / 4];
         let mut got = vec![f32::NAN; outputs];
         direct.forward(&x, &weights, &bias, false, &mut got, &mut scratch);
@@ -66,7 +66,7 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
         direct.forward(&x, &weights, &bias, true, &mut got, &mut scratch);
         assert!(
             got.iter().zip(&y).all(|(got, y)| *got == y.max(0.0)),
-            "{level:?} {conv:?} {input:?} rectified"
+            "{level:?} {conv:?} {input:?} with ReLU"
         );
         let mut scratch = vec![f32::NAN; direct.gradients_scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; weights.len()], vec![f32::NAN; bias.len()]);
@@ -77,7 +77,7 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
 }
 
 #[test]
-fn every_level_computes_the_definition() {
+fn every_level_matches_the_definition() {
     for (conv, batch, input) in [
         (Conv2d::new(1, 8, 3, 1, 1), 2, [28, 28]),
         (Conv2d::new(1, 8, 3, 1, 1), 1, [1, 1]),
@@ -104,9 +104,9 @@ fn every_level_computes_the_definition() {
 }
 
 #[test]
-fn unsupported_convolutions_are_refused() {
+fn refuses_unsupported_convolutions() {
     let refused = |conv: Conv2d, input| {
-        let level = Level::detect([true, true]);
+        let level = IsaLevel::detect([true, true]);
         assert!(DirectConv::new(&conv, 1, input, level, ThreadTeam::single()).is_none(), "{conv:?}");
     };
     refused(Conv2d::new(1, 12, 3, 1, 1), [8, 8]);

@@ -1,4 +1,4 @@
-//! What multiplies panels: AMX and AVX-512 for bf16, AVX-512 for `f32`.
+//! The multipliers of panels: AMX and AVX-512 for bf16, AVX-512 for `f32`.
 
 use super::pack::{Panels, add_pairs};
 use super::{Chunk, PanelGradient, Range};
@@ -6,14 +6,14 @@ use crate::native::conv::tiles::{Avx512F32, BLOCK_SUMS, MatrixUnit, ROWS, TileMu
 use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{__m512i, _mm512_add_ps, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_storeu_ps};
 
-/// Products of panels of one element type; a value is the proof that the processor has the instructions.
+/// Products of panels of one element type; a value proves that the CPU has the instructions.
 pub trait PanelArithmetic: Copy + Send + Sync + 'static {
-    /// Elements of maps and panels.
+    /// The element type of maps and panels.
     type Element: Element;
 
-    /// Terms of a channel that are interleaved in a row of a panel: as many as 32 bits hold.
+    /// The terms of a channel interleaved in a row of a panel, filling 32 bits.
     const GROUP: usize = size_of::<f32>() / size_of::<Self::Element>();
-    /// Terms of a tile, which is also the elements of one of its 64-byte rows.
+    /// The terms of a tile, which is also the number of elements of its 64-byte rows.
     const TERMS: usize = ROWS * Self::GROUP;
     /// Elements of a tile.
     const TILE: usize = ROWS * Self::TERMS;
@@ -21,22 +21,23 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     /// cache sets.
     const GAP: usize = Self::TERMS;
 
-    /// A thread that is prepared to multiply.
-    type Ready;
+    /// The state of a prepared thread.
+    type PreparedThread;
 
     /// Prepares the calling thread, until the result is dropped.
-    fn ready(self) -> Self::Ready;
+    fn prepare_thread(self) -> Self::PreparedThread;
 
-    /// Whether the first factor is row-major, a row per filter, instead of a row per (pair of) terms.
+    /// Returns whether the first factor is row-major, with a row per filter, instead of a row per term or
+    /// pair of terms.
     fn takes_filters_in_rows(self) -> bool;
 
     /// `sums += a b`, a block; see [`TileMultiplier::multiply_add`].
     fn multiply_add(
-        ready: &Self::Ready,
+        prepared: &Self::PreparedThread,
         a: [&[Self::Element]; 2],
         b: [&[Self::Element]; 2],
         count: usize,
-        ahead: &[Self::Element],
+        upcoming: &[Self::Element],
         sums: &mut [f32; BLOCK_SUMS],
     );
 
@@ -57,8 +58,8 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
         unsafe { gradient.pack_output_by_terms(chunk, filters, dy, panels, bias) }
     }
 
-    /// Stores pixels as rows `row..` of the panels, [`Self::GROUP`] pixels a row; a pixel is given by the
-    /// offset of its channels.
+    /// Stores pixels as rows `row..` of the panels, [`Self::GROUP`] pixels per row; pixels are given by the
+    /// offsets of their channels.
     ///
     /// # Safety
     /// AVX-512 must be available; all channels of the pixels are within the map.
@@ -79,9 +80,9 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
 
 impl PanelArithmetic for MatrixUnit {
     type Element = Bf16;
-    type Ready = TileMultiplier;
+    type PreparedThread = TileMultiplier;
 
-    fn ready(self) -> TileMultiplier {
+    fn prepare_thread(self) -> TileMultiplier {
         self.tiles()
     }
 
@@ -91,14 +92,14 @@ impl PanelArithmetic for MatrixUnit {
 
     #[inline]
     fn multiply_add(
-        ready: &TileMultiplier,
+        prepared: &TileMultiplier,
         a: [&[Bf16]; 2],
         b: [&[Bf16]; 2],
         count: usize,
-        ahead: &[Bf16],
+        upcoming: &[Bf16],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        ready.multiply_add(a, b, count, ahead, sums);
+        prepared.multiply_add(a, b, count, upcoming, sums);
     }
 
     unsafe fn pack_output(
@@ -141,9 +142,9 @@ impl PanelArithmetic for MatrixUnit {
 
 impl PanelArithmetic for Avx512F32 {
     type Element = f32;
-    type Ready = Self;
+    type PreparedThread = Self;
 
-    fn ready(self) -> Self {
+    fn prepare_thread(self) -> Self {
         self
     }
 
@@ -153,14 +154,14 @@ impl PanelArithmetic for Avx512F32 {
 
     #[inline]
     fn multiply_add(
-        ready: &Self,
+        prepared: &Self,
         a: [&[f32]; 2],
         b: [&[f32]; 2],
         count: usize,
-        ahead: &[f32],
+        upcoming: &[f32],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        ready.multiply_add(a, b, count, ahead, sums);
+        prepared.multiply_add(a, b, count, upcoming, sums);
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! Packing maps into panels.
 //!
-//! A row of a panel is 64 bytes: a term's 16 channels of `f32`, or two terms' of bf16, interleaved as VNNI
-//! takes them. Packing reads each map once per chunk (`x`: once per column of taps) and writes as many bytes.
+//! A row of a panel is 64 bytes: the 16 `f32` channels of a term, or the bf16 channels of two terms,
+//! interleaved as VNNI requires. Packing reads each map once per chunk (`x`: once per column of taps) and
+//! writes the same number of bytes.
 
 use super::{BLOCK, Chunk, PanelArithmetic, PanelGradient, ROWS, Range};
 use crate::native::conv::tiles::{MatrixUnit, TERMS, TILE, channel_mask, load_channels};
@@ -13,7 +14,7 @@ use std::arch::x86_64::{
     _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 
-/// Rows of a panel that are written at once.
+/// The rows of a panel written at once.
 const ROWS_AT_ONCE: usize = 16;
 
 /// Permutations that interleave two registers: their first halves, their second halves.
@@ -52,13 +53,13 @@ pub fn add_pairs(pairs: __m512i, sums: &mut [f32; ROWS]) {
     }
 }
 
-/// A map that is packed into panels of 16 channels.
+/// A map to be packed into panels of 16 channels.
 pub struct Panels<'a, E> {
     /// The map, `[N, H, W, C]`.
     pub map: &'a [E],
-    /// Its channels.
+    /// The number of channels.
     pub channels: usize,
-    /// Elements from panel to panel.
+    /// The elements between two panels.
     pub panel: usize,
 }
 
@@ -136,7 +137,7 @@ impl Panels<'_, f32> {
 }
 
 impl<E: Element> Panels<'_, E> {
-    /// Some rows of the two panels of a block.
+    /// A range of rows of the two panels of a block.
     #[inline(always)]
     fn rows<'a>(&self, panels: &'a mut [E], block: usize, rows: Range<usize>) -> [&'a mut [E]; 2] {
         let row = size_of::<[f32; ROWS]>() / size_of::<E>();
@@ -253,20 +254,20 @@ impl<U: PanelArithmetic> PanelGradient<U> {
                 unsafe { pack_row::<U>(&map, filters, pixel, panels, rows) };
             }
         }
-        // Zeros to the end of the last tile.
+        // Zeros up to the end of the last tile.
         unsafe { pack_row::<U>(&map, filters, |_| None, panels, next..next.next_multiple_of(ROWS)) };
         let Some(bias) = &mut bias else { return };
         for (half, sums) in bias.chunks_exact_mut(ROWS * ROWS).enumerate() {
             let (sums, _) = sums.as_chunks_mut::<ROWS>();
             let rows = &panels[half * map.panel..][..next.next_multiple_of(ROWS) * U::TERMS];
             for (number, row) in rows.chunks_exact(U::TERMS).enumerate() {
-                // SAFETY: AVX-512 is there; a row has 64 bytes.
+                // SAFETY: AVX-512 is available; a row has 64 bytes.
                 unsafe { U::add_row(_mm512_loadu_si512(row.as_ptr().cast()), &mut sums[number % ROWS]) };
             }
         }
     }
 
-    /// Packs what one column of taps reads of a chunk: panels of 16 channels, a row per term or pair of
+    /// Packs the inputs of one column of taps in a chunk: panels of 16 channels, a row per term or pair of
     /// terms.
     ///
     /// # Safety

@@ -1,15 +1,15 @@
-//! What the case tables do not reach: chunks and groups of threads of every kind, other layouts of the
-//! gradient, uninitialised scratch.
+//! Tests beyond the case tables: all kinds of chunks and thread groups, other layouts of the gradient,
+//! uninitialised scratch.
 
 use super::*;
 use crate::library;
 use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::conv::tiles::{Avx512F32, MatrixUnit, TERMS, TILE};
-use crate::native::simd::{Bf16, Element, Level};
+use crate::native::simd::{Bf16, Element, IsaLevel};
 use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::Conv2d;
 
-/// All bf16 units of this processor; without any, these tests check nothing and say so.
+/// All bf16 units of this CPU; without any, these tests are skipped with a message.
 pub fn units() -> Vec<MatrixUnit> {
     let units: Vec<MatrixUnit> = library::find().iter().flat_map(MatrixUnit::all).collect();
     if units.is_empty() {
@@ -18,16 +18,16 @@ pub fn units() -> Vec<MatrixUnit> {
     units
 }
 
-/// The `f32` unit of this processor.
+/// The `f32` unit of this CPU.
 fn floats() -> Option<Avx512F32> {
-    let found = Avx512F32::detect(Level::detect([true, true]));
+    let found = Avx512F32::detect(IsaLevel::detect([true, true]));
     if found.is_none() {
         eprintln!("SKIPPED: no AVX-512");
     }
     found
 }
 
-/// Two maps of small integers, and the weight gradient that they make, in a layout.
+/// Two maps of small integers, and their weight gradient, in a layout.
 pub fn maps_and_gradient(
     conv: &Conv2d,
     batch: usize,
@@ -44,12 +44,12 @@ pub fn maps_and_gradient(
     ([x, dy], gradient)
 }
 
-/// As elements of another type.
+/// The maps in another element type.
 pub fn rounded<E: Element>(maps: &[Vec<f32>; 2]) -> [Vec<E>; 2] {
     maps.each_ref().map(|map| map.iter().map(|&value| E::store(value)).collect())
 }
 
-/// Checks every unit there is.
+/// Checks every available unit.
 fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
     units().into_iter().for_each(|unit| check(unit, conv, batch, input, layout));
     floats().into_iter().for_each(|unit| check(unit, conv, batch, input, layout));
@@ -61,10 +61,10 @@ fn check<U: PanelArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
-        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::emulating(threads), level: IsaLevel::detect([true, true]) };
         let gradient =
             PanelGradient::new(ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu }).unwrap();
-        // Scratch begins as NaN: nothing may depend on what it held.
+        // Scratch starts as NaN: nothing may depend on its contents.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; layout.elements()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut dw, &mut db, &mut scratch);
@@ -76,13 +76,13 @@ fn check<U: PanelArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize
     }
 }
 
-/// Convolutions of every kind, a batch and the size of its images.
+/// All kinds of convolutions, each with a batch and the size of its images.
 pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
     vec![
         (Conv2d::new(32, 32, 3, 1, 1), 9, [4, 4]),
         (Conv2d::new(64, 96, 3, 1, 1), 5, [7, 7]),
         (Conv2d::new(16, 16, 1, 1, 0), 1, [1, 1]),
-        // One tap: pixels rearranged in rows of other lengths, or not where none fits.
+        // One tap: pixels are rearranged in rows of another length, if one fits.
         (Conv2d::new(40, 33, 1, 1, 0), 3, [7, 8]),
         (Conv2d::new(32, 64, 1, 1, 0), 4, [20, 20]),
         (Conv2d::new(33, 16, 1, 1, 0), 3, [7, 7]),
@@ -119,22 +119,22 @@ pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
 }
 
 #[test]
-fn every_shape_follows_the_definition() {
+fn every_shape_matches_the_definition() {
     for (conv, batch, input) in cases() {
         check_all(&conv, batch, input, &Layout::plain(&conv.weight_shape()));
     }
 }
 
 #[test]
-fn many_threads_with_sums_of_their_own_or_shared() {
-    // 9 x 256 x 256 sums are more than a thread should have for itself.
+fn threads_with_separate_or_shared_sums_match_the_definition() {
+    // 9 x 256 x 256 sums are too many for each thread to have its own.
     let conv = Conv2d::new(256, 256, 3, 1, 1);
     check_all(&conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
     assert!(conv.weight_shape().iter().product::<usize>() * 4 > PRIVATE_SUMS_BYTES);
 }
 
 #[test]
-fn the_gradient_has_the_wanted_layout() {
+fn the_gradient_has_the_requested_layout() {
     let conv = Conv2d::new(32, 48, 3, 1, 1);
     // oneDNN's `Adcb64a`: filters in blocks of 64, the last one padded.
     let blocked = Layout {
@@ -149,7 +149,7 @@ fn the_gradient_has_the_wanted_layout() {
 }
 
 #[test]
-fn unsupported_convolutions_are_refused() {
+fn refuses_unsupported_convolutions() {
     let refused = |conv: Conv2d, input, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };
         let layout = Layout::plain(&conv.weight_shape());
@@ -162,32 +162,32 @@ fn unsupported_convolutions_are_refused() {
             assert!(PanelGradient::new(problem).is_none(), "{conv:?}");
         }
     };
-    let [most, less] = [[true, true], [true, false]].map(Level::detect);
-    refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);
-    refused(Conv2d::new(3, 64, 3, 1, 1), [8, 8], most);
-    refused(Conv2d::new(64, 10, 3, 1, 1), [8, 8], most);
-    refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], most);
-    refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], less);
+    let [avx512, avx2] = [[true, true], [true, false]].map(IsaLevel::detect);
+    refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], avx512);
+    refused(Conv2d::new(3, 64, 3, 1, 1), [8, 8], avx512);
+    refused(Conv2d::new(64, 10, 3, 1, 1), [8, 8], avx512);
+    refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], avx512);
+    refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], avx2);
 }
 
-/// Both ways of packing are compared, also the one whose unit this processor lacks.
+/// Compares both ways of packing, including the one whose unit this CPU lacks.
 #[test]
-fn rows_and_pairs_hold_the_same_gradient() {
+fn both_ways_of_packing_hold_the_same_gradient() {
     let Some(unit) = units().pop() else { return };
     for (conv, batch, input) in cases() {
         let layout = Layout::plain(&conv.weight_shape());
         let (maps, _) = maps_and_gradient(&conv, batch, input, &layout);
         let [_, dy] = rounded(&maps);
-        let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
         let problem = ConvProblem { conv: &conv, batch, input, weights: &layout, unit, cpu: &cpu };
         let gradient = PanelGradient::new(problem).unwrap();
         let filters = 0..gradient.blocks()[0];
-        let [of_bias, of_dy, _] = gradient.scratch_floats(filters.len());
+        let [bias_floats, dy_floats, _] = gradient.scratch_floats(filters.len());
         for number in 0..gradient.chunks().iter().product() {
             let chunk = gradient.chunk(number);
-            let [mut in_rows, mut in_pairs] = [0; 2].map(|_| vec![Bf16(0x7fc0); 2 * of_dy]);
-            let [mut row_sums, mut pair_sums] = [0; 2].map(|_| vec![0.0f32; of_bias]);
-            // SAFETY: there is a unit, and so AVX-512.
+            let [mut in_rows, mut in_pairs] = [0; 2].map(|_| vec![Bf16(0x7fc0); 2 * dy_floats]);
+            let [mut row_sums, mut pair_sums] = [0; 2].map(|_| vec![0.0f32; bias_floats]);
+            // SAFETY: a unit exists, and therefore AVX-512.
             unsafe {
                 gradient.pack_output_by_filters(&chunk, &filters, &dy, &mut in_rows, Some(&mut row_sums));
                 gradient.pack_output_by_terms(&chunk, &filters, &dy, &mut in_pairs, Some(&mut pair_sums));
@@ -208,8 +208,8 @@ fn rows_and_pairs_hold_the_same_gradient() {
                 let [rows, pairs] =
                     [&row_sums, &pair_sums].map(|sums| &sums[half * ROWS * ROWS..][..ROWS * ROWS]);
                 for filter in 0..ROWS {
-                    let of_row: f32 = rows[filter * ROWS..][..ROWS].iter().sum();
-                    assert_eq!(of_row, pairs[filter..].iter().step_by(ROWS).sum::<f32>(), "{conv:?}");
+                    let row_sum: f32 = rows[filter * ROWS..][..ROWS].iter().sum();
+                    assert_eq!(row_sum, pairs[filter..].iter().step_by(ROWS).sum::<f32>(), "{conv:?}");
                 }
             }
         }

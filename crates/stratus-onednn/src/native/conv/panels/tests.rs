@@ -1,17 +1,17 @@
-//! What the case tables do not reach: chunks and groups of threads of every kind, weights in other layouts,
+//! Tests beyond the case tables: all kinds of chunks and thread groups, weights in other layouts,
 //! uninitialised scratch.
 
 use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::conv::panel_gradient::tests::{cases, units};
-use crate::native::simd::{Element, Level};
+use crate::native::simd::{Element, IsaLevel};
 use crate::native::threads::ThreadTeam;
 
 fn bf16(values: &[f32]) -> Vec<Bf16> {
     values.iter().map(|&value| Bf16::store(value)).collect()
 }
 
-/// Both passes, against the definition: all sums are exact until they are rounded to bf16.
+/// Compares both passes with the definition: all sums are exact until they are rounded to bf16.
 fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
@@ -28,10 +28,10 @@ fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layou
     layout.for_each(&layout.shape, |at, from| weights[at] = plain[from]);
     let [x, dy, weights] = [&x, &dy, &weights].map(|values| bf16(values));
     for threads in 1..=4 {
-        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::emulating(threads), level: IsaLevel::detect([true, true]) };
         let problem = ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu };
         let run = |kernel: &PanelConv, from: &[Bf16], bias: &[f32], relu: bool, expected: &[f32]| {
-            // Scratch begins as NaN: nothing may depend on what it held.
+            // Scratch starts as NaN: nothing may depend on its contents.
             let mut scratch = vec![Bf16::store(f32::NAN); kernel.scratch_bytes() / 2];
             let mut got = vec![Bf16::store(f32::NAN); expected.len()];
             kernel.run(from, &weights, bias, relu, &mut got, &mut scratch);
@@ -49,7 +49,7 @@ fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layou
 }
 
 #[test]
-fn every_shape_follows_the_definition() {
+fn every_shape_matches_the_definition() {
     for unit in units() {
         for (conv, batch, input) in cases() {
             check(unit, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
@@ -59,12 +59,12 @@ fn every_shape_follows_the_definition() {
 }
 
 #[test]
-fn several_chunks_and_weights_beyond_l2() {
+fn several_chunks_and_weights_beyond_l2_match_the_definition() {
     for (conv, batch, input) in [
         (Conv2d::new(256, 64, 3, 1, 1), 1, [40, 40]),
         (Conv2d::new(256, 256, 3, 2, 1), 9, [8, 8]),
         (Conv2d::new(512, 64, 3, 1, 1), 35, [4, 4]),
-        // No tap reads every second pixel: its gradient is zero, in however many images.
+        // No tap reads every second pixel: its gradient is zero, for any number of images.
         (Conv2d::new(16, 16, 1, 2, 0), 30_000, [2, 2]),
     ] {
         for unit in units() {
@@ -74,7 +74,7 @@ fn several_chunks_and_weights_beyond_l2() {
 }
 
 #[test]
-fn unsupported_convolutions_are_refused() {
+fn refuses_unsupported_convolutions() {
     let refused = |conv: Conv2d, input, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };
         let weights = Layout::plain(&conv.weight_shape());
@@ -84,9 +84,9 @@ fn unsupported_convolutions_are_refused() {
             assert!(PanelConv::backward(problem).is_none(), "{conv:?}");
         }
     };
-    let [most, less] = [[true, true], [true, false]].map(Level::detect);
-    refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);
-    refused(Conv2d::new(3, 64, 3, 1, 1), [8, 8], most);
-    refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], most);
-    refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], less);
+    let [avx512, avx2] = [[true, true], [true, false]].map(IsaLevel::detect);
+    refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], avx512);
+    refused(Conv2d::new(3, 64, 3, 1, 1), [8, 8], avx512);
+    refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], avx512);
+    refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], avx2);
 }

@@ -1,13 +1,13 @@
-//! What the case tables do not reach: bands, other layouts of the gradient, uninitialised scratch.
+//! Tests beyond the case tables: bands, other layouts of the gradient, uninitialised scratch.
 
 use super::*;
 use crate::native::conv::panel_gradient::tests::{maps_and_gradient, rounded, units};
-use crate::native::simd::Level;
+use crate::native::simd::IsaLevel;
 use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// The AMX unit; without it these tests check nothing and say so.
+/// The AMX unit; without it these tests are skipped with a message.
 fn amx() -> Option<MatrixUnit> {
     let found = units().into_iter().find(|unit| matches!(unit, MatrixUnit::Amx(_)));
     if found.is_none() {
@@ -20,10 +20,10 @@ fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layou
     let (maps, expected) = maps_and_gradient(conv, batch, input, layout);
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
-        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::emulating(threads), level: IsaLevel::detect([true, true]) };
         let problem = ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu };
         let gradient = TapGradient::new(problem).unwrap();
-        // Scratch begins as NaN: nothing may depend on what it held.
+        // Scratch starts as NaN: nothing may depend on its contents.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let mut dw = vec![f32::NAN; layout.elements()];
         gradient.run(&x, &dy, &mut dw, &mut scratch);
@@ -32,7 +32,7 @@ fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layou
 }
 
 #[test]
-fn every_shape_follows_the_definition() {
+fn every_shape_matches_the_definition() {
     let Some(unit) = amx() else { return };
     let one_sided = Conv2d {
         kernel: [2, 5],
@@ -48,7 +48,7 @@ fn every_shape_follows_the_definition() {
         (Conv2d::new(8, 16, 5, 1, 2), 2, [6, 3]),
         (Conv2d::new(16, 16, 4, 1, 0), 2, [9, 8]),
         (one_sided, 2, [7, 18]),
-        // Several bands, the last one of which is shorter.
+        // Several bands, the last of them shorter.
         (Conv2d::new(16, 16, 3, 1, 1), 2, [90, 61]),
         (Conv2d::new(8, 16, 3, 1, 1), 1, [23, 1100]),
     ] {
@@ -58,7 +58,7 @@ fn every_shape_follows_the_definition() {
     }
 }
 
-/// oneDNN's `ABcd16b16a`: where there are 8 channels, half of a block is padding, which is zero.
+/// oneDNN's `ABcd16b16a`: with 8 channels, half of a block is padding, which is zero.
 fn in_blocks(conv: &Conv2d) -> Layout {
     let [rows, columns] = conv.kernel;
     let taps = rows * columns;
@@ -72,7 +72,7 @@ fn in_blocks(conv: &Conv2d) -> Layout {
 }
 
 #[test]
-fn unsupported_convolutions_are_refused() {
+fn refuses_unsupported_convolutions() {
     let Some(unit) = amx() else { return };
     let refused = |conv: Conv2d, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };
@@ -81,13 +81,13 @@ fn unsupported_convolutions_are_refused() {
             ConvProblem { conv: &conv, batch: 1, input: [8, 8], weights: &weights, unit, cpu: &cpu };
         assert!(TapGradient::new(problem).is_none(), "{conv:?}");
     };
-    let [most, less] = [[true, true], [true, false]].map(Level::detect);
-    refused(Conv2d::new(12, 16, 3, 1, 1), most);
-    refused(Conv2d::new(8, 20, 3, 1, 1), most);
-    refused(Conv2d::new(8, 16, 3, 2, 1), most);
-    refused(Conv2d { bias: true, ..Conv2d::new(8, 16, 3, 1, 1) }, most);
-    refused(Conv2d { dilation: [2, 2], ..Conv2d::new(8, 16, 3, 1, 1) }, most);
-    refused(Conv2d { groups: 2, ..Conv2d::new(16, 32, 3, 1, 1) }, most);
-    refused(Conv2d::new(16, 256, 3, 1, 1), most);
-    refused(Conv2d::new(8, 16, 3, 1, 1), less);
+    let [avx512, avx2] = [[true, true], [true, false]].map(IsaLevel::detect);
+    refused(Conv2d::new(12, 16, 3, 1, 1), avx512);
+    refused(Conv2d::new(8, 20, 3, 1, 1), avx512);
+    refused(Conv2d::new(8, 16, 3, 2, 1), avx512);
+    refused(Conv2d { bias: true, ..Conv2d::new(8, 16, 3, 1, 1) }, avx512);
+    refused(Conv2d { dilation: [2, 2], ..Conv2d::new(8, 16, 3, 1, 1) }, avx512);
+    refused(Conv2d { groups: 2, ..Conv2d::new(16, 32, 3, 1, 1) }, avx512);
+    refused(Conv2d::new(16, 256, 3, 1, 1), avx512);
+    refused(Conv2d::new(8, 16, 3, 1, 1), avx2);
 }

@@ -10,7 +10,7 @@ use crate::ffi::Context;
 use crate::native::simd::Bf16;
 use std::marker::PhantomData;
 
-/// Proof that the processor has AMX and the process may use it.
+/// A value proves that the CPU has AMX and the process may use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
 
@@ -19,8 +19,8 @@ pub struct Amx(());
 pub struct Registers(PhantomData<*mut ()>);
 
 impl Amx {
-    /// Where the library uses AMX itself: it has then asked the processor, and the operating system for the
-    /// registers' state, which is granted to the whole process.
+    /// Detects AMX if oneDNN uses it: oneDNN has then checked the CPU, and requested the registers' state
+    /// from the operating system, which grants it to the whole process.
     #[must_use]
     pub fn detect(context: &Context) -> Option<Self> {
         // Tests may run where the instructions are emulated (`scripts/amx/test.sh`).
@@ -28,7 +28,7 @@ impl Amx {
         (context.has_amx() || emulated).then_some(Self(()))
     }
 
-    /// Configures the calling thread's registers. The library configures them anew whenever it finds another
+    /// Configures the calling thread's registers. oneDNN reconfigures them whenever it finds another
     /// configuration.
     #[must_use]
     pub fn registers(self) -> Registers {
@@ -48,8 +48,8 @@ impl Amx {
             bytes_of_a_row: std::array::from_fn(|register| each(register, 64) as u16),
             rows: std::array::from_fn(|register| each(register, ROWS) as u8),
         };
-        // SAFETY: AMX is there; the configuration is 64 bytes of the documented form, which the instruction
-        // only reads.
+        // SAFETY: AMX is available; the configuration is 64 bytes of the documented form, which the
+        // instruction only reads.
         unsafe {
             std::arch::asm!(
                 "ldtilecfg [{}]",
@@ -71,8 +71,8 @@ impl Drop for Registers {
 }
 
 impl Registers {
-    /// See [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add). The block after `sums` is
-    /// likely to be next and is prefetched: sums of 512×512 channels do not fit L2
+    /// See [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add). Prefetches the block after
+    /// `sums`, which is likely to be next: sums of 512×512 channels do not fit L2
     /// (docs/benchmarks/kernels.md).
     ///
     /// # Safety
@@ -85,9 +85,9 @@ impl Registers {
         count: usize,
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof that this thread's registers are configured; `count` tiles of 1 KiB
-        // each are read of every factor, four tiles of 1 KiB are read and written in `sums`. All eight
-        // registers are clobbered.
+        // SAFETY: `self` proves that this thread's registers are configured; `count` tiles of 1 KiB each are
+        // read of every factor, four tiles of 1 KiB are read and written in `sums`. All eight registers are
+        // clobbered.
         unsafe {
             std::arch::asm!(
                 "tileloadd tmm0, [{c} + {row}]",
@@ -145,9 +145,9 @@ impl Registers {
         offsets: &[ByteOffsets],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof that this thread's registers are configured; two tiles of 1 KiB are
-        // read of either factor at every step's offsets, which are within it; four tiles of 1 KiB are written
-        // in `sums`. All eight registers are clobbered.
+        // SAFETY: `self` proves that this thread's registers are configured; two tiles of 1 KiB are read of
+        // either factor at every step's offsets, which are within it; four tiles of 1 KiB are written in
+        // `sums`. All eight registers are clobbered.
         unsafe {
             std::arch::asm!(
                 "tilezero tmm0",
@@ -190,18 +190,18 @@ impl Registers {
     }
 }
 
-/// Tiles of sums in registers, beside one tile of each factor.
+/// The tiles of sums in registers, in addition to one tile of each factor.
 const MAX_SUMS: usize = 6;
 
 impl Registers {
-    /// For every tap `t`: `sums[t] += a × b(t)`, where `b(t)` begins at `pairs[offsets[t]..]` and `a` is
+    /// For every tap `t`: `sums[t] += a × b(t)`, where `b(t)` starts at `pairs[offsets[t]..]` and `a` is
     /// `count` consecutive tiles.
     ///
     /// `pairs` has `2 * channels` elements per term: each term's channels interleaved with the next term's. A
     /// row of a tile is two terms after the one before it, which is `4 * channels` elements.
     ///
     /// # Panics
-    /// Where a factor has fewer tiles.
+    /// If a factor has fewer tiles.
     pub fn multiply_add_taps(
         &self,
         a: &[Bf16],
@@ -212,7 +212,7 @@ impl Registers {
         sums: &mut [f32],
     ) {
         let reach = count * TERMS * 2 * channels + TILE;
-        let enough = offsets.iter().all(|place| place + reach <= pairs.len());
+        let enough = offsets.iter().all(|offset| offset + reach <= pairs.len());
         assert!(enough && a.len() >= count * TILE, "a factor has fewer than {count} tiles");
         assert!(sums.len() >= offsets.len() * TILE_SUMS, "fewer sums than offsets");
         if count == 0 {
@@ -221,20 +221,20 @@ impl Registers {
         for (offsets, sums) in offsets.chunks(MAX_SUMS).zip(sums.chunks_mut(MAX_SUMS * TILE_SUMS)) {
             // Beyond the last tap, the last one is repeated; its sums are discarded.
             let mut spare = [0.0; TILE_SUMS];
-            let place = |number: usize| pairs[offsets[number.min(offsets.len() - 1)]..].as_ptr();
+            let from_offset = |number: usize| pairs[offsets[number.min(offsets.len() - 1)]..].as_ptr();
             let mut to = |number: usize| match sums.get_mut(number * TILE_SUMS..) {
                 Some(sums) if sums.len() >= TILE_SUMS => sums.as_mut_ptr(),
                 _ => spare.as_mut_ptr(),
             };
             let to: [*mut f32; MAX_SUMS] = std::array::from_fn(&mut to);
-            let from: [*const Bf16; MAX_SUMS] = std::array::from_fn(place);
+            let from: [*const Bf16; MAX_SUMS] = std::array::from_fn(from_offset);
             if offsets.len() <= MAX_SUMS / 2 {
                 // SAFETY: see below.
                 unsafe { self.add_three(a, from, to, channels, count) };
             } else {
-                // SAFETY: `count` tiles of 1 KiB are read of `a`, and of `pairs` from each offset on: the
-                // first assertion says that they are there. Each pointer of `to` is a tile of 1 KiB: of
-                // `sums`, or the spare one.
+                // SAFETY: `count` tiles of 1 KiB are read of `a`, and of `pairs` from each offset, as
+                // guaranteed by the first assertion. Each pointer of `to` is a tile of 1 KiB: of `sums`, or
+                // the spare one.
                 unsafe { self.add_six(a, from, to, channels, count) };
             }
         }
@@ -246,8 +246,7 @@ impl Registers {
 macro_rules! tap_loop {
     ($name:ident, $($at:literal $sums:literal $pairs:literal),*) => {
         impl Registers {
-            /// `count` tiles of `a`, and as many from each pointer of `from` on; each pointer of `to` is a
-            /// tile of sums.
+            /// `count` tiles of `a`, and of each pointer of `from`; each pointer of `to` is a tile of sums.
             unsafe fn $name(
                 &self,
                 a: &[Bf16],
@@ -256,8 +255,8 @@ macro_rules! tap_loop {
                 channels: usize,
                 count: usize,
             ) {
-                // SAFETY: upheld by the caller; `self` is the proof that this thread's registers are
-                // configured. All eight are clobbered.
+                // SAFETY: upheld by the caller; `self` proves that this thread's registers are configured.
+                // All eight are clobbered.
                 unsafe {
                     std::arch::asm!(
                         $(

@@ -7,24 +7,24 @@
 
 use super::{BLOCK_SUMS, ByteOffsets, ROWS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use crate::native::simd::{Bf16, Element, Isa, Level, prefetch_element};
+use crate::native::simd::{Bf16, Element, Isa, IsaLevel, prefetch_element};
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
-/// Rows whose sums are in registers at once.
+/// The rows whose sums are in registers at once.
 const STRIP: usize = 8;
 
 /// The sums of a strip, by row and half of the columns.
 type Sums = [[__m512; 2]; STRIP];
 
-/// Proof that the processor has VDPBF16PS.
+/// A value proves that the CPU has VDPBF16PS.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Bf16(());
 
 impl Avx512Bf16 {
-    /// Where the library uses the instruction itself.
+    /// Detects VDPBF16PS if oneDNN uses it.
     #[must_use]
     pub fn detect(context: &Context) -> Option<Self> {
         context.has_bf16().then_some(Self(()))
@@ -40,11 +40,11 @@ impl Avx512Bf16 {
         a: [&[Bf16]; 2],
         b: [&[Bf16]; 2],
         count: usize,
-        ahead: &[Bf16],
+        upcoming: &[Bf16],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof of the instruction; the rest is upheld by the caller.
-        unsafe { multiply_add(a, b, count, ahead, sums) }
+        // SAFETY: `self` proves the instruction; the rest is upheld by the caller.
+        unsafe { multiply_add(a, b, count, upcoming, sums) }
     }
 
     /// See [`TileMultiplier::multiply`](super::TileMultiplier::multiply).
@@ -58,40 +58,40 @@ impl Avx512Bf16 {
         offsets: &[ByteOffsets],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof of the instruction; the rest is upheld by the caller.
+        // SAFETY: `self` proves the instruction; the rest is upheld by the caller.
         unsafe { multiply(a, b, offsets, sums) }
     }
 }
 
-/// Proof of AVX-512, for products of `f32`.
+/// A value proves AVX-512, for products of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512F32(());
 
 impl Avx512F32 {
-    /// Where the level has it.
+    /// Detects AVX-512 if the level has it.
     #[must_use]
-    pub fn detect(level: Level) -> Option<Self> {
+    pub fn detect(level: IsaLevel) -> Option<Self> {
         (level.isa() == Isa::Avx512).then_some(Self(()))
     }
 
     /// `sums += a b` as [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add), of `f32`: both
-    /// factors have a row of 16 for each term.
+    /// factors have a row of 16 per term.
     ///
     /// # Panics
-    /// Where a factor has fewer than `count` tiles, of sixteen terms each.
+    /// If a factor has fewer than `count` tiles of sixteen terms each.
     #[inline]
     pub fn multiply_add(
         self,
         a: [&[f32]; 2],
         b: [&[f32]; 2],
         count: usize,
-        ahead: &[f32],
+        upcoming: &[f32],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
         let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * ROWS * ROWS);
         assert!(enough, "a factor has fewer than {count} tiles");
-        // SAFETY: `self` is the proof of AVX-512; there are as many tiles.
-        unsafe { multiply_add_f32(a, b, count, ahead, sums) }
+        // SAFETY: `self` proves AVX-512; the assertion guarantees the number of tiles.
+        unsafe { multiply_add_f32(a, b, count, upcoming, sums) }
     }
 }
 
@@ -101,17 +101,17 @@ fn strips() -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// # Safety
-/// As the method of this name.
+/// As the method of this name requires.
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn multiply_add(
     a: [&[Bf16]; 2],
     b: [&[Bf16]; 2],
     count: usize,
-    ahead: &[Bf16],
+    upcoming: &[Bf16],
     sums: &mut [f32; BLOCK_SUMS],
 ) {
     // SAFETY: upheld by the caller; the pointers are to a row of each factor, `a`'s at the strip.
-    unsafe { for_each_row(a, b, count, ahead, sums, |a, b, strip| add_pair(a, 2, b, strip)) }
+    unsafe { for_each_row(a, b, count, upcoming, sums, |a, b, strip| add_pair(a, 2, b, strip)) }
 }
 
 /// # Safety
@@ -121,15 +121,15 @@ unsafe fn multiply_add_f32(
     a: [&[f32]; 2],
     b: [&[f32]; 2],
     count: usize,
-    ahead: &[f32],
+    upcoming: &[f32],
     sums: &mut [f32; BLOCK_SUMS],
 ) {
     // SAFETY: as above.
-    unsafe { for_each_row(a, b, count, ahead, sums, |a, b, strip| add_term(a, b, strip)) }
+    unsafe { for_each_row(a, b, count, upcoming, sums, |a, b, strip| add_term(a, b, strip)) }
 }
 
 /// Calls `add(a, b, sums)` for every strip of a block and every row of the factors' tiles: `a` points to the
-/// strip's part of the row, `b` to its two halves. Each call prefetches one line of `ahead`.
+/// strip's part of the row, `b` to its two halves. Each call prefetches one line of `upcoming`.
 ///
 /// # Safety
 /// AVX-512; every half of a factor has `count` tiles, of rows of 64 bytes that are terms or pairs of them.
@@ -138,7 +138,7 @@ unsafe fn for_each_row<E: Element>(
     a: [&[E]; 2],
     b: [&[E]; 2],
     count: usize,
-    ahead: &[E],
+    upcoming: &[E],
     sums: &mut [f32; BLOCK_SUMS],
     add: impl Fn(*const E, [*const E; 2], &mut Sums),
 ) {
@@ -152,8 +152,8 @@ unsafe fn for_each_row<E: Element>(
             let a = a[half].as_ptr().add(row * group);
             let mut strip = load(rows);
             for at in (0..count * ROWS * line).step_by(line) {
-                if next < ahead.len() {
-                    prefetch_element(ahead, next);
+                if next < upcoming.len() {
+                    prefetch_element(upcoming, next);
                     next += line;
                 }
                 add(a.add(at), b.map(|half| half.as_ptr().add(at)), &mut strip);
@@ -164,14 +164,14 @@ unsafe fn for_each_row<E: Element>(
 }
 
 /// # Safety
-/// As the method of this name.
+/// As the method of this name requires.
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn multiply(a: &[Bf16], b: &[Bf16], offsets: &[ByteOffsets], sums: &mut [f32; BLOCK_SUMS]) {
     for (half, row) in strips() {
         let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
         let mut strip = [[_mm512_setzero_ps(); 2]; STRIP];
         for [from_a, from_b] in offsets {
-            // SAFETY: two tiles of either factor are at these places.
+            // SAFETY: both factors have two tiles at these offsets.
             unsafe {
                 let a = a.as_ptr().byte_add(*from_a).add(half * TILE + row * TERMS);
                 let b = b.as_ptr().byte_add(*from_b);
@@ -184,7 +184,7 @@ unsafe fn multiply(a: &[Bf16], b: &[Bf16], offsets: &[ByteOffsets], sums: &mut [
 
 /// Adds one tile of a strip's rows by two of columns; `a` is row-major.
 ///
-/// `a` has the strip's rows of a tile, each half of `b` a tile.
+/// `a` points to the strip's rows of a tile, each half of `b` to a tile.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
@@ -196,7 +196,7 @@ unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
 
 /// Adds a pair of terms of all columns and of the strip's rows, which are `row_stride` elements apart.
 ///
-/// Four bytes of every row, and 64 of each half of the columns, are readable.
+/// Four bytes of every row, and 64 of each half of the columns, must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn add_pair(a: *const Bf16, row_stride: usize, b: [*const Bf16; 2], strip: &mut Sums) {
@@ -215,7 +215,7 @@ unsafe fn add_pair(a: *const Bf16, row_stride: usize, b: [*const Bf16; 2], strip
 
 /// Adds a term of all columns and of the strip's rows, which are neighbours.
 ///
-/// A number of every row, and 16 of each half of the columns, are readable.
+/// One number of every row, and 16 of each half of the columns, must be readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn add_term(a: *const f32, b: [*const f32; 2], strip: &mut Sums) {
@@ -230,7 +230,7 @@ unsafe fn add_term(a: *const f32, b: [*const f32; 2], strip: &mut Sums) {
     }
 }
 
-/// The sums of a strip; `rows` begins in the tile of the left columns.
+/// Loads the sums of a strip; `rows` starts in the tile of the left columns.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(rows: &[f32]) -> Sums {

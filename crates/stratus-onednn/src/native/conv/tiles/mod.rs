@@ -1,5 +1,4 @@
-//! Products of bf16 matrices (and, for weight gradients, of `f32`) in tiles, on the fastest unit the
-//! processor has.
+//! Products of bf16 matrices (and, for weight gradients, of `f32`) in tiles, on the fastest unit of the CPU.
 //!
 //! ```text
 //! sums[16, 16] += a[16, K] × b[K, 16]        a tile of K = 32 terms of bf16, or 16 of f32
@@ -9,9 +8,8 @@
 //!                                                        a row of it = one AVX-512 register
 //! ```
 //!
-//! Products are computed in blocks of 32×32, 2×2 tiles, so that each tile of a factor that is loaded is used
-//! twice. [`amx`] has tile registers, [`avx512`] the dot products of pairs (VDPBF16PS) or, for `f32`,
-//! multiply-adds.
+//! Products are computed in blocks of 32×32, 2×2 tiles, so that each loaded tile of a factor is used twice.
+//! [`amx`] has tile registers, [`avx512`] the dot products of pairs (VDPBF16PS) or, for `f32`, multiply-adds.
 
 pub mod amx;
 mod avx512;
@@ -23,27 +21,27 @@ pub use avx512::{Avx512Bf16, Avx512F32};
 use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};
 use std::ops::Range;
 
-/// Rows of a tile; columns of a tile of the second factor.
+/// The rows of a tile; the columns of a tile of the second factor.
 pub const ROWS: usize = 16;
-/// Terms of a tile of bf16.
+/// The terms of a tile of bf16.
 pub const TERMS: usize = 32;
-/// Rows and columns of a block of the result: 2×2 tiles.
+/// The rows and columns of a block of the result: 2×2 tiles.
 pub const BLOCK: usize = 2 * ROWS;
-/// Elements of a tile of a factor.
+/// The elements of a tile of a factor.
 pub const TILE: usize = ROWS * TERMS;
-/// Elements of a tile of the result.
+/// The elements of a tile of the result.
 pub const TILE_SUMS: usize = ROWS * ROWS;
-/// Elements of a block of the result.
+/// The elements of a block of the result.
 pub const BLOCK_SUMS: usize = BLOCK * BLOCK;
 
-/// Steps of a product on AVX-512 per tile of terms: 16 rows of `b` for each of the four strips of eight rows
-/// of the result. Each may prefetch a cache line.
+/// The steps of a product on AVX-512 per tile of terms: 16 rows of `b` for each of the four strips of eight
+/// rows of the result. Each step may prefetch a cache line.
 pub const ROW_STEPS: usize = 4 * ROWS;
 
-/// Elements between panels: at strides of a power of two, all panels would map to the same cache sets.
+/// The elements between panels: at strides of a power of two, all panels would map to the same cache sets.
 pub const GAP: usize = TERMS;
 
-/// What multiplies tiles; a value is the proof that the processor has it and the process may use it.
+/// A matrix unit. A value proves that the CPU supports it and that the process may use it.
 #[derive(Clone, Copy, Debug)]
 pub enum MatrixUnit {
     /// Tile registers.
@@ -53,14 +51,14 @@ pub enum MatrixUnit {
 }
 
 impl MatrixUnit {
-    /// All that there are, the fastest first; the library's ISA settings restrict them.
+    /// All available units, the fastest first; oneDNN's ISA settings restrict them.
     pub fn all(context: &Context) -> impl Iterator<Item = Self> {
         let amx = Amx::detect(context).map(Self::Amx);
         let avx512 = Avx512Bf16::detect(context).map(Self::Avx512);
         amx.into_iter().chain(avx512)
     }
 
-    /// Its name in plans.
+    /// The name in plans.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +77,7 @@ impl MatrixUnit {
     }
 }
 
-/// A thread that is prepared to multiply tiles.
+/// A thread prepared to multiply tiles.
 pub enum TileMultiplier {
     /// With its tile registers configured.
     Amx(amx::Registers),
@@ -94,12 +92,12 @@ type ByteOffsets = [usize; 2];
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
     bytes: Vec<ByteOffsets>,
-    /// Bytes that the steps reach in each factor.
+    /// The end of the steps in each factor, in bytes.
     reach: [usize; 2],
 }
 
 impl Steps {
-    /// From offsets in elements.
+    /// Creates steps from offsets in elements.
     #[must_use]
     pub fn new(elements: &[[usize; 2]]) -> Self {
         let bytes: Vec<ByteOffsets> = elements.iter().map(|at| at.map(|at| at * size_of::<Bf16>())).collect();
@@ -113,18 +111,18 @@ impl TileMultiplier {
     ///
     /// A factor is given by halves: 16 rows of `a`, 16 columns of `b`. A half is `count` consecutive tiles,
     /// of 32 terms each. `sums` is four tiles: first half of `a` by first and second of `b`, then the second
-    /// half of `a`. With AMX, `a` is row-major; otherwise its layout is that of `b`, pairs of terms. `ahead`
-    /// is prefetched meanwhile, up to [`ROW_STEPS`] cache lines per tile.
+    /// half of `a`. With AMX, `a` is row-major; otherwise its layout is that of `b`, pairs of terms.
+    /// `upcoming` is prefetched meanwhile, up to [`ROW_STEPS`] cache lines per tile.
     ///
     /// # Panics
-    /// Where a factor has fewer tiles.
+    /// If a factor has fewer tiles.
     #[inline]
     pub fn multiply_add(
         &self,
         a: [&[Bf16]; 2],
         b: [&[Bf16]; 2],
         count: usize,
-        ahead: &[Bf16],
+        upcoming: &[Bf16],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
         let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * TILE);
@@ -132,20 +130,20 @@ impl TileMultiplier {
         if count == 0 {
             return;
         }
-        // SAFETY: both conditions were just seen.
+        // SAFETY: the assertion and the variant guarantee both conditions.
         unsafe {
             match self {
                 Self::Amx(registers) => registers.multiply_add(a, b, count, sums),
-                Self::Avx512(avx512) => avx512.multiply_add(a, b, count, ahead, sums),
+                Self::Avx512(avx512) => avx512.multiply_add(a, b, count, upcoming, sums),
             }
         }
     }
 
-    /// `sums = a b`, a block, of tiles that are scattered: at each step of `range`, both halves of `a` are at
-    /// its first offset and both of `b` at its second, one tile after the other.
+    /// `sums = a b` for a block of scattered tiles: at each step of `range`, both halves of `a` are at its
+    /// first offset and both of `b` at its second, one tile after the other.
     ///
     /// # Panics
-    /// Where a factor is shorter than the steps reach.
+    /// If a factor is shorter than the steps require.
     #[inline]
     pub fn multiply(
         &self,
@@ -161,8 +159,8 @@ impl TileMultiplier {
             return;
         }
         let enough = size_of_val(a) >= steps.reach[0] && size_of_val(b) >= steps.reach[1];
-        assert!(enough, "a factor is shorter than the steps reach");
-        // SAFETY: both conditions were just seen.
+        assert!(enough, "a factor is shorter than the steps require");
+        // SAFETY: the assertion and the variant guarantee both conditions.
         unsafe {
             match self {
                 Self::Amx(registers) => registers.multiply(a, b, offsets, sums),
@@ -172,7 +170,7 @@ impl TileMultiplier {
     }
 }
 
-/// A bit for each channel of block `block` that exists, of `channels` in all.
+/// A bit per existing channel of block `block`, of `channels` in total.
 #[inline]
 #[must_use]
 pub fn channel_mask(channels: usize, block: usize) -> __mmask32 {
@@ -180,10 +178,10 @@ pub fn channel_mask(channels: usize, block: usize) -> __mmask32 {
     if present >= BLOCK { !0 } else { (1 << present) - 1 }
 }
 
-/// The channels of `mask` of a pixel; zero where there is no pixel.
+/// Loads the channels of `mask` of a pixel; zeros if there is no pixel.
 ///
 /// # Safety
-/// AVX-512; `map` has the elements of `mask` from `at` on.
+/// AVX-512 must be available; `map` must contain the elements of `mask` starting at `at`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub unsafe fn load_channels(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {

@@ -1,4 +1,4 @@
-//! A block of outputs: its windows and gradients are rearranged, then multiplied.
+//! A block of outputs: rearranges and multiplies its windows and gradients.
 
 use super::lanes::{TWO, TwoRegisters, WindowArithmetic};
 use super::{Band, LANES, MAX_STRIP_FILTERS, Range, ThreadScratch, WindowGradient};
@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 /// Adds a band to the sums, block by block.
 ///
 /// # Safety
-/// The processor has what `U` proves.
+/// The CPU must have the instructions that `U` proves.
 #[inline(always)]
 pub unsafe fn add_band<U: WindowArithmetic>(
     kernel: &WindowGradient<U>,
@@ -36,25 +36,32 @@ pub unsafe fn add_band<U: WindowArithmetic>(
         } else {
             next.map(|next| (next, 0))
         };
-        let mut ahead = UpcomingGradients::new(kernel, coming.map(|(band, first)| (band, block(first))), dy);
+        let mut upcoming =
+            UpcomingGradients::new(kernel, coming.map(|(band, first)| (band, block(first))), dy);
         let block = [groups.len(), band.rows.len()];
         for strip in 0..kernel.strips {
             let at = strip * kernel.strip_registers * LANES;
             let (windows, sums) = (&share.windows[at..], &mut share.sums[at..]);
-            let (gradients, ahead) = (&*share.gradients, &mut ahead);
+            let (gradients, upcoming) = (&*share.gradients, &mut upcoming);
             unsafe {
                 match kernel.strip_registers {
-                    1 => add_strip::<U, MAX_STRIP_FILTERS, 1>(kernel, block, windows, gradients, ahead, sums),
-                    2 => add_strip::<U, MAX_STRIP_FILTERS, 2>(kernel, block, windows, gradients, ahead, sums),
-                    3 => add_strip::<U, MAX_STRIP_FILTERS, 3>(kernel, block, windows, gradients, ahead, sums),
+                    1 => add_strip::<U, MAX_STRIP_FILTERS, 1>(
+                        kernel, block, windows, gradients, upcoming, sums,
+                    ),
+                    2 => add_strip::<U, MAX_STRIP_FILTERS, 2>(
+                        kernel, block, windows, gradients, upcoming, sums,
+                    ),
+                    3 => add_strip::<U, MAX_STRIP_FILTERS, 3>(
+                        kernel, block, windows, gradients, upcoming, sums,
+                    ),
                     4 => add_strip::<U, { MAX_STRIP_FILTERS / 2 }, 4>(
-                        kernel, block, windows, gradients, ahead, sums,
+                        kernel, block, windows, gradients, upcoming, sums,
                     ),
                     5 => add_strip::<U, { MAX_STRIP_FILTERS / 2 }, 5>(
-                        kernel, block, windows, gradients, ahead, sums,
+                        kernel, block, windows, gradients, upcoming, sums,
                     ),
                     _ => add_strip::<U, { MAX_STRIP_FILTERS / 2 }, 6>(
-                        kernel, block, windows, gradients, ahead, sums,
+                        kernel, block, windows, gradients, upcoming, sums,
                     ),
                 }
             }
@@ -62,14 +69,15 @@ pub unsafe fn add_band<U: WindowArithmetic>(
     }
 }
 
-/// The part of `dy` that the next block reads. Its rows are too far apart for the hardware prefetcher: an
+/// The part of `dy` that the next block reads. Its rows are too far apart for the hardware prefetcher, so an
 /// equal part is prefetched with every few filters.
 struct UpcomingGradients<'a, E> {
     dy: &'a [E],
-    /// Elements of a row of the block, and from row to row of the map.
+    /// The elements of a row of the block.
     row: usize,
+    /// The elements between the starts of two rows of the map.
     row_stride: usize,
-    /// Cache lines of a row, and of all rows.
+    /// The cache lines of a row, and of all rows.
     lines: [usize; 2],
     next: usize,
     part: usize,
@@ -113,10 +121,10 @@ impl<'a, E: Element> UpcomingGradients<'a, E> {
     }
 }
 
-/// Makes `windows[group][input row][kw · C]`.
+/// Writes `windows[group][input row][kw · C]`.
 ///
 /// # Safety
-/// As [`add_band`].
+/// As [`add_band`] requires.
 #[inline(always)]
 unsafe fn rearrange_windows<U: WindowArithmetic>(
     kernel: &WindowGradient<U>,
@@ -134,16 +142,16 @@ unsafe fn rearrange_windows<U: WindowArithmetic>(
             let row = &image[row * kernel.pitch() + group * U::PIXELS_PER_LANE * row_stride..];
             assert!(row.len() >= (U::PIXELS_PER_LANE - 1) * row_stride + window_row, "unexpected row length");
             let second = (U::PIXELS_PER_LANE > 1).then(|| row.as_ptr().wrapping_add(row_stride));
-            // SAFETY: upheld by the caller; the assertion says that the numbers are there.
+            // SAFETY: upheld by the caller; the assertion guarantees the length.
             unsafe { interleave::<U>(row.as_ptr(), second, to, rest) };
         }
     }
 }
 
-/// Makes `gradients[group][output row][filters]`.
+/// Writes `gradients[group][output row][filters]`.
 ///
 /// # Safety
-/// As [`add_band`].
+/// As [`add_band`] requires.
 #[inline(always)]
 unsafe fn rearrange_gradients<U: WindowArithmetic>(
     kernel: &WindowGradient<U>,
@@ -162,7 +170,7 @@ unsafe fn rearrange_gradients<U: WindowArithmetic>(
             };
             let column = group * U::PIXELS_PER_LANE;
             let second = (U::PIXELS_PER_LANE > 1 && column + 1 < width).then(|| pixel(column + 1));
-            // SAFETY: upheld by the caller; the filters of both pixels are there.
+            // SAFETY: upheld by the caller; both pixels have all filters.
             unsafe { interleave::<U>(pixel(column), second, to, rest) };
         }
     }
@@ -172,7 +180,7 @@ unsafe fn rearrange_gradients<U: WindowArithmetic>(
 /// long for plain `f32` accumulation.
 ///
 /// # Safety
-/// As [`add_band`].
+/// As [`add_band`] requires.
 #[inline(always)]
 unsafe fn add_bias<U: WindowArithmetic>(gradients: &[f32], bias: &mut [f32]) {
     let filters = bias.len();
@@ -191,21 +199,21 @@ unsafe fn add_bias<U: WindowArithmetic>(gradients: &[f32], bias: &mut [f32]) {
     }
 }
 
-/// Adds a block to `REGISTERS` registers of every filter's window, which begin where `windows` and `sums` do.
+/// Adds a block to `REGISTERS` registers of every filter's window, starting where `windows` and `sums` do.
 ///
 /// ```text
 /// sums[FILTERS][REGISTERS] += gradients[group][row][filter] · windows[group][row · stride][REGISTERS]
 /// ```
 ///
 /// # Safety
-/// As [`add_band`].
+/// As [`add_band`] requires.
 #[inline(always)]
 unsafe fn add_strip<U: WindowArithmetic, const FILTERS: usize, const REGISTERS: usize>(
     kernel: &WindowGradient<U>,
     [groups, rows]: [usize; 2],
     windows: &[f32],
     gradients: &[f32],
-    ahead: &mut UpcomingGradients<'_, U::Element>,
+    upcoming: &mut UpcomingGradients<'_, U::Element>,
     sums: &mut [f32],
 ) {
     let (filters, filter_stride) = (kernel.filters, kernel.window_sums());
@@ -220,11 +228,11 @@ unsafe fn add_strip<U: WindowArithmetic, const FILTERS: usize, const REGISTERS: 
         "unexpected block size"
     );
     for filter in (0..filters).step_by(FILTERS) {
-        ahead.prefetch();
-        // SAFETY: upheld by the caller; the assertion says that windows, gradients and sums reach as far.
+        upcoming.prefetch();
+        // SAFETY: upheld by the caller; the assertion guarantees the lengths of windows, gradients and sums.
         unsafe {
             let to = sums.as_mut_ptr().add(filter * filter_stride);
-            // Of this block alone, for the same reason as those of the bias.
+            // Summed per block first, for the same reason as the bias.
             let mut sums = [[_mm512_setzero_ps(); REGISTERS]; FILTERS];
             let mut gradient = gradients.as_ptr().add(filter).cast::<i32>();
             for group in 0..groups {
@@ -240,7 +248,7 @@ unsafe fn add_strip<U: WindowArithmetic, const FILTERS: usize, const REGISTERS: 
                             *sum = U::multiply_add(*sum, value, lanes);
                         }
                     }
-                    // After the last one these point beyond the slices, and are not read.
+                    // After the last row these point beyond the slices, and are not read.
                     window = window.wrapping_add(step);
                     gradient = gradient.wrapping_add(filters);
                 }
@@ -255,9 +263,10 @@ unsafe fn add_strip<U: WindowArithmetic, const FILTERS: usize, const REGISTERS: 
     }
 }
 
-/// Writes `to.len()` lanes; `rest` are those of the last two registers. See [`WindowArithmetic::interleave`].
+/// Writes `to.len()` lanes; `rest` is the mask of the last two registers. See
+/// [`WindowArithmetic::interleave`].
 ///
-/// As there.
+/// As [`WindowArithmetic::interleave`] requires.
 #[inline(always)]
 unsafe fn interleave<U: WindowArithmetic>(
     first: *const U::Element,

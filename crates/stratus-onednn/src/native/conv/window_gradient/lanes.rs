@@ -11,12 +11,12 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_slli_epi32,
 };
 
-/// Products of maps of one element type; a value is the proof that the processor has the instructions.
+/// Products of maps of one element type; a value proves that the CPU has the instructions.
 pub trait WindowArithmetic: Copy + Send + Sync + 'static {
-    /// Elements of maps.
+    /// The element type of maps.
     type Element: Element;
 
-    /// Neighbouring output pixels of a lane.
+    /// The neighbouring output pixels of a lane.
     const PIXELS_PER_LANE: usize = size_of::<f32>() / size_of::<Self::Element>();
 
     /// Adds a band of `x` and `dy` to the sums, and prefetches `dy` of the next band.
@@ -32,14 +32,14 @@ pub trait WindowArithmetic: Copy + Send + Sync + 'static {
     /// `sums + value * lanes`, where all lanes of `value` are the same.
     ///
     /// # Safety
-    /// The processor has what the type proves; likewise below.
+    /// The CPU must have the instructions that the type proves. This applies to all functions below.
     unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512;
 
-    /// Writes lanes of two registers: numbers from `first` on, in bf16 each paired with the one from `second`
-    /// on (zero where there is none).
+    /// Writes the lanes of two registers: numbers from `first`, in bf16 each paired with the one from
+    /// `second` (zero if there is none).
     ///
     /// # Safety
-    /// As many numbers are readable, and as many lanes writable at `to`.
+    /// The numbers of the masked lanes must be readable, and the lanes writable at `to`.
     unsafe fn interleave(
         first: *const Self::Element,
         second: Option<*const Self::Element>,
@@ -50,7 +50,7 @@ pub trait WindowArithmetic: Copy + Send + Sync + 'static {
     /// Adds the one or two numbers of each lane to a sum.
     ///
     /// # Safety
-    /// As above.
+    /// As [`Self::multiply_add`] requires.
     unsafe fn add_lanes(sums: __m512, lanes: __m512i) -> __m512;
 }
 
@@ -76,7 +76,7 @@ impl TwoRegisters {
     }
 }
 
-/// Lanes of two registers.
+/// The lanes of two registers.
 pub const TWO: usize = 2 * LANES;
 
 impl WindowArithmetic for Avx512Bf16 {
@@ -91,7 +91,7 @@ impl WindowArithmetic for Avx512Bf16 {
         share: &mut ThreadScratch<'_>,
     ) {
         /// # Safety
-        /// The processor must have AVX-512 BF16.
+        /// The CPU must have AVX-512 BF16.
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
         unsafe fn run(
             gradient: &WindowGradient<Avx512Bf16>,
@@ -103,7 +103,7 @@ impl WindowArithmetic for Avx512Bf16 {
             // SAFETY: upheld by the caller.
             unsafe { add_band(gradient, band, next, maps, share) }
         }
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves the instructions.
         unsafe { run(gradient, band, next, maps, share) }
     }
 
@@ -129,7 +129,7 @@ impl WindowArithmetic for Avx512Bf16 {
             }
             order
         };
-        // SAFETY: upheld by the caller; numbers and lanes that are not there are neither read nor written.
+        // SAFETY: upheld by the caller; masked numbers and lanes are neither read nor written.
         unsafe {
             let order =
                 [_mm512_loadu_si512(ORDER[0].as_ptr().cast()), _mm512_loadu_si512(ORDER[1].as_ptr().cast())];
@@ -169,7 +169,7 @@ impl WindowArithmetic for Avx512F32 {
         share: &mut ThreadScratch<'_>,
     ) {
         /// # Safety
-        /// The processor must have AVX-512.
+        /// The CPU must have AVX-512.
         #[target_feature(enable = "avx512f,avx512bw")]
         unsafe fn run(
             gradient: &WindowGradient<Avx512F32>,
@@ -181,7 +181,7 @@ impl WindowArithmetic for Avx512F32 {
             // SAFETY: upheld by the caller.
             unsafe { add_band(gradient, band, next, maps, share) }
         }
-        // SAFETY: `self` is the proof.
+        // SAFETY: `self` proves the instructions.
         unsafe { run(gradient, band, next, maps, share) }
     }
 
@@ -194,8 +194,7 @@ impl WindowArithmetic for Avx512F32 {
     #[inline(always)]
     unsafe fn interleave(first: *const f32, _: Option<*const f32>, to: *mut f32, lanes: TwoRegisters) {
         for (half, mask) in lanes.0.into_iter().enumerate() {
-            // SAFETY: upheld by the caller; numbers and lanes that are not there are neither read nor
-            // written.
+            // SAFETY: upheld by the caller; masked numbers and lanes are neither read nor written.
             unsafe {
                 let values = _mm512_maskz_loadu_ps(mask, first.wrapping_add(half * LANES));
                 let to = to.wrapping_add(half * LANES).cast();

@@ -1,21 +1,21 @@
-//! What the case tables do not reach: bands, blocks and strips of every kind, other layouts of the gradient,
+//! Tests beyond the case tables: all kinds of bands, blocks and strips, other layouts of the gradient,
 //! uninitialised scratch.
 
 use super::*;
 use crate::library;
 use crate::native::conv::panel_gradient::tests::{maps_and_gradient, rounded};
 use crate::native::conv::tiles::{Avx512Bf16, Avx512F32};
-use crate::native::simd::Level;
+use crate::native::simd::IsaLevel;
 use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::Conv2d;
 
-/// Checks bf16 and `f32` arithmetic; says where the processor has none.
+/// Checks bf16 and `f32` arithmetic; prints a message if the CPU has none.
 fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
     match library::find().ok().and_then(|context| Avx512Bf16::detect(&context)) {
         Some(unit) => check(unit, conv, batch, input, layout),
         None => eprintln!("SKIPPED: no bf16"),
     }
-    match Avx512F32::detect(Level::detect([true, true])) {
+    match Avx512F32::detect(IsaLevel::detect([true, true])) {
         Some(unit) => check(unit, conv, batch, input, layout),
         None => eprintln!("SKIPPED: no AVX-512"),
     }
@@ -27,10 +27,10 @@ fn check<U: WindowArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usiz
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
-        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::emulating(threads), level: IsaLevel::detect([true, true]) };
         let problem = ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu };
         let gradient = WindowGradient::new(problem).unwrap();
-        // Scratch begins as NaN: nothing may depend on what it held.
+        // Scratch starts as NaN: nothing may depend on its contents.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; layout.elements()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut dw, &mut db, &mut scratch);
@@ -42,7 +42,7 @@ fn check<U: WindowArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usiz
 }
 
 #[test]
-fn every_shape_follows_the_definition() {
+fn every_shape_matches_the_definition() {
     for (conv, batch, input) in [
         // The first layers of residual networks, of AlexNet and of VGG.
         (Conv2d::new(3, 64, 7, 2, 3), 2, [40, 37]),
@@ -55,7 +55,7 @@ fn every_shape_follows_the_definition() {
         (Conv2d::new(6, 8, 3, 2, 1), 1, [11, 13]),
         (Conv2d::new(3, 40, 5, 1, 2), 2, [6, 6]),
         (Conv2d::new(15, 8, 5, 1, 1), 1, [8, 8]),
-        // Outputs that read nothing but padding, and input that none reads.
+        // Outputs that read only padding, and inputs that no output reads.
         (Conv2d::new(2, 8, 3, 1, 2), 2, [2, 3]),
         (Conv2d::new(3, 8, 2, 3, 0), 2, [10, 11]),
         (Conv2d { padding_before: [5, 4], padding_after: [0, 6], ..Conv2d::new(3, 8, 3, 2, 0) }, 1, [6, 5]),
@@ -76,7 +76,7 @@ fn every_shape_follows_the_definition() {
 }
 
 #[test]
-fn the_gradient_has_the_wanted_layout() {
+fn the_gradient_has_the_requested_layout() {
     let conv = Conv2d::new(3, 16, 5, 2, 2);
     check_all(&conv, 2, [11, 12], &Layout::channels_last(&conv.weight_shape()));
     // oneDNN's `ABcd16b16a`: the block of channels is padded with zeros.
@@ -91,8 +91,8 @@ fn the_gradient_has_the_wanted_layout() {
 }
 
 #[test]
-fn unsupported_convolutions_are_refused() {
-    let Some(unit) = Avx512F32::detect(Level::detect([true, true])) else {
+fn refuses_unsupported_convolutions() {
+    let Some(unit) = Avx512F32::detect(IsaLevel::detect([true, true])) else {
         eprintln!("SKIPPED: no AVX-512");
         return;
     };
@@ -102,12 +102,12 @@ fn unsupported_convolutions_are_refused() {
         let problem = ConvProblem { conv: &conv, batch, input, weights: &weights, unit, cpu: &cpu };
         assert!(WindowGradient::new(problem).is_none(), "{conv:?}");
     };
-    let [most, less] = [[true, true], [true, false]].map(Level::detect);
+    let [avx512, avx2] = [[true, true], [true, false]].map(IsaLevel::detect);
     let dense = Conv2d::new(3, 16, 3, 1, 1);
-    refused(Conv2d { dilation: [2, 2], ..dense }, 1, [8, 8], most);
-    refused(Conv2d::new(16, 16, 3, 1, 1), 1, [8, 8], most);
-    refused(Conv2d::new(3, 12, 3, 1, 1), 1, [8, 8], most);
-    refused(Conv2d::new(15, 16, 7, 1, 1), 1, [8, 8], most);
-    refused(dense, 0, [8, 8], most);
-    refused(dense, 1, [8, 8], less);
+    refused(Conv2d { dilation: [2, 2], ..dense }, 1, [8, 8], avx512);
+    refused(Conv2d::new(16, 16, 3, 1, 1), 1, [8, 8], avx512);
+    refused(Conv2d::new(3, 12, 3, 1, 1), 1, [8, 8], avx512);
+    refused(Conv2d::new(15, 16, 7, 1, 1), 1, [8, 8], avx512);
+    refused(dense, 0, [8, 8], avx512);
+    refused(dense, 1, [8, 8], avx2);
 }

@@ -6,7 +6,7 @@
 //! ```text
 //! per tile of the block    patches[36][tile, K]  = Bᵀ d B        K: channels summed over, padded to 16
 //! per point and panel      products[36][tile, O] = patches × weights[panel][36][K, 32]
-//! per tile                 y = Aᵀ products A + bias, rectified
+//! per tile                 y = relu(Aᵀ products A + bias)
 //! ```
 //!
 //! Threads write disjoint rows of pixels. The inner loop is that of [`product`], or of
@@ -17,24 +17,24 @@ use super::product::{LeftMatrix, PANEL, ROWS, RightPanel, product};
 use super::transform::output_transform;
 use super::weights::transform_weights;
 use super::{
-    ALPHA, MATRIX_GAP, OUTSIDE, POINTS, PixelOffsets, TileGrid, all_points_floats, kernel_edge, lanes_at,
-    load_input_transform, output_edge, padded, panel_count, store_points, tiles_per_block,
+    ALPHA, MATRIX_GAP, PADDING_OFFSET, POINTS, PixelOffsets, TileGrid, all_points_floats, kernel_edge,
+    lanes_at, load_input_transform, output_edge, padded, panel_count, store_points, tiles_per_block,
 };
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::threads::{MAX_THREADS, cut, pairs, split};
+use crate::native::threads::{MAX_THREADS, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Tiles of a block, at least about: the transformed weights are read once per block.
+/// The approximate minimum of tiles per block: the transformed weights are read once per block.
 const MIN_BLOCK_TILES: usize = 48;
 
-/// Floats of transformed weights from which on they are prefetched, as the hardware prefetcher does not keep
-/// up: a convolution takes 7 to 17 % less time where 18 MB of weights are prefetched, 2 % more where 5 MB are
-/// (docs/benchmarks/kernels.md).
+/// The size in floats above which transformed weights are prefetched, because the hardware prefetcher does
+/// not keep up: a convolution takes 7 to 17 % less time if 18 MB of weights are prefetched, 2 % more if 5 MB
+/// are (docs/benchmarks/kernels.md).
 const PREFETCHED_WEIGHTS: usize = 1 << 21;
 
-/// Which of the two passes.
+/// The pass of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// The output.
@@ -47,26 +47,26 @@ pub enum Pass {
 #[derive(Clone)]
 pub struct WinogradConv {
     pub(super) pass: Pass,
-    /// Channels that are summed over, and channels of the result.
+    /// The channels summed over, and the output channels.
     pub(super) channels: [usize; 2],
     pub(super) grid: TileGrid,
-    /// Tiles of a block.
+    /// The tiles of a block.
     block: usize,
     /// Products of 13-bit integers instead of floats.
     pub(super) int16: Option<Int16Products>,
     cpu: CpuContext,
 }
 
-/// Floats of each part of a thread's scratch.
+/// The floats of each section of a thread's scratch.
 #[derive(Clone, Copy)]
 struct ThreadScratch {
-    /// Transformed patches of a block, `[36][tiles, K]`; two integers a float.
+    /// Transformed patches of a block, `[36][tiles, K]`; two integers per float.
     patches: usize,
     /// Quantisation scales of the patches, `[36][tiles]`.
     scales: usize,
     /// Products of a block, `[36][tiles, O]`.
     products: usize,
-    /// Values before they are quantised: all channels of a tile, or a chunk of the terms of sixteen filters.
+    /// Values before quantisation: all channels of a tile, or a chunk of the terms of sixteen filters.
     staging: usize,
 }
 
@@ -76,17 +76,17 @@ impl ThreadScratch {
     }
 }
 
-/// What happens to a result before it is stored.
+/// Operations on a result before it is stored.
 #[derive(Clone, Copy)]
 struct Epilogue<'a> {
-    /// Empty where there is none.
+    /// The bias; empty if there is none.
     bias: &'a [f32],
     relu: bool,
 }
 
 impl WinogradConv {
-    /// `None` where another kernel has to do it. `batch` images of `input` = `[H, W]`; with products of
-    /// integers if `int16` is given.
+    /// The kernel for `batch` images of `input` = `[H, W]`, with integer products if `int16` is given; `None`
+    /// if it does not support the convolution.
     #[must_use]
     pub fn new(
         conv: &Conv2d,
@@ -119,8 +119,8 @@ impl WinogradConv {
         self.channels.map(padded)
     }
 
-    /// Floats of a panel of the transformed weights, `[36][K, 32]`; of integers two a float, followed by
-    /// their scales, `[36][chunks of K][32]`.
+    /// The floats of a panel of transformed weights, `[36][K, 32]`; integers take half a float each, and are
+    /// followed by their scales, `[36][chunks of K][32]`.
     fn panel_floats(&self) -> usize {
         let terms = self.padded_channels()[0];
         let floats = POINTS * terms * PANEL;
@@ -140,17 +140,17 @@ impl WinogradConv {
         }
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         let weight_floats = panel_count(self.channels[1]) * self.panel_floats();
         (weight_floats + self.cpu.team.threads() * self.thread_scratch().floats()) * size_of::<f32>()
     }
 
-    /// `y = x * weights + bias`, rectified where `relu`; `bias` may be empty.
+    /// `y = x * weights + bias`, with ReLU if `relu`; `bias` may be empty.
     ///
     /// # Panics
-    /// Where sizes are not as expected.
+    /// If sizes are not as expected.
     pub fn run<E: LaneElement>(
         &self,
         x: &[E],
@@ -175,8 +175,9 @@ impl WinogradConv {
             (panel_count(channels[1]), self.panel_floats(), self.thread_scratch());
         let (transformed, scratch) = scratch.split_at_mut(panels * panel_floats);
         let share = |thread| split(panels, threads, thread);
-        let shares = cut(transformed, (0..threads).map(|thread| share(thread).len() * panel_floats));
-        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| sizes.floats())));
+        let shares =
+            split_lengths(transformed, (0..threads).map(|thread| share(thread).len() * panel_floats));
+        let mut parts = zip_parts(shares, split_lengths(scratch, (0..threads).map(|_| sizes.floats())));
         team.run_parts(&mut parts, &|thread, (to, scratch)| {
             for (panel, to) in share(thread).zip(to.chunks_exact_mut(panel_floats)) {
                 transform_weights(level, self, weights, panel, to, &mut scratch[..sizes.staging]);
@@ -189,8 +190,8 @@ impl WinogradConv {
         };
         let lengths: [usize; MAX_THREADS] =
             std::array::from_fn(|thread| if thread < threads { end(thread + 1) - end(thread) } else { 0 });
-        let shares = cut(y, lengths.into_iter().take(threads));
-        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| sizes.floats())));
+        let shares = split_lengths(y, lengths.into_iter().take(threads));
+        let mut parts = zip_parts(shares, split_lengths(scratch, (0..threads).map(|_| sizes.floats())));
         let epilogue = Epilogue { bias, relu };
         team.run_parts(&mut parts, &|thread, (y, scratch)| {
             run_rows(level, self, rows(thread), x, transformed, epilogue, y, scratch);
@@ -210,12 +211,12 @@ with_lanes! {
     )
 }
 
-/// Makes rows of tiles, whose pixels are `y`.
+/// Computes rows of tiles, whose pixels are `y`.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
+#[allow(clippy::too_many_arguments)] // `with_lanes` passes slices and constants separately.
 unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
     conv: &WinogradConv,
     rows: Range<usize>,
@@ -263,10 +264,10 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
         let mut next = pixels(0);
         for row in 0..rows {
             let patch = next;
-            // Rows beyond the last tile: their contents do not matter, but denormal numbers would slow the
+            // Rows after the last tile: their contents do not matter, but denormal numbers would slow the
             // products down.
             next = if row + 1 < count { pixels(row + 1) } else { PixelOffsets::outside() };
-            // SAFETY: upheld by the caller; pixels are within the map, and the matrices have so many rows.
+            // SAFETY: upheld by the caller; pixels are within the map, and the matrices have these rows.
             unsafe {
                 for channel in (0..terms).step_by(LANES) {
                     next.prefetch(x, channel);
@@ -335,7 +336,7 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
         for row in 0..count {
             let outputs = grid.output_pixels::<OUTPUTS>(grid.position(first + row), channels[1]);
             for channel in (0..columns).step_by(LANES) {
-                // SAFETY: upheld by the caller; the matrices have `count` rows at least, and `y` has the
+                // SAFETY: upheld by the caller; the matrices have at least `count` rows, and `y` has the
                 // pixels of these rows of tiles.
                 unsafe {
                     let mut plane = [[V::splat(0.0); ALPHA]; ALPHA];
@@ -350,7 +351,7 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                     let bias = V::load(&bias);
                     let results: [[V; OUTPUTS]; OUTPUTS] = output_transform(plane);
                     for (result, &at) in results.as_flattened().iter().zip(outputs.offsets.as_flattened()) {
-                        if at == OUTSIDE {
+                        if at == PADDING_OFFSET {
                             continue;
                         }
                         let at = at - before * channels[1] + channel;

@@ -6,15 +6,15 @@
 //! at the end           dw = Aᵀ sums A,   db = Σ dy
 //! ```
 //!
-//! The sums take 36/r² times the bytes of the weights and do not stay in L2. So a block is not divided among
-//! threads by tiles, which would need sums per thread; all threads work on the same block, transform some
-//! registers of channels each, and after a barrier accumulate panels of their own, which they read and write
-//! in order. A panel's product reads `128 * 16 * 4` bytes of patches and twice that of gradients from L1 per
-//! `16 * 32` sums.
+//! The sums take 36/r² times the bytes of the weights and do not stay in L2. Therefore a block is not divided
+//! among threads by tiles, which would need sums per thread: all threads work on the same block, each
+//! transforms some registers of channels, and after a barrier accumulates separate panels, which it reads and
+//! writes in order. A panel's product reads `128 * 16 * 4` bytes of patches and twice that of gradients from
+//! L1 per `16 * 32` sums.
 //!
 //! - If all tiles fit one block (late layers: many channels, few pixels), nothing is accumulated: the sums of
-//!   sixteen by 32 channels at all points are made, transformed to taps and stored while they are in L1.
-//! - Reading what another core wrote is expensive, more so across caches. With few channels there is little
+//!   sixteen by 32 channels at all points are computed, transformed to taps and stored while they are in L1.
+//! - Reading data of another core is expensive, more so across caches. With few channels there is little
 //!   to compute per value read; then an even number of threads forms two groups, each of which transforms and
 //!   multiplies 18 of the 36 points. Some work of the transforms is done twice, but groups share only the
 //!   maps (docs/benchmarks/kernels.md).
@@ -28,38 +28,38 @@ use super::{
 };
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::threads::{MAX_THREADS, cut, pairs, piece, split};
+use crate::native::threads::{MAX_THREADS, chunk_range, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Tiles of a part, at most: a panel of gradients and a register of patches then stay in L1.
+/// The maximum number of tiles of a part: a panel of gradients and a register of patches then stay in L1.
 const MAX_DEPTH: usize = 128;
 
-/// Up to this many pairs of channels two groups of threads are faster than one.
+/// The maximum number of pairs of channels for which two groups of threads are faster than one.
 const MAX_PAIRS_FOR_TWO_GROUPS: usize = 256 * 256;
 
-/// Tiles by which pixels are prefetched ahead of their transform.
-const TILES_AHEAD: usize = 4;
+/// The number of tiles by which pixels are prefetched before their transform.
+const PREFETCHED_TILES: usize = 4;
 
-/// Sums of sixteen input channels by a panel of output channels at all points.
+/// The sums of sixteen input channels by a panel of output channels at all points.
 const SINGLE_BLOCK_SUMS: usize = POINTS * LANES * PANEL;
 
-/// Registers of channels transformed together: two of bf16 are a cache line.
+/// The registers of channels transformed together: two of bf16 are a cache line.
 const REGISTERS_PER_PASS: usize = 2;
 
 /// The gradients of weights `[O, I, H, W]` and bias, from maps `[N, H, W, C]`.
 #[derive(Clone)]
 pub struct WinogradGradient {
-    /// Channels of input and output.
+    /// The channels of input and output.
     pub(super) channels: [usize; 2],
     pub(super) grid: TileGrid,
-    /// Groups of threads, 1 or 2: each has its share of the points.
+    /// The number of thread groups, 1 or 2, which divide the points.
     pub(super) groups: usize,
-    /// Parts of a block; threads divide (part, register) pairs among themselves.
+    /// The parts of a block; threads divide (part, register) pairs.
     pub(super) parts: usize,
-    /// Tiles of a part.
+    /// The tiles of a part.
     pub(super) depth: usize,
-    /// All tiles are one part of one block, of one group of threads.
+    /// True if all tiles are one part of one block, of one group of threads.
     single_block: bool,
     cpu: CpuContext,
 }
@@ -71,20 +71,20 @@ pub(super) struct Block {
     pub(super) count: usize,
 }
 
-/// Registers of one part of a block that a thread transforms together.
+/// The registers of one part of a block that a thread transforms together.
 struct TransformRun {
     tiles: Range<usize>,
     registers: Range<usize>,
-    /// The first one's position among the thread's registers.
+    /// The position of the first among the thread's registers.
     position: usize,
 }
 
-/// What a thread writes of a block: registers of patches and of gradients at all its points, and sums of `dy`
-/// for the bias.
+/// The result of a thread for a block: registers of patches and of gradients at all its points, and sums of
+/// `dy` for the bias.
 type Transformed<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
 
 impl WinogradGradient {
-    /// `None` where another kernel has to do it. `batch` images of `input` = `[H, W]`.
+    /// The kernel for `batch` images of `input` = `[H, W]`; `None` if it does not support the convolution.
     #[must_use]
     pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], cpu: &CpuContext) -> Option<Self> {
         let taps = kernel_edge(conv)?;
@@ -111,23 +111,23 @@ impl WinogradGradient {
         })
     }
 
-    /// Registers of channels of input and output.
+    /// The registers of channels of input and output.
     pub(super) fn registers(&self) -> [usize; 2] {
         self.channels.map(|channels| channels.div_ceil(LANES))
     }
 
-    /// Floats from a point of a register to the next: an odd number of cache lines, so that points do not
-    /// share cache sets.
+    /// The floats between two points of a register: an odd number of cache lines, so that points do not share
+    /// cache sets.
     pub(super) fn point_stride(&self) -> usize {
         (self.depth | 1) * LANES
     }
 
-    /// Floats from a register to the next: a group's points.
+    /// The floats between two registers: a group's points.
     pub(super) fn register_stride(&self) -> usize {
         POINTS / self.groups * self.point_stride()
     }
 
-    /// A register at a point, `floats` of it; for a single block.
+    /// `floats` floats of a register at a point; for a single block.
     pub(super) fn tiles_at<'a>(
         &self,
         map: &'a [f32],
@@ -137,7 +137,7 @@ impl WinogradGradient {
         &map[register * self.register_stride() + point * self.point_stride()..][..floats]
     }
 
-    /// Threads of a group.
+    /// The threads of a group.
     fn threads_per_group(&self) -> usize {
         self.cpu.team.threads() / self.groups
     }
@@ -147,7 +147,7 @@ impl WinogradGradient {
         split(self.parts * registers, self.threads_per_group(), thread % self.threads_per_group())
     }
 
-    /// Panels of the sums, over all points.
+    /// The panels of the sums, over all points.
     fn panels(&self) -> usize {
         POINTS * panel_count(self.channels[1])
     }
@@ -160,7 +160,7 @@ impl WinogradGradient {
         first + start..first + end
     }
 
-    /// Floats of scratch: patches, gradients, sums, sums for the bias.
+    /// The floats of scratch: patches, gradients, sums, sums for the bias.
     fn scratch_floats(&self) -> [usize; 4] {
         let [of_x, of_dy] = self.registers().map(|registers| self.parts * registers);
         let strips = self.groups * self.register_stride();
@@ -172,16 +172,16 @@ impl WinogradGradient {
         [of_x * strips, of_dy * strips, sums, of_dy * LANES]
     }
 
-    /// Bytes of scratch.
+    /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.scratch_floats().iter().sum::<usize>() * size_of::<f32>()
     }
 
-    /// Makes `dw` and `db`; `db` may be empty.
+    /// Computes `dw` and `db`; `db` may be empty.
     ///
     /// # Panics
-    /// Where sizes are not as expected.
+    /// If sizes are not as expected.
     pub fn run<E: LaneElement>(
         &self,
         x: &[E],
@@ -222,8 +222,10 @@ impl WinogradGradient {
                 break;
             }
             let panel_floats = padded(channels[0]) * PANEL;
-            let mut parts =
-                cut(sums, (0..threads).map(|thread| self.panels_of_thread(thread).len() * panel_floats));
+            let mut parts = split_lengths(
+                sums,
+                (0..threads).map(|thread| self.panels_of_thread(thread).len() * panel_floats),
+            );
             let (patches, gradients) = (&*patches, &*gradients);
             team.run_parts(&mut parts, &|thread, sums| {
                 for (panel, sums) in self.panels_of_thread(thread).zip(sums.chunks_exact_mut(panel_floats)) {
@@ -246,10 +248,11 @@ impl WinogradGradient {
             let Range { start, end } = share(thread);
             (end * share_filters).min(channels[1]) - (start * share_filters).min(channels[1])
         };
-        let shares_of_dw = cut(dw, (0..threads).map(|thread| filters(thread) * filter_floats));
+        let shares_of_dw = split_lengths(dw, (0..threads).map(|thread| filters(thread) * filter_floats));
         if self.single_block {
             let (patches, gradients) = (&*patches, &*gradients);
-            let mut parts = pairs(cut(sums, (0..threads).map(|_| SINGLE_BLOCK_SUMS)), shares_of_dw);
+            let mut parts =
+                zip_parts(split_lengths(sums, (0..threads).map(|_| SINGLE_BLOCK_SUMS)), shares_of_dw);
             team.run_parts(&mut parts, &|thread, (sums, dw)| {
                 single_block_filters::<f32>(level, self, tiles, share(thread), patches, gradients, sums, dw);
             });
@@ -263,7 +266,7 @@ impl WinogradGradient {
         });
     }
 
-    /// Divides scratch by what each thread transforms.
+    /// Divides scratch by the parts that each thread transforms.
     fn split_scratch<'a>(
         &self,
         patches: &'a mut [f32],
@@ -276,9 +279,9 @@ impl WinogradGradient {
             threads.map(move |thread| self.registers_of_thread(registers, thread).len() * register_floats)
         };
         let all = 0..self.cpu.team.threads();
-        let patches = cut(patches, share(all.clone(), of_x, strip));
-        let maps = patches.into_iter().zip(cut(gradients, share(all, of_dy, strip)));
-        let bias = cut(bias, share(0..self.threads_per_group(), of_dy, LANES));
+        let patches = split_lengths(patches, share(all.clone(), of_x, strip));
+        let maps = patches.into_iter().zip(split_lengths(gradients, share(all, of_dy, strip)));
+        let bias = split_lengths(bias, share(0..self.threads_per_group(), of_dy, LANES));
         let mut parts: [Transformed<'a>; MAX_THREADS] = std::array::from_fn(|_| Default::default());
         for (part, ((x, dy), bias)) in parts.iter_mut().zip(maps.zip(bias)) {
             *part = (x, dy, bias);
@@ -286,7 +289,7 @@ impl WinogradGradient {
         parts
     }
 
-    /// A thread's share of a block, of a map with `registers` of channels.
+    /// A thread's range of a block, for a map with `registers` of channels.
     fn transform_runs(
         &self,
         block: Block,
@@ -298,7 +301,7 @@ impl WinogradGradient {
             let first = part * registers;
             let [from, to] = [start.max(first), end.min(first + registers)];
             (from..to).step_by(REGISTERS_PER_PASS).map(move |at| TransformRun {
-                tiles: piece(part, self.depth, block.count),
+                tiles: chunk_range(part, self.depth, block.count),
                 registers: at - first..(at + REGISTERS_PER_PASS).min(to) - first,
                 position: at - start,
             })
@@ -324,7 +327,7 @@ with_lanes! {
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
+#[allow(clippy::too_many_arguments)] // `with_lanes` passes slices and constants separately.
 unsafe fn transform_body<V: Lanes, E: LaneElement>(
     kernel: &WinogradGradient,
     block: Block,
@@ -388,13 +391,15 @@ unsafe fn transform_maps<
         let pixels = |tile: usize| {
             grid.input_pixels(grid.position(block.first + tile.min(run.tiles.end - 1)), *inputs)
         };
-        let mut upcoming: [_; TILES_AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
+        let mut upcoming: [_; PREFETCHED_TILES] =
+            std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
         for (row, tile) in run.tiles.clone().enumerate() {
-            let patch = std::mem::replace(&mut upcoming[row % TILES_AHEAD], pixels(tile + TILES_AHEAD));
+            let patch =
+                std::mem::replace(&mut upcoming[row % PREFETCHED_TILES], pixels(tile + PREFETCHED_TILES));
             for (at, register) in (run.position..).zip(run.registers.clone()) {
-                upcoming[row % TILES_AHEAD].prefetch(x, register * LANES);
-                // SAFETY: upheld by the caller; pixels that are inside are elements of the map, and the
-                // thread has room for each of its registers.
+                upcoming[row % PREFETCHED_TILES].prefetch(x, register * LANES);
+                // SAFETY: upheld by the caller; pixels inside the map are its elements, and the thread has
+                // room for each of its registers.
                 unsafe {
                     let plane =
                         load_input_transform::<V, E, FIRST, ROWS>(x, &patch, [*inputs, register * LANES]);
@@ -407,11 +412,13 @@ unsafe fn transform_maps<
         let pixels = |tile: usize| {
             grid.output_pixels::<OUTPUTS>(grid.position(block.first + tile.min(run.tiles.end - 1)), *outputs)
         };
-        let mut upcoming: [_; TILES_AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
+        let mut upcoming: [_; PREFETCHED_TILES] =
+            std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
         for (row, tile) in run.tiles.clone().enumerate() {
-            let tile_pixels = std::mem::replace(&mut upcoming[row % TILES_AHEAD], pixels(tile + TILES_AHEAD));
+            let tile_pixels =
+                std::mem::replace(&mut upcoming[row % PREFETCHED_TILES], pixels(tile + PREFETCHED_TILES));
             for (at, register) in (run.position..).zip(run.registers.clone()) {
-                upcoming[row % TILES_AHEAD].prefetch(dy, register * LANES);
+                upcoming[row % PREFETCHED_TILES].prefetch(dy, register * LANES);
                 // SAFETY: as above.
                 unsafe {
                     let mut taps = [[V::splat(0.0); OUTPUTS]; OUTPUTS];

@@ -1,5 +1,5 @@
-//! Products of quantised matrices: 13-bit integers with `f32` scales, accumulated in int32 by VNNI. As
-//! accurate as bf16 maps need, and twice as fast as `f32`.
+//! Products of quantised matrices: 13-bit integers with `f32` scales, accumulated in int32 by VNNI. Accurate
+//! enough for bf16 maps, and twice as fast as `f32`.
 //!
 //! ```text
 //! left [rows, K]: a scale per row (tile and point)      right [K, 32]: a scale per column and chunk of K
@@ -7,10 +7,10 @@
 //!                                                            └── int32, cannot overflow: 128 · 4095² < 2³¹
 //! ```
 //!
-//! Scales are symmetric, `max |value| / 4095`. Rounding the transformed values to bf16 instead would put
-//! results off by 1 % of their norm, six times as much as storing maps in bf16 does (0.17 %). With 13-bit
-//! integers it is 0.15 % for normally distributed maps, 0.5 % where one pixel in ten thousand is two hundred
-//! times as large as the others (docs/benchmarks/kernels.md).
+//! Scales are symmetric, `max |value| / 4095`. Rounding the transformed values to bf16 instead would change
+//! results by 1 % of their norm, six times the error of storing maps in bf16 (0.17 %). With 13-bit integers
+//! the error is 0.15 % for normally distributed maps, 0.5 % if one pixel in ten thousand is two hundred times
+//! as large as the others (docs/benchmarks/kernels.md).
 //!
 //! VPDPWSSD adds two products of int16 to each of 16 int32 (Intel, "Intel 64 and IA-32 architectures software
 //! developer's manual", volume 2): neighbouring terms are packed in pairs. Eight rows by two registers of
@@ -19,23 +19,23 @@
 use super::product::{PANEL, ROWS};
 use super::{ALPHA, POINTS, store_points};
 use crate::native::lanes::{LANES, Lanes};
-use crate::native::simd::Level;
+use crate::native::simd::IsaLevel;
 
 /// The largest quantised magnitude.
 const MAX_QUANTISED: f32 = 4095.0;
 
-/// Terms that an int32 sum holds whatever they are.
+/// The number of terms whose int32 sum cannot overflow.
 pub const K_CHUNK: usize = 128;
 
 const _: () = assert!(K_CHUNK as f64 * (MAX_QUANTISED as f64) * (MAX_QUANTISED as f64) <= i32::MAX as f64);
 
-/// Where all magnitudes are below this they count as zero: the inverse of the scale would be infinite.
+/// If all magnitudes are below this they count as zero: the inverse of the scale would be infinite.
 const MIN_MAGNITUDE: f32 = 1.3e-35;
 
-/// How such products are computed.
+/// The implementation of such products.
 #[derive(Clone, Copy, Debug)]
 pub enum Int16Products {
-    /// By VPDPWSSD.
+    /// VPDPWSSD.
     #[cfg(target_arch = "x86_64")]
     Vnni(Vnni),
     /// One by one, as the reference for tests.
@@ -43,7 +43,7 @@ pub enum Int16Products {
     Portable,
 }
 
-/// Proof that the processor has AVX-512 VNNI.
+/// A value proves that the CPU has AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Vnni(());
@@ -53,17 +53,17 @@ pub struct Vnni(());
 pub struct RightColumns<'a> {
     /// A panel, `[K / 2, 32, 2]`; only the first `registers` of columns are read.
     pub values: &'a [i16],
-    /// Its scales, `[chunks of K, 32]`.
+    /// The scales, `[chunks of K, 32]`.
     pub scales: &'a [f32],
     pub registers: usize,
-    /// The panel that comes next, prefetched meanwhile; may be empty.
+    /// The next panel, which is prefetched; may be empty.
     pub prefetch: &'a [i16],
 }
 
 impl Int16Products {
-    /// Where the processor has VNNI and `level` permits it.
+    /// Detects VNNI, if `level` permits it.
     #[must_use]
-    pub fn detect(level: Level) -> Option<Self> {
+    pub fn detect(level: IsaLevel) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
             let permitted = level.isa() == crate::native::simd::Isa::Avx512;
@@ -79,7 +79,7 @@ impl Int16Products {
     /// elements apart.
     ///
     /// # Panics
-    /// Where sizes are not as expected.
+    /// If sizes are not as expected.
     pub fn product(
         self,
         left: &[i16],
@@ -102,7 +102,7 @@ impl Int16Products {
         );
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the value is the proof of the instructions, the sizes were just seen.
+            // SAFETY: the value proves the instructions, and the sizes were checked.
             Self::Vnni(_) if right.registers == 2 => unsafe {
                 vnni::product::<2>(left, row_scales, right, to, stride, terms);
             },
@@ -115,12 +115,12 @@ impl Int16Products {
     }
 }
 
-/// Chunks of `terms`.
+/// The chunks of `terms`.
 pub const fn chunks(terms: usize) -> usize {
     terms.div_ceil(K_CHUNK)
 }
 
-/// As [`Int16Products::product`]: the same bits.
+/// [`Int16Products::product`] without VNNI: the same bits.
 #[cfg(test)]
 fn portable(
     left: &[i16],
@@ -189,12 +189,12 @@ mod vnni {
     }
 
     /// VPDPWSSD. The intrinsic would be compiled to a multiplication and an addition, whose latency is
-    /// shorter where sums wait for each other; sixteen independent sums do not, and one instruction is 1.3
+    /// shorter if sums depend on each other; sixteen independent sums do not, and one instruction is 1.3
     /// times as fast.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn add_products(mut sum: __m512i, left: __m512i, right: __m512i) -> __m512i {
-        // SAFETY: the function has the instruction, which touches nothing but this register.
+        // SAFETY: the function has the instruction, which only modifies this register.
         unsafe {
             asm!(
                 "vpdpwssd {sum}, {left}, {right}",
@@ -210,7 +210,7 @@ mod vnni {
     /// The sums of [`ROWS`] rows over `count` terms; rows of `left` are `row_stride` apart.
     ///
     /// # Safety
-    /// As above.
+    /// As [`product`] requires.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn tile<const WIDE: usize>(
@@ -261,21 +261,21 @@ fn scale_and_inverse(largest: f32) -> [f32; 2] {
     if largest < MIN_MAGNITUDE { [0.0; 2] } else { [largest / MAX_QUANTISED, MAX_QUANTISED / largest] }
 }
 
-/// Stores a transformed tile as the `at`th in `staging`, to be quantised once the largest magnitudes are
+/// Stores a transformed tile as number `at` in `staging`, to be quantised once the largest magnitudes are
 /// known.
 ///
 /// # Safety
-/// As [`Lanes`] requires; `staging` is long enough.
+/// As [`Lanes`] requires; `staging` must be long enough.
 #[inline(always)]
 pub unsafe fn stage<V: Lanes>(plane: [[V; ALPHA]; ALPHA], staging: &mut [f32], at: usize) {
     // SAFETY: upheld by the caller.
     unsafe { store_points(plane, staging, at * POINTS * LANES, LANES) };
 }
 
-/// Point `point` of the `at`th tile in `staging`.
+/// Loads point `point` of tile number `at` in `staging`.
 ///
 /// # Safety
-/// As [`Lanes`] requires; it is within `staging`.
+/// As [`Lanes`] requires; the point must be within `staging`.
 #[inline(always)]
 unsafe fn staged<V: Lanes>(staging: &[f32], at: usize, point: usize) -> V {
     let from = (at * POINTS + point) * LANES;
@@ -287,7 +287,7 @@ unsafe fn staged<V: Lanes>(staging: &[f32], at: usize, point: usize) -> V {
 /// The largest magnitudes of the first `count` staged tiles at a point, per lane.
 ///
 /// # Safety
-/// As [`Lanes`] requires; `count` are staged.
+/// As [`Lanes`] requires; `count` tiles must be staged.
 #[inline(always)]
 unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
@@ -302,11 +302,11 @@ unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) 
     lanes
 }
 
-/// Quantises the staged channels of a tile: those of a point go to `quantised[value_offset(point)..]`, their
-/// scale to `scales[scale_offset(point)]`.
+/// Quantises the staged channels of a tile: those of a point are stored to
+/// `quantised[value_offset(point)..]`, their scale to `scales[scale_offset(point)]`.
 ///
 /// # Safety
-/// As [`Lanes`] requires; `registers` are staged, and the results have room.
+/// As [`Lanes`] requires; `registers` must be staged, and the outputs long enough.
 #[inline(always)]
 pub unsafe fn quantise_row<V: Lanes>(
     staging: &[f32],
@@ -316,17 +316,17 @@ pub unsafe fn quantise_row<V: Lanes>(
     scales: &mut [f32],
     scale_offset: impl Fn(usize) -> usize,
 ) {
-    let mut most = [0.0; POINTS];
-    for (point, most) in most.iter_mut().enumerate() {
+    let mut magnitudes = [0.0; POINTS];
+    for (point, largest) in magnitudes.iter_mut().enumerate() {
         // SAFETY: upheld by the caller.
         let lanes = unsafe { max_magnitudes::<V>(staging, registers, point) }.map(f32::to_bits);
-        // The bits of non-negative floats are ordered as the floats, NaN last.
-        *most = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
+        // The bits of non-negative floats are ordered like the floats, NaN last.
+        *largest = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
     }
-    // All divisions together: their latency is long, their throughput is not bad.
-    let inverses = most.map(|most| scale_and_inverse(most)[1]);
+    // All divisions together, because their latency is long and their throughput high.
+    let inverses = magnitudes.map(|largest| scale_and_inverse(largest)[1]);
     for point in 0..POINTS {
-        scales[scale_offset(point)] = scale_and_inverse(most[point])[0];
+        scales[scale_offset(point)] = scale_and_inverse(magnitudes[point])[0];
         // SAFETY: upheld by the caller.
         unsafe {
             let inverse = V::splat(inverses[point]);
@@ -340,11 +340,11 @@ pub unsafe fn quantise_row<V: Lanes>(
     }
 }
 
-/// Quantises staged terms of sixteen filters, in pairs: a pair of terms at a point goes to
+/// Quantises staged terms of sixteen filters, in pairs: a pair of terms at a point is stored to
 /// `quantised[value_offset(point, pair)..]`, the filters' scales to `scales[scale_offset(point)..]`.
 ///
 /// # Safety
-/// As [`Lanes`] requires; `terms` are staged, and the results have room.
+/// As [`Lanes`] requires; `terms` must be staged, and the outputs long enough.
 #[inline(always)]
 pub unsafe fn quantise_filters<V: Lanes>(
     staging: &[f32],
@@ -377,21 +377,21 @@ pub unsafe fn quantise_filters<V: Lanes>(
 mod tests {
     use super::*;
 
-    /// Numbers from -`most` to `most`, or `most` alone.
-    fn words(count: usize, most: i16, extreme: bool) -> Vec<i16> {
+    /// Numbers from -`max` to `max`; with `extreme`, only `max`.
+    fn words(count: usize, max: i16, extreme: bool) -> Vec<i16> {
         let mut bits = 1u32;
         let draw = |_| {
             bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let word = (bits >> 16) as i16;
-            if extreme { most } else { word % (most + 1) }
+            if extreme { max } else { word % (max + 1) }
         };
         (0..count).map(draw).collect()
     }
 
     #[test]
-    fn vnni_has_the_bits_of_portable_products() {
-        let Some(best) = Int16Products::detect(Level::detect([true, true])) else {
-            println!("not run: this processor has no instruction for it");
+    fn vnni_products_are_bitwise_equal_to_portable_ones() {
+        let Some(best) = Int16Products::detect(IsaLevel::detect([true, true])) else {
+            eprintln!("SKIPPED: this CPU has no int16 dot product (VNNI)");
             return;
         };
         for (rows, columns, terms) in [(8, 16, 2), (16, 32, 16), (8, 32, 128), (24, 16, 160), (8, 32, 400)] {
@@ -401,26 +401,26 @@ mod tests {
                 let scales = [rows, chunks(terms) * PANEL]
                     .map(|count| (1..=count).map(|at| 0.1 / at as f32).collect::<Vec<_>>());
                 let [mut got, mut expected] = [0; 2].map(|_| vec![f32::NAN; rows * 40]);
-                let of_right = RightColumns {
+                let right_columns = RightColumns {
                     values: &right,
                     scales: &scales[1],
                     registers: columns / LANES,
                     prefetch: &[],
                 };
-                best.product(&left, &scales[0], of_right, &mut got, 40, terms);
-                Int16Products::Portable.product(&left, &scales[0], of_right, &mut expected, 40, terms);
+                best.product(&left, &scales[0], right_columns, &mut got, 40, terms);
+                Int16Products::Portable.product(&left, &scales[0], right_columns, &mut expected, 40, terms);
                 for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
                     let outside = at % 40 >= columns;
                     let same = got.to_bits() == expected.to_bits() && (outside || !got.is_nan());
                     assert!(same, "{rows} {columns} {terms}: {got} {expected}");
                 }
-                // Whole numbers, without a unit: nothing overflows.
+                // Exact integers, which do not overflow.
                 let product = |t: usize| i64::from(left[t]) * i64::from(right[t / 2 * PANEL * 2 + t % 2]);
-                let of_chunk = |chunk: usize| {
+                let chunk_sum = |chunk: usize| {
                     let sum: i64 = (chunk * K_CHUNK..terms.min((chunk + 1) * K_CHUNK)).map(product).sum();
                     sum as f64 * f64::from(scales[1][chunk * PANEL]) * f64::from(scales[0][0])
                 };
-                let expected: f64 = (0..chunks(terms)).map(of_chunk).sum();
+                let expected: f64 = (0..chunks(terms)).map(chunk_sum).sum();
                 assert!(
                     (f64::from(got[0]) - expected).abs() <= 1e-6 * expected.abs() + 1e-3,
                     "{} {expected}",

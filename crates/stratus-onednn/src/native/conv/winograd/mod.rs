@@ -22,13 +22,14 @@
 //! The first two are in [`conv`], the third in [`gradient`].
 //!
 //! Maps are `[N, H, W, C]`, weights `[O, I, H, W]`. The transforms ([`transform`]) work on sixteen channels
-//! at a time. Products are of `f32` whatever the maps are stored as ([`product`]), or of 13-bit integers
-//! where the maps are bf16 and the processor has VNNI ([`int16`]).
+//! at a time. Products are `f32` whatever the type of the maps ([`product`]), or 13-bit integers if the maps
+//! are bf16 and the CPU has VNNI ([`int16`]).
 //!
-//! Tiles pass through in blocks: transformed patches and products of a block, 36 values of every channel for
-//! each tile, stay in the core's L2 cache, so that memory sees the maps once, as with a direct convolution.
+//! Tiles are processed in blocks: transformed patches and products of a block, 36 values of every channel for
+//! each tile, stay in the core's L2 cache, so that memory is accessed once per map, as with a direct
+//! convolution.
 //!
-//! Against the library's direct kernels: the weight gradient of 512 channels on 7×7 takes 6.6 ms instead of
+//! Compared with oneDNN's direct kernels: the weight gradient of 512 channels on 7×7 takes 6.6 ms instead of
 //! 10.4; int16 products make VGG-11's forward passes a further 1.27 to 1.61 times as fast
 //! (docs/benchmarks/kernels.md).
 
@@ -57,29 +58,29 @@ const ALPHA: usize = 6;
 /// Values of a transformed tile, the points at which products are taken.
 const POINTS: usize = ALPHA * ALPHA;
 
-/// Elements between the matrices of neighbouring points. Without a gap their strides are powers of two and
-/// all 36 map to the same cache sets.
+/// The elements between the matrices of neighbouring points. Without a gap their strides are powers of two
+/// and all 36 map to the same cache sets.
 const MATRIX_GAP: usize = LANES;
 
-/// How the maps of a pass are divided into tiles.
+/// The division of a pass's maps into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TileGrid {
     /// Edge of the kernel: r.
     taps: usize,
     batch: usize,
-    /// `[H, W]` of the map that patches are taken from, and of the one that tiles of outputs are taken from.
+    /// `[H, W]` of the map of patches, and of the map of output tiles.
     maps: [[usize; 2]; 2],
     /// Padding `[top, left]` of the first map.
     padding: [usize; 2],
-    /// TileMultiplier of an image, vertically and horizontally.
+    /// Tiles of an image, vertically and horizontally.
     tiles: [usize; 2],
 }
 
-/// Where a tile lies in the batch.
+/// The position of a tile in the batch.
 #[derive(Clone, Copy, Debug)]
 struct TilePosition {
     image: usize,
-    /// Row and column of its first output.
+    /// The row and column of its first output.
     origin: [usize; 2],
 }
 
@@ -88,19 +89,20 @@ impl TileGrid {
         Self { taps, batch, maps, padding, tiles: maps[1].map(|edge| edge.div_ceil(output_edge(taps))) }
     }
 
-    /// Whether 36 products per tile, half as much again for the transforms, are fewer than the r² products
-    /// per output that they replace. (TileMultiplier at the border may be mostly outside.)
+    /// Returns whether 36 products per tile, half as much again for the transforms, are fewer than the r²
+    /// products per output that they replace. (Tiles at the border may be mostly outside.)
     fn is_profitable(&self) -> bool {
-        let [made, points] = [self.maps[1].iter().product::<usize>() * self.taps * self.taps, POINTS];
-        self.batch > 0 && self.tiles.iter().product::<usize>() * points * 3 <= made * 2
+        let [direct_products, points] =
+            [self.maps[1].iter().product::<usize>() * self.taps * self.taps, POINTS];
+        self.batch > 0 && self.tiles.iter().product::<usize>() * points * 3 <= direct_products * 2
     }
 
-    /// Rows of tiles in the batch: what threads divide among themselves.
+    /// Rows of tiles in the batch, which threads divide.
     fn tile_rows(&self) -> usize {
         self.batch * self.tiles[0]
     }
 
-    /// TileMultiplier of the thread that has the most.
+    /// Tiles of the thread with the most tiles.
     fn tiles_per_thread(&self, threads: usize) -> usize {
         self.tile_rows().div_ceil(threads) * self.tiles[1]
     }
@@ -140,11 +142,11 @@ const fn output_edge(taps: usize) -> usize {
     ALPHA + 1 - taps
 }
 
-/// r where minimal filtering applies: dense, 3×3 or 5×5, without stride or dilation, of channels that fill
+/// r, if minimal filtering applies: dense, 3×3 or 5×5, without stride or dilation, with channels that fill
 /// their registers (the last one at least by half).
 fn kernel_edge(conv: &Conv2d) -> Option<usize> {
     let taps = conv.kernel[0];
-    let suits = conv.kernel[1] == taps
+    let is_supported = conv.kernel[1] == taps
         && (taps == 3 || taps == 5)
         && conv.stride == [1; 2]
         && conv.dilation == [1; 2]
@@ -153,57 +155,57 @@ fn kernel_edge(conv: &Conv2d) -> Option<usize> {
         && [conv.in_channels, conv.out_channels]
             .iter()
             .all(|&channels| channels >= LANES && channels.is_multiple_of(LANES / 2));
-    suits.then_some(taps)
+    is_supported.then_some(taps)
 }
 
-/// Elements of 36 matrices of `[rows, columns]` with their gaps.
+/// The elements of 36 matrices of `[rows, columns]` with their gaps.
 fn all_points_floats(rows: usize, columns: usize) -> usize {
     POINTS * (rows * columns + MATRIX_GAP)
 }
 
-/// Bytes of the matrices of a block: they share a core's L2 cache with the weights that pass by.
+/// The bytes of the matrices of a block, which share a core's L2 cache with the current weights.
 const L2_BYTES: usize = 3 << 18;
 
-/// TileMultiplier of a block, of the `tiles` that a thread has: as many as fit the L2 cache (one tile takes
-/// `bytes_per_tile` at every point), but about `fewest` at least, since the transformed weights are read once
-/// per block.
-fn tiles_per_block(bytes_per_tile: usize, tiles: usize, fewest: usize) -> usize {
+/// Tiles per block, of the `tiles` of a thread: as many as fit the L2 cache (one tile takes `bytes_per_tile`
+/// over all points), but about `min_tiles` at least, because the transformed weights are read once per block.
+fn tiles_per_block(bytes_per_tile: usize, tiles: usize, min_tiles: usize) -> usize {
     const MAX_BLOCK_TILES: usize = 192;
-    let fit = (L2_BYTES / (POINTS * bytes_per_tile)).clamp(fewest, MAX_BLOCK_TILES);
+    let fit = (L2_BYTES / (POINTS * bytes_per_tile)).clamp(min_tiles, MAX_BLOCK_TILES);
     let blocks = ((tiles + fit / 2) / fit).max(1);
     tiles.max(1).div_ceil(blocks).next_multiple_of(ROWS)
 }
 
-/// Channels, the last register filled up.
+/// The channels, rounded up to whole registers.
 fn padded(channels: usize) -> usize {
     channels.next_multiple_of(LANES)
 }
 
-/// Panels of a matrix of `columns`.
+/// The panels of a matrix of `columns`.
 fn panel_count(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// In place of an offset: the pixel is outside of the map.
-const OUTSIDE: usize = usize::MAX;
+/// The offset of a pixel outside of the map.
+const PADDING_OFFSET: usize = usize::MAX;
 
-/// Where the pixels of a tile are in memory.
+/// The offsets of a tile's pixels in memory.
 #[derive(Clone, Copy, Debug)]
 struct PixelOffsets<const EDGE: usize> {
-    /// Offset of each pixel's first channel, or [`OUTSIDE`].
+    /// The offset of each pixel's first channel, or [`PADDING_OFFSET`].
     offsets: [[usize; EDGE]; EDGE],
-    /// Whether no pixel is outside.
+    /// True if no pixel is outside.
     all_inside: bool,
 }
 
 impl<const EDGE: usize> PixelOffsets<EDGE> {
-    /// Of an image in a map `[N, height, width, channels]`; `first` is the row and column of the first pixel.
+    /// The pixels of an image in a map `[N, height, width, channels]`; `first` is the row and column of the
+    /// first pixel.
     #[inline(always)]
     fn new([height, width]: [usize; 2], channels: usize, image: usize, first: [isize; 2]) -> Self {
         // Negative coordinates become huge unsigned ones, so that one comparison covers both borders.
         let [top, left] = first.map(isize::cast_unsigned);
         let fits = |first: usize, edge: usize| first < edge && first + EDGE <= edge;
-        let mut offsets = [[OUTSIDE; EDGE]; EDGE];
+        let mut offsets = [[PADDING_OFFSET; EDGE]; EDGE];
         if fits(top, height) && fits(left, width) {
             // The common case: no test per pixel.
             let start = ((image * height + top) * width + left) * channels;
@@ -220,24 +222,24 @@ impl<const EDGE: usize> PixelOffsets<EDGE> {
             for (column, start) in offsets.iter_mut().enumerate() {
                 let x = left.wrapping_add(column);
                 let at = pixels.wrapping_add(x).wrapping_mul(channels);
-                *start = if (y < height) & (x < width) { at } else { OUTSIDE };
+                *start = if (y < height) & (x < width) { at } else { PADDING_OFFSET };
             }
         }
         Self { offsets, all_inside: false }
     }
 
-    /// No pixel is inside.
+    /// Offsets with all pixels outside.
     fn outside() -> Self {
-        Self { offsets: [[OUTSIDE; EDGE]; EDGE], all_inside: false }
+        Self { offsets: [[PADDING_OFFSET; EDGE]; EDGE], all_inside: false }
     }
 
-    /// Prefetches the cache line of channels `from..` of each pixel, if one begins there. Pixels of a tile
+    /// Prefetches the cache line of channels `from..` of each pixel, if one starts there. Pixels of a tile
     /// are too far apart for the hardware prefetcher.
     #[inline(always)]
     fn prefetch<E: LaneElement>(&self, map: &[E], from: usize) {
         if (from * size_of::<E>()).is_multiple_of(CACHE_LINE) {
             for start in self.offsets.as_flattened() {
-                let start = if *start == OUTSIDE { 0 } else { *start };
+                let start = if *start == PADDING_OFFSET { 0 } else { *start };
                 prefetch_element(map, start + from);
             }
         }
@@ -248,7 +250,7 @@ impl<const EDGE: usize> PixelOffsets<EDGE> {
 /// channel.
 ///
 /// # Safety
-/// As [`Lanes`] requires; pixels that are inside have `channels` elements in `map`.
+/// As [`Lanes`] requires; pixels that are inside must have `channels` elements in `map`.
 #[inline(always)]
 unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
     map: &[E],
@@ -265,13 +267,13 @@ unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
             let start = offsets[column];
             if count < LANES {
                 let mut part = zeros;
-                if start != OUTSIDE {
+                if start != PADDING_OFFSET {
                     part[..count].copy_from_slice(&map[start + from..][..count]);
                 }
                 *value = E::load_lanes(&part);
                 continue;
             }
-            let present = pixels.all_inside || start != OUTSIDE;
+            let present = pixels.all_inside || start != PADDING_OFFSET;
             debug_assert!(!present || start + from + LANES <= map.len());
             let at = map.as_ptr().wrapping_add(start.wrapping_add(from)).cast::<[E; LANES]>();
             *value = E::load_lanes(if present { &*at } else { &zeros });
@@ -281,10 +283,10 @@ unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
 }
 
 /// Bᵀ d B of a patch of sixteen channels: rows `FIRST..FIRST + ROWS` of it. Columns are transformed first, so
-/// that rows that are not wanted cost no second pass.
+/// that unneeded rows cost no second pass.
 ///
 /// # Safety
-/// As [`load_tile_column`].
+/// As [`load_tile_column`] requires.
 #[inline(always)]
 unsafe fn load_input_transform<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: usize>(
     map: &[E],
@@ -310,7 +312,7 @@ unsafe fn load_input_transform<V: Lanes, E: LaneElement, const FIRST: usize, con
 /// Stores a transformed tile, sixteen channels at each point; points are `stride` floats apart.
 ///
 /// # Safety
-/// As [`Lanes`] requires; all points are within `to`.
+/// As [`Lanes`] requires; all points must be within `to`.
 #[inline(always)]
 unsafe fn store_points<V: Lanes, const ROWS: usize>(
     plane: [[V; ALPHA]; ROWS],
@@ -324,10 +326,10 @@ unsafe fn store_points<V: Lanes, const ROWS: usize>(
     }
 }
 
-/// Sixteen floats from `at` on.
+/// Sixteen floats starting at `at`.
 ///
 /// # Safety
-/// They are within `to`.
+/// They must be within `to`.
 #[inline(always)]
 unsafe fn lanes_at(to: &mut [f32], at: usize) -> &mut [f32; LANES] {
     debug_assert!(at + LANES <= to.len());

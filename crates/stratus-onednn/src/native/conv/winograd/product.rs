@@ -7,9 +7,9 @@
 
 use crate::native::lanes::{LANES, Lanes};
 
-/// Rows whose sums are in registers.
+/// The rows whose sums are in registers.
 pub const ROWS: usize = 8;
-/// Columns of a panel.
+/// The columns of a panel.
 pub const PANEL: usize = 2 * LANES;
 
 /// The left matrix: element `[r, k]` is at `r * strides[0] + k * strides[1]`.
@@ -19,7 +19,7 @@ pub struct LeftMatrix<'a> {
     pub strides: [usize; 2],
 }
 
-/// One panel of the right matrix, or its first half: a slice per register of columns, whose row `k` begins at
+/// One panel of the right matrix, or its first half: a slice per register of columns, whose row `k` starts at
 /// `k * stride`.
 #[derive(Clone, Copy)]
 pub struct RightPanel<'a, const WIDE: usize> {
@@ -27,8 +27,8 @@ pub struct RightPanel<'a, const WIDE: usize> {
     pub stride: usize,
 }
 
-/// `to = left * right`, or `to += left * right` where `add`: `rows`, a multiple of [`ROWS`], sums over
-/// `terms`. Rows of `to` are `stride` elements apart.
+/// `to = left * right`, or `to += left * right` if `add`: `rows`, a multiple of [`ROWS`], sums over `terms`.
+/// Rows of `to` are `stride` elements apart.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -60,7 +60,7 @@ pub unsafe fn product<V: Lanes, const WIDE: usize>(
 }
 
 /// # Safety
-/// As [`Lanes`] requires; [`ROWS`] rows and `WIDE` registers of columns are within the matrices.
+/// As [`Lanes`] requires; [`ROWS`] rows and `WIDE` registers of columns must be within the matrices.
 #[inline(always)]
 unsafe fn tile<V: Lanes, const WIDE: usize>(
     left: *const f32,

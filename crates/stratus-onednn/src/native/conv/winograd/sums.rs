@@ -1,11 +1,11 @@
-//! The products of [`WinogradGradient`], and the taps that their sums become.
+//! The products of [`WinogradGradient`], and the transform of their sums to taps.
 
 use super::gradient::{Block, WinogradGradient};
 use super::product::{LeftMatrix, PANEL, RightPanel, product};
 use super::transform::output_transform;
 use super::{ALPHA, POINTS, padded, panel_count};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::threads::piece;
+use crate::native::threads::chunk_range;
 use std::ops::Range;
 
 with_lanes! {
@@ -19,7 +19,7 @@ with_lanes! {
     )
 }
 
-/// Adds a block to the sums of one panel: sums `[in, 32]` of a point and 32 output channels.
+/// Adds a block to the sums of one panel: `[in, 32]` of a point and 32 output channels.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -37,13 +37,13 @@ unsafe fn accumulate_block_body<V: Lanes, E: LaneElement>(
     let points = POINTS / kernel.groups;
     let (group, point) = (point / points, point % points);
     for part in 0..kernel.parts {
-        let terms = piece(part, kernel.depth, block.count).len();
+        let terms = chunk_range(part, kernel.depth, block.count).len();
         if terms == 0 {
             break;
         }
         let add = block.first + part > 0;
-        let at = |of_map: usize, register: usize| {
-            ((group * kernel.parts + part) * of_map + register) * kernel.register_stride()
+        let at = |registers: usize, register: usize| {
+            ((group * kernel.parts + part) * registers + register) * kernel.register_stride()
                 + point * kernel.point_stride()
         };
         let panel_register =
@@ -136,7 +136,7 @@ unsafe fn store_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
 /// are `point_stride` floats apart, channels a panel.
 ///
 /// # Safety
-/// As [`Lanes`] requires; there are sums for every point and channel.
+/// As [`Lanes`] requires; there must be sums for every point and channel.
 #[inline(always)]
 unsafe fn store_square<V: Lanes, E: LaneElement, const TAPS: usize>(
     sums: &[f32],
@@ -186,12 +186,12 @@ with_lanes! {
     )
 }
 
-/// Makes a thread's share of the panels of filters where all tiles are one block.
+/// Computes a thread's panels of filters if all tiles are one block.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
+#[allow(clippy::too_many_arguments)] // `with_lanes` passes slices and constants separately.
 unsafe fn single_block_filters_body<V: Lanes, E: LaneElement>(
     kernel: &WinogradGradient,
     tiles: usize,

@@ -1,23 +1,23 @@
-//! What the case tables do not reach: blocks and groups of threads of every kind, every instruction set,
-//! uninitialised scratch.
+//! Tests beyond the case tables: all kinds of blocks and thread groups, every instruction set, uninitialised
+//! scratch.
 
 use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::elementwise::CpuContext;
-use crate::native::simd::{Bf16, Element, Level};
+use crate::native::simd::{Bf16, Element, IsaLevel};
 use crate::native::threads::ThreadTeam;
 
-/// How far results of small integers may be from the definition, relative to the norm of all.
+/// The tolerance for small integers, relative to the norm of the result.
 const TOLERANCE: f32 = 3e-6;
 
-/// The same of 13-bit products: about what storing maps in bf16 costs.
+/// The tolerance for 13-bit products, about the error of storing maps in bf16.
 const INT16_TOLERANCE: f32 = 2e-3;
 
 fn cpus() -> Vec<CpuContext> {
-    let of = |threads, level| CpuContext { team: ThreadTeam::in_turn(threads), level };
-    let most = Level::detect([true, true]);
-    let levels = Level::all().into_iter().map(|level| of(2, level));
-    levels.chain([1, 3, 4].map(|threads| of(threads, most))).collect()
+    let cpu = |threads, level| CpuContext { team: ThreadTeam::emulating(threads), level };
+    let highest = IsaLevel::detect([true, true]);
+    let levels = IsaLevel::all().into_iter().map(|level| cpu(2, level));
+    levels.chain([1, 3, 4].map(|threads| cpu(threads, highest))).collect()
 }
 
 fn elements<E: LaneElement>(values: &[f32]) -> Vec<E> {
@@ -25,16 +25,16 @@ fn elements<E: LaneElement>(values: &[f32]) -> Vec<E> {
 }
 
 /// `within`: the largest distance, relative to the norm of `expected`.
-fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, what: &str) {
+fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, context: &str) {
     let norm = |values: &mut dyn Iterator<Item = f32>| {
         values.map(|value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
     };
     let distance = norm(&mut got.iter().zip(expected).map(|(got, expected)| got.load() - expected));
     let whole = norm(&mut expected.iter().copied());
-    assert!(distance <= f64::from(within) * whole, "{what}: {distance:e} of {whole:e}");
+    assert!(distance <= f64::from(within) * whole, "{context}: {distance:e} of {whole:e}");
 }
 
-/// All passes against the definition.
+/// Compares all passes with the definition.
 fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize; 2], rounding: f32) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
@@ -52,8 +52,8 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
     let with_bias: Vec<f32> = y.iter().enumerate().map(|(at, y)| (y + bias[at % filters]).max(0.0)).collect();
     let (x, dy, weights) = (elements::<E>(&x), elements::<E>(&dy), elements::<E>(&weights));
     for cpu in cpus() {
-        let what = format!("{conv:?} {batch} {input:?} {:?} {:?}", cpu.level, cpu.team);
-        // Scratch and results begin as NaN: nothing may depend on what they held.
+        let context = format!("{conv:?} {batch} {input:?} {:?} {:?}", cpu.level, cpu.team);
+        // Scratch and results start as NaN: nothing may depend on their contents.
         let unset = |count: usize| vec![E::store(f32::NAN); count];
         let scratch = |bytes: usize| vec![f32::NAN; bytes / 4];
         let run = |pass, from: &[E], bias: &[f32], expected: &[f32]| {
@@ -67,14 +67,14 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
                     &got,
                     expected,
                     TOLERANCE + rounding + quantisation,
-                    &format!("{what} {pass:?} {int16:?}"),
+                    &format!("{context} {pass:?} {int16:?}"),
                 );
                 got
             };
             on(None);
             let one_by_one = on(Some(Int16Products::Portable));
             if let Some(int16) = Int16Products::detect(cpu.level) {
-                assert!(on(Some(int16)) == one_by_one, "{what} {pass:?}: other bits");
+                assert!(on(Some(int16)) == one_by_one, "{context} {pass:?}: not bitwise equal");
             }
         };
         run(Pass::Forward, &x, &[], &y);
@@ -83,23 +83,23 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
         let gradient = WinogradGradient::new(conv, batch, input, &cpu).unwrap();
         let (mut got, mut got_bias) = (vec![f32::NAN; dw.len()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut got, &mut got_bias, &mut scratch(gradient.scratch_bytes()));
-        assert_close(&got, &dw, TOLERANCE, &what);
-        assert_eq!(got_bias, db, "{what}");
+        assert_close(&got, &dw, TOLERANCE, &context);
+        assert_eq!(got_bias, db, "{context}");
         let mut without_bias = vec![f32::NAN; dw.len()];
         gradient.run(&x, &dy, &mut without_bias, &mut [], &mut scratch(gradient.scratch_bytes()));
-        assert!(got == without_bias, "{what}: other bits without a bias");
+        assert!(got == without_bias, "{context}: not bitwise equal without a bias");
     }
 }
 
 #[test]
-fn every_pass_follows_the_definition() {
+fn every_pass_matches_the_definition() {
     for (conv, batch, input) in [
         (Conv2d::new(16, 16, 3, 1, 1), 1, [4, 4]),
         (Conv2d::new(16, 32, 3, 1, 1), 3, [7, 9]),
         (Conv2d::new(48, 16, 3, 1, 0), 2, [13, 6]),
         (Conv2d::new(32, 48, 3, 1, 2), 2, [6, 11]),
         (Conv2d { padding_before: [1, 0], padding_after: [0, 2], ..Conv2d::new(16, 16, 3, 1, 1) }, 2, [9, 8]),
-        // More tiles than a block has, and fewer rows of them than threads.
+        // More tiles than a block, and fewer rows of them than threads.
         (Conv2d::new(16, 16, 3, 1, 1), 1, [8, 900]),
         (Conv2d::new(32, 16, 3, 1, 1), 9, [20, 20]),
         // Channels that do not fill their last register.
@@ -117,34 +117,34 @@ fn every_pass_follows_the_definition() {
     }
 }
 
-/// So many weights that they are prefetched; of channels that do not fill a chunk.
+/// Enough weights to be prefetched; channels that do not fill a chunk.
 #[test]
-fn prefetched_weights() {
+fn prefetched_weights_match_the_definition() {
     let conv = Conv2d::new(360, 352, 3, 1, 1);
-    let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+    let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
     let x: Vec<Bf16> = elements(&numbers(36 * conv.in_channels, 1));
     let weights: Vec<Bf16> = elements(&numbers(conv.weight_shape().iter().product(), 2));
-    let of = |int16: Option<Int16Products>| {
+    let run = |int16: Option<Int16Products>| {
         let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [6, 6], int16, &cpu).unwrap();
         let mut y = vec![Bf16::store(f32::NAN); 36 * conv.out_channels];
         kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
         y
     };
-    let expected: Vec<f32> = of(None).iter().map(|y| y.load()).collect();
-    let one_by_one = of(Some(Int16Products::Portable));
+    let expected: Vec<f32> = run(None).iter().map(|y| y.load()).collect();
+    let one_by_one = run(Some(Int16Products::Portable));
     assert_close(&one_by_one, &expected, TOLERANCE + 2e-3 + INT16_TOLERANCE, "int16");
     if let Some(int16) = Int16Products::detect(cpu.level) {
-        assert!(of(Some(int16)) == one_by_one, "other bits");
+        assert!(run(Some(int16)) == one_by_one, "not bitwise equal");
     }
 }
 
-/// Patches of zeros, of tiny numbers, and with NaN, which stays within reach of its tile.
+/// Patches of zeros, of tiny numbers, and with NaN, which affects only its tile.
 #[test]
-fn scales_of_patches_of_every_kind() {
+fn patches_of_every_magnitude_are_scaled() {
     let conv = Conv2d::new(16, 16, 3, 1, 1);
     let weights: Vec<Bf16> = elements(&vec![1.0; conv.weight_shape().iter().product()]);
     let [height, width] = [12, 12];
-    let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+    let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
     let pixel = |at: usize| at / 16;
     for (value, expected) in [(0.0, 0.0), (1e-36, 0.0), (1e-30, 1e-30), (-1e37, -1e37), (f32::NAN, f32::NAN)]
     {
@@ -158,7 +158,7 @@ fn scales_of_patches_of_every_kind() {
             let (row, column) = (pixel(at) / width, pixel(at) % width);
             let y = y.load();
             match (row.max(column), expected.is_nan()) {
-                // Its tile; all of it where it is NaN.
+                // Within its tile, all outputs of a NaN are NaN.
                 (0..=1, true) => assert!(y.is_nan(), "{row} {column}: {y}"),
                 (0..=1, false) => {
                     assert!((y - expected).abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}");
@@ -172,21 +172,21 @@ fn scales_of_patches_of_every_kind() {
 }
 
 #[test]
-fn sums_shared_by_all_threads() {
+fn sums_shared_by_all_threads_match_the_definition() {
     check::<f32>(&Conv2d::new(160, 112, 3, 1, 1), 4, [20, 28], 0.0);
 }
 
 /// Many channels and few tiles; also channels that do not fill a panel or a register.
 #[test]
-fn all_tiles_at_once() {
+fn a_single_block_of_tiles_matches_the_definition() {
     check::<f32>(&Conv2d::new(160, 192, 3, 1, 1), 2, [4, 8], 0.0);
     check::<Bf16>(&Conv2d::new(136, 144, 3, 1, 1), 1, [7, 7], 2e-3);
     check::<f32>(&Conv2d::new(144, 136, 5, 1, 2), 1, [6, 4], 0.0);
 }
 
 #[test]
-fn unsupported_convolutions_are_refused() {
-    let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+fn refuses_unsupported_convolutions() {
+    let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
     let dense = Conv2d::new(32, 32, 3, 1, 1);
     for (conv, input) in [
         (Conv2d { groups: 2, ..dense }, [8, 8]),
@@ -196,7 +196,7 @@ fn unsupported_convolutions_are_refused() {
         (Conv2d { padding_after: [1, 3], ..dense }, [8, 8]),
         (Conv2d::new(20, 32, 3, 1, 1), [8, 8]),
         (Conv2d::new(32, 8, 3, 1, 1), [8, 8]),
-        // Most of what would be computed is outside of the map.
+        // Most of the computed tile would be outside of the map.
         (dense, [2, 2]),
         (dense, [1, 9]),
     ] {

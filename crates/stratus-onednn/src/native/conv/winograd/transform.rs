@@ -1,8 +1,8 @@
 //! The transforms of minimal filtering: Bᵀ d B of patches, G g Gᵀ of filters, Aᵀ m A of products.
 //!
 //! They evaluate and interpolate polynomials at the points 0, ±p, ±q, ∞ with p = 5/8 and q = 3/2. The choice
-//! of points decides the rounding error: of a sum over 256 channels it is 1.2e-6 of the result's norm here,
-//! 2.5e-6 with the usual 0, ±1, ±2, ∞, and 0.6e-6 for a plain sum in order.
+//! of points determines the rounding error: for a sum over 256 channels it is 1.2e-6 of the result's norm
+//! here, 2.5e-6 with the usual 0, ±1, ±2, ∞, and 0.6e-6 for a plain sum in order.
 //!
 //! ```text
 //!       ⎡p²q²    0  -(p²+q²)    0    1  0⎤          ⎡1/(p²q²)  0   0  ⎤  P = 1/(2p²(p²-q²))
@@ -18,7 +18,7 @@
 use super::ALPHA;
 use crate::native::lanes::Lanes;
 
-/// The points beside 0 and ∞ are ±p and ±q.
+/// The points other than 0 and ∞ are ±p and ±q.
 const P: f32 = 0.625;
 const Q: f32 = 1.5;
 const P2: f32 = P * P;
@@ -27,15 +27,15 @@ const Q2: f32 = Q * Q;
 /// Bᵀ d.
 ///
 /// # Safety
-/// As [`Lanes`] requires; likewise below.
+/// As [`Lanes`] requires.
 #[inline(always)]
 pub(super) unsafe fn input_transform_1d<V: Lanes>(d: [V; ALPHA]) -> [V; ALPHA] {
     // SAFETY: upheld by the caller.
     unsafe {
         let c = |value: f32| V::splat(value);
         let (both, sum) = (c(P2 * Q2), c(-(P2 + Q2)));
-        // The factors of the odd parts are in them already, so that the butterflies are additions, which
-        // other units execute.
+        // The odd parts already contain their factors, so that the butterflies are additions, which other
+        // units execute.
         let odd_p = d[1].multiply_add(c(-Q2 * P), d[3].multiply_add(c(P), c(0.0)));
         let odd_q = d[1].multiply_add(c(-P2 * Q), d[3].multiply_add(c(Q), c(0.0)));
         let (even_p, even_q) = (d[2].multiply_add(c(-Q2), d[4]), d[2].multiply_add(c(-P2), d[4]));
@@ -50,33 +50,33 @@ pub(super) unsafe fn input_transform_1d<V: Lanes>(d: [V; ALPHA]) -> [V; ALPHA] {
     }
 }
 
-/// G g of two to five taps; the normalisation of the interpolation is in it.
+/// G g of two to five taps, including the normalisation of the interpolation.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; ALPHA] {
-    const OF_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
-    const OF_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
+    const SCALE_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
+    const SCALE_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
     // SAFETY: upheld by the caller.
     unsafe {
         let c = |value: f32| V::splat(value);
         let none = c(0.0);
         let (mut even_p, mut odd_p) =
-            (g[0].multiply_add(c(OF_P), none), g[1].multiply_add(c(P * OF_P), none));
+            (g[0].multiply_add(c(SCALE_P), none), g[1].multiply_add(c(P * SCALE_P), none));
         let (mut even_q, mut odd_q) =
-            (g[0].multiply_add(c(OF_Q), none), g[1].multiply_add(c(Q * OF_Q), none));
+            (g[0].multiply_add(c(SCALE_Q), none), g[1].multiply_add(c(Q * SCALE_Q), none));
         if COUNT > 2 {
-            even_p = g[2].multiply_add(c(P2 * OF_P), even_p);
-            even_q = g[2].multiply_add(c(Q2 * OF_Q), even_q);
+            even_p = g[2].multiply_add(c(P2 * SCALE_P), even_p);
+            even_q = g[2].multiply_add(c(Q2 * SCALE_Q), even_q);
         }
         if COUNT > 3 {
-            odd_p = g[3].multiply_add(c(P * P2 * OF_P), odd_p);
-            odd_q = g[3].multiply_add(c(Q * Q2 * OF_Q), odd_q);
+            odd_p = g[3].multiply_add(c(P * P2 * SCALE_P), odd_p);
+            odd_q = g[3].multiply_add(c(Q * Q2 * SCALE_Q), odd_q);
         }
         if COUNT > 4 {
-            even_p = g[4].multiply_add(c(P2 * P2 * OF_P), even_p);
-            even_q = g[4].multiply_add(c(Q2 * Q2 * OF_Q), even_q);
+            even_p = g[4].multiply_add(c(P2 * P2 * SCALE_P), even_p);
+            even_q = g[4].multiply_add(c(Q2 * Q2 * SCALE_Q), even_q);
         }
         [
             g[0].multiply_add(c(1.0 / (P2 * Q2)), none),
@@ -131,14 +131,14 @@ fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
 /// Rows `FIRST..FIRST + ROWS` of G g Gᵀ.
 ///
 /// # Safety
-/// As [`Lanes`] requires; likewise below.
+/// As [`Lanes`] requires.
 #[inline(always)]
 pub(super) unsafe fn filter_transform<V: Lanes, const COUNT: usize, const FIRST: usize, const ROWS: usize>(
     g: [[V; COUNT]; COUNT],
 ) -> [[V; ALPHA]; ROWS] {
     // SAFETY: upheld by the caller.
     unsafe {
-        // Columns first: rows that are not wanted cost no second pass.
+        // Columns first: unneeded rows cost no second pass.
         let mut rows = [[g[0][0]; COUNT]; ROWS];
         for column in 0..COUNT {
             let line = filter_transform_1d(column_of(&g, column));

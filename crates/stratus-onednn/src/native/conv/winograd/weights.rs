@@ -17,8 +17,8 @@ with_lanes! {
     )
 }
 
-/// Packs panel `panel`: `[36][K, 32]` floats, or as many integers in pairs of terms, `[36][K / 2, 32, 2]`,
-/// followed by their scales, `[36][chunks of K][32]`.
+/// Packs panel `panel`: `[36][K, 32]` floats, or integers in pairs of terms, `[36][K / 2, 32, 2]`, followed
+/// by their scales, `[36][chunks of K][32]`.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -96,8 +96,8 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
     }
 }
 
-/// The taps of sixteen columns at a term, `present` of which exist; rotated by 180° for the data gradient.
-/// Zero beyond the channels.
+/// The taps of sixteen columns at a term, rotated by 180° for the data gradient. Only the first `present`
+/// columns exist; other columns and terms are zero.
 ///
 /// # Safety
 /// As [`Lanes`] requires.
@@ -116,7 +116,7 @@ unsafe fn load_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
         Pass::BackwardData => [term * column_channels + column, 1],
     }
     .map(|filters| filters * taps);
-    // SAFETY: upheld by the caller; what is read lies within the weights.
+    // SAFETY: upheld by the caller; the elements read are within the weights.
     let mut filter = unsafe {
         let mut filter = [[V::splat(0.0); TAPS]; TAPS];
         if term >= term_channels {
@@ -124,8 +124,8 @@ unsafe fn load_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
         }
         let to = filter.as_flattened_mut();
         if present == LANES && first + (LANES - 1) * column_stride + taps.max(LANES) <= weights.len() {
-            // Sixteen consecutive weights of each column (some may be those of the next one), transposed. Of
-            // 25 taps, the second sixteen overlap the first.
+            // Sixteen consecutive weights of each column (some may belong to the next one), transposed. Of 25
+            // taps, the second sixteen overlap the first.
             let transposed = |from: usize| {
                 let at = |column: usize| weights.as_ptr().add(first + column * column_stride + from);
                 V::transpose(std::array::from_fn(|column| E::load_lanes(&*at(column).cast())))

@@ -1,14 +1,15 @@
-//! What the case tables do not reach: every level of instructions, means far from zero.
+//! Tests beyond the case tables: every instruction set, and means far from zero.
 
 use super::*;
-use crate::native::rows::{ChannelSlice, Geometry};
+use crate::native::rows::{ChannelSlice, MapGeometry};
 use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
 use stratus_engine::ops::FusedPool;
 use stratus_graph::ops::MaxPool2d;
 
-fn norm(shape: &[usize; 4], level: Level, pool: Option<FusedPool>) -> BatchNorm {
-    let channels_last = |shape: &[usize; 4]| Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
+fn norm(shape: &[usize; 4], level: IsaLevel, pool: Option<FusedPool>) -> BatchNorm {
+    let channels_last =
+        |shape: &[usize; 4]| MapGeometry::from_layout(shape, &Layout::channels_last(shape)).unwrap();
     let geometry = channels_last(shape);
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, ThreadTeam::single());
     let [input, output] = [ChannelSlice::all_of(geometry); 2];
@@ -44,7 +45,7 @@ fn numbers(count: usize) -> Vec<f32> {
 }
 
 /// Runs forward and backward; returns `y`, mean, inverse deviation and `dx`.
-fn both(shape: &[usize; 4], level: Level, pool: Option<FusedPool>, x: &[f32]) -> [Vec<f32>; 4] {
+fn both(shape: &[usize; 4], level: IsaLevel, pool: Option<FusedPool>, x: &[f32]) -> [Vec<f32>; 4] {
     let norm = norm(shape, level, pool);
     let channels = shape[1];
     let outputs = pool.map_or(*shape, |pool| pool.output_shape(*shape)).iter().product();
@@ -79,23 +80,23 @@ fn every_level_gives_the_same_bits() {
         let others = [MaxPool2d::new(3, 2, 1), ceil, MaxPool2d::new(2, 1, 0)];
         let pools = disjoint.into_iter().chain(others.iter().filter_map(FusedPool::from_pool));
         for pool in pools.map(Some).chain([None]) {
-            let baseline = both(&shape, Level::detect([false, false]), pool, &x);
-            for level in Level::all() {
+            let baseline = both(&shape, IsaLevel::detect([false, false]), pool, &x);
+            for level in IsaLevel::all() {
                 assert_eq!(both(&shape, level, pool, &x), baseline, "{shape:?} {pool:?} {}", level.name());
             }
         }
     }
 }
 
-/// Large maps are staged, small ones are not: results are the same as of each image alone.
+/// Large maps are staged, small ones are not: the results must be equal.
 #[test]
-fn a_map_beyond_the_caches_is_pooled_as_its_images_are() {
+fn large_maps_are_pooled_like_their_images() {
     let (shape, image) = ([84usize, 8, 80, 80], [1, 8, 80, 80]);
     let (small, large) = (
-        norm(&image, Level::detect([true, true]), Some(FusedPool::disjoint([2, 2]))),
-        norm(&shape, Level::detect([true, true]), Some(FusedPool::disjoint([2, 2]))),
+        norm(&image, IsaLevel::detect([true, true]), Some(FusedPool::disjoint([2, 2]))),
+        norm(&shape, IsaLevel::detect([true, true]), Some(FusedPool::disjoint([2, 2]))),
     );
-    assert!(large.scratch_bytes() > small.scratch_bytes(), "the large map has a stage");
+    assert!(large.scratch_bytes() > small.scratch_bytes(), "the large map is staged");
     let x = numbers(shape.iter().product());
     let channels = shape[1];
     let constants: [Vec<f32>; 4] =
@@ -127,11 +128,11 @@ fn a_mean_a_thousand_deviations_from_zero_costs_no_precision() {
     let shape = [4, 8, 16, 16];
     let noise = numbers(shape.iter().product());
     let x: Vec<f32> = noise.iter().map(|number| 1000.0 + number).collect();
-    let [_, mean, inverse, _] = both(&shape, Level::detect([true, true]), None, &x);
+    let [_, mean, inverse, _] = both(&shape, IsaLevel::detect([true, true]), None, &x);
     for channel in 0..8 {
-        let own: Vec<f64> = x.iter().skip(channel).step_by(8).map(|&x| f64::from(x)).collect();
-        let expected = own.iter().sum::<f64>() / own.len() as f64;
-        let variance = own.iter().map(|x| (x - expected).powi(2)).sum::<f64>() / own.len() as f64;
+        let values: Vec<f64> = x.iter().skip(channel).step_by(8).map(|&x| f64::from(x)).collect();
+        let expected = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|x| (x - expected).powi(2)).sum::<f64>() / values.len() as f64;
         let deviation = f64::from(inverse[channel]).recip();
         assert!((f64::from(mean[channel]) - expected).abs() < 1e-4, "{mean:?}");
         assert!((deviation / variance.sqrt() - 1.0).abs() < 1e-4, "{inverse:?}");

@@ -1,20 +1,20 @@
-//! Max-pooling fused behind batch norm and ReLU, of windows that do not overlap.
+//! Max-pooling fused with batch norm and ReLU, of windows that do not overlap.
 //!
 //! ```text
-//! forward    y = relu(max over the window of scale · x + shift), index = argmax or RELU_CUT
+//! forward    y = relu(max over the window of scale · x + shift), index = argmax or RELU_MASKED
 //! backward   g = dy at the argmax, else 0         dx = scale · g + slope · x + offset
 //! ```
 //!
-//! Bound by memory: forward reads the map and writes a quarter of it (2×2), backward reads `x` (twice: sums,
+//! Memory-bound: forward reads the map and writes a quarter of it (2×2), backward reads `x` (twice: sums,
 //! then `dx`), `dy` and `index`; the normalised map and its gradient are never stored. Threads divide strips:
 //! the pixel rows of one row of the output.
 
 use super::pairs;
 use crate::native::norm::batch::{BatchNorm, Sums};
-use crate::native::pool::index::{RELU_CUT, clear_padding, indices, load};
-use crate::native::rows::Geometry;
+use crate::native::pool::index::{RELU_MASKED, clear_padding, indices, load};
+use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, multiversion, prefetch, stream};
-use crate::native::threads::{MAX_THREADS, cut, split};
+use crate::native::threads::{MAX_THREADS, split, split_lengths};
 use std::ops::Range;
 
 /// Windows that do not overlap.
@@ -25,51 +25,56 @@ pub struct DisjointPool {
 }
 
 impl DisjointPool {
-    fn strips(&self, geometry: &Geometry) -> usize {
+    fn strips(&self, geometry: &MapGeometry) -> usize {
         geometry.height / self.window[0]
     }
 
-    fn output_row(&self, geometry: &Geometry) -> usize {
-        geometry.row / self.window[1] * geometry.width
+    fn output_row(&self, geometry: &MapGeometry) -> usize {
+        geometry.row_pixels / self.window[1] * geometry.pixel_channels
     }
 
     /// A thread's strips, counted over all planes.
-    pub(crate) fn thread_strips(&self, geometry: &Geometry, threads: usize, thread: usize) -> Range<usize> {
+    pub(crate) fn thread_strips(
+        &self,
+        geometry: &MapGeometry,
+        threads: usize,
+        thread: usize,
+    ) -> Range<usize> {
         split(geometry.planes * self.strips(geometry), threads, thread)
     }
 
-    /// The pixel rows of a strip, counted over all planes; a plane's last strip has those that no window
-    /// covers.
-    fn rows(&self, geometry: &Geometry, strip: usize) -> Range<usize> {
+    /// The pixel rows of a strip, counted over all planes; the last strip of a plane includes rows that no
+    /// window covers.
+    fn rows(&self, geometry: &MapGeometry, strip: usize) -> Range<usize> {
         let strips = self.strips(geometry);
         let (plane, strip) = (strip / strips, strip % strips);
         let end = if strip + 1 == strips { geometry.height } else { (strip + 1) * self.window[0] };
         plane * geometry.height + strip * self.window[0]..plane * geometry.height + end
     }
 
-    /// Elements of the longest strip, the last of a plane.
-    fn strip_elements(&self, geometry: &Geometry) -> usize {
+    /// The elements of the longest strip, the last of a plane.
+    fn strip_elements(&self, geometry: &MapGeometry) -> usize {
         (self.window[0] + geometry.height % self.window[0]) * geometry.row_elements()
     }
 
-    fn group(&self, geometry: &Geometry, strip: usize) -> usize {
+    fn group(&self, geometry: &MapGeometry, strip: usize) -> usize {
         strip / self.strips(geometry) % geometry.groups
     }
 }
 
-/// Bytes of a strip and its gradient that are staged, at most: they stay in L1.
-const MAX_STAGE_BYTES: usize = 24 << 10;
+/// The maximum size of a staged strip and its gradient, which stay in L1.
+const MAX_STAGING_BYTES: usize = 24 << 10;
 
-/// A map of this size has left the caches before its reader comes: strips are staged, and gradients are
-/// stored past the caches. Measured with 32 MiB of last-level cache.
+/// A map of this size has left the caches before it is read: strips are staged, and gradients are stored past
+/// the caches. Measured with 32 MiB of last-level cache.
 const LARGE_MAP_BYTES: usize = 16 << 20;
 
-/// Bytes of a thread's stage, of a strip of `x` and one of `dx`; 0 where the map stays in the caches, or a
-/// strip is too long.
-pub(crate) fn stage_bytes(pool: &DisjointPool, geometry: &Geometry, element_bytes: usize) -> usize {
+/// The bytes of a thread's staging buffer, for a strip of `x` and one of `dx`; 0 if the map stays in the
+/// caches, or a strip is too long.
+pub(crate) fn staging_bytes(pool: &DisjointPool, geometry: &MapGeometry, element_bytes: usize) -> usize {
     let strips = 2 * pool.strip_elements(geometry) * element_bytes;
     let map = geometry.planes * geometry.height * geometry.row_elements() * element_bytes;
-    if map >= LARGE_MAP_BYTES && strips <= MAX_STAGE_BYTES { strips.next_multiple_of(64) } else { 0 }
+    if map >= LARGE_MAP_BYTES && strips <= MAX_STAGING_BYTES { strips.next_multiple_of(64) } else { 0 }
 }
 
 /// Calls `$function` with the widest block of channels that divides the width, and with the common window as
@@ -86,7 +91,7 @@ macro_rules! by_block {
     };
 }
 
-/// A strip, for the inner loops.
+/// A strip, as the inner loops use it.
 #[derive(Clone, Copy)]
 struct Strip {
     window: [usize; 2],
@@ -102,42 +107,42 @@ impl Strip {
         Self {
             window: pool.window,
             row_elements: geometry.row_elements(),
-            width: geometry.width,
-            outputs: geometry.row / pool.window[1],
+            width: geometry.pixel_channels,
+            outputs: geometry.row_pixels / pool.window[1],
             relu: norm.relu,
         }
     }
 
-    /// Whether [`pairs`] applies.
+    /// Returns whether [`pairs`] applies.
     #[inline(always)]
     fn is_paired<const K: usize, const W: usize>(&self) -> bool {
         K == pairs::CHANNELS && W == 2 && self.width == K
     }
 
-    /// The window; a constant where `W` is not 0.
+    /// The window; a constant if `W` is not 0.
     #[inline(always)]
     fn window<const W: usize>(&self) -> [usize; 2] {
         if W == 0 { self.window } else { [W, W] }
     }
 }
 
-/// The rows of a strip, copied to the stage if there is one ([`stage_bytes`]).
+/// The rows of a strip, copied to the staging buffer if there is one ([`staging_bytes`]).
 ///
-/// The rows are read side by side, which the hardware prefetcher does not follow; one copy in order it does,
-/// and the rows are then in L1. Of tiles that are in the caches the copy would be wasted.
-fn staged<'a, E: Element>(map: &'a [E], strip: Range<usize>, stage: &'a mut [E]) -> &'a [E] {
+/// The rows are read in parallel, which the hardware prefetcher does not follow; it does follow one copy in
+/// order, after which the rows are in L1. For tiles in the caches the copy would be wasted.
+fn staged<'a, E: Element>(map: &'a [E], strip: Range<usize>, staging: &'a mut [E]) -> &'a [E] {
     let strip = &map[strip];
     prefetch(strip, strip.len());
-    match stage.get_mut(..strip.len()) {
-        Some(stage) => {
-            stage.copy_from_slice(strip);
-            stage
+    match staging.get_mut(..strip.len()) {
+        Some(staging) => {
+            staging.copy_from_slice(strip);
+            staging
         }
         None => strip,
     }
 }
 
-/// `y = max over the window of scale * x + shift`, rectified; `index` may be empty.
+/// `y = max over the window of relu(scale * x + shift)`; `index` may be empty.
 pub(crate) fn forward<E: Element>(
     norm: &BatchNorm,
     pool: &DisjointPool,
@@ -145,29 +150,29 @@ pub(crate) fn forward<E: Element>(
     [scale, shift]: [&[f32]; 2],
     y: &mut [E],
     index: &mut [u8],
-    stages: &mut [u8],
+    stagings: &mut [u8],
 ) {
     let (geometry, threads) = (&norm.geometry, norm.team.threads());
     let (strip, out_row, in_row, width) =
-        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
+        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.pixel_channels);
     let lengths = || (0..threads).map(|t| pool.thread_strips(geometry, threads, t).len() * out_row);
     let keep = !index.is_empty();
-    let mut ys = cut(y, lengths());
-    let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
-    let per_stage = stages.len() / threads;
-    let mut stages = cut(stages, (0..threads).map(|_| per_stage));
+    let mut ys = split_lengths(y, lengths());
+    let mut indices = split_lengths(index, lengths().map(|length| if keep { length } else { 0 }));
+    let staging_len = stagings.len() / threads;
+    let mut stagings = split_lengths(stagings, (0..threads).map(|_| staging_len));
     let mut parts: [(&mut [E], &mut [u8], &mut [E]); MAX_THREADS] = std::array::from_fn(|t| {
         (
             std::mem::take(&mut ys[t]),
             std::mem::take(&mut indices[t]),
-            elements(std::mem::take(&mut stages[t])),
+            elements(std::mem::take(&mut stagings[t])),
         )
     });
-    norm.team.run_parts(&mut parts[..threads], &|thread, (y, index, stage)| {
+    norm.team.run_parts(&mut parts[..threads], &|thread, (y, index, staging)| {
         for (position, number) in pool.thread_strips(geometry, threads, thread).enumerate() {
             let rows = pool.rows(geometry, number);
             let group = pool.group(geometry, number) * width;
-            let from = staged(x, rows.start * in_row..rows.end * in_row, stage);
+            let from = staged(x, rows.start * in_row..rows.end * in_row, staging);
             let constants = [&scale[group..group + width], &shift[group..group + width]];
             let to = &mut y[position * out_row..][..out_row];
             let index = if keep { &mut index[position * out_row..][..out_row] } else { &mut [] };
@@ -215,7 +220,7 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
             for i in 0..height {
                 for j in 0..width {
                     let value = value(i, j);
-                    // NaN is taken, and nothing is larger.
+                    // NaN is taken, and nothing compares larger.
                     best = std::array::from_fn(|lane| {
                         let wins = (value[lane] > best[lane]) | value[lane].is_nan();
                         if wins { value[lane] } else { best[lane] }
@@ -235,10 +240,9 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
             }
             let at = output * strip.width + block;
             if strip.relu {
-                argmax =
-                    std::array::from_fn(
-                        |lane| if best[lane] <= 0.0 { u32::from(RELU_CUT) } else { argmax[lane] },
-                    );
+                argmax = std::array::from_fn(|lane| {
+                    if best[lane] <= 0.0 { u32::from(RELU_MASKED) } else { argmax[lane] }
+                });
                 best = std::array::from_fn(|lane| if best[lane] <= 0.0 { 0.0 } else { best[lane] });
             }
             let to = &mut y[at..at + K];
@@ -255,7 +259,7 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
     }
 }
 
-/// Adds Σ g and Σ g (x - mean) of some strips, where `g` is `dy` at the argmax.
+/// Adds Σ g and Σ g (x - mean) over some strips, where `g` is `dy` at the argmax.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
 pub(crate) fn reduce_gradients<E: Element>(
     norm: &BatchNorm,
@@ -269,11 +273,11 @@ pub(crate) fn reduce_gradients<E: Element>(
 ) {
     let geometry = &norm.geometry;
     let (strip, out_row, in_row, width) =
-        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
+        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.pixel_channels);
     let mut open: Option<usize> = None;
     for (position, number) in strips.enumerate() {
         let group = pool.group(geometry, number);
-        // Sums of up to 32 strips go to `f64` together.
+        // Sums of up to 32 strips are added in `f64` together.
         if open != Some(group) || position % 32 == 0 {
             if let Some(group) = open {
                 sums.flush(group);
@@ -282,7 +286,7 @@ pub(crate) fn reduce_gradients<E: Element>(
             open = Some(group);
         }
         let rows = pool.rows(geometry, number);
-        let from = staged(x, rows.start * in_row..rows.end * in_row, elements(sums.stage));
+        let from = staged(x, rows.start * in_row..rows.end * in_row, elements(sums.staging));
         let range = number * out_row..(number + 1) * out_row;
         let mean = &mean[group * width..][..width];
         let (first, second) = (&mut sums.first[..width], &mut sums.second[..width]);
@@ -341,7 +345,7 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
                 }
             }
             for lane in 0..K {
-                let g = if argmax[lane] == u32::from(RELU_CUT) { 0.0 } else { g[lane] };
+                let g = if argmax[lane] == u32::from(RELU_MASKED) { 0.0 } else { g[lane] };
                 sum[lane] += g;
                 weighted[lane] += g * (chosen[lane] - mean[lane]);
             }
@@ -353,7 +357,7 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
 
 /// `dx = scale * g + slope * x + offset`, where `g` is `dy` at the argmax; `constants` holds scale, shift,
 /// slope, offset per channel.
-#[allow(clippy::too_many_arguments)] // The operands of the step, and its stages.
+#[allow(clippy::too_many_arguments)] // The operands of the step, and its stagings.
 pub(crate) fn backward<E: Element>(
     norm: &BatchNorm,
     pool: &DisjointPool,
@@ -362,21 +366,22 @@ pub(crate) fn backward<E: Element>(
     index: &[u8],
     constants: &[f32],
     dx: &mut [E],
-    stages: &mut [u8],
+    stagings: &mut [u8],
 ) {
     let (geometry, threads) = (&norm.geometry, norm.team.threads());
     let (strip, out_row, in_row, width) =
-        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
+        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.pixel_channels);
     let padded = geometry.padded();
     let rows_of = |strips: Range<usize>| -> usize { strips.map(|s| pool.rows(geometry, s).len()).sum() };
-    let mut dxs = cut(dx, (0..threads).map(|t| rows_of(pool.thread_strips(geometry, threads, t)) * in_row));
-    let per_stage = stages.len() / threads;
-    let mut stages = cut(stages, (0..threads).map(|_| per_stage));
+    let mut dxs =
+        split_lengths(dx, (0..threads).map(|t| rows_of(pool.thread_strips(geometry, threads, t)) * in_row));
+    let staging_len = stagings.len() / threads;
+    let mut stagings = split_lengths(stagings, (0..threads).map(|_| staging_len));
     let mut parts: [(&mut [E], &mut [E]); MAX_THREADS] =
-        std::array::from_fn(|t| (std::mem::take(&mut dxs[t]), elements(std::mem::take(&mut stages[t]))));
-    norm.team.run_parts(&mut parts[..threads], &|thread, (dx, stage)| {
-        let half = stage.len() / 2;
-        let (from_stage, to_stage) = stage.split_at_mut(half);
+        std::array::from_fn(|t| (std::mem::take(&mut dxs[t]), elements(std::mem::take(&mut stagings[t]))));
+    norm.team.run_parts(&mut parts[..threads], &|thread, (dx, staging)| {
+        let half = staging.len() / 2;
+        let (from_staging, to_staging) = staging.split_at_mut(half);
         let mut done = 0;
         for number in pool.thread_strips(geometry, threads, thread) {
             let rows = pool.rows(geometry, number);
@@ -384,12 +389,12 @@ pub(crate) fn backward<E: Element>(
             let c = [0, 2, 3].map(|i| &constants[i * padded + group..][..width]);
             let range = number * out_row..(number + 1) * out_row;
             let (dy, index) = (&dy[range.clone()], &index[range]);
-            let from = staged(x, rows.start * in_row..rows.end * in_row, from_stage);
+            let from = staged(x, rows.start * in_row..rows.end * in_row, from_staging);
             let to = &mut dx[done..done + from.len()];
-            match to_stage.get_mut(..from.len()) {
-                Some(stage) => {
-                    by_block!(strip, backward_strip::<E>(norm.level, strip, from, dy, index, c, stage));
-                    stream(norm.level, stage, to);
+            match to_staging.get_mut(..from.len()) {
+                Some(staging) => {
+                    by_block!(strip, backward_strip::<E>(norm.level, strip, from, dy, index, c, staging));
+                    stream(norm.level, staging, to);
                 }
                 None => by_block!(strip, backward_strip::<E>(norm.level, strip, from, dy, index, c, to)),
             }

@@ -1,4 +1,4 @@
-//! Batch norm, ReLU and max-pooling in one pass: windows that do not overlap ([`disjoint`]), and any others
+//! Batch norm, ReLU and max-pooling in one pass: windows that do not overlap ([`disjoint`]), and all others
 //! ([`overlapping`]).
 
 pub mod disjoint;

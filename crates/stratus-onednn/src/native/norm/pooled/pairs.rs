@@ -1,14 +1,14 @@
 //! [`super::disjoint`]'s backward pass for maps of eight channels and 2×2 windows: a row of a window, two
-//! pixels of eight channels, fills a register, which a pixel alone would fill by half. (The other loops gain
-//! nothing: their selects are short.)
+//! pixels of eight channels, fills a register, which a single pixel would half fill. (The other loops gain
+//! nothing, because their selects are short.)
 
 use crate::native::pool::index::{indices, load};
 use crate::native::simd::Element;
 
-/// Channels of a pixel.
+/// The channels of a pixel.
 pub(super) const CHANNELS: usize = 8;
 
-/// Elements of a row of a window.
+/// The elements of a row of a window.
 const ROW: usize = 2 * CHANNELS;
 
 /// Eight numbers, twice.
@@ -22,7 +22,7 @@ fn constants(from: &[f32]) -> [f32; ROW] {
     twice(load::<f32, CHANNELS>(from, 0))
 }
 
-/// Index of a window's element in row `i`, by lane.
+/// The index of a window's element in row `i`, by lane.
 #[inline(always)]
 fn number(i: usize, lane: usize) -> u32 {
     (2 * i + lane / CHANNELS) as u32

@@ -1,4 +1,4 @@
-//! What the case tables do not draw: NaN, infinities, zeros of both signs, and ties among them.
+//! Values that the case tables do not contain: NaN, infinities, zeros of both signs, and ties among them.
 
 use super::*;
 use crate::native::simd::Bf16;
@@ -19,7 +19,7 @@ const SPECIAL_VALUES: [f32; 10] = [
     -f32::MIN_POSITIVE,
 ];
 
-/// The number and the place of the element that wins, of those of a window.
+/// The position and index of the argmax of a window's elements.
 fn argmax<E: Element>(x: &[E], window: impl Iterator<Item = (usize, usize)>) -> Option<(usize, usize)> {
     window.reduce(|best, next| {
         let [largest, value] = [best, next].map(|(_, at)| x[at].load());
@@ -27,12 +27,13 @@ fn argmax<E: Element>(x: &[E], window: impl Iterator<Item = (usize, usize)>) -> 
     })
 }
 
-/// Pools in both directions at every level; maps lie channels last.
+/// Pools in both directions at every level; maps are channels last.
 fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &[f32], threads: usize) {
     let [batch, channels, height, width] = shape;
     let Ok([out_height, out_width]) = pool.output_size([height, width]) else { return };
     let y_shape = [batch, channels, out_height, out_width];
-    let geometry = |shape: &[usize; 4]| Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
+    let geometry =
+        |shape: &[usize; 4]| MapGeometry::from_layout(shape, &Layout::channels_last(shape)).unwrap();
     let x: Vec<E> = values.iter().map(|&value| E::store(value)).collect();
     let at = |image: usize, row: usize, column: usize, channel: usize, [height, width]: [usize; 2]| {
         ((image * height + row) * width + column) * channels + channel
@@ -44,25 +45,25 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
     for image in 0..batch {
         for (row, column) in (0..out_height).flat_map(|row| (0..out_width).map(move |column| (row, column))) {
             for channel in 0..channels {
-                let place = |tap: usize, axis: usize, output: usize, edge: usize| {
+                let input_at = |tap: usize, axis: usize, output: usize, edge: usize| {
                     (output * pool.stride[axis] + tap).checked_sub(pool.padding[axis]).filter(|&at| at < edge)
                 };
                 let window = (0..pool.kernel[0] * pool.kernel[1]).filter_map(|number| {
-                    let row = place(number / pool.kernel[1], 0, row, height)?;
-                    let column = place(number % pool.kernel[1], 1, column, width)?;
+                    let row = input_at(number / pool.kernel[1], 0, row, height)?;
+                    let column = input_at(number % pool.kernel[1], 1, column, width)?;
                     Some((number, at(image, row, column, channel, [height, width])))
                 });
                 let to = at(image, row, column, channel, [out_height, out_width]);
-                let (number, from) = argmax(&x, window).expect("a window lies on the map");
+                let (number, from) = argmax(&x, window).expect("windows overlap the map");
                 (expected[to], numbers[to]) = (x[from].load(), number as u8);
                 gradient[from] += dy(to);
             }
         }
     }
     let dy: Vec<E> = (0..outputs).map(|at| E::store(dy(at))).collect();
-    for level in Level::all() {
+    for level in IsaLevel::all() {
         let pool =
-            MaxPool::new(&pool, geometry(&shape), geometry(&y_shape), level, ThreadTeam::in_turn(threads));
+            MaxPool::new(&pool, geometry(&shape), geometry(&y_shape), level, ThreadTeam::emulating(threads));
         let (mut y, mut index, mut dx) =
             (vec![E::store(7.0); outputs], vec![9; outputs], vec![E::store(7.0); x.len()]);
         pool.forward(&x, &mut y, &mut index);
@@ -71,10 +72,14 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
             assert!(same, "{level:?} {shape:?} {at}: {} is not {expected}", y.load());
         }
         assert_eq!(index, numbers, "{level:?} {shape:?}");
-        let mut cut = vec![9; outputs];
-        pool.clone().cutting(true).forward(&x, &mut y, &mut cut);
-        let cuts = |(number, y): (&u8, &f32)| if *y <= 0.0 { RELU_CUT } else { *number };
-        assert_eq!(cut, numbers.iter().zip(&expected).map(cuts).collect::<Vec<_>>(), "{level:?} {shape:?}");
+        let mut masked = vec![9; outputs];
+        pool.clone().with_relu_mask(true).forward(&x, &mut y, &mut masked);
+        let mask = |(number, y): (&u8, &f32)| if *y <= 0.0 { RELU_MASKED } else { *number };
+        assert_eq!(
+            masked,
+            numbers.iter().zip(&expected).map(mask).collect::<Vec<_>>(),
+            "{level:?} {shape:?}"
+        );
         let mut without = vec![E::store(7.0); outputs];
         pool.forward(&x, &mut without, &mut []);
         assert!(bytemuck::cast_slice::<E, u8>(&y) == bytemuck::cast_slice::<E, u8>(&without), "{level:?}");

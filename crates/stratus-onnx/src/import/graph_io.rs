@@ -1,0 +1,162 @@
+//! The input and output of a network: the images, and the logits before a softmax.
+
+use super::{DimOrder, ImportOptions, Importer, MAX_DIM, Value, operators, unsupported_node};
+use crate::error::{Parsed, Problem};
+use crate::proto::{self, Node, ValueInfo, is_onnx};
+use crate::tensor::{self, kind};
+use std::collections::HashMap;
+use stratus_base::printable;
+
+/// Finds the logits: the only output, or the input of a final softmax, which is returned too since the loss
+/// includes it.
+pub(super) fn find_logits<'a>(
+    graph: &'a proto::Graph<'a>,
+    opset: i64,
+    notes: &mut Vec<String>,
+) -> Parsed<(&'a str, Option<&'a Node<'a>>)> {
+    let [output] = &graph.outputs[..] else {
+        let names: Vec<String> = graph.outputs.iter().map(|output| printable(output.name)).collect();
+        return Err(Problem::UnsupportedModel {
+            problem: format!("expected one output, found {} ({})", names.len(), names.join(", ")),
+            remedy: "export the network in inference mode, with its logits as the only output",
+        });
+    };
+    let producers: HashMap<&str, &Node<'a>> =
+        graph.nodes.iter().filter_map(|node| Some((*node.outputs.first()?, node))).collect();
+    let mut name = output.name;
+    let mut softmax = None;
+    // Each step visits another node, or a cycle, which the walk rejects later.
+    for _ in 0..graph.nodes.len() {
+        let Some(node) = producers.get(name).filter(|node| is_onnx(node.domain)) else { break };
+        let Some(previous) = node.input(0).filter(|_| operators::check(node, opset).is_ok()) else { break };
+        match node.operator {
+            "Identity" => {}
+            "Softmax" | "LogSoftmax" if softmax.is_none() => {
+                notes.push(format!(
+                    "dropped the last node, {} `{}`: the loss includes the softmax",
+                    node.operator,
+                    printable(node.name)
+                ));
+                softmax = Some(*node);
+            }
+            _ => break,
+        }
+        name = previous;
+    }
+    Ok((name, softmax))
+}
+
+/// The input of a network.
+pub(super) struct InputSpec<'a> {
+    pub name: &'a str,
+    pub order: DimOrder,
+    /// The batch size; 1 if it is dynamic.
+    pub batch: i64,
+    /// The channels, height and width.
+    pub shape: [usize; 3],
+}
+
+pub(super) fn input_spec<'a>(
+    graph: &'a proto::Graph<'a>,
+    live: &[usize],
+    initialisers: &HashMap<&str, Value>,
+    options: &ImportOptions,
+) -> Parsed<InputSpec<'a>> {
+    // Old models list initialisers among the inputs.
+    let inputs: Vec<&ValueInfo<'a>> =
+        graph.inputs.iter().filter(|input| !initialisers.contains_key(input.name)).collect();
+    let [input] = inputs[..] else {
+        let names: Vec<String> = inputs.iter().map(|input| printable(input.name)).collect();
+        return Err(Problem::UnsupportedModel {
+            problem: format!("expected one input, found {} ({})", names.len(), names.join(", ")),
+            remedy: "export the network with images as its only input",
+        });
+    };
+    let name = printable(input.name);
+    if !tensor::is_float(input.kind) {
+        return Err(Problem::UnsupportedModel {
+            problem: format!(
+                "its input `{name}` has type {}, expected floating point",
+                kind::name(input.kind)
+            ),
+            remedy: "export the network without its preprocessing",
+        });
+    }
+    let first_reader =
+        live.iter().map(|&node| &graph.nodes[node]).find(|node| node.inputs.contains(&input.name));
+    let channels_last = first_reader.is_some_and(|node| {
+        node.operator == "Transpose" && node.attribute("perm").is_some_and(|perm| perm.ints == [0, 3, 1, 2])
+    });
+    let order = if channels_last { DimOrder::ChannelsLast } else { DimOrder::ChannelsFirst };
+    let dims: [Option<i64>; 3] = match input.shape.as_deref() {
+        Some(&[_, a, b, c]) => {
+            if channels_last {
+                [c, a, b]
+            } else {
+                [a, b, c]
+            }
+        }
+        None => [None; 3],
+        Some(other) => {
+            return Err(Problem::UnsupportedModel {
+                problem: format!("its input `{name}` has {} dimensions, expected 4", other.len()),
+                remedy: "images are [batch, channels, height, width]",
+            });
+        }
+    };
+    let mut shape = [0; 3];
+    for (axis, dim) in dims.into_iter().enumerate() {
+        // Some writers use 0 or -1 for a dynamic dimension.
+        let known = dim.filter(|&dim| dim > 0).and_then(|dim| usize::try_from(dim).ok());
+        let given = options.input.map(|input| input[axis]);
+        shape[axis] = match (known, given) {
+            (Some(known), Some(given)) if known != given => {
+                return Err(Problem::UnsupportedModel {
+                    problem: format!(
+                        "its input `{name}` has {} {known}, not {given}",
+                        ["channels", "height", "width"][axis]
+                    ),
+                    remedy: "pass the --input of the model, or omit it",
+                });
+            }
+            (Some(dim), _) | (None, Some(dim)) => dim,
+            (None, None) => {
+                return Err(Problem::UnsupportedModel {
+                    problem: format!(
+                        "its input `{name}` has dynamic {}",
+                        ["channels", "height", "width"][axis]
+                    ),
+                    remedy: "pass the image size: --input CHANNELS,HEIGHT,WIDTH",
+                });
+            }
+        };
+    }
+    if shape.iter().any(|&dim| dim == 0 || dim > MAX_DIM) {
+        return Err(Problem::UnsupportedModel {
+            problem: format!("its input `{name}` has channels, height and width {shape:?}"),
+            remedy: "each must be from 1 to 1048576",
+        });
+    }
+    let batch =
+        input.shape.as_ref().and_then(|shape| *shape.first()?).filter(|&batch| batch > 0).unwrap_or(1);
+    Ok(InputSpec { name: input.name, order, batch, shape })
+}
+
+impl Importer<'_> {
+    /// Checks that the dropped softmax is that of the loss: over the classes, for each sample or pixel.
+    pub(super) fn check_softmax_axis(&self, node: &Node<'_>, rank: usize) -> Parsed<()> {
+        // Up to set 12, the softmax is over all dimensions from the axis on.
+        let joined = self.opset < 13;
+        let axis = node.attribute("axis").map_or(if joined { 1 } else { -1 }, |axis| axis.int);
+        let position = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
+        if position == 1 && (rank == 2 || !joined) {
+            return Ok(());
+        }
+        let reason = format!(
+            "unsupported `axis` {axis} of {rank} dimensions in operator set {}, expected the classes, \
+             dimension 1: export the network up to its logits",
+            self.opset
+        );
+        Err(Problem::UnsupportedNodes(vec![unsupported_node(node, reason)]))
+    }
+}

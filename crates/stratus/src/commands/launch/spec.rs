@@ -1,0 +1,111 @@
+//! The specification of a launch: its experiments, and the directories of their runs.
+
+use super::{LaunchArguments, MAX_RUNS, RUNS};
+use crate::errors::{Failure, Result};
+use std::path::{Path, PathBuf};
+use stratus_run::RunDir;
+use stratus_sweep::{Definition, Sweep};
+use stratus_train::Experiment;
+
+/// The specification of a launch.
+pub(super) struct LaunchSpec {
+    /// The name of the experiment or sweep.
+    pub name: String,
+    /// The experiments: one, or the cells of a sweep.
+    pub cells: Vec<Experiment>,
+    /// The number of repetitions of each experiment.
+    pub repetitions: u64,
+    /// The sweep of the experiments, and the text of its `sweep.toml`.
+    sweep: Option<(Definition, String)>,
+}
+
+impl LaunchSpec {
+    /// A launch of one experiment.
+    pub fn of_experiment(experiment: Experiment, repetitions: u64) -> Self {
+        let name = experiment.name().to_owned();
+        Self { name, cells: vec![experiment], repetitions, sweep: None }
+    }
+
+    /// A launch of a built-in sweep or a sweep file; `None` if the argument is not a sweep.
+    ///
+    /// # Errors
+    /// If the sweep is invalid, or can only be trained on this machine.
+    pub fn of_sweep(
+        argument: &str,
+        arguments: &LaunchArguments,
+        set: &[(String, String)],
+    ) -> Result<Option<Self>> {
+        let path = Path::new(argument);
+        if Sweep::is_sweep(path) {
+            return Err(Failure::usage(format!("{argument} is the directory of a sweep"))
+                .with_hint("resume it here with `stratus sweep`, or launch the sweep file"));
+        }
+        let builtin = stratus_sweep::builtin(argument);
+        let read = || std::fs::read_to_string(path).ok().filter(|text| stratus_sweep::is_sweep(text));
+        let Some(text) = builtin.map(|builtin| builtin.text.to_owned()).or_else(read) else {
+            return Ok(None);
+        };
+        if arguments.repetitions != 1 {
+            return Err(Failure::usage("--repetitions cannot be used with a sweep")
+                .with_hint("set `repetitions` in its section [sweep]"));
+        }
+        let source = match builtin {
+            Some(builtin) => PathBuf::from(format!("built-in sweep {}", builtin.name)),
+            None => path.to_owned(),
+        };
+        let mut definition = Definition::parse(&text, &source, set)?;
+        if let Some(builtin) = builtin {
+            builtin.name.clone_into(&mut definition.name);
+        }
+        if definition.halving.is_some() {
+            return Err(Failure::usage(format!("{argument}: a sweep with halving cannot be launched"))
+                .with_hint("train it with `stratus sweep`, or remove `halving`"));
+        }
+        let count = definition.cells.len() * definition.repetitions;
+        if count as u64 > MAX_RUNS {
+            return Err(Failure::usage(format!(
+                "{argument} has {count} runs, more than the {MAX_RUNS} of a launch"
+            )));
+        }
+        let text = definition.with_command(&text, &source)?;
+        let cells = definition.cells.iter().map(|cell| cell.experiment.clone()).collect();
+        let (name, repetitions) = (definition.name.clone(), definition.repetitions as u64);
+        Ok(Some(Self { name, cells, repetitions, sweep: Some((definition, text)) }))
+    }
+
+    /// The number of runs.
+    pub fn runs(&self) -> u64 {
+        self.cells.len() as u64 * self.repetitions
+    }
+
+    /// Creates the directories of the runs and of the sweep, and returns both.
+    ///
+    /// # Errors
+    /// If one cannot be created, or there is already a sweep of that name.
+    pub fn create_directories(&self) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
+        let Some((definition, text)) = &self.sweep else {
+            let runs = (0..self.repetitions)
+                .map(|_| RunDir::create(Path::new(RUNS), &self.name).map(|run| run.path().to_owned()))
+                .collect::<stratus_run::Result<Vec<_>>>()?;
+            return Ok((runs, None));
+        };
+        let folder = Path::new("sweeps").join(&definition.name);
+        let sweep = Sweep::create(&folder, definition.clone(), text)?;
+        let runs = sweep.rows().iter().map(|row| sweep.run_path(row)).collect();
+        Ok((runs, Some(folder)))
+    }
+
+    /// Checks that the directories can be created.
+    ///
+    /// # Errors
+    /// If there is already a sweep of that name.
+    pub fn check_directories(&self) -> Result {
+        let Some((definition, _)) = &self.sweep else { return Ok(()) };
+        let folder = Path::new("sweeps").join(&definition.name);
+        if Sweep::is_sweep(&folder) {
+            return Err(Failure::usage(format!("{}: the sweep already exists", folder.display()))
+                .with_hint("rename the sweep file, or move that folder"));
+        }
+        Ok(())
+    }
+}
