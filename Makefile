@@ -40,9 +40,10 @@ check-onnx:
 # models of ONNX operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
 # 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
 # in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty killed
-# workers, task files read by SkyPilot. STORE_SERVERS=none skips the servers if they cannot be installed; the
-# skipped tests are reported.
+# workers, task files read by SkyPilot, size and line tables of the release build. STORE_SERVERS=none skips
+# the servers if they cannot be installed; the skipped tests are reported.
 test-all: test
+	@bash scripts/check-release.sh
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh
 	@bash scripts/check-tables.sh

@@ -14,17 +14,27 @@ import os, re, sys
 
 KINDS = (".rs", ".cu", ".h", ".c", ".md", ".sh", ".py")
 SKIPPED = re.compile(r"crates/[^/]+/tests/(.*/)?fixtures/|\.min\.|^scripts/check-words\.sh$|^CHANGELOG\.md$")
+# Types of the time before names were those of the field.
+PRIVATE = "|".join("""
+    Asked Begun Behind Board Brief Brought Chosen Declared Ended Foreseen Framer Goods Judged Kept Learnt Left
+    LeftOut Listed Noted Outlook Parcel Place Places Pretender Ran Seen Shown Sketch Stands Stretch Tally Told
+    Turn Wanted Way Ways What Which Whose Wish
+""".split())
 CODE = [
     (re.compile(r"\b(MOST|LEAST|LONGEST|SHORTEST|FEWEST|SELDOMEST|DEEPEST|NARROWEST)(_|\b)"),
      "name it MAX_… or MIN_… with its unit"),
     (re.compile(r"\bfn what_"), "name a test by the behaviour that breaks"),
+    (re.compile(r"\b(struct|enum|trait|type) (" + PRIVATE + r")\b"), "name a type by a noun of the field"),
     (re.compile(r"^\s*//[/!] (What|Who|Whose|Whom)\b"), "begin with the thing itself"),
 ]
 TEXT = [
-    (re.compile(r"\b(goes|go|going|gone) on with\b"), "resume, continue"),
+    (re.compile(r"\b(goes|go|going|gone|went) on\b"), "resume, continue"),
+    (re.compile(r"\b(is|are|was|were) (told|said)\b"), "is printed, is reported"),
+    (re.compile(r"\bso many\b"), "name the number"),
     (re.compile(r"\bfor want of\b"), "without, lacking"),
-    (re.compile(r"\bis (told|said) (of|once)\b"), "is printed, is reported"),
-    (re.compile(r"\b(seldomest|nobody knows)\b"), "name the actor"),
+    (re.compile(r"\bbut for\b"), "except"),
+    (re.compile(r"\bpassed over\b"), "skipped, ignored"),
+    (re.compile(r"\banew\b"), "again"),
 ]
 FENCE = re.compile(r"^\s*//[/!] ```(.*)$")
 TESTED = ("", "rust", "no_run", "should_panic", "compile_fail", "ignore")

@@ -209,9 +209,10 @@ fn cases_reach_every_kernel() {
     reached.extend(compare(Precision::F16, 3, &cases));
     for offset in 0..3 {
         std::thread::scope(|scope| {
-            let of = |precision, offset| compare(precision, 3, &covering(cases_of(precision), 3, offset));
-            let in_f32 = scope.spawn(move || of(Precision::F32, offset));
-            reached.extend(of(Precision::Bf16, offset + 1));
+            let compare_third =
+                |precision, offset| compare(precision, 3, &covering(cases_of(precision), 3, offset));
+            let in_f32 = scope.spawn(move || compare_third(Precision::F32, offset));
+            reached.extend(compare_third(Precision::Bf16, offset + 1));
             reached.extend(in_f32.join().unwrap());
         });
         // A sample of all cases is all of them.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const KILLS: u64 = 10;
 /// The maximum number of kills per run.
 const KILLS_PER_RUN: u64 = 10;
-const EPOCHS: u32 = 2;
+const EPOCHS: u32 = 4;
 const ITERATIONS: u64 = EPOCHS as u64 * PER_EPOCH as u64;
 /// The time limit of a wait.
 const TIMEOUT: Duration = Duration::from_secs(300);

@@ -78,49 +78,42 @@ fn rejects_settings_that_pipelines_do_not_support() {
     if !has_mpi() {
         return;
     }
-    const TOO_MANY_STAGES: &str = "stages, got 16";
     let dir = TestDir::new();
-    for (more, expected) in [
-        (&["--set", "train.stages=2"][..], "train.stages is 2, but there is 1 process"),
-        (&["--set", "train.stages=2", "--workers", "4"], "train.stages is 2, but there are 4 processes"),
-        (&["--set", "train.stages=3"], "`train.stages` = 3 is not a power of two"),
+    // Only once the network is built is it known to have fewer layers than stages.
+    for (settings, workers, code, expected) in [
+        (&["train.stages=2"][..], "1", 2, "train.stages is 2, but there is 1 process"),
+        (&["train.stages=2"], "4", 2, "train.stages is 2, but there are 4 processes"),
+        (&["train.stages=3"], "1", 2, "`train.stages` = 3 is not a power of two"),
+        (&["train.stages=8", "train.parts=4"], "8", 2, "train.stages = 8 exceeds train.parts = 4"),
+        (&["train.stages=16", "train.parts=16", "data.drop_last=true"], "16", 1, "stages, got 16"),
         (
-            &["--set", "train.stages=8", "--set", "train.parts=4", "--workers", "8"],
-            "train.stages = 8 exceeds train.parts = 4",
-        ),
-        (
-            &[
-                "--set",
-                "train.stages=16",
-                "--set",
-                "train.parts=16",
-                "--set",
-                "data.drop_last=true",
-                "--workers",
-                "16",
-            ],
-            TOO_MANY_STAGES,
-        ),
-        (
-            &["--set", "train.stages=2", "--set", "train.memory_limit_mib=1", "--workers", "2"],
+            &["train.stages=2", "train.memory_limit_mib=1"],
+            "2",
+            2,
             "in 2 stages of 4 parts, the largest stage of digits needs",
         ),
         (
-            &["--set", "train.stages=2", "--set", "train.parts=0", "--set", "train.activations_kib=256"],
+            &["train.stages=2", "train.parts=0", "train.activations_kib=256"],
+            "1",
+            2,
             "`train.activations_kib` cannot be combined with train.stages = 2",
         ),
         (
-            &["--set", "train.stages=2", "--set", "validation.mirror=true"],
+            &["train.stages=2", "validation.mirror=true"],
+            "1",
+            2,
             "`validation.mirror` cannot be combined with train.stages = 2",
         ),
         (
-            &["--set", "train.stages=2", "--set", "train.parts=0", "--set", "train.micro_batches=2"],
+            &["train.stages=2", "train.parts=0", "train.micro_batches=2"],
+            "1",
+            2,
             "`train.micro_batches` cannot be combined with train.stages = 2",
         ),
     ] {
-        // Only once the network is built is it known to have fewer layers than stages.
-        let code = if expected == TOO_MANY_STAGES { 1 } else { 2 };
-        let ran = train(&dir, "refused", 1, more).expect(code);
+        let mut more = vec!["--workers", workers];
+        more.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        let ran = train(&dir, "refused", 1, &more).expect(code);
         assert_eq!(ran.err.matches(expected).count(), 1, "{more:?}: {}", ran.err);
         assert!(!dir.path("refused").exists(), "{more:?}");
     }
