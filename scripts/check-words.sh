@@ -25,7 +25,7 @@ CODE = [
      "name it MAX_… or MIN_… with its unit"),
     (re.compile(r"\bfn what_"), "name a test by the behaviour that breaks"),
     (re.compile(r"\b(struct|enum|trait|type) (" + PRIVATE + r")\b"), "name a type by a noun of the field"),
-    (re.compile(r"^\s*//[/!] (What|Who|Whose|Whom)\b"), "begin with the thing itself"),
+    (re.compile(r"^\s*//[/!] (What|Who|Whose|Whom|Whether|Where)\b"), "begin with the thing itself"),
 ]
 TEXT = [
     (re.compile(r"\b(goes|go|going|gone|went) on\b"), "resume, continue"),

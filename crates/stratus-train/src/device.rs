@@ -16,12 +16,12 @@ pub struct OpenDevice {
     pub backend: Box<dyn Backend>,
     /// Its libraries.
     pub libraries: Vec<LoadedLibrary>,
-    /// Whether the device has bf16 instructions.
+    /// True if the device has bf16 instructions.
     pub has_native_bf16: bool,
     /// KiB that a tile of the batch should fit: the L2 caches of all threads. 0 if the backend does not
     /// benefit from tiles.
     pub tile_kib: usize,
-    /// Whether the device is an accelerator, which leaves the process's cores free.
+    /// True if the device is an accelerator, which leaves the process's cores free.
     pub is_accelerator: bool,
     /// Bytes of memory that are free for a run: the GPU's, or the process's. `None` if unknown.
     pub memory_bytes: Option<u64>,

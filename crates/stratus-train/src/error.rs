@@ -161,7 +161,7 @@ impl TrainError {
         }
     }
 
-    /// Whether this is an error of usage or configuration, before anything was started.
+    /// Returns whether this is an error of usage or configuration, before anything was started.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(

@@ -32,7 +32,7 @@ pub struct Resolved {
     task: Task,
     /// Number of samples of the data set.
     samples: usize,
-    /// Whether the validation batch differs from the training micro-batch and stays fixed.
+    /// True if the validation batch differs from the training micro-batch and stays fixed.
     fixed_validation_batch: bool,
     tail_batch: Option<usize>,
     rank: Rank,
@@ -45,7 +45,7 @@ pub struct Resolved {
 pub(crate) struct StageBudget {
     /// Bytes, of those that are known before kernels are chosen.
     pub bytes: usize,
-    /// Whether the stage recomputes its activations, so that it stores little for parts in flight.
+    /// True if the stage recomputes its activations, so that it stores little for parts in flight.
     pub recomputes: bool,
 }
 

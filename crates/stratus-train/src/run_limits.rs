@@ -148,7 +148,8 @@ impl RunLimits {
         self.limit.as_ref()
     }
 
-    /// Whether `next_s` more seconds would exceed a limit, `now_s` after the run was started or resumed.
+    /// Returns whether `next_s` more seconds would exceed a limit, `now_s` after the run was started or
+    /// resumed.
     pub fn would_exceed(&self, now_s: f64, next_s: f64) -> bool {
         self.limit.as_ref().is_some_and(|limit| now_s + next_s + SLACK_S > limit.at_s)
     }

@@ -25,7 +25,7 @@ pub struct Bench {
     compiled: CompiledRun,
     batch: BatchBuffer,
     backend: Box<dyn Backend>,
-    /// Whether the batch was copied to the device.
+    /// True if the batch was copied to the device.
     resident: bool,
     startup_s: f64,
 }

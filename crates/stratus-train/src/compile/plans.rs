@@ -56,8 +56,8 @@ impl Plans {
         bytes_of(&self.train).max(self.tail.as_ref().map_or(0, bytes_of))
     }
 
-    /// Whether both plans give bit-identical results: equal, or the same kernels for another number of
-    /// workers on the same parts.
+    /// Returns whether both plans give bit-identical results: equal, or the same kernels for another number
+    /// of workers on the same parts.
     #[must_use]
     pub fn gives_same_bits_as(&self, other: &Self) -> bool {
         let parts = [self, other].map(|plans| plans.train.program.batch_parts);

@@ -124,8 +124,8 @@ fn training_program(resolved: &Resolved, program: Program, batch: usize) -> Resu
     })
 }
 
-/// Whether the training loss has class weights. Their values may still be unknown; plans do not depend on
-/// them.
+/// Returns whether the training loss has class weights. Their values may still be unknown; plans do not
+/// depend on them.
 fn uses_class_weights(settings: &Experiment) -> bool {
     settings.train.class_weights.is_some() || settings.train.class_weighting != ClassWeighting::None
 }

@@ -66,7 +66,7 @@ pub struct EvaluatedImages {
     pub images: usize,
     /// `data.split_seed`, if the split follows from it.
     pub split_seed: Option<u64>,
-    /// Whether the test split is also the validation split, since the data set has only two splits.
+    /// True if the test split is also the validation split, since the data set has only two splits.
     #[serde(rename = "validated_on")]
     pub is_validation_split: bool,
     /// The number of images that could not be decoded and were skipped (`data.on_bad_sample = "skip"`).

@@ -240,7 +240,7 @@ pub struct RunEvaluation {
     pub iteration: u64,
     /// Their checksum.
     pub weights_sha256: String,
-    /// Whether the moving average of the weights was evaluated.
+    /// True if the moving average of the weights was evaluated.
     pub averaged: bool,
     /// Number of views of each image that were averaged.
     pub views: usize,

@@ -131,7 +131,7 @@ pub enum Constraint {
 }
 
 impl Constraint {
-    /// Whether the value satisfies the constraint. Non-finite numbers never do.
+    /// Returns whether the value satisfies the constraint. Non-finite numbers never do.
     pub fn allows(self, value: &Value) -> bool {
         let number_satisfies = |number: f64| match self {
             Constraint::AtLeast(min) => number >= min,
@@ -179,7 +179,7 @@ pub struct Key {
     pub kind: ValueKind,
     /// The constraint on its values.
     pub constraint: Constraint,
-    /// Whether it may be unset.
+    /// True if it may be unset.
     pub optional: bool,
     /// The description, in a few sentences.
     pub doc: &'static str,

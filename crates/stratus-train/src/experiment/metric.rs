@@ -13,7 +13,7 @@ macro_rules! metrics {
         }
 
         impl EpochMetric {
-            /// Whether lower or higher values are better.
+            /// Returns the direction of better values.
             #[must_use]
             pub fn direction(self) -> Direction {
                 match self { $(Self::$name => Direction::$direction,)* }
@@ -28,7 +28,7 @@ macro_rules! metrics {
             /// The names of all metrics.
             pub const NAMES: &[&str] = &[$($column),*];
 
-            /// Whether runs of `task` record this metric.
+            /// Returns whether runs of `task` record this metric.
             #[must_use]
             pub fn applies_to(self, task: Task) -> bool {
                 let name = match self { $(Self::$name => $column,)* };
@@ -75,7 +75,7 @@ metrics! {
     ValBf = "val_bf", HigherIsBetter, |row| row.val_bf;
 }
 
-/// Whether lower or higher values of a metric are better.
+/// The direction of better values of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Such as a loss.

@@ -504,7 +504,7 @@ impl Experiment {
     }
 }
 
-/// Whether a text is a valid name for the folder of an experiment's runs.
+/// Returns whether a text is a valid name for the folder of an experiment's runs.
 fn is_folder_name(text: &str) -> bool {
     Constraint::FolderName.allows(&Value::String(text.to_owned()))
 }

@@ -116,7 +116,7 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
     })
 }
 
-/// Whether a value has a key's type.
+/// Returns whether a value has a key's type.
 pub(super) fn fits(kind: ValueKind, value: &Value) -> bool {
     // The type of an empty list is unknown.
     let is_empty_list = matches!(value, Value::IntegerList(numbers) if numbers.is_empty());
@@ -137,7 +137,7 @@ pub(super) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> Ex
     ExperimentError::WrongType { origin, key: key.name, expected: key.accepts(), found }
 }
 
-/// Whether a text is a layer file: only layer files have `[[layer]]`.
+/// Returns whether a text is a layer file: only layer files have `[[layer]]`.
 pub(super) fn is_layer_file(text: &str) -> bool {
     DeTable::parse(text).is_ok_and(|document| {
         document.get_ref().get("layer").is_some_and(|layer| matches!(layer.get_ref(), DeValue::Array(_)))

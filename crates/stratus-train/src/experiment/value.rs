@@ -67,7 +67,7 @@ impl ValueKind {
 pub trait Setting: Sized {
     /// The type of values that the key accepts.
     const KIND: ValueKind;
-    /// Whether the key may be unset.
+    /// True if the key may be unset.
     const OPTIONAL: bool = false;
     /// The value as the key's type; `None` if it is of another type.
     fn from_value(value: &Value) -> Option<Self>;

@@ -34,7 +34,7 @@ enum Meaning {
     Classes,
     /// The number of GPUs: 0 or 1.
     Gpus,
-    /// Whether only data loading is measured.
+    /// True if only data loading is measured.
     OnlyLoad,
     /// Ignored, since it always applies; with the reason.
     Ignored(&'static str),
@@ -102,7 +102,7 @@ struct Remote {
 }
 
 impl XmlExperiment {
-    /// Whether a file has the extension `.xml`.
+    /// Returns whether a file has the extension `.xml`.
     #[must_use]
     pub fn has_xml_extension(path: &Path) -> bool {
         path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("xml"))
@@ -310,7 +310,7 @@ impl XmlExperiment {
         })
     }
 
-    /// Whether a class list can be generated from this file, for any `num_classes`.
+    /// Returns whether a class list can be generated from this file, for any `num_classes`.
     #[must_use]
     pub fn could_generate(&self, text: &str) -> bool {
         let lines: Vec<&str> = text.lines().collect();

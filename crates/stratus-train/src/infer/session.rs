@@ -360,9 +360,9 @@ impl Inference<'_> {
 struct ImageMemory {
     /// Number of copies of the decoded image.
     decoded: u64,
-    /// Whether the image is shown with its mask.
+    /// True if the image is shown with its mask.
     views: bool,
-    /// Whether its pixels have labels.
+    /// True if its pixels have labels.
     labels: bool,
 }
 

@@ -61,7 +61,7 @@ fn published_shape(experiment: &Experiment) -> Option<[usize; 3]> {
     stratus_graph::zoo::find(&experiment.model.name).ok().map(|network| (network.defaults)().input)
 }
 
-/// Whether a path is an address with a query, which may be a signature or a token.
+/// Returns whether a path is an address with a query, which may be a signature or a token.
 fn has_query(path: &str) -> bool {
     path.split_once("://").is_some_and(|(_, rest)| rest.contains('?'))
 }

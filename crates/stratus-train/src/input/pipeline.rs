@@ -127,7 +127,7 @@ impl InputPipeline {
         LoaderConfig { element, layout, ..self.training.clone() }
     }
 
-    /// Whether the samples of a training batch are mixed (mixup, cutmix).
+    /// Returns whether the samples of a training batch are mixed (mixup, cutmix).
     #[must_use]
     pub fn mixes(&self) -> bool {
         self.training.mix.is_on()

@@ -71,7 +71,7 @@ impl LoaderThreadSearch {
         self.active
     }
 
-    /// Whether the number of threads is final.
+    /// Returns whether the number of threads is final.
     pub fn is_settled(&self) -> bool {
         self.is_settled
     }

@@ -77,7 +77,7 @@ pub struct RunOutcome {
     pub run: RunDir,
     /// Its summary.
     pub summary: Summary,
-    /// Whether it was stopped early and can be resumed.
+    /// True if it was stopped early and can be resumed.
     pub interrupted: bool,
 }
 

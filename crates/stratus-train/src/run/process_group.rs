@@ -98,7 +98,7 @@ impl ProcessGroup {
             .map_or(Rank::SINGLE, |workers| Rank { rank: workers.rank(), world_size: workers.size() })
     }
 
-    /// Whether this worker writes the run directory.
+    /// Returns whether this worker writes the run directory.
     pub(super) fn is_first(&self) -> bool {
         self.rank().rank == 0
     }

@@ -50,7 +50,7 @@ pub(super) struct RunSetup {
     pub step_forecast: Option<StepForecast>,
 }
 
-/// Whether a run is new or resumes from a checkpoint; a new one needs initial weights.
+/// The start of a run: new, with initial weights, or from a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunStart {
     New,

@@ -51,7 +51,7 @@ pub(super) struct TimeEstimator {
     /// Seconds of the last checkpoint.
     checkpoint_s: Option<f64>,
     checkpoint_bytes: u64,
-    /// Whether the run was within its limit when that was last reported.
+    /// True if the run was within its limit when that was last reported.
     within_limit: Option<bool>,
 }
 
@@ -129,8 +129,8 @@ impl TimeEstimator {
         )
     }
 
-    /// Whether to stop now, since the next iteration could end after the limit. It may end an epoch, and then
-    /// be followed by a validation.
+    /// Returns whether to stop now, since the next iteration could end after the limit. It may end an epoch,
+    /// and then be followed by a validation.
     pub fn must_stop(&self, now_s: f64, ends_epoch: bool, validates: bool) -> bool {
         let validation = if ends_epoch && validates { self.validation_estimate_s() } else { 0.0 };
         self.limits.would_exceed(now_s, self.iteration_bound_s + validation + self.checkpoint_estimate_s())
@@ -141,7 +141,8 @@ impl TimeEstimator {
         self.limits.limit()
     }
 
-    /// Whether the run will finish within its limit; `None` without a limit or if the answer is unchanged.
+    /// Returns whether the run will finish within its limit; `None` without a limit or if the answer is
+    /// unchanged.
     pub fn limit_message(&mut self, now_s: f64, remaining: RemainingWork, epochs: u64) -> Option<String> {
         let TimeLimit { label, at_s } = self.limits.limit()?.clone();
         let is_first = self.within_limit.is_none();

@@ -79,7 +79,7 @@ struct Batch {
     samples: usize,
     /// Its buffer, until it is copied to the device or recycled.
     buffer: Option<BatchBuffer>,
-    /// Whether it was copied to the device.
+    /// True if it was copied to the device.
     is_on_device: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Trainer<'a> {
     schedule: Schedule,
     loader: Loader,
     loader_threads: LoaderThreadSearch,
-    /// Whether the number of loader threads was logged.
+    /// True if the number of loader threads was logged.
     loader_threads_logged: bool,
     evaluator: Evaluator,
     rows: CsvWriter<IterationRow>,

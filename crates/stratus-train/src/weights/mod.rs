@@ -14,7 +14,7 @@ pub use recorded::RecordedMetadata;
 pub use trained::{CheckpointChoice, TrainedNetwork, load_trained_network};
 pub(crate) use trained::{load_checkpoint, metadata_of_run};
 
-/// Whether class names are just their indices, as in a data set without names.
+/// Returns whether class names are just their indices, as in a data set without names.
 pub(crate) fn are_numbers(names: &[String]) -> bool {
     names.iter().enumerate().all(|(number, name)| *name == number.to_string())
 }

@@ -272,7 +272,7 @@ impl Pretrained {
     }
 }
 
-/// Whether a file contains a network's backbone as a network of its own.
+/// Returns whether a file contains a network's backbone as a network of its own.
 fn is_backbone(file: &WeightsFile, graph: &Graph) -> bool {
     let names = || graph.parameters.iter().map(|parameter| parameter.name.as_str());
     let is_in_file = |name: &str| file.get(name).is_some();

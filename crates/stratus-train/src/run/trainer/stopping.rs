@@ -71,7 +71,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Whether another iteration could exceed the deadline or the budget.
+    /// Returns whether another iteration could exceed the deadline or the budget.
     pub(super) fn would_exceed_limit(&self) -> bool {
         let settings = self.setup.resolved.settings();
         let per_epoch = self.loader.batches_per_epoch();
