@@ -234,13 +234,13 @@ impl<S: Shell> ShellTarget<S> {
     /// Claims a waiting repetition, so that the host's training script skips it; false if it was started.
     pub(crate) fn claim(&self, root: &str, id: &str, repetition: usize) -> Result<bool> {
         let arguments = [root, id, &repetition.to_string()];
-        let script = include_str!("scripts/claim.sh");
+        let script = include_str!("../scripts/claim.sh");
         Ok(self.run_for_text("claim a repetition", script, &arguments, "")?.trim() == "claimed")
     }
 
     /// Stops the training process of a repetition that was reassigned.
     pub(crate) fn revoke(&self, root: &str, id: &str) -> Result<()> {
-        self.run_for_text("stop training", include_str!("scripts/revoke.sh"), &[root, id], "").map(drop)
+        self.run_for_text("stop training", include_str!("../scripts/revoke.sh"), &[root, id], "").map(drop)
     }
 
     /// Returns the output of a state script; `None` if the folder of the launch does not exist.
@@ -258,7 +258,7 @@ impl<S: Shell> ShellTarget<S> {
 
     /// Queries the state of a launch; `None` if its folder does not exist.
     pub(crate) fn query_state(&self, launch: &LaunchRecord) -> Result<Option<LaunchState>> {
-        let script = concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/state.sh"));
+        let script = concat!(include_str!("../scripts/repetition.sh"), include_str!("../scripts/state.sh"));
         Ok(self.state_text(launch, script)?.map(|text| LaunchState::from_script_output(&text)))
     }
 
@@ -272,7 +272,7 @@ impl<S: Shell> ShellTarget<S> {
     }
 
     fn check_host(&self, program: &Executable) -> Result<HostFacts> {
-        let script = include_str!("scripts/check.sh");
+        let script = include_str!("../scripts/check.sh");
         let task = format!("use the folder {}", self.folder);
         let text = self.run_for_text(&task, script, &[&self.folder], "")?;
         let fact = |name: &str| {
@@ -324,8 +324,12 @@ impl<S: Shell> ShellTarget<S> {
     fn upload_missing(&self, facts: &HostFacts, items: &[&FileEntry]) -> Result<(usize, u64)> {
         let root = &facts.root;
         let hashes: String = items.iter().map(|item| format!("{}\n", item.hash)).collect();
-        let text =
-            self.run_for_text("list existing files", include_str!("scripts/missing.sh"), &[root], &hashes)?;
+        let text = self.run_for_text(
+            "list existing files",
+            include_str!("../scripts/missing.sh"),
+            &[root],
+            &hashes,
+        )?;
         let mut missing: Vec<(&FileEntry, u64)> = Vec::new();
         for line in text.lines() {
             let Some((hash, bytes)) = line.split_once(' ') else { continue };
@@ -377,7 +381,7 @@ impl<S: Shell> ShellTarget<S> {
         };
         let (ended, ()) = shell::run(
             &self.shell,
-            include_str!("scripts/receive-large.sh"),
+            include_str!("../scripts/receive-large.sh"),
             &arguments,
             send,
             shell::drain,
@@ -401,8 +405,13 @@ impl<S: Shell> ShellTarget<S> {
             }
             tar.finish()
         };
-        let (ended, ()) =
-            shell::run(&self.shell, include_str!("scripts/receive-small.sh"), &[root], send, shell::drain)?;
+        let (ended, ()) = shell::run(
+            &self.shell,
+            include_str!("../scripts/receive-small.sh"),
+            &[root],
+            send,
+            shell::drain,
+        )?;
         if ended.code == Some(0) { Ok(()) } else { Err(ended.to_error(&self.shell, "receive files")) }
     }
 }
@@ -433,7 +442,7 @@ impl<S: Shell> Target for ShellTarget<S> {
                 file_set.files.iter().map(|item| format!("{} {}\n", item.hash, item.path)).collect();
             self.run_for_text(
                 "create a folder",
-                include_str!("scripts/assemble-folder.sh"),
+                include_str!("../scripts/assemble-folder.sh"),
                 &[&facts.root, &folder],
                 &lines,
             )?;
@@ -453,7 +462,7 @@ impl<S: Shell> Target for ShellTarget<S> {
             Ok((time, now, io::copy(&mut from, &mut io::sink()).unwrap_or(0)))
         };
         let arguments = [program, &PROBE_BYTES.to_string()];
-        let script = include_str!("scripts/measure-link.sh");
+        let script = include_str!("../scripts/measure-link.sh");
         let (ended, (time, now, bytes)) = shell::run(&self.shell, script, &arguments, |_| Ok(()), read)?;
         let remote_time = time.trim().parse::<u64>();
         match (ended.code, remote_time, bytes) {
@@ -471,7 +480,7 @@ impl<S: Shell> Target for ShellTarget<S> {
 
     fn submit(&self, root: &str, job: &Job) -> Result<()> {
         let token = unique_token();
-        let script = include_str!("scripts/submit.sh");
+        let script = include_str!("../scripts/submit.sh");
         // A secret must not be visible in a file or an argument.
         let webhook = format!("{}\n", notices::webhook()?);
         let (ended, output) =
@@ -511,7 +520,7 @@ impl<S: Shell> Target for ShellTarget<S> {
     fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
         let arguments = [&launch.root, &launch.id, &repetition.to_string(), &from.to_string()];
         let arguments = arguments.map(String::as_str);
-        let script = include_str!("scripts/logs.sh");
+        let script = include_str!("../scripts/logs.sh");
         let copy = |input: &mut dyn Read| Ok(shell::copy_escaped(input, out));
         let (ended, bytes) = shell::run(&self.shell, script, &arguments, |_| Ok(()), copy)?;
         if ended.code == Some(0) {
@@ -527,7 +536,7 @@ impl<S: Shell> Target for ShellTarget<S> {
 
     fn stop(&self, launch: &LaunchRecord) -> Result<bool> {
         let arguments = [launch.root.as_str(), launch.id.as_str()];
-        let text = self.run_for_text("stop the job", include_str!("scripts/stop.sh"), &arguments, "")?;
+        let text = self.run_for_text("stop the job", include_str!("../scripts/stop.sh"), &arguments, "")?;
         Ok(text.trim() == "asked")
     }
 

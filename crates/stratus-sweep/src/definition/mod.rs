@@ -55,10 +55,10 @@ pub struct Builtin {
 
 /// The built-in sweeps.
 pub const BUILTIN: &[Builtin] = &[
-    Builtin { name: "digits-batch-filters", text: include_str!("builtin/digits_batch_filters.toml") },
-    Builtin { name: "camvid-batch", text: include_str!("builtin/camvid_batch.toml") },
-    Builtin { name: "layer-times", text: include_str!("builtin/layer_times.toml") },
-    Builtin { name: "throughput", text: include_str!("builtin/throughput.toml") },
+    Builtin { name: "digits-batch-filters", text: include_str!("../builtin/digits_batch_filters.toml") },
+    Builtin { name: "camvid-batch", text: include_str!("../builtin/camvid_batch.toml") },
+    Builtin { name: "layer-times", text: include_str!("../builtin/layer_times.toml") },
+    Builtin { name: "throughput", text: include_str!("../builtin/throughput.toml") },
 ];
 
 /// Returns the built-in sweep with this name.
