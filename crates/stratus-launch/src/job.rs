@@ -8,11 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_quoted;
 use stratus_base::{did_you_mean, nearest, printable};
+use stratus_run::layout::{EXPERIMENT, LAUNCHES};
 
 /// The script that trains the repetitions.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/launch.sh"));
-/// The folder of records, next to the runs. Searches for runs skip hidden folders.
-const RECORDS_FOLDER: &str = ".launches";
 
 /// The training that a target receives.
 #[derive(Clone, Debug)]
@@ -97,7 +96,7 @@ impl Job {
         let mut files = vec![(script.to_owned(), text)];
         for (number, text) in (1..).zip(&self.experiments) {
             let number: usize = number;
-            files.push((format!("{number}/experiment.toml"), text.clone()));
+            files.push((format!("{number}/{EXPERIMENT}"), text.clone()));
         }
         files
     }
@@ -188,7 +187,7 @@ impl LaunchRecord {
     /// # Errors
     /// If the lock file cannot be created or locked.
     pub fn lock(&self, runs: &Path) -> Result<fs::File> {
-        let path = runs.join(RECORDS_FOLDER).join(format!(".{}.lock", self.id));
+        let path = runs.join(LAUNCHES).join(format!(".{}.lock", self.id));
         let file = fs::File::create(&path).map_err(Error::file("create", &path))?;
         file.lock().map_err(Error::file("lock", &path))?;
         Ok(file)
@@ -199,7 +198,7 @@ impl LaunchRecord {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, runs: &Path) -> Result<()> {
-        let folder = runs.join(RECORDS_FOLDER);
+        let folder = runs.join(LAUNCHES);
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         let path = folder.join(format!("{}.toml", self.id));
         let text = toml::to_string(self)
@@ -214,7 +213,7 @@ impl LaunchRecord {
     /// # Errors
     /// If a record cannot be read.
     pub fn all(runs: &Path) -> Result<Vec<Self>> {
-        let folder = runs.join(RECORDS_FOLDER);
+        let folder = runs.join(LAUNCHES);
         let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
         let mut records = Vec::new();
         for entry in entries {
@@ -542,7 +541,7 @@ mod tests {
 
     #[test]
     fn scripts_use_the_file_names_of_a_run() {
-        use stratus_run::layout::{CHECKPOINTS, EPOCHS, EXPERIMENT, ITERATIONS};
+        use stratus_run::layout::{CHECKPOINTS, EPOCHS, ITERATIONS};
         for (script, name) in [
             (include_str!("scripts/repetition.sh"), format!("/run/{EPOCHS}\"")),
             (include_str!("scripts/train.sh"), format!("/run/{EXPERIMENT}\"")),

@@ -25,9 +25,10 @@ pub mod lock;
 pub mod log;
 pub mod machine;
 pub mod rate;
+mod run_dir;
 pub mod sources;
 pub mod summary;
 pub mod timeline;
 
 pub use error::{Error, Result};
-pub use layout::RunDir;
+pub use run_dir::RunDir;

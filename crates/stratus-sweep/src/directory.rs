@@ -11,20 +11,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratus_run::layout::{CELLS, LOCK, RUNS, SWEEP};
 use stratus_run::lock::Lock;
 use stratus_run::{RunDir, atomic};
 
 use crate::lost::{self, LostRun};
 use crate::{Definition, Error, Result};
-
-/// The sweep file. A directory that contains it is a sweep.
-pub const DEFINITION: &str = "sweep.toml";
-/// The table with one row per cell and repetition.
-pub const CELLS: &str = "cells.csv";
-/// The folder of the runs.
-pub const RUNS: &str = "runs";
-/// The report that compares the runs.
-pub const REPORT: &str = "report.html";
 
 /// The status of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -117,7 +109,7 @@ impl Sweep {
         let lock = Lock::acquire(path)?;
         for entry in fs::read_dir(path).map_err(|error| io(error, "read the folder"))? {
             let name = entry.map_err(|error| io(error, "read the folder"))?.file_name();
-            if name != stratus_run::layout::LOCK && !atomic::is_temporary(&name) {
+            if name != LOCK && !atomic::is_temporary(&name) {
                 let (problem, hint) = if Self::is_sweep(path) {
                     let resume = format!("resume it with `stratus sweep {}`", path.display());
                     ("already contains a sweep", format!("{resume}, or choose another folder with --out"))
@@ -140,7 +132,7 @@ impl Sweep {
         let sweep = Self { path: path.to_owned(), definition, rows, _lock: lock };
         sweep.write()?;
         // This file is written last, since its presence makes the directory a sweep.
-        atomic::write(&path.join(DEFINITION), text.as_bytes())?;
+        atomic::write(&path.join(SWEEP), text.as_bytes())?;
         Ok(sweep)
     }
 
@@ -152,7 +144,7 @@ impl Sweep {
         if !Self::is_sweep(path) {
             return Err(Error::Directory {
                 path: path.to_owned(),
-                problem: format!("not a sweep: {DEFINITION} is missing"),
+                problem: format!("not a sweep: {SWEEP} is missing"),
                 hint: "name a sweep directory like sweeps/digits, or a sweep file".to_owned(),
             });
         }
@@ -173,7 +165,7 @@ impl Sweep {
     }
 
     fn read(path: &Path) -> Result<(Definition, Vec<Row>)> {
-        let file = path.join(DEFINITION);
+        let file = path.join(SWEEP);
         let text = fs::read_to_string(&file).map_err(stratus_run::Error::io("read", &file))?;
         let definition = Definition::parse::<&str, &str>(&text, &file, &[])?;
         let file = path.join(CELLS);
@@ -181,7 +173,7 @@ impl Sweep {
         let rows = read_rows(&text, &definition).map_err(|problem| Error::Directory {
             path: file,
             problem,
-            hint: format!("restore a copy, or start again with `stratus sweep {DEFINITION} --out DIR`"),
+            hint: format!("restore a copy, or start again with `stratus sweep {SWEEP} --out DIR`"),
         })?;
         Ok((definition, rows))
     }
@@ -189,7 +181,7 @@ impl Sweep {
     /// Returns whether `path` is a sweep's directory.
     #[must_use]
     pub fn is_sweep(path: &Path) -> bool {
-        path.join(DEFINITION).is_file()
+        path.join(SWEEP).is_file()
     }
 
     /// The sweep's directory.
@@ -277,7 +269,7 @@ fn parse_csv_line(line: &str) -> Option<Vec<String>> {
 fn read_rows(text: &str, definition: &Definition) -> Result<Vec<Row>, String> {
     let mut lines = text.lines();
     if lines.next() != Some(header(definition).trim_end()) {
-        return Err(format!("the columns do not match {DEFINITION}"));
+        return Err(format!("the columns do not match {SWEEP}"));
     }
     let rows: Vec<Row> = lines
         .enumerate()

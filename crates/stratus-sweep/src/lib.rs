@@ -22,7 +22,7 @@ mod lost;
 mod schedule;
 
 pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep};
-pub use directory::{CELLS, DEFINITION, REPORT, RUNS, Row, Status, Sweep};
+pub use directory::{Row, Status, Sweep};
 pub use error::{Error, Result};
 pub use halving::Halving;
 pub use lost::{Loss, LostRun};

@@ -5,6 +5,7 @@ use crate::Resources;
 use crate::job::Job;
 use crate::targets::MOUNT;
 use stratus_base::text::shell_quoted;
+use stratus_run::layout::EXPERIMENT;
 
 /// The script that trains a repetition.
 const SCRIPT: &str = concat!(
@@ -22,7 +23,7 @@ pub(super) fn job_files(sky: &SkyTarget, job: &Job, submitted: u64) -> Vec<(Stri
     for (number, experiment) in (1..).zip(&job.experiments) {
         files.push((format!("{number}.yaml"), task_file(sky, job, number)));
         files.push((format!("{number}/train.sh"), job_script(sky, job, number, submitted)));
-        files.push((format!("{number}/experiment.toml"), experiment.clone()));
+        files.push((format!("{number}/{EXPERIMENT}"), experiment.clone()));
     }
     files
 }

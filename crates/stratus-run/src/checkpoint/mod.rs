@@ -33,18 +33,8 @@ pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
 pub use tensors::{read_safetensors, weights_sha256};
 
 use crate::atomic::{self, FaultableFile};
+use crate::layout::{AVERAGED, MANIFEST, OPTIMIZER, STATE, WEIGHTS};
 use crate::{Error, Result};
-
-/// The file of the weights.
-pub const WEIGHTS: &str = "weights.safetensors";
-/// The file of the optimiser.
-pub const OPTIMIZER: &str = "optimizer.safetensors";
-/// The file of the averaged weights.
-pub const AVERAGED: &str = "averaged.safetensors";
-/// The file of the state.
-pub const STATE: &str = "state.json";
-/// The file of the checksums.
-pub const MANIFEST: &str = "manifest.json";
 
 const VERSION: u32 = 1;
 /// Maximum length of `state.json` and `manifest.json`.

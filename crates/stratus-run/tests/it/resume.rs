@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use stratus_run::checkpoint::{Checkpoints, Retention, State, TensorRef, Tensors, Values};
 use stratus_run::csv::{self, CsvWriter, IterationRow, Task};
-use stratus_run::layout::{ITERATIONS, TIMELINE};
+use stratus_run::layout::{ITERATIONS, LOCK, LOG, TIMELINE, TIMELINE_RECORDS};
 use stratus_run::log::Log;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
@@ -114,7 +114,7 @@ fn content(run: &RunDir) -> BTreeMap<PathBuf, Vec<u8>> {
             let name = path.strip_prefix(root).unwrap().to_path_buf();
             if path.is_dir() {
                 walk(&path, root, out);
-            } else if !["log.txt", "run.lock"].iter().any(|&skipped| name == Path::new(skipped)) {
+            } else if ![LOG, LOCK].iter().any(|&skipped| name == Path::new(skipped)) {
                 out.insert(name, fs::read(&path).unwrap());
             }
         }
@@ -136,7 +136,7 @@ fn killed_run_resumes_bit_identical() {
         let run = new_run(root.path());
         assert_eq!(spawn(&run, Some(die_at)), Some(9));
         // The kernel may have written part of a record too.
-        for path in [run.iterations(), run.timeline().join("records.bin")] {
+        for path in [run.iterations(), run.timeline().join(TIMELINE_RECORDS)] {
             fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"1,9").unwrap();
         }
         csv::read::<IterationRow>(&run.iterations()).unwrap();

@@ -1,6 +1,6 @@
 use super::*;
-use crate::CELLS;
 use crate::schedule::tests::{FakeTrainer, HALVED, SWEEP, create, table};
+use stratus_run::layout::CELLS;
 
 /// Returns the folder of a completed sweep.
 fn trained(text: &str) -> tempfile::TempDir {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use stratus_run::RunDir;
 use stratus_run::csv::{self, EpochRow};
+use stratus_run::layout::{EPOCHS, SUMMARY, SWEEP};
 use stratus_run::summary::{Status as RunStatus, Summary};
 use stratus_train::Experiment;
 
@@ -103,7 +104,7 @@ impl Sweep {
                 RowOutcome::DoesNotFit(reason) => (Status::DoesNotFit, reason),
                 RowOutcome::Failed(reason) => (Status::Failed, reason),
                 RowOutcome::Interrupted => (Status::Interrupted, "can be resumed".to_owned()),
-                RowOutcome::Succeeded => match Summary::read(&run.join(stratus_run::layout::SUMMARY)) {
+                RowOutcome::Succeeded => match Summary::read(&run.join(SUMMARY)) {
                     Ok(summary) if summary.status == RunStatus::Completed => {
                         match lost::check_completed(&run) {
                             Ok(()) => (Status::Completed, String::new()),
@@ -146,7 +147,7 @@ impl Sweep {
         if !metrics.is_empty() && metrics.iter().all(Option::is_none) {
             // The metric may belong to another task; stopping any cell would be arbitrary.
             return Err(Error::Directory {
-                path: self.path().join(crate::DEFINITION),
+                path: self.path().join(SWEEP),
                 problem: format!(
                     "no run has the metric `{}` by the end of epoch {rung}",
                     halving.metric.as_str()
@@ -182,7 +183,7 @@ fn pause_reason(until_epoch: u64) -> String {
 
 /// Returns the rows of `epochs.csv` of a run; empty if it cannot be read.
 fn epochs(run: &Path) -> Vec<EpochRow> {
-    csv::read(&run.join(stratus_run::layout::EPOCHS)).unwrap_or_default()
+    csv::read(&run.join(EPOCHS)).unwrap_or_default()
 }
 
 /// Returns the last value of the metric up to the end of an epoch; `None` if the run has not reached it. A
@@ -190,8 +191,7 @@ fn epochs(run: &Path) -> Vec<EpochRow> {
 fn metric_at(halving: &Halving, run: &Path, until_epoch: u64) -> Option<Option<f64>> {
     let rows = epochs(run);
     let ended = rows.last().is_some_and(|row| u64::from(row.epoch) >= until_epoch)
-        || Summary::read(&run.join(stratus_run::layout::SUMMARY))
-            .is_ok_and(|summary| summary.status == RunStatus::Completed);
+        || Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == RunStatus::Completed);
     let up_to_epoch = rows.iter().filter(|row| u64::from(row.epoch) <= until_epoch);
     ended.then(|| up_to_epoch.filter_map(|row| halving.metric.value_in(row)).next_back())
 }

@@ -1,10 +1,10 @@
 use super::*;
-use crate::{CELLS, DEFINITION, Definition};
+use crate::Definition;
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use stratus_run::csv::{CsvWriter, Task};
-use stratus_run::layout;
+use stratus_run::layout::{self, CELLS, SWEEP};
 
 pub(crate) const SWEEP: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\n[sweep]\n\
      repetitions = 2\n[sweep.keys]\n\
@@ -179,7 +179,7 @@ fn rejects_a_folder_that_is_not_a_sweep() {
     let definition = Definition::parse::<&str, &str>(SWEEP, Path::new("a.toml"), &[]).unwrap();
     let error = Sweep::create(&path, definition.clone(), SWEEP).unwrap_err();
     assert!(error.to_string().contains("already contains a sweep"), "{error}");
-    fs::remove_file(path.join(DEFINITION)).unwrap();
+    fs::remove_file(path.join(SWEEP)).unwrap();
     let error = Sweep::create(&path, definition, SWEEP).unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
     assert!(Sweep::open(&path).unwrap_err().to_string().contains("not a sweep"));

@@ -34,6 +34,7 @@ use stratus_data::{JpegLibrary, Position};
 use stratus_engine::Plan;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, State};
+use stratus_run::layout::RUNS;
 use stratus_run::lock::Lock;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
@@ -99,13 +100,13 @@ pub fn start(
     let experiment = &group.with_parts(experiment, false)?;
     group.check_same_run(&[experiment.to_toml().as_bytes()])?;
     RunLimits::new(experiment, 0.0, [started, options.since(started)])?;
-    let runs = Path::new("runs").join(experiment.name());
+    let runs = Path::new(RUNS).join(experiment.name());
     if group.is_first() {
         RunDir::check_creatable(options.out.as_deref().unwrap_or(&runs.join("new")))?;
     }
     let create = || match &options.out {
         Some(out) => RunDir::create_at(out),
-        None => RunDir::create(Path::new("runs"), experiment.name()),
+        None => RunDir::create(Path::new(RUNS), experiment.name()),
     };
     if let Some(first) = experiment.first_stage() {
         let data = first_stage::check(experiment, &first)?;

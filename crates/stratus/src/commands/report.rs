@@ -210,7 +210,7 @@ fn this_machine_with_peaks(paths: &[PathBuf], output: &Output, probes: &LibraryP
     if !paths.iter().any(lacks_peaks) {
         return None;
     }
-    let cache = stratus_train::cache_folder().map(|folder| folder.join("machine.json"));
+    let cache = stratus_train::cache_folder().map(|folder| folder.join(stratus_run::layout::MACHINE));
     let known = cache.as_deref().and_then(|path| Machine::read(path).ok());
     let is_same =
         |known: &Machine| known.identity == survey.machine.identity && known.cpu == survey.machine.cpu;

@@ -12,10 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stratus_report::runs::{self, RunListing, UnreadableRun};
 use stratus_run::RunDir;
+use stratus_run::layout::RUNS;
 use stratus_sweep::Sweep;
-
-/// The default folder of runs.
-const RUNS: &str = "runs";
 
 /// Arguments of `stratus runs`.
 #[derive(Args, Debug)]
@@ -200,7 +198,7 @@ fn parent_sweep(run: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(run).ok()?;
     let sweep_of = |path: &Path| path.ancestors().nth(3).map(Path::to_owned);
     let sweep = sweep_of(&absolute).filter(|sweep| Sweep::is_sweep(sweep))?;
-    let is_in_runs_folder = |name: &Path| name.starts_with(stratus_sweep::RUNS);
+    let is_in_runs_folder = |name: &Path| name.starts_with(RUNS);
     absolute.strip_prefix(&sweep).is_ok_and(is_in_runs_folder).then_some(())?;
     sweep_of(run).filter(|path| !path.as_os_str().is_empty()).or(Some(sweep))
 }

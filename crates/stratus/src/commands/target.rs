@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use stratus_data::datasets::folder;
 use stratus_graph::zoo;
 use stratus_run::RunDir;
+use stratus_run::layout::EXPERIMENT;
 use stratus_train::Experiment;
 use stratus_train::experiment::nearest;
 
@@ -30,7 +31,7 @@ impl RunOrExperiment {
             return Ok(RunOrExperiment::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
         }
         if path.is_dir() {
-            if path.join("experiment.toml").is_file() {
+            if RunDir::is_run(path) {
                 return Ok(RunOrExperiment::Run(path.to_owned()));
             }
             return Err(not_a_run_error(path));
@@ -76,7 +77,7 @@ impl RunOrExperiment {
         match self {
             RunOrExperiment::Experiment(experiment) => Ok(experiment.as_ref().clone()),
             RunOrExperiment::Run(run) => {
-                Ok(Experiment::load(&run.join("experiment.toml"))?.with_overrides(&globals.set)?)
+                Ok(Experiment::load(&run.join(EXPERIMENT))?.with_overrides(&globals.set)?)
             }
         }
     }

@@ -15,6 +15,7 @@ use stratus_forecast::peaks::{NumberFormat, peaks};
 use stratus_forecast::profile::{ComparedRun, Profile};
 use stratus_run::RunDir;
 use stratus_run::csv::{self, IterationRow};
+use stratus_run::layout::SUMMARY;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Summary;
 
@@ -80,7 +81,7 @@ fn compare_run(
 ) -> Result<(NumberFormat, ComparedRun)> {
     let name = path.display();
     let invalid = |problem: String, hint: &str| Failure::usage(format!("{name}: {problem}")).with_hint(hint);
-    if !path.join("summary.json").is_file() {
+    if !path.join(SUMMARY).is_file() {
         return Err(invalid("not a finished run".to_owned(), "`stratus runs` lists runs"));
     }
     let run = RunDir::open(path)?;

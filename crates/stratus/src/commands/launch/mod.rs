@@ -17,9 +17,8 @@ use spec::LaunchSpec;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stratus_launch::{LaunchRecord, Target, TargetSettings};
+use stratus_run::layout::RUNS;
 
-/// The folder of fetched runs and launch records.
-const RUNS: &str = "runs";
 /// The maximum number of workers of a run.
 const MAX_WORKERS: u64 = 1024;
 /// The maximum number of runs of a launch.

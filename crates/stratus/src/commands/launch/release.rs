@@ -1,12 +1,13 @@
 //! Releases a target after all files were fetched and verified.
 
 use super::watch::fetch_runs;
-use super::{RUNS, find_target, now, open_target};
+use super::{find_target, now, open_target};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use std::path::Path;
 use std::time::Duration;
 use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, run_hook};
+use stratus_run::layout::RUNS;
 
 /// The time limit of the release command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);

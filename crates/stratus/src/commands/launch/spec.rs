@@ -1,9 +1,10 @@
 //! The specification of a launch: its experiments, and the directories of their runs.
 
-use super::{LaunchArguments, MAX_RUNS, RUNS};
+use super::{LaunchArguments, MAX_RUNS};
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
 use stratus_run::RunDir;
+use stratus_run::layout::{RUNS, SWEEPS};
 use stratus_sweep::{Definition, Sweep};
 use stratus_train::Experiment;
 
@@ -89,7 +90,7 @@ impl LaunchSpec {
                 .collect::<stratus_run::Result<Vec<_>>>()?;
             return Ok((runs, None));
         };
-        let folder = Path::new("sweeps").join(&definition.name);
+        let folder = Path::new(SWEEPS).join(&definition.name);
         let sweep = Sweep::create(&folder, definition.clone(), text)?;
         let runs = sweep.rows().iter().map(|row| sweep.run_path(row)).collect();
         Ok((runs, Some(folder)))
@@ -101,7 +102,7 @@ impl LaunchSpec {
     /// If there is already a sweep of that name.
     pub fn check_directories(&self) -> Result {
         let Some((definition, _)) = &self.sweep else { return Ok(()) };
-        let folder = Path::new("sweeps").join(&definition.name);
+        let folder = Path::new(SWEEPS).join(&definition.name);
         if Sweep::is_sweep(&folder) {
             return Err(Failure::usage(format!("{}: the sweep already exists", folder.display()))
                 .with_hint("rename the sweep file, or move that folder"));

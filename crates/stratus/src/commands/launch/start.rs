@@ -1,7 +1,7 @@
 //! Starts a launch, or shows what it would do.
 
 use super::spec::LaunchSpec;
-use super::{LaunchArguments, RUNS, estimate, lease, now, open_target, uploads};
+use super::{LaunchArguments, estimate, lease, now, open_target, uploads};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
 use serde::Serialize;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use stratus_launch::{
     Executable, FileSet, Job, LaunchRecord, PrepareOptions, Resources, TargetKind, TargetSettings,
 };
+use stratus_run::layout::RUNS;
 
 /// The result of `stratus launch TARGET EXPERIMENT`.
 #[derive(Serialize)]

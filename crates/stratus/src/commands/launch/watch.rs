@@ -1,7 +1,7 @@
 //! The status, the logs and the fetched runs of launches.
 
 use super::release::release;
-use super::{RUNS, find_target, now, open_target};
+use super::{find_target, now, open_target};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, table};
 use crate::progress::clock;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, Target};
-use stratus_run::layout::SUMMARY;
+use stratus_run::layout::{RUNS, SUMMARY};
 use stratus_run::summary::{Status as RunStatus, Summary};
 
 /// The time between two requests for a log.

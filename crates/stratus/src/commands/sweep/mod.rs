@@ -100,7 +100,7 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
     if arguments.dry_run {
         return print_dry_run(&definition, None, output);
     }
-    let folder = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&definition.name));
+    let folder = arguments.out.clone().unwrap_or_else(|| Path::new(layout::SWEEPS).join(&definition.name));
     let text = definition.with_command(&text, &path)?;
     train(Sweep::create(&folder, definition, &text)?, arguments, output)
 }
@@ -222,7 +222,7 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
     let failed = sweep.rows().iter().filter(|row| row.status == Status::Failed).count();
     if failed > 0 {
         return Err(Failure::failed(format!("{failed} of {} runs failed", sweep.rows().len())).with_hint(
-            format!("see {} for the reasons; retry with --retry", path.join(stratus_sweep::CELLS).display()),
+            format!("see {} for the reasons; retry with --retry", path.join(layout::CELLS).display()),
         ));
     }
     Ok(())
@@ -238,7 +238,7 @@ fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option
     if report.runs.is_empty() {
         return Ok(None);
     }
-    let file = path.join(stratus_sweep::REPORT);
+    let file = path.join(layout::REPORT);
     stratus_run::atomic::write(&file, page::render(&report).as_bytes())?;
     Ok(Some(file))
 }
