@@ -23,6 +23,8 @@ const MAX_DEPTH: usize = 8;
 /// The length of a SHA-256 in hexadecimal digits with its line break.
 const HASH_LINE_BYTES: usize = 65;
 
+/// The task of the scripts, in errors.
+const TASK: &str = "read the run";
 /// Local disk space that must stay free.
 const RESERVED_DISK_BYTES: u64 = 64 << 20;
 
@@ -65,10 +67,7 @@ pub(crate) fn fetch_run(
 ) -> Result<FetchStats> {
     let number = repetition.to_string();
     let arguments = [launch.root.as_str(), launch.id.as_str(), number.as_str()];
-    let text = |script: &str, input: &str| {
-        let (ended, text) = shell::run_for_text(shell, script, &arguments, input.as_bytes())?;
-        if ended.code == Some(0) { Ok(text) } else { Err(ended.to_error(shell, "read the run")) }
-    };
+    let text = |script: &str, input: &str| shell::run_to_text(shell, TASK, script, &arguments, input);
     let list = text(include_str!("scripts/list.sh"), "")?;
     let mut files = parse_file_list(&list, into, shell.name())?;
     let remote_paths: HashSet<PathBuf> = files.iter().map(|file| file.destination.clone()).collect();
@@ -92,23 +91,21 @@ pub(crate) fn fetch_run(
     // Checkpoints are fetched last, since rows newer than the checkpoint are truncated on resume.
     files.sort_by_key(|file| file.path.starts_with(CHECKPOINTS));
     files.retain(|file| file.local_prefix.as_ref() != Some(&file.destination) || file.offset < file.size);
-    check_free_space(into, files.iter().map(|file| file.size - file.offset).sum(), shell.name())?;
+    check_local_space(into, files.iter().map(|file| file.size - file.offset).sum(), shell.name())?;
     let lines: String = files
         .iter()
         .map(|file| format!("{} {} {}\n", file.offset, file.size - file.offset, file.path))
         .collect();
     let mut fetched = FetchStats::default();
     if !files.is_empty() {
-        let (ended, ()) = shell::run(
+        shell::run_to_success(
             shell,
+            TASK,
             include_str!("scripts/send-ranges.sh"),
             &arguments,
             |out| out.write_all(lines.as_bytes()),
             |from| files.iter().try_for_each(|file| receive_file(file, from, &mut fetched)),
         )?;
-        if ended.code != Some(0) {
-            return Err(ended.to_error(shell, "read the run"));
-        }
     }
     if !list.is_empty() && fetched.changing == 0 {
         remove_old_checkpoints(into, &remote_paths)?;
@@ -117,15 +114,22 @@ pub(crate) fn fetch_run(
 }
 
 /// Checks that `bytes` more bytes fit on the local disk.
-pub(crate) fn check_free_space(into: &Path, bytes: u64, name: &str) -> Result<()> {
-    let is_too_small = |free: &u64| bytes.saturating_add(RESERVED_DISK_BYTES) > *free;
-    let Some(free) = free_bytes(into).filter(is_too_small) else { return Ok(()) };
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let (needed, reserve, free) = (mib(bytes), mib(RESERVED_DISK_BYTES), mib(free));
-    let problem = format!(
-        "{name}: not enough disk space here: need {needed} MiB plus {reserve} MiB reserve, {free} MiB free"
-    );
-    Err(Error::target(problem, "free disk space and fetch again"))
+pub(crate) fn check_local_space(into: &Path, bytes: u64, name: &str) -> Result<()> {
+    let place = format!("{name}: not enough disk space here");
+    check_space(free_bytes(into), [bytes, RESERVED_DISK_BYTES], &place, "free disk space and fetch again")
+}
+
+/// Checks that `bytes` bytes and a reserve fit into the free bytes of a disk, if these are known.
+pub(crate) fn check_space(
+    free: Option<u64>,
+    [bytes, reserve]: [u64; 2],
+    problem: &str,
+    hint: &str,
+) -> Result<()> {
+    let Some(free) = free.filter(|free| bytes.saturating_add(reserve) > *free) else { return Ok(()) };
+    let [needed, reserve, free] = [bytes, reserve, free].map(|bytes| bytes.div_ceil(1 << 20));
+    let problem = format!("{problem}: need {needed} MiB plus {reserve} MiB reserve, {free} MiB free");
+    Err(Error::target(problem, hint))
 }
 
 /// The free bytes on the disk of a folder, which need not exist; `None` if unknown.
@@ -276,7 +280,7 @@ mod tests {
     use std::path::Path;
 
     fn record(root: &Path) -> LaunchRecord {
-        LaunchRecord { root: root.display().to_string(), ..LaunchRecord::for_tests("a", "local") }
+        LaunchRecord { id: "a".to_owned(), root: root.display().to_string(), ..LaunchRecord::default() }
     }
 
     #[test]

@@ -13,6 +13,9 @@ use stratus_run::layout::{EXPERIMENT, LAUNCHES};
 /// The script that trains the repetitions.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/launch.sh"));
 
+/// The maximum number of owners that are named in a message.
+const MAX_NAMED_OWNERS: usize = 8;
+
 /// The training that a target receives.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -103,7 +106,7 @@ impl Job {
 }
 
 /// The local record of a launch.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct LaunchRecord {
     /// The name of the launch.
     pub id: String,
@@ -122,32 +125,23 @@ pub struct LaunchRecord {
     /// The experiment file of each repetition, as uploaded.
     pub experiments: Vec<String>,
     /// The resources of a repetition.
-    #[serde(default)]
     pub resources: Resources,
     /// The number of workers of a repetition; `None` means one process.
-    #[serde(default)]
     pub workers: Option<u64>,
     /// The time until which the target may be used.
-    #[serde(default)]
     pub lease: Option<Lease>,
     /// The maximum size of a fetched run in bytes.
-    #[serde(default)]
     pub run_bytes: u64,
     /// The forecast duration of a repetition in seconds.
-    #[serde(default)]
     pub expected_s: Option<f64>,
     /// The time at which the target was released, in seconds since 1970.
-    #[serde(default)]
     pub released: Option<u64>,
     /// Completed repetitions whose files have all been fetched.
-    #[serde(default)]
     pub done: Vec<usize>,
     /// The host of each repetition, for targets with several hosts.
-    #[serde(default)]
     #[serde(rename = "hosts")]
     pub host_by_repetition: Vec<String>,
     /// The hosts that have the executable and the data, for targets with several hosts.
-    #[serde(default)]
     #[serde(rename = "ready")]
     pub prepared_hosts: Vec<String>,
 }
@@ -156,28 +150,16 @@ impl LaunchRecord {
     /// Returns the job that starts or restarts the launch. `notify` is run on every event.
     #[must_use]
     pub fn job(&self, notify: Option<String>) -> Job {
-        let Self {
-            id,
-            program,
-            environment,
-            experiments,
-            resources,
-            workers,
-            lease,
-            host_by_repetition: hosts,
-            ..
-        } = self.clone();
-        let stop = lease.map(|lease| lease.stop_at);
         Job {
-            id,
-            program,
-            environment,
-            experiments,
-            resources,
-            workers,
-            stop_at: stop,
+            id: self.id.clone(),
+            program: self.program.clone(),
+            environment: self.environment.clone(),
+            experiments: self.experiments.clone(),
+            resources: self.resources,
+            workers: self.workers,
+            stop_at: self.lease.map(|lease| lease.stop_at),
             notify,
-            host_by_repetition: hosts,
+            host_by_repetition: self.host_by_repetition.clone(),
             selected: None,
         }
     }
@@ -273,10 +255,11 @@ pub(crate) fn is_valid_id(text: &str) -> bool {
 }
 
 /// The status of a repetition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RepetitionStatus {
     /// Not started, or queued to be resumed.
+    #[default]
     Waiting,
     /// Being trained.
     Running,
@@ -306,7 +289,7 @@ impl RepetitionStatus {
 }
 
 /// The state of a repetition on its target.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RepetitionState {
     /// The number, counted from 1.
     pub repetition: usize,
@@ -333,7 +316,7 @@ pub struct RepetitionState {
 }
 
 /// The state of a launch on its target.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LaunchState {
     /// True if a process is training the launch.
     #[serde(rename = "alive")]
@@ -364,13 +347,7 @@ impl LaunchState {
     /// The state of a launch without started repetitions.
     pub(crate) fn all_waiting(repetitions: usize) -> Self {
         let waiting = (1..=repetitions).map(|number| RepetitionState::new(number, RepetitionStatus::Waiting));
-        Self {
-            is_running: false,
-            stopped: false,
-            owner: String::new(),
-            heartbeat_s: None,
-            repetitions: waiting.collect(),
-        }
+        Self { repetitions: waiting.collect(), ..Self::default() }
     }
 
     /// Parses the output of a state script. Also returns, for each repetition, whether it was started; the
@@ -411,18 +388,7 @@ impl LaunchState {
 impl RepetitionState {
     /// A repetition with only its status known.
     pub(crate) fn new(repetition: usize, status: RepetitionStatus) -> Self {
-        Self {
-            repetition,
-            status,
-            exit: None,
-            epochs: None,
-            queue: None,
-            owner: None,
-            heartbeat_s: None,
-            elapsed_s: None,
-            last_line: String::new(),
-            stamp: None,
-        }
+        Self { repetition, status, ..Self::default() }
     }
 
     /// Returns whether the repetition must be trained; stopped or failed ones only with `retry_stopped`.
@@ -449,38 +415,19 @@ impl RepetitionState {
     }
 }
 
+/// The owners of running repetitions, a few if there are many; `queue` if a job runs without a known owner.
+pub(crate) fn describe_owners(state: &LaunchState, queue: &str) -> String {
+    let running = state.repetitions.iter().filter(|one| one.status == RepetitionStatus::Running);
+    let owners: Vec<&str> = running.filter_map(|one| one.owner.as_deref()).take(MAX_NAMED_OWNERS).collect();
+    if owners.is_empty() && state.is_running { queue.to_owned() } else { owners.join("; ") }
+}
+
 /// Formats the owner of a job from its file: a token, the host, the process, the start time.
 pub(crate) fn describe_owner(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
         [_, host, process, ..] => printable(&format!("{host}, process {process}")),
         _ => String::new(),
-    }
-}
-
-#[cfg(test)]
-impl LaunchRecord {
-    /// A record without repetitions.
-    pub(crate) fn for_tests(id: &str, target: &str) -> Self {
-        Self {
-            id: id.to_owned(),
-            target: target.to_owned(),
-            root: String::new(),
-            launched: 0,
-            program: String::new(),
-            environment: BTreeMap::new(),
-            runs: Vec::new(),
-            experiments: Vec::new(),
-            resources: Resources::default(),
-            workers: None,
-            lease: None,
-            run_bytes: 0,
-            expected_s: None,
-            released: None,
-            done: Vec::new(),
-            host_by_repetition: Vec::new(),
-            prepared_hosts: Vec::new(),
-        }
     }
 }
 
@@ -541,7 +488,7 @@ mod tests {
 
     #[test]
     fn scripts_use_the_file_names_of_a_run() {
-        use stratus_run::layout::{CHECKPOINTS, EPOCHS, ITERATIONS};
+        use stratus_run::layout::{CHECKPOINTS, EPOCHS, EXPERIMENT, ITERATIONS};
         for (script, name) in [
             (include_str!("scripts/repetition.sh"), format!("/run/{EPOCHS}\"")),
             (include_str!("scripts/train.sh"), format!("/run/{EXPERIMENT}\"")),

@@ -20,6 +20,7 @@ mod hosts;
 mod job;
 mod local;
 mod notices;
+mod open;
 mod restore;
 mod shell;
 mod sky;
@@ -34,8 +35,9 @@ pub use fetch::FetchStats;
 pub use file_set::{FileEntry, FileSet};
 pub use hook::run_hook;
 pub use job::{Job, LaunchRecord, LaunchState, Lease, RepetitionState, RepetitionStatus, Resources};
+pub use open::open_target;
 pub use shell::escape_control_characters;
-pub use target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target, open_target};
+pub use target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target};
 pub use targets::{
     HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,
     find_target, user_targets_file,

@@ -1,6 +1,7 @@
 //! Uploading a run to a host, to resume it there.
 
 use crate::shell::{self, Shell};
+use crate::target::append_file;
 use crate::{Error, LaunchRecord, Result};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -33,18 +34,12 @@ pub(crate) fn restore(
     let send = |out: &mut dyn Write| {
         let mut tar = tar::Builder::new(out);
         for (path, source, size) in &files {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(*size);
-            header.set_mode(0o600);
-            tar.append_data(&mut header, path, File::open(source)?.take(*size))?;
+            append_file(&mut tar, path, *size, File::open(source)?.take(*size))?;
         }
         tar.finish()
     };
     let script = include_str!("scripts/restore.sh");
-    let (ended, ()) = shell::run(shell, script, &arguments, send, shell::drain)?;
-    if ended.code != Some(0) {
-        return Err(ended.to_error(shell, "receive the run"));
-    }
+    shell::run_to_success(shell, "receive the run", script, &arguments, send, shell::drain)?;
     Ok(files.iter().map(|(_, _, size)| size).sum())
 }
 

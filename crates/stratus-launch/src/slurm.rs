@@ -4,8 +4,8 @@
 //! this name, so no job ids are stored. Jobs write their exit codes themselves, so that Slurm's accounting is
 //! not required.
 
-use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus};
-use crate::shell::{self, Shell};
+use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus, describe_owners};
+use crate::shell;
 use crate::target::{
     LinkMeasurement, PrepareOptions, PreparedTarget, ShellTarget, Target, already_running_error,
 };
@@ -22,13 +22,11 @@ const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scr
 /// The script that prints the state of a job.
 const STATE_SCRIPT: &str =
     concat!(include_str!("scripts/repetition.sh"), include_str!("scripts/slurm-state.sh"));
-/// The maximum number of owners that are named in a message.
-const MAX_NAMED_OWNERS: usize = 8;
 /// Without `squeue`, a heartbeat younger than this counts as running.
 const HEARTBEAT_TIMEOUT_S: u64 = 60;
 
 pub(crate) struct SlurmTarget {
-    pub(crate) shell_target: ShellTarget<Box<dyn Shell>>,
+    pub(crate) shell_target: ShellTarget,
     pub(crate) settings: Box<SlurmSettings>,
 }
 
@@ -170,12 +168,9 @@ fn parse_state(text: &str) -> LaunchState {
             || queued.is_some() && one.status == RepetitionStatus::Waiting;
         state.is_running |= may_run;
     }
-    let running: Vec<_> =
-        state.repetitions.iter().filter(|one| one.status == RepetitionStatus::Running).collect();
-    let owners: Vec<&str> =
-        running.iter().filter_map(|one| one.owner.as_deref()).take(MAX_NAMED_OWNERS).collect();
-    state.heartbeat_s = running.iter().filter_map(|one| one.heartbeat_s).max();
-    state.owner = if owners.is_empty() && state.is_running { "Slurm".to_owned() } else { owners.join("; ") };
+    let running = state.repetitions.iter().filter(|one| one.status == RepetitionStatus::Running);
+    state.heartbeat_s = running.filter_map(|one| one.heartbeat_s).max();
+    state.owner = describe_owners(&state, "Slurm");
     state
 }
 
@@ -187,12 +182,12 @@ impl Target for SlurmTarget {
     fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget> {
         let header = self.header("stratus", options.repetitions, options.resources);
         let script = include_str!("scripts/slurm-check.sh");
-        let (ended, _) = shell::run_for_text(&self.shell_target.shell, script, &[], header.as_bytes())?;
+        let (ended, _) = shell::run_for_text(&*self.shell_target.shell, script, &[], header.as_bytes())?;
         match ended.code {
             Some(0) => self.shell_target.prepare(options),
-            Some(30) => Err(ended.to_error(&self.shell_target.shell, "use Slurm")),
+            Some(30) => Err(ended.to_error(&*self.shell_target.shell, "use Slurm")),
             _ => {
-                let mut error = ended.to_error(&self.shell_target.shell, "submit the job to Slurm");
+                let mut error = ended.to_error(&*self.shell_target.shell, "submit the job to Slurm");
                 if let Error::Target { hint, .. } = &mut error {
                     "print the job with `stratus launch … --dry-run`; change its keys in targets.toml"
                         .clone_into(hint);
@@ -217,8 +212,8 @@ impl Target for SlurmTarget {
             Some(0) => Ok(()),
             Some(20) => Err(already_running_error(self.shell_target.shell.name(), &job.id, "Slurm")),
             Some(21) => Err(self.error("another process is starting this job", "try again")),
-            Some(22) => Err(ended.to_error(&self.shell_target.shell, "query the queue")),
-            _ => Err(ended.to_error(&self.shell_target.shell, "submit the job")),
+            Some(22) => Err(ended.to_error(&*self.shell_target.shell, "query the queue")),
+            _ => Err(ended.to_error(&*self.shell_target.shell, "submit the job")),
         }
     }
 

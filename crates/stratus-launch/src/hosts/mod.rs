@@ -7,7 +7,6 @@
 //! reachable hosts train none twice.
 
 use crate::job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus};
-use crate::shell::Shell;
 use crate::target::{LinkMeasurement, PrepareOptions, PreparedTarget, ShellTarget, Target};
 use crate::{Error, FetchStats, Result, restore};
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ use std::time::{Duration, Instant};
 /// A host of the target.
 pub(crate) struct Host {
     pub(crate) name: String,
-    pub(crate) target: ShellTarget<Box<dyn Shell>>,
+    pub(crate) target: ShellTarget,
 }
 
 pub(crate) struct HostsTarget {
@@ -307,7 +306,7 @@ impl Target for HostsTarget {
             let bytes = match from {
                 Some(_) => 0,
                 None => {
-                    restore::restore(&host.target.shell, &record_on_host(record, &host.name), number, &run)?
+                    restore::restore(&*host.target.shell, &record_on_host(record, &host.name), number, &run)?
                 }
             };
             self.start(host, record, job, vec![number])?;

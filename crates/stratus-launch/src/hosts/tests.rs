@@ -4,7 +4,6 @@
 
 use super::{Host, HostsTarget, job_id_on_host};
 use crate::local::LocalShell;
-use crate::shell::Shell;
 use crate::target::{ShellTarget, Target};
 use crate::{LaunchRecord, RepetitionStatus};
 use std::fs;
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 
 fn hosts(root: &Path) -> HostsTarget {
     let host = |name: &str| {
-        let shell: Box<dyn Shell> = Box::new(LocalShell { name: name.to_owned() });
+        let shell = Box::new(LocalShell { name: name.to_owned() });
         Host { name: name.to_owned(), target: ShellTarget { shell, folder: root.display().to_string() } }
     };
     HostsTarget {
@@ -37,7 +36,9 @@ fn record(root: &Path, repetitions: usize, program: &str) -> LaunchRecord {
         experiments: vec![String::new(); repetitions],
         host_by_repetition: vec!["a".to_owned(); repetitions],
         prepared_hosts: vec!["a".to_owned(), "b".to_owned()],
-        ..LaunchRecord::for_tests("x-1", "lab")
+        id: "x-1".to_owned(),
+        target: "lab".to_owned(),
+        ..LaunchRecord::default()
     }
 }
 

@@ -20,7 +20,7 @@ const MAX_STDERR_BYTES: usize = 16 << 10;
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
 /// Starts the shell of a host.
-pub(crate) trait Shell {
+pub(crate) trait Shell: Send + Sync {
     /// The name of the host, for messages.
     fn name(&self) -> &str;
 
@@ -34,24 +34,6 @@ pub(crate) trait Shell {
 
     /// Closes shared connections.
     fn close(&self) {}
-}
-
-impl Shell for Box<dyn Shell> {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-
-    fn command(&self, line: &str) -> Result<Command> {
-        (**self).command(line)
-    }
-
-    fn connection_error(&self, code: Option<i32>, stderr: &str) -> Option<Error> {
-        (**self).connection_error(code, stderr)
-    }
-
-    fn close(&self) {
-        (**self).close();
-    }
 }
 
 /// Escapes the control characters of a text from a target, except line breaks and tabs.
@@ -194,6 +176,19 @@ pub(crate) fn run<T>(
     Ok((ScriptExit { code, stderr }, read))
 }
 
+/// Runs a script like [`run`], which must exit with 0; `task` is what it does, like `read the log`.
+pub(crate) fn run_to_success<T>(
+    shell: &dyn Shell,
+    task: &str,
+    script: &str,
+    arguments: &[&str],
+    input: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send,
+    output: impl FnOnce(&mut dyn Read) -> Result<T>,
+) -> Result<T> {
+    let (ended, read) = run(shell, script, arguments, input, output)?;
+    if ended.code == Some(0) { Ok(read) } else { Err(ended.to_error(shell, task)) }
+}
+
 /// Copies text line by line, escaped, and returns the number of bytes read. Stops if `out` cannot be written.
 pub(crate) fn copy_escaped(input: &mut dyn Read, out: &mut dyn Write) -> u64 {
     let (mut bytes, mut buffer) = (0, Vec::new());
@@ -222,18 +217,25 @@ pub(crate) fn run_for_text(
     arguments: &[&str],
     input: &[u8],
 ) -> Result<(ScriptExit, String)> {
-    run(
-        shell,
-        script,
-        arguments,
-        |out| out.write_all(input),
-        |from| {
-            let mut bytes = Vec::new();
-            let read = from.take(MAX_STDOUT_BYTES).read_to_end(&mut bytes);
-            read.map_err(|error| Error::target(format!("cannot read from {}: {error}", shell.name()), ""))?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        },
-    )
+    let read = |from: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        let read = from.take(MAX_STDOUT_BYTES).read_to_end(&mut bytes);
+        read.map_err(|error| Error::target(format!("cannot read from {}: {error}", shell.name()), ""))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    run(shell, script, arguments, |out| out.write_all(input), read)
+}
+
+/// Runs a script like [`run_for_text`], which must exit with 0.
+pub(crate) fn run_to_text(
+    shell: &dyn Shell,
+    task: &str,
+    script: &str,
+    arguments: &[&str],
+    input: &str,
+) -> Result<String> {
+    let (ended, text) = run_for_text(shell, script, arguments, input.as_bytes())?;
+    if ended.code == Some(0) { Ok(text) } else { Err(ended.to_error(shell, task)) }
 }
 
 #[cfg(test)]

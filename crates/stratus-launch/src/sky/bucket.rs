@@ -189,7 +189,7 @@ impl Bucket {
             !same_size
                 || fetch::hash_prefix(&file.destination, file.size).ok().as_ref() != hashes.get(&file.path)
         });
-        fetch::check_free_space(into, files.iter().map(|file| file.size).sum(), &self.name)?;
+        fetch::check_local_space(into, files.iter().map(|file| file.size).sum(), &self.name)?;
         // Checkpoints are fetched last, since rows newer than the checkpoint are truncated on resume.
         files.sort_by_key(|file| file.path.starts_with(stratus_run::layout::CHECKPOINTS));
         for file in &files {

@@ -11,7 +11,7 @@ mod bucket;
 mod queue;
 mod task;
 
-use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus};
+use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus, describe_owners};
 use crate::local::LocalShell;
 use crate::shell::{self, ScriptExit};
 use crate::target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target, already_running_error};
@@ -25,8 +25,6 @@ use std::time::Instant;
 
 /// The exit code of a shell that does not find a command.
 const COMMAND_NOT_FOUND: i32 = 127;
-/// The maximum number of owners that are named in a message.
-const MAX_NAMED_OWNERS: usize = 8;
 
 pub(crate) struct SkyTarget {
     /// The name of the target.
@@ -131,10 +129,7 @@ fn parse_state(text: &str, id: &str, queue: &JobQueue) -> LaunchState {
         };
         state.is_running |= is_live && one.status != RepetitionStatus::Completed;
     }
-    let running = state.repetitions.iter().filter(|one| one.status == RepetitionStatus::Running);
-    let owners: Vec<&str> = running.filter_map(|one| one.owner.as_deref()).take(MAX_NAMED_OWNERS).collect();
-    state.owner =
-        if owners.is_empty() && state.is_running { "SkyPilot".to_owned() } else { owners.join("; ") };
+    state.owner = describe_owners(&state, "SkyPilot");
     state
 }
 

@@ -1,23 +1,14 @@
 //! The trait that all kinds of targets implement, and its implementation for a host with a shell.
 
 use crate::file_set::{FileEntry, FileSet};
-use crate::hosts::{Host, HostsTarget};
 use crate::job::{self, Job, LaunchRecord, LaunchState};
-use crate::local::LocalShell;
 use crate::shell::frame::unique_token;
 use crate::shell::{self, ScriptExit, Shell};
-use crate::sky::SkyTarget;
-use crate::slurm::SlurmTarget;
-use crate::ssh::SshShell;
-use crate::{
-    Error, Executable, FetchStats, Resources, Result, SshSettings, TargetKind, TargetSettings, executable,
-    fetch, notices,
-};
+use crate::{Error, Executable, FetchStats, Resources, Result, executable, fetch, notices};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stratus_base::printable;
 
 /// Files of at least this size are uploaded separately, so that a partial upload can be resumed.
@@ -141,48 +132,9 @@ pub trait Target {
     fn release(&self);
 }
 
-/// Creates a target from its settings. `private` is a folder for sockets that only the user may enter.
-#[must_use]
-pub fn open_target(settings: &TargetSettings, private: &Path) -> Box<dyn Target> {
-    let folder = settings.folder.clone();
-    let shell = |ssh: Option<&SshSettings>| -> Box<dyn Shell> {
-        let name = settings.name.clone();
-        match ssh {
-            None => Box::new(LocalShell { name }),
-            Some(ssh) => Box::new(SshShell { name, settings: ssh.clone(), sockets: private.to_owned() }),
-        }
-    };
-    match &settings.kind {
-        TargetKind::Local => Box::new(ShellTarget { shell: shell(None), folder }),
-        TargetKind::Ssh(ssh) => Box::new(ShellTarget { shell: shell(Some(ssh)), folder }),
-        TargetKind::Hosts(hosts) => {
-            let host = |ssh: &SshSettings| Host {
-                name: ssh.host.clone(),
-                target: ShellTarget { shell: shell(Some(ssh)), folder: folder.clone() },
-            };
-            Box::new(HostsTarget {
-                name: settings.name.clone(),
-                hosts: hosts.hosts.iter().map(host).collect(),
-                lost_after: Duration::from_secs(hosts.lost_after_s),
-                unreachable_since: Mutex::default(),
-            })
-        }
-        TargetKind::Slurm(slurm) => {
-            let machine = ShellTarget { shell: shell(slurm.ssh.as_ref()), folder };
-            Box::new(SlurmTarget { shell_target: machine, settings: slurm.clone() })
-        }
-        TargetKind::Sky(sky) => Box::new(SkyTarget {
-            name: settings.name.clone(),
-            folder,
-            settings: sky.clone(),
-            private: private.to_owned(),
-        }),
-    }
-}
-
 /// A host with a shell.
-pub(crate) struct ShellTarget<S> {
-    pub(crate) shell: S,
+pub(crate) struct ShellTarget {
+    pub(crate) shell: Box<dyn Shell>,
     pub(crate) folder: String,
 }
 
@@ -194,7 +146,7 @@ struct HostFacts {
     cpu_model: String,
 }
 
-impl<S: Shell> ShellTarget<S> {
+impl ShellTarget {
     /// Runs a script and returns its output; `task` describes it in errors.
     pub(crate) fn run_for_text(
         &self,
@@ -203,8 +155,7 @@ impl<S: Shell> ShellTarget<S> {
         arguments: &[&str],
         input: &str,
     ) -> Result<String> {
-        let (ended, text) = shell::run_for_text(&self.shell, script, arguments, input.as_bytes())?;
-        if ended.code == Some(0) { Ok(text) } else { Err(ended.to_error(&self.shell, task)) }
+        shell::run_to_text(&*self.shell, task, script, arguments, input)
     }
 
     /// Runs a script whose input is a text followed by a tar archive of files, and returns its output.
@@ -228,7 +179,7 @@ impl<S: Shell> ShellTarget<S> {
             let _ = from.take(4096).read_to_end(&mut text);
             Ok(String::from_utf8_lossy(&text).into_owned())
         };
-        shell::run(&self.shell, script, arguments, send, read)
+        shell::run(&*self.shell, script, arguments, send, read)
     }
 
     /// Claims a waiting repetition, so that the host's training script skips it; false if it was started.
@@ -248,11 +199,11 @@ impl<S: Shell> ShellTarget<S> {
         let numbers: Vec<String> = (1..=launch.runs.len()).map(|number| number.to_string()).collect();
         let mut arguments = vec![launch.root.as_str(), launch.id.as_str()];
         arguments.extend(numbers.iter().map(String::as_str));
-        let (ended, text) = shell::run_for_text(&self.shell, script, &arguments, b"")?;
+        let (ended, text) = shell::run_for_text(&*self.shell, script, &arguments, b"")?;
         match ended.code {
             Some(0) => Ok(Some(text)),
             Some(16) => Ok(None),
-            _ => Err(ended.to_error(&self.shell, "query the job")),
+            _ => Err(ended.to_error(&*self.shell, "query the job")),
         }
     }
 
@@ -340,20 +291,9 @@ impl<S: Shell> ShellTarget<S> {
             }
         }
         let bytes: u64 = missing.iter().map(|(item, offset)| item.size.saturating_sub(*offset)).sum();
-        if let Some(free) = facts.free_bytes.filter(|free| bytes.saturating_add(RESERVED_DISK_BYTES) > *free)
-        {
-            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-            return Err(Error::target(
-                format!(
-                    "{}: not enough disk space: need {} MiB plus {} MiB reserve, {} MiB free",
-                    self.shell.name(),
-                    mib(bytes),
-                    mib(RESERVED_DISK_BYTES),
-                    mib(free)
-                ),
-                format!("free disk space there, or set another `folder` than {root}"),
-            ));
-        }
+        let problem = format!("{}: not enough disk space", self.shell.name());
+        let hint = format!("free disk space there, or set another `folder` than {root}");
+        fetch::check_space(facts.free_bytes, [bytes, RESERVED_DISK_BYTES], &problem, &hint)?;
         let mut batch: Vec<&FileEntry> = Vec::new();
         for (item, offset) in &missing {
             if item.size >= LARGE_FILE_BYTES {
@@ -379,20 +319,15 @@ impl<S: Shell> ShellTarget<S> {
             file.seek(SeekFrom::Start(offset))?;
             io::copy(&mut file.take(item.size - offset), out).map(drop)
         };
-        let (ended, ()) = shell::run(
-            &self.shell,
-            include_str!("../scripts/receive-large.sh"),
-            &arguments,
-            send,
-            shell::drain,
-        )?;
+        let script = include_str!("../scripts/receive-large.sh");
+        let (ended, ()) = shell::run(&*self.shell, script, &arguments, send, shell::drain)?;
         match ended.code {
             Some(0) => Ok(()),
             Some(15) => Err(Error::target(
                 format!("{}: checksum mismatch: {}", self.shell.name(), item.source.display()),
                 "do not change the file during the upload, and launch again",
             )),
-            _ => Err(ended.to_error(&self.shell, &format!("receive {}", item.source.display()))),
+            _ => Err(ended.to_error(&*self.shell, &format!("receive {}", item.source.display()))),
         }
     }
 
@@ -405,18 +340,13 @@ impl<S: Shell> ShellTarget<S> {
             }
             tar.finish()
         };
-        let (ended, ()) = shell::run(
-            &self.shell,
-            include_str!("../scripts/receive-small.sh"),
-            &[root],
-            send,
-            shell::drain,
-        )?;
-        if ended.code == Some(0) { Ok(()) } else { Err(ended.to_error(&self.shell, "receive files")) }
+        let script = include_str!("../scripts/receive-small.sh");
+        shell::run_to_success(&*self.shell, "receive files", script, &[root], send, shell::drain)
     }
 }
 
-fn append_file(
+/// Appends a file to a tar archive.
+pub(crate) fn append_file(
     tar: &mut tar::Builder<&mut dyn Write>,
     path: &str,
     size: u64,
@@ -428,7 +358,7 @@ fn append_file(
     tar.append_data(&mut header, path, bytes)
 }
 
-impl<S: Shell> Target for ShellTarget<S> {
+impl Target for ShellTarget {
     fn prepare(&self, options: &PrepareOptions<'_>) -> Result<PreparedTarget> {
         let facts = self.check_host(options.executable)?;
         let file_sets: Vec<&FileSet> =
@@ -463,7 +393,7 @@ impl<S: Shell> Target for ShellTarget<S> {
         };
         let arguments = [program, &PROBE_BYTES.to_string()];
         let script = include_str!("../scripts/measure-link.sh");
-        let (ended, (time, now, bytes)) = shell::run(&self.shell, script, &arguments, |_| Ok(()), read)?;
+        let (ended, (time, now, bytes)) = shell::run(&*self.shell, script, &arguments, |_| Ok(()), read)?;
         let remote_time = time.trim().parse::<u64>();
         match (ended.code, remote_time, bytes) {
             (Some(0), Ok(remote_time), 1..) => {
@@ -474,7 +404,7 @@ impl<S: Shell> Target for ShellTarget<S> {
                     bytes_per_s: bytes as f64 / began.elapsed().as_secs_f64().max(1e-3),
                 })
             }
-            _ => Err(ended.to_error(&self.shell, "measure the connection")),
+            _ => Err(ended.to_error(&*self.shell, "measure the connection")),
         }
     }
 
@@ -492,7 +422,7 @@ impl<S: Shell> Target for ShellTarget<S> {
                 let owner = owner.unwrap_or_else(|| "a process that is starting".to_owned());
                 Err(already_running_error(self.shell.name(), &job.id, &owner))
             }
-            _ => Err(ended.to_error(&self.shell, "start the job")),
+            _ => Err(ended.to_error(&*self.shell, "start the job")),
         }
     }
 
@@ -522,16 +452,12 @@ impl<S: Shell> Target for ShellTarget<S> {
         let arguments = arguments.map(String::as_str);
         let script = include_str!("../scripts/logs.sh");
         let copy = |input: &mut dyn Read| Ok(shell::copy_escaped(input, out));
-        let (ended, bytes) = shell::run(&self.shell, script, &arguments, |_| Ok(()), copy)?;
-        if ended.code == Some(0) {
-            Ok(from + bytes)
-        } else {
-            Err(ended.to_error(&self.shell, "read the log"))
-        }
+        let task = "read the log";
+        Ok(from + shell::run_to_success(&*self.shell, task, script, &arguments, |_| Ok(()), copy)?)
     }
 
     fn fetch(&self, launch: &LaunchRecord, repetition: usize, into: &Path) -> Result<FetchStats> {
-        fetch::fetch_run(&self.shell, launch, repetition, into)
+        fetch::fetch_run(&*self.shell, launch, repetition, into)
     }
 
     fn stop(&self, launch: &LaunchRecord) -> Result<bool> {

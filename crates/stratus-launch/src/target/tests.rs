@@ -16,8 +16,11 @@ fn plain(program: &Executable) -> PrepareOptions<'_> {
     }
 }
 
-fn machine(folder: &Path) -> ShellTarget<LocalShell> {
-    ShellTarget { shell: LocalShell { name: "lab".to_owned() }, folder: folder.display().to_string() }
+fn machine(folder: &Path) -> ShellTarget {
+    ShellTarget {
+        shell: Box::new(LocalShell { name: "lab".to_owned() }),
+        folder: folder.display().to_string(),
+    }
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! `targets.toml`: the targets of launches.
 
+mod section;
 mod sky;
 mod slurm;
 
+pub use section::{HostsSettings, SshSettings};
 pub(crate) use sky::MOUNT;
 pub use sky::SkySettings;
 pub use slurm::SlurmSettings;
 
 use crate::{Error, Result};
+use section::{HOSTS_KEYS, SSH_KEYS, TargetSection, is_plain};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +27,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const RESERVED_NAMES: [&str; 7] = ["status", "logs", "fetch", "stop", "resume", "release", "list"];
 /// The keys of every kind.
 const COMMON_KEYS: [&str; 6] = ["kind", "folder", "environment", "machine", "notify", "release"];
-/// The keys of a host that is reached by `ssh`.
-const SSH_KEYS: [&str; 4] = ["host", "user", "port", "config"];
-/// The keys of the kind `ssh` with several hosts.
-const HOSTS_KEYS: [&str; 2] = ["hosts", "lost_after_seconds"];
-/// The maximum number of hosts of a target.
-const MAX_HOSTS: usize = 256;
 /// Parts of key names that suggest a secret.
 const SECRET_KEY_PARTS: [&str; 10] = [
     "password",
@@ -115,28 +112,6 @@ impl TargetKind {
     }
 }
 
-/// A host that is reached by `ssh`. Unset values come from the configuration of `ssh`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SshSettings {
-    /// The host, or its alias in the configuration of `ssh`.
-    pub host: String,
-    /// The user.
-    pub user: Option<String>,
-    /// The port.
-    pub port: Option<u16>,
-    /// A configuration file of `ssh` that replaces the user's.
-    pub config: Option<String>,
-}
-
-/// Several hosts, among which repetitions are distributed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostsSettings {
-    /// The hosts, named by their `host`.
-    pub hosts: Vec<SshSettings>,
-    /// The time in seconds after which repetitions of an unreachable host are reassigned.
-    pub lost_after_s: u64,
-}
-
 /// The path of the user's `targets.toml`.
 #[must_use]
 pub fn user_targets_file() -> Option<PathBuf> {
@@ -217,109 +192,6 @@ fn secret_error(path: &Path, what: &str) -> Error {
         "add keys with `ssh-add` or IdentityFile in ~/.ssh/config; set other secrets in the environment of \
          the machine that needs them",
     )
-}
-
-/// A section of `targets.toml`.
-#[derive(Clone, Copy)]
-struct TargetSection<'a> {
-    name: &'a str,
-    path: &'a Path,
-    table: &'a Table,
-}
-
-/// Returns whether a character is allowed in names.
-fn is_plain(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "-_.".contains(c)
-}
-
-/// Returns whether a character is allowed in options: not a space, and not special to Slurm.
-fn is_option(c: char) -> bool {
-    c.is_ascii_graphic() && !"\"'\\#".contains(c)
-}
-
-impl TargetSection<'_> {
-    fn error(&self, problem: impl std::fmt::Display) -> Error {
-        Error::usage(format!("{}: [{}]: {problem}", self.path.display(), self.name), "")
-    }
-
-    fn string(&self, key: &str) -> Result<Option<String>> {
-        match self.table.get(key) {
-            None => Ok(None),
-            Some(Value::String(text)) if !text.is_empty() && !text.contains('\0') => Ok(Some(text.clone())),
-            Some(_) => Err(self.error(format!("`{key}` must be a string"))),
-        }
-    }
-
-    /// A string of allowed characters that no command can mistake for an option.
-    fn word(&self, key: &str, is_allowed: impl Fn(char) -> bool) -> Result<Option<String>> {
-        match self.string(key)? {
-            Some(text) if text.starts_with('-') || !text.chars().all(is_allowed) => {
-                Err(self.error(format!("`{key}` cannot be {text:?}")))
-            }
-            found => Ok(found),
-        }
-    }
-
-    fn number(&self, key: &str, max: i64) -> Result<Option<u64>> {
-        match self.table.get(key) {
-            None => Ok(None),
-            Some(Value::Integer(number)) if (1..=max).contains(number) => Ok(u64::try_from(*number).ok()),
-            Some(_) => Err(self.error(format!("`{key}` must be an integer from 1 to {max}"))),
-        }
-    }
-
-    fn ssh(&self) -> Result<Option<SshSettings>> {
-        let word = |key| self.word(key, |c| is_plain(c) || ":%".contains(c));
-        let Some(host) = word("host")? else {
-            if let Some(key) = SSH_KEYS.iter().find(|key| self.table.contains_key(**key)) {
-                return Err(self.error(format!("`{key}` requires `host`")));
-            }
-            return Ok(None);
-        };
-        let port = self.number("port", 65535)?.and_then(|port| u16::try_from(port).ok());
-        Ok(Some(SshSettings { host, user: word("user")?, port, config: self.string("config")? }))
-    }
-
-    fn hosts(&self) -> Result<HostsSettings> {
-        if self.table.contains_key("host") {
-            return Err(self.error("`host` and `hosts` cannot be used together"));
-        }
-        let list = self.table.get("hosts").and_then(Value::as_array);
-        let list = list.filter(|list| (1..=MAX_HOSTS).contains(&list.len()));
-        let list =
-            list.ok_or_else(|| self.error(format!("`hosts` must be a list of 1 to {MAX_HOSTS} strings")))?;
-        let mut hosts: Vec<SshSettings> = Vec::new();
-        for value in list {
-            // Each host is read as if it were the only one.
-            let mut table = self.table.clone();
-            table.remove("hosts");
-            table.insert("host".to_owned(), value.clone());
-            let single = TargetSection { table: &table, ..*self };
-            let host = single.ssh()?.ok_or_else(|| self.error("`hosts` contains an empty name"))?;
-            if hosts.iter().any(|other| other.host == host.host) {
-                return Err(self.error(format!("`hosts` contains {} twice", host.host)));
-            }
-            hosts.push(host);
-        }
-        let lost_after_s = self.number("lost_after_seconds", 86_400)?.unwrap_or(300);
-        Ok(HostsSettings { hosts, lost_after_s })
-    }
-
-    fn environment(&self) -> Result<BTreeMap<String, String>> {
-        let mut environment = BTreeMap::new();
-        let Some(value) = self.table.get("environment") else { return Ok(environment) };
-        let table = value.as_table().ok_or_else(|| self.error("`environment` must be a section"))?;
-        for (key, value) in table {
-            let is_name = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-                && !key.starts_with(|c: char| c.is_ascii_digit());
-            let value = value.as_str().filter(|value| is_name && !value.contains('\0'));
-            let value = value.ok_or_else(|| {
-                self.error(format!("`environment.{key}` must be a variable name with a string value"))
-            })?;
-            environment.insert(key.clone(), value.to_owned());
-        }
-        Ok(environment)
-    }
 }
 
 fn parse_target(name: &str, value: &Value, path: &Path) -> Result<TargetSettings> {

@@ -1,6 +1,6 @@
 //! The keys of the kind `sky`.
 
-use super::TargetSection;
+use super::section::TargetSection;
 use crate::Result;
 use toml::Value;
 

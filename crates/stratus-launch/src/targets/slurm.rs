@@ -1,6 +1,6 @@
 //! The keys of the kind `slurm`.
 
-use super::{SshSettings, TargetSection, is_option};
+use super::section::{SshSettings, TargetSection, is_option};
 use crate::Result;
 
 /// The keys of the kind, besides the `ssh` keys.
