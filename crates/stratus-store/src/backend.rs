@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 
-use crate::{Entry, StoreError};
+use crate::StoreError;
 
 /// A local or remote folder of files. [`Store`](crate::Store) has validated all paths.
 pub(crate) trait StoreBackend: Send + Sync {
@@ -20,6 +20,15 @@ pub(crate) trait StoreBackend: Send + Sync {
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure>;
 }
 
+/// A file of a store.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The path relative to the store, separated by `/`.
+    pub path: String,
+    /// The size in bytes.
+    pub bytes: u64,
+}
+
 /// Size and version of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileInfo {
@@ -27,6 +36,38 @@ pub(crate) struct FileInfo {
     pub(crate) bytes: u64,
     /// A value that changes with the content (an ETag, the modification time), if the store has one.
     pub(crate) version: Option<String>,
+}
+
+/// The address of a file of the store at `address`, without secrets.
+pub(crate) fn file_address(address: &str, path: &str) -> String {
+    format!("{}/{path}", address.trim_end_matches('/'))
+}
+
+/// Reads the next block of a source of `bytes` bytes, of which `done` were read: at most `max` bytes. Returns
+/// it, and whether it is the last.
+///
+/// # Errors
+/// If the source cannot be read, or has fewer or more bytes.
+pub(crate) fn read_block(
+    from: &mut dyn Read,
+    bytes: u64,
+    done: u64,
+    max: usize,
+    file: impl Fn() -> String,
+) -> Result<(Vec<u8>, bool), StoreError> {
+    let left = (bytes - done).min(max as u64);
+    let is_last = done + left == bytes;
+    let mut block = Vec::new();
+    // Reading one byte more than announced detects a source that is too long.
+    from.take(left + u64::from(is_last)).read_to_end(&mut block).map_err(|cause| StoreError::StreamIo {
+        file: file(),
+        action: "cannot read the source",
+        cause,
+    })?;
+    if block.len() as u64 != left {
+        return Err(StoreError::wrong_source(file(), done + block.len() as u64, bytes));
+    }
+    Ok((block, is_last))
 }
 
 /// A failed attempt.

@@ -24,7 +24,8 @@ mod store;
 mod web;
 
 pub use address::is_address;
+pub use backend::Entry;
 pub use cache::{Cache, CachedFile};
 pub use error::StoreError;
 pub use retry::RetryPolicy;
-pub use store::{Entry, Store};
+pub use store::Store;

@@ -1,7 +1,7 @@
 //! A local folder.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,15 @@ use std::time::SystemTime;
 
 use stratus_base::sync_folder;
 
-use crate::backend::{Failure, FileInfo, StoreBackend};
+use crate::backend::{Failure, FileInfo, StoreBackend, read_block};
 use crate::error::local_io;
 use crate::{Entry, StoreError};
 
 /// The prefix and suffix of temporary files, which are excluded from listings.
 pub(crate) const TEMP_PREFIX_SUFFIX: (&str, &str) = (".stratus-", ".part");
+
+/// The bytes that are written at a time.
+const WRITE_BLOCK_BYTES: usize = 1 << 18;
 
 /// The maximum folder depth. Deeper folders mean a loop of symbolic links.
 pub(crate) const MAX_FOLDER_DEPTH: usize = 64;
@@ -173,24 +176,15 @@ fn fill(
     temp_path: &Path,
     target: &Path,
 ) -> Result<(), StoreError> {
-    let mut from = from.take(bytes.saturating_add(1));
     let mut written = 0;
-    let mut block = vec![0; 1 << 16];
     loop {
-        let count = match from.read(&mut block) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(cause) => {
-                let file = target.display().to_string();
-                return Err(StoreError::StreamIo { file, action: "cannot read the source", cause });
-            }
-        };
-        io::Write::write_all(file, &block[..count]).map_err(local_io(temp_path, "cannot be written"))?;
-        written += count as u64;
-    }
-    if written != bytes {
-        return Err(StoreError::wrong_source(target.display().to_string(), written, bytes));
+        let (block, is_last) =
+            read_block(from, bytes, written, WRITE_BLOCK_BYTES, || target.display().to_string())?;
+        file.write_all(&block).map_err(local_io(temp_path, "cannot be written"))?;
+        written += block.len() as u64;
+        if is_last {
+            break;
+        }
     }
     file.sync_all().map_err(local_io(temp_path, "cannot be written"))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::address::{Address, path_problem};
-use crate::backend::{Failure, FileInfo, StoreBackend};
+use crate::backend::{Entry, Failure, FileInfo, StoreBackend, file_address};
 use crate::error::local_io;
 use crate::http::HttpStore;
 use crate::local::LocalStore;
@@ -37,15 +37,6 @@ struct Inner {
 enum StoreKind {
     Local(LocalStore),
     Remote(Box<dyn StoreBackend>),
-}
-
-/// A file of a store.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    /// The path relative to the store, separated by `/`.
-    pub path: String,
-    /// The size in bytes.
-    pub bytes: u64,
 }
 
 impl fmt::Debug for Store {
@@ -374,7 +365,7 @@ impl Store {
 
     /// The address of a file without secrets.
     pub(crate) fn file(&self, path: &str) -> String {
-        format!("{}/{path}", self.address().trim_end_matches('/'))
+        file_address(self.address(), path)
     }
 
     fn check(&self, path: &str) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use futures::StreamExt;
 use opendal::{Buffer, BufferStream, ErrorKind, Operator};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::backend::{Failure, FileInfo, StoreBackend};
+use crate::backend::{Failure, FileInfo, StoreBackend, file_address, read_block};
 use crate::secret::Secrets;
 use crate::web::RequestError;
 use crate::{Entry, StoreError};
@@ -43,7 +43,7 @@ pub(crate) struct ObjectStore {
 
 impl ObjectStore {
     fn file(&self, path: &str) -> String {
-        format!("{}/{path}", self.address.trim_end_matches('/'))
+        file_address(&self.address, path)
     }
 
     /// Converts an error of OpenDAL to the failure of `file`.
@@ -119,23 +119,10 @@ impl ObjectStore {
     ) -> Result<(), Failure> {
         let mut done = 0;
         loop {
-            let left = (bytes - done).min(part as u64);
-            let last = done + left == bytes;
-            let mut block = Vec::new();
-            // Reading one byte more than announced detects a source that is too long.
-            let max = left + u64::from(last);
-            from.take(max).read_to_end(&mut block).map_err(|cause| StoreError::StreamIo {
-                file: self.file(path),
-                action: "cannot read the source",
-                cause,
-            })?;
-            if block.len() as u64 != left {
-                let found = done + block.len() as u64;
-                return Err(StoreError::wrong_source(self.file(path), found, bytes).into());
-            }
-            done += left;
+            let (block, is_last) = read_block(from, bytes, done, part, || self.file(path))?;
+            done += block.len() as u64;
             write(block)?;
-            if last {
+            if is_last {
                 return Ok(());
             }
         }

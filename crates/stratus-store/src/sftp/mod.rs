@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime};
 use self::connection::{Connection, SftpError};
 use self::wire::{Attributes, FileType, Packet, PacketReader, mode, request, response, status};
 use crate::address::SshLogin;
-use crate::backend::{Failure, FileInfo, StoreBackend};
+use crate::backend::{Failure, FileInfo, StoreBackend, file_address, read_block};
 use crate::local::{MAX_FOLDER_DEPTH, TEMP_PREFIX_SUFFIX, is_temporary};
 use crate::retry::{FIRST_CONTACT_TIMEOUT, Retries};
 use crate::{Entry, RetryPolicy, StoreError};
@@ -124,7 +124,7 @@ impl SftpStore {
     }
 
     fn file(&self, path: &str) -> String {
-        format!("{}/{path}", self.address.trim_end_matches('/'))
+        file_address(&self.address, path)
     }
 
     /// The path on the server.
@@ -275,18 +275,7 @@ impl SftpStore {
         let open = |packet: Packet| packet.text(temp_path).number(mode::WRITE | mode::CREATE).number(0);
         let mut done = 0;
         loop {
-            let left = (bytes - done).min(UPLOAD_PIECE_BYTES as u64);
-            let last = done + left == bytes;
-            let mut piece = Vec::new();
-            // Reading one byte more than announced detects a source that is too long.
-            from.take(left + u64::from(last)).read_to_end(&mut piece).map_err(|cause| {
-                StoreError::StreamIo { file: self.file(path), action: "cannot read the source", cause }
-            })?;
-            if piece.len() as u64 != left {
-                return Err(
-                    StoreError::wrong_source(self.file(path), done + piece.len() as u64, bytes).into()
-                );
-            }
+            let (piece, last) = read_block(from, bytes, done, UPLOAD_PIECE_BYTES, || self.file(path))?;
             self.retry(path, |connection| {
                 if done == 0 {
                     self.make_folders(connection, path)?;
@@ -315,7 +304,7 @@ impl SftpStore {
                 connection.call(request::CLOSE, |packet| packet.text(&handle))?;
                 written
             })?;
-            done += left;
+            done += piece.len() as u64;
             if last {
                 return Ok(());
             }
