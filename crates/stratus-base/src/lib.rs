@@ -1,5 +1,5 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
-//! text for a terminal, suggestions for misspelt names, the search for C libraries, messages in protobuf's
+//! text for a terminal, the median, suggestions for misspelt names, the search for C libraries, messages in protobuf's
 //! wire format.
 
 mod aligned;
@@ -7,9 +7,11 @@ pub mod checksum;
 mod file;
 pub mod library;
 pub mod protobuf;
+mod statistics;
 mod suggest;
 pub mod text;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
 pub use file::{FileError, printable, sync_folder};
+pub use statistics::median;
 pub use suggest::{did_you_mean, nearest};

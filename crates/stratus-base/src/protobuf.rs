@@ -3,21 +3,22 @@
 //!
 //! Source: the encoding guide, protobuf.dev.
 
+/// Appends an unsigned integer in groups of seven bits, the lowest first (LEB128).
+pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
 /// A message under construction, valid after every field.
 #[derive(Clone, Debug, Default)]
 pub struct Message(pub Vec<u8>);
 
 impl Message {
     fn key(&mut self, number: u32, kind: u32) {
-        self.raw_varint(u64::from(number << 3 | kind));
-    }
-
-    fn raw_varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+        write_varint(&mut self.0, u64::from(number << 3 | kind));
     }
 
     /// Appends an integer. Negative integers take ten bytes.
@@ -30,7 +31,7 @@ impl Message {
     #[must_use]
     pub fn unsigned(mut self, number: u32, value: u64) -> Self {
         self.key(number, 0);
-        self.raw_varint(value);
+        write_varint(&mut self.0, value);
         self
     }
 
@@ -62,7 +63,7 @@ impl Message {
     #[must_use]
     pub fn length_prefix(mut self, number: u32, length: u64) -> Self {
         self.key(number, 2);
-        self.raw_varint(length);
+        write_varint(&mut self.0, length);
         self
     }
 }

@@ -6,6 +6,39 @@ pub fn significant(number: f64) -> String {
     format!("{number:.3e}").parse::<f64>().map_or_else(|_| number.to_string(), |number| number.to_string())
 }
 
+/// Formats a number of bytes with a binary unit: `32 MiB`.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// Formats a duration in up to two units: `2 h 05 min`.
+#[must_use]
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.round();
+    match seconds {
+        _ if seconds < 10.0 => format!("{seconds:.1} s"),
+        _ if whole < 60.0 => format!("{whole} s"),
+        _ if whole < 3600.0 => format!("{:.0} min {:02.0} s", (whole / 60.0).floor(), whole % 60.0),
+        _ if whole < 172_800.0 => {
+            let minutes = (whole / 60.0).round();
+            format!("{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
+        }
+        _ => format!("{:.1} d", whole / 86_400.0),
+    }
+}
+
 /// Quotes a text as a word of a Bourne shell. The text must not contain NUL.
 #[must_use]
 pub fn shell_quoted(text: &str) -> String {
@@ -37,5 +70,19 @@ mod tests {
         assert_eq!(shell_word("data.shape=[1, 2]"), "'data.shape=[1, 2]'");
         assert_eq!(shell_word(""), "''");
         assert_eq!(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+    }
+
+    #[test]
+    fn formats_durations() {
+        let read = [0.26, 59.4, 61.0, 7500.0, 500_000.0].map(duration);
+        assert_eq!(read, ["0.3 s", "59 s", "1 min 01 s", "2 h 05 min", "5.8 d"]);
+    }
+
+    #[test]
+    fn bytes_are_formatted_with_binary_units() {
+        assert_eq!(
+            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
+        );
     }
 }

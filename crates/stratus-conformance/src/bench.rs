@@ -1,6 +1,7 @@
 //! Micro-benchmarks of the cases: time per kernel, and its operations and bytes per second.
 
 use crate::Case;
+use stratus_base::median;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Backend, Choices, Clock, EngineError, Phase, Precision, Value};
 
@@ -73,7 +74,8 @@ impl Case {
                 slots
                     .filter(|(_, phase)| (**phase == Phase::Layout) == is_layout)
                     .map(|(ns, _)| ns)
-                    .sum::<u64>()
+                    .sum::<u64>() as f64
+                    / 1e9
             };
             kernel.push(seconds(false));
             layout.push(seconds(true));
@@ -92,35 +94,10 @@ impl Case {
                 .unwrap_or_default(),
             precision,
             runs,
-            seconds: median(kernel),
-            layout_seconds: median(layout),
+            seconds: median(&mut kernel).unwrap_or(0.0),
+            layout_seconds: median(&mut layout).unwrap_or(0.0),
             flops: self.kernel.flops(&operands),
             bytes: operands.iter().chain(updates).map(bytes).sum(),
         })
-    }
-}
-
-/// The median of nanoseconds, in seconds; for an even count the mean of the middle two.
-fn median(mut nanoseconds: Vec<u64>) -> f64 {
-    nanoseconds.sort_unstable();
-    let middle = nanoseconds.len() / 2;
-    let upper = nanoseconds.get(middle).copied().unwrap_or_default();
-    let lower = if nanoseconds.len().is_multiple_of(2) {
-        nanoseconds.get(middle.wrapping_sub(1)).copied()
-    } else {
-        None
-    };
-    (upper as f64 + lower.unwrap_or(upper) as f64) / 2e9
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn median_of_odd_and_even_counts() {
-        assert_eq!(median(vec![3_000_000_000, 1_000_000_000, 2_000_000_000]), 2.0);
-        assert_eq!(median(vec![1_000_000_000, 2_000_000_000]), 1.5);
-        assert_eq!(median(vec![]), 0.0);
     }
 }

@@ -21,11 +21,8 @@ pub const ERFNET_TERM: f64 = 1.10;
 pub fn median_frequency(counts: &[u64], totals: &[u64]) -> Vec<Option<f64>> {
     let frequency = |(&count, &total): (&u64, &u64)| (count > 0).then(|| count as f64 / total as f64);
     let frequencies: Vec<Option<f64>> = counts.iter().zip(totals).map(frequency).collect();
-    let mut sorted: Vec<f64> = frequencies.iter().flatten().copied().collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let Some(&upper) = sorted.get(sorted.len() / 2) else { return frequencies };
-    let median =
-        if sorted.len().is_multiple_of(2) { (sorted[sorted.len() / 2 - 1] + upper) / 2.0 } else { upper };
+    let mut known: Vec<f64> = frequencies.iter().flatten().copied().collect();
+    let Some(median) = stratus_base::median(&mut known) else { return frequencies };
     frequencies.into_iter().map(|frequency| frequency.map(|frequency| median / frequency)).collect()
 }
 

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
 use stratus_run::RunDir;
-use stratus_run::csv::{CsvReader, IterationRow};
+use stratus_run::csv::{self, CsvReader, IterationRow};
 use stratus_run::machine::{Identity, Machine};
 use stratus_run::summary::{Status, Summary};
 
-use crate::text::csv_field;
 use crate::{Error, Result, default_skip, status};
 
 /// One run.
@@ -71,10 +69,7 @@ impl Progress {
 impl RunRecord {
     /// Reads a run, finished or not. The first `skip` iterations are skipped; `None`: [`default_skip`].
     pub fn read(run: &RunDir, skip: Option<u64>) -> Result<Self> {
-        let path = run.experiment();
-        let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-        let configuration = toml::from_str(&text)
-            .map_err(|e| Error::Configuration { path, reason: e.to_string().trim().replace('\n', " ") })?;
+        let configuration = read_configuration(run)?;
         let summary = present(Summary::read(&run.summary()))?;
         let machine = present(Machine::read(&run.machine()))?;
         let walls = match present(CsvReader::<IterationRow>::open(&run.iterations()))? {
@@ -144,28 +139,28 @@ impl RunRecord {
         put("unexplained_s", known(seconds(time.unexplained_s())));
         put("unattributed_percent", known(format!("{:?}", summary.accounting.unattributed_percent)));
         let speed = &summary.images_per_second;
-        put("images_per_second_median", float(speed.median));
-        put("images_per_second_p10", float(speed.p10));
-        put("images_per_second_p90", float(speed.p90));
+        put("images_per_second_median", csv::exact(speed.median));
+        put("images_per_second_p10", csv::exact(speed.p10));
+        put("images_per_second_p90", csv::exact(speed.p90));
         let last = &summary.final_metrics;
-        put("train_loss", float(last.train_loss));
-        put("val_loss", float(last.val_loss));
-        put("val_top1", float(last.val_top1));
-        put("val_top5", float(last.val_top5));
-        put("val_accuracy", float(last.val_accuracy));
-        put("val_mean_accuracy", float(last.val_mean_accuracy));
-        put("val_miou", float(last.val_miou));
-        put("val_bf", float(last.val_bf));
+        put("train_loss", csv::exact(last.train_loss));
+        put("val_loss", csv::exact(last.val_loss));
+        put("val_top1", csv::exact(last.val_top1));
+        put("val_top5", csv::exact(last.val_top5));
+        put("val_accuracy", csv::exact(last.val_accuracy));
+        put("val_mean_accuracy", csv::exact(last.val_mean_accuracy));
+        put("val_miou", csv::exact(last.val_miou));
+        put("val_bf", csv::exact(last.val_bf));
         let memory = &summary.memory;
         put("planned_peak_bytes", show(memory.planned_peak_bytes));
         put("measured_peak_rss_bytes", show(memory.measured_peak_rss_bytes));
         put("device_peak_bytes", show(memory.device_peak_bytes));
         let usage = &summary.usage;
-        put("cpu_percent_mean", float(usage.cpu_percent_mean));
-        put("stolen_percent", float(usage.stolen_percent));
-        put("gpu_percent_mean", float(usage.gpu_percent_mean));
+        put("cpu_percent_mean", csv::exact(usage.cpu_percent_mean));
+        put("stolen_percent", csv::exact(usage.stolen_percent));
+        put("gpu_percent_mean", csv::exact(usage.gpu_percent_mean));
         put("gpu_memory_peak_bytes", show(usage.gpu_memory_peak_bytes));
-        put("gpu_watts_mean", float(usage.gpu_watts_mean));
+        put("gpu_watts_mean", csv::exact(usage.gpu_watts_mean));
         put("disk_read_bytes", show(usage.disk_read_bytes));
         put("disk_write_bytes", show(usage.disk_write_bytes));
         put("net_bytes", show(usage.net_bytes));
@@ -192,9 +187,8 @@ impl RunRecord {
         put("libraries", libraries.collect::<Vec<_>>().join("; "));
         let peaks = machine.peaks.iter().map(|(name, value)| format!("{name}={value:?}"));
         put("peaks", peaks.collect::<Vec<_>>().join("; "));
-        let mut flat = BTreeMap::new();
-        flatten("config", &self.configuration, &mut flat);
-        fields.extend(flat);
+        let configuration = flatten(&self.configuration).into_iter();
+        fields.extend(configuration.map(|(key, value)| (format!("config.{key}"), value)));
         fields
     }
 }
@@ -207,52 +201,55 @@ pub fn to_csv(experiments: &[RunRecord], identity: bool) -> String {
         experiments.iter().map(|experiment| experiment.fields(identity)).collect();
     let is_config = |name: &&str| name.starts_with("config.");
     let names = || rows.iter().flatten().map(|(name, _)| name.as_str());
-    let first = rows.first().map_or(&[][..], Vec::as_slice);
+    let Some(first) = rows.first() else { return String::new() };
     let mut columns: Vec<&str> =
         first.iter().map(|(name, _)| name.as_str()).filter(|n| !is_config(n)).collect();
     columns.extend(names().filter(is_config).collect::<std::collections::BTreeSet<_>>());
-    let mut out = csv_row(columns.iter().copied());
-    for row in &rows {
+    let row = |row: &Vec<(String, String)>| {
         let row: BTreeMap<&str, &str> =
             row.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        out.push_str(&csv_row(columns.iter().map(|name| row.get(name).copied().unwrap_or(""))));
-    }
-    out
+        columns.iter().map(|name| row.get(name).copied().unwrap_or("").to_owned()).collect()
+    };
+    let header = columns.iter().map(ToString::to_string).collect();
+    csv::to_text(std::iter::once::<Vec<String>>(header).chain(rows.iter().map(row)))
 }
 
-/// Formats a row of CSV.
-pub(crate) fn csv_row<'a>(fields: impl Iterator<Item = &'a str>) -> String {
-    let mut line = fields.map(csv_field).collect::<Vec<_>>().join(",");
-    line.push('\n');
-    line
+/// Reads `experiment.toml` of a run.
+pub(crate) fn read_configuration(run: &RunDir) -> Result<Value> {
+    let path = run.experiment();
+    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    toml::from_str(&text)
+        .map_err(|e| Error::Configuration { path, reason: e.to_string().trim().replace('\n', " ") })
 }
 
 /// Maps a missing file to `None`.
-fn present<T>(read: stratus_run::Result<T>) -> Result<Option<T>> {
+pub(crate) fn present<T>(read: stratus_run::Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
-        Err(stratus_run::Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-fn flatten(name: &str, value: &Value, out: &mut BTreeMap<String, String>) {
-    match value {
-        Value::Object(map) => {
-            map.iter().for_each(|(key, value)| flatten(&format!("{name}.{key}"), value, out));
+/// All keys of a configuration, such as `train.epochs`, with their values as text.
+pub(crate) fn flatten(configuration: &Value) -> BTreeMap<String, String> {
+    fn insert(name: String, value: &Value, out: &mut BTreeMap<String, String>) {
+        match value {
+            Value::Object(table) => {
+                let above = if name.is_empty() { name } else { name + "." };
+                table.iter().for_each(|(key, value)| insert(format!("{above}{key}"), value, out));
+            }
+            Value::String(text) => _ = out.insert(name, text.clone()),
+            other => _ = out.insert(name, other.to_string()),
         }
-        Value::String(text) => drop(out.insert(name.into(), text.clone())),
-        Value::Null => {}
-        other => drop(out.insert(name.into(), other.to_string())),
     }
+    let mut out = BTreeMap::new();
+    insert(String::new(), configuration, &mut out);
+    out
 }
 
 fn show<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
-}
-
-fn float(value: Option<f64>) -> String {
-    value.map(|value| format!("{value:?}")).unwrap_or_default()
 }
 
 fn seconds(value: f64) -> String {

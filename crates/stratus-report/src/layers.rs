@@ -1,43 +1,37 @@
 //! `layers.csv`: the time of every layer in every training iteration.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use stratus_run::RunDir;
+use stratus_run::csv;
 use stratus_run::timeline::{Iteration, Purpose, TimelineReader};
 
 use crate::rows::{PhaseColumn, SlotIndex, SlotTarget};
-use crate::text::csv_field;
 use crate::{Error, Result};
 
 /// The header of `layers.csv`.
-pub const COLUMNS: &str = "epoch,iteration,layer,kind,device,forward_us,backward_us,update_us";
+pub(crate) const COLUMNS: [&str; 8] =
+    ["epoch", "iteration", "layer", "kind", "device", "forward_us", "backward_us", "update_us"];
 
-/// Writes the `layers.csv` of a run to `path` and returns the number of rows.
-pub fn write_file(run: &RunDir, path: &Path) -> Result<u64> {
-    let file = File::create(path).map_err(Error::io("create", path))?;
-    let mut out = BufWriter::new(file);
-    let rows = write(run, &mut out, path)?;
-    out.flush().map_err(Error::io("write", path))?;
-    Ok(rows)
-}
-
-/// Writes the `layers.csv` of a run to `out` and returns the number of rows; errors name `path`.
+/// Writes the `layers.csv` of a run to `path` and returns the number of rows. Microseconds are exact to the
+/// nanosecond.
 ///
-/// Microseconds are exact to the nanosecond.
-pub fn write(run: &RunDir, out: &mut impl Write, path: &Path) -> Result<u64> {
-    writeln!(out, "{COLUMNS}").map_err(Error::io("write", path))?;
+/// # Errors
+/// If the timeline of the run cannot be read, or the file cannot be written.
+pub fn write_file(run: &RunDir, path: &Path) -> Result<u64> {
+    let mut out = csv::writer(File::create(path).map_err(Error::io("create", path))?);
+    let failed = |error: ::csv::Error| Error::io("write", path)(error.into());
+    out.write_record(COLUMNS).map_err(failed)?;
     let mut written = 0;
     for_each(run, |LayerTimes { epoch, iteration, layer, kind, device, ns }| {
-        let [layer, kind, device] = [layer, kind, device].map(csv_field);
-        let mut line = format!("{epoch},{iteration},{layer},{kind},{device}");
-        for ns in ns {
-            line.push_str(&format!(",{}.{:03}", ns / 1000, ns % 1000));
-        }
+        let [epoch, iteration] = [u64::from(epoch), iteration].map(|number| number.to_string());
+        let [forward, backward, update] = ns.map(|ns| format!("{}.{:03}", ns / 1000, ns % 1000));
         written += 1;
-        writeln!(out, "{line}").map_err(Error::io("write", path))
+        out.write_record([&epoch, &iteration, layer, kind, device, &forward, &backward, &update])
+            .map_err(failed)
     })?;
+    out.flush().map_err(Error::io("write", path))?;
     Ok(written)
 }
 

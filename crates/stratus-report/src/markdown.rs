@@ -2,9 +2,15 @@
 
 use std::fmt::Write;
 
+use stratus_run::csv;
+
 use crate::accounting::WorkerCost;
-use crate::report::{Change, Comparison, Diff, PublishedComparison, Report, RunReport, score_name};
-use crate::text::{bytes, csv_field, figure, probability};
+use crate::report::{
+    Change, Comparison, Diff, PUBLISHED_COLUMNS, PublishedComparison, PublishedComparisonRow, Report,
+    RunReport, score_name,
+};
+use crate::text::{figure, probability};
+use stratus_base::text::bytes;
 
 /// Maximum number of layers in the table of a run.
 const MAX_LAYERS: usize = 20;
@@ -47,7 +53,7 @@ pub fn markdown(report: &Report) -> String {
 /// The requested table as CSV: published figures with figures of runs, the time differences of two runs, or
 /// the rows of the comparison.
 #[must_use]
-pub fn csv(report: &Report) -> String {
+pub fn to_csv(report: &Report) -> String {
     if let Some(comparison) = &report.published {
         return published_csv(comparison);
     }
@@ -63,13 +69,7 @@ pub fn csv(report: &Report) -> String {
         }
     };
     let (heads, rows) = comparison_table(comparison);
-    let mut out = String::new();
-    for row in std::iter::once(&heads).chain(&rows) {
-        let fields: Vec<_> = row.iter().map(|field| csv_field(field)).collect();
-        out.push_str(&fields.join(","));
-        out.push('\n');
-    }
-    out
+    csv::to_text(std::iter::once(&heads).chain(&rows))
 }
 
 fn run_section(out: &mut String, run: &RunReport) {
@@ -203,14 +203,15 @@ fn difference(out: &mut String, diff: &Diff) {
 
 /// One row per layer and phase, one per phase outside layers, and the wall time.
 fn difference_csv(diff: &Diff) -> String {
-    let mut out = String::from("layer,kind,phase,per,before_ms,after_ms,difference_ms,percent,p,verdict\n");
+    let header = ["layer", "kind", "phase", "per", "before_ms", "after_ms", "difference_ms", "percent", "p"];
+    let mut rows: Vec<Vec<String>> =
+        vec![header.iter().chain(&["verdict"]).map(ToString::to_string).collect()];
     let mut row = |layer: &str, kind: &str, phase: &str, change: &Change| {
-        let Change { before_ms, after_ms, difference_ms, percent, p, .. } = change;
-        let numbers = [before_ms, after_ms, difference_ms, percent, p];
-        let numbers = numbers.map(|value| value.map_or(String::new(), |value| format!("{value:?}")));
-        let [layer, kind] = [layer, kind].map(csv_field);
-        let (per, verdict) = (diff.per.name(), change.verdict().unwrap_or_default());
-        let _ = writeln!(out, "{layer},{kind},{phase},{per},{},{verdict}", numbers.join(","));
+        let &Change { before_ms, after_ms, difference_ms, percent, p, .. } = change;
+        let mut fields: Vec<String> = [layer, kind, phase, diff.per.name()].map(str::to_owned).into();
+        fields.extend([before_ms, after_ms, difference_ms, percent, p].map(csv::exact));
+        fields.push(change.verdict().unwrap_or_default().to_owned());
+        rows.push(fields);
     };
     for layer in &diff.layers {
         for (phase, change) in layer.phases() {
@@ -222,7 +223,7 @@ fn difference_csv(diff: &Diff) -> String {
     diff.phases.iter().for_each(|difference| row("", "", difference.phase.name(), &difference.change));
     row("", "", "unattributed", &diff.unattributed);
     row("", "", "wall", &diff.wall);
-    out
+    csv::to_text(rows)
 }
 
 /// Writes published figures with the corresponding figures of runs.
@@ -262,15 +263,11 @@ fn published(out: &mut String, comparison: &PublishedComparison) {
 
 /// The columns of the published table, then the columns of the run.
 fn published_csv(comparison: &PublishedComparison) -> String {
-    let mut out = String::from(
-        "source,framework,model,dataset,machine,image_size,epochs,iterations,batch_size,metric,value,unit,\
-         note,run,run_machine,ours,ratio,differences\n",
-    );
-    for row in &comparison.rows {
+    let header = PUBLISHED_COLUMNS.iter().chain(&["run", "run_machine", "ours", "ratio", "differences"]);
+    let row = |row: &PublishedComparisonRow| {
         let figure = &row.published;
         let count = |count: Option<u64>| count.map_or(String::new(), |count| count.to_string());
-        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:?}"));
-        let fields = [
+        vec![
             figure.source.clone(),
             figure.framework.clone(),
             figure.model.clone(),
@@ -281,20 +278,18 @@ fn published_csv(comparison: &PublishedComparison) -> String {
             count(figure.iterations),
             count(figure.batch_size),
             figure.metric.clone(),
-            number(Some(figure.value)),
+            csv::exact(Some(figure.value)),
             figure.unit.clone(),
             figure.note.clone(),
             row.run.clone(),
             row.machine.clone().unwrap_or_default(),
-            number(row.ours),
-            number(row.ratio),
+            csv::exact(row.ours),
+            csv::exact(row.ratio),
             row.differences.join("; "),
-        ];
-        let fields: Vec<_> = fields.iter().map(|field| csv_field(field)).collect();
-        out.push_str(&fields.join(","));
-        out.push('\n');
-    }
-    out
+        ]
+    };
+    let header = header.map(ToString::to_string).collect();
+    csv::to_text(std::iter::once(header).chain(comparison.rows.iter().map(row)))
 }
 
 fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {

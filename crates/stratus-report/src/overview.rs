@@ -1,11 +1,13 @@
 //! A table of runs, one row each: their differences and results.
 
 use std::collections::BTreeMap;
+use std::iter::once;
 
 use serde::Serialize;
+use stratus_run::csv;
 use stratus_run::summary::Status;
 
-use crate::collect::{RunRecord, csv_row};
+use crate::collect::RunRecord;
 use crate::report::{differing_keys, settings};
 
 /// A table of runs.
@@ -90,19 +92,16 @@ impl RunOverview {
             "machine" => key.clone(),
             key => format!("config.{key}"),
         });
-        let names: Vec<String> = std::iter::once("path".to_owned())
-            .chain(keys)
-            .chain(COLUMNS.into_iter().filter(|name| is_used(name)).map(str::to_owned))
-            .collect();
-        let mut text = csv_row(names.iter().map(String::as_str));
-        for (run, row) in runs.iter().zip(&self.rows) {
+        let columns: Vec<&str> = COLUMNS.into_iter().filter(|name| is_used(name)).collect();
+        let header =
+            once("path".to_owned()).chain(keys).chain(columns.iter().map(ToString::to_string)).collect();
+        let row = |(run, row): (&RunRecord, &RunOverviewRow)| {
             let fields: BTreeMap<String, String> = run.fields(false).into_iter().collect();
-            let values = row.values.iter().map(|value| value.as_deref().unwrap_or_default());
-            let columns = COLUMNS.into_iter().filter(|name| is_used(name));
-            let results = columns.map(|name| fields.get(name).map_or("", String::as_str));
-            text.push_str(&csv_row(std::iter::once(row.path.as_str()).chain(values).chain(results)));
-        }
-        text
+            let values = row.values.iter().map(|value| value.clone().unwrap_or_default());
+            let results = columns.iter().map(|name| fields.get(*name).cloned().unwrap_or_default());
+            once(row.path.clone()).chain(values).chain(results).collect()
+        };
+        csv::to_text(once::<Vec<String>>(header).chain(runs.iter().zip(&self.rows).map(row)))
     }
 }
 

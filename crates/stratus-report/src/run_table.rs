@@ -6,8 +6,8 @@ use stratus_run::RunDir;
 use stratus_run::checkpoint::BestCheckpoint;
 use stratus_run::summary::{FirstStageSummary, Forecast, LossScaleSummary, Summary};
 
-use crate::text::bytes;
 use crate::{Result, status};
+use stratus_base::text::bytes;
 
 /// Width of the labels.
 const LABEL_WIDTH: usize = 13;

@@ -3,7 +3,6 @@
 //! Only small files are read, so that hundreds of long runs are listed quickly.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -12,8 +11,9 @@ use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::summary::{Status, Summary};
 
-use crate::report::{apply_batch_scaling, flatten, is_ignored_key, score_name};
-use crate::{Error, Result, status};
+use crate::collect::{flatten, present, read_configuration};
+use crate::report::{apply_batch_scaling, is_ignored_key, score_name};
+use crate::{Result, status};
 
 /// A run in a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -60,24 +60,14 @@ pub struct UnreadableRun {
 impl RunListing {
     /// Reads a run, finished or not.
     fn read(run: &RunDir) -> Result<Self> {
-        let path = run.experiment();
-        let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-        let configuration: Value = toml::from_str(&text)
-            .map_err(|e| Error::Configuration { path, reason: e.to_string().trim().replace('\n', " ") })?;
+        let configuration = read_configuration(run)?;
         let key = |table: &str, key: &str| configuration.get(table).and_then(|table| table.get(key)).cloned();
         let words =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-        let mut settings = BTreeMap::new();
-        if let Some(tables) = configuration.as_object() {
-            tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
-        }
+        let mut settings = flatten(&configuration);
         apply_batch_scaling(&mut settings);
         settings.retain(|key, _| !is_ignored_key(key));
-        let summary = match Summary::read(&run.summary()) {
-            Ok(summary) => Some(summary),
-            Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(error.into()),
-        };
+        let summary = present(Summary::read(&run.summary()))?;
         let of_epochs = |task: Task, rows: Vec<EpochRow>| {
             let score = |row: &EpochRow| match task {
                 Task::Classification => row.val_accuracy,
@@ -86,13 +76,9 @@ impl RunListing {
             let best = rows.iter().filter_map(score).reduce(f64::max);
             (score_name(task), best, rows.last().map(|row| (u64::from(row.epoch), row.train_loss)))
         };
-        let epochs = match CsvReader::<EpochRow>::open(&run.epochs()) {
-            Ok(reader) => {
-                let task = reader.task();
-                Some(of_epochs(task, reader.collect::<stratus_run::Result<_>>()?))
-            }
-            Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(error.into()),
+        let epochs = match present(CsvReader::<EpochRow>::open(&run.epochs()))? {
+            Some(reader) => Some(of_epochs(reader.task(), reader.collect::<stratus_run::Result<_>>()?)),
+            None => None,
         };
         let last = epochs.and_then(|(.., last)| last);
         Ok(Self {
@@ -177,6 +163,7 @@ fn find_differences(lines: &mut [RunListing]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use stratus_run::csv::CsvWriter;
     use stratus_run::layout;
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, IterationRow};
 
-use crate::collect::RunRecord;
+use crate::collect::{RunRecord, present};
 use crate::layers;
 use crate::table::{Column, ColumnType, FieldValue, TableFormat, TableWriter};
 use crate::{Error, Result};
@@ -76,7 +76,7 @@ fn write_layers(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>)
         _ => ColumnType::Float,
     };
     let columns = std::iter::once(Column::new("run", ColumnType::Text))
-        .chain(layers::COLUMNS.split(',').map(|name| Column::new(name, column_type(name))));
+        .chain(layers::COLUMNS.map(|name| Column::new(name, column_type(name))));
     let mut table = out.table(format, columns.collect())?;
     for run in runs {
         let name = name(run);
@@ -112,12 +112,8 @@ fn write_iterations(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<
     let mut table = out.table(format, columns.collect())?;
     for run in runs {
         let name = name(run);
-        let reader = match CsvReader::<IterationRow>::open(&run.iterations()) {
-            Ok(reader) => reader,
-            // A run that was stopped before its first iteration has no rows.
-            Err(error) if error.is_not_found() => continue,
-            Err(error) => return Err(error.into()),
-        };
+        // A run that was stopped before its first iteration has no rows.
+        let Some(reader) = present(CsvReader::<IterationRow>::open(&run.iterations()))? else { continue };
         let is_classification = reader.task() == stratus_run::csv::Task::Classification;
         for row in reader {
             let row = row?;

@@ -1,4 +1,4 @@
-//! Formatting of text for tables and CSV.
+//! Formatting of text for tables.
 
 /// Pads `text` to `width` columns, or omits its middle if it is longer.
 pub(crate) fn fit(text: &str, width: usize) -> String {
@@ -9,27 +9,6 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     let kept = width.saturating_sub(2);
     let (head, tail) = (kept - kept / 2, kept / 2);
     text.chars().take(head).chain("..".chars()).chain(text.chars().skip(length - tail)).collect()
-}
-
-/// Quotes a field of CSV if necessary.
-pub(crate) fn csv_field(text: &str) -> std::borrow::Cow<'_, str> {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\"")).into()
-    } else {
-        text.into()
-    }
-}
-
-/// Formats bytes in binary units: `45.2 MiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
 /// Formats a number with at least four significant digits: `0.0123`, `68.21`, `11334`.
@@ -67,10 +46,5 @@ mod tests {
         assert_eq!(fit("äöüäöüäöü", 7), "äöü..öü");
         let figures = [0.0, 0.012_341, 0.87, 68.214, 11_334.0, -2.5].map(figure);
         assert_eq!(figures, ["0", "0.01234", "0.87", "68.21", "11334", "-2.5"]);
-        assert_eq!(csv_field("a\"b,c"), "\"a\"\"b,c\"");
-        assert_eq!(
-            (bytes(999), bytes(1_048_530), bytes(47_395_635)),
-            ("999 B".into(), "1.0 MiB".into(), "45.2 MiB".into())
-        );
     }
 }

@@ -1,28 +1,25 @@
 //! `classes.csv`: the metrics of each class in the last validation.
 
-use std::fmt::{self, Write};
+use std::iter::once;
 use std::path::Path;
 
 use stratus_measures::ClassMetrics;
 
-use crate::csv::ExactDecimal;
-use crate::{Result, atomic};
+use crate::{Result, atomic, csv};
 
 /// The columns, in order.
-pub const COLUMNS: [&str; 6] = ["class", "name", "samples", "accuracy", "iou", "bf"];
+const COLUMNS: [&str; 6] = ["class", "name", "samples", "accuracy", "iou", "bf"];
 
 /// Formats the classes as CSV, with a header. Missing values are empty. Fractions are written as the shortest
 /// decimal that parses to the same bits.
 #[must_use]
 pub fn to_csv(classes: &[ClassMetrics]) -> String {
-    let mut text = COLUMNS.join(",");
-    text.push('\n');
-    for ClassMetrics { class, name, samples, accuracy, iou, bf } in classes {
-        let [accuracy, iou, bf] = [accuracy, iou, bf].map(|fraction| ExactDecimal(*fraction));
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{class},{},{samples},{accuracy},{iou},{bf}", QuotedField(name));
-    }
-    text
+    let row = |metrics: &ClassMetrics| {
+        let ClassMetrics { class, name, samples, accuracy, iou, bf } = metrics;
+        let [accuracy, iou, bf] = [*accuracy, *iou, *bf].map(csv::exact);
+        [class.to_string(), name.clone(), samples.to_string(), accuracy, iou, bf]
+    };
+    csv::to_text(once(COLUMNS.map(str::to_owned)).chain(classes.iter().map(row)))
 }
 
 /// Replaces `path` by the classes as CSV.
@@ -33,85 +30,35 @@ pub fn write(path: &Path, classes: &[ClassMetrics]) -> Result<()> {
 /// Formats a confusion matrix as CSV: one row per true class, one column per predicted class.
 #[must_use]
 pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]>) -> String {
-    let mut text = String::from("class");
-    names.iter().for_each(|name| _ = write!(text, ",{}", QuotedField(name)));
-    text.push('\n');
-    for (name, row) in names.iter().zip(rows) {
-        let _ = write!(text, "{}", QuotedField(name));
-        row.iter().for_each(|count| _ = write!(text, ",{count}"));
-        text.push('\n');
-    }
-    text
+    let row = |(name, counts): (&&str, &'a [u64])| {
+        once((*name).to_owned()).chain(counts.iter().map(u64::to_string)).collect()
+    };
+    let header: Vec<String> = once(&"class").chain(names).map(ToString::to_string).collect();
+    csv::to_text(once(header).chain(names.iter().zip(rows).map(row)))
 }
 
 /// Returns whether a text has the form that [`confusion_to_csv`] writes: one row per class of the header, in
 /// order.
 #[must_use]
 pub fn is_confusion(text: &str) -> bool {
-    let mut lines = text.lines();
-    let Some(mut names) = lines.next().and_then(|head| head.strip_prefix("class")) else { return false };
-    let rows: Vec<&str> = lines.collect();
-    for row in &rows {
-        // The name is everything before the counts; it may contain commas.
-        let name = row.rsplitn(rows.len() + 1, ',').last().unwrap_or_default();
-        let Some(rest) = names.strip_prefix(',').and_then(|names| names.strip_prefix(name)) else {
-            return false;
-        };
-        names = rest;
-    }
-    names.is_empty() && !rows.is_empty()
+    let reader = ::csv::ReaderBuilder::new().has_headers(false).from_reader(text.as_bytes());
+    let Ok(records) = reader.into_records().collect::<Result<Vec<_>, _>>() else { return false };
+    let [header, rows @ ..] = &records[..] else { return false };
+    let names = rows.iter().filter_map(|row| row.get(0));
+    !rows.is_empty() && header.iter().eq(once("class").chain(names))
 }
 
 /// The class names in a file written by [`write()`], by class. `None` if there is no such file or its format
 /// differs.
 #[must_use]
 pub fn read_names(path: &Path) -> Option<Vec<String>> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let mut rest = text.strip_prefix(&COLUMNS.join(","))?.strip_prefix('\n')?;
-    let mut names = Vec::new();
-    while !rest.is_empty() {
-        let (class, after) = rest.split_once(',')?;
-        if class.parse() != Ok(names.len()) {
-            return None;
-        }
-        let (name, after) = match after.strip_prefix('"') {
-            None => after.split_once(',').map(|(name, after)| (name.to_owned(), after))?,
-            Some(quoted) => unquoted(quoted)?,
-        };
-        names.push(name);
-        rest = after.split_once('\n')?.1;
-    }
-    Some(names)
-}
-
-/// The text up to the closing quote, and the rest after the comma that follows it.
-fn unquoted(text: &str) -> Option<(String, &str)> {
-    let mut name = String::new();
-    let mut rest = text;
-    loop {
-        let (part, after) = rest.split_once('"')?;
-        name.push_str(part);
-        match after.strip_prefix('"') {
-            Some(after) => {
-                name.push('"');
-                rest = after;
-            }
-            None => return Some((name, after.strip_prefix(',')?)),
-        }
-    }
-}
-
-/// A field of RFC 4180: quoted if it contains a comma, a quote or a line break.
-struct QuotedField<'a>(&'a str);
-
-impl fmt::Display for QuotedField<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.contains([',', '"', '\n', '\r']) {
-            write!(f, "\"{}\"", self.0.replace('"', "\"\""))
-        } else {
-            f.write_str(self.0)
-        }
-    }
+    let mut reader = ::csv::Reader::from_path(path).ok()?;
+    reader.headers().ok()?.iter().eq(COLUMNS).then_some(())?;
+    let names = reader.into_records().enumerate().map(|(class, record)| {
+        let record = record.ok()?;
+        (record[0].parse() == Ok(class)).then(|| record[1].to_owned())
+    });
+    names.collect()
 }
 
 #[cfg(test)]

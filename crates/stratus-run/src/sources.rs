@@ -11,7 +11,6 @@ use crate::{Error, Result, atomic};
 
 /// The content of `sources.json`. Every key is always written, `null` for a file that the run does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Sources {
     /// The file of the initial weights.
     pub weights: Option<Source>,

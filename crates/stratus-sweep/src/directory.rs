@@ -8,14 +8,14 @@
 //! ```
 
 use std::fs;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratus_run::layout::{CELLS, LOCK, RUNS, SWEEP};
 use stratus_run::lock::Lock;
-use stratus_run::{RunDir, atomic};
+use stratus_run::{RunDir, atomic, csv};
 
-use crate::lost::{self, LostRun};
 use crate::{Definition, Error, Result};
 
 /// The status of a row.
@@ -154,17 +154,7 @@ impl Sweep {
         Ok(Self { path: path.to_owned(), definition, rows, _lock: lock })
     }
 
-    /// Returns the sweep in a directory, its rows, and the rows that have lost their run. Nothing is changed.
-    ///
-    /// # Errors
-    /// If the files do not match the sweep, or a file is in the place of a run.
-    pub fn inspect(path: &Path) -> Result<(Definition, Vec<Row>, Vec<LostRun>)> {
-        let (definition, rows) = Self::read(path)?;
-        let lost = lost::find_lost_runs(path, &definition, &rows)?;
-        Ok((definition, rows, lost))
-    }
-
-    fn read(path: &Path) -> Result<(Definition, Vec<Row>)> {
+    pub(crate) fn read(path: &Path) -> Result<(Definition, Vec<Row>)> {
         let file = path.join(SWEEP);
         let text = fs::read_to_string(&file).map_err(stratus_run::Error::io("read", &file))?;
         let definition = Definition::parse::<&str, &str>(&text, &file, &[])?;
@@ -218,14 +208,13 @@ impl Sweep {
     }
 
     fn write(&self) -> Result<()> {
-        let mut text = header(&self.definition);
-        for row in &self.rows {
+        let row = |row: &Row| {
             let numbers = [row.cell.to_string(), row.repetition.to_string(), row.status.name().to_owned()];
             let values = &self.definition.cells[row.cell - 1].values;
             let fields = numbers.iter().chain([&row.reason, &row.run]).chain(values);
-            text.push_str(&fields.map(|field| csv_field(field)).collect::<Vec<_>>().join(","));
-            text.push('\n');
-        }
+            fields.map(|field| on_one_line(field)).collect()
+        };
+        let text = csv::to_text(once(header(&self.definition)).chain(self.rows.iter().map(row)));
         Ok(atomic::write(&self.path.join(CELLS), text.as_bytes())?)
     }
 }
@@ -234,41 +223,27 @@ pub(crate) fn relative_run_path(row: &Row) -> String {
     format!("{RUNS}/{}/{}", row.cell, row.repetition)
 }
 
-fn header(definition: &Definition) -> String {
+fn header(definition: &Definition) -> Vec<String> {
     let columns = ["cell", "repetition", "status", "reason", "run"].into_iter();
-    let keys = definition.keys.iter().map(String::as_str);
-    columns.chain(keys).map(csv_field).collect::<Vec<_>>().join(",") + "\n"
+    columns.map(str::to_owned).chain(definition.keys.iter().map(|key| on_one_line(key))).collect()
 }
 
-/// Formats a field as RFC 4180 requires. Line breaks become spaces, so that every row is one line.
-fn csv_field(field: &str) -> String {
-    let line = field.replace(['\r', '\n'], " ");
-    if line.contains([',', '"']) { format!("\"{}\"", line.replace('"', "\"\"")) } else { line }
+/// Replaces line breaks by spaces, so that every row of the table is one line.
+fn on_one_line(field: &str) -> String {
+    field.replace(['\r', '\n'], " ")
 }
 
-/// Returns the fields of a line; `None` if a quote is not closed.
-fn parse_csv_line(line: &str) -> Option<Vec<String>> {
-    let (mut fields, mut field, mut inside) = (Vec::new(), String::new(), false);
-    let mut letters = line.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if inside && letters.peek() == Some(&'"') => {
-                letters.next();
-                field.push('"');
-            }
-            '"' => inside = !inside,
-            ',' if !inside => fields.push(std::mem::take(&mut field)),
-            other => field.push(other),
-        }
-    }
-    fields.push(field);
-    (!inside).then_some(fields)
+/// The fields of a line of the table.
+fn fields(line: &str) -> Vec<String> {
+    let reader = ::csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
+    let record = reader.into_records().flatten().next().unwrap_or_default();
+    record.iter().map(str::to_owned).collect()
 }
 
 /// Parses the rows of `cells.csv`, which must match the definition.
 fn read_rows(text: &str, definition: &Definition) -> Result<Vec<Row>, String> {
     let mut lines = text.lines();
-    if lines.next() != Some(header(definition).trim_end()) {
+    if fields(lines.next().unwrap_or_default()) != header(definition) {
         return Err(format!("the columns do not match {SWEEP}"));
     }
     let rows: Vec<Row> = lines
@@ -278,15 +253,14 @@ fn read_rows(text: &str, definition: &Definition) -> Result<Vec<Row>, String> {
             let mismatch = || {
                 format!("line {}: `{line}` is not the row of cell {cell}, repetition {repetition}", at + 2)
             };
-            let fields = parse_csv_line(line).ok_or_else(mismatch)?;
+            let fields = fields(line);
             let [cell_field, repetition_field, status, reason, run, values @ ..] = &fields[..] else {
                 return Err(mismatch());
             };
             let status = Status::ALL.into_iter().find(|known| known.name() == status).ok_or_else(mismatch)?;
             let row = Row { cell, repetition, status, reason: reason.clone(), run: run.clone() };
             let is_cell = definition.cells.get(cell - 1).is_some_and(|cell| {
-                let kept = cell.values.iter().map(|value| value.replace(['\r', '\n'], " "));
-                kept.eq(values.iter().cloned())
+                cell.values.iter().map(|value| on_one_line(value)).eq(values.iter().cloned())
             });
             let is_row = *cell_field == cell.to_string() && *repetition_field == repetition.to_string();
             // The table cannot name a path outside the sweep's directory.
@@ -309,8 +283,9 @@ mod tests {
     proptest! {
         #[test]
         fn csv_fields_round_trip(texts in prop::collection::vec("[^\r\n]*", 1..6)) {
-            let line = texts.iter().map(|text| csv_field(text)).collect::<Vec<_>>().join(",");
-            prop_assert_eq!(parse_csv_line(&line), Some(texts));
+            // The first field is a number.
+            let row: Vec<String> = once("1".to_owned()).chain(texts).collect();
+            prop_assert_eq!(fields(&csv::to_text([&row])), row);
         }
     }
 }

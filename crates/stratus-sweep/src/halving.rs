@@ -17,7 +17,7 @@ use stratus_train::Experiment;
 use stratus_train::experiment::{Direction, EpochMetric};
 use toml::de::{DeTable, DeValue};
 
-use crate::definition::parse_count;
+use crate::value::parse_count;
 
 /// The settings of `[sweep.halving]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ mod error;
 mod halving;
 mod lost;
 mod schedule;
+mod value;
 
 pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep};
 pub use directory::{Row, Status, Sweep};

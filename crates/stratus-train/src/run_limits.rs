@@ -3,8 +3,9 @@
 use crate::experiment::Train;
 use crate::{Experiment, TrainError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use stratus_base::text::duration;
 use stratus_forecast::catalogue::Catalogue;
-use stratus_forecast::text::{duration, seconds};
+use stratus_forecast::text::seconds;
 use stratus_run::log::days;
 use toml::value::Datetime;
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use stratus_run::timeline::Phase;
 
-use super::{Accounting, Cost, LayerCost};
+use super::types::{Accounting, Cost, LayerCost};
 use crate::names::shorten;
 use crate::text::fit;
 

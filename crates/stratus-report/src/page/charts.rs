@@ -3,7 +3,8 @@
 use super::svg::{Anchor, LogAxis, Svg, short};
 use crate::accounting::Accounting;
 use crate::report::{BlockKind, MemoryMap, RooflineData, RooflinePoint, RunReport};
-use crate::text::{bytes, fit};
+use crate::text::fit;
+use stratus_base::text::bytes;
 
 pub(super) const WIDTH: f64 = 960.0;
 

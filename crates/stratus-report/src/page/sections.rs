@@ -1,14 +1,14 @@
 //! The sections of the page.
 
-use serde_json::Value;
 use stratus_run::csv::Task;
 use stratus_run::summary::Forecast;
 use stratus_run::timeline::Phase;
 
 use super::charts;
 use super::html::{Cell, Html};
+use crate::collect::flatten;
 use crate::report::{Comparison, MemoryMap, Problem, Repetitions, RooflineData, RunReport, score_name};
-use crate::text::bytes;
+use stratus_base::text::{bytes, duration};
 
 /// Maximum number of values of the arena that the page lists.
 const MAX_LISTED_VALUES: usize = 12;
@@ -365,9 +365,11 @@ fn usage(html: &mut Html, run: &RunReport, number: usize) {
 fn facts(html: &mut Html, run: &RunReport) {
     html.open("details", "");
     html.element("summary", "", "Configuration");
-    let mut rows = Vec::new();
-    flatten("", &run.record.configuration, &mut rows);
-    html.table(&["key", "value"], &rows);
+    let keys = flatten(&run.record.configuration).into_iter();
+    html.table(
+        &["key", "value"],
+        &keys.map(|(key, value)| [key, value].map(Cell::text).into()).collect::<Vec<_>>(),
+    );
     html.close("details");
     let Some(machine) = &run.record.machine else { return };
     html.open("details", "");
@@ -392,19 +394,6 @@ fn facts(html: &mut Html, run: &RunReport) {
     let rows: Vec<Vec<Cell>> = rows.into_iter().map(Vec::from).collect();
     html.table(&["fact", "value"], &rows);
     html.close("details");
-}
-
-fn flatten(name: &str, value: &Value, rows: &mut Vec<Vec<Cell>>) {
-    match value {
-        Value::Object(table) => {
-            for (key, value) in table {
-                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
-                flatten(&name, value, rows);
-            }
-        }
-        Value::String(text) => rows.push(vec![Cell::text(name), Cell::text(text.clone())]),
-        other => rows.push(vec![Cell::text(name), Cell::text(other.to_string())]),
-    }
 }
 
 /// Adds the comparison of several runs.
@@ -510,14 +499,4 @@ pub(super) fn problems(html: &mut Html, problems: &[Problem]) {
         html.element("li", "", &format!("{}: {} ({})", problem.run.display(), problem.what, problem.reason));
     }
     html.close("ul");
-}
-
-/// Formats seconds.
-fn duration(seconds: f64) -> String {
-    let whole = seconds.round().max(0.0) as u64;
-    match whole {
-        0..60 => format!("{seconds:.1} s"),
-        60..3600 => format!("{}:{:02} min", whole / 60, whole % 60),
-        _ => format!("{}:{:02} h", whole / 3600, whole / 60 % 60),
-    }
 }

@@ -2,9 +2,9 @@
 
 use stratus_run::timeline::Phase;
 
-use super::RunReport;
+use super::run::RunReport;
 use crate::accounting::Accounting;
-use crate::text::bytes;
+use stratus_base::text::bytes;
 
 /// Minimum percent of CPU time of other programs for a suggestion.
 const MIN_CONTENTION_PERCENT: f64 = 10.0;

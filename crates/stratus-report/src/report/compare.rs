@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::RunReport;
+use super::run::{RunReport, score_name};
 use super::statistics::{SIGNIFICANT, moments, welch};
-use crate::collect::RunRecord;
+use crate::collect::{RunRecord, flatten};
 use stratus_base::text::significant;
 use stratus_run::csv::Task;
 use stratus_run::rate;
@@ -129,7 +128,7 @@ impl Comparison {
         let repetitions = repetitions(&rows);
         let images =
             runs.iter().map(validation_images).reduce(|a, b| a.filter(|images| Some(*images) == b)).flatten();
-        let mut names = runs.iter().map(|run| super::score_name(run.task));
+        let mut names = runs.iter().map(|run| score_name(run.task));
         let score = match names.next() {
             Some(name) if names.all(|other| other == name) => name,
             _ => "score",
@@ -254,10 +253,7 @@ pub(crate) fn differing_keys(settings: &[BTreeMap<String, String>]) -> Vec<Strin
 
 /// All keys of the configuration with their values as text, and the machine.
 pub(crate) fn settings(run: &RunRecord) -> BTreeMap<String, String> {
-    let mut settings = BTreeMap::new();
-    if let Some(tables) = run.configuration.as_object() {
-        tables.iter().for_each(|(name, value)| flatten(name, value, &mut settings));
-    }
+    let mut settings = flatten(&run.configuration);
     apply_batch_scaling(&mut settings);
     settings.extend(machine_name(run).map(|name| ("machine".to_owned(), name)));
     settings
@@ -284,17 +280,6 @@ pub(super) fn machine_name(run: &RunRecord) -> Option<String> {
         Some(device) => device.name.clone(),
         None => format!("{} ({})", machine.host, machine.cpu.model),
     })
-}
-
-/// Inserts the keys of a table, such as `train.epochs`, with their values as text.
-pub(crate) fn flatten(name: &str, value: &Value, into: &mut BTreeMap<String, String>) {
-    match value {
-        Value::Object(table) => {
-            table.iter().for_each(|(key, value)| flatten(&format!("{name}.{key}"), value, into));
-        }
-        Value::String(text) => _ = into.insert(name.to_owned(), text.clone()),
-        other => _ = into.insert(name.to_owned(), other.to_string()),
-    }
 }
 
 impl SampleStatistics {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use stratus_run::RunDir;
 use stratus_run::timeline::{Iteration, Phase, Purpose, TimelineReader};
 
-use super::RunReport;
+use super::run::RunReport;
 use super::statistics::{SIGNIFICANT, holm_adjust, welch};
 use crate::rows::{LayerRow, PhaseColumn, SlotIndex, SlotTarget};
 use crate::{Result, default_skip};

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratus_base::{did_you_mean, nearest};
+use stratus_run::summary::{FinalMetrics, Summary};
 
-use super::RunReport;
 use super::compare::machine_name;
+use super::run::RunReport;
 use crate::{Error, Result};
 
 /// Maximum size of a table.
@@ -73,119 +74,64 @@ impl QuantityKind {
     }
 }
 
-/// A quantity that can be compared with runs.
-struct Quantity {
-    names: &'static [&'static str],
-    kind: QuantityKind,
-    ours: fn(&RunReport) -> Option<f64>,
+/// A quantity that can be compared with runs: its names, its kind, and its value in a run, in the first unit of
+/// [`QuantityKind::units`].
+struct Quantity(&'static [&'static str], QuantityKind, fn(&RunReport) -> Option<f64>);
+
+const QUANTITIES: &[Quantity] = {
+    use QuantityKind::{Bytes, Dimensionless, Fraction, ImagesPerSecond, Seconds};
+    &[
+        // From the start of the process to its end, validation included.
+        Quantity(&["train_time", "training_time", "total_time"], Seconds, |run| {
+            Some(summary(run)?.time.total_s)
+        }),
+        Quantity(&["encoder_time"], Seconds, |run| Some(summary(run)?.first_stage.as_ref()?.total_s)),
+        Quantity(&["decoder_time"], Seconds, |run| {
+            let summary = summary(run)?;
+            summary.first_stage.as_ref().map(|_| summary.time.total_s)
+        }),
+        Quantity(&["iteration_time", "step_time"], Seconds, |run| {
+            (run.accounting.iterations > 0).then_some(run.accounting.wall.median_ms / 1e3)
+        }),
+        Quantity(&["time_per_image"], Seconds, |run| Some(1.0 / images_per_second(run)?)),
+        Quantity(&["images_per_second", "throughput"], ImagesPerSecond, images_per_second),
+        Quantity(&["accuracy", "top1", "top_1"], Fraction, |run| {
+            last(run)?.val_top1.or(last(run)?.val_accuracy)
+        }),
+        Quantity(&["top5", "top_5"], Fraction, |run| last(run)?.val_top5),
+        Quantity(&["mean_accuracy"], Fraction, |run| last(run)?.val_mean_accuracy),
+        Quantity(&["miou", "mean_iou"], Fraction, |run| last(run)?.val_miou),
+        Quantity(&["bf", "bf_score"], Fraction, |run| last(run)?.val_bf),
+        Quantity(&["val_loss", "validation_loss"], Dimensionless, |run| last(run)?.val_loss),
+        Quantity(&["train_loss", "training_loss"], Dimensionless, |run| last(run)?.train_loss),
+        Quantity(&["host_memory"], Bytes, |run| Some(summary(run)?.memory.measured_peak_rss_bytes? as f64)),
+        Quantity(&["gpu_memory", "device_memory"], Bytes, |run| {
+            Some(summary(run)?.memory.device_peak_bytes? as f64)
+        }),
+        Quantity(&["gpu_utilisation", "gpu_utilization", "gpu_usage"], Fraction, |run| {
+            Some(summary(run)?.usage.gpu_percent_mean? / 100.0)
+        }),
+        Quantity(&["cpu_utilisation", "cpu_utilization", "cpu_usage"], Fraction, |run| {
+            Some(summary(run)?.usage.cpu_percent_mean? / 100.0)
+        }),
+        Quantity(&["unattributed"], Fraction, |run| {
+            let percent = run.accounting.unattributed.share_percent.abs();
+            (run.accounting.iterations > 0).then_some(percent / 100.0)
+        }),
+    ]
+};
+
+fn summary(run: &RunReport) -> Option<&Summary> {
+    run.record.summary.as_ref()
 }
 
-/// All quantities, in the units of [`QuantityKind::units`].
-const QUANTITIES: &[Quantity] = &[
-    // From the start of the process to its end, validation included.
-    Quantity {
-        names: &["train_time", "training_time", "total_time"],
-        kind: QuantityKind::Seconds,
-        ours: |run| Some(run.record.summary.as_ref()?.time.total_s),
-    },
-    Quantity {
-        names: &["encoder_time"],
-        kind: QuantityKind::Seconds,
-        ours: |run| Some(run.record.summary.as_ref()?.first_stage.as_ref()?.total_s),
-    },
-    Quantity {
-        names: &["decoder_time"],
-        kind: QuantityKind::Seconds,
-        ours: |run| {
-            let summary = run.record.summary.as_ref()?;
-            summary.first_stage.as_ref().map(|_| summary.time.total_s)
-        },
-    },
-    Quantity {
-        names: &["iteration_time", "step_time"],
-        kind: QuantityKind::Seconds,
-        ours: |run| (run.accounting.iterations > 0).then_some(run.accounting.wall.median_ms / 1e3),
-    },
-    Quantity {
-        names: &["time_per_image"],
-        kind: QuantityKind::Seconds,
-        ours: |run| Some(1.0 / images_per_second(run)?),
-    },
-    Quantity {
-        names: &["images_per_second", "throughput"],
-        kind: QuantityKind::ImagesPerSecond,
-        ours: images_per_second,
-    },
-    Quantity {
-        names: &["accuracy", "top1", "top_1"],
-        kind: QuantityKind::Fraction,
-        ours: |run| {
-            let last = run.record.summary.as_ref()?.final_metrics;
-            last.val_top1.or(last.val_accuracy)
-        },
-    },
-    Quantity {
-        names: &["top5", "top_5"],
-        kind: QuantityKind::Fraction,
-        ours: |run| run.record.summary.as_ref()?.final_metrics.val_top5,
-    },
-    Quantity {
-        names: &["mean_accuracy"],
-        kind: QuantityKind::Fraction,
-        ours: |run| run.record.summary.as_ref()?.final_metrics.val_mean_accuracy,
-    },
-    Quantity {
-        names: &["miou", "mean_iou"],
-        kind: QuantityKind::Fraction,
-        ours: |run| run.record.summary.as_ref()?.final_metrics.val_miou,
-    },
-    Quantity {
-        names: &["bf", "bf_score"],
-        kind: QuantityKind::Fraction,
-        ours: |run| run.record.summary.as_ref()?.final_metrics.val_bf,
-    },
-    Quantity {
-        names: &["val_loss", "validation_loss"],
-        kind: QuantityKind::Dimensionless,
-        ours: |run| run.record.summary.as_ref()?.final_metrics.val_loss,
-    },
-    Quantity {
-        names: &["train_loss", "training_loss"],
-        kind: QuantityKind::Dimensionless,
-        ours: |run| run.record.summary.as_ref()?.final_metrics.train_loss,
-    },
-    Quantity {
-        names: &["host_memory"],
-        kind: QuantityKind::Bytes,
-        ours: |run| Some(run.record.summary.as_ref()?.memory.measured_peak_rss_bytes? as f64),
-    },
-    Quantity {
-        names: &["gpu_memory", "device_memory"],
-        kind: QuantityKind::Bytes,
-        ours: |run| Some(run.record.summary.as_ref()?.memory.device_peak_bytes? as f64),
-    },
-    Quantity {
-        names: &["gpu_utilisation", "gpu_utilization", "gpu_usage"],
-        kind: QuantityKind::Fraction,
-        ours: |run| Some(run.record.summary.as_ref()?.usage.gpu_percent_mean? / 100.0),
-    },
-    Quantity {
-        names: &["cpu_utilisation", "cpu_utilization", "cpu_usage"],
-        kind: QuantityKind::Fraction,
-        ours: |run| Some(run.record.summary.as_ref()?.usage.cpu_percent_mean? / 100.0),
-    },
-    Quantity {
-        names: &["unattributed"],
-        kind: QuantityKind::Fraction,
-        ours: |run| {
-            let accounting = &run.accounting;
-            (accounting.iterations > 0).then_some(accounting.unattributed.share_percent.abs() / 100.0)
-        },
-    },
-];
+/// The metrics at the end of the last epoch.
+fn last(run: &RunReport) -> Option<&FinalMetrics> {
+    Some(&summary(run)?.final_metrics)
+}
 
 fn images_per_second(run: &RunReport) -> Option<f64> {
-    run.record.summary.as_ref()?.images_per_second.median.filter(|rate| *rate > 0.0)
+    summary(run)?.images_per_second.median.filter(|rate| *rate > 0.0)
 }
 
 /// A table of published figures.
@@ -297,7 +243,7 @@ impl PublishedComparison {
             let mut matched = false;
             for run in runs.iter().filter(|run| matches_run(published, run)) {
                 matched = true;
-                let ours = (quantity.ours)(run).map(|value| value / unit).filter(|value| value.is_finite());
+                let ours = (quantity.2)(run).map(|value| value / unit).filter(|value| value.is_finite());
                 rows.push(PublishedComparisonRow {
                     run: run.label.clone(),
                     machine: machine_name(&run.record),
@@ -394,7 +340,7 @@ fn parse_row(
     if row.metric.is_empty() {
         return Err("metric must not be empty".to_owned());
     }
-    if let Some(kind) = find_quantity(&row.metric).map(|quantity| quantity.kind)
+    if let Some(kind) = find_quantity(&row.metric).map(|quantity| quantity.1)
         && kind != QuantityKind::Dimensionless
         && quantity_and_unit(&row).is_none()
     {
@@ -406,16 +352,16 @@ fn parse_row(
 
 fn find_quantity(metric: &str) -> Option<&'static Quantity> {
     let metric = metric.to_lowercase().replace([' ', '-'], "_");
-    QUANTITIES.iter().find(|quantity| quantity.names.contains(&metric.as_str()))
+    QUANTITIES.iter().find(|quantity| quantity.0.contains(&metric.as_str()))
 }
 
 /// The quantity of a figure, and the value of the figure's unit in the quantity's unit.
 fn quantity_and_unit(published: &PublishedFigure) -> Option<(&'static Quantity, f64)> {
     let quantity = find_quantity(&published.metric)?;
-    let units = quantity.kind.units();
+    let units = quantity.1.units();
     let unit = match published.unit.as_str() {
         "" => units.first(),
-        _ if quantity.kind == QuantityKind::Dimensionless => units.first(),
+        _ if quantity.1 == QuantityKind::Dimensionless => units.first(),
         unit => units.iter().find(|(name, _)| *name == unit),
     };
     Some((quantity, unit?.1))

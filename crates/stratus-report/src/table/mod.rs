@@ -1,59 +1,15 @@
 //! Tables with typed columns, written row by row as CSV or Parquet with bounded memory.
 
+mod column;
 mod parquet;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
+pub use column::{Column, ColumnType, FieldValue};
 use parquet::ParquetWriter;
-
-use crate::text::csv_field;
-
-/// The type of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ColumnType {
-    /// Signed 64-bit integers.
-    Integer,
-    /// Numbers of type f64.
-    Float,
-    /// UTF-8 text.
-    Text,
-}
-
-/// A column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Column {
-    /// The name.
-    pub name: String,
-    /// The type.
-    pub column_type: ColumnType,
-}
-
-impl Column {
-    /// A column.
-    pub fn new(name: impl Into<String>, kind: ColumnType) -> Self {
-        Self { name: name.into(), column_type: kind }
-    }
-}
-
-/// A field of a row, of the type of its column or empty.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FieldValue<'a> {
-    /// No value.
-    None,
-    /// An integer.
-    Integer(i64),
-    /// A number.
-    Float(f64),
-    /// A text.
-    Text(&'a str),
-}
-
-impl From<Option<f64>> for FieldValue<'_> {
-    fn from(value: Option<f64>) -> Self {
-        value.map_or(Self::None, Self::Float)
-    }
-}
+use stratus_run::csv;
 
 /// The file format of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +40,7 @@ pub struct TableWriter<'w> {
 }
 
 enum Sink<'w> {
-    Csv { out: &'w mut dyn Write, line: String },
+    Csv(Box<::csv::Writer<&'w mut dyn Write>>),
     Parquet(ParquetWriter<'w>),
 }
 
@@ -96,9 +52,9 @@ impl<'w> TableWriter<'w> {
     pub fn new(out: &'w mut dyn Write, format: TableFormat, columns: Vec<Column>) -> io::Result<Self> {
         let sink = match format {
             TableFormat::Csv => {
-                let names: Vec<_> = columns.iter().map(|column| csv_field(&column.name)).collect();
-                writeln!(out, "{}", names.join(","))?;
-                Sink::Csv { out, line: String::new() }
+                let mut out = csv::writer(out);
+                out.write_record(columns.iter().map(|column| &column.name))?;
+                Sink::Csv(Box::new(out))
             }
             TableFormat::Parquet => Sink::Parquet(ParquetWriter::new(out, &columns)?),
         };
@@ -127,21 +83,17 @@ impl<'w> TableWriter<'w> {
         }
         self.rows += 1;
         match &mut self.sink {
-            Sink::Csv { out, line } => {
-                line.clear();
-                for (at, field) in fields.iter().enumerate() {
-                    if at > 0 {
-                        line.push(',');
-                    }
-                    match field {
-                        FieldValue::None => {}
-                        FieldValue::Integer(number) => line.push_str(&number.to_string()),
-                        // The shortest decimal that parses to the same bits.
-                        FieldValue::Float(number) => line.push_str(&format!("{number:?}")),
-                        FieldValue::Text(text) => line.push_str(&csv_field(text)),
-                    }
+            Sink::Csv(out) => {
+                for field in fields {
+                    let text: Cow<'_, str> = match field {
+                        FieldValue::None => "".into(),
+                        FieldValue::Integer(number) => number.to_string().into(),
+                        FieldValue::Float(number) => csv::exact(Some(*number)).into(),
+                        FieldValue::Text(text) => (*text).into(),
+                    };
+                    out.write_field(text.as_bytes())?;
                 }
-                writeln!(out, "{line}")
+                Ok(out.write_record(None::<&[u8]>)?)
             }
             Sink::Parquet(writer) => writer.row(fields),
         }
@@ -153,7 +105,7 @@ impl<'w> TableWriter<'w> {
     /// If it cannot be written.
     pub fn finish(self) -> io::Result<u64> {
         match self.sink {
-            Sink::Csv { out, .. } => out.flush()?,
+            Sink::Csv(mut out) => out.flush()?,
             Sink::Parquet(writer) => writer.finish()?,
         }
         Ok(self.rows)

@@ -15,8 +15,9 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use stratus_base::protobuf::write_varint;
 
-use super::{Column, ColumnType, FieldValue};
+use super::column::{Column, ColumnType, FieldValue};
 
 /// Rows per row group, which are buffered in memory.
 const ROWS_PER_GROUP: usize = 1 << 16;
@@ -112,7 +113,7 @@ impl<'w> ParquetWriter<'w> {
             let mut levels = Vec::new();
             for (is_value, count) in column.levels.drain(..) {
                 // A run: its length with the low bit 0, then the level as a byte.
-                varint(&mut levels, count << 1);
+                write_varint(&mut levels, count << 1);
                 levels.push(u8::from(is_value));
             }
             let mut body = length(levels.len())?.to_le_bytes().to_vec();
@@ -222,14 +223,6 @@ fn signed(bytes: usize) -> io::Result<i32> {
     i32::try_from(bytes).map_err(too_long)
 }
 
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 /// A writer of structures in the compact protocol of Thrift. Fields must be written in the order of their
 /// numbers.
 #[derive(Default)]
@@ -252,7 +245,7 @@ impl Thrift {
 
     /// Writes a number with its sign in the lowest bit.
     fn zigzag(&mut self, number: i64) {
-        varint(&mut self.bytes, ((number << 1) ^ (number >> 63)) as u64);
+        write_varint(&mut self.bytes, ((number << 1) ^ (number >> 63)) as u64);
     }
 
     fn i32(&mut self, number: u8, value: i32) {
@@ -266,7 +259,7 @@ impl Thrift {
     }
 
     fn string(&mut self, text: &str) {
-        varint(&mut self.bytes, text.len() as u64);
+        write_varint(&mut self.bytes, text.len() as u64);
         self.bytes.extend(text.as_bytes());
     }
 
@@ -281,7 +274,7 @@ impl Thrift {
             self.bytes.push((length as u8) << 4 | kind);
         } else {
             self.bytes.push(0xf0 | kind);
-            varint(&mut self.bytes, length as u64);
+            write_varint(&mut self.bytes, length as u64);
         }
     }
 
@@ -325,7 +318,7 @@ mod tests {
     #[test]
     fn encodes_the_compact_protocol() {
         let mut out = Vec::new();
-        varint(&mut out, 300);
+        write_varint(&mut out, 300);
         assert_eq!(out, [0xac, 0x02]);
         let mut thrift = Thrift::default();
         thrift.i32(1, -1);

@@ -97,7 +97,7 @@ fn separates_significant_changes_from_noise() {
     for text in ["Time differences", "within the spread", "All layers and phases", "Welch"] {
         assert!(html.contains(text), "{text}");
     }
-    let csv = markdown::csv(&report);
+    let csv = markdown::to_csv(&report);
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines[0], "layer,kind,phase,per,before_ms,after_ms,difference_ms,percent,p,verdict");
     assert!(lines[1].starts_with("conv1,conv2d,forward,iteration,1.") && lines[1].ends_with(",slower"));
@@ -155,7 +155,7 @@ fn compares_the_common_layers_of_different_networks_and_batches() {
     assert!((diff.wall.before_ms.unwrap() - 10.6 / 32.0).abs() < 0.01, "{:?}", diff.wall);
     let html = page::render(&report);
     assert!(html.contains("Only in digits/2: extra.") && html.contains("µs per image"));
-    assert!(markdown::csv(&report).contains(",forward,image,"));
+    assert!(markdown::to_csv(&report).contains(",forward,image,"));
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn compares_runs_by_their_differences() {
     // The means differ by 0.01, the values of each group by 0.0001.
     assert_eq!(second.best_score.differs, Some(true));
     assert_eq!(second.total_s.p, None, "equal values do not differ");
-    let csv = markdown::csv(&report);
+    let csv = markdown::to_csv(&report);
     assert_eq!(csv.lines().count(), 7, "{csv}");
     assert!(csv.starts_with("run,status,optimiser.learning_rate,best top-1 %,"), "{csv}");
     assert!(csv.lines().nth(4).unwrap().starts_with("digits/4,completed,0.2,92.01,0.2500"), "{csv}");

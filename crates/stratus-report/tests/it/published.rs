@@ -86,7 +86,7 @@ fn compares_published_figures_with_runs() {
     let text = markdown::markdown(&report);
     let row = "| train time | digits | 128 | 296 | 148 | s | 0.500 | lab-gpu | here () | A. Author, 2020 |";
     assert!(text.contains(row), "{text}");
-    let csv = markdown::csv(&report);
+    let csv = markdown::to_csv(&report);
     assert!(csv.lines().nth(1).unwrap().starts_with("\"A. Author, 2020\",,digits,mnist,lab-gpu,,50,,128,"));
     assert_eq!(csv.lines().count(), 6);
     let json = serde_json::to_value(&report).unwrap();

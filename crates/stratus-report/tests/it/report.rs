@@ -177,7 +177,7 @@ fn accounts_for_truncated_timelines() {
         assert!(accounting.iterations >= counted);
         counted = accounting.iterations;
         let _ = render(&accounting, None, 100);
-        assert_eq!(layers::write(&run, &mut Vec::new(), Path::new("out")).unwrap(), 3 * counted);
+        assert_eq!(layers::write_file(&run, &run.layers()).unwrap(), 3 * counted);
     }
     assert_eq!(counted, 6);
     fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();

@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The version of this format; filled in when saved.
-    #[serde(default)]
     pub version: u32,
     /// The epoch that the next batch belongs to.
     pub epoch: u32,
@@ -20,31 +19,22 @@ pub struct State {
     /// The seed of all random numbers.
     pub seed: u64,
     /// The length in bytes of every growing file, by its name in the run directory, to truncate it to.
-    #[serde(default)]
     pub positions: BTreeMap<String, u64>,
     /// The best value so far of the monitored metric.
-    #[serde(default)]
     pub best: Option<BestCheckpoint>,
     /// The number of threads used for computing.
-    #[serde(default)]
     pub threads: u32,
     /// The device used for computing: `cpu`, `cuda:0`.
-    #[serde(default)]
     pub device: String,
     /// Versions of the libraries used for computing, by name.
-    #[serde(default)]
     pub libraries: BTreeMap<String, String>,
     /// The hash of the plan; with a different plan, results may differ in their last bits.
-    #[serde(default)]
     pub plan_hash: String,
     /// The checksum of the weights; filled in when saved.
-    #[serde(default)]
     pub weights_sha256: String,
     /// Number of times the run was resumed before.
-    #[serde(default)]
     pub resumed: u64,
     /// Additional values of the writer.
-    #[serde(default)]
     pub extra: Map<String, Value>,
 }
 

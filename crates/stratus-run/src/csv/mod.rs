@@ -1,5 +1,5 @@
-//! `iterations.csv`, `epochs.csv` and `usage.csv`: written row by row, truncated on resume, readable while
-//! they grow.
+//! CSV (RFC 4180): `iterations.csv`, `epochs.csv` and `usage.csv`, which are written row by row, truncated on
+//! resume, and readable while they grow; and tables of text fields ([`to_text`], [`writer`]).
 //!
 //! Losses, accuracies and learning rates are written as the shortest decimal that parses to the same bits, so
 //! that equal runs have equal text. Times in seconds have six decimals. A missing value (no validation) is an
@@ -12,17 +12,42 @@ mod rows;
 mod tests;
 mod usage;
 
-pub(crate) use rows::ExactDecimal;
-pub use rows::{EpochRow, IterationRow, Row, Task};
+pub use rows::{EpochRow, Field, IterationRow, Row, Task};
 pub use usage::UsageRow;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use crate::append::AppendFile;
 use crate::{Error, Result};
+
+/// A writer of records of text fields of any number, which are quoted if necessary.
+pub fn writer<W: Write>(out: W) -> ::csv::Writer<W> {
+    ::csv::WriterBuilder::new().flexible(true).from_writer(out)
+}
+
+/// Formats records of text fields, which are quoted if necessary.
+#[must_use]
+pub fn to_text<R, F>(records: impl IntoIterator<Item = R>) -> String
+where
+    R: IntoIterator<Item = F>,
+    F: AsRef<[u8]>,
+{
+    let mut out = writer(Vec::new());
+    for record in records {
+        // Writing to a Vec cannot fail.
+        let _ = out.write_record(record);
+    }
+    String::from_utf8(out.into_inner().unwrap_or_default()).unwrap_or_default()
+}
+
+/// Formats a number as the shortest decimal that parses to the same bits; empty for `None`.
+#[must_use]
+pub fn exact(value: Option<f64>) -> String {
+    value.map_or(String::new(), |value| format!("{value:?}"))
+}
 
 const REMEDY: &str = "restore it from a copy, or remove the line";
 
@@ -56,10 +81,7 @@ impl<R: Row> CsvWriter<R> {
 
     /// Appends a row.
     pub fn append(&mut self, row: &R) -> Result<()> {
-        let buffer = self.file.buffer();
-        // Writing to a Vec cannot fail.
-        let _ = row.write(self.task, buffer);
-        buffer.push(b'\n');
+        row.write(self.task, self.file.buffer());
         self.file.finish_record()
     }
 
@@ -87,12 +109,7 @@ impl<R: Row> CsvWriter<R> {
     }
 
     fn header(&mut self) -> Result<()> {
-        let buffer = self.file.buffer();
-        for (i, column) in R::columns(self.task).iter().enumerate() {
-            buffer.extend_from_slice(if i == 0 { b"" } else { b"," });
-            buffer.extend_from_slice(column.as_bytes());
-        }
-        buffer.push(b'\n');
+        self.file.buffer().extend_from_slice(to_text([R::columns(self.task)]).as_bytes());
         self.file.flush()
     }
 }
@@ -152,7 +169,7 @@ impl<R: Row> CsvReader<R> {
             let has_all = |task: &Task| R::columns(*task).iter().all(|column| names.contains(column));
             reader.task = Task::ALL.into_iter().find(has_all).unwrap_or_default();
             for column in R::columns(reader.task) {
-                let position = names.iter().position(|name| name == column);
+                let position = names.iter().position(|name| *name == column);
                 let missing = || {
                     Error::damaged(path, format!("line 1 has no column {column}"), "restore it from a copy")
                 };

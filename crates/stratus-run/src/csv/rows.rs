@@ -29,14 +29,93 @@ impl Task {
     }
 }
 
+/// A field of a row, and its format.
+#[derive(Debug)]
+pub enum Field<'a> {
+    /// An epoch.
+    Epoch(&'a mut u32),
+    /// A count.
+    Count(&'a mut u64),
+    /// A number, as the shortest decimal that parses to the same bits.
+    Exact(&'a mut f64),
+    /// A number with a number of decimals.
+    Fixed(&'a mut f64, usize),
+    /// A count; empty for `None`, like the next two.
+    OptionalCount(&'a mut Option<u64>),
+    /// A number, as the shortest decimal that parses to the same bits.
+    OptionalExact(&'a mut Option<f64>),
+    /// A number with a number of decimals.
+    OptionalFixed(&'a mut Option<f64>, usize),
+}
+
+impl Field<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        // Writing to a Vec cannot fail.
+        let _ = match self {
+            Self::Epoch(value) => write!(out, "{value}"),
+            Self::Count(value) => write!(out, "{value}"),
+            Self::Exact(value) => write!(out, "{value:?}"),
+            Self::Fixed(value, decimals) => write!(out, "{value:.decimals$}"),
+            Self::OptionalCount(value) => value.map_or(Ok(()), |value| write!(out, "{value}")),
+            Self::OptionalExact(value) => value.map_or(Ok(()), |value| write!(out, "{value:?}")),
+            Self::OptionalFixed(value, decimals) => {
+                value.map_or(Ok(()), |value| write!(out, "{value:.decimals$}"))
+            }
+        };
+    }
+
+    /// Sets the value; `None` if the text is invalid.
+    fn parse(self, text: &str) -> Option<()> {
+        match self {
+            Self::Epoch(value) => *value = text.parse().ok()?,
+            Self::Count(value) => *value = text.parse().ok()?,
+            Self::Exact(value) | Self::Fixed(value, _) => *value = text.parse().ok()?,
+            Self::OptionalCount(value) => *value = parse_optional(text)?,
+            Self::OptionalExact(value) | Self::OptionalFixed(value, _) => *value = parse_optional(text)?,
+        }
+        Some(())
+    }
+}
+
+fn parse_optional<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
+    if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+}
+
 /// A row of one of the run's CSV files.
-pub trait Row: Sized {
+pub trait Row: Copy + Default {
+    /// Passes the name and the field of each column of a task to `visit`, in order.
+    fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>));
+
     /// The columns of a task, in order.
-    fn columns(task: Task) -> &'static [&'static str];
-    /// Writes the fields of a task, separated by commas, without a line end.
-    fn write(&self, task: Task, out: &mut impl Write) -> std::io::Result<()>;
+    #[must_use]
+    fn columns(task: Task) -> Vec<&'static str> {
+        let mut columns = Vec::new();
+        Self::default().visit(task, &mut |name, _| columns.push(name));
+        columns
+    }
+
+    /// Appends the fields of a task as a line, without allocating. Numbers need no quotes.
+    fn write(mut self, task: Task, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.visit(task, &mut |_, field| {
+            if out.len() > start {
+                out.push(b',');
+            }
+            field.write(out);
+        });
+        out.push(b'\n');
+    }
+
     /// Parses the fields, in the order of [`Row::columns`]; `Err` is the first column that is invalid.
-    fn parse(task: Task, fields: &[&str]) -> Result<Self, &'static str>;
+    fn parse(task: Task, fields: &[&str]) -> Result<Self, &'static str> {
+        let (mut row, mut fields, mut invalid) = (Self::default(), fields.iter(), None);
+        row.visit(task, &mut |name, field| {
+            if fields.next().and_then(|text| field.parse(text.trim())).is_none() {
+                invalid.get_or_insert(name);
+            }
+        });
+        invalid.map_or(Ok(row), Err)
+    }
 }
 
 /// A row of `iterations.csv`. `data_s + train_s + unattributed_s` is the iteration's wall time.
@@ -92,157 +171,46 @@ pub struct EpochRow {
     pub elapsed_s: f64,
 }
 
-/// The shortest decimal that parses to the same bits; empty for `None`.
-pub(crate) struct ExactDecimal(pub(crate) Option<f64>);
-
-impl std::fmt::Display for ExactDecimal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.map_or(Ok(()), |value| write!(f, "{value:?}"))
-    }
-}
-
 impl Row for IterationRow {
-    fn columns(task: Task) -> &'static [&'static str] {
+    fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
+        visit("epoch", Field::Epoch(&mut self.epoch));
+        visit("iteration", Field::Count(&mut self.iteration));
+        visit("loss", Field::Exact(&mut self.loss));
         match task {
-            Task::Classification => &[
-                "epoch",
-                "iteration",
-                "loss",
-                "top1",
-                "top5",
-                "learning_rate",
-                "data_s",
-                "train_s",
-                "unattributed_s",
-            ],
-            Task::Segmentation => &[
-                "epoch",
-                "iteration",
-                "loss",
-                "accuracy",
-                "learning_rate",
-                "data_s",
-                "train_s",
-                "unattributed_s",
-            ],
+            Task::Classification => {
+                visit("top1", Field::OptionalExact(&mut self.accuracy));
+                visit("top5", Field::OptionalExact(&mut self.top5));
+            }
+            Task::Segmentation => visit("accuracy", Field::OptionalExact(&mut self.accuracy)),
         }
-    }
-
-    fn write(&self, task: Task, out: &mut impl Write) -> std::io::Result<()> {
-        let Self { epoch, iteration, loss, accuracy, learning_rate, data_s, train_s, unattributed_s, .. } =
-            self;
-        write!(out, "{epoch},{iteration},{loss:?},{},", ExactDecimal(*accuracy))?;
-        if task == Task::Classification {
-            write!(out, "{},", ExactDecimal(self.top5))?;
-        }
-        write!(out, "{learning_rate:?},{data_s:.6},{train_s:.6},{unattributed_s:.6}")
-    }
-
-    fn parse(task: Task, fields: &[&str]) -> Result<Self, &'static str> {
-        let mut fields = Fields::new(Self::columns(task), fields);
-        Ok(Self {
-            epoch: fields.value()?,
-            iteration: fields.value()?,
-            loss: fields.value()?,
-            accuracy: fields.optional()?,
-            top5: if task == Task::Classification { fields.optional()? } else { None },
-            learning_rate: fields.value()?,
-            data_s: fields.value()?,
-            train_s: fields.value()?,
-            unattributed_s: fields.value()?,
-        })
+        visit("learning_rate", Field::Exact(&mut self.learning_rate));
+        visit("data_s", Field::Fixed(&mut self.data_s, 6));
+        visit("train_s", Field::Fixed(&mut self.train_s, 6));
+        visit("unattributed_s", Field::Fixed(&mut self.unattributed_s, 6));
     }
 }
 
 impl Row for EpochRow {
-    fn columns(task: Task) -> &'static [&'static str] {
-        match task {
-            Task::Classification => &[
-                "epoch",
-                "train_loss",
-                "train_top1",
-                "val_loss",
-                "val_top1",
-                "val_top5",
-                "train_s",
-                "val_s",
-                "elapsed_s",
-            ],
-            Task::Segmentation => &[
-                "epoch",
-                "train_loss",
-                "train_accuracy",
-                "val_loss",
-                "val_accuracy",
-                "val_mean_accuracy",
-                "val_miou",
-                "val_bf",
-                "train_s",
-                "val_s",
-                "elapsed_s",
-            ],
-        }
-    }
-
-    fn write(&self, task: Task, out: &mut impl Write) -> std::io::Result<()> {
-        let Self { epoch, train_loss, train_accuracy, train_s, val_s, elapsed_s, .. } = self;
-        let [val_loss, val_accuracy] = [self.val_loss, self.val_accuracy].map(ExactDecimal);
-        write!(out, "{epoch},{train_loss:?},{train_accuracy:?},{val_loss},{val_accuracy},")?;
-        match task {
-            Task::Classification => write!(out, "{},", ExactDecimal(self.val_top5))?,
-            Task::Segmentation => {
-                let [mean, miou, bf] = [self.val_mean_accuracy, self.val_miou, self.val_bf].map(ExactDecimal);
-                write!(out, "{mean},{miou},{bf},")?;
-            }
-        }
-        write!(out, "{train_s:.6},{val_s:.6},{elapsed_s:.6}")
-    }
-
-    fn parse(task: Task, fields: &[&str]) -> Result<Self, &'static str> {
-        let mut fields = Fields::new(Self::columns(task), fields);
-        let mut row = Self {
-            epoch: fields.value()?,
-            train_loss: fields.value()?,
-            train_accuracy: fields.value()?,
-            val_loss: fields.optional()?,
-            val_accuracy: fields.optional()?,
-            ..Self::default()
+    fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
+        let [train, validation] = match task {
+            Task::Classification => ["train_top1", "val_top1"],
+            Task::Segmentation => ["train_accuracy", "val_accuracy"],
         };
+        visit("epoch", Field::Epoch(&mut self.epoch));
+        visit("train_loss", Field::Exact(&mut self.train_loss));
+        visit(train, Field::Exact(&mut self.train_accuracy));
+        visit("val_loss", Field::OptionalExact(&mut self.val_loss));
+        visit(validation, Field::OptionalExact(&mut self.val_accuracy));
         match task {
-            Task::Classification => row.val_top5 = fields.optional()?,
+            Task::Classification => visit("val_top5", Field::OptionalExact(&mut self.val_top5)),
             Task::Segmentation => {
-                row.val_mean_accuracy = fields.optional()?;
-                row.val_miou = fields.optional()?;
-                row.val_bf = fields.optional()?;
+                visit("val_mean_accuracy", Field::OptionalExact(&mut self.val_mean_accuracy));
+                visit("val_miou", Field::OptionalExact(&mut self.val_miou));
+                visit("val_bf", Field::OptionalExact(&mut self.val_bf));
             }
         }
-        row.train_s = fields.value()?;
-        row.val_s = fields.value()?;
-        row.elapsed_s = fields.value()?;
-        Ok(row)
-    }
-}
-
-/// The fields of a row, consumed one by one.
-pub(super) struct Fields<'a> {
-    rest: std::iter::Zip<std::slice::Iter<'static, &'static str>, std::slice::Iter<'a, &'a str>>,
-}
-
-impl<'a> Fields<'a> {
-    pub(super) fn new(names: &'static [&'static str], fields: &'a [&'a str]) -> Self {
-        Self { rest: names.iter().zip(fields) }
-    }
-
-    pub(super) fn value<T: std::str::FromStr>(&mut self) -> Result<T, &'static str> {
-        let (name, field) = self.rest.next().ok_or("a column")?;
-        field.trim().parse().map_err(|_| *name)
-    }
-
-    pub(super) fn optional<T: std::str::FromStr>(&mut self) -> Result<Option<T>, &'static str> {
-        if self.rest.clone().next().is_some_and(|(_, field)| field.trim().is_empty()) {
-            self.rest.next();
-            return Ok(None);
-        }
-        self.value().map(Some)
+        visit("train_s", Field::Fixed(&mut self.train_s, 6));
+        visit("val_s", Field::Fixed(&mut self.val_s, 6));
+        visit("elapsed_s", Field::Fixed(&mut self.elapsed_s, 6));
     }
 }

@@ -147,7 +147,7 @@ proptest! {
         let loss = f64::from_bits(loss);
         let written = IterationRow { epoch, iteration, loss, accuracy, top5, ..Default::default() };
         let mut line = Vec::new();
-        written.write(TASK, &mut line).unwrap();
+        written.write(TASK, &mut line);
         let text = String::from_utf8(line).unwrap();
         let fields: Vec<&str> = text.split(',').collect();
         let back = IterationRow::parse(TASK, &fields).unwrap();

@@ -1,8 +1,6 @@
 //! The rows of `usage.csv`.
 
-use std::io::Write;
-
-use super::rows::{Fields, Row, Task};
+use super::rows::{Field, Row, Task};
 
 /// A row of `usage.csv`: utilisation of the machine since the previous row. Values that the system does not
 /// provide are empty.
@@ -28,60 +26,17 @@ pub struct UsageRow {
     pub gpu_watts: Option<f64>,
 }
 
-/// A number with one decimal; empty for `None`.
-struct OneDecimal(Option<f64>);
-
-impl std::fmt::Display for OneDecimal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.map_or(Ok(()), |value| write!(f, "{value:.1}"))
-    }
-}
-
-/// A count; empty for `None`.
-struct OptionalCount(Option<u64>);
-
-impl std::fmt::Display for OptionalCount {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.map_or(Ok(()), |value| write!(f, "{value}"))
-    }
-}
-
 impl Row for UsageRow {
-    fn columns(_: Task) -> &'static [&'static str] {
-        &[
-            "elapsed_s",
-            "cpu_percent",
-            "rss_bytes",
-            "disk_read_bytes",
-            "disk_write_bytes",
-            "net_bytes",
-            "gpu_percent",
-            "gpu_memory_bytes",
-            "gpu_watts",
-        ]
-    }
-
-    fn write(&self, _: Task, out: &mut impl Write) -> std::io::Result<()> {
-        let [cpu, gpu, watts] = [self.cpu_percent, self.gpu_percent, self.gpu_watts].map(OneDecimal);
-        let [rss, read, written] =
-            [self.rss_bytes, self.disk_read_bytes, self.disk_write_bytes].map(OptionalCount);
-        let [net, memory] = [self.net_bytes, self.gpu_memory_bytes].map(OptionalCount);
-        write!(out, "{:.3},{cpu},{rss},{read},{written},{net},{gpu},{memory},{watts}", self.elapsed_s)
-    }
-
-    fn parse(task: Task, fields: &[&str]) -> Result<Self, &'static str> {
-        let mut fields = Fields::new(Self::columns(task), fields);
-        Ok(Self {
-            elapsed_s: fields.value()?,
-            cpu_percent: fields.optional()?,
-            rss_bytes: fields.optional()?,
-            disk_read_bytes: fields.optional()?,
-            disk_write_bytes: fields.optional()?,
-            net_bytes: fields.optional()?,
-            gpu_percent: fields.optional()?,
-            gpu_memory_bytes: fields.optional()?,
-            gpu_watts: fields.optional()?,
-        })
+    fn visit(&mut self, _: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
+        visit("elapsed_s", Field::Fixed(&mut self.elapsed_s, 3));
+        visit("cpu_percent", Field::OptionalFixed(&mut self.cpu_percent, 1));
+        visit("rss_bytes", Field::OptionalCount(&mut self.rss_bytes));
+        visit("disk_read_bytes", Field::OptionalCount(&mut self.disk_read_bytes));
+        visit("disk_write_bytes", Field::OptionalCount(&mut self.disk_write_bytes));
+        visit("net_bytes", Field::OptionalCount(&mut self.net_bytes));
+        visit("gpu_percent", Field::OptionalFixed(&mut self.gpu_percent, 1));
+        visit("gpu_memory_bytes", Field::OptionalCount(&mut self.gpu_memory_bytes));
+        visit("gpu_watts", Field::OptionalFixed(&mut self.gpu_watts, 1));
     }
 }
 
@@ -99,9 +54,9 @@ mod tests {
             ..UsageRow::default()
         };
         let mut line = Vec::new();
-        row.write(Task::Segmentation, &mut line).unwrap();
+        row.write(Task::Segmentation, &mut line);
         let line = String::from_utf8(line).unwrap();
-        assert_eq!(line, "12.000,98.8,1073741824,,,0,,,");
+        assert_eq!(line, "12.000,98.8,1073741824,,,0,,,\n");
         let fields: Vec<&str> = line.split(',').collect();
         let back = UsageRow::parse(Task::Classification, &fields).unwrap();
         assert_eq!(back, UsageRow { cpu_percent: Some(98.8), ..row });

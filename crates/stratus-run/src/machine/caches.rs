@@ -6,7 +6,6 @@ use std::path::Path;
 
 /// A cache level.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Cache {
     /// The level; 1 is innermost.
     pub level: u32,

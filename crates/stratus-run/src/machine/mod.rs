@@ -18,7 +18,6 @@ use caches::Cache;
 
 /// The content of `machine.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Machine {
     /// The host name.
     pub host: String,
@@ -42,7 +41,6 @@ pub struct Machine {
 
 /// A CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Cpu {
     /// The name of the model.
     pub model: String,
@@ -64,7 +62,6 @@ pub struct Cpu {
 
 /// An accelerator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Device {
     /// Kind of device: `cuda`.
     pub kind: String,
@@ -80,7 +77,6 @@ pub struct Device {
 
 /// A library that was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Library {
     /// The version.
     pub version: String,
@@ -90,7 +86,6 @@ pub struct Library {
 
 /// The identity of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Identity {
     /// The UUID of the board; if users may not read it, the installation id of the system.
     pub uuid: Option<String>,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::{
+use super::format::{
     FRAME_HEADER_BYTES, Iteration, KIND_ITERATION, KIND_PROGRAM, MAGIC, MAX_FRAME_BYTES, PREAMBLE_BYTES,
     Program, VERSION, checksum, read_leb128,
 };

@@ -3,10 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use super::{
+use stratus_base::protobuf::write_varint;
+
+use super::format::{
     FRAME_HEADER_BYTES, KIND_ITERATION, KIND_PROGRAM, MAGIC, MAX_FRAME_BYTES, PREAMBLE_BYTES, Program,
-    ProgramId, TimelineReader, VERSION, checksum, write_leb128,
+    ProgramId, VERSION, checksum,
 };
+use super::reader::TimelineReader;
 use crate::append::AppendFile;
 use crate::layout::TIMELINE_RECORDS;
 use crate::{Error, Result};
@@ -84,12 +87,12 @@ impl TimelineWriter {
             return Err(Error::invalid(self.file.path(), reason));
         }
         self.frame(KIND_ITERATION, |out| {
-            write_leb128(out, u64::from(program.0));
-            write_leb128(out, u64::from(epoch));
-            write_leb128(out, iteration);
-            write_leb128(out, wall_ns);
+            write_varint(out, u64::from(program.0));
+            write_varint(out, u64::from(epoch));
+            write_varint(out, iteration);
+            write_varint(out, wall_ns);
             for &ns in ns {
-                write_leb128(out, ns);
+                write_varint(out, ns);
             }
         })
     }

@@ -33,6 +33,7 @@ use stratus_train::{Experiment, ExperimentError};
 use toml::de::{DeTable, DeValue};
 
 use crate::halving::Halving;
+use crate::value::{parse_count, parse_key_groups, to_set_value};
 use crate::{Error, Result};
 
 /// The section of a sweep file that names the swept keys.
@@ -434,50 +435,6 @@ impl<'a> SweepSection<'a> {
             })
             .collect())
     }
-}
-
-/// Formats a value in the syntax of `--set`: a string as it is, everything else as TOML.
-fn to_set_value(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => text.to_string(),
-        DeValue::Integer(number) => number.to_string(),
-        DeValue::Float(number) => number.to_string(),
-        DeValue::Boolean(flag) => flag.to_string(),
-        DeValue::Array(values) => {
-            let inner = values.iter().map(|value| match value.get_ref() {
-                DeValue::String(text) => toml::Value::String(text.to_string()).to_string(),
-                other => to_set_value(other),
-            });
-            format!("[{}]", inner.collect::<Vec<_>>().join(", "))
-        }
-        DeValue::Datetime(time) => time.to_string(),
-        DeValue::Table(_) => "{}".to_owned(),
-    }
-}
-
-/// Returns the value of a non-negative integer.
-pub(crate) fn parse_count(value: &DeValue<'_>) -> Option<usize> {
-    match value {
-        DeValue::Integer(number) if number.radix() == 10 => number.as_str().replace('_', "").parse().ok(),
-        _ => None,
-    }
-}
-
-/// Reads `sweep.zip`: a list of lists of keys.
-fn parse_key_groups(value: &DeValue<'_>) -> Option<Vec<Vec<String>>> {
-    let DeValue::Array(groups) = value else { return None };
-    groups
-        .iter()
-        .map(|group| {
-            let DeValue::Array(keys) = group.get_ref() else { return None };
-            keys.iter()
-                .map(|key| match key.get_ref() {
-                    DeValue::String(text) => Some(text.to_string()),
-                    _ => None,
-                })
-                .collect()
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -52,6 +52,16 @@ impl fmt::Display for Loss {
 }
 
 impl Sweep {
+    /// Returns the sweep in a directory, its rows, and the rows that have lost their run. Nothing is changed.
+    ///
+    /// # Errors
+    /// If the files do not match the sweep, or a file is in the place of a run.
+    pub fn inspect(path: &Path) -> Result<(Definition, Vec<Row>, Vec<LostRun>)> {
+        let (definition, rows) = Self::read(path)?;
+        let lost = find_lost_runs(path, &definition, &rows)?;
+        Ok((definition, rows, lost))
+    }
+
     /// Sets rows that have lost their run to waiting. Damaged runs are moved aside, so that nothing is
     /// overwritten.
     ///

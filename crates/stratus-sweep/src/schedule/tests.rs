@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use stratus_run::csv::{CsvWriter, Task};
-use stratus_run::layout::{self, CELLS, SWEEP};
+use stratus_run::layout::{self, CELLS};
 
 pub(crate) const SWEEP: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\n[sweep]\n\
      repetitions = 2\n[sweep.keys]\n\
@@ -48,8 +48,7 @@ impl Trainer for FakeTrainer {
         }
         fs::create_dir_all(run).unwrap();
         fs::write(run.join(layout::EXPERIMENT), "").unwrap();
-        let mut writer =
-            CsvWriter::<EpochRow>::open(&run.join(layout::EPOCHS), Task::Classification).unwrap();
+        let mut writer = CsvWriter::<EpochRow>::open(&run.join(EPOCHS), Task::Classification).unwrap();
         let trained = epochs(run).len() as u64;
         let end = until_epoch.unwrap_or(experiment.train.epochs);
         let mut summary = Summary::default();
@@ -72,7 +71,7 @@ impl Trainer for FakeTrainer {
             let complete = end == experiment.train.epochs;
             summary.status = if complete { RunStatus::Completed } else { RunStatus::Interrupted };
         }
-        summary.write(&run.join(layout::SUMMARY)).unwrap();
+        summary.write(&run.join(SUMMARY)).unwrap();
         if interrupted { RowOutcome::Interrupted } else { RowOutcome::Succeeded }
     }
 
@@ -179,7 +178,7 @@ fn rejects_a_folder_that_is_not_a_sweep() {
     let definition = Definition::parse::<&str, &str>(SWEEP, Path::new("a.toml"), &[]).unwrap();
     let error = Sweep::create(&path, definition.clone(), SWEEP).unwrap_err();
     assert!(error.to_string().contains("already contains a sweep"), "{error}");
-    fs::remove_file(path.join(SWEEP)).unwrap();
+    fs::remove_file(path.join(layout::SWEEP)).unwrap();
     let error = Sweep::create(&path, definition, SWEEP).unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
     assert!(Sweep::open(&path).unwrap_err().to_string().contains("not a sweep"));

@@ -47,9 +47,7 @@ impl DataRate {
     /// The median over rounds.
     #[must_use]
     pub fn median(rounds: &[f64]) -> f64 {
-        let mut rounds = rounds.to_vec();
-        rounds.sort_by(f64::total_cmp);
-        rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)
+        stratus_base::median(&mut rounds.to_vec()).unwrap_or(f64::NAN)
     }
 }
 

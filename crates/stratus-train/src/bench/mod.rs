@@ -300,6 +300,5 @@ impl Bench {
 
 /// The median; 0 without values.
 fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    stratus_base::median(values).unwrap_or(0.0)
 }

@@ -2,8 +2,8 @@
 //! against the run's time limit.
 
 use crate::run_limits::{RunLimits, TimeLimit};
+use stratus_base::text::duration;
 use stratus_forecast::profile::Interval;
-use stratus_forecast::text::duration;
 
 /// Iterations after which measured times replace the forecast.
 const MIN_MEASURED_ITERATIONS: u64 = 20;

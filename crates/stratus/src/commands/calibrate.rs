@@ -19,7 +19,7 @@ use stratus_forecast::catalogue::{Catalogue, Cpu, Processor};
 use stratus_forecast::peaks::{NumberFormat, on_matrix_units};
 use stratus_forecast::profile::Profile;
 use stratus_forecast::work::{Kernel, MatrixProduct};
-use stratus_run::log;
+use stratus_run::{csv, log};
 use stratus_train::bench::calibrate::{self, ReusedChoices};
 use stratus_train::device::{self, OpenDevice};
 use stratus_train::experiment::{Experiment, Precision as PrecisionSetting};
@@ -272,24 +272,24 @@ const KERNELS_HEADER: &str = "precision,network,kernel,kind,flops,bytes,launches
                               of_weights,padding,sizes,seconds\n";
 
 fn kernels_to_csv(formats: &[NumberFormat], measured: &[Vec<MeasuredNetwork>]) -> String {
-    let mut text = KERNELS_HEADER.to_owned();
+    let mut rows = Vec::new();
     for (format, networks) in formats.iter().zip(measured) {
-        for (network, measured) in networks.iter().enumerate() {
+        for (measured, network) in networks.iter().zip(1..) {
             for (kernel, seconds) in &measured.kernels {
                 let Kernel { name, kind, flops, bytes, launches, features: sizes, .. } = kernel;
-                let MatrixProduct { rows, columns, depth, of_weights, padding } =
+                let MatrixProduct { rows: r, columns, depth, of_weights, padding } =
                     kernel.product.unwrap_or_default();
-                let sizes = sizes.map(|size| format!("{size:.3}")).join(" ");
-                text += &format!(
-                    "{format},{},{name},{},{flops},{bytes},{launches},{rows},{columns},{depth},{of_weights},\
-                     {padding},{sizes},{seconds:.9}\n",
-                    network + 1,
-                    kind.name()
-                );
+                let numbers = [flops, bytes, launches, &r, &columns, &depth].map(ToString::to_string);
+                let mut row =
+                    vec![format.to_string(), network.to_string(), name.clone(), kind.name().to_owned()];
+                row.extend(numbers);
+                row.extend([of_weights.to_string(), padding.to_string()]);
+                row.extend([sizes.map(|size| format!("{size:.3}")).join(" "), format!("{seconds:.9}")]);
+                rows.push(row);
             }
         }
     }
-    text
+    KERNELS_HEADER.to_owned() + &csv::to_text(rows)
 }
 
 fn render(report: &Report) -> String {

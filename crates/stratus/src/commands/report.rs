@@ -135,7 +135,7 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &LibraryProbes)
     let text = match arguments.format {
         Format::Html => page::render(&report),
         Format::Md => markdown::markdown(&report),
-        Format::Csv => markdown::csv(&report),
+        Format::Csv => markdown::to_csv(&report),
         Format::Svg => render_chart(&report, arguments.chart)?,
     };
     if path == Path::new("-") {

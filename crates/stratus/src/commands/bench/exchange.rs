@@ -69,10 +69,7 @@ fn measure(mpi: &mut Mpi, bytes: usize, rounds: u32) -> std::result::Result<Exch
             mpi_times.push(all_reduce_ms);
         }
     }
-    let median = |times: &mut Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied().unwrap_or(0.0)
-    };
+    let median = |times: &mut Vec<f64>| stratus_base::median(times).unwrap_or(0.0);
     let (tree_ms, all_reduce_ms) = (median(&mut tree_times), median(&mut mpi_times));
     Ok(ExchangeTiming {
         library: mpi.describe(),

@@ -3,7 +3,7 @@
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stratus_forecast::text::duration;
+use stratus_base::text::duration;
 use stratus_launch::{Lease, LinkMeasurement};
 use stratus_run::log::timestamp;
 use stratus_train::network::Network;
