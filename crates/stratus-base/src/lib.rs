@@ -1,6 +1,6 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
-//! text for a terminal, the median, suggestions for misspelt names, the search for C libraries, messages in protobuf's
-//! wire format.
+//! text for a terminal, the median, suggestions for misspelt names, the search for C libraries, messages in
+//! protobuf's wire format.
 
 mod aligned;
 pub mod checksum;

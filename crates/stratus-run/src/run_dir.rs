@@ -193,7 +193,7 @@ macro_rules! paths {
     ($($method:ident: $name:ident,)*) => {
         impl RunDir {
             $(
-                #[doc = concat!("The path of [`", stringify!($name), "`](crate::layout::", stringify!($name), ").")]
+                #[doc = concat!("The path of [`layout::", stringify!($name), "`].")]
                 #[must_use]
                 pub fn $method(&self) -> PathBuf {
                     self.path.join(layout::$name)

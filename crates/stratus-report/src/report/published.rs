@@ -74,47 +74,60 @@ impl QuantityKind {
     }
 }
 
-/// A quantity that can be compared with runs: its names, its kind, and its value in a run, in the first unit of
-/// [`QuantityKind::units`].
-struct Quantity(&'static [&'static str], QuantityKind, fn(&RunReport) -> Option<f64>);
+/// A quantity that can be compared with runs.
+struct Quantity {
+    names: &'static [&'static str],
+    kind: QuantityKind,
+    /// The value in a run, in the first of [`QuantityKind::units`].
+    ours: fn(&RunReport) -> Option<f64>,
+}
 
+const fn quantity(
+    names: &'static [&'static str],
+    kind: QuantityKind,
+    ours: fn(&RunReport) -> Option<f64>,
+) -> Quantity {
+    Quantity { names, kind, ours }
+}
+
+/// Every quantity that a run may have.
 const QUANTITIES: &[Quantity] = {
     use QuantityKind::{Bytes, Dimensionless, Fraction, ImagesPerSecond, Seconds};
     &[
         // From the start of the process to its end, validation included.
-        Quantity(&["train_time", "training_time", "total_time"], Seconds, |run| {
+        quantity(&["train_time", "training_time", "total_time"], Seconds, |run| {
             Some(summary(run)?.time.total_s)
         }),
-        Quantity(&["encoder_time"], Seconds, |run| Some(summary(run)?.first_stage.as_ref()?.total_s)),
-        Quantity(&["decoder_time"], Seconds, |run| {
+        quantity(&["encoder_time"], Seconds, |run| Some(summary(run)?.first_stage.as_ref()?.total_s)),
+        quantity(&["decoder_time"], Seconds, |run| {
             let summary = summary(run)?;
             summary.first_stage.as_ref().map(|_| summary.time.total_s)
         }),
-        Quantity(&["iteration_time", "step_time"], Seconds, |run| {
+        quantity(&["iteration_time", "step_time"], Seconds, |run| {
             (run.accounting.iterations > 0).then_some(run.accounting.wall.median_ms / 1e3)
         }),
-        Quantity(&["time_per_image"], Seconds, |run| Some(1.0 / images_per_second(run)?)),
-        Quantity(&["images_per_second", "throughput"], ImagesPerSecond, images_per_second),
-        Quantity(&["accuracy", "top1", "top_1"], Fraction, |run| {
+        quantity(&["time_per_image"], Seconds, |run| Some(1.0 / images_per_second(run)?)),
+        quantity(&["images_per_second", "throughput"], ImagesPerSecond, images_per_second),
+        quantity(&["accuracy", "top1", "top_1"], Fraction, |run| {
             last(run)?.val_top1.or(last(run)?.val_accuracy)
         }),
-        Quantity(&["top5", "top_5"], Fraction, |run| last(run)?.val_top5),
-        Quantity(&["mean_accuracy"], Fraction, |run| last(run)?.val_mean_accuracy),
-        Quantity(&["miou", "mean_iou"], Fraction, |run| last(run)?.val_miou),
-        Quantity(&["bf", "bf_score"], Fraction, |run| last(run)?.val_bf),
-        Quantity(&["val_loss", "validation_loss"], Dimensionless, |run| last(run)?.val_loss),
-        Quantity(&["train_loss", "training_loss"], Dimensionless, |run| last(run)?.train_loss),
-        Quantity(&["host_memory"], Bytes, |run| Some(summary(run)?.memory.measured_peak_rss_bytes? as f64)),
-        Quantity(&["gpu_memory", "device_memory"], Bytes, |run| {
+        quantity(&["top5", "top_5"], Fraction, |run| last(run)?.val_top5),
+        quantity(&["mean_accuracy"], Fraction, |run| last(run)?.val_mean_accuracy),
+        quantity(&["miou", "mean_iou"], Fraction, |run| last(run)?.val_miou),
+        quantity(&["bf", "bf_score"], Fraction, |run| last(run)?.val_bf),
+        quantity(&["val_loss", "validation_loss"], Dimensionless, |run| last(run)?.val_loss),
+        quantity(&["train_loss", "training_loss"], Dimensionless, |run| last(run)?.train_loss),
+        quantity(&["host_memory"], Bytes, |run| Some(summary(run)?.memory.measured_peak_rss_bytes? as f64)),
+        quantity(&["gpu_memory", "device_memory"], Bytes, |run| {
             Some(summary(run)?.memory.device_peak_bytes? as f64)
         }),
-        Quantity(&["gpu_utilisation", "gpu_utilization", "gpu_usage"], Fraction, |run| {
+        quantity(&["gpu_utilisation", "gpu_utilization", "gpu_usage"], Fraction, |run| {
             Some(summary(run)?.usage.gpu_percent_mean? / 100.0)
         }),
-        Quantity(&["cpu_utilisation", "cpu_utilization", "cpu_usage"], Fraction, |run| {
+        quantity(&["cpu_utilisation", "cpu_utilization", "cpu_usage"], Fraction, |run| {
             Some(summary(run)?.usage.cpu_percent_mean? / 100.0)
         }),
-        Quantity(&["unattributed"], Fraction, |run| {
+        quantity(&["unattributed"], Fraction, |run| {
             let percent = run.accounting.unattributed.share_percent.abs();
             (run.accounting.iterations > 0).then_some(percent / 100.0)
         }),
@@ -243,7 +256,7 @@ impl PublishedComparison {
             let mut matched = false;
             for run in runs.iter().filter(|run| matches_run(published, run)) {
                 matched = true;
-                let ours = (quantity.2)(run).map(|value| value / unit).filter(|value| value.is_finite());
+                let ours = (quantity.ours)(run).map(|value| value / unit).filter(|value| value.is_finite());
                 rows.push(PublishedComparisonRow {
                     run: run.label.clone(),
                     machine: machine_name(&run.record),
@@ -340,7 +353,7 @@ fn parse_row(
     if row.metric.is_empty() {
         return Err("metric must not be empty".to_owned());
     }
-    if let Some(kind) = find_quantity(&row.metric).map(|quantity| quantity.1)
+    if let Some(kind) = find_quantity(&row.metric).map(|quantity| quantity.kind)
         && kind != QuantityKind::Dimensionless
         && quantity_and_unit(&row).is_none()
     {
@@ -352,16 +365,16 @@ fn parse_row(
 
 fn find_quantity(metric: &str) -> Option<&'static Quantity> {
     let metric = metric.to_lowercase().replace([' ', '-'], "_");
-    QUANTITIES.iter().find(|quantity| quantity.0.contains(&metric.as_str()))
+    QUANTITIES.iter().find(|quantity| quantity.names.contains(&metric.as_str()))
 }
 
 /// The quantity of a figure, and the value of the figure's unit in the quantity's unit.
 fn quantity_and_unit(published: &PublishedFigure) -> Option<(&'static Quantity, f64)> {
     let quantity = find_quantity(&published.metric)?;
-    let units = quantity.1.units();
+    let units = quantity.kind.units();
     let unit = match published.unit.as_str() {
         "" => units.first(),
-        _ if quantity.1 == QuantityKind::Dimensionless => units.first(),
+        _ if quantity.kind == QuantityKind::Dimensionless => units.first(),
         unit => units.iter().find(|(name, _)| *name == unit),
     };
     Some((quantity, unit?.1))

@@ -72,7 +72,6 @@ impl Trainer<'_> {
                 .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
             best: self.best_epochs.best(),
             stopped_early: self.stopped_early(),
-            ..Summary::default()
         }
     }
 }
