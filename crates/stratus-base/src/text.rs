@@ -1,9 +1,40 @@
-//! Numbers and words formatted for people and shells.
+//! Numbers, durations and words formatted for people and shells; parsing of durations.
 
 /// Formats a number with four significant digits.
 #[must_use]
 pub fn significant(number: f64) -> String {
     format!("{number:.3e}").parse::<f64>().map_or_else(|_| number.to_string(), |number| number.to_string())
+}
+
+/// Formats a duration in up to two units: `2 h 05 min`.
+#[must_use]
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.round();
+    match seconds {
+        _ if seconds < 10.0 => format!("{seconds:.1} s"),
+        _ if whole < 60.0 => format!("{whole} s"),
+        _ if whole < 3600.0 => format!("{:.0} min {:02.0} s", (whole / 60.0).floor(), whole % 60.0),
+        _ if whole < 172_800.0 => {
+            let minutes = (whole / 60.0).round();
+            format!("{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
+        }
+        _ => format!("{:.1} d", whole / 86_400.0),
+    }
+}
+
+/// Parses a positive duration such as `90s`, `1.5h` or `2d`, in seconds.
+#[must_use]
+pub fn seconds(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let unit = match text.chars().last()? {
+        's' => 1.0,
+        'm' => 60.0,
+        'h' => 3600.0,
+        'd' => 86_400.0,
+        _ => return None,
+    };
+    let number: f64 = text[..text.len() - 1].trim().parse().ok()?;
+    (number.is_finite() && number > 0.0).then_some(number * unit)
 }
 
 /// Quotes a text as a word of a Bourne shell. The text must not contain NUL.
@@ -29,6 +60,21 @@ mod tests {
             [0.1 / 3.0, 0.025, 12345.6, f64::NAN].map(significant),
             ["0.03333", "0.025", "12350", "NaN"]
         );
+    }
+
+    #[test]
+    fn formats_durations() {
+        let read = [0.26, 59.4, 61.0, 7500.0, 500_000.0].map(duration);
+        assert_eq!(read, ["0.3 s", "59 s", "1 min 01 s", "2 h 05 min", "5.8 d"]);
+    }
+
+    #[test]
+    fn parses_durations() {
+        let read = ["90s", " 1.5h", "2 d", "3m"].map(seconds);
+        assert_eq!(read, [Some(90.0), Some(5400.0), Some(172_800.0), Some(180.0)]);
+        for wrong in ["", "6", "h", "-1h", "0s", "nanh", "infd", "1hs", "6 hours", "é"] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

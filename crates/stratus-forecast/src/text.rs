@@ -1,37 +1,6 @@
-//! Formatting of durations; parsing of durations, rates and sizes.
+//! Parsing of rates, latencies and sizes.
 
 use crate::error::{Error, Result};
-
-/// Formats a duration in up to two units: `2 h 05 min`.
-#[must_use]
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds.round();
-    match seconds {
-        _ if seconds < 10.0 => format!("{seconds:.1} s"),
-        _ if whole < 60.0 => format!("{whole} s"),
-        _ if whole < 3600.0 => format!("{:.0} min {:02.0} s", (whole / 60.0).floor(), whole % 60.0),
-        _ if whole < 172_800.0 => {
-            let minutes = (whole / 60.0).round();
-            format!("{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
-        }
-        _ => format!("{:.1} d", whole / 86_400.0),
-    }
-}
-
-/// Parses a positive duration such as `90s`, `1.5h` or `2d`, in seconds.
-#[must_use]
-pub fn seconds(text: &str) -> Option<f64> {
-    let text = text.trim();
-    let unit = match text.chars().last()? {
-        's' => 1.0,
-        'm' => 60.0,
-        'h' => 3600.0,
-        'd' => 86_400.0,
-        _ => return None,
-    };
-    let number: f64 = text[..text.len() - 1].trim().parse().ok()?;
-    (number.is_finite() && number > 0.0).then_some(number * unit)
-}
 
 /// Decimal and binary units of bytes, each with its number of bytes.
 const BYTES: [(&str, f64); 9] = [
@@ -119,21 +88,6 @@ pub fn per_hour(flag: &'static str, text: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn formats_durations() {
-        let read = [0.26, 59.4, 61.0, 7500.0, 500_000.0].map(duration);
-        assert_eq!(read, ["0.3 s", "59 s", "1 min 01 s", "2 h 05 min", "5.8 d"]);
-    }
-
-    #[test]
-    fn parses_durations() {
-        let read = ["90s", " 1.5h", "2 d", "3m"].map(seconds);
-        assert_eq!(read, [Some(90.0), Some(5400.0), Some(172_800.0), Some(180.0)]);
-        for wrong in ["", "6", "h", "-1h", "0s", "nanh", "infd", "1hs", "6 hours", "é"] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn parses_rates_and_sizes() {

@@ -1,9 +1,9 @@
 //! Errors of training and evaluation, with hints.
 
-use crate::ExperimentError;
 use std::path::PathBuf;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
+use stratus_experiment::ExperimentError;
 use stratus_graph::GraphError;
 
 /// An error of training or evaluation.

@@ -9,7 +9,7 @@ use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use stratus_base::text::shell_word;
-use stratus_train::experiment::foreign_names;
+use stratus_experiment::foreign_names;
 
 /// Train convolutional networks and see where every millisecond goes.
 #[derive(Debug, Parser)]

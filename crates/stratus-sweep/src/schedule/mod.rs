@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::csv::{self, EpochRow};
 use stratus_run::summary::{Status as RunStatus, Summary};
-use stratus_train::Experiment;
 
 use crate::{Error, Halving, Result, Row, Status, Sweep, lost};
 

@@ -2,18 +2,19 @@
 //! ([`stratus_forecast::calibration`]).
 
 use super::median;
+use crate::TrainError;
 use crate::compile::programs;
 use crate::device::OpenDevice;
 use crate::input::{BatchFormat, open_datasets};
 use crate::resolve::Resolved;
 use crate::weights::initialise::initialise;
 use crate::weights::session_state;
-use crate::{Experiment, TrainError};
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader, LoaderError};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::session::IterationScalars;
 use stratus_engine::{Choices, Clock, Phase, Session};
+use stratus_experiment::Experiment;
 use stratus_forecast::calibration::MeasuredNetwork;
 use stratus_forecast::calibration::design::Design;
 use stratus_forecast::peaks::NumberFormat;

@@ -2,8 +2,8 @@
 //! against the run's time limit.
 
 use crate::run_limits::{RunLimits, TimeLimit};
+use stratus_base::text::duration;
 use stratus_forecast::profile::Interval;
-use stratus_forecast::text::duration;
 
 /// Iterations after which measured times replace the forecast.
 const MIN_MEASURED_ITERATIONS: u64 = 20;
@@ -175,8 +175,8 @@ impl TimeEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Experiment;
     use std::time::Instant;
+    use stratus_experiment::Experiment;
 
     const REMAINING: RemainingWork = RemainingWork { iterations: 100, validations: 2, epochs: 2 };
 

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stratus_engine::Precision;
+use stratus_experiment::{Experiment, Precision as PrecisionSetting};
 use stratus_forecast::calibration::design::{Design, network};
 use stratus_forecast::calibration::{CalibratedMachine, Calibration, MIN_NETWORKS, MeasuredNetwork, profile};
 use stratus_forecast::catalogue::{Catalogue, Cpu, Processor};
@@ -22,7 +23,6 @@ use stratus_forecast::work::{Kernel, MatrixProduct};
 use stratus_run::log;
 use stratus_train::bench::calibrate::{self, ReusedChoices};
 use stratus_train::device::{self, OpenDevice};
-use stratus_train::experiment::{Experiment, Precision as PrecisionSetting};
 
 /// Arguments of `stratus calibrate`.
 #[derive(Args, Debug)]

@@ -8,8 +8,8 @@ use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_train::Experiment;
-use stratus_train::experiment::{KEYS, Key, Value, ValueKind, XmlExperiment, nearest, schema};
+use stratus_base::nearest;
+use stratus_experiment::{Experiment, KEYS, Key, Value, ValueKind, XmlExperiment, schema};
 
 /// Arguments of `stratus config`.
 #[derive(Args, Debug)]

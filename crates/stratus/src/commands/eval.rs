@@ -9,10 +9,10 @@ use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use stratus_experiment::Experiment;
 use stratus_measures::ClassMetrics;
 use stratus_report::run_table::MAX_CLASSES_WITHOUT_TOP5;
 use stratus_run::classes;
-use stratus_train::Experiment;
 use stratus_train::evaluate::{
     DataPart, EvaluatedImages, ImageSelection, Scores, TaskMetrics, evaluate_run, evaluate_run_in_windows,
     evaluate_weights, evaluate_weights_in_windows, view_count,

@@ -9,9 +9,9 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
-use stratus_train::experiment::Experiment;
 use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsPurpose, load_trained_network};
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 

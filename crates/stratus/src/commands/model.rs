@@ -7,10 +7,10 @@ use crate::errors::Result;
 use crate::output::{Output, Table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use stratus_experiment::Experiment;
 use stratus_graph::zoo;
 use stratus_graph::{Graph, Operation};
 use stratus_train::TrainError;
-use stratus_train::experiment::Experiment;
 use stratus_train::network::Network;
 
 /// Arguments of `stratus model`.

@@ -3,11 +3,11 @@
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
+use stratus_base::nearest;
 use stratus_data::datasets::folder;
+use stratus_experiment::Experiment;
 use stratus_graph::zoo;
 use stratus_run::RunDir;
-use stratus_train::Experiment;
-use stratus_train::experiment::nearest;
 
 /// The target of a command.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,8 +10,7 @@ use std::path::Path;
 use stratus_data::DataError;
 use stratus_data::store::Store;
 use stratus_data::sync::{SyncOptions, sync};
-use stratus_train::Experiment;
-use stratus_train::experiment::XmlExperiment;
+use stratus_experiment::{Experiment, XmlExperiment};
 use stratus_train::input::open_options;
 
 /// Folders of training classes: of a data set with splits, and of one without.

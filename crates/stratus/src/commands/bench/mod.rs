@@ -13,11 +13,11 @@ use serde::Serialize;
 use std::path::PathBuf;
 use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
+use stratus_experiment::Experiment;
 use stratus_train::bench::data_rate::{DataRate, measure_epochs, measure_rounds};
 use stratus_train::bench::trace::StepTrace;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
-use stratus_train::experiment::Experiment;
 
 /// Arguments of `stratus bench`.
 #[derive(Args, Debug)]

@@ -10,13 +10,13 @@ use crate::output::{Output, table};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
+use stratus_experiment::Experiment;
 use stratus_forecast::calibration::Calibration;
 use stratus_forecast::forecast::{forecast, probed_interval};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Interval;
 use stratus_train::bench::Bench;
 use stratus_train::bench::probe::{ProbeReport, probe};
-use stratus_train::experiment::Experiment;
 use stratus_train::input::open_datasets;
 
 /// Seconds of measured steps per case.

@@ -4,11 +4,11 @@ use super::planning::Planner;
 use super::{RowError, forecast_machine, here, machines};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
+use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::THIS_MACHINE;
 use stratus_forecast::forecast::Forecast;
 use stratus_forecast::model::Framework;
 use stratus_forecast::shipped;
-use stratus_train::Experiment;
 
 /// Forecasts an experiment on a machine: one of the catalogue, this one (`here`), or the one of a calibration
 /// file.

@@ -4,6 +4,7 @@ use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::progress::Progress;
+use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::Machine;
 use stratus_forecast::forecast::{self, Forecast, LayerForecast, PlannedMemory, ProbedStep, TrainingWork};
 use stratus_forecast::model::Framework;
@@ -11,7 +12,6 @@ use stratus_forecast::peaks::NumberFormat;
 use stratus_forecast::work::{KernelKind, Work};
 use stratus_train::Observer;
 use stratus_train::bench::probe::{ProbeReport, probe};
-use stratus_train::experiment::Experiment;
 
 /// Times the kernels for a batch size.
 ///

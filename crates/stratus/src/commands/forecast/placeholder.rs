@@ -2,7 +2,7 @@
 
 use crate::errors::Result;
 use stratus_data::{DataError, Dataset, Normalisation, Sample, Scratch};
-use stratus_train::Experiment;
+use stratus_experiment::Experiment;
 use stratus_train::network::Network;
 
 /// A placeholder for the data set of an experiment.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Split};
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
+use stratus_experiment::{Experiment, Precision};
 use stratus_forecast::Result as ForecastResult;
 use stratus_forecast::bill::RunConditions;
 use stratus_forecast::catalogue::{Machine, Processor};
@@ -21,10 +22,9 @@ use stratus_forecast::work::training::{L2_BYTES_PER_CORE, Target, training};
 use stratus_graph::ops::ParameterKind;
 use stratus_train::compile::{Programs, programs};
 use stratus_train::device::OpenDevice;
-use stratus_train::experiment::Precision;
 use stratus_train::input::{Datasets, open_dataset};
 use stratus_train::network::Network;
-use stratus_train::{Experiment, Resolved, TrainError};
+use stratus_train::{Resolved, TrainError};
 
 /// The first compute capability with bf16 and TF32: Ampere.
 const AMPERE_CAPABILITY: f64 = 8.0;

@@ -3,9 +3,9 @@
 use super::{Report, scaling};
 use crate::output::{Table, bytes};
 use std::fmt::Write;
+use stratus_base::text::duration;
 use stratus_forecast::bill::BillItem;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
-use stratus_forecast::text::duration;
 use stratus_train::bench::probe::ProbeReport;
 
 /// Columns that are hidden on a narrow terminal, in this order.

@@ -3,11 +3,11 @@
 use crate::errors::{Failure, Result};
 use crate::output::bytes;
 use std::fmt::Write;
+use stratus_base::text::duration;
+use stratus_experiment::Experiment;
 use stratus_forecast::bill::{BillItem, BillLine};
 use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast::Forecast;
-use stratus_forecast::text::duration;
-use stratus_train::Experiment;
 
 /// The format of a resource request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,13 @@ use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use crate::output::Table;
 use clap::Args;
+use stratus_base::text::duration;
 use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
 use stratus_forecast::forecast::{self, Forecast};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
 use stratus_forecast::scaling::{DeviceStep, Link, ScaledStep};
-use stratus_forecast::text::{self, duration};
+use stratus_forecast::text;
 use stratus_forecast::work::KernelKind;
 use stratus_train::bench::probe::ProbeReport;
 

@@ -5,10 +5,10 @@ use crate::commands::forecast::expected::forecast_training;
 use crate::commands::forecast::request::{MEMORY_MARGIN_FACTOR, SETUP_S, TIME_MARGIN_FACTOR};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
+use stratus_base::text::duration;
+use stratus_experiment::Experiment;
 use stratus_forecast::forecast::Forecast;
-use stratus_forecast::text::duration;
 use stratus_launch::{Resources, TargetKind, TargetSettings};
-use stratus_train::Experiment;
 
 /// The forecast of a launch; empty if its target does not name a machine.
 #[derive(Clone, Copy, Debug, Default)]

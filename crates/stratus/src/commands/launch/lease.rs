@@ -3,11 +3,11 @@
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stratus_forecast::text::duration;
+use stratus_base::text::duration;
+use stratus_experiment::{Deadline, Experiment};
 use stratus_launch::{Lease, LinkMeasurement};
 use stratus_run::log::timestamp;
 use stratus_train::network::Network;
-use stratus_train::{Deadline, Experiment};
 
 /// The time reserved for the fetch, as a multiple of the time at the measured bandwidth.
 const FETCH_TIME_FACTOR: f64 = 1.5;

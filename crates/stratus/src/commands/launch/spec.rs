@@ -3,9 +3,9 @@
 use super::{LaunchArguments, MAX_RUNS, RUNS};
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
+use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_sweep::{Definition, Sweep};
-use stratus_train::Experiment;
 
 /// The specification of a launch.
 pub(super) struct LaunchSpec {

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stratus_base::nearest;
+use stratus_experiment::Experiment;
 use stratus_report::page;
 use stratus_report::report::{Report, score_name};
 use stratus_run::csv::{CsvReader, EpochRow, Task};
@@ -22,10 +24,9 @@ use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
 use stratus_sweep::{BUILTIN, Definition, Loss, LostRun, Row, RowOutcome, Status, Sweep, Trainer};
 use stratus_train::compile::{self, FittedRun, KernelSelection};
-use stratus_train::experiment::nearest;
 use stratus_train::input::open_datasets;
 use stratus_train::network::Network;
-use stratus_train::{Experiment, Resolved, TrainError, device};
+use stratus_train::{Resolved, TrainError, device};
 use training_process::TrainingProcess;
 
 /// The time to wait until a process of an earlier sweep has released a run.

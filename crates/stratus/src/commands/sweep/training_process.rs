@@ -13,9 +13,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::errors::INTERRUPTED;
+use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_sweep::RowOutcome;
-use stratus_train::Experiment;
 
 /// The extension of the file next to a run to which its process writes the result.
 pub(super) const OUTPUT_EXTENSION: &str = "json";

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use stratus_experiment::XmlExperiment;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
-use stratus_train::experiment::XmlExperiment;
 use stratus_train::run::{self, ProcessGroup, RunOptions};
 use workers::{Heartbeat, HeartbeatObserver};
 

@@ -1,8 +1,8 @@
 //! Every configuration key, declared once. The table below generates the structs, the defaults, the checks,
 //! the help of `stratus config keys`, the reference page and the suggestions for misspelt keys.
 
-use super::metric::EpochMetric;
-use super::value::{Setting, Value, ValueKind, choices};
+use crate::metric::EpochMetric;
+use crate::value::{Setting, Value, ValueKind, choices};
 
 choices! {
     /// The number format of activations and gradients. Weights, statistics and sums are f32 in any case.
@@ -183,9 +183,9 @@ pub struct Key {
     pub optional: bool,
     /// The description, in a few sentences.
     pub doc: &'static str,
-    pub(super) get: fn(&Experiment) -> Option<Value>,
-    pub(super) set: fn(&mut Experiment, &Value) -> bool,
-    pub(super) unset: fn(&mut Experiment),
+    pub(crate) get: fn(&Experiment) -> Option<Value>,
+    pub(crate) set: fn(&mut Experiment, &Value) -> bool,
+    pub(crate) unset: fn(&mut Experiment),
 }
 
 impl Key {

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::path::Path;
 
 fn parse(text: &str) -> Result<Experiment, ExperimentError> {
     Experiment::from_toml(text, Path::new("e.toml"))
@@ -332,7 +333,7 @@ fn a_recipes_learning_rate_scales_with_the_batch() {
     );
     assert_eq!(by(&[("optimiser.learning_rate_batch", "")]), None);
     // Schedules are scaled too.
-    let schedule = crate::Schedule::from_experiment(&parse(&batch).unwrap());
+    let schedule = Schedule::from_experiment(&parse(&batch).unwrap());
     assert_eq!(schedule.learning_rate(0, 10, 100), 0.025);
 }
 

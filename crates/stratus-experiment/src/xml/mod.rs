@@ -5,8 +5,7 @@
 //! contains `remote` describes the location of the data on another machine. Lists are elements of one name,
 //! or words in one element.
 
-use super::error::{ExperimentError, Origin, UnknownXmlKey};
-use super::{Experiment, ExperimentText};
+use crate::{Experiment, ExperimentError, ExperimentText, Origin, UnknownXmlKey};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::path::{Path, PathBuf};
 use stratus_base::nearest;
@@ -355,7 +354,7 @@ impl XmlExperiment {
             let lines = match sections.iter_mut().find(|(known, _)| *known == section) {
                 Some((_, lines)) => lines,
                 None => {
-                    let section = super::KEYS.iter().map(|key| key.split().0).find(|known| *known == section);
+                    let section = crate::KEYS.iter().map(|key| key.split().0).find(|known| *known == section);
                     sections.push((section.unwrap_or_default(), Vec::new()));
                     let last = sections.len() - 1;
                     &mut sections[last].1
@@ -365,8 +364,8 @@ impl XmlExperiment {
             lines.push(line);
         };
         for (key, value) in self.key_values()? {
-            let written = super::parse::find_key(&key, &Origin::Override).ok().and_then(|key| {
-                super::Value::from_argument(key.kind, &value).ok().map(|value| value.to_string())
+            let written = crate::parse::find_key(&key, &Origin::Override).ok().and_then(|key| {
+                crate::Value::from_argument(key.kind, &value).ok().map(|value| value.to_string())
             });
             put(&key, written.unwrap_or_else(|| toml::Value::String(value).to_string()));
         }

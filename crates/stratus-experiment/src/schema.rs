@@ -1,7 +1,7 @@
 //! The JSON schema of experiment files, for editors, generated from [`KEYS`].
 
-use super::keys::{Constraint, KEYS, Key};
-use super::value::ValueKind;
+use crate::keys::{Constraint, KEYS, Key};
+use crate::value::ValueKind;
 use serde_json::{Map, Value, json};
 
 /// The schema of experiment files, as JSON Schema 2020-12. It accepts any `sweep` section, which sweep files

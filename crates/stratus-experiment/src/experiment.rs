@@ -1,40 +1,14 @@
-//! The configuration: TOML files, built-in experiments and `--set` overrides become one typed, checked
-//! `Experiment`.
-//!
-//! A file is applied to the built-in experiment of its network if there is one, else to the defaults of
-//! [`KEYS`]; overrides are applied last. A run's `experiment.toml` records the result with every key.
+//! Reads, overrides and writes experiments.
 
-mod error;
-pub mod foreign_names;
-mod keys;
-mod metric;
-mod parse;
-mod schema;
-mod stages;
-mod value;
-mod xml;
-
-#[cfg(test)]
-mod tests;
-
-pub use error::{ExperimentError, Origin, UnknownXmlKey};
-pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
-    ExperimentSettings, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser, OptimiserName, Padding,
-    Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
-};
-pub use metric::{Direction, EpochMetric};
-pub use schema::schema;
-pub use stratus_base::nearest;
-pub use value::{Value, ValueKind};
-pub use xml::{ROOTS as XML_ROOTS, XmlExperiment};
-
-use crate::run_limits::Deadline;
-use parse::Entry;
+use crate::keys::{Constraint, Experiment, FirstStage, KEYS, Key};
+use crate::parse::{self, Entry};
+use crate::value::{Value, ValueKind};
+use crate::{ExperimentError, Origin, XmlExperiment};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use stratus_base::nearest;
 
 /// The built-in experiments: names, and the text of their file. A name is that of a network, except for
 /// experiments that set `model.name`: a network on a particular data set.
@@ -225,7 +199,7 @@ impl Experiment {
     }
 
     /// Sets a key to the text of a value, without quotes, given at `origin`.
-    fn set_key(&mut self, key: &str, value: &str, origin: &Origin) -> Result<(), ExperimentError> {
+    pub(crate) fn set_key(&mut self, key: &str, value: &str, origin: &Origin) -> Result<(), ExperimentError> {
         let (key, value) = (parse::find_key(key, origin)?, value.trim());
         if value.is_empty() && key.optional {
             (key.unset)(self);
@@ -304,8 +278,10 @@ impl Experiment {
         self.train.batch_size / (self.train.micro_batches * self.train.parts.max(1)).max(1)
     }
 
-    /// The experiment with those keys set that follow from other keys. [`Resolved`](crate::resolve::Resolved)
-    /// also sets those that follow from data set, network and device.
+    /// The experiment with those keys set that follow from other keys. [`ResolvedExperiment`] also sets those
+    /// that follow from data set, network and device.
+    ///
+    /// [`ResolvedExperiment`]: crate::ResolvedExperiment
     #[must_use]
     pub fn completed(&self) -> Self {
         let mut completed = self.clone();
@@ -368,137 +344,6 @@ impl Experiment {
                     found: value.to_string(),
                 });
             }
-        }
-        Ok(())
-    }
-
-    /// Checks constraints on combinations of keys.
-    fn check(&self) -> Result<(), ExperimentError> {
-        let conflict = |problem: String, hint: &str| {
-            Err(ExperimentError::Conflict { origin: Origin::Resolved, problem, hint: hint.to_owned() })
-        };
-        if self.layer_file().is_some()
-            && !Constraint::FolderName.allows(&Value::String(self.name().to_owned()))
-        {
-            return conflict(
-                format!("`{}` is not a valid folder name for runs", self.name()),
-                "set experiment.name, made of letters, digits, `.`, `_` and `-`",
-            );
-        }
-        if let (Some(mean), Some(std)) = (&self.data.mean, &self.data.std)
-            && mean.len() != std.len()
-        {
-            return conflict(
-                format!("`data.mean` has {} channels, but `data.std` has {}", mean.len(), std.len()),
-                "set both to one number per channel of the images",
-            );
-        }
-        for (key, list) in [("data.mean", &self.data.mean), ("data.std", &self.data.std)] {
-            if list.as_ref().is_some_and(Vec::is_empty) {
-                return conflict(
-                    format!("`{key}` is an empty list"),
-                    "set a number per channel, or remove it",
-                );
-            }
-        }
-        if let Some(shape) = &self.data.shape
-            && shape.len() != 3
-        {
-            return conflict(
-                format!("`data.shape` has {} numbers", shape.len()),
-                "set channels, height and width, like [3, 224, 224]",
-            );
-        }
-        if let Some(lists) = &self.data.lists {
-            if !(2..=3).contains(&lists.len()) {
-                return conflict(
-                    format!("`data.lists` names {} files", lists.len()),
-                    "name a training list, a validation list and, if there is one, a test list",
-                );
-            }
-            if self.data.split_seed.is_some() {
-                return conflict(
-                    "`data.lists` and `data.split_seed` are both set".to_owned(),
-                    "set only one of the two",
-                );
-            }
-        }
-        let (batch, micro_batches) = (self.train.batch_size, self.train.micro_batches);
-        if !batch.is_multiple_of(micro_batches) {
-            return conflict(
-                format!(
-                    "`train.micro_batches` = {micro_batches} does not divide `train.batch_size` = {batch}"
-                ),
-                "choose a divisor of the batch size",
-            );
-        }
-        let parts = self.train.parts;
-        if parts > 0 && (!parts.is_power_of_two() || !batch.is_multiple_of(parts)) {
-            return conflict(
-                format!(
-                    "`train.parts` = {parts} is not a power of two that divides `train.batch_size` = {batch}"
-                ),
-                "choose a power of two that divides the batch size",
-            );
-        }
-        if parts > 1 && micro_batches > 1 {
-            return conflict(
-                "`train.parts` and `train.micro_batches` are both more than 1".to_owned(),
-                "set only train.parts: a worker processes its parts one after the other",
-            );
-        }
-        self.check_stages().map_or(Ok(()), |(problem, hint)| conflict(problem, hint))?;
-        if let Some(deadline) = &self.train.deadline
-            && let Err(problem) = Deadline::parse(deadline)
-        {
-            return conflict(format!("invalid `train.deadline` = \"{deadline}\""), &problem);
-        }
-        if self.train.price_per_hour.is_some() && self.train.instance.is_some() {
-            return conflict(
-                "`train.price_per_hour` and `train.instance` are both set".to_owned(),
-                "set only one of the two",
-            );
-        }
-        if self.train.budget.is_some() && self.train.price_per_hour.is_none() && self.train.instance.is_none()
-        {
-            return conflict(
-                "`train.budget` needs a price".to_owned(),
-                "set train.price_per_hour, or the cloud instance type of this machine as train.instance",
-            );
-        }
-        let Augment { scale, ratio, zoom, random_crop, random_resized_crop, .. } = &self.augment;
-        for (key, range) in [("scale", Some(scale)), ("ratio", Some(ratio)), ("zoom", zoom.as_ref())] {
-            let Some(range) = range else { continue };
-            if range.len() != 2 || range[0] <= 0.0 || range[0] > range[1] {
-                return conflict(
-                    format!("`data.augment.{key}` is {}", Value::FloatList(range.clone())),
-                    "set the smallest value, above 0, and the largest",
-                );
-            }
-        }
-        if *random_crop && *random_resized_crop {
-            return conflict(
-                "`data.augment.random_crop` and `data.augment.random_resized_crop` are both true".to_owned(),
-                "set only one of the two",
-            );
-        }
-        let (warmup, epochs) = (self.schedule.warmup_epochs, self.train.epochs);
-        if warmup > 0.0 && warmup >= epochs as f64 {
-            return conflict(
-                format!("`schedule.warmup_epochs` = {warmup} is not less than `train.epochs` = {epochs}"),
-                "choose a warm-up that ends before training does",
-            );
-        }
-        if matches!(self.schedule.name, ScheduleName::Cosine | ScheduleName::Poly)
-            && self.schedule.final_learning_rate > self.optimiser.learning_rate
-        {
-            return conflict(
-                format!(
-                    "`schedule.final_learning_rate` = {} exceeds `optimiser.learning_rate` = {}",
-                    self.schedule.final_learning_rate, self.optimiser.learning_rate
-                ),
-                "choose a final learning rate that is at most the initial one",
-            );
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The metrics of an epoch that can stop training early and choose the checkpoint to keep: columns of
 //! `epochs.csv`.
 
-use super::value::choices;
+use crate::value::choices;
 use stratus_run::csv::{EpochRow, Row, Task};
 
 /// Declares the metrics: a name, whether lower or higher is better, and the value in an epoch's row.
@@ -98,7 +98,7 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::value::{Setting, ValueKind};
+    use crate::value::{Setting, ValueKind};
 
     /// Each metric reads the column of its name, and lower is better for losses only.
     #[test]
@@ -114,7 +114,7 @@ mod tests {
             let columns = EpochRow::columns(task);
             let fields: Vec<String> = (1..=columns.len()).map(|number| number.to_string()).collect();
             let row = EpochRow::parse(task, &fields.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
-            let value = crate::experiment::Value::String((*name).to_owned());
+            let value = crate::Value::String((*name).to_owned());
             let metric = EpochMetric::from_value(&value).unwrap();
             let column = columns.iter().position(|column| column == name);
             assert_eq!(metric.applies_to(task), column.is_some(), "{name}");

@@ -169,6 +169,14 @@ pub enum ExperimentError {
         /// The suggested fix.
         hint: String,
     },
+    /// The settings do not fit the data set, the network or the device.
+    #[error("{problem}")]
+    Unsuitable {
+        /// The problem.
+        problem: String,
+        /// The suggested fix.
+        hint: String,
+    },
     /// No built-in experiment has this name.
     #[error("no built-in experiment is named `{name}`")]
     UnknownBuiltin {
@@ -203,7 +211,9 @@ impl ExperimentError {
             Self::UnknownChoice { key, nearest: None, .. } => {
                 Some(format!("`stratus config keys {key}` explains the key"))
             }
-            Self::Missing { hint, .. } | Self::Conflict { hint, .. } => Some(hint.clone()),
+            Self::Missing { hint, .. } | Self::Conflict { hint, .. } | Self::Unsuitable { hint, .. } => {
+                Some(hint.clone())
+            }
             Self::UnknownBuiltin { nearest: Some(nearest), .. } => Some(format!("did you mean `{nearest}`?")),
             Self::UnknownBuiltin { known, .. } => Some(format!("built-in experiments: {known}")),
         }

@@ -198,15 +198,15 @@ macro_rules! choices {
             }
         }
 
-        impl $crate::experiment::value::Setting for $name {
-            const KIND: $crate::experiment::value::ValueKind =
-                $crate::experiment::value::ValueKind::Choice(&[$($word),*]);
-            fn from_value(value: &$crate::experiment::value::Value) -> Option<Self> {
-                let $crate::experiment::value::Value::String(text) = value else { return None };
+        impl $crate::value::Setting for $name {
+            const KIND: $crate::value::ValueKind =
+                $crate::value::ValueKind::Choice(&[$($word),*]);
+            fn from_value(value: &$crate::value::Value) -> Option<Self> {
+                let $crate::value::Value::String(text) = value else { return None };
                 match text.as_str() { $($word => Some($name::$variant),)* _ => None }
             }
-            fn to_value(&self) -> Option<$crate::experiment::value::Value> {
-                Some($crate::experiment::value::Value::String(self.as_str().to_owned()))
+            fn to_value(&self) -> Option<$crate::value::Value> {
+                Some($crate::value::Value::String(self.as_str().to_owned()))
             }
         }
     };

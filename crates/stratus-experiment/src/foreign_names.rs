@@ -85,7 +85,7 @@ pub fn key_of(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::KEYS;
+    use crate::KEYS;
 
     #[test]
     fn names_are_sorted_and_map_to_keys() {

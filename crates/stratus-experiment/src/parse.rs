@@ -1,9 +1,9 @@
 //! Parses TOML text into keys with values, each with its line.
 
-use super::error::{ExperimentError, Origin};
-use super::foreign_names;
-use super::keys::{KEYS, Key};
-use super::value::{Value, ValueKind};
+use crate::error::{ExperimentError, Origin};
+use crate::foreign_names;
+use crate::keys::{KEYS, Key};
+use crate::value::{Value, ValueKind};
 use std::ops::Range;
 use std::path::Path;
 use stratus_base::nearest;
@@ -11,20 +11,20 @@ use toml::de::{DeTable, DeValue};
 
 /// A key with its value and origin.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub key: &'static Key,
     pub value: Value,
     pub origin: Origin,
 }
 
 /// The settings of a text, in their order, each with its full name.
-pub(super) type NamedEntries = Vec<(String, Result<Entry, ExperimentError>)>;
+pub(crate) type NamedEntries = Vec<(String, Result<Entry, ExperimentError>)>;
 
 /// Parses the settings of a text, in their order.
 ///
 /// # Errors
 /// If the text is not TOML, or a setting is invalid.
-pub(super) fn known_entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
+pub(crate) fn known_entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
     entries(text, path)?.into_iter().map(|(_, entry)| entry).collect()
 }
 
@@ -32,7 +32,7 @@ pub(super) fn known_entries(text: &str, path: &Path) -> Result<Vec<Entry>, Exper
 ///
 /// # Errors
 /// If the text is not TOML.
-pub(super) fn entries(text: &str, path: &Path) -> Result<NamedEntries, ExperimentError> {
+pub(crate) fn entries(text: &str, path: &Path) -> Result<NamedEntries, ExperimentError> {
     let origin = |span: Option<Range<usize>>| Origin::File {
         path: path.to_owned(),
         line: span.map(|span| line_of(text, span.start)),
@@ -96,7 +96,7 @@ fn is_section(name: &str) -> bool {
 ///
 /// # Errors
 /// If there is none; suggests another.
-pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, ExperimentError> {
+pub(crate) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, ExperimentError> {
     if let Some(key) = KEYS.iter().find(|key| key.name == name) {
         return Ok(key);
     }
@@ -117,7 +117,7 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
 }
 
 /// Returns whether a value has a key's type.
-pub(super) fn fits(kind: ValueKind, value: &Value) -> bool {
+pub(crate) fn fits(kind: ValueKind, value: &Value) -> bool {
     // The type of an empty list is unknown.
     let is_empty_list = matches!(value, Value::IntegerList(numbers) if numbers.is_empty());
     let fits = matches!(
@@ -133,19 +133,19 @@ pub(super) fn fits(kind: ValueKind, value: &Value) -> bool {
     fits || kind == ValueKind::StringList && is_empty_list
 }
 
-pub(super) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> ExperimentError {
+pub(crate) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> ExperimentError {
     ExperimentError::WrongType { origin, key: key.name, expected: key.accepts(), found }
 }
 
 /// Returns whether a text is a layer file: only layer files have `[[layer]]`.
-pub(super) fn is_layer_file(text: &str) -> bool {
+pub(crate) fn is_layer_file(text: &str) -> bool {
     DeTable::parse(text).is_ok_and(|document| {
         document.get_ref().get("layer").is_some_and(|layer| matches!(layer.get_ref(), DeValue::Array(_)))
     })
 }
 
 /// The name that a layer file gives its network.
-pub(super) fn network_name(text: &str) -> Option<String> {
+pub(crate) fn network_name(text: &str) -> Option<String> {
     match DeTable::parse(text).ok()?.get_ref().get("name")?.get_ref() {
         DeValue::String(name) => Some(name.to_string()),
         _ => None,
