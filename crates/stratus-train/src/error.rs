@@ -57,6 +57,9 @@ pub enum TrainError {
     /// Predictions that cannot be scored.
     #[error(transparent)]
     Metric(#[from] stratus_measures::MetricError),
+    /// The forecast.
+    #[error(transparent)]
+    Forecast(#[from] stratus_forecast::Error),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -116,6 +119,7 @@ impl TrainError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.hint(),
+            Self::Forecast(error) => error.hint(),
             Self::Configuration { hint, .. } | Self::WeightsMismatch { hint, .. } => Some(hint.clone()),
             Self::WeightsIncomplete { .. } => Some(
                 "an exported network needs all of its weights; change the network with --set model.classes= \
@@ -168,6 +172,7 @@ impl TrainError {
             self,
             Self::Experiment(_)
                 | Self::Configuration { .. }
+                | Self::Forecast(_)
                 | Self::Graph(_)
                 | Self::LayerFile { .. }
                 | Self::WeightsMismatch { .. }

@@ -9,7 +9,7 @@
 //! - [`input`]: data sets and their batches. [`network`]: the graph. [`device`]: the backend.
 //! - [`compile`]: programs, plans and the session. [`weights`]: initial, pretrained and saved values.
 //! - [`run`]: the training loop. [`evaluate`]: evaluates weights. [`mod@bench`]: measures speed.
-//! - [`Observer`]: receives progress reports.
+//! - [`mod@forecast`]: forecasts an experiment for machines. [`Observer`]: receives progress reports.
 
 pub mod bench;
 mod cache;
@@ -17,6 +17,7 @@ pub mod compile;
 pub mod device;
 mod error;
 pub mod evaluate;
+pub mod forecast;
 pub mod infer;
 pub mod input;
 pub mod network;

@@ -1,6 +1,6 @@
 //! `stratus forecast fit`: fits profiles to measured step times.
 
-use super::machines::{catalogue, read};
+use super::machines::catalogue;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, table};
 use crate::outputs::{Mark, Outputs, Overwrite};
@@ -134,7 +134,7 @@ fn fit_tensorflow(
 
 fn fit_stratus(steps: &Path, arguments: &FitArguments, catalogue: &Catalogue) -> Result<Profiles> {
     let name = steps.display().to_string();
-    let table = StepTable::parse(&name, &read(steps)?)?;
+    let table = StepTable::read(steps)?;
     let data = arguments.data.clone().unwrap_or_else(|| name.clone());
     let command = format!("stratus forecast fit --steps {name}");
     let mut profiles = Vec::new();

@@ -1,14 +1,16 @@
 //! The forecast of a launch, printed before anything is started; a launch that cannot fit is rejected.
 
 use super::spec::LaunchSpec;
-use crate::commands::forecast::expected::forecast_training;
 use crate::commands::forecast::request::{MEMORY_MARGIN_FACTOR, SETUP_S, TIME_MARGIN_FACTOR};
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes};
+use crate::progress::Progress;
 use stratus_base::text::duration;
 use stratus_experiment::Experiment;
 use stratus_forecast::forecast::Forecast;
 use stratus_launch::{Resources, TargetKind, TargetSettings};
+use stratus_train::Observer;
+use stratus_train::forecast::forecast_training;
 
 /// The forecast of a launch; empty if its target does not name a machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +43,12 @@ pub(super) fn estimate_launch(
     let Some(machine) = &settings.machine else { return Ok(LaunchEstimate::default()) };
     let mut rows = Vec::new();
     for cell in &spec.cells {
-        rows.push(forecast_training(cell, machine, output)?);
+        // Shows the phase of the measurement on a terminal.
+        let mut progress = Progress::new(*output);
+        let (row, notes) = forecast_training(cell, machine, &mut |text| progress.warn(text))?;
+        drop(progress);
+        notes.iter().for_each(|note| output.message(note));
+        rows.push(row);
     }
     let totals = totals(&rows, spec, &settings.kind);
     output.message(&describe(settings, &rows, &totals, spec));

@@ -1,7 +1,11 @@
 //! The programs and the memory of a training run on another machine.
 
 use super::placeholder::PlaceholderDataset;
-use crate::errors::Result;
+use crate::compile::{Programs, programs};
+use crate::device::OpenDevice;
+use crate::input::{Datasets, open_dataset};
+use crate::network::Network;
+use crate::{Resolved, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Split};
@@ -20,17 +24,12 @@ use stratus_forecast::shipped;
 use stratus_forecast::work::program::{tensorflow, work};
 use stratus_forecast::work::training::{L2_BYTES_PER_CORE, Target, training};
 use stratus_graph::ops::ParameterKind;
-use stratus_train::compile::{Programs, programs};
-use stratus_train::device::OpenDevice;
-use stratus_train::input::{Datasets, open_dataset};
-use stratus_train::network::Network;
-use stratus_train::{Resolved, TrainError};
 
 /// The first compute capability with bf16 and TF32: Ampere.
 const AMPERE_CAPABILITY: f64 = 8.0;
 
 /// Plans an experiment for machines and batch sizes, and caches the plans.
-pub(super) struct Planner {
+pub struct Planner {
     experiment: Experiment,
     framework: Framework,
     length: TrainingLength,
@@ -51,7 +50,7 @@ impl Planner {
         framework: Framework,
         images: Option<u64>,
         epochs: Option<u64>,
-    ) -> Result<Self> {
+    ) -> Result<Self, TrainError> {
         let mut notes = Vec::new();
         experiment.train.epochs = epochs.unwrap_or(experiment.train.epochs);
         let mut length = TrainingLength {
@@ -114,7 +113,7 @@ impl Planner {
     ///
     /// # Errors
     /// If the network cannot be built.
-    pub fn gradients(&self) -> Result<Vec<(String, f64)>> {
+    pub fn gradients(&self) -> Result<Vec<(String, f64)>, TrainError> {
         let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
         let mut layers: Vec<(String, f64)> = Vec::new();
         for parameter in graph
@@ -179,7 +178,12 @@ impl Planner {
     ///
     /// # Errors
     /// If the network cannot be built or lowered.
-    pub fn plan(&mut self, processor: &Processor, format: NumberFormat, batch: usize) -> Result<Planned> {
+    pub fn plan(
+        &mut self,
+        processor: &Processor,
+        format: NumberFormat,
+        batch: usize,
+    ) -> Result<Planned, TrainError> {
         let (gpu, threads, tile_kib) = match processor {
             Processor::Gpu(_) => (true, 1, 0),
             Processor::Cpu(cpu) => {
@@ -219,7 +223,7 @@ impl Planner {
     }
 
     /// The plan of the same layers in TensorFlow, which does not fuse layers.
-    fn tensorflow(&self, batch: usize) -> Result<Planned> {
+    fn tensorflow(&self, batch: usize) -> Result<Planned, TrainError> {
         let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
         let program = training(&graph, batch, stratus_engine::Precision::F32, Target::Unfused)?;
         let evaluate = lower(&graph, Mode::Evaluate, stratus_engine::Precision::F32, batch)?;
@@ -249,7 +253,7 @@ impl Planner {
         (sketch, tile_kib): (PlanningBackend, usize),
         format: NumberFormat,
         batch: usize,
-    ) -> Result<(Programs, PlannedMemory)> {
+    ) -> Result<(Programs, PlannedMemory), TrainError> {
         let mut experiment = self.experiment.clone();
         experiment.train.batch_size = batch;
         experiment.train.precision = match format {

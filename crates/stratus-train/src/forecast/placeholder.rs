@@ -1,9 +1,9 @@
 //! A placeholder for a missing data set: it has the published shape and classes of a network, but no samples.
 
-use crate::errors::Result;
+use crate::TrainError;
+use crate::network::Network;
 use stratus_data::{DataError, Dataset, Normalisation, Sample, Scratch};
 use stratus_experiment::Experiment;
-use stratus_train::network::Network;
 
 /// A placeholder for the data set of an experiment.
 pub(super) struct PlaceholderDataset {
@@ -21,7 +21,7 @@ impl PlaceholderDataset {
     ///
     /// # Errors
     /// If the network is not found.
-    pub fn of(experiment: &Experiment) -> Result<Self> {
+    pub fn of(experiment: &Experiment) -> Result<Self, TrainError> {
         let graph = Network::as_published(experiment)?.graph;
         let published = graph.input_shape().0[..].try_into().unwrap_or([3, 224, 224]);
         Ok(Self {
@@ -32,7 +32,7 @@ impl PlaceholderDataset {
         })
     }
 
-    fn no_sample<T>(&self, index: usize) -> std::result::Result<T, DataError> {
+    fn no_sample<T>(&self, index: usize) -> Result<T, DataError> {
         Err(DataError::SampleOutOfRange { dataset: self.name.clone(), index, len: 0 })
     }
 }
@@ -54,11 +54,11 @@ impl Dataset for PlaceholderDataset {
         Some(self.shape)
     }
 
-    fn label(&self, index: usize) -> std::result::Result<u32, DataError> {
+    fn label(&self, index: usize) -> Result<u32, DataError> {
         self.no_sample(index)
     }
 
-    fn read<'a>(&'a self, index: usize, _: &'a mut Scratch) -> std::result::Result<Sample<'a>, DataError> {
+    fn read<'a>(&'a self, index: usize, _: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         self.no_sample(index)
     }
 

@@ -1,43 +1,45 @@
 //! Forecasts for this machine, from timing its kernels.
 
-use super::planning::Planner;
-use crate::errors::{Failure, Result};
-use crate::output::Output;
-use crate::progress::Progress;
+use super::Planner;
+use crate::TrainError;
+use crate::bench::probe::{ProbeReport, probe};
 use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::Machine;
 use stratus_forecast::forecast::{self, Forecast, LayerForecast, PlannedMemory, ProbedStep, TrainingWork};
 use stratus_forecast::model::Framework;
 use stratus_forecast::peaks::NumberFormat;
 use stratus_forecast::work::{KernelKind, Work};
-use stratus_train::Observer;
-use stratus_train::bench::probe::{ProbeReport, probe};
 
 /// Times the kernels for a batch size.
 ///
 /// # Errors
 /// If no run can be started, or the framework is not Stratus.
-pub(super) fn probe_kernels(planner: &Planner, batch: usize, output: &Output) -> Result<ProbeReport> {
+pub fn probe_kernels(
+    planner: &Planner,
+    batch: usize,
+    warn: &mut dyn FnMut(&str),
+) -> Result<ProbeReport, TrainError> {
     if planner.framework() == Framework::Tensorflow {
-        return Err(Failure::usage("--on here does not support TensorFlow")
-            .with_hint("use --on with machines of the catalogue; `stratus forecast machines` lists them"));
+        return Err(TrainError::Configuration {
+            problem: "--on here does not support TensorFlow".to_owned(),
+            hint: "use --on with machines of the catalogue; `stratus forecast machines` lists them"
+                .to_owned(),
+        });
     }
     let mut experiment: Experiment = planner.experiment().clone();
     experiment.train.batch_size = batch;
-    // Shows the phase of the measurement on a terminal.
-    let mut progress = Progress::new(*output);
-    Ok(probe(&experiment, &planner.datasets(), &mut |text| progress.warn(text))?)
+    probe(&experiment, &planner.datasets(), warn)
 }
 
 /// The forecast from timed kernels.
 ///
 /// # Errors
 /// If the network cannot be lowered.
-pub(super) fn forecast_from_probe(
+pub fn forecast_from_probe(
     machine: &Machine,
     probed: &ProbeReport,
     planner: &mut Planner,
-) -> Result<Forecast> {
+) -> Result<Forecast, TrainError> {
     let format = match probed.precision {
         stratus_engine::Precision::Bf16 => NumberFormat::Bf16,
         stratus_engine::Precision::F16 => NumberFormat::F16,
@@ -82,7 +84,7 @@ fn arithmetic_seconds(probed: &ProbeReport, work: &Work) -> f64 {
 }
 
 /// The seconds of each layer, in execution order.
-pub(super) fn layers_from_probe(probed: &ProbeReport) -> Vec<LayerForecast> {
+pub fn layers_from_probe(probed: &ProbeReport) -> Vec<LayerForecast> {
     let mut layers: Vec<LayerForecast> = Vec::new();
     for kernel in &probed.kernels {
         let at = layers.iter().position(|layer| layer.layer == kernel.layer).unwrap_or_else(|| {
