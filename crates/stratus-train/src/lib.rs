@@ -26,6 +26,7 @@ pub mod resolve;
 pub mod run;
 mod run_limits;
 pub mod weights;
+pub mod workers;
 
 pub use cache::cache_folder;
 pub use error::TrainError;

@@ -11,6 +11,7 @@ pub mod output;
 pub mod outputs;
 pub mod progress;
 pub mod signals;
+pub mod workers;
 
 use clap::Parser;
 use std::process::ExitCode;

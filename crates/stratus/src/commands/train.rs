@@ -1,16 +1,15 @@
 //! `stratus train`: starts or resumes a run.
 
-pub(super) mod workers;
-
 use super::common_keys::CommonKeyArguments;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::cli::Globals;
-use crate::errors::{Failure, INTERRUPTED, Result};
+use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::machine::MachineSurvey;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals;
+use crate::workers;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
 use stratus_train::run::{self, ProcessGroup, RunOptions};
-use workers::{Heartbeat, HeartbeatObserver};
+use stratus_train::workers::{Heartbeat, HeartbeatObserver, WorkerContext, WorkersError, rank_0_reports};
 
 /// Layers in the final table of times.
 const MAX_SHOWN_LAYERS: usize = 10;
@@ -91,7 +90,10 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         return workers::start(usize::from(count), output);
     }
     let stop = signals::stop_flag()?;
-    let joined = workers::join(&stop)?;
+    let joined = match WorkerContext::join(&stop, FAILED) {
+        Err(WorkersError::Reported) => std::process::exit(i32::from(FAILED)),
+        joined => joined?,
+    };
     let rank = joined.as_ref().map_or(0, |joined| joined.launch_info.rank);
     // Only rank 0 prints.
     let output = &if rank == 0 { *output } else { output.silent() };
@@ -108,8 +110,8 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
             return Ok(());
         }
     }
-    if outcome.is_err() {
-        workers::let_rank_0_report(rank);
+    if outcome.is_err() && rank_0_reports(rank) {
+        std::process::exit(i32::from(FAILED));
     }
     outcome
 }
