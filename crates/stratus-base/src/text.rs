@@ -1,9 +1,25 @@
-//! Numbers, durations and words formatted for people and shells; parsing of durations.
+//! Numbers, sizes, durations and words formatted for people and shells; parsing of durations.
 
 /// Formats a number with four significant digits.
 #[must_use]
 pub fn significant(number: f64) -> String {
     format!("{number:.3e}").parse::<f64>().map_or_else(|_| number.to_string(), |number| number.to_string())
+}
+
+/// Formats a number of bytes with a binary unit: `32 MiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// Formats a duration in up to two units: `2 h 05 min`.
@@ -59,6 +75,14 @@ mod tests {
         assert_eq!(
             [0.1 / 3.0, 0.025, 12345.6, f64::NAN].map(significant),
             ["0.03333", "0.025", "12350", "NaN"]
+        );
+    }
+
+    #[test]
+    fn bytes_are_formatted_with_binary_units() {
+        assert_eq!(
+            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
         );
     }
 

@@ -25,6 +25,7 @@ mod observe;
 pub mod resolve;
 pub mod run;
 mod run_limits;
+pub mod sizing;
 pub mod weights;
 pub mod workers;
 

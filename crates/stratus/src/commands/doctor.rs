@@ -3,10 +3,11 @@
 use crate::errors::Result;
 use crate::machine::peaks::{self, ComputeBenchmark, Peaks};
 use crate::machine::{LibraryReport, MachineSurvey, cpu};
-use crate::output::{Output, bytes, key_value_list};
+use crate::output::{Output, key_value_list};
 use clap::Args;
 use serde::Serialize;
 use std::rc::Rc;
+use stratus_base::text::bytes;
 use stratus_data::JpegLibrary;
 use stratus_engine::{Backend, DType};
 use stratus_onednn::OneDnn;

@@ -3,12 +3,13 @@
 use super::model;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, key_value_list};
+use crate::output::{Output, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use stratus_base::text::bytes;
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};

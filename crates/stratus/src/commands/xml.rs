@@ -4,9 +4,10 @@
 use super::data::to_failure;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::output::Output;
 use crate::outputs::Outputs;
 use std::path::Path;
+use stratus_base::text::bytes;
 use stratus_data::DataError;
 use stratus_data::store::Store;
 use stratus_data::sync::{SyncOptions, sync};

@@ -132,32 +132,3 @@ fn to_stderr(text: &str) {
     // Write errors are ignored: standard error may be closed.
     let _ = writeln!(stream.lock(), "{text}");
 }
-
-/// Formats a number of bytes with a binary unit: `32 MiB`.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value.fract() == 0.0 || value >= 100.0 {
-        format!("{value:.0} {}", UNITS[unit])
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes;
-
-    #[test]
-    fn bytes_are_formatted_with_binary_units() {
-        assert_eq!(
-            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
-            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
-        );
-    }
-}

@@ -1,9 +1,8 @@
 //! Resource requests for a machine: Markdown for its administrators, a Slurm batch script, a SkyPilot task.
 
 use crate::errors::{Failure, Result};
-use crate::output::bytes;
 use std::fmt::Write;
-use stratus_base::text::duration;
+use stratus_base::text::{bytes, duration};
 use stratus_experiment::Experiment;
 use stratus_forecast::bill::{BillItem, BillLine};
 use stratus_forecast::catalogue::{Machine, Processor};

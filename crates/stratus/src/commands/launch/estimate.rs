@@ -3,9 +3,9 @@
 use super::spec::LaunchSpec;
 use crate::commands::forecast::request::{MEMORY_MARGIN_FACTOR, SETUP_S, TIME_MARGIN_FACTOR};
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::output::Output;
 use crate::progress::Progress;
-use stratus_base::text::duration;
+use stratus_base::text::{bytes, duration};
 use stratus_experiment::Experiment;
 use stratus_forecast::forecast::Forecast;
 use stratus_launch::{Resources, TargetKind, TargetSettings};

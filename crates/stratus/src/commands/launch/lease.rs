@@ -1,9 +1,9 @@
 //! Leases: a target may be used until a time, by which all runs must be fetched.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::output::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stratus_base::text::duration;
+use stratus_base::text::{bytes, duration};
 use stratus_experiment::{Deadline, Experiment};
 use stratus_launch::{Lease, LinkMeasurement};
 use stratus_run::log::timestamp;

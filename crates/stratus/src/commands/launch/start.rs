@@ -3,9 +3,10 @@
 use super::spec::LaunchSpec;
 use super::{LaunchArguments, RUNS, estimate, lease, now, open_target, uploads};
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::output::Output;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use stratus_base::text::bytes;
 use stratus_launch::{
     Executable, FileSet, Job, LaunchRecord, PrepareOptions, Resources, TargetKind, TargetSettings,
 };

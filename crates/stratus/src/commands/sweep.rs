@@ -1,36 +1,29 @@
 //! `stratus sweep`: trains every combination of configuration values, each as a separate run.
 
-mod training_process;
-
 use crate::cli::Globals;
 use crate::errors::{Failure, INTERRUPTED, Result};
-use crate::output::{Output, Table, bytes, table};
+use crate::output::{Output, Table, table};
 use crate::signals;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use stratus_base::nearest;
+use stratus_base::text::bytes;
 use stratus_experiment::Experiment;
 use stratus_report::page;
 use stratus_report::report::{Report, score_name};
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
-use stratus_sweep::{BUILTIN, Definition, Loss, LostRun, Row, RowOutcome, Status, Sweep, Trainer};
-use stratus_train::compile::{self, FittedRun, KernelSelection};
-use stratus_train::input::open_datasets;
-use stratus_train::network::Network;
-use stratus_train::{Resolved, TrainError, device};
-use training_process::TrainingProcess;
-
-/// The time to wait until a process of an earlier sweep has released a run.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(120);
+use stratus_sweep::{
+    BUILTIN, Definition, Loss, LostRun, Row, RowOutcome, Status, Sweep, Trainer, train_in_process,
+};
+use stratus_train::sizing::memory_shortage;
 
 /// Arguments of `stratus sweep`.
 #[derive(Args, Debug)]
@@ -360,37 +353,6 @@ impl ProcessTrainer {
             None => self.output.message(text),
         }
     }
-
-    /// Claims a run for a process of this sweep, by locking its output file.
-    ///
-    /// A process that outlives a killed sweep holds the lock until it exits, even if it has not yet created
-    /// the run directory.
-    fn claim(&self, run: &Path) -> std::result::Result<File, RowOutcome> {
-        let path = run.with_extension(training_process::OUTPUT_EXTENSION);
-        let failed =
-            |error: std::io::Error| RowOutcome::Failed(format!("cannot open {}: {error}", path.display()));
-        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-        let open = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = open.map_err(failed)?;
-        let mut remaining = CLAIM_TIMEOUT;
-        let interval = Duration::from_millis(50);
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if self.is_stopped() => return Err(RowOutcome::Interrupted),
-                Err(TryLockError::WouldBlock) if remaining.is_zero() => {
-                    return Err(RowOutcome::Failed("still trained by an earlier sweep".to_owned()));
-                }
-                Err(TryLockError::WouldBlock) => {
-                    std::thread::sleep(interval);
-                    remaining = remaining.saturating_sub(interval);
-                }
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-            }
-        }
-        file.set_len(0).map_err(failed)?;
-        Ok(file)
-    }
 }
 
 impl Trainer for ProcessTrainer {
@@ -412,21 +374,13 @@ impl Trainer for ProcessTrainer {
     }
 
     fn train(&mut self, experiment: &Experiment, run: &Path, until: Option<u64>) -> RowOutcome {
-        let claim = match self.claim(run) {
-            Ok(claim) => claim,
-            Err(outcome) => return outcome,
-        };
-        let mut child = match TrainingProcess::start(experiment, run, until, claim) {
-            Ok(child) => child,
-            Err(reason) => return RowOutcome::Failed(reason),
-        };
         let (bar, label, output) = (self.bar.clone(), self.current_row.clone(), self.output);
         let show = move |line: &str| match &bar {
             Some(bar) => bar.set_message(format!("{label}  {line}")),
             None if line.starts_with("epoch ") => output.message(&format!("{label}  {line}")),
             None => {}
         };
-        child.wait(&self.stop, &show)
+        train_in_process(experiment, run, until, INTERRUPTED, &self.stop, &show)
     }
 
     fn on_end(&mut self, sweep: &Sweep, row: &Row) {
@@ -454,26 +408,14 @@ fn row_label(definition: &Definition, row: &Row) -> String {
     format!("cell {} ({}){run}", row.cell, definition.describe_cell(cell))
 }
 
-/// The reason that an experiment does not fit into this machine's memory; `None` if it fits.
-///
-/// A lower bound is checked before the plan, since planning measures kernels.
-fn memory_shortage(experiment: &Experiment) -> std::result::Result<Option<String>, TrainError> {
-    let dataset = open_datasets(experiment)?.train;
-    let graph = Network::for_dataset(experiment, dataset.as_ref())?.graph;
-    let device = device::open(&experiment.train)?;
-    let Some(available) = device.memory_bytes else { return Ok(None) };
-    let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
-    let short = |needs: usize, word: &str| {
-        let needed = needs as u64;
-        (needed > available).then(|| format!("needs {word}{}, {} available", bytes(needed), bytes(available)))
-    };
-    if experiment.train.memory_limit_mib.is_none() {
-        let programs = compile::programs(&resolved, &graph, &device)?;
-        if let Some(reason) = short(compile::min_bytes(&programs), "at least ") {
-            return Ok(Some(reason));
-        }
+#[cfg(test)]
+mod tests {
+    use stratus_engine::EngineError;
+    use stratus_sweep::OUT_OF_MEMORY_PREFIX;
+
+    #[test]
+    fn prefix_matches_the_out_of_memory_error_of_the_engine() {
+        let error = EngineError::OutOfMemory { purpose: "the arena".to_owned(), bytes: 1, free: None };
+        assert!(error.to_string().starts_with(OUT_OF_MEMORY_PREFIX), "{error}");
     }
-    let fitted = compile::fit(resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
-    let FittedRun { planned, .. } = fitted;
-    Ok(short(planned.arena_bytes(), ""))
 }

@@ -1,13 +1,14 @@
-//! The largest batch that fits into memory.
+//! The size of an experiment on this machine: the memory that it lacks, and the largest batch that fits.
 
-use crate::errors::{Failure, Result};
-use crate::output::bytes;
+use crate::compile::{FittedRun, KernelSelection, fit, largest_batch, min_bytes, programs};
+use crate::device::OpenDevice;
+use crate::input::{Datasets, HostMemory, open_datasets};
+use crate::network::Network;
+use crate::{Resolved, TrainError, device};
 use serde::Serialize;
+use stratus_base::text::bytes;
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
-use stratus_train::compile::{FittedRun, KernelSelection, fit, largest_batch};
-use stratus_train::device::OpenDevice;
-use stratus_train::input::{Datasets, HostMemory};
-use stratus_train::{Resolved, TrainError};
 
 /// The maximum number of plans that the search makes.
 const MAX_ATTEMPTS: usize = 8;
@@ -21,9 +22,12 @@ const COARSE_STEP: usize = 8;
 const USABLE_MEMORY_SHARE: f64 = 0.95;
 
 /// A search for the largest batch.
-pub(super) struct LargestBatchSearch<'a> {
+pub struct LargestBatchSearch<'a> {
+    /// The experiment, with any batch size.
     pub resolved: &'a Resolved,
+    /// Its network.
     pub graph: &'a Graph,
+    /// Its device.
     pub device: &'a OpenDevice,
     /// The memory limit of the network in bytes. `None` means the free memory, which must also hold the data
     /// if the device shares the host's memory.
@@ -32,22 +36,30 @@ pub(super) struct LargestBatchSearch<'a> {
 
 /// The plan of the largest batch.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct LargestBatch {
-    batch_size: usize,
-    arena_bytes: usize,
-    host_memory: HostMemory,
-    limit_bytes: usize,
+pub struct LargestBatch {
+    /// Images of the batch.
+    pub batch_size: usize,
+    /// Bytes of parameters, activations and scratch.
+    pub arena_bytes: usize,
+    /// The memory of a run besides the arena.
+    pub host_memory: HostMemory,
+    /// The memory limit of the network in bytes.
+    pub limit_bytes: usize,
     /// True if the batch is the whole data set.
-    is_whole_data_set: bool,
+    pub is_whole_data_set: bool,
 }
 
 impl LargestBatchSearch<'_> {
     /// Plans batches until one nearly fills the limit. Kernels are not measured, since that would take too
     /// long.
-    pub fn find(&self, datasets: &Datasets, warn: &mut dyn FnMut(&str)) -> Result<LargestBatch> {
+    ///
+    /// # Errors
+    /// If free memory is unknown and there is no limit, no batch fits, or a plan cannot be made.
+    pub fn find(&self, datasets: &Datasets, warn: &mut dyn FnMut(&str)) -> Result<LargestBatch, TrainError> {
         let free = self.device.memory_bytes.map(|bytes| (bytes as f64 * USABLE_MEMORY_SHARE) as usize);
-        let limit = self.limit.or(free).ok_or_else(|| {
-            Failure::usage("cannot determine free memory").with_hint("set --memory-limit SIZE")
+        let limit = self.limit.or(free).ok_or_else(|| TrainError::Configuration {
+            problem: "cannot determine free memory".to_owned(),
+            hint: "set --memory-limit SIZE".to_owned(),
         })?;
         let shares_memory = self.limit.is_none() && !self.device.is_accelerator;
         let samples = self.resolved.samples();
@@ -88,7 +100,7 @@ impl LargestBatchSearch<'_> {
         fitting.ok_or_else(|| self.nothing_fits_error(limit))
     }
 
-    fn nothing_fits_error(&self, limit: usize) -> Failure {
+    fn nothing_fits_error(&self, limit: usize) -> TrainError {
         TrainError::Configuration {
             problem: format!(
                 "no batch of {} fits in {}",
@@ -97,23 +109,32 @@ impl LargestBatchSearch<'_> {
             ),
             hint: "use smaller images with --set data.shape=, or a higher --memory-limit".to_owned(),
         }
-        .into()
     }
 }
 
-impl LargestBatch {
-    /// Renders the result; `command` is the experiment and its settings, for the hint.
-    pub(super) fn render(&self, command: &str) -> String {
-        let Self { batch_size, arena_bytes, host_memory, limit_bytes, is_whole_data_set } = *self;
-        let whole = if is_whole_data_set { ", the whole data set" } else { "" };
-        format!(
-            "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; \
-             limit for the network {}\n\nTo train with it, use --batch {batch_size}. The fastest batch is \
-             often smaller: compare with `stratus forecast {command} --batch 64,128,256 --on here`. Kernels \
-             were not measured; those of the training run may need a few per cent more or less memory.\n",
-            bytes(arena_bytes as u64),
-            bytes(host_memory.bytes()),
-            bytes(limit_bytes as u64),
-        )
+/// The reason that an experiment does not fit into this machine's memory; `None` if it fits.
+///
+/// A lower bound is checked before the plan, since planning measures kernels.
+///
+/// # Errors
+/// As planning a run.
+pub fn memory_shortage(experiment: &Experiment) -> Result<Option<String>, TrainError> {
+    let dataset = open_datasets(experiment)?.train;
+    let graph = Network::for_dataset(experiment, dataset.as_ref())?.graph;
+    let device = device::open(&experiment.train)?;
+    let Some(available) = device.memory_bytes else { return Ok(None) };
+    let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
+    let short = |needs: usize, word: &str| {
+        let needed = needs as u64;
+        (needed > available).then(|| format!("needs {word}{}, {} available", bytes(needed), bytes(available)))
+    };
+    if experiment.train.memory_limit_mib.is_none() {
+        let programs = programs(&resolved, &graph, &device)?;
+        if let Some(reason) = short(min_bytes(&programs), "at least ") {
+            return Ok(Some(reason));
+        }
     }
+    let fitted = fit(resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
+    let FittedRun { planned, .. } = fitted;
+    Ok(short(planned.arena_bytes(), ""))
 }

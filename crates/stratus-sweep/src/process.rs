@@ -4,32 +4,86 @@
 //! has exited. Its standard output is a file that the sweep has locked. The process inherits the lock, which
 //! is held until both have exited, so that no other sweep starts the run meanwhile.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use crate::RowOutcome;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
-
-use crate::errors::INTERRUPTED;
 use stratus_experiment::Experiment;
 use stratus_run::RunDir;
-use stratus_sweep::RowOutcome;
 
 /// The extension of the file next to a run to which its process writes the result.
-pub(super) const OUTPUT_EXTENSION: &str = "json";
+const OUTPUT_EXTENSION: &str = "json";
 /// The time between two checks of the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum length of a line of the process; longer ones are split.
 const MAX_LINE_BYTES: u64 = 4096;
 /// The prefix of errors.
 const ERROR_PREFIX: &str = "error: ";
+/// The time to wait until a process of an earlier sweep has released a run.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(120);
+/// The time between two attempts to claim a run.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(50);
 /// The prefix of the engine's out-of-memory error.
-const OUT_OF_MEMORY_PREFIX: &str = "out of memory: ";
+pub const OUT_OF_MEMORY_PREFIX: &str = "out of memory: ";
+
+/// Starts or resumes a run in a process of this program, to its end or to the end of `until_epoch`, and waits
+/// for it. When `stop` is set, it is stopped. `show` is called with each line of its standard error.
+/// `interrupted_code` is its exit code after a stop.
+pub fn train_in_process(
+    experiment: &Experiment,
+    run: &Path,
+    until_epoch: Option<u64>,
+    interrupted_code: u8,
+    stop: &AtomicBool,
+    show: &(dyn Fn(&str) + Sync),
+) -> RowOutcome {
+    let claim = match claim(run, stop) {
+        Ok(claim) => claim,
+        Err(outcome) => return outcome,
+    };
+    match TrainingProcess::start(experiment, run, until_epoch, claim) {
+        Ok(mut process) => process.wait(interrupted_code, stop, show),
+        Err(reason) => RowOutcome::Failed(reason),
+    }
+}
+
+/// Claims a run for a process of this sweep, by locking its output file.
+///
+/// A process that outlives a killed sweep holds the lock until it exits, even if it has not yet created the
+/// run directory.
+fn claim(run: &Path, stop: &AtomicBool) -> Result<File, RowOutcome> {
+    let path = run.with_extension(OUTPUT_EXTENSION);
+    let failed = |error: io::Error| RowOutcome::Failed(format!("cannot open {}: {error}", path.display()));
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+    let open = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = open.map_err(failed)?;
+    let mut remaining = CLAIM_TIMEOUT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if stop.load(Ordering::Relaxed) => {
+                return Err(RowOutcome::Interrupted);
+            }
+            Err(TryLockError::WouldBlock) if remaining.is_zero() => {
+                return Err(RowOutcome::Failed("still trained by an earlier sweep".to_owned()));
+            }
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(CLAIM_INTERVAL);
+                remaining = remaining.saturating_sub(CLAIM_INTERVAL);
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+    }
+    file.set_len(0).map_err(failed)?;
+    Ok(file)
+}
 
 /// A process that trains a run.
-pub(super) struct TrainingProcess {
+struct TrainingProcess {
     process: std::process::Child,
     /// The experiment file of a new run.
     experiment_file: Option<PathBuf>,
@@ -37,12 +91,7 @@ pub(super) struct TrainingProcess {
 
 impl TrainingProcess {
     /// Starts or resumes the run in `run`; `claim` is the locked output file.
-    pub(super) fn start(
-        experiment: &Experiment,
-        run: &Path,
-        until: Option<u64>,
-        claim: File,
-    ) -> Result<Self, String> {
+    fn start(experiment: &Experiment, run: &Path, until: Option<u64>, claim: File) -> Result<Self, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
@@ -68,7 +117,7 @@ impl TrainingProcess {
 
     /// Waits for the process to exit, and stops it when `stop` is set. `show` is called with each line of its
     /// standard error.
-    pub(super) fn wait(&mut self, stop: &AtomicBool, show: &(dyn Fn(&str) + Sync)) -> RowOutcome {
+    fn wait(&mut self, interrupted_code: u8, stop: &AtomicBool, show: &(dyn Fn(&str) + Sync)) -> RowOutcome {
         let mut input = self.process.stdin.take();
         let (sender, lines) = mpsc::channel();
         let errors = self.process.stderr.take();
@@ -101,7 +150,7 @@ impl TrainingProcess {
                 }
             }
             match self.process.wait() {
-                Ok(status) => outcome(status, error),
+                Ok(status) => outcome(status, interrupted_code, error),
                 Err(error) => RowOutcome::Failed(format!("cannot wait for the training process: {error}")),
             }
         })
@@ -118,27 +167,15 @@ impl Drop for TrainingProcess {
     }
 }
 
-fn outcome(status: ExitStatus, error: Option<String>) -> RowOutcome {
+fn outcome(status: ExitStatus, interrupted_code: u8, error: Option<String>) -> RowOutcome {
     match (status.code(), error) {
         (Some(0), _) => RowOutcome::Succeeded,
-        (Some(code), _) if code == i32::from(INTERRUPTED) => RowOutcome::Interrupted,
+        (Some(code), _) if code == i32::from(interrupted_code) => RowOutcome::Interrupted,
         (_, Some(error)) if error.starts_with(OUT_OF_MEMORY_PREFIX) => RowOutcome::DoesNotFit(error),
         (_, Some(error)) => RowOutcome::Failed(error),
         (_, None) => {
             let killed = if status.code().is_none() { ": possibly out of memory" } else { "" };
             RowOutcome::Failed(format!("training process ended with {status}{killed}"))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::OUT_OF_MEMORY_PREFIX;
-    use stratus_engine::EngineError;
-
-    #[test]
-    fn prefix_matches_the_out_of_memory_error_of_the_engine() {
-        let error = EngineError::OutOfMemory { purpose: "the arena".to_owned(), bytes: 1, free: None };
-        assert!(error.to_string().starts_with(OUT_OF_MEMORY_PREFIX), "{error}");
     }
 }
