@@ -103,6 +103,12 @@ pub enum TrainError {
         /// Iterations done.
         iteration: u64,
     },
+    /// A quantity of this machine that cannot be measured.
+    #[error("cannot measure {quantity} on this machine")]
+    Unmeasurable {
+        /// The quantity.
+        quantity: &'static str,
+    },
     /// A checkpoint that does not fit the run.
     #[error("checkpoint {checkpoint}: {problem}")]
     Checkpoint {

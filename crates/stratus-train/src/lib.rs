@@ -20,6 +20,7 @@ pub mod evaluate;
 pub mod forecast;
 pub mod infer;
 pub mod input;
+pub mod libraries;
 pub mod network;
 mod observe;
 pub mod resolve;

@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use stratus_base::text::shell_word;
 use stratus_experiment::foreign_names;
+use stratus_train::libraries::LibraryProbes;
 
 /// Train convolutional networks and see where every millisecond goes.
 #[derive(Debug, Parser)]
@@ -115,14 +116,14 @@ impl Command {
             Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, globals, output),
             Command::Collect(arguments) => collect::run(arguments, output),
-            Command::Report(arguments) => report::run(arguments, output, &doctor::LibraryProbes::detect()),
+            Command::Report(arguments) => report::run(arguments, output, &LibraryProbes::detect()),
             Command::Runs(arguments) => runs::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Completions(arguments) => completions::run(arguments, output),
             Command::Man(arguments) => man::run(arguments, output),
-            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::LibraryProbes::detect()),
+            Command::Doctor(arguments) => doctor::run(arguments, output, &LibraryProbes::detect()),
         }
     }
 }

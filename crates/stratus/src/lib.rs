@@ -6,7 +6,6 @@
 pub mod cli;
 pub mod commands;
 pub mod errors;
-pub mod machine;
 pub mod output;
 pub mod outputs;
 pub mod progress;

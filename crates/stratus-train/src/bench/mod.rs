@@ -3,7 +3,9 @@
 
 pub mod calibrate;
 pub mod data_rate;
+pub mod peaks;
 pub mod probe;
+pub mod threads;
 pub mod trace;
 
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};

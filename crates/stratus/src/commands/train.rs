@@ -5,7 +5,6 @@ use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::cli::Globals;
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
-use crate::machine::MachineSurvey;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals;
@@ -19,6 +18,7 @@ use std::time::Instant;
 use stratus_experiment::XmlExperiment;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
+use stratus_run::machine::Machine;
 use stratus_run::summary::Summary;
 use stratus_train::run::{self, ProcessGroup, RunOptions};
 use stratus_train::workers::{Heartbeat, HeartbeatObserver, WorkerContext, WorkersError, rank_0_reports};
@@ -169,7 +169,7 @@ fn train(
             }
             arguments.memory.apply(&mut experiment);
             let experiment = experiment.with_overrides(&limits)?;
-            run::start(&experiment, &options, MachineSurvey::probe().machine, &mut progress)?
+            run::start(&experiment, &options, Machine::probe(), &mut progress)?
         }
         RunOrExperiment::Run(path) => {
             let flags = [

@@ -16,6 +16,7 @@ use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
 use stratus_experiment::Experiment;
 use stratus_train::bench::data_rate::{DataRate, measure_epochs, measure_rounds};
+use stratus_train::bench::threads::measure as measure_threads;
 use stratus_train::bench::trace::StepTrace;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
@@ -144,12 +145,12 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
     match &arguments.command {
         BenchCommand::Kernels { target, rounds, threads: Some(counts) } => {
             let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
-            let by = threads::measure(counts, |count| {
+            let by = measure_threads(counts, |count| {
                 let mut experiment = experiment.clone();
                 experiment.train.threads = count;
                 output.message(&format!("{count} threads"));
                 let mut bench = Bench::new(&experiment, &mut |text| output.warning(text))?;
-                Ok(bench.floor(*rounds as usize)?)
+                bench.floor(*rounds as usize)
             })?;
             output.print_wrapped(&by, || threads::render(&by, output.terminal_width()))
         }

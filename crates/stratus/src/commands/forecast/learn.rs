@@ -1,9 +1,9 @@
 //! `stratus calibrate --learn`: corrects a calibration with the step times of runs.
 
 use crate::cli::Globals;
-use crate::commands::calibrate::write_calibration;
 use crate::errors::Result;
 use crate::output::{Output, table};
+use crate::outputs::write_file;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_forecast::calibration::Calibration;
@@ -41,7 +41,7 @@ pub fn run(file: &Path, runs: &[PathBuf], globals: &Globals, output: &Output) ->
         let (run, precision) = (run.display().to_string(), format.name().to_owned());
         learned.push(LearnedRun { run, precision, compared, error_percent });
     }
-    write_calibration(file, &calibration)?;
+    write_file(file, calibration.to_toml()?)?;
     let report = Report { file: file.display().to_string(), runs: learned };
     output.print_wrapped(&report, || {
         let heading = ["run", "network", "batch", "precision", "forecast, ms", "measured, ms", "error"];

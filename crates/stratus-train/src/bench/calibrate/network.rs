@@ -1,8 +1,7 @@
-//! Measures the kernels of networks within whole training steps, for a machine's profile
-//! ([`stratus_forecast::calibration`]).
+//! Measures the kernels of a network within whole training steps.
 
-use super::median;
 use crate::TrainError;
+use crate::bench::median;
 use crate::compile::programs;
 use crate::device::OpenDevice;
 use crate::input::{BatchFormat, open_datasets};
@@ -30,7 +29,7 @@ const MAX_SECONDS: f64 = 0.4;
 
 /// The kernel choices of a network that was measured before.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReusedChoices([Choices; 2]);
+pub(super) struct ReusedChoices([Choices; 2]);
 
 /// Plans a network's training step in a number format, and times it on synthetic images. Kernels are
 /// measured, unless `chosen` contains their choices, and are not cached elsewhere. `on_matrix_units` states
@@ -38,7 +37,7 @@ pub struct ReusedChoices([Choices; 2]);
 ///
 /// # Errors
 /// As starting a run.
-pub fn measure_network(
+pub(super) fn measure_network(
     design: &Design,
     format: NumberFormat,
     on_matrix_units: bool,

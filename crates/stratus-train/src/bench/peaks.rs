@@ -3,14 +3,14 @@
 //! Memory bandwidth is measured by a triad over arrays larger than every cache, arithmetic by a large matrix
 //! product of the backend.
 
-use super::MachineSurvey;
 use serde::Serialize;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
-use stratus_run::machine::caches;
+use stratus_run::machine::survey::MachineSurvey;
+use stratus_run::machine::{Machine, caches};
 
 /// Measured peaks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +21,15 @@ pub struct Peaks {
     pub memory_gb_per_second: Option<f64>,
     /// Peaks of arithmetic, one for each benchmark that ran.
     pub compute: Vec<ComputePeak>,
+}
+
+impl Peaks {
+    /// Adds the peaks to the content of `machine.json`.
+    pub fn add_to(&self, machine: &mut Machine) {
+        let bandwidth = self.memory_gb_per_second.map(|rate| ("triad_gb_per_s".to_owned(), rate));
+        let compute = self.compute.iter().map(|compute| (compute.name.clone(), compute.gflops));
+        machine.peaks.extend(bandwidth.into_iter().chain(compute));
+    }
 }
 
 /// A peak of arithmetic.
@@ -53,6 +62,7 @@ impl fmt::Debug for ComputeBenchmark {
 
 impl ComputeBenchmark {
     /// Plain Rust, compiled for the oldest CPU of the architecture: a lower bound.
+    #[must_use]
     pub fn portable() -> Self {
         ComputeBenchmark {
             name: "portable_f32_gflops".into(),
@@ -63,6 +73,7 @@ impl ComputeBenchmark {
 }
 
 /// Measures the peaks of the machine with all threads that this process may use.
+#[must_use]
 pub fn measure(machine: &MachineSurvey, sources: &[ComputeBenchmark]) -> Peaks {
     let threads = machine.threads();
     let compute = sources

@@ -22,12 +22,13 @@ const INSTRUCTION_SETS: &[(&str, &str)] = &[
 ];
 
 /// The names of the instruction sets among a CPU's flags, weakest first.
-pub(super) fn instruction_sets(flags: &[String]) -> Vec<&'static str> {
+pub(super) fn names(flags: &[String]) -> Vec<&'static str> {
     let present = |flag: &str| flags.iter().any(|other| other == flag);
     INSTRUCTION_SETS.iter().filter(|(flag, _)| present(flag)).map(|(_, name)| *name).collect()
 }
 
 /// Returns whether a CPU with these instruction sets multiplies bf16 numbers natively.
+#[must_use]
 pub fn native_bf16(instruction_sets: &[&str]) -> bool {
     ["AVX512-BF16", "AMX-BF16", "BF16"].iter().any(|name| instruction_sets.contains(name))
 }
@@ -39,8 +40,8 @@ mod tests {
     #[test]
     fn cpu_flags_become_instruction_set_names() {
         let flags = ["amx_bf16", "avx2", "avx512f", "fpu"].map(String::from);
-        assert_eq!(instruction_sets(&flags), ["AVX2", "AVX-512", "AMX-BF16"]);
-        assert!(native_bf16(&instruction_sets(&flags)));
+        assert_eq!(names(&flags), ["AVX2", "AVX-512", "AMX-BF16"]);
+        assert!(native_bf16(&names(&flags)));
         assert!(!native_bf16(&[]));
     }
 }

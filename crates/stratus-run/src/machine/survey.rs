@@ -1,14 +1,11 @@
-//! A survey of this machine: the content of `machine.json`, instruction sets, free memory, measured peaks.
+//! A survey of this machine: the content of `machine.json`, instruction sets, free memory.
 //!
 //! On Linux, the survey is read from `/proc` and `/sys`; elsewhere, unknown fields stay empty.
 
-pub mod cpu;
-pub mod peaks;
-
+use super::{Library, Machine, instruction_sets};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
-use stratus_run::machine::{Library, Machine};
 
 /// A survey of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -39,6 +36,7 @@ pub struct LibraryReport {
 
 impl MachineSurvey {
     /// Surveys this machine.
+    #[must_use]
     pub fn probe() -> Self {
         Self::new(Machine::probe(), Path::new("/"))
     }
@@ -53,18 +51,20 @@ impl MachineSurvey {
                 machine.cpu.threads,
                 allowed_cpus(&status),
             ),
-            instruction_sets: cpu::instruction_sets(&machine.cpu.features),
+            instruction_sets: instruction_sets::names(&machine.cpu.features),
             ram_available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
             machine,
         }
     }
 
     /// The number of threads that this process may use at once.
+    #[must_use]
     pub fn threads(&self) -> usize {
         self.machine.cpu.usable_threads.map_or(1, |threads| threads as usize).max(1)
     }
 
     /// The bytes of memory that can be used now.
+    #[must_use]
     pub fn usable_memory(&self) -> Option<u64> {
         [self.machine.ram_bytes, self.ram_available_bytes].into_iter().flatten().min()
     }
@@ -77,13 +77,6 @@ impl MachineSurvey {
                 self.machine.libraries.insert(report.name.clone(), library);
             }
         }
-    }
-
-    /// Adds measured peaks.
-    pub fn add_peaks(&mut self, peaks: &peaks::Peaks) {
-        let bandwidth = peaks.memory_gb_per_second.map(|rate| ("triad_gb_per_s".to_owned(), rate));
-        let compute = peaks.compute.iter().map(|compute| (compute.name.clone(), compute.gflops));
-        self.machine.peaks.extend(bandwidth.into_iter().chain(compute));
     }
 }
 
