@@ -1,4 +1,5 @@
-//! The size of an experiment on this machine: the memory that it lacks, and the largest batch that fits.
+//! The size of an experiment: the memory that this machine lacks, the largest batch that fits, the bytes of its
+//! checkpoints.
 
 use crate::compile::{FittedRun, KernelSelection, fit, largest_batch, min_bytes, programs};
 use crate::device::OpenDevice;
@@ -20,6 +21,9 @@ const COARSE_ABOVE: usize = 16;
 const COARSE_STEP: usize = 8;
 /// The fraction of free memory that a plan may use; the rest is for the process.
 const USABLE_MEMORY_SHARE: f64 = 0.95;
+
+/// The maximum number of weight-sized tensors in a checkpoint: weights, two moments, moving average.
+const MAX_WEIGHT_SIZED_TENSORS: u64 = 4;
 
 /// A search for the largest batch.
 pub struct LargestBatchSearch<'a> {
@@ -137,4 +141,13 @@ pub fn memory_shortage(experiment: &Experiment) -> Result<Option<String>, TrainE
     let fitted = fit(resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
     let FittedRun { planned, .. } = fitted;
     Ok(short(planned.arena_bytes(), ""))
+}
+
+/// The maximum number of bytes to fetch of a run: its checkpoints, and one that is being written.
+///
+/// # Errors
+/// If the network is not found.
+pub fn max_run_bytes(experiment: &Experiment) -> Result<u64, TrainError> {
+    let parameters = Network::as_published(experiment)?.graph.trained_parameters() as u64;
+    Ok(parameters * 4 * MAX_WEIGHT_SIZED_TENSORS * (experiment.checkpoint.keep as u64 + 1))
 }
