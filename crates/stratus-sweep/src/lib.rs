@@ -12,8 +12,8 @@
 //! bit-identical, the table equals that of a sweep that was never killed. A settled row whose run was removed
 //! is trained again.
 //!
-//! This crate neither trains nor prints, and does not depend on networks: a row is trained by a process of the
-//! program ([`train_in_process`]).
+//! This crate neither trains nor prints, and does not depend on networks: a row is trained by a process of
+//! the program ([`train_in_process`]).
 
 mod definition;
 mod directory;

@@ -1,5 +1,5 @@
-//! The size of an experiment: the memory that this machine lacks, the largest batch that fits, the bytes of its
-//! checkpoints.
+//! The size of an experiment: the memory that this machine lacks, the largest batch that fits, the bytes of
+//! its checkpoints.
 
 use crate::compile::{FittedRun, KernelSelection, fit, largest_batch, min_bytes, programs};
 use crate::device::OpenDevice;

@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod commands;
 pub mod errors;
+pub mod globals;
 pub mod output;
 pub mod outputs;
 pub mod progress;

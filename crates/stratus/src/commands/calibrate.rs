@@ -1,8 +1,8 @@
 //! `stratus calibrate`: measures a profile of this machine, for forecasts of networks that never ran here.
 
 use super::forecast::learn;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, table};
 use crate::outputs::{Mark, Outputs, Overwrite, write_file};
 use clap::Args;

@@ -1,8 +1,8 @@
 //! `stratus config`: resolved configurations, and the reference of their keys.
 
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, Subcommand};

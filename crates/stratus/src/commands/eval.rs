@@ -2,8 +2,8 @@
 
 use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, key_value_list, table};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;

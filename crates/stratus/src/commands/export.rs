@@ -1,8 +1,8 @@
 //! `stratus model export`: writes weights as safetensors, or a network with weights as an ONNX model.
 
-use super::model;
-use crate::cli::Globals;
+use super::target;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
@@ -178,7 +178,7 @@ fn find_source(arguments: &ExportArguments, globals: &Globals, output: &Output) 
             arguments.target
         )));
     }
-    let graph = model::find_network(&arguments.target, globals)?;
+    let graph = target::find_network(&arguments.target, globals)?;
     if let Some(file) = &arguments.weights {
         let (weights, found) = read_weights(arguments, file, &graph, output)?;
         let metadata = NetworkMetadata { input_shape: graph.input_shape().0.clone(), ..found };

@@ -1,7 +1,7 @@
 //! `stratus sweep`: trains every combination of configuration values, each as a separate run.
 
-use crate::cli::Globals;
 use crate::errors::{Failure, INTERRUPTED, Result};
+use crate::globals::Globals;
 use crate::output::{Output, Table, table};
 use crate::signals;
 use clap::Args;
@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_base::nearest;
-use stratus_base::text::bytes;
 use stratus_experiment::Experiment;
 use stratus_report::page;
 use stratus_report::report::{Report, score_name};

@@ -3,8 +3,8 @@
 use super::common_keys::CommonKeyArguments;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals;

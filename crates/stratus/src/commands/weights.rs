@@ -1,8 +1,8 @@
 //! The argument of `--weights`, and exported weights.
 
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, key_value_list};
 use crate::outputs::EXPORT_METADATA_KEYS;
 use serde::Serialize;

@@ -2,8 +2,8 @@
 //! from its remote folder.
 
 use super::data::to_failure;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use crate::outputs::Outputs;
 use std::path::Path;

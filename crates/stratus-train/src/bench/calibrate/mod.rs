@@ -44,8 +44,8 @@ pub struct CalibrationMeasurement {
 }
 
 impl CalibrationMeasurement {
-    /// Measures a device for about `minutes`, in the number formats of `setting`. `name` is the machine's name
-    /// in forecasts, by default that of its CPU. `progress` is called after each network.
+    /// Measures a device for about `minutes`, in the number formats of `setting`. `name` is the machine's
+    /// name in forecasts, by default that of its CPU. `progress` is called after each network.
     ///
     /// # Errors
     /// If the device is a GPU or has no library of kernels, does not train in this number format, or a kernel
@@ -64,7 +64,8 @@ impl CalibrationMeasurement {
         if device.is_accelerator {
             return Err(refused(
                 format!("cannot calibrate {library}: only CPUs are supported"),
-                "calibrate the CPU with --set train.device=cpu; `stratus forecast fit` fits step times of GPUs",
+                "calibrate the CPU with --set train.device=cpu; `stratus forecast fit` fits step times of \
+                 GPUs",
             ));
         }
         if device.libraries.is_empty() {
@@ -117,8 +118,8 @@ impl CalibrationMeasurement {
                         kernel.product.unwrap_or_default();
                     let sizes = sizes.map(|size| format!("{size:.3}")).join(" ");
                     text += &format!(
-                        "{format},{},{name},{},{flops},{bytes},{launches},{rows},{columns},{depth},{of_weights},\
-                         {padding},{sizes},{seconds:.9}\n",
+                        "{format},{},{name},{},{flops},{bytes},{launches},{rows},{columns},{depth},\
+                         {of_weights},{padding},{sizes},{seconds:.9}\n",
                         network + 1,
                         kind.name()
                     );

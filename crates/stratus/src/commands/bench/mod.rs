@@ -5,8 +5,8 @@ mod threads;
 
 use super::forecast::bench_here::HereOptions;
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, key_value_list, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! `stratus bench forecast --here`: compares forecasts with measured steps on this machine. The forecasts are
 //! made from kernels timed separately, or from a calibration.
 
-use crate::cli::Globals;
 use crate::commands::target::RunOrExperiment;
 use crate::errors::Result;
+use crate::globals::Globals;
 use crate::output::{Output, table};
 use serde::Serialize;
 use std::path::Path;

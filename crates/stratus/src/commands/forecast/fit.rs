@@ -3,7 +3,7 @@
 use super::machines::catalogue;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, table};
-use crate::outputs::{Mark, Outputs, Overwrite};
+use crate::outputs::{Mark, Outputs, Overwrite, write_file};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -80,8 +80,7 @@ pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
     for (kind, profile) in &profiles {
         let file = name(kind, profile);
         let path = arguments.out.join(&file);
-        fs::write(&path, profile.to_toml())
-            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))?;
+        write_file(&path, profile.to_toml())?;
         let validation = profile.validation;
         fitted.push(Fitted {
             file,

@@ -1,7 +1,7 @@
 //! `stratus calibrate --learn`: corrects a calibration with the step times of runs.
 
-use crate::cli::Globals;
 use crate::errors::Result;
+use crate::globals::Globals;
 use crate::output::{Output, table};
 use crate::outputs::write_file;
 use serde::Serialize;

@@ -12,10 +12,10 @@ mod scaling;
 
 use super::common_keys::CommonKeyArguments;
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
-use crate::outputs::{Mark, Outputs, Overwrite};
+use crate::outputs::{Mark, Outputs, Overwrite, write_file};
 use crate::progress::Progress;
 use clap::{Args, Subcommand, ValueEnum};
 use conditions::ConditionsArguments;
@@ -315,8 +315,7 @@ fn write_chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
         return Err(Failure::usage("cannot draw the chart: no machine has a price and a total time")
             .with_hint("name cloud instances with --on, and set the number of images with --images"));
     }
-    std::fs::write(path, page::machines_svg(&offers, currency))
-        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
+    write_file(path, page::machines_svg(&offers, currency))
 }
 
 /// The command that trains the forecast experiment.

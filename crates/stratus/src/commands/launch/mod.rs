@@ -9,8 +9,8 @@ mod uploads;
 mod watch;
 
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 use spec::LaunchSpec;
