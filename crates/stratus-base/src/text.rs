@@ -1,4 +1,4 @@
-//! Numbers and words formatted for people and shells.
+//! Numbers, sizes, durations and words formatted for people and shells; parsing of durations.
 
 /// Formats a number with four significant digits.
 #[must_use]
@@ -39,6 +39,21 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// Parses a positive duration such as `90s`, `1.5h` or `2d`, in seconds.
+#[must_use]
+pub fn seconds(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let unit = match text.chars().last()? {
+        's' => 1.0,
+        'm' => 60.0,
+        'h' => 3600.0,
+        'd' => 86_400.0,
+        _ => return None,
+    };
+    let number: f64 = text[..text.len() - 1].trim().parse().ok()?;
+    (number.is_finite() && number > 0.0).then_some(number * unit)
+}
+
 /// Quotes a text as a word of a Bourne shell. The text must not contain NUL.
 #[must_use]
 pub fn shell_quoted(text: &str) -> String {
@@ -65,11 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn quotes_shell_words_only_if_necessary() {
-        assert_eq!(shell_word("data.path=../photographs"), "data.path=../photographs");
-        assert_eq!(shell_word("data.shape=[1, 2]"), "'data.shape=[1, 2]'");
-        assert_eq!(shell_word(""), "''");
-        assert_eq!(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+    fn bytes_are_formatted_with_binary_units() {
+        assert_eq!(
+            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
+        );
     }
 
     #[test]
@@ -79,10 +94,19 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_formatted_with_binary_units() {
-        assert_eq!(
-            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
-            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
-        );
+    fn parses_durations() {
+        let read = ["90s", " 1.5h", "2 d", "3m"].map(seconds);
+        assert_eq!(read, [Some(90.0), Some(5400.0), Some(172_800.0), Some(180.0)]);
+        for wrong in ["", "6", "h", "-1h", "0s", "nanh", "infd", "1hs", "6 hours", "é"] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn quotes_shell_words_only_if_necessary() {
+        assert_eq!(shell_word("data.path=../photographs"), "data.path=../photographs");
+        assert_eq!(shell_word("data.shape=[1, 2]"), "'data.shape=[1, 2]'");
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
     }
 }

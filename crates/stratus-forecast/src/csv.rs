@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 
 /// Maximum size of a table.
-const MAX_FILE_BYTES: usize = 64 << 20;
+pub(crate) const MAX_FILE_BYTES: usize = 64 << 20;
 /// Maximum value in a table; no count or time is larger.
 const MAX_FIGURE: f64 = 1e15;
 

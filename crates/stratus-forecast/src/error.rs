@@ -24,6 +24,14 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
+    /// The file cannot be read.
+    #[error("cannot read {file}: {problem}")]
+    Read {
+        /// The file.
+        file: String,
+        /// The problem.
+        problem: String,
+    },
     /// The file is too large or malformed.
     #[error("{file}: {problem}")]
     File {
@@ -103,7 +111,7 @@ impl Error {
         Some(match self {
             Self::UnknownMachine { hint, .. } => hint.to_string(),
             Self::Catalogue { .. } => "see docs/forecast.md for the keys of a row".to_owned(),
-            Self::File { .. } | Self::Table { .. } => return None,
+            Self::Read { .. } | Self::File { .. } | Self::Table { .. } => return None,
             Self::ProfileFormat { .. } => {
                 "recreate it with `stratus calibrate` or `stratus forecast fit`".to_owned()
             }

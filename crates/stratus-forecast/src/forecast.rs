@@ -119,6 +119,27 @@ pub struct Forecast {
     pub warnings: Vec<String>,
 }
 
+/// The requested time, as a multiple of the upper bound of the interval.
+const TIME_MARGIN_FACTOR: f64 = 1.2;
+/// Seconds for starting the machine and installing the program, which are not in the bill.
+const SETUP_S: f64 = 900.0;
+/// The requested memory, as a multiple of the forecast.
+const MEMORY_MARGIN_FACTOR: f64 = 1.25;
+
+impl Forecast {
+    /// The seconds to request for the run, with a margin; `None` if its length is unknown.
+    #[must_use]
+    pub fn requested_seconds(&self) -> Option<f64> {
+        self.total_high_s.map(|high| TIME_MARGIN_FACTOR * high + SETUP_S)
+    }
+
+    /// The bytes of memory of the process to request, with a margin.
+    #[must_use]
+    pub fn requested_memory_bytes(&self) -> f64 {
+        MEMORY_MARGIN_FACTOR * self.host_bytes as f64
+    }
+}
+
 /// Bytes of the context of the driver and of the scratch of kernels on a GPU. The plans of five networks on
 /// an H100 had up to 200 MiB of scratch.
 const GPU_CONTEXT_BYTES: u64 = 768 << 20;

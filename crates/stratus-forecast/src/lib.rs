@@ -24,6 +24,7 @@ pub mod correction;
 mod csv;
 mod error;
 pub mod evaluate;
+mod file;
 pub mod forecast;
 pub mod measured;
 pub mod memory;

@@ -1,8 +1,8 @@
 //! The objective by which a machine is chosen.
 
 use crate::error::{Error, Result};
-use crate::text::seconds;
 use std::str::FromStr;
+use stratus_base::text::seconds;
 
 /// The objective of the choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

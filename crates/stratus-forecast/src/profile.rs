@@ -2,16 +2,18 @@
 
 use crate::correction::{Correction, KernelGroup, KernelResidual};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::model::{Coefficients, Estimate, Framework, Matrix, Peaks, TERM_COUNT, Term, Terms};
 use crate::work::{FEATURE_COUNT, KernelFeatures, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 /// The version of the file format; other versions are not read.
 pub const FORMAT_VERSION: u32 = 2;
 /// Maximum size of a profile.
-pub const MAX_FILE_BYTES: usize = 4 << 20;
+pub(crate) const MAX_FILE_BYTES: usize = 4 << 20;
 /// Weight of the forecast in the correction by runs, as a number of runs.
 const PRIOR_RUNS: f64 = 1.0;
 /// Nominal coverage of intervals.
@@ -149,6 +151,14 @@ impl Profile {
     pub fn run_correction(&self) -> f64 {
         let sum: f64 = self.runs.iter().map(|run| (run.measured_s / run.forecast_s).ln()).sum();
         (sum / (self.runs.len() as f64 + PRIOR_RUNS)).exp()
+    }
+
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or as [`Self::parse`].
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::parse(&path.display().to_string(), &file::read(path, MAX_FILE_BYTES)?)
     }
 
     /// Parses a profile.

@@ -1,13 +1,15 @@
 //! Measured steps of Stratus, on networks of the zoo.
 
 use crate::catalogue::{Catalogue, Processor};
-use crate::csv::Table;
+use crate::csv::{MAX_FILE_BYTES, Table};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::measured::StepRecords;
 use crate::model::Peaks;
 use crate::peaks::{NumberFormat, on_matrix_units, peaks};
 use crate::work::program::work;
 use crate::work::training::{L2_BYTES_PER_CORE, Target, training};
+use std::path::Path;
 use stratus_engine::Precision;
 use stratus_graph::zoo::{self, ModelConfig};
 
@@ -54,7 +56,15 @@ pub struct StepGroup {
 const DEFAULT_CLOCK_HZ: f64 = 3e9;
 
 impl StepTable {
-    /// Reads `machine,cores,network,precision,batch,step_s,arithmetic_gflops,bandwidth_gb_s`. Peaks may be
+    /// Reads a table of step times.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or as [`Self::parse`].
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::parse(&path.display().to_string(), &file::read(path, MAX_FILE_BYTES)?)
+    }
+
+    /// Parses `machine,cores,network,precision,batch,step_s,arithmetic_gflops,bandwidth_gb_s`. Peaks may be
     /// empty if the catalogue has the machine.
     ///
     /// # Errors

@@ -1,21 +1,6 @@
-//! Parsing of durations, rates and sizes.
+//! Parsing of rates, latencies and sizes.
 
 use crate::error::{Error, Result};
-
-/// Parses a positive duration such as `90s`, `1.5h` or `2d`, in seconds.
-#[must_use]
-pub fn seconds(text: &str) -> Option<f64> {
-    let text = text.trim();
-    let unit = match text.chars().last()? {
-        's' => 1.0,
-        'm' => 60.0,
-        'h' => 3600.0,
-        'd' => 86_400.0,
-        _ => return None,
-    };
-    let number: f64 = text[..text.len() - 1].trim().parse().ok()?;
-    (number.is_finite() && number > 0.0).then_some(number * unit)
-}
 
 /// Decimal and binary units of bytes, each with its number of bytes.
 const BYTES: [(&str, f64); 9] = [
@@ -103,15 +88,6 @@ pub fn per_hour(flag: &'static str, text: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parses_durations() {
-        let read = ["90s", " 1.5h", "2 d", "3m"].map(seconds);
-        assert_eq!(read, [Some(90.0), Some(5400.0), Some(172_800.0), Some(180.0)]);
-        for wrong in ["", "6", "h", "-1h", "0s", "nanh", "infd", "1hs", "6 hours", "é"] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn parses_rates_and_sizes() {

@@ -1,7 +1,7 @@
 //! Jobs, their local records and their states. A job is a folder on a target that holds the repetitions.
 
 use crate::shell::escape_control_characters;
-use crate::{Error, Result};
+use crate::{Error, Lease, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,17 +39,6 @@ pub struct Job {
     pub host_by_repetition: Vec<String>,
     /// The repetitions to train; `None` means all.
     pub selected: Option<Vec<usize>>,
-}
-
-/// The time until which a target may be used.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Lease {
-    /// The end of the lease, in seconds since 1970 by the local clock.
-    #[serde(rename = "until")]
-    pub ends_at: u64,
-    /// The time at which training must stop so that all files can be fetched, by the target's clock.
-    #[serde(rename = "stop")]
-    pub stop_at: u64,
 }
 
 /// The resources of a repetition; `None` for those that are unknown.

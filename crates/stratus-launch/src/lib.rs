@@ -12,12 +12,14 @@
 //! that it is fetched into.
 
 mod error;
+mod estimate;
 mod executable;
 mod fetch;
 mod file_set;
 mod hook;
 mod hosts;
 mod job;
+mod lease;
 mod local;
 mod notices;
 mod open;
@@ -30,11 +32,13 @@ mod target;
 mod targets;
 
 pub use error::{Error, Result};
+pub use estimate::{LaunchEstimate, RunForecast};
 pub use executable::Executable;
 pub use fetch::FetchStats;
 pub use file_set::{FileEntry, FileSet};
 pub use hook::run_hook;
-pub use job::{Job, LaunchRecord, LaunchState, Lease, RepetitionState, RepetitionStatus, Resources};
+pub use job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus, Resources};
+pub use lease::{Lease, seconds_left};
 pub use open::open_target;
 pub use shell::escape_control_characters;
 pub use target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target};

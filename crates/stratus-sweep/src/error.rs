@@ -1,7 +1,7 @@
 //! Errors of sweeps. Each message names the file and the key; [`Error::hint`] suggests a fix.
 
 use std::path::PathBuf;
-use stratus_train::ExperimentError;
+use stratus_experiment::ExperimentError;
 
 /// The result of an operation on a sweep.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

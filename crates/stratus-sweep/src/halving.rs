@@ -13,8 +13,7 @@
 
 use std::ops::Range;
 
-use stratus_train::Experiment;
-use stratus_train::experiment::{Direction, EpochMetric};
+use stratus_experiment::{Direction, EpochMetric, Experiment};
 use toml::de::{DeTable, DeValue};
 
 use crate::value::parse_count;

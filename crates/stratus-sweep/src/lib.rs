@@ -12,13 +12,15 @@
 //! bit-identical, the table equals that of a sweep that was never killed. A settled row whose run was removed
 //! is trained again.
 //!
-//! This crate neither trains nor prints, and does not depend on networks.
+//! This crate neither trains nor prints, and does not depend on networks: a row is trained by a process of
+//! the program ([`train_in_process`]).
 
 mod definition;
 mod directory;
 mod error;
 mod halving;
 mod lost;
+mod process;
 mod schedule;
 mod value;
 
@@ -27,4 +29,5 @@ pub use directory::{Row, Status, Sweep};
 pub use error::{Error, Result};
 pub use halving::Halving;
 pub use lost::{Loss, LostRun};
+pub use process::{OUT_OF_MEMORY_PREFIX, train_in_process};
 pub use schedule::{RowOutcome, Trainer};

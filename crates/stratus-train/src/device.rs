@@ -2,11 +2,12 @@
 
 use crate::TrainError;
 use crate::cache::cache_folder;
-use crate::experiment::{Device, Train};
+use crate::input::usable_cores;
 use std::error::Error;
 use stratus_cuda::Cuda;
 use stratus_engine::Backend;
 use stratus_engine::reference::ReferenceBackend;
+use stratus_experiment::{Device, DeviceFacts, Train};
 use stratus_onednn::OneDnn;
 use stratus_run::machine::{Machine, caches, usable_memory_bytes};
 
@@ -117,6 +118,21 @@ impl OpenDevice {
             is_accelerator: false,
             memory_bytes: usable_memory_bytes(),
             warnings: Vec::new(),
+        }
+    }
+
+    /// The facts that settle keys of an experiment. With an accelerator, all usable cores load data except
+    /// one, which feeds the device; on a CPU, the number of loader threads is found in the first iterations.
+    #[must_use]
+    pub fn facts(&self) -> DeviceFacts<'_> {
+        let loader_threads = || usable_cores().saturating_sub(1).max(1);
+        DeviceFacts {
+            name: self.backend.name(),
+            number_formats: self.backend.precisions().iter().map(ToString::to_string).collect(),
+            has_native_bf16: self.has_native_bf16,
+            threads: self.backend.threads(),
+            tile_kib: self.tile_kib,
+            loader_threads: self.is_accelerator.then(loader_threads),
         }
     }
 }

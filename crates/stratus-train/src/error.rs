@@ -1,9 +1,9 @@
 //! Errors of training and evaluation, with hints.
 
-use crate::ExperimentError;
 use std::path::PathBuf;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
+use stratus_experiment::ExperimentError;
 use stratus_graph::GraphError;
 
 /// An error of training or evaluation.
@@ -57,6 +57,9 @@ pub enum TrainError {
     /// Predictions that cannot be scored.
     #[error(transparent)]
     Metric(#[from] stratus_measures::MetricError),
+    /// The forecast.
+    #[error(transparent)]
+    Forecast(#[from] stratus_forecast::Error),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -100,6 +103,12 @@ pub enum TrainError {
         /// Iterations done.
         iteration: u64,
     },
+    /// A quantity of this machine that cannot be measured.
+    #[error("cannot measure {quantity} on this machine")]
+    Unmeasurable {
+        /// The quantity.
+        quantity: &'static str,
+    },
     /// A checkpoint that does not fit the run.
     #[error("checkpoint {checkpoint}: {problem}")]
     Checkpoint {
@@ -116,6 +125,7 @@ impl TrainError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.hint(),
+            Self::Forecast(error) => error.hint(),
             Self::Configuration { hint, .. } | Self::WeightsMismatch { hint, .. } => Some(hint.clone()),
             Self::WeightsIncomplete { .. } => Some(
                 "an exported network needs all of its weights; change the network with --set model.classes= \
@@ -168,6 +178,7 @@ impl TrainError {
             self,
             Self::Experiment(_)
                 | Self::Configuration { .. }
+                | Self::Forecast(_)
                 | Self::Graph(_)
                 | Self::LayerFile { .. }
                 | Self::WeightsMismatch { .. }

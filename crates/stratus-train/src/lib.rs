@@ -5,11 +5,11 @@
 //! configuration           every key settled     session, plans       weights, CSV, timeline
 //! ```
 //!
-//! - [`experiment`]: the configuration. [`resolve`]: settles it for a data set, network and device.
+//! - [`resolve`]: settles an experiment for a data set, network and device, with the share of this process.
 //! - [`input`]: data sets and their batches. [`network`]: the graph. [`device`]: the backend.
 //! - [`compile`]: programs, plans and the session. [`weights`]: initial, pretrained and saved values.
 //! - [`run`]: the training loop. [`evaluate`]: evaluates weights. [`mod@bench`]: measures speed.
-//! - [`Schedule`]: the learning rate. [`Observer`]: receives progress reports.
+//! - [`mod@forecast`]: forecasts an experiment for machines. [`Observer`]: receives progress reports.
 
 pub mod bench;
 mod cache;
@@ -17,21 +17,20 @@ pub mod compile;
 pub mod device;
 mod error;
 pub mod evaluate;
-pub mod experiment;
+pub mod forecast;
 pub mod infer;
 pub mod input;
+pub mod libraries;
 pub mod network;
 mod observe;
 pub mod resolve;
 pub mod run;
 mod run_limits;
-pub mod schedule;
+pub mod sizing;
 pub mod weights;
+pub mod workers;
 
 pub use cache::cache_folder;
 pub use error::TrainError;
-pub use experiment::{Experiment, ExperimentError};
 pub use observe::{EpochResult, NullObserver, Observer, TrainingProgress, ValidationResult};
 pub use resolve::Resolved;
-pub use run_limits::Deadline;
-pub use schedule::{Schedule, ScheduleShape};

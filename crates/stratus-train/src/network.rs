@@ -1,11 +1,12 @@
 //! The network of an experiment: from the zoo, or from a layer file.
 
+use crate::TrainError;
 use crate::input::image_shape;
-use crate::{Experiment, TrainError, experiment};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use stratus_data::Dataset;
+use stratus_experiment::{Data, Experiment};
 use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, GraphError, layer_file};
 
@@ -63,7 +64,7 @@ impl LayerFile {
 pub fn check_layer_file(experiment: &Experiment) -> Result<(), TrainError> {
     let Some(path) = experiment.layer_file() else { return Ok(()) };
     let (_, graph) = LayerFile::read(path)?;
-    let has_default_data = experiment.data == experiment::Data::default();
+    let has_default_data = experiment.data == Data::default();
     if has_default_data && graph.input_shape().0 != DEFAULT_IMAGES {
         return Err(TrainError::Configuration {
             problem: format!(

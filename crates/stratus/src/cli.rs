@@ -1,15 +1,16 @@
-//! The arguments: global flags and the list of commands.
+//! The arguments: the list of commands.
 
 use crate::commands::{
     bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
     plan, report, runs, sweep, train,
 };
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
-use stratus_base::text::shell_word;
-use stratus_train::experiment::foreign_names;
+use clap::{CommandFactory, Parser, Subcommand};
+use stratus_experiment::foreign_names;
+use stratus_train::libraries::LibraryProbes;
 
 /// Train convolutional networks and see where every millisecond goes.
 #[derive(Debug, Parser)]
@@ -29,30 +30,6 @@ pub struct Arguments {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// The flags of every command.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Global options")]
-pub struct Globals {
-    /// Print the result as one JSON document
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Override a configuration key; repeatable (`stratus config keys` lists the keys)
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = parse_key_value)]
-    pub set: Vec<(String, String)>,
-    /// Print only results, warnings and errors
-    #[arg(short, long, global = true)]
-    pub quiet: bool,
-}
-
-impl Globals {
-    /// The keys that were set, except those in `without`, as flags to paste: ` --set KEY=VALUE` for each.
-    #[must_use]
-    pub fn as_set_flags(&self, without: &[&str]) -> String {
-        let keys = self.set.iter().filter(|(key, _)| !without.contains(&key.as_str()));
-        keys.map(|(key, value)| format!(" --set {}", shell_word(&format!("{key}={value}")))).collect()
-    }
 }
 
 /// The commands.
@@ -115,26 +92,15 @@ impl Command {
             Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, globals, output),
             Command::Collect(arguments) => collect::run(arguments, output),
-            Command::Report(arguments) => report::run(arguments, output, &doctor::LibraryProbes::detect()),
+            Command::Report(arguments) => report::run(arguments, output, &LibraryProbes::detect()),
             Command::Runs(arguments) => runs::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
-            Command::Completions(arguments) => completions::run(arguments, output),
-            Command::Man(arguments) => man::run(arguments, output),
-            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::LibraryProbes::detect()),
+            Command::Completions(arguments) => completions::run(arguments, &mut Arguments::command(), output),
+            Command::Man(arguments) => man::run(arguments, Arguments::command(), output),
+            Command::Doctor(arguments) => doctor::run(arguments, output, &LibraryProbes::detect()),
         }
-    }
-}
-
-/// Parses `KEY=VALUE`, the argument of `--set`.
-///
-/// # Errors
-/// If there is no `=`, or no key before it.
-pub fn parse_key_value(argument: &str) -> std::result::Result<(String, String), String> {
-    match argument.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
-        _ => Err("expected KEY=VALUE, like train.epochs=3".to_owned()),
     }
 }
 
@@ -160,8 +126,7 @@ pub fn explain_foreign_flag(error: &clap::Error) -> Option<Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::Arguments;
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn arguments_are_consistent() {

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt::{self, Write};
 use stratus_engine::EngineError;
-use stratus_train::{ExperimentError, TrainError};
+use stratus_experiment::ExperimentError;
+use stratus_train::TrainError;
 
 /// Exit code: the command was valid, but failed.
 pub const FAILED: u8 = 1;

@@ -6,11 +6,12 @@
 pub mod cli;
 pub mod commands;
 pub mod errors;
-pub mod machine;
+pub mod globals;
 pub mod output;
 pub mod outputs;
 pub mod progress;
 pub mod signals;
+pub mod workers;
 
 use clap::Parser;
 use std::process::ExitCode;

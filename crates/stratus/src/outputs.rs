@@ -153,6 +153,15 @@ fn already_exists_error(path: &Path, label: &str) -> Failure {
         .with_hint("name another file, or use --overwrite")
 }
 
+/// Writes an output file.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result {
+    fs::write(path, content)
+        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

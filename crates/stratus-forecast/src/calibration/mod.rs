@@ -14,12 +14,14 @@ pub mod design;
 use crate::catalogue::{Cpu, Machine, Processor};
 use crate::correction::{Correction, KernelResidual, group_name};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::model::fit::{Prior, Sample, fit};
 use crate::model::{Coefficients, Framework, Peaks, Terms};
 use crate::peaks::{NumberFormat, on_matrix_units, peaks};
-use crate::profile::{COVERAGE, ComparedRun, FORMAT_VERSION, Profile, Validation, versioned};
+use crate::profile::{COVERAGE, ComparedRun, FORMAT_VERSION, MAX_FILE_BYTES, Profile, Validation, versioned};
 use crate::work::{Kernel, Work};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// Expected standard deviation of the log error of a kernel.
 const EXPECTED_LOG_STD: f64 = 0.25;
@@ -105,6 +107,14 @@ impl Calibration {
         let profile = self.profiles.iter_mut().find(|profile| profile.precision == format.name());
         profile.ok_or_else(missing)?.runs.push(run);
         Ok(())
+    }
+
+    /// Reads a calibration file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or as [`Self::parse`].
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::parse(&path.display().to_string(), &file::read(path, MAX_FILE_BYTES)?)
     }
 
     /// Parses a calibration file.

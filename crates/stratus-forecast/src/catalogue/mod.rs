@@ -8,12 +8,14 @@ mod rows;
 pub use rows::{Cpu, Gpu, Instance};
 
 use crate::error::{Error, Result};
+use crate::file;
 use rows::Rows;
 use std::fmt;
+use std::path::Path;
 use stratus_base::nearest;
 
 /// Maximum size of a catalogue file.
-pub const MAX_FILE_BYTES: usize = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 /// The name of the machine that this program runs on.
 pub const THIS_MACHINE: &str = "here";
 
@@ -73,6 +75,22 @@ impl Catalogue {
     /// Only if the built-in file is invalid (covered by a test).
     pub fn builtin() -> Result<Self> {
         Self::default().with("machines.toml", include_str!("../../data/machines.toml"))
+    }
+
+    /// Adds the rows of the file at `path`, see [`Self::with`].
+    ///
+    /// # Errors
+    /// If the file cannot be read, or as [`Self::with`].
+    pub fn with_file(self, path: &Path) -> Result<Self> {
+        self.with(&path.display().to_string(), &file::read(path, MAX_FILE_BYTES)?)
+    }
+
+    /// All cloud instances.
+    ///
+    /// # Errors
+    /// If one names an unknown GPU.
+    pub fn cloud_instances(&self) -> Result<Vec<Machine>> {
+        self.instances.iter().map(|row| self.find(&row.name)).collect()
     }
 
     /// Adds the rows of a file; rows with a known name are replaced.

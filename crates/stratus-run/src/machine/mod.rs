@@ -13,7 +13,9 @@ use crate::{Result, atomic};
 
 pub mod caches;
 mod cgroup;
+pub mod instruction_sets;
 pub mod process;
+pub mod survey;
 use caches::Cache;
 
 /// The content of `machine.json`.

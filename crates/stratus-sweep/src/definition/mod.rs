@@ -28,8 +28,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use stratus_base::nearest;
-use stratus_train::experiment::ExperimentText;
-use stratus_train::{Experiment, ExperimentError};
+use stratus_experiment::{Experiment, ExperimentError, ExperimentText};
 use toml::de::{DeTable, DeValue};
 
 use crate::halving::Halving;

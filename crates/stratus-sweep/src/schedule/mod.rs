@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::csv::{self, EpochRow};
 use stratus_run::layout::{EPOCHS, SUMMARY, SWEEP};
 use stratus_run::summary::{Status as RunStatus, Summary};
-use stratus_train::Experiment;
 
 use crate::{Error, Halving, Result, Row, Status, Sweep, lost};
 

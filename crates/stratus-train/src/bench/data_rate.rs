@@ -1,14 +1,15 @@
 //! Measures the input pipeline alone: reading, decoding, augmentation, batches.
 
+use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::input::{BatchFormat, InputPipeline, default_loader_threads, open_dataset};
-use crate::resolve::precision;
-use crate::{Experiment, TrainError};
+use crate::input::{BatchFormat, InputPipeline, open_dataset};
+use crate::resolve::engine_precision;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_data::{Dataset, Element, Layout, Loader, LoaderConfig, Scratch, Split};
 use stratus_engine::DType;
+use stratus_experiment::Experiment;
 
 /// Throughput of the input pipeline, in images per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -117,7 +118,8 @@ fn open(
     let input = InputPipeline::new(experiment, dataset.as_ref());
     let open_s = started.elapsed().as_secs_f64();
     let takes_bytes = device.backend.prefers_byte_images() && input.training_scale_shifts().is_some();
-    let precision = precision(experiment.train.precision, device)?.compute();
+    let facts = device.facts();
+    let precision = engine_precision(facts.precision(experiment.train.precision)?).compute();
     let (precision, element) = match precision {
         _ if takes_bytes => (DType::U8, Element::U8),
         DType::Bf16 => (precision, Element::Bf16),
@@ -125,7 +127,7 @@ fn open(
         _ => (DType::F32, Element::F32),
     };
     let mut config = input.training(BatchFormat { element, layout: Layout::Nhwc });
-    config.workers = experiment.data.workers.or_else(|| default_loader_threads(device)).unwrap_or(1);
+    config.workers = experiment.data.workers.or(facts.loader_threads).unwrap_or(1);
     config.batch_size = config.batch_size.min(dataset.len());
     let config = input.read_ahead(dataset.as_ref(), config)?;
     let rate = DataRate {

@@ -3,7 +3,9 @@
 
 pub mod calibrate;
 pub mod data_rate;
+pub mod peaks;
 pub mod probe;
+pub mod threads;
 pub mod trace;
 
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
@@ -12,13 +14,14 @@ use crate::network::Network;
 use crate::resolve::Resolved;
 use crate::weights::initialise::initialise;
 use crate::weights::session_state;
-use crate::{Experiment, TrainError, device};
+use crate::{TrainError, device};
 use serde::Serialize;
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::session::IterationScalars;
 use stratus_engine::{Backend, Clock, Phase, Precision};
+use stratus_experiment::Experiment;
 
 /// A session with initial weights and one batch, on which training steps are repeated.
 pub struct Bench {

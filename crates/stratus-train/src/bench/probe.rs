@@ -5,12 +5,13 @@ use crate::compile::{FittedRun, KernelSelection, StepTimes, fit};
 use crate::input::{Datasets, HostMemory};
 use crate::network::Network;
 use crate::resolve::Resolved;
-use crate::{Experiment, TrainError, device};
+use crate::{TrainError, device};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 use stratus_engine::Precision;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::profile::ProgramTime;
+use stratus_experiment::Experiment;
 use stratus_run::machine::{Machine, caches};
 
 /// The times for measuring the training step, and validation, whose kernels are mostly the same.

@@ -57,11 +57,11 @@ fn single_value_norm<'a>(graph: &'a Graph, node: &'a Node) -> Option<(&'a str, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Experiment;
     use crate::device::OpenDevice;
     use std::path::Path;
     use stratus_data::{Split, open};
     use stratus_engine::reference::ReferenceBackend;
+    use stratus_experiment::Experiment;
     use stratus_graph::ops::{AdaptiveAvgPool2d, BatchNorm2d, Flatten, Linear};
     use stratus_graph::{GraphBuilder, Shape};
 

@@ -186,10 +186,10 @@ pub(super) fn stage_memory_limit_error(resolved: &Resolved, needed: usize) -> Tr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Experiment;
     use crate::network::Network;
     use stratus_data::{Split, open};
     use stratus_engine::reference::ReferenceBackend;
+    use stratus_experiment::Experiment;
 
     fn digits(keys: &[(&str, &str)], memory: Option<u64>) -> (Resolved, Graph, OpenDevice) {
         let set = [("data.name", "synthetic"), ("data.synthetic.images", "5000"), ("data.workers", "1")];

@@ -1,8 +1,8 @@
 //! The update rules of the `optimiser` keys.
 
-use crate::experiment::{self, OptimiserName};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, SgdUpdate};
 use stratus_engine::passes::update::{Optimiser, Optimisers};
+use stratus_experiment::{self as experiment, OptimiserName};
 
 /// The update rules of weights and of biases, which may have their own learning rate.
 pub(super) fn optimisers(settings: &experiment::Optimiser) -> Optimisers {

@@ -3,7 +3,6 @@
 use super::optimiser::optimisers;
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::experiment::{ClassWeighting, Experiment};
 use crate::input::ScaleShifts;
 use crate::resolve::{Resolved, StageBudget};
 use stratus_engine::Program;
@@ -21,6 +20,7 @@ use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimisers, update_with_threshold};
 use stratus_engine::program::Mode;
+use stratus_experiment::{ClassWeighting, Experiment};
 use stratus_graph::Graph;
 
 /// Minimum samples of a tile. Kernels divide them among threads and blocks, and lose more with fewer samples

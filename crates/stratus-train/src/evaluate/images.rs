@@ -1,14 +1,15 @@
 //! Selects the images to evaluate on.
 
+use crate::TrainError;
 use crate::input::{open_options, open_split};
 use crate::weights::are_numbers;
-use crate::{Experiment, TrainError};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use stratus_data::datasets::concat::{ConcatDataset, have_same_samples};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
+use stratus_experiment::Experiment;
 use stratus_run::data::class_difference;
 
 /// A split of a data set, or all of it.

@@ -2,15 +2,15 @@
 
 use super::scorer::{Scorer, Scores};
 use super::{EvaluatedImages, ImageSelection, OpenedImages, RunEvaluation, WeightsEvaluation};
-use crate::experiment::OnBadSample;
+use crate::TrainError;
 use crate::infer::{ImageError, Predictor, SlidingWindows, WindowedPrediction};
 use crate::resolve::validation_views;
 use crate::weights::CheckpointChoice;
-use crate::{Experiment, TrainError};
 use std::path::Path;
 use stratus_data::memory::StoredImage;
 use stratus_data::{DataError, Scratch};
 use stratus_engine::EngineError;
+use stratus_experiment::{Experiment, OnBadSample};
 use stratus_run::csv::Task;
 
 /// Evaluates a run's weights in overlapping windows; else as [`evaluate_run`](super::evaluate_run).

@@ -6,16 +6,17 @@
 mod session;
 mod windows;
 
+use crate::TrainError;
 use crate::network::Network;
 use crate::weights::{
     CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, load_trained_network,
 };
-use crate::{Experiment, TrainError};
 pub use session::Inference;
 pub(crate) use session::{ImageError, WindowedPrediction};
 use std::path::Path;
 use stratus_data::contact_sheet::RgbImage;
 use stratus_engine::Session;
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Values};

@@ -1,9 +1,9 @@
 //! Class weights of the training loss, by the frequencies of classes.
 
-use crate::experiment::ClassWeighting;
-use crate::{Experiment, TrainError};
+use crate::TrainError;
 use std::borrow::Cow;
 use stratus_data::{Dataset, stats};
+use stratus_experiment::{ClassWeighting, Experiment};
 use stratus_measures::weights::{ERFNET_TERM, inverse_logarithmic, or_zero};
 
 /// The experiment with the class weights of `train.class_weighting`, by the frequencies in the training data

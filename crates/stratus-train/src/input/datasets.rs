@@ -1,14 +1,14 @@
 //! Opens the data sets of an experiment.
 
+use crate::TrainError;
 use crate::cache::cache_folder;
-use crate::experiment::OnBadSample;
 use crate::network::LayerFile;
-use crate::{Experiment, TrainError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::{folder, synthetic};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
+use stratus_experiment::{Experiment, OnBadSample};
 use stratus_run::data::class_difference;
 
 /// The training and validation data of an experiment.

@@ -1,9 +1,9 @@
 //! The record of an experiment's data set, which a run stores.
 
 use super::Datasets;
-use crate::Experiment;
 use stratus_data::Fingerprint;
 use stratus_data::fingerprint::{FileFingerprint, FolderFingerprint};
+use stratus_experiment::Experiment;
 use stratus_run::data::{DataRecord, FileRecord, FolderRecord, SplitRecord};
 
 /// Creates the record of an experiment's open data set.

@@ -14,6 +14,6 @@ pub(crate) use class_weights::with_class_weights;
 pub(crate) use datasets::open_split;
 pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use fingerprint::data_record;
-pub(crate) use pipeline::image_shape;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
-pub use read_ahead::{HostMemory, default_loader_threads, usable_cores};
+pub(crate) use pipeline::{dataset_facts, image_shape};
+pub use read_ahead::{HostMemory, usable_cores};

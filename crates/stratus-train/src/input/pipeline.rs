@@ -1,14 +1,13 @@
 //! The input pipeline: configures the loader that makes batches of images for training and evaluation.
 
 use super::open_options;
-use crate::Experiment;
-use crate::experiment::{self, Decode, OnBadSample};
 use stratus_data::{
     Augment, ColourJitter, Dataset, Decoding, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation,
     Order, Padding, ResizedCrop, mix,
 };
 use stratus_engine::ops::{FULL_SHARE, MAX_IMAGE_CHANNELS, MIXED_LABEL_LEN};
 use stratus_engine::{DType, Plan, Role};
+use stratus_experiment::{self as experiment, DatasetFacts, Decode, Experiment, OnBadSample};
 
 /// The format of a batch's images in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +48,26 @@ pub(crate) fn image_shape(experiment: &Experiment, set: &dyn Dataset) -> [usize;
     experiment.shape().or(set.sample_shape()).unwrap_or_else(|| open_options(experiment).shape)
 }
 
+/// The mean and standard deviation per channel: as set, else of the data set.
+fn normalisation(experiment: &Experiment, set: &dyn Dataset, [channels, ..]: [usize; 3]) -> Normalisation {
+    let of_set = set.normalisation().for_channels(channels);
+    let or_default = |key: &Option<Vec<f64>>, default: Vec<f32>| match key {
+        Some(numbers) => numbers.iter().map(|&number| number as f32).collect(),
+        None => default,
+    };
+    Normalisation {
+        mean: or_default(&experiment.data.mean, of_set.mean),
+        std: or_default(&experiment.data.std, of_set.std),
+    }
+}
+
+/// The facts of a data set that settle keys of an experiment.
+pub(crate) fn dataset_facts<'a>(experiment: &Experiment, set: &'a dyn Dataset) -> DatasetFacts<'a> {
+    let input_shape = image_shape(experiment, set);
+    let Normalisation { mean, std } = normalisation(experiment, set, input_shape);
+    DatasetFacts { name: set.name(), samples: set.len(), has_masks: set.has_masks(), input_shape, mean, std }
+}
+
 /// Makes batches of an experiment's images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputPipeline {
@@ -70,15 +89,7 @@ impl InputPipeline {
     pub fn new(experiment: &Experiment, set: &dyn Dataset) -> Self {
         let data = &experiment.data;
         let shape = image_shape(experiment, set);
-        let of_set = set.normalisation().for_channels(shape[0]);
-        let or_default = |key: &Option<Vec<f64>>, default: Vec<f32>| match key {
-            Some(numbers) => numbers.iter().map(|&number| number as f32).collect(),
-            None => default,
-        };
-        let normalisation = Normalisation {
-            mean: or_default(&data.mean, of_set.mean),
-            std: or_default(&data.std, of_set.std),
-        };
+        let normalisation = normalisation(experiment, set, shape);
         let evaluation = LoaderConfig {
             normalisation: Some(normalisation.clone()),
             order: Order::Sequential,

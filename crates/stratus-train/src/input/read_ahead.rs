@@ -2,7 +2,6 @@
 
 use super::{BatchFormat, Datasets, InputPipeline};
 use crate::TrainError;
-use crate::device::OpenDevice;
 use crate::resolve::Resolved;
 use serde::Serialize;
 use stratus_data::{Dataset, Loader, LoaderConfig};
@@ -21,13 +20,6 @@ const MAX_LOADER_THREADS: usize = 1024;
 #[must_use]
 pub fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_LOADER_THREADS)
-}
-
-/// The default number of loader threads with an accelerator: all usable cores except one, which feeds the
-/// device. `None` on a CPU, where it is found in the first iterations.
-#[must_use]
-pub fn default_loader_threads(device: &OpenDevice) -> Option<usize> {
-    device.is_accelerator.then(|| usable_cores().saturating_sub(1).max(1))
 }
 
 impl InputPipeline {
@@ -117,8 +109,8 @@ impl HostMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Experiment;
     use stratus_data::{Element, Layout, Split, open};
+    use stratus_experiment::Experiment;
 
     const BYTES: BatchFormat = BatchFormat { element: Element::U8, layout: Layout::Nhwc };
 

@@ -1,13 +1,13 @@
 //! The lines that describe a training before its first iteration.
 
 use super::setup::RunSetup;
-use crate::experiment::Experiment;
 use crate::input::Datasets;
 use crate::resolve::{Rank, Resolved};
 use std::path::Path;
 use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
 use stratus_engine::Stage;
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 
 /// Width of the labels before the lines.

@@ -4,7 +4,7 @@
 //! Both depend only on the rows of `epochs.csv`, so a resumed run decides like one that was never
 //! interrupted.
 
-use crate::experiment::{EarlyStopping, EpochMetric, Experiment};
+use stratus_experiment::{EarlyStopping, EpochMetric, Experiment};
 use stratus_run::checkpoint::BestCheckpoint;
 use stratus_run::csv::EpochRow;
 use stratus_run::summary::StoppedEarly;

@@ -10,7 +10,8 @@
 use super::{RunOptions, RunOutcome, resume, start};
 use crate::input::{data_record, open_datasets};
 use crate::network::Network;
-use crate::{Experiment, Observer, TrainError};
+use crate::{Observer, TrainError};
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;

@@ -5,8 +5,8 @@
 //! shared with all workers before the next iteration.
 
 use super::same_data::MAX_LISTED;
+use crate::TrainError;
 use crate::resolve::Rank;
-use crate::{Experiment, TrainError};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use stratus_base::checksum::sha256_hex;
 use stratus_engine::exchange::Communicator;
 use stratus_engine::{Role, Session, Stage};
 use stratus_exchange::WorkerGroup;
+use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;
 

@@ -175,8 +175,8 @@ impl TimeEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Experiment;
     use std::time::Instant;
+    use stratus_experiment::Experiment;
 
     const REMAINING: RemainingWork = RemainingWork { iterations: 100, validations: 2, epochs: 2 };
 

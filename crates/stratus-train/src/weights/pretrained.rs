@@ -1,12 +1,13 @@
 //! Pretrained weights: those of a safetensors file, a PyTorch state dict or another run.
 
 use super::{CheckpointChoice, are_numbers, initialise, load_checkpoint, metadata_of_run};
-use crate::{Experiment, TrainError};
+use crate::TrainError;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use stratus_base::nearest;
 use stratus_data::Dataset;
 use stratus_engine::Session;
+use stratus_experiment::Experiment;
 use stratus_graph::{Graph, Node, Op, Parameter};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Tensor, Values};

@@ -1,8 +1,9 @@
 //! The metadata of images and classes that weights record.
 
 use super::metadata_of_run;
-use crate::{Experiment, TrainError};
+use crate::TrainError;
 use std::path::Path;
+use stratus_experiment::Experiment;
 use stratus_graph::Shape;
 use stratus_run::RunDir;
 use stratus_weights::{NetworkMetadata, WeightsFile};

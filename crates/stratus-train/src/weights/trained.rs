@@ -1,9 +1,10 @@
 //! The network and weights of a run, without its data: for export.
 
+use crate::TrainError;
 use crate::network::Network;
-use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::str::FromStr;
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Checkpoints};

@@ -2,10 +2,11 @@
 //! real epochs.
 
 use std::path::Path;
+use stratus_experiment::Experiment;
 use stratus_run::machine::Machine;
 use stratus_testing::allocator::requests;
 use stratus_train::run::{RunOptions, start};
-use stratus_train::{EpochResult, Experiment, Observer, TrainingProgress};
+use stratus_train::{EpochResult, Observer, TrainingProgress};
 
 /// Records the allocations between two iterations of one epoch.
 #[derive(Default)]

@@ -14,13 +14,14 @@ use stratus_engine::session::IterationScalars;
 use stratus_engine::{
     Backend, Choices, Clock, DType, Device, EngineError, Phase, Plan, Precision, Program, Role, Session,
 };
+use stratus_experiment::Experiment;
 use stratus_graph::{Graph, ParameterKind};
+use stratus_train::Resolved;
 use stratus_train::compile::{self, Programs};
 use stratus_train::device::OpenDevice;
 use stratus_train::evaluate::{Evaluator, Scores};
 use stratus_train::input::{BatchFormat, Datasets, open_datasets};
 use stratus_train::network::Network;
-use stratus_train::{Experiment, Resolved};
 
 /// A backend that overrides `prefers_byte_images`.
 struct Says<B>(B, bool);

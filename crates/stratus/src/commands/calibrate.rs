@@ -1,28 +1,19 @@
 //! `stratus calibrate`: measures a profile of this machine, for forecasts of networks that never ran here.
 
-use super::doctor::LibraryProbes;
 use super::forecast::learn;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::machine::{MachineSurvey, peaks};
+use crate::globals::Globals;
 use crate::output::{Output, table};
-use crate::outputs::{Mark, Outputs, Overwrite};
+use crate::outputs::{Mark, Outputs, Overwrite, write_file};
 use clap::Args;
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use stratus_engine::Precision;
-use stratus_forecast::calibration::design::{Design, network};
-use stratus_forecast::calibration::{CalibratedMachine, Calibration, MIN_NETWORKS, MeasuredNetwork, profile};
-use stratus_forecast::catalogue::{Catalogue, Cpu, Processor};
-use stratus_forecast::peaks::{NumberFormat, on_matrix_units};
+use std::time::Instant;
+use stratus_experiment::Experiment;
+use stratus_forecast::calibration::CalibratedMachine;
 use stratus_forecast::profile::Profile;
-use stratus_forecast::work::{Kernel, MatrixProduct};
-use stratus_run::{csv, log};
-use stratus_train::bench::calibrate::{self, ReusedChoices};
-use stratus_train::device::{self, OpenDevice};
-use stratus_train::experiment::{Experiment, Precision as PrecisionSetting};
+use stratus_train::bench::calibrate::{CalibrationMeasurement, KERNELS_HEADER};
+use stratus_train::device;
 
 /// Arguments of `stratus calibrate`.
 #[derive(Args, Debug)]
@@ -53,15 +44,6 @@ fn parse_minutes(text: &str) -> std::result::Result<f64, String> {
         _ => Err("must be a number from 0.1 to 60".to_owned()),
     }
 }
-
-/// A nominal clock: only the product of GHz and FLOP/cycle matters.
-const NOMINAL_GHZ: f64 = 3.0;
-/// The maximum number of networks to measure.
-const MAX_NETWORKS: usize = 60;
-/// The fraction of the time for fitting.
-const FIT_TIME_SHARE: f64 = 0.05;
-/// The fraction of the remaining time for new networks; in the rest, networks are repeated.
-const NEW_NETWORK_TIME_SHARE: f64 = 0.75;
 
 /// The result of `stratus calibrate`.
 #[derive(Serialize)]
@@ -102,41 +84,14 @@ pub fn run(arguments: &CalibrateArguments, globals: &Globals, output: &Output) -
     let experiment = Experiment::default().with_overrides(&globals.set)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
-    if device.is_accelerator {
-        return Err(Failure::usage(format!(
-            "cannot calibrate {}: only CPUs are supported",
-            device.backend.describe()
-        ))
-        .with_hint(
-            "calibrate the CPU with --set train.device=cpu; `stratus forecast fit` fits step times of GPUs",
-        ));
-    }
-    if device.libraries.is_empty() {
-        return Err(Failure::usage("cannot calibrate the reference backend")
-            .with_hint("run `make deps`, which installs oneDNN"));
-    }
-    let processor = measured_cpu(arguments.name.as_deref(), &device)?;
-    let formats = formats_to_calibrate(&processor, &device, experiment.train.precision)?;
-    let seconds = 60.0 * arguments.minutes * (1.0 - FIT_TIME_SHARE);
-    let measured = measure(&processor, &formats, &device, (started, seconds), output)?;
+    let mut progress = |text: &str| output.message(text);
+    let (name, setting) = (arguments.name.as_deref(), experiment.train.precision);
+    let measured = CalibrationMeasurement::run(&device, name, setting, arguments.minutes, &mut progress)?;
     if let Some(path) = &arguments.kernels {
-        fs::write(path, kernels_to_csv(&formats, &measured))
-            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))?;
+        write_file(path, measured.kernels_csv())?;
     }
-    let data = format!(
-        "{} networks of stratus calibrate, {}, {} s",
-        measured.first().map_or(0, Vec::len),
-        device.backend.describe(),
-        started.elapsed().as_secs()
-    );
-    let fit = |(format, networks): (&NumberFormat, &Vec<MeasuredNetwork>)| {
-        profile(networks, &processor, *format, (&data, "stratus calibrate"))
-    };
-    let profiles: Vec<Profile> =
-        formats.iter().zip(&measured).map(fit).collect::<std::result::Result<_, _>>()?;
-    let machine = CalibratedMachine { library: device.backend.describe(), processor };
-    let calibration = Calibration { machine, profiles };
-    write_calibration(&arguments.out, &calibration)?;
+    let calibration = measured.fit()?;
+    write_file(&arguments.out, calibration.to_toml()?)?;
     let kernels = |profile: &Profile| profile.correction.groups.values().map(|group| group.rows.len()).sum();
     let profiles = calibration.profiles.iter().map(|profile| FormatSummary {
         precision: profile.precision.clone(),
@@ -146,7 +101,7 @@ pub fn run(arguments: &CalibrateArguments, globals: &Globals, output: &Output) -
     });
     let report = Report {
         file: arguments.out.display().to_string(),
-        networks: measured.first().map_or(0, Vec::len),
+        networks: measured.networks(),
         seconds: started.elapsed().as_secs_f64(),
         profiles: profiles.collect(),
         machine: calibration.machine,
@@ -163,133 +118,6 @@ fn check_writable(path: &Path) -> Result {
             .with_hint("name a file in an existing folder"));
     }
     Ok(())
-}
-
-/// Writes a calibration.
-///
-/// # Errors
-/// If the file cannot be written.
-pub(super) fn write_calibration(path: &Path, calibration: &Calibration) -> Result {
-    fs::write(path, calibration.to_toml()?)
-        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
-}
-
-/// The catalogue row of this machine, with measured peaks.
-fn measured_cpu(name: Option<&str>, device: &OpenDevice) -> Result<Cpu> {
-    let survey = MachineSurvey::probe();
-    let measured = peaks::measure(&survey, &LibraryProbes::detect().compute);
-    let cores = device.backend.threads().max(1);
-    let model = survey.machine.cpu.model.clone();
-    let found = Catalogue::builtin()?.cpu_of_model(&model, cores);
-    let per_cycle = |name: &str| {
-        let compute = measured.compute.iter().find(|compute| compute.name.contains(name))?;
-        Some(compute.gflops / (NOMINAL_GHZ * cores as f64))
-    };
-    let slug = || {
-        let dashed = model.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let words: Vec<&str> = dashed.split('-').filter(|word| !word.is_empty()).take(4).collect();
-        format!("{}-{cores}", if words.is_empty() { "processor".to_owned() } else { words.join("-") })
-    };
-    let missing = |what: &str| Failure::failed(format!("cannot measure {what} on this machine"));
-    Ok(Cpu {
-        name: name.map_or_else(slug, str::to_owned),
-        base_ghz: NOMINAL_GHZ,
-        f32_flops_per_cycle: per_cycle("f32").ok_or_else(|| missing("f32 arithmetic"))?,
-        bf16_flops_per_cycle: per_cycle("bf16"),
-        bandwidth_gb_s: measured.memory_gb_per_second.ok_or_else(|| missing("memory bandwidth"))?,
-        memory_gib: survey.usable_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
-        second_level_kib: (device.tile_kib > 0).then_some(device.tile_kib / cores),
-        source: "stratus calibrate: base_ghz is nominal".to_owned(),
-        date: log::timestamp(SystemTime::now().max(UNIX_EPOCH)).chars().take(7).collect(),
-        ..found.map_or_else(|| Cpu::unknown(&model, cores), |known| Cpu { cores, boost_ghz: None, ..known })
-    })
-}
-
-/// The number formats to calibrate: f32 and bf16, or that of `train.precision`.
-fn formats_to_calibrate(
-    processor: &Cpu,
-    device: &OpenDevice,
-    setting: PrecisionSetting,
-) -> Result<Vec<NumberFormat>> {
-    let precisions = device.backend.precisions();
-    let has_bf16 = precisions.contains(&Precision::Bf16) && processor.bf16_flops_per_cycle.is_some();
-    match setting {
-        PrecisionSetting::Auto if has_bf16 => Ok(vec![NumberFormat::F32, NumberFormat::Bf16]),
-        PrecisionSetting::Auto | PrecisionSetting::F32 => Ok(vec![NumberFormat::F32]),
-        PrecisionSetting::Bf16 if has_bf16 => Ok(vec![NumberFormat::Bf16]),
-        PrecisionSetting::Bf16 | PrecisionSetting::F16 => {
-            Err(Failure::usage(format!("{} does not train in {setting}", processor.name))
-                .with_hint("leave train.precision unset, or set it to f32"))
-        }
-    }
-}
-
-/// Measures networks in each precision until the time is up: first new ones, then the same ones repeatedly;
-/// the shortest time of each step counts.
-fn measure(
-    processor: &Cpu,
-    formats: &[NumberFormat],
-    device: &OpenDevice,
-    (started, seconds): (Instant, f64),
-    output: &Output,
-) -> Result<Vec<Vec<MeasuredNetwork>>> {
-    let processor = Processor::Cpu(processor.clone());
-    let mut measured = vec![Vec::new(); formats.len()];
-    let (mut designs, mut chosen): (Vec<Design>, Vec<Vec<Option<ReusedChoices>>>) = Default::default();
-    let measure = |design: &Design, format: NumberFormat, chosen: &mut Option<ReusedChoices>| {
-        calibrate::measure_network(design, format, on_matrix_units(&processor, format), device, chosen)
-    };
-    let elapsed_share = || started.elapsed().as_secs_f64() / seconds;
-    while designs.len() < MIN_NETWORKS
-        || designs.len() < MAX_NETWORKS && elapsed_share() < NEW_NETWORK_TIME_SHARE
-    {
-        let design = network(designs.len()).map_err(Failure::failed)?;
-        let mut kernels = vec![None; formats.len()];
-        for ((format, networks), kernels) in formats.iter().zip(&mut measured).zip(&mut kernels) {
-            networks.push(measure(&design, *format, kernels)?);
-        }
-        designs.push(design);
-        chosen.push(kernels);
-        output.message(&format!("network {}: {:.0} s", designs.len(), started.elapsed().as_secs_f64()));
-    }
-    let mut rounds = 1;
-    while elapsed_share() < 1.0 {
-        for (at, (design, chosen)) in designs.iter().zip(&mut chosen).enumerate() {
-            for ((format, networks), chosen) in formats.iter().zip(&mut measured).zip(chosen) {
-                if elapsed_share() < 1.0 {
-                    networks[at].keep_faster(measure(design, *format, chosen)?);
-                }
-            }
-        }
-        rounds += 1;
-        output.message(&format!("round {rounds}: {:.0} s", started.elapsed().as_secs_f64()));
-    }
-    Ok(measured)
-}
-
-/// The header of the table of kernels.
-const KERNELS_HEADER: &str = "precision,network,kernel,kind,flops,bytes,launches,rows,columns,depth,\
-                              of_weights,padding,sizes,seconds\n";
-
-fn kernels_to_csv(formats: &[NumberFormat], measured: &[Vec<MeasuredNetwork>]) -> String {
-    let mut rows = Vec::new();
-    for (format, networks) in formats.iter().zip(measured) {
-        for (measured, network) in networks.iter().zip(1..) {
-            for (kernel, seconds) in &measured.kernels {
-                let Kernel { name, kind, flops, bytes, launches, features: sizes, .. } = kernel;
-                let MatrixProduct { rows: r, columns, depth, of_weights, padding } =
-                    kernel.product.unwrap_or_default();
-                let numbers = [flops, bytes, launches, &r, &columns, &depth].map(ToString::to_string);
-                let mut row =
-                    vec![format.to_string(), network.to_string(), name.clone(), kind.name().to_owned()];
-                row.extend(numbers);
-                row.extend([of_weights.to_string(), padding.to_string()]);
-                row.extend([sizes.map(|size| format!("{size:.3}")).join(" "), format!("{seconds:.9}")]);
-                rows.push(row);
-            }
-        }
-    }
-    KERNELS_HEADER.to_owned() + &csv::to_text(rows)
 }
 
 fn render(report: &Report) -> String {

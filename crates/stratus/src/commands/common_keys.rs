@@ -1,6 +1,6 @@
 //! Flags for the most common configuration keys.
 
-use crate::cli::Globals;
+use crate::globals::Globals;
 use clap::Args;
 
 /// Flags for the most common configuration keys; `--set` overrides them.

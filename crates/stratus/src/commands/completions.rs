@@ -1,9 +1,8 @@
 //! `stratus completions`: completion scripts of shells.
 
-use crate::cli::Arguments;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 /// Arguments of `stratus completions`.
@@ -14,13 +13,13 @@ pub struct CompletionsArguments {
     pub shell: Shell,
 }
 
-/// Runs `stratus completions`.
+/// Runs `stratus completions`; `program` has all commands.
 ///
 /// # Errors
 /// If standard output cannot be written to.
-pub fn run(arguments: &CompletionsArguments, output: &Output) -> Result {
+pub fn run(arguments: &CompletionsArguments, program: &mut Command, output: &Output) -> Result {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), "stratus", &mut script);
+    clap_complete::generate(arguments.shell, program, "stratus", &mut script);
     let script = String::from_utf8(script).map_err(|error| Failure::failed(error.to_string()))?;
     output.print_verbatim(&script, || script.clone())
 }

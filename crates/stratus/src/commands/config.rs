@@ -1,15 +1,15 @@
 //! `stratus config`: resolved configurations, and the reference of their keys.
 
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_train::Experiment;
-use stratus_train::experiment::{KEYS, Key, Value, ValueKind, XmlExperiment, nearest, schema};
+use stratus_base::nearest;
+use stratus_experiment::{Experiment, KEYS, Key, Value, ValueKind, XmlExperiment, schema};
 
 /// Arguments of `stratus config`.
 #[derive(Args, Debug)]

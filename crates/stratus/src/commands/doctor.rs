@@ -1,15 +1,14 @@
 //! `stratus doctor`: a report on this machine and its libraries.
 
 use crate::errors::Result;
-use crate::machine::peaks::{self, ComputeBenchmark, Peaks};
-use crate::machine::{LibraryReport, MachineSurvey, cpu};
-use crate::output::{Output, bytes, key_value_list};
+use crate::output::{Output, key_value_list};
 use clap::Args;
 use serde::Serialize;
-use std::rc::Rc;
-use stratus_data::JpegLibrary;
-use stratus_engine::{Backend, DType};
-use stratus_onednn::OneDnn;
+use stratus_base::text::bytes;
+use stratus_run::machine::instruction_sets::native_bf16;
+use stratus_run::machine::survey::{LibraryReport, MachineSurvey};
+use stratus_train::bench::peaks::{self, Peaks};
+use stratus_train::libraries::LibraryProbes;
 
 /// Arguments of `stratus doctor`.
 #[derive(Args, Debug)]
@@ -17,114 +16,6 @@ pub struct DoctorArguments {
     /// Do not measure peaks
     #[arg(long)]
     pub no_measure: bool,
-}
-
-/// The libraries that were found, and the benchmarks that they offer.
-#[derive(Debug)]
-pub struct LibraryProbes {
-    /// The libraries that were searched for, if any.
-    pub libraries: Option<Vec<LibraryReport>>,
-    /// The benchmarks of arithmetic.
-    pub compute: Vec<ComputeBenchmark>,
-}
-
-impl Default for LibraryProbes {
-    fn default() -> Self {
-        LibraryProbes { libraries: None, compute: vec![ComputeBenchmark::portable()] }
-    }
-}
-
-impl LibraryProbes {
-    /// Searches for the libraries.
-    pub fn detect() -> Self {
-        let mut probes = Self::detect_onednn();
-        probes.libraries.get_or_insert_default().extend([detect_cuda(), detect_jpeg()]);
-        probes
-    }
-
-    fn detect_onednn() -> Self {
-        match OneDnn::load(0) {
-            Ok(onednn) => {
-                let report = LibraryReport {
-                    name: "oneDNN".to_owned(),
-                    version: Some(onednn.version()),
-                    path: Some(onednn.path().display().to_string()),
-                    note: Some(onednn.runtime_warning().unwrap_or_else(|| onednn.describe())),
-                };
-                let onednn = Rc::new(onednn);
-                let source = |name: &str, description: &str, dtype: DType| ComputeBenchmark {
-                    name: name.to_owned(),
-                    description: description.to_owned(),
-                    measure: {
-                        let onednn = Rc::clone(&onednn);
-                        Box::new(move |_| onednn.peak_gflops(dtype))
-                    },
-                };
-                LibraryProbes {
-                    libraries: Some(vec![report]),
-                    compute: vec![
-                        source("f32_gflops", "f32, oneDNN matrix product", DType::F32),
-                        source("bf16_gflops", "bf16, oneDNN matrix product", DType::Bf16),
-                    ],
-                }
-            }
-            Err(error) => {
-                let note = Some(format!("{error}; run `make deps`"));
-                let report = LibraryReport { name: "oneDNN".to_owned(), version: None, path: None, note };
-                LibraryProbes { libraries: Some(vec![report]), ..LibraryProbes::default() }
-            }
-        }
-    }
-}
-
-/// Reports the libraries for GPUs, and the usable GPUs.
-fn detect_cuda() -> LibraryReport {
-    let (found, gpus) = stratus_cuda::detect();
-    let missing: Vec<&str> =
-        found.iter().filter(|library| library.version.is_none()).map(|library| library.name).collect();
-    let loaded = found.iter().filter_map(|library| match library.version.as_deref()? {
-        "" => Some(library.name.to_owned()),
-        version => Some(format!("{} {version}", library.name)),
-    });
-    let loaded = loaded.collect::<Vec<_>>().join(", ");
-    let note = match (missing.is_empty(), gpus.is_empty()) {
-        (true, false) => format!("{loaded}; {}", gpus.join("; ")),
-        (true, true) => format!("{loaded}; no GPU found"),
-        (false, _) if loaded.is_empty() => {
-            format!("{} not found: no NVIDIA GPU can be used", missing.join(", "))
-        }
-        (false, _) => format!(
-            "{loaded}; {} not found: no NVIDIA GPU can be used; set {} to their folder",
-            missing.join(", "),
-            stratus_cuda::ENVIRONMENT
-        ),
-    };
-    let driver = found.iter().find(|library| library.name == "CUDA driver");
-    let version = driver.filter(|_| missing.is_empty()).and_then(|driver| driver.version.clone());
-    LibraryReport { name: "CUDA".to_owned(), version, path: None, note: Some(note) }
-}
-
-/// Reports libjpeg-turbo.
-fn detect_jpeg() -> LibraryReport {
-    let name = "libjpeg-turbo".to_owned();
-    match JpegLibrary::find() {
-        Ok(library) => LibraryReport {
-            name,
-            version: Some(library.version().to_owned()),
-            path: library.path().map(|path| path.display().to_string()),
-            note: None,
-        },
-        Err(reason) => LibraryReport {
-            name,
-            version: None,
-            path: None,
-            note: Some(format!(
-                "{reason}; JPEG files are decoded by {}, which makes data loading a third slower; run \
-                 `make deps`",
-                JpegLibrary::Zune
-            )),
-        },
-    }
 }
 
 /// The result of `stratus doctor`.
@@ -153,7 +44,7 @@ pub fn run(arguments: &DoctorArguments, output: &Output, probes: &LibraryProbes)
         peaks::measure(&survey, &probes.compute)
     });
     if let Some(peaks) = &measured {
-        survey.add_peaks(peaks);
+        peaks.add_to(&mut survey.machine);
     }
     let looked_for = probes.libraries.clone();
     let report = Report { stratus: env!("CARGO_PKG_VERSION"), survey, looked_for, measured };
@@ -191,7 +82,7 @@ fn render(report: &Report) -> String {
     );
     if !instruction_sets.is_empty() {
         row("instruction sets", vec![instruction_sets.join(" ")]);
-        let native = cpu::native_bf16(instruction_sets);
+        let native = native_bf16(instruction_sets);
         row("bf16", vec![if native { "native" } else { "not native: f32 is faster here" }.to_owned()]);
     }
     for cache in &machine.cpu.caches {
@@ -236,10 +127,10 @@ fn format_count(number: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Report, render};
-    use crate::machine::peaks::{ComputePeak, Peaks};
-    use crate::machine::{LibraryReport, MachineSurvey};
     use stratus_run::machine::caches::Cache;
+    use stratus_run::machine::survey::{LibraryReport, MachineSurvey};
     use stratus_run::machine::{Cpu, Machine};
+    use stratus_train::bench::peaks::{ComputePeak, Peaks};
 
     #[test]
     fn report_shows_known_values_only() {

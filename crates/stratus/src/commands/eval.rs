@@ -2,17 +2,17 @@
 
 use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, key_value_list, table};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use stratus_experiment::Experiment;
 use stratus_measures::ClassMetrics;
 use stratus_report::run_table::MAX_CLASSES_WITHOUT_TOP5;
 use stratus_run::classes;
-use stratus_train::Experiment;
 use stratus_train::evaluate::{
     DataPart, EvaluatedImages, ImageSelection, Scores, TaskMetrics, evaluate_run, evaluate_run_in_windows,
     evaluate_weights, evaluate_weights_in_windows, view_count,

@@ -1,17 +1,18 @@
 //! `stratus model export`: writes weights as safetensors, or a network with weights as an ONNX model.
 
-use super::model;
-use crate::cli::Globals;
+use super::target;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, key_value_list};
+use crate::globals::Globals;
+use crate::output::{Output, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use stratus_base::text::bytes;
+use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
-use stratus_train::experiment::Experiment;
 use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsPurpose, load_trained_network};
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
@@ -177,7 +178,7 @@ fn find_source(arguments: &ExportArguments, globals: &Globals, output: &Output) 
             arguments.target
         )));
     }
-    let graph = model::find_network(&arguments.target, globals)?;
+    let graph = target::find_network(&arguments.target, globals)?;
     if let Some(file) = &arguments.weights {
         let (weights, found) = read_weights(arguments, file, &graph, output)?;
         let metadata = NetworkMetadata { input_shape: graph.input_shape().0.clone(), ..found };

@@ -1,12 +1,13 @@
 //! `stratus model import`: converts an ONNX model to a network that can be trained.
 
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, key_value_list};
+use crate::output::{Output, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
+use stratus_base::text::bytes;
 use stratus_graph::layer_file;
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 use stratus_run::atomic;

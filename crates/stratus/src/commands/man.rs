@@ -1,9 +1,8 @@
 //! `stratus man`: the manual pages, one for each command.
 
-use crate::cli::Arguments;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use std::fs;
 use std::path::PathBuf;
 
@@ -15,15 +14,15 @@ pub struct ManArguments {
     pub folder: PathBuf,
 }
 
-/// Runs `stratus man`.
+/// Runs `stratus man`; `program` has all commands.
 ///
 /// # Errors
 /// If a page cannot be written.
-pub fn run(arguments: &ManArguments, output: &Output) -> Result {
+pub fn run(arguments: &ManArguments, program: Command, output: &Output) -> Result {
     let ManArguments { folder } = arguments;
     let refused = |error| Failure::failed(format!("cannot write to {}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(refused)?;
-    clap_mangen::generate_to(Arguments::command(), folder).map_err(refused)?;
+    clap_mangen::generate_to(program, folder).map_err(refused)?;
     output.message(&format!("{0}: read them with `man -l {0}/stratus.1`", folder.display()));
     Ok(())
 }

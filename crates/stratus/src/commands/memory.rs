@@ -1,7 +1,7 @@
 //! The argument of `--memory-limit`.
 
 use clap::Args;
-use stratus_train::Experiment;
+use stratus_experiment::Experiment;
 
 /// The memory limit of the commands that plan.
 #[derive(Args, Debug)]

@@ -2,16 +2,15 @@
 
 use super::export::{self, ExportArguments};
 use super::import::{self, ImportArguments};
-use crate::cli::Globals;
+use super::target::find_network;
 use crate::errors::Result;
+use crate::globals::Globals;
 use crate::output::{Output, Table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_graph::zoo;
 use stratus_graph::{Graph, Operation};
 use stratus_train::TrainError;
-use stratus_train::experiment::Experiment;
-use stratus_train::network::Network;
 
 /// Arguments of `stratus model`.
 #[derive(Args, Debug)]
@@ -99,13 +98,6 @@ pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Re
         ModelCommand::Export(arguments) => export::run(arguments, globals, output),
         ModelCommand::Import(arguments) => import::run(arguments, output),
     }
-}
-
-/// Finds a network of the zoo as published, with `--set` applied, or reads a layer file.
-pub(super) fn find_network(name: &str, globals: &Globals) -> Result<Graph> {
-    let mut experiment = Experiment::default().with_overrides(&globals.set)?;
-    name.clone_into(&mut experiment.model.name);
-    Ok(Network::as_published(&experiment)?.graph)
 }
 
 /// Renders a table of layers, at most `width` columns wide; costs are for one sample, output sizes for f32.

@@ -1,8 +1,6 @@
 //! `stratus report`: reports on runs as HTML, Markdown, CSV, SVG or JSON.
 
-use super::doctor::LibraryProbes;
 use crate::errors::{Failure, Result};
-use crate::machine::{MachineSurvey, peaks};
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::{Args, ValueEnum};
@@ -13,6 +11,9 @@ use stratus_report::report::{PublishedTable, Report};
 use stratus_report::{markdown, page};
 use stratus_run::RunDir;
 use stratus_run::machine::Machine;
+use stratus_run::machine::survey::MachineSurvey;
+use stratus_train::bench::peaks;
+use stratus_train::libraries::LibraryProbes;
 
 /// Arguments of `stratus report`.
 #[derive(Args, Debug)]
@@ -219,7 +220,7 @@ fn this_machine_with_peaks(paths: &[PathBuf], output: &Output, probes: &LibraryP
     }
     output.message("measuring this machine's memory and arithmetic for the roofline, about two seconds");
     let measured = peaks::measure(&survey, &probes.compute);
-    survey.add_peaks(&measured);
+    measured.add_to(&mut survey.machine);
     if let Some(path) = cache {
         // Errors are ignored; without a cache, the next report measures again.
         let _ = path.parent().map_or(Ok(()), fs::create_dir_all);

@@ -29,7 +29,7 @@ pub struct RunsArguments {
     #[arg(long, value_name = "STATUS", value_parser = ["running", "completed", "interrupted", "failed"])]
     pub status: Option<String>,
     /// List only runs with this configuration value, like train.batch_size=64; repeatable
-    #[arg(long = "where", value_name = "KEY=VALUE", value_parser = crate::cli::parse_key_value)]
+    #[arg(long = "where", value_name = "KEY=VALUE", value_parser = crate::globals::parse_key_value)]
     pub filter: Vec<(String, String)>,
     /// Sort order
     #[arg(long, value_enum, default_value_t = Order::Path)]

@@ -1,14 +1,15 @@
-//! The target of a command: a built-in experiment, an experiment file, or a run.
+//! The target of a command: a built-in experiment, an experiment file, a run, or a network.
 
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use std::path::{Path, PathBuf};
+use stratus_base::nearest;
 use stratus_data::datasets::folder;
-use stratus_graph::zoo;
+use stratus_experiment::Experiment;
+use stratus_graph::{Graph, zoo};
 use stratus_run::RunDir;
 use stratus_run::layout::EXPERIMENT;
-use stratus_train::Experiment;
-use stratus_train::experiment::nearest;
+use stratus_train::network::Network;
 
 /// The target of a command.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +98,14 @@ impl RunOrExperiment {
         }
     }
 }
+
+/// Finds a network of the zoo as published, with `--set` applied, or reads a layer file.
+pub(super) fn find_network(name: &str, globals: &Globals) -> Result<Graph> {
+    let mut experiment = Experiment::default().with_overrides(&globals.set)?;
+    name.clone_into(&mut experiment.model.name);
+    Ok(Network::as_published(&experiment)?.graph)
+}
+
 /// The maximum number of runs that a hint names.
 const MAX_NAMED_RUNS: usize = 4;
 

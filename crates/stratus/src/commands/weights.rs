@@ -1,14 +1,14 @@
 //! The argument of `--weights`, and exported weights.
 
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::{Output, key_value_list};
 use crate::outputs::EXPORT_METADATA_KEYS;
 use serde::Serialize;
 use std::path::Path;
+use stratus_experiment::Experiment;
 use stratus_run::checkpoint::{Tensor, TensorRef, weights_sha256, write_safetensors};
-use stratus_train::Experiment;
 use stratus_train::weights::RecordedMetadata;
 use stratus_weights::NetworkMetadata;
 

@@ -2,16 +2,16 @@
 //! from its remote folder.
 
 use super::data::to_failure;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::globals::Globals;
+use crate::output::Output;
 use crate::outputs::Outputs;
 use std::path::Path;
+use stratus_base::text::bytes;
 use stratus_data::DataError;
 use stratus_data::store::Store;
 use stratus_data::sync::{SyncOptions, sync};
-use stratus_train::Experiment;
-use stratus_train::experiment::XmlExperiment;
+use stratus_experiment::{Experiment, XmlExperiment};
 use stratus_train::input::open_options;
 
 /// Folders of training classes: of a data set with splits, and of one without.

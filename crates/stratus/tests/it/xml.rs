@@ -146,7 +146,7 @@ fn schema_accepts_every_shipped_file() {
         found
     };
     let mut files = 0;
-    for folder in ["crates/stratus-train/src/experiment/builtin", "crates/stratus-sweep/src/builtin"] {
+    for folder in ["crates/stratus-experiment/src/builtin", "crates/stratus-sweep/src/builtin"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             assert_eq!(check(&fs::read_to_string(&path).unwrap()), [""; 0], "{}", path.display());

@@ -4,10 +4,10 @@ use super::super::first_stage;
 use super::super::records::percentiles;
 use super::Trainer;
 use crate::compile::CompiledRun;
-use crate::experiment::OnBadSample;
 use stratus_data::Loader;
 use stratus_engine::Session;
 use stratus_engine::ops::{self, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME};
+use stratus_experiment::OnBadSample;
 use stratus_forecast::choice::Source;
 use stratus_run::summary::{
     BadSample, BadSamples, Forecast, LossScaleSummary, Memory, Status, Summary, TimeAccount, TimeBreakdown,

@@ -1,8 +1,8 @@
 //! `stratus bench exchange`: compares the tree all-reduce with MPI_Allreduce, in alternation.
 
-use crate::commands::train::workers;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, key_value_list};
+use crate::workers;
 use serde::Serialize;
 use std::time::Instant;
 use stratus_exchange::mpi::Mpi;

@@ -5,19 +5,21 @@ mod threads;
 
 use super::forecast::bench_here::HereOptions;
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, key_value_list, table};
+use crate::globals::Globals;
+use crate::output::{Output, key_value_list, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
+use stratus_base::text::bytes;
 use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
+use stratus_experiment::Experiment;
 use stratus_train::bench::data_rate::{DataRate, measure_epochs, measure_rounds};
+use stratus_train::bench::threads::measure as measure_threads;
 use stratus_train::bench::trace::StepTrace;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
-use stratus_train::experiment::Experiment;
 
 /// Arguments of `stratus bench`.
 #[derive(Args, Debug)]
@@ -143,12 +145,12 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
     match &arguments.command {
         BenchCommand::Kernels { target, rounds, threads: Some(counts) } => {
             let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
-            let by = threads::measure(counts, |count| {
+            let by = measure_threads(counts, |count| {
                 let mut experiment = experiment.clone();
                 experiment.train.threads = count;
                 output.message(&format!("{count} threads"));
                 let mut bench = Bench::new(&experiment, &mut |text| output.warning(text))?;
-                Ok(bench.floor(*rounds as usize)?)
+                bench.floor(*rounds as usize)
             })?;
             output.print_wrapped(&by, || threads::render(&by, output.terminal_width()))
         }

@@ -8,7 +8,8 @@ use stratus_data::{FetchError, Progress};
 
 use super::to_failure;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, key_value_list};
+use crate::output::{Output, key_value_list};
+use stratus_base::text::bytes;
 
 #[derive(Serialize)]
 struct Fetched {

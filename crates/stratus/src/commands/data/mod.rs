@@ -9,13 +9,13 @@ mod show;
 mod stats;
 mod sync;
 
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use stratus_data::{DataError, OpenOptions};
-use stratus_train::Experiment;
+use stratus_experiment::Experiment;
 use stratus_train::input::open_options;
 
 /// Arguments of `stratus data`.

@@ -10,7 +10,8 @@ use stratus_data::{DataError, OpenOptions};
 
 use super::to_failure;
 use crate::errors::Result;
-use crate::output::{Output, bytes, key_value_list};
+use crate::output::{Output, key_value_list};
+use stratus_base::text::bytes;
 
 /// Arguments of `stratus data shard`.
 #[derive(Args, Debug)]

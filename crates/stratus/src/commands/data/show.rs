@@ -11,8 +11,9 @@ use stratus_data::{
     BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, Normalisation,
     Position, Split, mix, open,
 };
+use stratus_experiment::Experiment;
+use stratus_train::TrainError;
 use stratus_train::input::{BatchFormat, InputPipeline, open_options};
-use stratus_train::{Experiment, TrainError};
 
 use super::parts::undivided_options;
 use super::to_failure;

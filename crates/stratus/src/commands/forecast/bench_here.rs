@@ -1,22 +1,21 @@
 //! `stratus bench forecast --here`: compares forecasts with measured steps on this machine. The forecasts are
 //! made from kernels timed separately, or from a calibration.
 
-use super::machines::read_calibration;
-use super::planning::Planner;
-use crate::cli::Globals;
 use crate::commands::target::RunOrExperiment;
 use crate::errors::Result;
+use crate::globals::Globals;
 use crate::output::{Output, table};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
+use stratus_experiment::Experiment;
 use stratus_forecast::calibration::Calibration;
 use stratus_forecast::forecast::{forecast, probed_interval};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Interval;
 use stratus_train::bench::Bench;
 use stratus_train::bench::probe::{ProbeReport, probe};
-use stratus_train::experiment::Experiment;
+use stratus_train::forecast::Planner;
 use stratus_train::input::open_datasets;
 
 /// Seconds of measured steps per case.
@@ -84,7 +83,7 @@ pub struct HereOptions<'a> {
 /// # Errors
 /// If an experiment is invalid, or does not fit into memory.
 pub fn run(options: &HereOptions<'_>, globals: &Globals, output: &Output) -> Result {
-    let calibrated = options.calibrated.map(read_calibration).transpose()?;
+    let calibrated = options.calibrated.map(Calibration::read).transpose()?;
     let mut all = Vec::new();
     for name in options.experiments {
         let experiment = RunOrExperiment::resolve(name, globals)?.experiment(globals)?;

@@ -1,11 +1,11 @@
 //! Cost inputs besides network and machine: the link, the disk, the preemption rate.
 
-use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use clap::Args;
 use std::path::Path;
 use stratus_forecast::bill::{DISK_BYTES_PER_S, RunConditions};
 use stratus_forecast::text;
+use stratus_train::forecast::Planner;
 
 /// Arguments for cost inputs.
 #[derive(Args, Debug)]

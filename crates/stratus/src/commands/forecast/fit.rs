@@ -1,9 +1,9 @@
 //! `stratus forecast fit`: fits profiles to measured step times.
 
-use super::machines::{catalogue, read};
+use super::machines::catalogue;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, table};
-use crate::outputs::{Mark, Outputs, Overwrite};
+use crate::outputs::{Mark, Outputs, Overwrite, write_file};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -80,8 +80,7 @@ pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
     for (kind, profile) in &profiles {
         let file = name(kind, profile);
         let path = arguments.out.join(&file);
-        fs::write(&path, profile.to_toml())
-            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))?;
+        write_file(&path, profile.to_toml())?;
         let validation = profile.validation;
         fitted.push(Fitted {
             file,
@@ -134,7 +133,7 @@ fn fit_tensorflow(
 
 fn fit_stratus(steps: &Path, arguments: &FitArguments, catalogue: &Catalogue) -> Result<Profiles> {
     let name = steps.display().to_string();
-    let table = StepTable::parse(&name, &read(steps)?)?;
+    let table = StepTable::read(steps)?;
     let data = arguments.data.clone().unwrap_or_else(|| name.clone());
     let command = format!("stratus forecast fit --steps {name}");
     let mut profiles = Vec::new();

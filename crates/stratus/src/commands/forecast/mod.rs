@@ -3,33 +3,29 @@
 pub mod bench;
 pub mod bench_here;
 mod conditions;
-pub(super) mod expected;
 mod fit;
-mod here;
 pub mod learn;
 pub mod machines;
-mod placeholder;
-mod planning;
 mod render;
 pub(super) mod request;
 mod scaling;
 
 use super::common_keys::CommonKeyArguments;
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
-use crate::outputs::{Mark, Outputs, Overwrite};
+use crate::outputs::{Mark, Outputs, Overwrite, write_file};
+use crate::progress::Progress;
 use clap::{Args, Subcommand, ValueEnum};
 use conditions::ConditionsArguments;
-use planning::Planner;
 use request::{RequestFormat, render_request};
 use scaling::ScalingArguments;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_word;
-use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
-use stratus_forecast::forecast::{self, Forecast, LayerForecast};
+use stratus_forecast::catalogue::THIS_MACHINE;
+use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
 use stratus_forecast::objective::{Candidate, Objective};
 use stratus_forecast::profile::Profile;
@@ -37,6 +33,11 @@ use stratus_forecast::scaling::ScaledStep;
 use stratus_forecast::shipped;
 use stratus_report::page;
 use stratus_train::bench::probe::ProbeReport;
+use stratus_train::forecast::{
+    ForecastError, Planner, find_machines, forecast_from_probe, forecast_on, layers_from_probe, layers_on,
+    probe_kernels,
+};
+use stratus_train::{Observer, TrainError};
 
 /// Arguments of `stratus forecast`.
 #[derive(Args, Debug)]
@@ -203,14 +204,13 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     let catalogue = machines::catalogue(arguments.machines.as_deref())?;
     let mut profiles = shipped::profiles()?;
     for path in &arguments.profile {
-        let text = machines::read(path)?;
         // The user's profiles take precedence over shipped ones of the same machine.
-        profiles.insert(0, Profile::parse(&path.display().to_string(), &text)?);
+        profiles.insert(0, Profile::read(path)?);
     }
     let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
     let (machines, is_named) = match arguments.on.as_slice() {
-        [] => (machines::cloud_instances(&catalogue)?, false),
-        names => (machines::find_machines(names, &catalogue, &mut profiles)?, true),
+        [] => (catalogue.cloud_instances()?, false),
+        names => (find_machines(names, &catalogue, &mut profiles)?, true),
     };
     let mut planner =
         Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;
@@ -225,16 +225,18 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     for machine in &machines {
         for &batch in &batches {
             if machine.name == THIS_MACHINE {
-                let probed = here::probe_kernels(&planner, batch, output)?;
-                rows.push(here::forecast_from_probe(machine, &probed, &mut planner)?);
+                // Shows the phase of the measurement on a terminal.
+                let mut progress = Progress::new(*output);
+                let probed = probe_kernels(&planner, batch, &mut |text| progress.warn(text))?;
+                drop(progress);
+                rows.push(forecast_from_probe(machine, &probed, &mut planner)?);
                 probes.push(probed);
                 continue;
             }
-            match forecast_machine(machine, batch, &mut planner, &profiles) {
+            match forecast_on(machine, batch, &mut planner, &profiles) {
                 Ok(row) => rows.push(row),
-                Err(RowError::Machine(_)) if !is_named => break,
-                Err(RowError::Machine(error)) => return Err(error.into()),
-                Err(RowError::Fatal(failure)) => return Err(failure),
+                Err(ForecastError::Unsuitable(_)) if !is_named => break,
+                Err(error) => return Err(TrainError::from(error).into()),
             }
         }
     }
@@ -243,12 +245,12 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     let layers = match (arguments.layers, best) {
         (true, Some(best)) if rows[best].name == THIS_MACHINE => {
             let probed = probes.iter().find(|probed| probed.batch as u64 == rows[best].batch);
-            probed.map(here::layers_from_probe)
+            probed.map(layers_from_probe)
         }
         (true, Some(best)) => {
             let machine = machines.iter().find(|machine| machine.name == rows[best].name);
             machine
-                .map(|machine| layer_forecasts(machine, rows[best].batch, &mut planner, &profiles))
+                .map(|machine| layers_on(machine, rows[best].batch as usize, &mut planner, &profiles))
                 .transpose()?
         }
         _ => None,
@@ -313,8 +315,7 @@ fn write_chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
         return Err(Failure::usage("cannot draw the chart: no machine has a price and a total time")
             .with_hint("name cloud instances with --on, and set the number of images with --images"));
     }
-    std::fs::write(path, page::machines_svg(&offers, currency))
-        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
+    write_file(path, page::machines_svg(&offers, currency))
 }
 
 /// The command that trains the forecast experiment.
@@ -327,34 +328,6 @@ fn train_command(target: &str, arguments: &ForecastArguments, row: &Forecast, gl
         command += &format!(" --set train.batch_size={}", row.batch);
     }
     command
-}
-
-/// The reason that a machine has no row: it is unsuitable, or the command fails.
-enum RowError {
-    Machine(stratus_forecast::Error),
-    Fatal(Failure),
-}
-
-fn forecast_machine(
-    machine: &Machine,
-    batch: usize,
-    planner: &mut Planner,
-    profiles: &[Profile],
-) -> std::result::Result<Forecast, RowError> {
-    let format = planner.format(machine).map_err(RowError::Machine)?;
-    let plan = planner.plan(&machine.processor, format, batch).map_err(RowError::Fatal)?;
-    forecast::forecast(machine, format, &plan, &planner.length(), profiles).map_err(RowError::Machine)
-}
-
-fn layer_forecasts(
-    machine: &Machine,
-    batch: u64,
-    planner: &mut Planner,
-    profiles: &[Profile],
-) -> Result<Vec<LayerForecast>> {
-    let format = planner.format(machine)?;
-    let plan = planner.plan(&machine.processor, format, batch as usize)?;
-    Ok(forecast::layers(machine, format, (plan.framework, &plan.train), profiles)?)
 }
 
 /// The upper-bound time and price of a row; `None` if it does not fit.

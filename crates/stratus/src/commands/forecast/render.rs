@@ -1,9 +1,9 @@
 //! Renders forecasts as text.
 
 use super::{Report, scaling};
-use crate::output::{Table, bytes};
+use crate::output::Table;
 use std::fmt::Write;
-use stratus_base::text::duration;
+use stratus_base::text::{bytes, duration};
 use stratus_forecast::bill::BillItem;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_train::bench::probe::ProbeReport;

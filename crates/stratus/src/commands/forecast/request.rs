@@ -1,13 +1,12 @@
 //! Resource requests for a machine: Markdown for its administrators, a Slurm batch script, a SkyPilot task.
 
 use crate::errors::{Failure, Result};
-use crate::output::bytes;
 use std::fmt::Write;
-use stratus_base::text::duration;
+use stratus_base::text::{bytes, duration};
+use stratus_experiment::Experiment;
 use stratus_forecast::bill::{BillItem, BillLine};
 use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast::Forecast;
-use stratus_train::Experiment;
 
 /// The format of a resource request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +19,6 @@ pub(super) enum RequestFormat {
     Sky,
 }
 
-/// The requested time, as a multiple of the upper bound of the interval.
-pub(in crate::commands) const TIME_MARGIN_FACTOR: f64 = 1.2;
-/// Seconds for starting the machine and installing the program, which are not in the bill.
-pub(in crate::commands) const SETUP_S: f64 = 900.0;
-/// The requested memory, as a multiple of the forecast.
-pub(in crate::commands) const MEMORY_MARGIN_FACTOR: f64 = 1.25;
 /// Bytes of disk besides checkpoints: the program, its libraries, its cache.
 const PROGRAM_DISK_BYTES: u64 = 10 << 30;
 
@@ -51,7 +44,7 @@ pub(super) fn render_request(
     machine: &Machine,
     row: &Forecast,
 ) -> Result<String> {
-    let Some(total) = row.total_high_s else {
+    let Some(seconds) = row.requested_seconds() else {
         return Err(Failure::usage("a resource request needs the total time: number of images unknown")
             .with_hint("set --images, or download the data set"));
     };
@@ -61,8 +54,8 @@ pub(super) fn render_request(
         command,
         machine,
         row,
-        seconds: TIME_MARGIN_FACTOR * total + SETUP_S,
-        ram_gib: gib(MEMORY_MARGIN_FACTOR * row.host_bytes as f64),
+        seconds,
+        ram_gib: gib(row.requested_memory_bytes()),
         cores: experiment.data.workers.unwrap_or(1) as u64 + 1,
         disk_gib: gib((row.disk_bytes + PROGRAM_DISK_BYTES) as f64),
     };

@@ -1,18 +1,17 @@
 //! Scaling over several devices: `--devices`.
 
-use super::planning::Planner;
 use crate::errors::{Failure, Result};
 use crate::output::Table;
 use clap::Args;
 use stratus_base::text::duration;
 use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
-use stratus_forecast::forecast::{self, Forecast};
+use stratus_forecast::forecast::Forecast;
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
-use stratus_forecast::scaling::{DeviceStep, Link, ScaledStep};
+use stratus_forecast::scaling::{Link, ScaledStep};
 use stratus_forecast::text;
-use stratus_forecast::work::KernelKind;
 use stratus_train::bench::probe::ProbeReport;
+use stratus_train::forecast::{Planner, step_from_probe, step_from_profile};
 
 /// The default latency in seconds, typical of machines in the same room.
 const DEFAULT_LATENCY_S: f64 = 50e-6;
@@ -89,34 +88,6 @@ impl ScalingArguments {
 fn batch_not_timed_error(batch: u64) -> Failure {
     Failure::usage(format!("a step of {batch} images was not timed here"))
         .with_hint(format!("add {batch} to the sizes of --batch"))
-}
-
-/// Returns the step on one device, from timed kernels.
-fn step_from_probe(probed: &ProbeReport, planner: &Planner) -> Result<DeviceStep> {
-    let is_update = |phase: &str| phase == "update";
-    let kernels = probed.kernels.iter().filter(|kernel| !is_update(kernel.phase));
-    let update_s =
-        probed.kernels.iter().filter(|kernel| is_update(kernel.phase)).map(|kernel| kernel.seconds);
-    let kernels = kernels.map(|kernel| (kernel.layer.as_str(), kernel.seconds));
-    Ok(DeviceStep::new(kernels, &planner.gradients()?, update_s.sum()))
-}
-
-/// Returns the step on one device, from a profile.
-fn step_from_profile(
-    machine: &Machine,
-    batch: u64,
-    planner: &mut Planner,
-    profiles: &[Profile],
-) -> Result<DeviceStep> {
-    let format = planner.format(machine)?;
-    let plan = planner.plan(&machine.processor, format, batch as usize)?;
-    let seconds = forecast::kernels(machine, format, (plan.framework, &plan.train), profiles)?;
-    let all = || plan.train.kernels.iter().zip(&seconds);
-    let is_update = |kind: KernelKind| kind == KernelKind::Update;
-    let update_s = all().filter(|(kernel, _)| is_update(kernel.kind)).map(|(_, seconds)| seconds).sum();
-    let kernels = all().filter(|(kernel, _)| !is_update(kernel.kind));
-    let kernels = kernels.map(|(kernel, &seconds)| (kernel.layer.as_str(), seconds));
-    Ok(DeviceStep::new(kernels, &planner.gradients()?, update_s))
 }
 
 /// Renders the forecasts by number of devices as a table.

@@ -1,22 +1,22 @@
 //! `stratus launch`: trains on other machines, and fetches the runs as they progress.
 
 mod estimate;
-mod lease;
 mod release;
 mod spec;
 mod start;
+mod until;
 mod uploads;
 mod watch;
 
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
+use crate::globals::Globals;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 use spec::LaunchSpec;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use stratus_launch::{LaunchRecord, Target, TargetSettings};
+use stratus_launch::{LaunchRecord, Lease, Target, TargetSettings};
 use stratus_run::layout::RUNS;
 
 /// The maximum number of workers of a run.
@@ -219,15 +219,12 @@ fn resume(record: &LaunchRecord, until: Option<&str>, output: &Output) -> Result
     let leased = match until {
         None => record.lease,
         Some(until) => {
-            let end = lease::parse_until(until)?;
+            let end = until::parse_until(until)?;
             let bytes_to_fetch = record.run_bytes.saturating_mul(record.runs.len() as u64);
-            Some(lease::plan_lease(
-                end,
-                target.measure_link(&record.program)?,
-                bytes_to_fetch,
-                &settings.name,
-                output,
-            )?)
+            let link = target.measure_link(&record.program)?;
+            let (lease, explanation) = Lease::plan(end, link, bytes_to_fetch, &settings.name)?;
+            output.message(&explanation);
+            Some(lease)
         }
     };
     if leased.is_some_and(|lease| lease.ends_at <= now()) {

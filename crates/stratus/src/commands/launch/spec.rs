@@ -3,10 +3,10 @@
 use super::{LaunchArguments, MAX_RUNS};
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
+use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::layout::{RUNS, SWEEPS};
 use stratus_sweep::{Definition, Sweep};
-use stratus_train::Experiment;
 
 /// The specification of a launch.
 pub(super) struct LaunchSpec {

@@ -1,15 +1,18 @@
 //! Starts a launch, or shows what it would do.
 
 use super::spec::LaunchSpec;
-use super::{LaunchArguments, estimate, lease, now, open_target, uploads};
+use super::{LaunchArguments, estimate, now, open_target, until, uploads};
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::output::Output;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use stratus_base::text::bytes;
 use stratus_launch::{
-    Executable, FileSet, Job, LaunchRecord, PrepareOptions, Resources, TargetKind, TargetSettings,
+    Executable, FileSet, Job, LaunchRecord, Lease, PrepareOptions, Resources, TargetKind, TargetSettings,
+    seconds_left,
 };
 use stratus_run::layout::RUNS;
+use stratus_train::sizing::max_run_bytes;
 
 /// The result of `stratus launch TARGET EXPERIMENT`.
 #[derive(Serialize)]
@@ -110,9 +113,9 @@ pub(super) fn launch(
         .map(|cell| collector.collect(cell, arguments.remote_data))
         .collect::<Result<_>>()?;
     spec.check_directories()?;
-    let end = arguments.until.as_deref().map(lease::parse_until).transpose()?;
-    let limits = (end.map(lease::seconds_left), arguments.force);
-    let estimate = estimate::estimate_launch(settings, spec, limits, output)?;
+    let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
+    let limits = (end.map(seconds_left), arguments.force);
+    let (resources, expected_s) = estimate::estimate_launch(settings, spec, limits, output)?;
     let workers = arguments.workers.filter(|workers| *workers > 1);
     if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(
@@ -129,14 +132,13 @@ pub(super) fn launch(
     let name: String = spec.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
     let id = format!("{}-{now:x}-{:x}", name.to_lowercase(), std::process::id());
     if arguments.dry_run {
-        let job = Job { workers, ..bundle.job(settings, &id, spec, estimate.resources, &settings.root()) };
+        let job = Job { workers, ..bundle.job(settings, &id, spec, resources, &settings.root()) };
         return print_dry_run(settings, &bundle, &job, output);
     }
     let target = open_target(settings);
     output.message(&format!("{}: checking the target, uploading missing files", settings.name));
     let file_sets = bundle.file_sets();
     let runs = usize::try_from(spec.runs()).unwrap_or(usize::MAX);
-    let resources = estimate.resources;
     let options = PrepareOptions {
         executable: &bundle.program,
         file_sets: &file_sets,
@@ -153,20 +155,17 @@ pub(super) fn launch(
     output.message(&format!("{}: {uploaded}", settings.name));
     let mut run_bytes = 0;
     for cell in &spec.cells {
-        run_bytes = lease::max_run_bytes(cell)?.max(run_bytes);
+        run_bytes = max_run_bytes(cell)?.max(run_bytes);
     }
     let mut job = Job { workers, ..bundle.job(settings, &id, spec, resources, &prepared.root) };
     let leased = match end {
         None => None,
         Some(end) => {
             let bytes_to_fetch = run_bytes.saturating_mul(spec.runs());
-            Some(lease::plan_lease(
-                end,
-                target.measure_link(&job.program)?,
-                bytes_to_fetch,
-                &settings.name,
-                output,
-            )?)
+            let link = target.measure_link(&job.program)?;
+            let (lease, explanation) = Lease::plan(end, link, bytes_to_fetch, &settings.name)?;
+            output.message(&explanation);
+            Some(lease)
         }
     };
     job.stop_at = leased.map(|lease| lease.stop_at);
@@ -187,7 +186,7 @@ pub(super) fn launch(
         workers,
         lease: leased,
         run_bytes,
-        expected_s: estimate.expected_s,
+        expected_s,
         released: None,
         done: Vec::new(),
         host_by_repetition: job.host_by_repetition.clone(),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_data::store::is_address;
 use stratus_exchange::mpi::SEARCH;
+use stratus_experiment::Experiment;
 use stratus_launch::{Executable, FileSet};
-use stratus_train::Experiment;
 
 const NETWORK: &str = "model.name";
 const WEIGHTS: &str = "model.weights";

@@ -3,13 +3,14 @@
 use super::release::release;
 use super::{find_target, now, open_target};
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes, table};
+use crate::output::{Output, table};
 use crate::progress::clock;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use stratus_base::text::bytes;
 use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, Target};
 use stratus_run::layout::{RUNS, SUMMARY};
 use stratus_run::summary::{Status as RunStatus, Summary};

@@ -1,6 +1,5 @@
 //! `stratus plan`: shows the plan and memory of a training run without running it.
 
-mod largest;
 mod stages;
 mod steps;
 mod summary;
@@ -9,13 +8,13 @@ mod workers;
 use super::common_keys::CommonKeyArguments;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
-use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, bytes};
+use crate::globals::Globals;
+use crate::output::Output;
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stratus_base::text::shell_word;
+use stratus_base::text::{bytes, shell_word};
 use stratus_engine::Program;
 use stratus_exchange::ExchangeError;
 use stratus_graph::Graph;
@@ -23,6 +22,7 @@ use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, 
 use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::{Network, check_layer_file};
 use stratus_train::resolve::Rank;
+use stratus_train::sizing::{LargestBatch, LargestBatchSearch};
 use stratus_train::{Observer, Resolved, device, run};
 
 /// Arguments of `stratus plan`.
@@ -130,11 +130,11 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let mut warn = |text: &str| progress.warn(text);
     if arguments.largest_batch {
         let limit = arguments.memory.memory_limit.map(|mib| mib << 20);
-        let search =
-            largest::LargestBatchSearch { resolved: &resolved, graph: &graph, device: &device, limit };
+        let search = LargestBatchSearch { resolved: &resolved, graph: &graph, device: &device, limit };
         let found = search.find(&datasets, &mut warn)?;
         drop(progress);
-        return output.print_wrapped(&found, || found.render(&forecast_arguments(arguments, globals)));
+        return output
+            .print_wrapped(&found, || render_largest(&found, &forecast_arguments(arguments, globals)));
     }
     if arguments.dump.is_none() && experiment.train.stages > 1 {
         let stages = compile::fit_stages(&resolved, &graph, &device, &selection, &mut warn)?;
@@ -176,4 +176,19 @@ fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Out
     output.print_verbatim(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
         format!("{}\n{}", train.dump(), evaluate.dump())
     })
+}
+
+/// Renders the largest batch; `command` is the experiment and its settings, for the hint.
+fn render_largest(found: &LargestBatch, command: &str) -> String {
+    let LargestBatch { batch_size, arena_bytes, host_memory, limit_bytes, is_whole_data_set } = *found;
+    let whole = if is_whole_data_set { ", the whole data set" } else { "" };
+    format!(
+        "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; \
+             limit for the network {}\n\nTo train with it, use --batch {batch_size}. The fastest batch is \
+             often smaller: compare with `stratus forecast {command} --batch 64,128,256 --on here`. Kernels \
+             were not measured; those of the training run may need a few per cent more or less memory.\n",
+        bytes(arena_bytes as u64),
+        bytes(host_memory.bytes()),
+        bytes(limit_bytes as u64),
+    )
 }

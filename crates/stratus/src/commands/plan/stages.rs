@@ -1,8 +1,9 @@
 //! The pipeline stages of a network, and the cost of each.
 
-use crate::output::{bytes, table};
+use crate::output::table;
 use serde::Serialize;
 use std::fmt;
+use stratus_base::text::bytes;
 use stratus_engine::{Kernel, Phase, Plan, Step};
 use stratus_train::Resolved;
 use stratus_train::compile::FittedRun;

@@ -1,9 +1,10 @@
 //! The summary of a plan: the work of a step, and memory by purpose.
 
 use super::workers::WorkerShare;
-use crate::output::{bytes, key_value_list, table};
+use crate::output::{key_value_list, table};
 use serde::Serialize;
 use std::fmt;
+use stratus_base::text::bytes;
 use stratus_report::report::{BlockKind, MemoryMap};
 use stratus_train::Resolved;
 use stratus_train::compile::Plans;

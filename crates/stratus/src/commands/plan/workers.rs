@@ -1,7 +1,8 @@
 //! The share of one of several workers: its parts of a batch, and its exchange of gradients.
 
-use crate::output::{bytes, table};
+use crate::output::table;
 use serde::Serialize;
+use stratus_base::text::bytes;
 use stratus_engine::{Kernel, Plan};
 use stratus_train::Resolved;
 use stratus_train::compile::Plans;

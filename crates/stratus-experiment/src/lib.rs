@@ -1,0 +1,41 @@
+//! Experiments: the configuration of a run, and what it resolves to.
+//!
+//! ```text
+//! TOML, XML, built-in experiment, --set           ──▶ Experiment          typed, checked; keys may be unset
+//! Experiment, facts on data set, network, device  ──▶ ResolvedExperiment  every key is settled
+//! ```
+//!
+//! A file is applied to the built-in experiment of its network if there is one, else to the defaults of
+//! [`KEYS`]; overrides are applied last. A run's `experiment.toml` records the result with every key.
+
+mod check;
+mod deadline;
+mod error;
+mod experiment;
+pub mod foreign_names;
+mod keys;
+mod metric;
+mod parse;
+mod resolve;
+mod schedule;
+mod schema;
+mod value;
+mod xml;
+
+#[cfg(test)]
+mod tests;
+
+pub use deadline::Deadline;
+pub use error::{ExperimentError, Origin, UnknownXmlKey};
+pub use experiment::ExperimentText;
+pub use keys::{
+    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
+    ExperimentSettings, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser, OptimiserName, Padding,
+    Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
+};
+pub use metric::{Direction, EpochMetric};
+pub use resolve::{DatasetFacts, DeviceFacts, NetworkFacts, ResolvedExperiment};
+pub use schedule::{Schedule, ScheduleShape};
+pub use schema::schema;
+pub use value::{Value, ValueKind};
+pub use xml::{ROOTS as XML_ROOTS, XmlExperiment};

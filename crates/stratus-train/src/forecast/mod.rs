@@ -1,0 +1,102 @@
+//! Forecasts of an experiment: lowered for machines that need not be present, or timed kernel by kernel on
+//! this one.
+//!
+//! ```text
+//! Experiment, machine of the catalogue ──Planner──▶ work, memory ──profile──▶ Forecast
+//! Experiment, this machine             ──probe──▶ seconds of each kernel  ──▶ Forecast
+//! ```
+
+mod calibrated_runs;
+mod here;
+mod machines;
+mod placeholder;
+mod planner;
+mod scaling;
+
+pub use calibrated_runs::compare_run;
+pub use here::{forecast_from_probe, layers_from_probe, probe_kernels};
+pub use machines::find_machines;
+pub use planner::Planner;
+pub use scaling::{step_from_probe, step_from_profile};
+
+use crate::TrainError;
+use stratus_experiment::Experiment;
+use stratus_forecast::catalogue::{Catalogue, Machine, THIS_MACHINE};
+use stratus_forecast::forecast::{self, Forecast, LayerForecast};
+use stratus_forecast::model::Framework;
+use stratus_forecast::profile::Profile;
+use stratus_forecast::shipped;
+
+/// The reason that a machine has no forecast.
+#[derive(Debug, thiserror::Error)]
+pub enum ForecastError {
+    /// The machine is not suitable.
+    #[error(transparent)]
+    Unsuitable(stratus_forecast::Error),
+    /// The experiment cannot be planned for any machine.
+    #[error(transparent)]
+    Experiment(#[from] TrainError),
+}
+
+impl From<ForecastError> for TrainError {
+    fn from(error: ForecastError) -> Self {
+        match error {
+            ForecastError::Unsuitable(error) => error.into(),
+            ForecastError::Experiment(error) => error,
+        }
+    }
+}
+
+/// Forecasts training with batches of `batch` images on a machine other than this one.
+///
+/// # Errors
+/// If the machine is not suitable, or the experiment cannot be planned.
+pub fn forecast_on(
+    machine: &Machine,
+    batch: usize,
+    planner: &mut Planner,
+    profiles: &[Profile],
+) -> Result<Forecast, ForecastError> {
+    let format = planner.format(machine).map_err(ForecastError::Unsuitable)?;
+    let plan = planner.plan(&machine.processor, format, batch)?;
+    forecast::forecast(machine, format, &plan, &planner.length(), profiles).map_err(ForecastError::Unsuitable)
+}
+
+/// The forecast of each layer, in execution order.
+///
+/// # Errors
+/// As [`forecast_on`].
+pub fn layers_on(
+    machine: &Machine,
+    batch: usize,
+    planner: &mut Planner,
+    profiles: &[Profile],
+) -> Result<Vec<LayerForecast>, TrainError> {
+    let format = planner.format(machine)?;
+    let plan = planner.plan(&machine.processor, format, batch)?;
+    Ok(forecast::layers(machine, format, (plan.framework, &plan.train), profiles)?)
+}
+
+/// Forecasts an experiment on a machine: one of the catalogue, this one (`here`), or the one of a calibration
+/// file. Also returns notes on its assumptions; `warn` is called while kernels are timed here.
+///
+/// # Errors
+/// If the machine is not found, or the experiment cannot run on it.
+pub fn forecast_training(
+    experiment: &Experiment,
+    machine: &str,
+    warn: &mut dyn FnMut(&str),
+) -> Result<(Forecast, Vec<String>), TrainError> {
+    let mut profiles = shipped::profiles()?;
+    let machine = machines::find_machine(machine, &Catalogue::builtin()?, &mut profiles)?;
+    let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
+    let batch = experiment.train.batch_size;
+    let expected = if machine.name == THIS_MACHINE {
+        let probed = probe_kernels(&planner, batch, warn)?;
+        forecast_from_probe(&machine, &probed, &mut planner)?
+    } else {
+        forecast_on(&machine, batch, &mut planner, &profiles)?
+    };
+    let notes = planner.notes().iter().chain(&expected.warnings).cloned().collect();
+    Ok((expected, notes))
+}

@@ -1,0 +1,76 @@
+//! A placeholder for a missing data set: it has the published shape and classes of a network, but no samples.
+
+use crate::TrainError;
+use crate::network::Network;
+use stratus_data::{DataError, Dataset, Normalisation, Sample, Scratch};
+use stratus_experiment::Experiment;
+
+/// A placeholder for the data set of an experiment.
+pub(super) struct PlaceholderDataset {
+    name: String,
+    shape: [usize; 3],
+    classes: usize,
+    masks: bool,
+}
+
+/// The number of samples that the placeholder reports; forecasts do not depend on it.
+const SAMPLES: usize = 1 << 20;
+
+impl PlaceholderDataset {
+    /// A placeholder that fits the network of an experiment.
+    ///
+    /// # Errors
+    /// If the network is not found.
+    pub fn of(experiment: &Experiment) -> Result<Self, TrainError> {
+        let graph = Network::as_published(experiment)?.graph;
+        let published = graph.input_shape().0[..].try_into().unwrap_or([3, 224, 224]);
+        Ok(Self {
+            name: experiment.data.name.clone(),
+            shape: experiment.shape().unwrap_or(published),
+            classes: graph.classes(),
+            masks: graph.shape(graph.output).0.len() == 3,
+        })
+    }
+
+    fn no_sample<T>(&self, index: usize) -> Result<T, DataError> {
+        Err(DataError::SampleOutOfRange { dataset: self.name.clone(), index, len: 0 })
+    }
+}
+
+impl Dataset for PlaceholderDataset {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> usize {
+        SAMPLES
+    }
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        Some(self.shape)
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.no_sample(index)
+    }
+
+    fn read<'a>(&'a self, index: usize, _: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.no_sample(index)
+    }
+
+    fn has_masks(&self) -> bool {
+        self.masks
+    }
+
+    fn normalisation(&self) -> Normalisation {
+        Normalisation::imagenet().for_channels(self.shape[0])
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,272 @@
+//! The programs and the memory of a training run on another machine.
+
+use super::placeholder::PlaceholderDataset;
+use crate::compile::{Programs, programs};
+use crate::device::OpenDevice;
+use crate::input::{Datasets, open_dataset};
+use crate::network::Network;
+use crate::{Resolved, TrainError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stratus_data::{DataError, Dataset, Split};
+use stratus_engine::passes::lower::lower;
+use stratus_engine::program::Mode;
+use stratus_experiment::{Experiment, Precision};
+use stratus_forecast::Result as ForecastResult;
+use stratus_forecast::bill::RunConditions;
+use stratus_forecast::catalogue::{Machine, Processor};
+use stratus_forecast::forecast::{PlannedMemory, TrainingLength, TrainingWork as Planned};
+use stratus_forecast::memory::kept;
+use stratus_forecast::model::Framework;
+use stratus_forecast::peaks::{NumberFormat, on_matrix_units, peaks};
+use stratus_forecast::planning_backend::PlanningBackend;
+use stratus_forecast::shipped;
+use stratus_forecast::work::program::{tensorflow, work};
+use stratus_forecast::work::training::{L2_BYTES_PER_CORE, Target, training};
+use stratus_graph::ops::ParameterKind;
+
+/// The first compute capability with bf16 and TF32: Ampere.
+const AMPERE_CAPABILITY: f64 = 8.0;
+
+/// Plans an experiment for machines and batch sizes, and caches the plans.
+pub struct Planner {
+    experiment: Experiment,
+    framework: Framework,
+    length: TrainingLength,
+    dataset: Arc<dyn Dataset>,
+    /// The validation data set, if it is on this machine.
+    validation: Option<Arc<dyn Dataset>>,
+    notes: Vec<String>,
+    plans: BTreeMap<(bool, usize, usize, &'static str, bool, usize), Planned>,
+}
+
+impl Planner {
+    /// A planner for an experiment, whose data set may be missing on this machine.
+    ///
+    /// # Errors
+    /// If the network is not found.
+    pub fn new(
+        mut experiment: Experiment,
+        framework: Framework,
+        images: Option<u64>,
+        epochs: Option<u64>,
+    ) -> Result<Self, TrainError> {
+        let mut notes = Vec::new();
+        experiment.train.epochs = epochs.unwrap_or(experiment.train.epochs);
+        let mut length = TrainingLength {
+            epochs: experiment.train.epochs,
+            validation_every: experiment.validation.every_epochs,
+            checkpoints: experiment.checkpoint.keep as u64,
+            batches_ahead: experiment.data.workers.unwrap_or(1) as u64 + 2,
+            ..TrainingLength::default()
+        };
+        let mut validation = None;
+        let dataset: Arc<dyn Dataset> = match open_dataset(&experiment, Split::Train) {
+            Ok(dataset) => {
+                length.images = Some(dataset.len() as u64);
+                length.resident = dataset.resident_bytes();
+                validation = open_dataset(&experiment, Split::Validation).ok();
+                length.validation_images = validation.as_ref().map(|dataset| dataset.len() as u64);
+                dataset
+            }
+            Err(error) => {
+                let problem = match &error {
+                    TrainError::Data(DataError::MissingRoot { .. }) => {
+                        format!("is not at {}", experiment.data_path().display())
+                    }
+                    other => format!("cannot be opened ({other})"),
+                };
+                let advice = if images.is_some() { "" } else { "; set the number of images with --images" };
+                notes.push(format!(
+                    "data set `{}` {problem}: assuming the network's published image shape{advice}",
+                    experiment.data.name
+                ));
+                Arc::new(PlaceholderDataset::of(&experiment)?)
+            }
+        };
+        length.images = images.or(length.images);
+        Ok(Self { experiment, framework, length, dataset, validation, notes, plans: BTreeMap::new() })
+    }
+
+    /// The planned experiment.
+    pub fn experiment(&self) -> &Experiment {
+        &self.experiment
+    }
+
+    /// The framework whose time is forecast.
+    pub fn framework(&self) -> Framework {
+        self.framework
+    }
+
+    /// The length of the training run.
+    pub fn length(&self) -> TrainingLength {
+        self.length
+    }
+
+    /// Sets the cost inputs, and the number of validation images if it is given.
+    pub fn set_bill_inputs(&mut self, validation_images: Option<u64>, conditions: RunConditions) {
+        self.length.validation_images = validation_images.or(self.length.validation_images);
+        self.length.conditions = conditions;
+    }
+
+    /// The bytes of the gradients of each trained layer, with its name.
+    ///
+    /// # Errors
+    /// If the network cannot be built.
+    pub fn gradients(&self) -> Result<Vec<(String, f64)>, TrainError> {
+        let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
+        let mut layers: Vec<(String, f64)> = Vec::new();
+        for parameter in graph
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.kind == ParameterKind::Trained && !parameter.frozen)
+        {
+            let layer = parameter.name.rsplit_once('.').map_or(parameter.name.as_str(), |(layer, _)| layer);
+            let bytes = 4.0 * parameter.shape.iter().product::<usize>() as f64;
+            match layers.last_mut().filter(|(known, _)| known == layer) {
+                Some((_, sum)) => *sum += bytes,
+                None => layers.push((layer.to_owned(), bytes)),
+            }
+        }
+        Ok(layers)
+    }
+
+    /// Notes for the user about assumptions.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The precision of convolutions on a machine, by `train.precision` and `train.tf32`; for TensorFlow,
+    /// f32.
+    ///
+    /// # Errors
+    /// If the machine does not support it.
+    pub fn format(&self, machine: &Machine) -> ForecastResult<NumberFormat> {
+        let settings = &self.experiment.train;
+        let format = match &machine.processor {
+            _ if self.framework == Framework::Tensorflow => NumberFormat::F32,
+            Processor::Gpu(gpu) => {
+                let ampere = gpu.compute_capability >= AMPERE_CAPABILITY;
+                match settings.precision {
+                    Precision::Auto if ampere => NumberFormat::Bf16,
+                    Precision::Bf16 => NumberFormat::Bf16,
+                    Precision::F16 => NumberFormat::F16,
+                    _ if ampere && settings.tf32 && gpu.tf32_tensor_tflops.is_some() => NumberFormat::Tf32,
+                    _ => NumberFormat::F32,
+                }
+            }
+            Processor::Cpu(cpu) => match settings.precision {
+                Precision::Bf16 => NumberFormat::Bf16,
+                Precision::F16 => NumberFormat::F16,
+                Precision::Auto if cpu.bf16_flops_per_cycle.is_some() => NumberFormat::Bf16,
+                _ => NumberFormat::F32,
+            },
+        };
+        // Checks that the machine supports the format.
+        peaks(&machine.processor, format)?;
+        Ok(format)
+    }
+
+    /// The data sets, or placeholders.
+    pub fn datasets(&self) -> Datasets {
+        let train = Arc::clone(&self.dataset);
+        let validation = self.validation.as_ref().map_or_else(|| Arc::clone(&train), Arc::clone);
+        Datasets { train, validation }
+    }
+
+    /// The work and memory of a batch size on a kind of machine.
+    ///
+    /// # Errors
+    /// If the network cannot be built or lowered.
+    pub fn plan(
+        &mut self,
+        processor: &Processor,
+        format: NumberFormat,
+        batch: usize,
+    ) -> Result<Planned, TrainError> {
+        let (gpu, threads, tile_kib) = match processor {
+            Processor::Gpu(_) => (true, 1, 0),
+            Processor::Cpu(cpu) => {
+                (false, cpu.cores, cpu.cores * cpu.second_level_kib.unwrap_or(L2_BYTES_PER_CORE >> 10))
+            }
+        };
+        let on_matrix_units = on_matrix_units(processor, format);
+        let key = (gpu, threads, tile_kib, format.name(), on_matrix_units, batch);
+        if let Some(plan) = self.plans.get(&key) {
+            return Ok(plan.clone());
+        }
+        if self.framework == Framework::Tensorflow {
+            let planned = self.tensorflow(batch)?;
+            self.plans.insert(key, planned.clone());
+            return Ok(planned);
+        }
+        let sketch = PlanningBackend { gpu, threads };
+        let (programs, device) = self.programs_and_memory((sketch, tile_kib), format, batch)?;
+        // The difference to a second batch size gives the memory per image.
+        let other_batch = if batch > 1 { batch / 2 } else { 2 };
+        let (_, other_memory) = self.programs_and_memory((sketch, tile_kib), format, other_batch)?;
+        let memory = PlannedMemory {
+            per_image: device.device.abs_diff(other_memory.device)
+                / batch.abs_diff(other_batch).max(1) as u64,
+            ..device
+        };
+        let planned = Planned {
+            framework: self.framework,
+            batch: batch as u64,
+            train: work(&programs.train, on_matrix_units),
+            evaluate: work(&programs.evaluate, on_matrix_units),
+            validation_batch: programs.evaluate.batch as u64,
+            memory,
+        };
+        self.plans.insert(key, planned.clone());
+        Ok(planned)
+    }
+
+    /// The plan of the same layers in TensorFlow, which does not fuse layers.
+    fn tensorflow(&self, batch: usize) -> Result<Planned, TrainError> {
+        let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
+        let program = training(&graph, batch, stratus_engine::Precision::F32, Target::Unfused)?;
+        let evaluate = lower(&graph, Mode::Evaluate, stratus_engine::Precision::F32, batch)?;
+        let (constants, kept) = (shipped::tensorflow_memory()?, kept(&program));
+        // TensorFlow can use only a fraction of a GPU's memory; dividing by it gives the required size.
+        let bytes = |batch: usize| (constants.bytes(kept, batch as f64) / constants.usable_fraction) as u64;
+        let input = graph.input_shape().elements() * 4;
+        let memory = PlannedMemory {
+            device: bytes(batch),
+            per_image: (bytes(batch + 1) - bytes(batch)).max(1),
+            batch_bytes: (batch * input) as u64,
+            planned_host_bytes: None,
+            checkpoint_bytes: kept[2] as u64 * 4,
+        };
+        Ok(Planned {
+            framework: self.framework,
+            batch: batch as u64,
+            train: tensorflow(&program),
+            evaluate: tensorflow(&evaluate),
+            validation_batch: batch as u64,
+            memory,
+        })
+    }
+
+    fn programs_and_memory(
+        &self,
+        (sketch, tile_kib): (PlanningBackend, usize),
+        format: NumberFormat,
+        batch: usize,
+    ) -> Result<(Programs, PlannedMemory), TrainError> {
+        let mut experiment = self.experiment.clone();
+        experiment.train.batch_size = batch;
+        experiment.train.precision = match format {
+            NumberFormat::F32 | NumberFormat::Tf32 => Precision::F32,
+            NumberFormat::Bf16 => Precision::Bf16,
+            NumberFormat::F16 => Precision::F16,
+        };
+        let mut device = OpenDevice::new(Box::new(sketch));
+        device.tile_kib = tile_kib;
+        let graph = Network::for_dataset(&experiment, self.dataset.as_ref())?.graph;
+        let resolved = Resolved::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
+        let programs = programs(&resolved, &graph, &device)?;
+        let memory = sketch.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
+        Ok((programs, memory))
+    }
+}

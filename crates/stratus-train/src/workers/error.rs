@@ -1,0 +1,78 @@
+//! Errors of workers, with hints.
+
+use std::io;
+use std::path::PathBuf;
+use stratus_exchange::ExchangeError;
+
+/// An error of starting, joining or monitoring workers.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkersError {
+    /// The number of workers is not supported.
+    #[error(transparent)]
+    Count(ExchangeError),
+    /// There is no launcher of MPI.
+    #[error("cannot start workers: mpiexec not found")]
+    NoLauncher,
+    /// The path of this program is unknown.
+    #[error("cannot find this program: {0}")]
+    ThisProgram(#[source] io::Error),
+    /// The launcher cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        /// The launcher.
+        program: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The launcher cannot be waited for.
+    #[error(transparent)]
+    Wait(io::Error),
+    /// The folder of heartbeats, or its socket, cannot be created.
+    #[error("{}: {source}", path.display())]
+    Folder {
+        /// The folder or socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The launching process has exited.
+    #[error("the process that started worker {rank} is gone: {source}")]
+    LauncherGone {
+        /// The rank of this worker.
+        rank: usize,
+        /// The cause.
+        source: io::Error,
+    },
+    /// This process cannot join the other workers.
+    #[error(transparent)]
+    Join(ExchangeError),
+    /// This process cannot join the other workers, and rank 0 has printed the reason.
+    #[error("the first worker has printed the reason")]
+    Reported,
+    /// A worker is lost; all others were stopped.
+    #[error("worker {rank} on this machine {reason} after iteration {iteration}; stopped all workers")]
+    Lost {
+        /// The rank of the worker.
+        rank: usize,
+        /// The iteration of its last heartbeat.
+        iteration: u64,
+        /// The reason, a phrase such as "was killed".
+        reason: &'static str,
+    },
+}
+
+impl WorkersError {
+    /// The suggested fix, if there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoLauncher => {
+                Some("run `make deps`, which installs MPICH into .deps, or install mpich or openmpi")
+            }
+            Self::Lost { .. } => {
+                Some("resume the run from its last checkpoint, with the same or another number of workers")
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Starts workers by `mpiexec`, and waits for them.
+
+use super::monitor::HeartbeatMonitor;
+use super::{
+    HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, LAUNCHER_FILE, POLL_INTERVAL, STOP_FILE, WorkersError,
+};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use stratus_exchange::ExchangeError;
+use stratus_exchange::mpi::SEARCH;
+
+/// The environment variable that names the launcher.
+const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
+/// Settings of Open MPI's launcher, for several versions: more workers than CPUs are allowed, and Open MPI
+/// binds no worker to CPUs, as workers bind themselves.
+const OPEN_MPI: [(&str, &str); 4] = [
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+    ("PRTE_MCA_hwloc_default_binding_policy", "none"),
+];
+
+/// The end of all workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkersOutcome {
+    /// They have finished.
+    Finished,
+    /// One has failed, and has printed its error. With its exit code, if it is known.
+    Failed(Option<i32>),
+}
+
+/// Starts `count` workers, processes of this program with the same `arguments`, and waits for them. When
+/// `stop` is set, they are asked to stop, and `stopping` is called.
+///
+/// # Errors
+/// If MPI is not found, or a worker was killed or hangs; workers print their own errors.
+pub fn run_workers(
+    count: usize,
+    arguments: impl Iterator<Item = OsString>,
+    stop: &AtomicBool,
+    stopping: &dyn Fn(),
+) -> Result<WorkersOutcome, WorkersError> {
+    if !count.is_power_of_two() {
+        return Err(WorkersError::Count(ExchangeError::NotPowerOfTwo(count)));
+    }
+    let Mpiexec { program, library } = Mpiexec::find()?;
+    let heartbeats = HeartbeatMonitor::new()?;
+    let this_program = std::env::current_exe().map_err(WorkersError::ThisProgram)?;
+    let mut command = Command::new(&program);
+    command.arg("-n").arg(count.to_string()).arg(this_program).args(arguments);
+    // A new process group, so that Ctrl-C reaches only this process, which stops the workers.
+    command.stdin(Stdio::null()).env(HEARTBEAT_FOLDER_VAR, &heartbeats.folder).process_group(0);
+    if let Some(library) = &library {
+        command.env(SEARCH.environment, library);
+    }
+    for (name, value) in OPEN_MPI {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+    let mut child = command.spawn().map_err(|source| WorkersError::Start { program, source })?;
+    let (mut is_stopping, mut last_heartbeat_at) = (false, Instant::now());
+    loop {
+        if let Some(status) = child.try_wait().map_err(WorkersError::Wait)? {
+            let (code, failed, killed) =
+                (status.code(), heartbeats.first_exit_code(count), heartbeats.first_killed());
+            drop(heartbeats);
+            return match (code, failed, killed) {
+                (Some(0), ..) => Ok(WorkersOutcome::Finished),
+                // The worker has printed its error. mpiexec returns the code of a worker that it killed.
+                (_, Some(code), _) => Ok(WorkersOutcome::Failed(Some(code.into()))),
+                (.., Some((rank, iteration))) => {
+                    Err(WorkersError::Lost { rank, iteration, reason: "was killed" })
+                }
+                (code, ..) => Ok(WorkersOutcome::Failed(code)),
+            };
+        }
+        if last_heartbeat_at.elapsed() > HEARTBEAT_INTERVAL {
+            heartbeats.write_marker(LAUNCHER_FILE);
+            last_heartbeat_at = Instant::now();
+        }
+        if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_stopping, true) {
+            heartbeats.write_marker(STOP_FILE);
+            stopping();
+        }
+        if let Some((rank, iteration)) = heartbeats.first_silent(count) {
+            kill(&mut child);
+            return Err(WorkersError::Lost { rank, iteration, reason: "has had no heartbeat for 20 s" });
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Kills `mpiexec`, which ends its workers.
+fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The launcher, and the MPI library that it belongs to, if known.
+struct Mpiexec {
+    program: PathBuf,
+    library: Option<PathBuf>,
+}
+
+impl Mpiexec {
+    /// Finds the launcher: `STRATUS_MPIEXEC`, next to the MPI library, or in `PATH`.
+    fn find() -> Result<Self, WorkersError> {
+        let library = std::env::var_os(SEARCH.environment).map(PathBuf::from);
+        if let Some(program) = std::env::var_os(MPIEXEC_VAR).map(PathBuf::from) {
+            return Ok(Self { program, library });
+        }
+        for library in SEARCH.candidates() {
+            let launcher = library.parent().and_then(Path::parent).map(|root| root.join("bin/mpiexec"));
+            if let Some(program) = launcher.filter(|program| library.is_file() && program.is_file()) {
+                return Ok(Self { program, library: Some(library) });
+            }
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found =
+            std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|file| file.is_file());
+        found.map(|program| Self { program, library }).ok_or(WorkersError::NoLauncher)
+    }
+}

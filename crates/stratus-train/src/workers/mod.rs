@@ -1,0 +1,116 @@
+//! Workers on this machine: starts them, joins them, and monitors them.
+//!
+//! The launcher is the `mpiexec` of the MPI library that the workers load. A process that `mpiexec`, `mpirun`
+//! or `srun` started joins the others.
+//!
+//! Each worker writes a heartbeat with its iteration once a second to a folder of the launching process, and
+//! checks there for the stop marker. The launching process writes a heartbeat too; without it, workers stop.
+//! If a worker's heartbeat stops, all workers are stopped, and the run can be resumed from its last
+//! checkpoint. Each worker also keeps a socket open. The first closed socket shows which worker was killed,
+//! since `mpiexec` then ends the others.
+
+mod error;
+mod heartbeat;
+mod launch;
+mod monitor;
+
+pub use error::WorkersError;
+pub use heartbeat::{Heartbeat, HeartbeatObserver};
+pub use launch::{WorkersOutcome, run_workers};
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime};
+use stratus_exchange::mpi::Mpi;
+use stratus_exchange::{ExchangeError, LaunchInfo, WorkerGroup, launch_info};
+use stratus_threads::pin_to_share;
+
+/// The environment variable that names the folder of heartbeats.
+const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
+/// The heartbeat of the launching process.
+const LAUNCHER_FILE: &str = "started";
+const STOP_FILE: &str = "stop";
+/// The socket that each worker keeps a connection to.
+const SOCKET_FILE: &str = "alive";
+/// The time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// The time without a heartbeat after which a worker counts as hanging.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The prefix of the last heartbeat of a worker that exits on its own; the exit code follows.
+const EXITED_PREFIX: &str = "ended:";
+/// The time between two checks of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The time that ranks above 0 wait for rank 0 to report an error: if its exit can be observed, and if not.
+const RANK_0_TIMEOUTS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(2)];
+/// The time that rank 0 has to print its error after it has recorded its exit.
+const RANK_0_PRINT_TIME: Duration = Duration::from_millis(500);
+
+/// The context of a process that is one of several workers.
+pub struct WorkerContext {
+    /// The rank and the number of workers, from the launcher.
+    pub launch_info: LaunchInfo,
+    /// The connection to the other workers.
+    pub workers: Arc<WorkerGroup>,
+    /// The number of CPUs that all workers of this machine may use together.
+    pub cpus: usize,
+    /// The heartbeat of the worker.
+    pub heartbeat: Heartbeat,
+}
+
+impl WorkerContext {
+    /// Joins the workers that a launcher started together with this process; `None` if there is no launcher.
+    ///
+    /// Heartbeats start before MPI is initialised, so that a worker that is lost meanwhile is noticed too.
+    /// `stop` is set when the launching process asks for it, or is gone. If this process cannot join, it will
+    /// exit with `failure_code`.
+    ///
+    /// # Errors
+    /// If MPI is not found, or differs from the launcher's.
+    pub fn join(stop: &Arc<AtomicBool>, failure_code: u8) -> Result<Option<Self>, WorkersError> {
+        let Some(info) = launch_info() else { return Ok(None) };
+        // Before any thread is started: threads inherit the CPU affinity.
+        let kept = info.local.and_then(|[rank, size]| pin_to_share(rank, size));
+        let cpus = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+        let heartbeat = Heartbeat::start(info.rank, Arc::clone(stop))?;
+        let opened = WorkerGroup::open(move || Mpi::join(info));
+        let workers = opened.map_err(|error| {
+            heartbeat.end(failure_code);
+            let is_common =
+                matches!(error, ExchangeError::LauncherMismatch { .. } | ExchangeError::NotPowerOfTwo(_));
+            match rank_0_reports(info.rank) || info.rank > 0 && is_common {
+                true => WorkersError::Reported,
+                false => WorkersError::Join(error),
+            }
+        })?;
+        Ok(Some(Self { launch_info: info, workers: Arc::new(workers), cpus, heartbeat }))
+    }
+}
+
+/// Waits in ranks above 0 for rank 0 to print the common error. Returns whether it did; otherwise, this
+/// process has to print its own.
+#[must_use]
+pub fn rank_0_reports(rank: usize) -> bool {
+    if rank == 0 {
+        return false;
+    }
+    let first = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(|folder| Path::new(&folder).join("0"));
+    let started = Instant::now();
+    while started.elapsed() < RANK_0_TIMEOUTS[usize::from(first.is_none())] {
+        let heartbeat =
+            first.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let code = heartbeat.split(' ').next().and_then(|word| word.strip_prefix(EXITED_PREFIX));
+        if code.is_some_and(|code| code != "0") {
+            std::thread::sleep(RANK_0_PRINT_TIME);
+            return true;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    false
+}
+
+/// The age of a heartbeat; `None` if there is none.
+fn age(path: &Path) -> Option<Duration> {
+    let written = std::fs::metadata(path).and_then(|data| data.modified()).ok()?;
+    Some(SystemTime::now().duration_since(written).unwrap_or_default())
+}

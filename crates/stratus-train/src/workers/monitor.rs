@@ -1,0 +1,177 @@
+//! Monitors the heartbeats and sockets of workers.
+
+use super::{EXITED_PREFIX, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL, SOCKET_FILE, WorkersError, age};
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time to wait for workers to exit after their launcher has exited.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of folder names to try until one is unused.
+const MAX_FOLDER_ATTEMPTS: u32 = 100;
+
+/// Monitors the heartbeats and sockets of workers.
+pub(super) struct HeartbeatMonitor {
+    pub folder: PathBuf,
+    started_at: Instant,
+    exits: Arc<Mutex<WorkerExits>>,
+}
+
+/// The workers whose sockets were closed.
+#[derive(Default)]
+struct WorkerExits {
+    connected: usize,
+    /// Ranks in the order in which they exited.
+    exited: Vec<usize>,
+}
+
+impl WorkerExits {
+    fn any_alive(&self) -> bool {
+        self.exited.len() < self.connected
+    }
+}
+
+/// Records the exits of workers, which connect to a socket.
+fn watch_sockets(listener: UnixListener, exits: &Arc<Mutex<WorkerExits>>) {
+    let exits = Arc::clone(exits);
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let exits = Arc::clone(&exits);
+            std::thread::spawn(move || {
+                lock(&exits).connected += 1;
+                let mut rank = String::new();
+                // The system closes the socket when the worker exits for any reason.
+                let _ = socket.read_to_string(&mut rank);
+                let mut exits = lock(&exits);
+                match rank.trim().parse() {
+                    Ok(rank) => exits.exited.push(rank),
+                    Err(_) => exits.connected -= 1,
+                }
+            });
+        }
+    });
+}
+
+fn lock(exits: &Mutex<WorkerExits>) -> std::sync::MutexGuard<'_, WorkerExits> {
+    exits.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HeartbeatMonitor {
+    pub fn new() -> Result<Self, WorkersError> {
+        // The folder must be new and private, since other users may write to the temporary folder.
+        let (folder, process_id) = (std::env::temp_dir(), std::process::id());
+        let created = (0..MAX_FOLDER_ATTEMPTS).find_map(|attempt| {
+            let folder = folder.join(format!("stratus-workers-{process_id}-{attempt}"));
+            let created = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+            match created {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
+                created => Some(created.map(|()| folder)),
+            }
+        });
+        let failed = |source| WorkersError::Folder { path: folder.clone(), source };
+        let already_exists = || std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        let folder = created.unwrap_or_else(|| Err(already_exists())).map_err(failed)?;
+        let heartbeats = Self { folder, started_at: Instant::now(), exits: Arc::default() };
+        let socket = heartbeats.folder.join(SOCKET_FILE);
+        let listener = UnixListener::bind(&socket)
+            .map_err(|source| WorkersError::Folder { path: socket.clone(), source })?;
+        watch_sockets(listener, &heartbeats.exits);
+        heartbeats.write_marker(LAUNCHER_FILE);
+        Ok(heartbeats)
+    }
+
+    /// Writes a marker file for the workers.
+    pub fn write_marker(&self, word: &str) {
+        // Without the launching process's marker, workers stop on their own.
+        let _ = std::fs::write(self.folder.join(word), word);
+    }
+
+    /// The last heartbeat of a worker: its word, its iteration, and its age.
+    fn last_heartbeat(&self, rank: usize) -> Option<(String, u64, Duration)> {
+        let path = self.folder.join(rank.to_string());
+        let text = std::fs::read_to_string(&path).ok()?;
+        let (word, iteration) = text.split_once(' ')?;
+        Some((word.to_owned(), iteration.parse().ok()?, age(&path)?))
+    }
+
+    /// The first non-zero exit code of a worker that exited on its own.
+    pub fn first_exit_code(&self, count: usize) -> Option<u8> {
+        let mut codes = (0..count)
+            .filter_map(|rank| self.last_heartbeat(rank)?.0.strip_prefix(EXITED_PREFIX)?.parse().ok());
+        codes.find(|code| *code != 0)
+    }
+
+    /// The first worker that did not exit on its own, with the iteration of its last heartbeat.
+    pub fn first_killed(&self) -> Option<(usize, u64)> {
+        let started = Instant::now();
+        while started.elapsed() < EXIT_TIMEOUT && lock(&self.exits).any_alive() {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let exited = lock(&self.exits).exited.clone();
+        let at = |rank| {
+            self.last_heartbeat(rank)
+                .map_or((false, 0), |(word, at, _)| (word.starts_with(EXITED_PREFIX), at))
+        };
+        exited
+            .into_iter()
+            .map(|rank| (rank, at(rank)))
+            .find(|(_, (by_itself, _))| !by_itself)
+            .map(|(rank, (_, at))| (rank, at))
+    }
+
+    pub fn first_silent(&self, count: usize) -> Option<(usize, u64)> {
+        if self.started_at.elapsed() < HEARTBEAT_TIMEOUT {
+            return None;
+        }
+        let mut all = (0..count).filter_map(|rank| Some((rank, self.last_heartbeat(rank)?)));
+        all.find(|(_, (word, _, age))| !word.starts_with(EXITED_PREFIX) && *age > HEARTBEAT_TIMEOUT)
+            .map(|(rank, (_, at, _))| (rank, at))
+    }
+}
+
+impl Drop for HeartbeatMonitor {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn first_killed_worker_is_named() {
+        let heartbeats = HeartbeatMonitor::new().unwrap();
+        assert_eq!(
+            (heartbeats.first_killed(), heartbeats.first_silent(3), heartbeats.first_exit_code(3)),
+            (None, None, None)
+        );
+        let mut workers: Vec<UnixStream> = (0..3)
+            .map(|rank| {
+                std::fs::write(heartbeats.folder.join(rank.to_string()), format!("at {}", 7 + rank)).unwrap();
+                let mut socket = UnixStream::connect(heartbeats.folder.join(SOCKET_FILE)).unwrap();
+                socket.write_all(format!("{rank}\n").as_bytes()).unwrap();
+                socket
+            })
+            .collect();
+        let ends = |count: usize| {
+            while lock(&heartbeats.exits).exited.len() < count {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+        };
+        drop(workers.remove(2));
+        ends(1);
+        drop(workers.remove(0));
+        ends(2);
+        drop(workers);
+        ends(3);
+        assert_eq!(heartbeats.first_killed(), Some((2, 9)));
+        std::fs::write(heartbeats.folder.join("2"), "ended:2 9").unwrap();
+        assert_eq!((heartbeats.first_killed(), heartbeats.first_exit_code(3)), (Some((0, 7)), Some(2)));
+    }
+}

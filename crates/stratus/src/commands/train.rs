@@ -1,0 +1,221 @@
+//! `stratus train`: starts or resumes a run.
+
+use super::common_keys::CommonKeyArguments;
+use super::memory::MemoryLimitArgument;
+use super::target::RunOrExperiment;
+use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
+use crate::globals::Globals;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::signals;
+use crate::workers;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use stratus_experiment::XmlExperiment;
+use stratus_report::accounting::{self, Accounting};
+use stratus_report::run_table;
+use stratus_run::machine::Machine;
+use stratus_run::summary::Summary;
+use stratus_train::run::{self, ProcessGroup, RunOptions};
+use stratus_train::workers::{Heartbeat, HeartbeatObserver, WorkerContext, WorkersError, rank_0_reports};
+
+/// Layers in the final table of times.
+const MAX_SHOWN_LAYERS: usize = 10;
+
+/// Arguments of `stratus train`.
+#[derive(Args, Debug)]
+pub struct TrainArguments {
+    /// Built-in experiment (like digits), experiment file, layer file, or run directory to resume
+    #[arg(value_name = "EXPERIMENT|RUN")]
+    pub target: String,
+    /// For an XML experiment: settings that override it, like batch_size=64,epochs_number=3
+    #[arg(value_name = "KEY=VALUE,…")]
+    pub settings: Vec<String>,
+    /// Common configuration keys.
+    #[command(flatten)]
+    pub common: CommonKeyArguments,
+    /// Initial weights: a safetensors file, a PyTorch state dict (.pth), or another run
+    #[arg(long, value_name = "FILE|RUN")]
+    pub weights: Option<String>,
+    /// Run directory [default: the next free number in runs/EXPERIMENT/]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Save a checkpoint and stop after this epoch; the learning-rate schedule still spans all epochs
+    #[arg(long, value_name = "EPOCH", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_epoch: Option<u64>,
+    /// Extend a run to this number of epochs; its learning-rate schedule must not depend on that number
+    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub extend_to: Option<u64>,
+    /// Time limit, like 6h, or end time, like 2026-12-01T08:00Z: `train.deadline`; can be changed when
+    /// resuming
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub deadline: Option<String>,
+    /// Cost limit of the whole run: `train.budget`; can be changed when resuming
+    #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
+    pub budget: Option<String>,
+    /// Number of data-parallel processes on this machine, a power of two (see `train.parts`); with
+    /// `train.stages`, number of pipeline stages
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+    /// Re-measure kernels instead of using the cached selection
+    #[arg(long)]
+    pub remeasure: bool,
+    /// Memory limit.
+    #[command(flatten)]
+    pub memory: MemoryLimitArgument,
+    /// Stop as on SIGTERM when standard input ends, so that this process ends with the one that started it
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
+}
+
+/// The result of `stratus train`.
+#[derive(Serialize)]
+struct Report<'a> {
+    run: String,
+    summary: &'a Summary,
+    accounting: &'a Accounting,
+}
+
+/// Runs `stratus train`.
+///
+/// # Errors
+/// If training fails, or is interrupted.
+pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
+    let process_started = Some(Instant::now());
+    if let Some(count @ 2..) = arguments.workers {
+        return workers::start(usize::from(count), output);
+    }
+    let stop = signals::stop_flag()?;
+    let joined = match WorkerContext::join(&stop, FAILED) {
+        Err(WorkersError::Reported) => std::process::exit(i32::from(FAILED)),
+        joined => joined?,
+    };
+    let rank = joined.as_ref().map_or(0, |joined| joined.launch_info.rank);
+    // Only rank 0 prints.
+    let output = &if rank == 0 { *output } else { output.silent() };
+    let heartbeat = joined.as_ref().map(|joined| joined.heartbeat.clone()).unwrap_or_default();
+    let group = joined.as_ref().map(|joined| ProcessGroup::new(Arc::clone(&joined.workers), joined.cpus));
+    let outcome =
+        train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
+    heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
+    let all_workers_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
+    if let Some(joined) = joined.filter(|_| all_workers_end) {
+        joined.workers.leave().map_err(Failure::failed)?;
+        if rank > 0 {
+            // Rank 0 reports the interruption.
+            return Ok(());
+        }
+    }
+    if outcome.is_err() && rank_0_reports(rank) {
+        std::process::exit(i32::from(FAILED));
+    }
+    outcome
+}
+
+fn train(
+    arguments: &TrainArguments,
+    globals: &Globals,
+    output: &Output,
+    (process_started, stop): (Option<Instant>, Arc<AtomicBool>),
+    group: ProcessGroup,
+    heartbeat: &Heartbeat,
+) -> Result {
+    let first_flag = arguments.common.flags().next().map(|(flag, ..)| flag);
+    let globals = &arguments.common.prepend_to(globals);
+    let given = [("train.deadline", &arguments.deadline), ("train.budget", &arguments.budget)];
+    let limits: Vec<(String, String)> =
+        given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();
+    let target = if XmlExperiment::has_xml_extension(Path::new(&arguments.target)) {
+        let path = Path::new(&arguments.target);
+        RunOrExperiment::Experiment(Box::new(super::xml::load_experiment(
+            path,
+            &arguments.settings,
+            globals,
+            output,
+        )?))
+    } else {
+        super::xml::reject_settings(&arguments.settings)?;
+        RunOrExperiment::resolve(&arguments.target, globals)?
+    };
+    stratus_engine::phases::set_stop_flag(Some(Arc::clone(&stop)));
+    if arguments.stop_with_stdin {
+        signals::stop_with_stdin(Arc::clone(&stop));
+    }
+    let TrainArguments { out, remeasure, until_epoch, .. } = arguments;
+    let options = RunOptions {
+        out: out.clone(),
+        remeasure: *remeasure,
+        stop: Arc::clone(&stop),
+        extend_to: arguments.extend_to,
+        until_epoch: *until_epoch,
+        process_started,
+        limit_overrides: limits.clone(),
+        group,
+    };
+    let mut display = Progress::new(*output);
+    let mut progress = HeartbeatObserver { observer: &mut display, heartbeat: heartbeat.clone() };
+    let finished = match target {
+        RunOrExperiment::Experiment(mut experiment) => {
+            if arguments.extend_to.is_some() {
+                return Err(Failure::usage("--extend-to needs a run directory")
+                    .with_hint("use --epochs for a new run"));
+            }
+            if let Some(weights) = &arguments.weights {
+                experiment.model.weights = Some(super::weights::weights_setting(weights)?);
+            }
+            arguments.memory.apply(&mut experiment);
+            let experiment = experiment.with_overrides(&limits)?;
+            run::start(&experiment, &options, Machine::probe(), &mut progress)?
+        }
+        RunOrExperiment::Run(path) => {
+            let flags = [
+                (first_flag.unwrap_or_default(), first_flag.is_some()),
+                ("--out", arguments.out.is_some()),
+                ("--weights", arguments.weights.is_some()),
+                ("--memory-limit", arguments.memory.memory_limit.is_some()),
+                ("--set", !globals.set.is_empty()),
+            ];
+            if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
+                let path = path.display();
+                return Err(Failure::usage(format!("{flag} cannot be used when resuming")).with_hint(
+                    format!(
+                        "a run keeps its configuration; train it longer with --extend-to EPOCHS, or start a \
+                         new run from its weights: `stratus train {path}/experiment.toml --weights {path}`"
+                    ),
+                ));
+            }
+            run::resume(&path, &options, &mut progress)?
+        }
+    };
+    drop(display);
+    match arguments.until_epoch {
+        Some(epoch)
+            if finished.interrupted
+                && !stop.load(Ordering::Relaxed)
+                && u64::from(finished.summary.epochs) >= epoch =>
+        {
+            let path = finished.run.path().display();
+            output.message(&format!("stopped after epoch {epoch}; resume with `stratus train {path}`"));
+        }
+        _ if finished.interrupted => return Err(Failure::interrupted(finished.run.path())),
+        _ => {}
+    }
+    if output.is_silent() {
+        return Ok(());
+    }
+    let accounting = Accounting::for_run(&finished.run, &accounting::AccountingOptions::default())?;
+    let run = finished.run.path().display().to_string();
+    output.print_wrapped(&Report { run, summary: &finished.summary, accounting: &accounting }, || {
+        let table = accounting::render(&accounting, Some(MAX_SHOWN_LAYERS), output.width());
+        let path = finished.run.path().display();
+        let result = run_table::render(&finished.summary, &finished.run, output.width());
+        let next = format!(
+            "next: `stratus report {path}` for a report,\n      `stratus collect {path}` for every layer"
+        );
+        format!("{result}\n{table}\n{next}\n")
+    })
+}
