@@ -8,9 +8,9 @@ use crate::resolve::Resolved;
 use crate::{Experiment, TrainError, device};
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use stratus_engine::Precision;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::profile::ProgramTime;
+use stratus_engine::{Precision, StartupMonitor};
 use stratus_run::machine::{Machine, caches};
 
 /// The times for measuring the training step, and validation, whose kernels are mostly the same.
@@ -84,6 +84,7 @@ pub struct ProbeReport {
 pub fn probe(
     experiment: &Experiment,
     datasets: &Datasets,
+    monitor: &StartupMonitor,
     warn: &mut dyn FnMut(&str),
 ) -> Result<ProbeReport, TrainError> {
     let started = Instant::now();
@@ -92,7 +93,7 @@ pub fn probe(
     experiment.data.drop_last = true;
     let dataset = datasets.train.as_ref();
     let graph = Network::for_dataset(&experiment, dataset)?.graph;
-    let device = device::open(&experiment.train)?;
+    let device = device::open_monitored(&experiment.train, monitor)?;
     if device.is_accelerator {
         return Err(TrainError::Configuration {
             problem: format!(

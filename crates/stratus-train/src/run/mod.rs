@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use stratus_data::{JpegLibrary, Position};
-use stratus_engine::Plan;
+use stratus_engine::{Plan, StartupMonitor};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, State};
 use stratus_run::lock::Lock;
@@ -50,6 +50,8 @@ pub struct RunOptions {
     pub remeasure: bool,
     /// Set by another thread to stop after the current iteration, with a checkpoint.
     pub stop: Arc<AtomicBool>,
+    /// Follows how the device is opened and kernels are chosen; `stop` ends that too.
+    pub monitor: StartupMonitor,
     /// The start of the process, from which a deadline is counted; `None` for the start of the run.
     pub process_started: Option<Instant>,
     /// Overrides of `train.deadline` and `train.budget`; only when resuming.
@@ -67,6 +69,11 @@ pub struct RunOptions {
 impl RunOptions {
     fn since(&self, started: Instant) -> Instant {
         self.process_started.unwrap_or(started)
+    }
+
+    /// The monitor of the device, which the stop flag stops.
+    fn device_monitor(&self) -> StartupMonitor {
+        StartupMonitor { stop: Some(Arc::clone(&self.stop)), ..self.monitor.clone() }
     }
 }
 
@@ -286,10 +293,10 @@ pub fn resume(
     let start = if recovery.checkpoint.is_some() { RunStart::Resumed } else { RunStart::New };
     let state = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state);
     let known = Some(StartedRun { run: &run, state });
-    let mut setup = match RunSetup::new(&experiment, start, known, &selection, group, observer) {
+    let mut setup = match RunSetup::new(&experiment, start, known, &selection, options, observer) {
         Err(TrainError::Engine(error)) if matches!(selection, KernelSelection::Replay(_)) => {
             observer.warn(&format!("the plan of this run cannot be used here ({error})"));
-            RunSetup::new(&experiment, start, known, &KernelSelection::Cached, group, observer)?
+            RunSetup::new(&experiment, start, known, &KernelSelection::Cached, options, observer)?
         }
         other => other?,
     };

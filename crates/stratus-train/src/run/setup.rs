@@ -67,7 +67,7 @@ impl RunStart {
         observer: &mut dyn Observer,
     ) -> Result<(RunSetup, Loaders), TrainError> {
         let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, started, &selection, &options.group, observer)?;
+        let mut setup = RunSetup::new(experiment, self, started, &selection, options, observer)?;
         setup.set_initial_weights(observer)?;
         let loaders = Loaders::new(&setup, Position::default())?;
         Ok((setup, loaders))
@@ -80,9 +80,10 @@ impl RunSetup {
         start: RunStart,
         started: Option<StartedRun<'_>>,
         selection: &KernelSelection<'_>,
-        group: &ProcessGroup,
+        options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
+        let group = &options.group;
         check_layer_file(experiment)?;
         let datasets = open_datasets(experiment)?;
         let data = data_record(experiment, &datasets);
@@ -105,7 +106,7 @@ impl RunSetup {
                 Ok::<_, TrainError>(pretrained)
             })
             .transpose()?;
-        let device = device::open(&experiment.train)?;
+        let device = device::open_monitored(&experiment.train, &options.device_monitor())?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);

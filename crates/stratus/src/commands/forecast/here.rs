@@ -26,7 +26,8 @@ pub(super) fn probe_kernels(planner: &Planner, batch: usize, output: &Output) ->
     experiment.train.batch_size = batch;
     // Shows the phase of the measurement on a terminal.
     let mut progress = Progress::new(*output);
-    Ok(probe(&experiment, &planner.datasets(), &mut |text| progress.warn(text))?)
+    let monitor = progress.startup_monitor();
+    Ok(probe(&experiment, &planner.datasets(), &monitor, &mut |text| progress.warn(text))?)
 }
 
 /// The forecast from timed kernels.
