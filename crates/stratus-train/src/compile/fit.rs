@@ -206,7 +206,7 @@ fn fit_stage_budget<T>(
             let (planned, largest) = match plan(StageBudget { bytes, recomputes }) {
                 Ok(planned) => planned,
                 // The budget is smaller than any partition needs.
-                Err(TrainError::Engine(EngineError::InvalidRequest(_))) if limit < usize::MAX => break,
+                Err(TrainError::Engine(EngineError::StagesTooLarge { .. })) if limit < usize::MAX => break,
                 Err(error) => return Err(error),
             };
             if largest <= limit {
