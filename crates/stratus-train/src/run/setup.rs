@@ -2,11 +2,10 @@
 
 use super::RunOptions;
 use super::announce;
-use super::pipeline::PipelineState;
-use super::process_group::ProcessGroup;
 use super::same_data::StartedRun;
 use super::time_estimator::StepForecast;
 use super::trainer::Loaders;
+use super::worker_role::WorkerRole;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{
     CompiledRun, FittedRun, KernelSelection, PlannedRun, check_batch_norm_samples, fit, programs,
@@ -44,8 +43,7 @@ pub(super) struct RunSetup {
     pub pretrained: Option<Pretrained>,
     pub device: OpenDevice,
     pub compiled: CompiledRun,
-    /// The stage of each value; `None` without pipeline stages.
-    pub pipeline_state: Option<PipelineState>,
+    pub role: WorkerRole,
     /// The forecast time of its steps, if it was measured.
     pub step_forecast: Option<StepForecast>,
 }
@@ -138,13 +136,8 @@ impl RunSetup {
         let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         group.connect(&mut compiled.session, resolved.batch_slice().first);
-        let pipeline_state = match (stage, group.workers()) {
-            (Some(stage), Some(workers)) => {
-                let whole = programs(&resolved.with_stage(None), &graph, &device)?;
-                Some(PipelineState::new(&whole, &compiled.session, stage, workers)?)
-            }
-            _ => None,
-        };
+        let whole = || programs(&resolved.with_stage(None), &graph, &device);
+        let role = group.role(stage, &compiled.session, whole)?;
         if stage.is_none_or(Stage::is_last) {
             session_state::set_class_weights(&mut compiled.session, &resolved)?;
         }
@@ -157,7 +150,7 @@ impl RunSetup {
             pretrained,
             device,
             compiled,
-            pipeline_state,
+            role,
             step_forecast,
         })
     }
@@ -219,7 +212,7 @@ impl RunSetup {
 
     /// Copies the external files into the run directory, so that they are not needed again: the layer file,
     /// and the weights as the checkpoint of iteration 0.
-    pub fn copy_sources(&self, run: &RunDir, group: &ProcessGroup) -> Result<(), TrainError> {
+    pub fn copy_sources(&self, run: &RunDir) -> Result<(), TrainError> {
         let checkpoints = Checkpoints::new(run.checkpoints());
         // A start that was killed in this directory may have left checkpoints.
         checkpoints.remove_all()?;
@@ -228,20 +221,19 @@ impl RunSetup {
             stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
         }
         if self.pretrained.is_some() {
-            let pipeline = self.pipeline_state.as_ref().zip(group.workers());
-            let snapshot = Snapshot::new(&self.compiled, pipeline, &self.graph, 0)?;
+            let snapshot = Snapshot::new(&self.compiled, self.role.pipeline(), &self.graph, 0)?;
             let saved = checkpoints.save(&self.state(), &snapshot.tensors(), &Retention::default());
-            pipeline.map_or(Ok(()), |(pipeline, workers)| pipeline.finish(workers))?;
+            self.role.finish_checkpoint()?;
             saved?;
         }
         Ok(())
     }
 
     /// Serves this stage's part of the pretrained weights to the first stage, which stores them.
-    pub fn serve_source_weights(&self, group: &ProcessGroup) -> Result<(), TrainError> {
-        match (&self.pipeline_state, group.workers(), &self.pretrained) {
-            (Some(pipeline), Some(workers), Some(_)) => pipeline.serve(workers, &self.compiled.session),
-            _ => Ok(()),
+    pub fn serve_source_weights(&self) -> Result<(), TrainError> {
+        match self.pretrained {
+            Some(_) => self.role.serve_checkpoint(&self.compiled.session),
+            None => Ok(()),
         }
     }
 
