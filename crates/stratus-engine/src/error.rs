@@ -77,8 +77,8 @@ pub enum EngineError {
     },
     /// No partition into pipeline stages keeps to the memory budget.
     #[error(
-        "`{network}` does not fit {stages} stages of at most {} MiB; hint: use more stages or raise the memory \
-         limit",
+        "`{network}` does not fit {stages} stages of at most {} MiB; hint: use more stages or raise the \
+         memory limit",
         bytes >> 20
     )]
     StagesTooLarge {

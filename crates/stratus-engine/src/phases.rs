@@ -108,7 +108,7 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         let phase = || panic!("a phase that does not start has no name");
         assert!(matches!(monitor.report_or_stop(phase), Err(EngineError::Interrupted)));
-        // Another backend goes on.
+        // Another backend is not stopped.
         StartupMonitor::default().report_or_stop(String::new).unwrap();
     }
 

@@ -48,8 +48,8 @@ pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
     open_monitored(settings, &StartupMonitor::default())
 }
 
-/// Opens the device of an experiment; `monitor` follows how it is opened and how programs are prepared, and may
-/// stop that.
+/// Opens the device of an experiment; `monitor` follows how it is opened and how programs are prepared, and
+/// may stop that.
 ///
 /// # Errors
 /// As [`open`].

@@ -37,16 +37,6 @@ pub struct Resolved {
     tail_batch: Option<usize>,
     rank: Rank,
     stage: Option<Stage>,
-    stage_budget: Option<StageBudget>,
-}
-
-/// The memory budget of a pipeline stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StageBudget {
-    /// Bytes, of those that are known before kernels are chosen.
-    pub bytes: usize,
-    /// True if the stage recomputes its activations, so that it stores little for parts in flight.
-    pub recomputes: bool,
 }
 
 /// The rank of this process among the workers that divide batches.
@@ -113,7 +103,6 @@ impl Resolved {
             tail_batch: None,
             rank: Rank::SINGLE,
             stage: None,
-            stage_budget: None,
         };
         Ok(resolved.with_tail())
     }
@@ -134,18 +123,6 @@ impl Resolved {
     #[must_use]
     pub fn with_stage(&self, stage: Option<Stage>) -> Self {
         Self { stage, ..self.clone() }
-    }
-
-    /// The same experiment with another memory budget of pipeline stages.
-    #[must_use]
-    pub(crate) fn with_stage_budget(&self, budget: StageBudget) -> Self {
-        Self { stage_budget: Some(budget), ..self.clone() }
-    }
-
-    /// The memory budget of a pipeline stage.
-    #[must_use]
-    pub(crate) fn stage_budget(&self) -> StageBudget {
-        self.stage_budget.unwrap_or(StageBudget { bytes: self.memory_limit(), recomputes: false })
     }
 
     /// The pipeline stage of this process; `None` without stages.
@@ -252,13 +229,6 @@ impl Resolved {
     #[must_use]
     pub fn memory_limit(&self) -> usize {
         self.settings.train.memory_limit_mib.map_or(usize::MAX, |mib| mib << 20)
-    }
-
-    /// Maximum bytes of activations and gradients that are alive at once; others are recomputed in the
-    /// backward pass.
-    #[must_use]
-    pub fn activations_limit(&self) -> usize {
-        self.settings.train.activations_kib.map_or(usize::MAX, |kib| kib << 10)
     }
 
     /// The views of each image that validation averages over; the first is the image itself.

@@ -108,7 +108,7 @@ pub fn probe(
     device.warnings.iter().for_each(|warning| warn(warning));
     let resolved = Resolved::new(&experiment, dataset, &graph, &device)?;
     let FittedRun { resolved, mut planned, .. } =
-        fit(resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
+        fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
     let planning_s = started.elapsed().as_secs_f64();
     let started = Instant::now();
     let StepTimes { train, evaluate: validation, kinds, scratch_bytes } =

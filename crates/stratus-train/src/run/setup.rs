@@ -8,7 +8,7 @@ use super::trainer::Loaders;
 use super::worker_role::WorkerRole;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{
-    CompiledRun, FittedRun, KernelSelection, PlannedRun, check_batch_norm_samples, fit, programs,
+    CompiledRun, FittedRun, KernelSelection, PlannedRun, ProgramVariant, check_batch_norm_samples, fit,
 };
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
@@ -132,11 +132,14 @@ impl RunSetup {
         }
         let mut warn = |text: &str| observer.warn(text);
         let FittedRun { resolved, mut planned, .. } =
-            fit(resolved, &graph, &device, selection, group.workers(), &mut warn)?;
+            fit(&resolved, &graph, &device, selection, group.workers(), &mut warn)?;
         let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         group.connect(&mut compiled.session, resolved.batch_slice().first);
-        let whole = || programs(&resolved.with_stage(None), &graph, &device);
+        let whole = || {
+            let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
+            whole.programs(&graph, &device)
+        };
         let role = group.role(stage, &compiled.session, whole)?;
         if stage.is_none_or(Stage::is_last) {
             session_state::set_class_weights(&mut compiled.session, &resolved)?;

@@ -1,5 +1,5 @@
-//! Decides when training ends: a signal, the requested epoch, early stopping, a deadline or budget, a loss that
-//! is no longer finite.
+//! Decides when training ends: a signal, the requested epoch, early stopping, a deadline or budget, a loss
+//! that is no longer finite.
 
 use super::RunOptions;
 use super::best::EarlyStoppingTracker;

@@ -1,5 +1,5 @@
-//! The records of a run besides its checkpoints: tables, timeline, events, log, totals. The recorder is told
-//! what happened, and decides nothing.
+//! The records of a run besides its checkpoints: tables, timeline, events, log, totals. The recorder receives
+//! the outcomes of iterations and epochs, and decides nothing.
 
 mod files;
 pub(super) mod slots;
@@ -271,8 +271,8 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Records the JPEG decoder in the state of a checkpoint. The first time that it is known, also in log and
-    /// machine.
+    /// Records the JPEG decoder in the state of a checkpoint. The first time that it is known, also in log
+    /// and machine.
     pub fn jpeg_decoder(
         &mut self,
         library: Option<&JpegLibrary>,

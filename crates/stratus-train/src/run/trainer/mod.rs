@@ -1,7 +1,7 @@
 //! The training loop.
 //!
 //! ```text
-//! decide with the other workers: end, save, go on
+//! decide with the other workers: end, save, or neither
 //! next batch ─▶ step ─▶ outcome ─▶ recorder, stop policy, loader threads
 //! at the end of an epoch: validation, its row, a checkpoint
 //! ```

@@ -59,7 +59,7 @@ impl LargestBatchSearch<'_> {
         for _ in 0..MAX_ATTEMPTS {
             let resolved = self.resolved.with_batch_size(batch);
             let FittedRun { resolved, planned, .. } =
-                fit(resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
+                fit(&resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
             let arena_bytes = planned.arena_bytes();
             let plans = planned.allocate(self.device.backend.as_ref())?.plans;
             let host_memory = HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;

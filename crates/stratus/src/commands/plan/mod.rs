@@ -144,7 +144,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         return output.print_wrapped(&stages, || stages.to_string());
     }
     let FittedRun { resolved, programs, planned } =
-        compile::fit(resolved, &graph, &device, &selection, None, &mut warn)?;
+        compile::fit(&resolved, &graph, &device, &selection, None, &mut warn)?;
     drop(progress);
     if arguments.dump == Some(Dump::Program) {
         return dump_programs(&programs, output);

@@ -472,7 +472,7 @@ fn memory_shortage(experiment: &Experiment) -> std::result::Result<Option<String
             return Ok(Some(reason));
         }
     }
-    let fitted = compile::fit(resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
+    let fitted = compile::fit(&resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
     let FittedRun { planned, .. } = fitted;
     Ok(short(planned.arena_bytes(), ""))
 }
